@@ -1,0 +1,1 @@
+"""Decisions: ``step(now, inputs) -> effects``. No asyncio, files, sockets, clock or random."""

@@ -1,0 +1,1 @@
+"""Bytes to values and back: rows, clocks, frames, files. Pure, and shared with the Spark jobs."""

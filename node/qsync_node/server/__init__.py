@@ -1,0 +1,1 @@
+"""The asyncio shell: performs the effects of the core and feeds it inputs."""

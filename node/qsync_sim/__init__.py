@@ -1,0 +1,1 @@
+"""A second shell around the same core: simulated network, disks, clocks, clients."""

@@ -1,0 +1,1 @@
+"""pydantic models of the custom resources: the source of the CRDs."""
