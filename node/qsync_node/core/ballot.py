@@ -1,0 +1,75 @@
+"""What a replica must remember before it says it: term, vote, negative acknowledgements, fence.
+
+The ballot lives in a file of its own, replaced atomically and fsynced before any of it is used
+(D2). Nothing that removes rows touches it. A directory with a log but no readable ballot does not
+start: it forgot whom it voted for and is a lost disk (M6).
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgpack
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """This replica could not apply the row at `index`, written in `term` (T7)."""
+
+    term: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """The durable promises of one instance."""
+
+    term: int = 0
+    vote: str = ""  # instance uuid voted for in `term`, "" for nobody
+    nacks: tuple[Nack, ...] = ()
+    is_fenced: bool = False
+    forced_voters: tuple[str, ...] = ()  # uuids counted instead of the log's voters (E11)
+    was_forced: bool = False  # shown in status for ever after (E11)
+    replicaset_uuid: str = ""
+    registered_name: str = ""
+    let_go: tuple[str, ...] = field(default=())  # replicas whose rows are no longer kept (S5)
+    doubt_index: int = 0  # a NACKed row that was confirmed all the same: state in doubt (T7)
+
+    def in_term(self, term: int) -> "Ballot":
+        assert term > self.term, f"D2: term {term} does not follow {self.term}"
+        return replace(self, term=term, vote="")
+
+    def encode(self) -> bytes:
+        packed: bytes = msgpack.packb(
+            {
+                "term": self.term,
+                "vote": self.vote,
+                "nacks": [[nack.term, nack.index] for nack in self.nacks],
+                "is_fenced": self.is_fenced,
+                "forced_voters": list(self.forced_voters),
+                "was_forced": self.was_forced,
+                "replicaset_uuid": self.replicaset_uuid,
+                "registered_name": self.registered_name,
+                "let_go": list(self.let_go),
+                "doubt_index": self.doubt_index,
+            }
+        )
+        return packed
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Ballot":
+        """Raises ValueError when `data` is not a ballot."""
+        fields: Any = msgpack.unpackb(data)
+        if not isinstance(fields, dict) or not isinstance(fields.get("term"), int):
+            raise ValueError("not a ballot")
+        return cls(
+            term=fields["term"],
+            vote=fields["vote"],
+            nacks=tuple(Nack(*nack) for nack in fields["nacks"]),
+            is_fenced=fields["is_fenced"],
+            forced_voters=tuple(fields["forced_voters"]),
+            was_forced=fields["was_forced"],
+            replicaset_uuid=fields["replicaset_uuid"],
+            registered_name=fields.get("registered_name", ""),
+            let_go=tuple(fields["let_go"]),
+            doubt_index=fields["doubt_index"],
+        )

@@ -1,0 +1,230 @@
+"""What the core wants done, and what it is told: plain values, performed and fed by a shell.
+
+Order matters within one step: the shell performs effects in the order given. Log writes, rewinds
+and snapshot installations go through one queue and complete in order; ballots have a queue of their
+own, so that term and vote are never held up by the log (E6, D2).
+"""
+
+from typing import Any, NamedTuple
+
+from qsync_node.format.batch import LogBatch
+
+# --- effects: core -> shell -------------------------------------------------------------------
+
+
+class WriteLog(NamedTuple):
+    """Append and make durable; answered by `LogWritten` or `LogFailed` with the same `epoch`."""
+
+    epoch: int
+    batches: list[LogBatch]
+
+
+class Rewind(NamedTuple):
+    """Cut the log behind `after_index` (L6); answered by `Rewound` with the new `epoch`."""
+
+    epoch: int
+    after_index: int
+    first_cut_term: int
+
+
+class StoreBallot(NamedTuple):
+    """Replace the ballot durably; answered by `BallotStored(sequence)`."""
+
+    sequence: int
+    data: bytes
+
+
+class ReadLog(NamedTuple):
+    """Batches behind `after_index` for relay `reader`; answered by `LogRead`."""
+
+    reader: int
+    after_index: int
+    bytes_max: int
+
+
+class WriteSnapshot(NamedTuple):
+    """A checkpoint of confirmed state; answered by `SnapshotWritten`."""
+
+    index: int
+    vclock: dict[int, int]
+    bodies: Any  # iterator of row bodies over a read view
+
+
+class InstallSnapshot(NamedTuple):
+    """Replace all files by this snapshot (S3); answered by `SnapshotInstalled(epoch)`."""
+
+    epoch: int
+    index: int
+    vclock: dict[int, int]
+    bodies: list[bytes]
+
+
+class RemoveSegments(NamedTuple):
+    """Files that end before `index` may go (S5)."""
+
+    index: int
+
+
+class Send(NamedTuple):
+    link: int
+    message: Any
+
+
+class CloseLink(NamedTuple):
+    link: int
+    reason: str
+
+
+class Answer(NamedTuple):
+    """To request `sync` of client `session`: `code` 0 with `tuples`, else an error sentence."""
+
+    session: int
+    sync: int
+    code: int
+    reason: str
+    tuples: list[bytes]
+    index: int
+
+
+class Restart(NamedTuple):
+    """Stop trusting memory and start again from disk (D4)."""
+
+    reason: str
+
+
+class Stop(NamedTuple):
+    """This instance cannot go on without a person."""
+
+    reason: str
+
+
+class Report(NamedTuple):
+    """One line for log, metrics and traces: an event in the design's words, and its fields."""
+
+    event: str
+    fields: dict[str, Any]
+
+
+Effect = (
+    WriteLog
+    | Rewind
+    | StoreBallot
+    | ReadLog
+    | WriteSnapshot
+    | InstallSnapshot
+    | RemoveSegments
+    | Send
+    | CloseLink
+    | Answer
+    | Restart
+    | Stop
+    | Report
+)
+
+# --- inputs: shell -> core --------------------------------------------------------------------
+
+
+class LogWritten(NamedTuple):
+    epoch: int
+    last_index: int
+
+
+class LogFailed(NamedTuple):
+    """`is_full`: nothing of the write is on disk, and more space would help (D5)."""
+
+    epoch: int
+    is_full: bool
+    reason: str
+
+
+class Rewound(NamedTuple):
+    epoch: int
+    rows: int
+    file: str
+
+
+class BallotStored(NamedTuple):
+    sequence: int
+
+
+class LogRead(NamedTuple):
+    """`batches` is None when the rows are no longer on disk."""
+
+    reader: int
+    batches: list[LogBatch] | None
+
+
+class SnapshotWritten(NamedTuple):
+    index: int
+    reason: str  # empty, or why it failed
+
+
+class SnapshotInstalled(NamedTuple):
+    epoch: int
+
+
+class LinkUp(NamedTuple):
+    """An authenticated connection to instance `peer_uuid`; `is_mine`: this node opened it."""
+
+    link: int
+    peer_uuid: str
+    is_mine: bool
+    level: int
+
+
+class LinkDown(NamedTuple):
+    link: int
+
+
+class Received(NamedTuple):
+    link: int
+    message: Any
+
+
+class Request(NamedTuple):
+    """A client's request; `user` is the name the session is authenticated as."""
+
+    session: int
+    sync: int
+    type: int
+    body: bytes
+    stream: int
+    user: str
+    key: Any
+
+
+class SessionClosed(NamedTuple):
+    session: int
+
+
+class Command(NamedTuple):
+    """An admin verb: `verb` with `arguments`; answered like a request of `session`."""
+
+    session: int
+    sync: int
+    verb: str
+    arguments: dict[str, Any]
+
+
+class SpaceLow(NamedTuple):
+    """Free disk space fell below the mark, or rose above it again (D5)."""
+
+    is_low: bool
+
+
+Input = (
+    LogWritten
+    | LogFailed
+    | Rewound
+    | BallotStored
+    | LogRead
+    | SnapshotWritten
+    | SnapshotInstalled
+    | LinkUp
+    | LinkDown
+    | Received
+    | Request
+    | SessionClosed
+    | Command
+    | SpaceLow
+)

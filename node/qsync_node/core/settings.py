@@ -1,0 +1,84 @@
+"""What an operator of one node can set, with the reason for each default.
+
+Durations are integer nanoseconds of a monotonic clock: no safety rule reads a clock, these only
+decide how soon somebody acts.
+"""
+
+from dataclasses import dataclass
+
+MILLISECOND = 1_000_000
+SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of one replica. A changed one acts at once, on entries already waiting too."""
+
+    heartbeat_ns: int = 100 * MILLISECOND
+    """How often a leader proves that it lives and that its write path moves (E5)."""
+
+    election_timeout_ns: int = 1 * SECOND
+    """Silence after which a follower stands, and the lease without which a leader steps down
+    (E4, E13). Randomised upwards to twice its value."""
+
+    synchro_timeout_ns: int = 5 * SECOND
+    """How long an entry waits for its quorum before its leader writes a ROLLBACK (T4)."""
+
+    confirm_delay_ns: int = 5 * MILLISECOND
+    """How long a CONFIRM waits for a batch to ride in before it makes one of its own (T3)."""
+
+    quorum: str | int = "majority"
+    """`majority`, a number or a formula over N; never less than a majority (quorum.py)."""
+
+    election_mode: str = "candidate"
+    """`candidate` stands by itself; `manual` stands when nominated; `voter` only votes."""
+
+    failover_unconfirmed: str = "adopt"
+    """`adopt` keeps an inherited tail; `rollback` drops what provably never had quorum (E8)."""
+
+    role: str = "voter"
+    """What this instance asks for when it registers: `voter`, `async` or `anonymous`."""
+
+    priority: int = 0
+    """A higher one stands earlier after a leader is lost, by half a heartbeat a step."""
+
+    name: str = ""
+    """The member's name as people know it (`orders-0`)."""
+
+    limbo_entries_max: int = 65536
+    limbo_bytes_max: int = 64 * 1024 * 1024
+    """Bounds of the queue of unconfirmed transactions; beyond them writes are refused (T11)."""
+
+    relay_window_bytes: int = 8 * 1024 * 1024
+    """What a follower may be sent ahead of its acknowledgements (T11)."""
+
+    relay_chunk_bytes: int = 1024 * 1024
+    """Rows of one read from disk, or one chunk of a snapshot, for a follower far behind."""
+
+    tail_cache_bytes: int = 16 * 1024 * 1024
+    """Recent batches kept in memory for relays; a slower follower is served from disk (T11)."""
+
+    memory_bytes_max: int = 0
+    """Writes are refused above it, reads go on; 0 is no limit."""
+
+    transaction_timeout_ns: int = 300 * SECOND
+    """How long an interactive transaction may stay open."""
+
+    key_window_rows: int = 100_000
+    """An idempotency key is remembered until the log has grown by so many rows (T9)."""
+
+    checkpoint_bytes: int = 256 * 1024 * 1024
+    """Log written since the last snapshot after which a node takes the next by itself."""
+
+    retention_ns: int = 3600 * SECOND
+    """How long rows are kept for a registered replica that is gone (S5)."""
+
+    def __post_init__(self) -> None:
+        if self.election_mode not in ("candidate", "manual", "voter"):
+            raise ValueError(f"election_mode {self.election_mode!r} is none of candidate, manual, voter")
+        if self.failover_unconfirmed not in ("adopt", "rollback"):
+            raise ValueError(f"failover_unconfirmed {self.failover_unconfirmed!r} is not adopt or rollback")
+        if self.role not in ("voter", "async", "anonymous"):
+            raise ValueError(f"role {self.role!r} is none of voter, async, anonymous")
+        if self.heartbeat_ns * 2 > self.election_timeout_ns:
+            raise ValueError("the election timeout must be at least two heartbeats")
