@@ -1,18 +1,86 @@
-"""The unit of the log: whole transactions of one owner, encoded once."""
+"""A batch of log rows: what is decided, written, sent and acknowledged as one piece (data path).
 
-from typing import NamedTuple
+The bytes of a batch are encoded once, by the leader, and are the same in its file, in every
+follower's file and on the wire (L9). All rows of a batch have one origin and contiguous LSNs, and
+a batch holds whole transactions, so a range of indexes describes it completely: the row at index
+`i` has LSN `last_lsn - (last_index - i)`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from qsync_node.format.row import RowError, scan_rows
 
 
-class LogBatch(NamedTuple):
-    """Rows back to back, as they stand in one block of a file and in one frame of a stream.
-
-    `first_index .. last_index` are the log indexes (signatures after each row), all rows belong to
-    `replica_id`, `last_lsn` is the LSN of the last one, and a batch never ends inside a transaction
-    (L8). A tuple rather than a dataclass, so that a message with batches packs without copies.
-    """
+@dataclass(frozen=True, slots=True)
+class LogBatch:
+    """Rows `first_index .. last_index` of the log, back to back in `data`."""
 
     first_index: int
     last_index: int
     replica_id: int
     last_lsn: int
     data: bytes
+
+    @property
+    def first_lsn(self) -> int:
+        return self.last_lsn - (self.last_index - self.first_index)
+
+
+def split_batches(data: bytes, before_index: int) -> list[LogBatch]:
+    """Batches of the rows in `data`, the first of which has index `before_index + 1`.
+
+    Rows of one origin with contiguous LSNs become one batch. Raises RowError on bytes that are
+    not rows and on a transaction that does not end in `data`.
+    """
+    batches: list[LogBatch] = []
+    start = 0  # offset of the first row of the batch that grows
+    first = index = before_index + 1
+    owner, next_lsn = -1, 0
+    is_open = False
+    previous_end = 0
+    for replica_id, lsn, end, ends_transaction in scan_rows(data):
+        if replica_id != owner or lsn != next_lsn:
+            if is_open:
+                raise RowError(previous_end, "a transaction is cut by a row of another sequence")
+            if owner >= 0:
+                batches.append(
+                    LogBatch(first, index - 1, owner, next_lsn - 1, data[start:previous_end])
+                )
+            owner, first, start = replica_id, index, previous_end
+        next_lsn = lsn + 1
+        index += 1
+        previous_end = end
+        is_open = not ends_transaction
+    if is_open:
+        raise RowError(previous_end, "the last transaction is not finished")
+    if owner >= 0:
+        batches.append(LogBatch(first, index - 1, owner, next_lsn - 1, data[start:]))
+    return batches
+
+
+def drop_rows_up_to(batches: Iterable[LogBatch], index: int) -> list[LogBatch]:
+    """What of `batches` lies behind `index`; the batch that contains it is cut by rows."""
+    result = []
+    for batch in batches:
+        if batch.first_index > index:
+            result.append(batch)
+        elif batch.last_index > index:
+            result.append(cut_batch(batch, index)[1])
+    return result
+
+
+def cut_batch(batch: LogBatch, index: int) -> tuple[LogBatch, LogBatch]:
+    """`batch` as the part up to `index` and the part behind it; `index` lies inside."""
+    assert batch.first_index <= index < batch.last_index, (batch.first_index, index)
+    wanted = index - batch.first_index
+    for row, (_, lsn, end, ends_transaction) in enumerate(scan_rows(batch.data)):
+        if row == wanted:
+            if not ends_transaction:
+                raise RowError(end, f"index {index} is inside a transaction")
+            head = LogBatch(batch.first_index, index, batch.replica_id, lsn, batch.data[:end])
+            tail = LogBatch(
+                index + 1, batch.last_index, batch.replica_id, batch.last_lsn, batch.data[end:]
+            )
+            return head, tail
+    raise RowError(len(batch.data), f"the batch has fewer rows than index {index} needs")

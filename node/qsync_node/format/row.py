@@ -1,0 +1,348 @@
+"""Log rows: bytes <-> values (data path).
+
+A row is a msgpack header map followed by a msgpack body map; a NOP has no body. Files and streams
+hold the same bytes; a stream puts a length before each row and may add a SYNC to the header.
+
+Transactions. A row without TSN is a whole transaction. Otherwise each row carries `lsn - tsn`,
+where tsn is the LSN of the transaction's first row, and the last row has the COMMIT flag. Rows of
+one transaction are contiguous.
+
+Header keys are written in Tarantool's order and in shortest form, so that re-encoding a row that
+Tarantool wrote gives the same bytes. A body is never decoded here: it stays the slice that the
+client sent, and C code skips it.
+"""
+
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import Any
+
+import msgpack
+
+from qsync_node.format.keys import (
+    FLAG_COMMIT,
+    KEY_FLAGS,
+    KEY_GROUP_ID,
+    KEY_IDEMPOTENCY,
+    KEY_LSN,
+    KEY_REPLICA_ID,
+    KEY_TIMESTAMP,
+    KEY_TSN,
+    KEY_TYPE,
+    NOP,
+)
+
+ROW_BYTES_MAX = 2**31 - 1
+# What msgpack raises on bytes that are not msgpack, or not what was asked for.
+_MALFORMED = (ValueError, TypeError, msgpack.OutOfData, RecursionError)
+_INT_KEYS = (KEY_TYPE, KEY_REPLICA_ID, KEY_LSN, KEY_GROUP_ID, KEY_TSN, KEY_FLAGS)
+
+
+class RowError(ValueError):
+    """Bytes that are not rows; `offset` is relative to the bytes given."""
+
+    def __init__(self, offset: int, why: str) -> None:
+        super().__init__(f"at offset {offset}: {why}")
+        self.offset = offset
+        self.why = why
+
+
+class Row:
+    """One log record. `tsn` equals `lsn` in a transaction of one row."""
+
+    __slots__ = (
+        "body",
+        "flags",
+        "group_id",
+        "idempotency",
+        "is_commit",
+        "lsn",
+        "replica_id",
+        "timestamp",
+        "tsn",
+        "type",
+    )
+
+    def __init__(  # noqa: PLR0913  # a row has that many fields
+        self,
+        type: int,
+        replica_id: int = 0,
+        lsn: int = 0,
+        timestamp: float = 0.0,
+        body: bytes = b"",
+        *,
+        group_id: int = 0,
+        tsn: int | None = None,
+        is_commit: bool = True,
+        flags: int = 0,
+        idempotency: object = None,
+    ) -> None:
+        self.type = type
+        self.replica_id = replica_id
+        self.lsn = lsn
+        self.timestamp = timestamp
+        self.body = body
+        self.group_id = group_id
+        self.tsn = lsn if tsn is None else tsn
+        self.is_commit = is_commit
+        self.flags = flags  # without COMMIT, which is `is_commit`
+        self.idempotency = idempotency
+
+    def _fields(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Row) and self._fields() == other._fields()
+
+    __hash__ = None  # type: ignore[assignment]  # a row is mutable
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"Row({shown})"
+
+
+def encode_uint(value: int) -> bytes:
+    """Shortest msgpack form of a natural number."""
+    if value < 0x80:
+        return bytes((value,))
+    if value < 0x100:
+        return bytes((0xCC, value))
+    if value < 0x10000:
+        return b"\xcd" + value.to_bytes(2, "big")
+    if value < 0x100000000:
+        return b"\xce" + value.to_bytes(4, "big")
+    return b"\xcf" + value.to_bytes(8, "big")
+
+
+_DOUBLE = Struct(">d")
+_pack = msgpack.Packer(autoreset=True).pack
+
+
+def encode_header(row: Row, sync: int = 0) -> bytes:
+    """Header of any row; control path and multi-row transactions."""
+    parts = [b"", b"\x00", encode_uint(row.type)]
+    if sync:
+        parts += (b"\x01", encode_uint(sync))
+    if row.replica_id:
+        parts += (b"\x02", encode_uint(row.replica_id))
+    if row.group_id:
+        parts += (b"\x07", encode_uint(row.group_id))
+    if row.lsn:
+        parts += (b"\x03", encode_uint(row.lsn))
+    if row.timestamp:
+        parts += (b"\x04\xcb", _DOUBLE.pack(row.timestamp))
+    flags = row.flags
+    if row.tsn != row.lsn or not row.is_commit:
+        parts += (b"\x08", encode_uint(row.lsn - row.tsn))
+        if row.is_commit:
+            flags |= FLAG_COMMIT
+    if flags:
+        parts += (b"\x09", encode_uint(flags))
+    if row.idempotency is not None:
+        parts += (b"\x70", _pack(row.idempotency))
+    parts[0] = bytes((0x80 | len(parts) // 2,))
+    return b"".join(parts)
+
+
+def encode_row(row: Row) -> bytes:
+    """Header and body, as in a file."""
+    return encode_header(row) + row.body
+
+
+def encode_rows(rows: Iterable[Row]) -> bytes:
+    return b"".join([encode_header(row) + row.body for row in rows])
+
+
+# -- the leader's fast path: a transaction of one row without idempotency key -------------------
+
+_TIMESTAMP_MARK = 0x04CB
+
+
+def encode_single_header(
+    type: int, replica_id: int, lsn: int, timestamp: float, flags: int = 0
+) -> bytes:
+    """Header of a transaction of one row: about 0.3 µs instead of 2.
+
+    Equals `encode_header(Row(type, replica_id, lsn, timestamp, flags=flags))` for types and
+    replica ids below 128, a non-zero LSN and a non-zero timestamp.
+    """
+    start = bytes((0x85 if flags else 0x84, 0, type, 2, replica_id))
+    if lsn < 0x10000:
+        middle = b"\x03" + encode_uint(lsn) + b"\x04\xcb" + _DOUBLE.pack(timestamp)
+    elif lsn < 0x100000000:
+        middle = _MIDDLE_32.pack(0x03CE, lsn, _TIMESTAMP_MARK, timestamp)
+    else:
+        middle = _MIDDLE_64.pack(0x03CF, lsn, _TIMESTAMP_MARK, timestamp)
+    if flags:
+        return start + middle + bytes((9, flags))
+    return start + middle
+
+
+_MIDDLE_32 = Struct(">HIHd")
+_MIDDLE_64 = Struct(">HQHd")
+
+
+def encode_singles(
+    types_and_bodies: Iterable[tuple[int, bytes]],
+    replica_id: int,
+    first_lsn: int,
+    timestamp: float,
+    flags: int = 0,
+) -> list[bytes]:
+    """Rows of consecutive one-row transactions with equal flags and timestamp."""
+    tail = b"\x04\xcb" + _DOUBLE.pack(timestamp)
+    if flags:
+        tail += bytes((9, flags))
+    size = 0x85 if flags else 0x84
+    heads: dict[int, bytes] = {}
+    rows = []
+    lsn = first_lsn
+    for type, body in types_and_bodies:
+        head = heads.get(type)
+        if head is None:
+            head = heads[type] = bytes((size, 0, type, 2, replica_id, 3))
+        rows.append(head + encode_uint(lsn) + tail + body)
+        lsn += 1
+    return rows
+
+
+# -- decoding ------------------------------------------------------------------------------------
+
+
+def _unpacker(data: bytes) -> Any:
+    unpacker = msgpack.Unpacker(
+        strict_map_key=False, max_buffer_size=ROW_BYTES_MAX, read_size=max(len(data), 1)
+    )
+    unpacker.feed(data)
+    return unpacker
+
+
+def row_from_header(header: dict[Any, Any], body: bytes) -> Row:
+    """A row from a decoded header; raises ValueError when a known key has a wrong type."""
+    for key in _INT_KEYS:
+        value = header.get(key, 0)
+        if type(value) is not int or value < 0:
+            raise ValueError(f"header key {key} is {value!r}, not a natural number")
+    timestamp = header.get(KEY_TIMESTAMP, 0.0)
+    if type(timestamp) is not float:
+        raise ValueError(f"timestamp is {timestamp!r}, not a double")
+    lsn = header.get(KEY_LSN, 0)
+    flags = header.get(KEY_FLAGS, 0)
+    distance = header.get(KEY_TSN)
+    if distance is not None and distance > lsn:
+        raise ValueError(f"tsn lies {distance} before lsn {lsn}")
+    return Row(
+        header.get(KEY_TYPE, 0),
+        header.get(KEY_REPLICA_ID, 0),
+        lsn,
+        timestamp,
+        body,
+        group_id=header.get(KEY_GROUP_ID, 0),
+        tsn=lsn if distance is None else lsn - distance,
+        is_commit=distance is None or bool(flags & FLAG_COMMIT),
+        flags=flags & ~FLAG_COMMIT,
+        idempotency=header.get(KEY_IDEMPOTENCY),
+    )
+
+
+def decode_rows(data: bytes) -> list[Row]:
+    """All rows of `data`; raises RowError at the first byte that does not belong to a row."""
+    unpacker = _unpacker(data)
+    tell, unpack, skip = unpacker.tell, unpacker.unpack, unpacker.skip
+    rows: list[Row] = []
+    position, size = 0, len(data)
+    try:
+        while position < size:
+            header = unpack()
+            if type(header) is not dict:
+                raise ValueError("a row header is not a map")
+            middle = end = tell()
+            if header.get(KEY_TYPE) != NOP:
+                if data[middle] & 0xF0 != 0x80 and data[middle] not in (0xDE, 0xDF):
+                    raise ValueError("a row body is not a map")
+                skip()
+                end = tell()
+            rows.append(row_from_header(header, data[middle:end]))
+            position = end
+    except _MALFORMED as error:
+        raise RowError(position, str(error) or "a row is cut off") from None
+    except IndexError:
+        raise RowError(position, "a row has no body") from None
+    return rows
+
+
+def scan_rows(data: bytes) -> Iterator[tuple[int, int, int, bool]]:
+    """(replica id, LSN, end offset, whether it ends its transaction) of each row in `data`.
+
+    For the readers of a log, which need boundaries and positions only; half the cost of Rows.
+    """
+    unpacker = _unpacker(data)
+    tell, unpack, skip = unpacker.tell, unpacker.unpack, unpacker.skip
+    position, size = 0, len(data)
+    try:
+        while position < size:
+            header = unpack()
+            if header[KEY_TYPE] != NOP:
+                skip()
+            end = tell()
+            replica_id, lsn = header[KEY_REPLICA_ID], header[KEY_LSN]
+            if type(replica_id) is not int or type(lsn) is not int:
+                raise ValueError("replica id or LSN is not a number")
+            ends = KEY_TSN not in header or bool(header.get(KEY_FLAGS, 0) & FLAG_COMMIT)
+            yield replica_id, lsn, end, ends
+            position = end
+    except KeyError as error:
+        raise RowError(position, f"a row has no header key {error}") from None
+    except _MALFORMED as error:
+        raise RowError(position, str(error) or "a row is cut off") from None
+
+
+def split_transactions(rows: Iterable[Row]) -> list[list[Row]]:
+    """Rows by transaction; raises RowError (offset = number of the row) where they interleave."""
+    transactions: list[list[Row]] = []
+    current: list[Row] = []
+    number = 0
+    for number, row in enumerate(rows):
+        if current:
+            first = current[0]
+            if row.tsn != first.tsn or row.replica_id != first.replica_id:
+                raise RowError(number, f"transaction {first.tsn} is cut by {row.tsn}")
+            if row.lsn != current[-1].lsn + 1:
+                raise RowError(number, f"lsn {row.lsn} follows {current[-1].lsn}")
+        elif row.tsn != row.lsn:
+            raise RowError(number, f"transaction {row.tsn} begins with lsn {row.lsn}")
+        current.append(row)
+        if row.is_commit:
+            transactions.append(current)
+            current = []
+    if current:
+        raise RowError(number, f"transaction {current[0].tsn} is not finished")
+    return transactions
+
+
+_SPACE_WIDTHS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
+
+
+def split_tuple(body: bytes) -> tuple[int, bytes] | None:
+    """Space id and tuple of a body `{SPACE_ID, TUPLE}` in this order; None for any other shape.
+
+    The tuple's bytes are not looked at, beyond being an array.
+    """
+    if len(body) < 5 or body[0] != 0x82 or body[1] != 0x10:
+        return None
+    first = body[2]
+    if first == 0xCD:
+        space_id, end = (body[3] << 8) | body[4], 5
+    elif first < 0x80:
+        space_id, end = first, 3
+    else:
+        width = _SPACE_WIDTHS.get(first)
+        if width is None:
+            return None
+        end = 3 + width
+        space_id = int.from_bytes(body[3:end], "big")
+    if len(body) < end + 2 or body[end] != 0x21:
+        return None
+    mark = body[end + 1]
+    if mark & 0xF0 != 0x90 and mark not in (0xDC, 0xDD):
+        return None
+    return space_id, body[end + 1 :]

@@ -1,0 +1,282 @@
+"""Layout of .xlog and .snap files: text header, blocks, end marker (data path where blocks are).
+
+A block is a fixed header of 19 bytes (magic, length, a zero, checksum, padding) and rows back to
+back, compressed with zstd from 2 KiB on. The checksum is CRC-32C with the register starting at 0
+and not inverted at the end.
+
+Torn or corrupt (D7). A write of Qsync is exactly one block, and the next begins only after the
+one before was flushed, so a crash can damage nothing but the last block of the last file: it may
+be short, or have its full length with sectors that were never written, which read as zeros.
+Damage is *torn* only if no whole block follows it and it is short or holds such zeros; a run of
+zeros shorter than `ZERO_RUN_BYTES` proves nothing. Everything else is *corruption*: the file had
+been flushed as a whole and has changed since.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import google_crc32c
+import zstandard
+
+from qsync_node.format.row import encode_uint
+from qsync_node.format.vclock import VClock, format_vclock, parse
+
+XLOG = "XLOG"
+SNAP = "SNAP"
+FORMAT_VERSION = "0.13"
+READABLE_VERSIONS = ("0.12", "0.13")
+SERVER_VERSION = "2.11.0-0-gqsync"
+HEADER_BYTES_MAX = 4096
+
+ROW_MAGIC = b"\xd5\xba\x0b\xab"
+ZROW_MAGIC = b"\xd5\xba\x0b\xba"
+EOF_MARKER = b"\xd5\x10\xad\xed"
+BLOCK_HEADER_BYTES = 19
+COMPRESS_FROM_BYTES = 2048
+SECTOR_BYTES = 512
+ZERO_RUN_BYTES = 8
+BLOCK_DATA_BYTES_MAX = 2**31 - 1
+
+_compressor = zstandard.ZstdCompressor(level=3)
+_extend_crc = google_crc32c.extend
+
+
+class XlogError(ValueError):
+    """A file's header or a block cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """The text at the beginning of a file; `vclock` is the state before its first row."""
+
+    filetype: str
+    instance_uuid: str
+    vclock: VClock
+    previous_vclock: VClock | None = None
+    version: str = SERVER_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A whole block at `offset .. end`; `data` are its rows, decompressed."""
+
+    offset: int
+    end: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What stops reading at `offset`; `is_torn` says that a crash explains it (D7)."""
+
+    offset: int
+    why: str
+    is_torn: bool
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end marker at `offset`: the file was closed in order."""
+
+    offset: int
+
+
+def file_name(signature: int, suffix: str) -> str:
+    """`00000000000000000012.xlog`"""
+    return f"{signature:020d}.{suffix}"
+
+
+def encode_file_header(header: FileHeader) -> bytes:
+    lines = [
+        header.filetype,
+        FORMAT_VERSION,
+        f"Version: {header.version}",
+        f"Instance: {header.instance_uuid}",
+        f"VClock: {format_vclock(header.vclock)}",
+    ]
+    if header.previous_vclock is not None:
+        lines.append(f"PrevVClock: {format_vclock(header.previous_vclock)}")
+    return ("\n".join(lines) + "\n\n").encode()
+
+
+def decode_file_header(data: bytes) -> tuple[FileHeader, int]:
+    """Header and the offset of the first block; raises XlogError. Unknown lines are skipped."""
+    end = data.find(b"\n\n", 0, HEADER_BYTES_MAX)
+    if end < 0:
+        raise XlogError("the file header does not end")
+    try:
+        lines = data[:end].decode("ascii").split("\n")
+    except UnicodeDecodeError:
+        raise XlogError("the file header is not text") from None
+    if len(lines) < 2 or lines[0] not in (XLOG, SNAP):
+        raise XlogError(f"file type {lines[0]!r} is neither XLOG nor SNAP")
+    if lines[1] not in READABLE_VERSIONS:
+        raise XlogError(f"file format version {lines[1]!r} is unknown")
+    values = dict(line.split(": ", 1) for line in lines[2:] if ": " in line)
+    try:
+        previous = values.get("PrevVClock")
+        header = FileHeader(
+            lines[0],
+            values.get("Instance") or values["Server"],
+            parse(values["VClock"]),
+            None if previous is None else parse(previous),
+            values.get("Version", ""),
+        )
+    except KeyError as error:
+        raise XlogError(f"the file header has no line {error}") from None
+    except ValueError as error:
+        raise XlogError(str(error)) from None
+    return header, end + 2
+
+
+def checksum(data: bytes) -> int:
+    return int(_extend_crc(0xFFFFFFFF, data)) ^ 0xFFFFFFFF
+
+
+def encode_block_parts(rows: bytes) -> tuple[bytes, bytes]:
+    """Header and data of a block: two parts, so that a writev need not copy the data."""
+    magic = ROW_MAGIC
+    if len(rows) >= COMPRESS_FROM_BYTES - BLOCK_HEADER_BYTES:
+        rows = _compressor.compress(rows)
+        magic = ZROW_MAGIC
+    head = magic + encode_uint(len(rows)) + b"\x00" + encode_uint(checksum(rows))
+    padding = BLOCK_HEADER_BYTES - len(head) - 1
+    return head + bytes((0xA0 | padding,)) + bytes(padding), rows
+
+
+def encode_block(rows: bytes) -> bytes:
+    head, data = encode_block_parts(rows)
+    return head + data
+
+
+def _decode_uint(data: bytes, offset: int) -> tuple[int, int]:
+    """A msgpack unsigned number and the offset behind it; raises XlogError."""
+    first = data[offset]
+    if first < 0x80:
+        return first, offset + 1
+    width = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}.get(first)
+    if width is None:
+        raise XlogError("a block header holds no number where one belongs")
+    return int.from_bytes(data[offset + 1 : offset + 1 + width], "big"), offset + 1 + width
+
+
+def decode_block_header(data: bytes, offset: int = 0) -> tuple[bytes, int, int]:
+    """Magic, length and checksum of the block at `offset`; raises XlogError."""
+    magic = data[offset : offset + 4]
+    if magic not in (ROW_MAGIC, ZROW_MAGIC):
+        raise XlogError("no block begins here")
+    head = data[offset : offset + BLOCK_HEADER_BYTES]
+    if len(head) < BLOCK_HEADER_BYTES:
+        raise XlogError("a block header is cut off")
+    try:
+        length, position = _decode_uint(head, 4)
+        _, position = _decode_uint(head, position)
+        crc, position = _decode_uint(head, position)
+    except IndexError:
+        raise XlogError("a block header is too long") from None
+    if length == 0 or position > BLOCK_HEADER_BYTES:
+        raise XlogError("a block header is not one")
+    return magic, length, crc
+
+
+def decode_block_data(magic: bytes, data: bytes, crc: int) -> bytes:
+    """Rows of a block whose stored bytes are `data`; raises XlogError."""
+    if checksum(data) != crc:
+        raise XlogError(f"checksum is {checksum(data):#010x}, the block says {crc:#010x}")
+    if magic == ROW_MAGIC:
+        return data
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(data) as reader:
+            return bytes(reader.read())
+    except zstandard.ZstdError as error:
+        raise XlogError(f"zstd: {error}") from None
+
+
+def _block_at(data: bytes, offset: int) -> Block:
+    magic, length, crc = decode_block_header(data, offset)
+    start = offset + BLOCK_HEADER_BYTES
+    end = start + length
+    if end > len(data):
+        raise XlogError("a block is cut off")
+    return Block(offset, end, decode_block_data(magic, data[start:end], crc))
+
+
+def has_block_after(data: bytes, offset: int) -> bool:
+    """Whether a whole block begins anywhere behind `offset`."""
+    position = data.find(ROW_MAGIC[:3], offset + 1)
+    while position >= 0:
+        try:
+            _block_at(data, position)
+        except XlogError:
+            position = data.find(ROW_MAGIC[:3], position + 1)
+        else:
+            return True
+    return False
+
+
+def _has_lost_sector(data: bytes, offset: int, file_offset: int) -> bool:
+    """Whether what follows `offset` has a sector that was never written.
+
+    `file_offset` is where `data` begins in its file: sectors are aligned in the file.
+    """
+    position = offset
+    while position < len(data):
+        end = position + SECTOR_BYTES - (position + file_offset) % SECTOR_BYTES
+        part = data[position:end]
+        if len(part) >= ZERO_RUN_BYTES and not any(part):
+            return True
+        position = end
+    return False
+
+
+def _is_short(data: bytes, offset: int) -> bool:
+    """Whether the bytes at `offset` are the beginning of a block or marker that does not end."""
+    rest = data[offset:]
+    if len(rest) < 4:
+        return any(mark.startswith(rest) for mark in (ROW_MAGIC, ZROW_MAGIC, EOF_MARKER))
+    try:
+        _, length, crc = decode_block_header(data, offset)
+    except XlogError:
+        is_start = rest[:4] in (ROW_MAGIC, ZROW_MAGIC)
+        return is_start and len(rest) < BLOCK_HEADER_BYTES
+    body = rest[BLOCK_HEADER_BYTES:]
+    # All data present and sound under a length that is too great: the length has rotted.
+    return len(body) < length and (not body or checksum(body) != crc)
+
+
+def judge_damage(data: bytes, offset: int, why: str, file_offset: int = 0) -> Damage:
+    """Rule D7 for bytes that are no block at `offset`; `data` reaches to the end of the file."""
+    is_torn = (
+        _is_short(data, offset)
+        or not any(data[offset:])
+        or _has_lost_sector(data, offset, file_offset)
+    ) and not has_block_after(data, offset)
+    return Damage(offset, why, is_torn)
+
+
+def read_blocks(data: bytes, offset: int, file_offset: int = 0) -> Iterator[Block | Damage | End]:
+    """Blocks of a file from `offset` on. A Damage or an End is the last item.
+
+    `data` reaches to the end of the file and begins at `file_offset` of it; offsets in the
+    items are relative to `data`.
+    """
+    size = len(data)
+    while offset < size:
+        if data[offset : offset + 4] == EOF_MARKER:
+            if offset + 4 == size:
+                yield End(offset)
+            else:
+                yield Damage(offset, "bytes follow the end marker", False)
+            return
+        try:
+            block = _block_at(data, offset)
+        except XlogError as error:
+            yield judge_damage(data, offset, str(error), file_offset)
+            return
+        yield block
+        offset = block.end
+
+
+def encode_file(header: FileHeader, blocks: Iterable[bytes]) -> bytes:
+    """A whole file in memory, closed in order: for small files."""
+    return encode_file_header(header) + b"".join(map(encode_block, blocks)) + EOF_MARKER
