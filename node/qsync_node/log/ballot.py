@@ -1,0 +1,39 @@
+"""The file of term and vote, and of what else must survive every cut of the log (D2).
+
+It is apart from the log on purpose: no cut, re-join, snapshot or torn tail touches it. A directory
+with a log and without a readable ballot has forgotten whom it voted for and is a lost disk (M6).
+
+Layout: 8 bytes magic, length and CRC-32C of the contents, 4 bytes each, then the contents, whose
+meaning the core knows.
+"""
+
+from struct import Struct
+
+from qsync_node.format.xlog import checksum
+from qsync_node.log.atomic import put_file
+from qsync_node.log.errors import CorruptionError
+from qsync_node.log.files import FileSystem, join
+
+BALLOT_NAME = "ballot"
+_MAGIC = b"QSBALLOT"
+_HEAD = Struct(">8sII")
+
+
+def store_ballot(fs: FileSystem, directory: str, contents: bytes) -> None:
+    head = _HEAD.pack(_MAGIC, len(contents), checksum(contents))
+    put_file(fs, directory, BALLOT_NAME, [head, contents])
+
+
+def load_ballot(fs: FileSystem, directory: str) -> bytes:
+    """Raises CorruptionError if the file is missing or damaged."""
+    path = join(directory, BALLOT_NAME)
+    if not fs.exists(path):
+        raise CorruptionError(path, 0, "the file of term and vote is missing")
+    stored = fs.read(path)
+    if len(stored) < _HEAD.size:
+        raise CorruptionError(path, 0, "the file of term and vote is cut off")
+    magic, size, crc = _HEAD.unpack_from(stored)
+    contents = stored[_HEAD.size :]
+    if magic != _MAGIC or len(contents) != size or checksum(contents) != crc:
+        raise CorruptionError(path, 0, "the file of term and vote has changed")
+    return contents

@@ -1,0 +1,34 @@
+"""What can go wrong with a data directory, by who must act."""
+
+from qsync_node.errors import QsyncError
+
+
+class DiskError(QsyncError):
+    """A write, flush or directory operation failed: the node restarts from disk (D4)."""
+
+
+class DiskFull(DiskError):  # noqa: N818  # the word of replication.md
+    """No space, and nothing of the refused write is left in the file: read only until there is
+    some (D5)."""
+
+
+class CorruptionError(QsyncError):
+    """Flushed bytes have changed or are missing: a person must act (D7)."""
+
+    def __init__(self, file: str, offset: int, why: str) -> None:
+        super().__init__(
+            f"{file} is damaged at offset {offset}: {why}. This node no longer has what it "
+            "acknowledged; `rejoin` makes a new instance of it"
+        )
+        self.file = file
+        self.offset = offset
+        self.why = why
+
+
+class NotInLog(QsyncError):  # noqa: N818  # a fact, not a failure
+    """The rows asked for are older than the oldest segment: the reader needs a snapshot (S3)."""
+
+    def __init__(self, after_index: int, first_available_index: int) -> None:
+        super().__init__(f"rows after {after_index} are gone; oldest after {first_available_index}")
+        self.after_index = after_index
+        self.first_available_index = first_available_index

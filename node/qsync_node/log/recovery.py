@@ -1,0 +1,275 @@
+"""From a data directory to what a node knows: newest sound snapshot, then the WAL behind it (S1).
+
+Steps: leftovers of a crash (`.inprogress`) are deleted; the ballot is read (without one the
+directory is a lost disk, D2); the newest sound snapshot is taken; segments that continue it are
+read row by row, and refused with file and offset where they do not (W1, S3). Older segments stay
+unread; slow followers read them.
+
+The end of the last segment may be torn by a crash and is then cut to its last whole block; any
+other damage is refused (D7).
+
+What was read may be in the page cache only, and a flush after a failed flush proves nothing.
+Unless the last stop left a clean mark, the last segment is therefore copied to a new file, which
+is flushed and renamed over it, before anything else is written (D3). The copy drops the torn tail
+in the same step. Earlier segments were flushed before the next one was begun.
+
+A log that ends before the snapshot is what a crash leaves in the middle of a re-join (S3): the
+snapshot is durable, the old segments are about to go. They go now.
+"""
+
+from dataclasses import dataclass
+
+from qsync_node.format.batch import LogBatch, drop_rows_up_to, split_batches
+from qsync_node.format.row import RowError
+from qsync_node.format.vclock import VClock, is_equal, normalised, signature
+from qsync_node.format.xlog import (
+    EOF_MARKER,
+    HEADER_BYTES_MAX,
+    XLOG,
+    Block,
+    Damage,
+    End,
+    XlogError,
+    decode_file_header,
+    read_blocks,
+)
+from qsync_node.log.atomic import put_file, remove_if_there, remove_in_progress
+from qsync_node.log.ballot import load_ballot
+from qsync_node.log.checkpoint import Snapshot, open_snapshot
+from qsync_node.log.errors import CorruptionError
+from qsync_node.log.files import FileSystem, join
+from qsync_node.log.rewind import ROLLBACK_DIRECTORY
+from qsync_node.log.wal import (
+    Limits,
+    Segment,
+    Wal,
+    create_segment,
+    remove_all_segments,
+)
+
+CLEAN_NAME = "clean"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a directory held. `batches` are the rows behind the snapshot."""
+
+    instance_uuid: str
+    snapshot: Snapshot | None
+    batches: list[LogBatch]
+    ballot: bytes
+    clean: bool
+    vclock: VClock
+    last_index: int
+    first_available_index: int
+    torn_bytes: int
+
+
+@dataclass(slots=True)
+class _Tail:
+    """What reading the segments behind a snapshot found."""
+
+    batches: list[LogBatch]
+    vclock: VClock
+    torn_bytes: int = 0
+
+
+def recover(fs: FileSystem, directory: str, limits: Limits) -> tuple[Wal, Recovered]:
+    """Raises CorruptionError where a person must decide."""
+    fs.makedirs(join(directory, ROLLBACK_DIRECTORY))
+    remove_in_progress(fs, directory)
+    remove_in_progress(fs, join(directory, ROLLBACK_DIRECTORY))
+    ballot = load_ballot(fs, directory)
+    names = fs.listdir(directory)
+    segments, uuids = _open_segments(fs, directory, names)
+    snapshot = _newest_snapshot(fs, directory, names, segments)
+    if snapshot is not None:
+        uuids.add((snapshot.instance_uuid, snapshot.path))
+    instance_uuid = _one_uuid(uuids, directory)
+    start_vclock = snapshot.vclock if snapshot is not None else {}
+    tail = _read_tail(fs, segments, snapshot)
+    is_clean = _take_clean_mark(fs, directory, segments, tail)
+    if signature(tail.vclock) < signature(start_vclock) or not segments:
+        remove_all_segments(fs, directory, segments)
+        segments = [create_segment(fs, directory, instance_uuid, start_vclock, None)]
+        tail = _Tail([], normalised(start_vclock))
+    elif not is_clean:
+        _copy_last_segment(fs, directory, segments[-1])
+    wal = Wal(fs, directory, instance_uuid, limits, segments, tail.vclock)
+    if is_clean:
+        wal.reopen_last()  # cuts the end marker off
+    recovered = Recovered(
+        instance_uuid,
+        snapshot,
+        tail.batches,
+        ballot,
+        is_clean,
+        dict(tail.vclock),
+        wal.last_index,
+        wal.first_available_index,
+        tail.torn_bytes,
+    )
+    return wal, recovered
+
+
+def _open_segments(
+    fs: FileSystem, directory: str, names: list[str]
+) -> tuple[list[Segment], set[tuple[str, str]]]:
+    """Segments by their headers, unread, and the (instance uuid, file) pairs found there."""
+    segments: list[Segment] = []
+    uuids: set[tuple[str, str]] = set()
+    for name in sorted(name for name in names if name.endswith(".xlog")):
+        path = join(directory, name)
+        try:
+            header, data_start = decode_file_header(fs.read(path, 0, HEADER_BYTES_MAX))
+        except XlogError as error:
+            raise CorruptionError(path, 0, str(error)) from None
+        if header.filetype != XLOG or name != f"{signature(header.vclock):020d}.xlog":
+            raise CorruptionError(path, 0, "the file's name and its header disagree")
+        segment = Segment(path, header.vclock, data_start)
+        segment.marks = None
+        segment.end_bytes = fs.size(path)
+        if fs.read(path, segment.end_bytes - 4, 4) == EOF_MARKER:
+            segment.end_bytes -= 4
+        if segments:
+            segments[-1].end_index = segment.start_index
+        segments.append(segment)
+        uuids.add((header.instance_uuid, path))
+    return segments, uuids
+
+
+def _one_uuid(uuids: set[tuple[str, str]], directory: str) -> str:
+    if not uuids:
+        raise CorruptionError(directory, 0, "there is neither a snapshot nor a log")
+    ordered = sorted(uuids, key=lambda pair: pair[1])
+    for uuid, path in ordered:
+        if uuid != ordered[-1][0]:
+            raise CorruptionError(path, 0, f"instance {uuid}, other files are {ordered[-1][0]}'s")
+    return ordered[-1][0]
+
+
+def _newest_snapshot(
+    fs: FileSystem, directory: str, names: list[str], segments: list[Segment]
+) -> Snapshot | None:
+    """The newest sound snapshot; an older one only if the log reaches back to it."""
+    first_damage: CorruptionError | None = None
+    for name in sorted((name for name in names if name.endswith(".snap")), reverse=True):
+        try:
+            snapshot = open_snapshot(fs, join(directory, name))
+        except CorruptionError as error:
+            first_damage = first_damage or error
+            continue
+        if first_damage is None:
+            return snapshot
+        if segments and segments[0].start_index <= snapshot.index:
+            return snapshot
+        break
+    if first_damage is not None and not (segments and segments[0].start_index == 0):
+        raise first_damage
+    return None
+
+
+def _read_tail(fs: FileSystem, segments: list[Segment], snapshot: Snapshot | None) -> _Tail:
+    """Rows behind the snapshot; sets what is known about the segments that are read."""
+    base_vclock: VClock = snapshot.vclock if snapshot is not None else {}
+    base = signature(base_vclock)
+    if not segments:
+        return _Tail([], normalised(base_vclock))
+    first = 0
+    while first + 1 < len(segments) and segments[first + 1].start_index <= base:
+        first += 1
+    if segments[first].start_index > base:
+        raise CorruptionError(
+            segments[first].path, 0, f"the log begins here, but the snapshot ends at {base}"
+        )
+    tail = _Tail([], dict(segments[first].start_vclock))
+    for segment in segments[first:]:
+        if not is_equal(segment.start_vclock, tail.vclock):
+            raise CorruptionError(
+                segment.path, 0, f"begins at {segment.start_vclock}, log ends at {tail.vclock}"
+            )
+        _check_base(segment.path, 0, tail.vclock, base_vclock)
+        _read_segment(fs, segment, tail, base_vclock, segment is segments[-1])
+    tail.batches = drop_rows_up_to(tail.batches, base)
+    return tail
+
+
+def _check_base(path: str, offset: int, vclock: VClock, base_vclock: VClock) -> None:
+    """Where the log has the snapshot's signature it must have its clock too (S3)."""
+    if signature(vclock) == signature(base_vclock) and not is_equal(vclock, base_vclock):
+        raise CorruptionError(
+            path, offset, f"the log is at {vclock} where the snapshot is at {base_vclock}"
+        )
+
+
+def _read_segment(
+    fs: FileSystem, segment: Segment, tail: _Tail, base_vclock: VClock, is_last: bool
+) -> None:
+    data = fs.read(segment.path)
+    base = signature(base_vclock)
+    segment.marks = [(segment.start_index, segment.data_start)]
+    segment.end_bytes = segment.data_start
+    segment.end_index = segment.start_index
+    for item in read_blocks(data, segment.data_start):
+        if isinstance(item, Block):
+            batches = _take_block(segment, item, tail, base_vclock)
+            if batches:
+                if batches[-1].last_index > base:
+                    tail.batches += batches
+                segment.add_block(batches[-1].last_index, item.end)
+        elif isinstance(item, Damage):
+            if not (item.is_torn and is_last):
+                raise CorruptionError(segment.path, item.offset, item.why)
+            tail.torn_bytes = len(data) - item.offset
+        else:
+            assert isinstance(item, End)
+
+
+def _take_block(segment: Segment, block: Block, tail: _Tail, base_vclock: VClock) -> list[LogBatch]:
+    """Batches of a block that continue the clock of `tail`, which they move."""
+    try:
+        batches = split_batches(block.data, signature(tail.vclock))
+    except RowError as error:
+        raise CorruptionError(segment.path, block.offset, str(error)) from None
+    base = signature(base_vclock)
+    for batch in batches:
+        lsn = tail.vclock.get(batch.replica_id, 0)
+        if batch.first_lsn != lsn + 1 or not batch.replica_id:
+            raise CorruptionError(
+                segment.path,
+                block.offset,
+                f"lsn {batch.first_lsn} of replica {batch.replica_id} follows {lsn}",
+            )
+        if batch.first_index <= base < batch.last_index:
+            inside = dict(tail.vclock)
+            inside[batch.replica_id] = batch.last_lsn - (batch.last_index - base)
+            _check_base(segment.path, block.offset, inside, base_vclock)
+        tail.vclock[batch.replica_id] = batch.last_lsn
+        _check_base(segment.path, block.offset, tail.vclock, base_vclock)
+    return batches
+
+
+def _copy_last_segment(fs: FileSystem, directory: str, segment: Segment) -> None:
+    """Make what was read durable, whatever an earlier flush may have lost (D3)."""
+    data = fs.read(segment.path, 0, segment.end_bytes)
+    put_file(fs, directory, segment.path.rsplit("/", 1)[1], [data])
+
+
+def clean_mark(segment: Segment, last_index: int) -> bytes:
+    """Contents of the mark: it vouches for this end of the log only."""
+    return f"{segment.path.rsplit('/', 1)[1]} {segment.end_bytes} {last_index}\n".encode()
+
+
+def _take_clean_mark(fs: FileSystem, directory: str, segments: list[Segment], tail: _Tail) -> bool:
+    """Whether the last stop was clean; the mark is gone, durably, when this returns."""
+    path = join(directory, CLEAN_NAME)
+    if not fs.exists(path):
+        return False
+    is_clean = (
+        bool(segments)
+        and not tail.torn_bytes
+        and fs.read(path) == clean_mark(segments[-1], signature(tail.vclock))
+    )
+    remove_if_there(fs, path)
+    fs.sync_dir(directory)
+    return is_clean

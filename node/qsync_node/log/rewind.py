@@ -1,0 +1,145 @@
+"""Cutting a diverged tail off the log (L6).
+
+What goes is saved first, durably, under `rollback/`; then whole files go, newest first, with a
+flush of the directory each; then the file that contains the cut is shortened. A cut between two
+blocks truncates and flushes it. A cut inside a block, which may hold several transactions, must
+not lose the rows that stay even for a moment: they may be confirmed and acknowledged. So the file
+is written anew without the rows and renamed over the old one.
+
+After a crash at any step the log starts, with all of the tail, or a beginning of it, or none; the
+node then compares histories again and cuts again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from qsync_node.format.batch import LogBatch, cut_batch
+from qsync_node.format.vclock import VClock
+from qsync_node.format.xlog import (
+    XLOG,
+    FileHeader,
+    XlogError,
+    decode_file_header,
+    encode_block,
+    encode_file,
+    read_blocks,
+)
+from qsync_node.format.xlog import Block as XlogBlock
+from qsync_node.log.atomic import put_file
+from qsync_node.log.errors import DiskError
+from qsync_node.log.files import FileSystem, join
+from qsync_node.log.wal import Wal, read_batches
+
+ROLLBACK_DIRECTORY = "rollback"
+
+
+@dataclass(frozen=True, slots=True)
+class RewindReport:
+    """How many rows were cut, and the file that holds them (None: there were none)."""
+
+    rows: int
+    file: str | None
+
+
+def rewind(wal: Wal, after_index: int, first_cut_term: int) -> RewindReport:
+    """Cut everything behind `after_index`, which must end a transaction."""
+    wal.check_usable()
+    assert wal.first_available_index <= after_index <= wal.last_index, (
+        after_index,
+        wal.first_available_index,
+        wal.last_index,
+    )
+    if after_index == wal.last_index:
+        return RewindReport(0, None)
+    tail = wal.read(after_index, 1 << 62)
+    vclock = _vclock_before(wal.vclock, tail)
+    saved = save_tail(wal, vclock, tail, first_cut_term)
+    rows = wal.last_index - after_index
+    with wal.readers_lock:
+        try:
+            _cut(wal, after_index)
+        except DiskError:
+            wal.failed = True
+            raise
+        wal.vclock = vclock
+        wal.last_index = after_index
+    return RewindReport(rows, saved)
+
+
+def _vclock_before(vclock: Mapping[int, int], tail: list[LogBatch]) -> VClock:
+    """The clock before the first row of `tail`, which ends at `vclock`."""
+    before = dict(vclock)
+    for batch in reversed(tail):
+        assert before[batch.replica_id] == batch.last_lsn, "W2: the tail does not end at the clock"
+        before[batch.replica_id] = batch.first_lsn - 1
+    return {replica_id: lsn for replica_id, lsn in before.items() if lsn}
+
+
+def save_tail(wal: Wal, vclock: VClock, tail: list[LogBatch], first_cut_term: int) -> str:
+    """Write `tail` under `rollback/`; a file with the same rows counts as saved."""
+    fs, directory = wal.fs, join(wal.directory, ROLLBACK_DIRECTORY)
+    stem = f"{tail[0].first_index:020d}.{first_cut_term}"
+    name, number = f"{stem}.xlog", 0
+    while fs.exists(join(directory, name)):
+        if read_saved_rows(fs, join(directory, name)) == b"".join(batch.data for batch in tail):
+            # The rename may have outlived a crash without its flush.
+            fs.sync_dir(directory)
+            return join(directory, name)
+        number += 1
+        name = f"{stem}.{number}.xlog"
+    header = FileHeader(XLOG, wal.instance_uuid, vclock)
+    put_file(fs, directory, name, [encode_file(header, [batch.data for batch in tail])])
+    return join(directory, name)
+
+
+def read_saved_rows(fs: FileSystem, path: str) -> bytes | None:
+    """Rows of a file under `rollback/`, back to back; None if it is not sound."""
+    data = fs.read(path)
+    try:
+        _, offset = decode_file_header(data)
+    except XlogError:
+        return None
+    return b"".join(item.data for item in read_blocks(data, offset) if isinstance(item, XlogBlock))
+
+
+def _cut(wal: Wal, after_index: int) -> None:
+    wal.close()
+    while wal.segments[-1].start_index > after_index:
+        wal.fs.remove(wal.segments[-1].path)
+        wal.fs.sync_dir(wal.directory)
+        del wal.segments[-1]
+    segment = wal.segments[-1]
+    index, offset = wal.locate(segment, after_index)
+    kept_rows = b""
+    for start, end, batches in read_batches(wal.fs, segment, index, offset):
+        if start >= segment.end_bytes or index == after_index:
+            break
+        if batches[-1].last_index > after_index:
+            kept_rows = _rows_up_to(batches, after_index)
+            break
+        index, offset = batches[-1].last_index, end
+    if segment.marks is not None:
+        segment.marks = [mark for mark in segment.marks if mark[0] <= index]
+    if kept_rows:
+        offset = _rewrite(wal, offset, kept_rows)
+    segment.end_index, segment.end_bytes = after_index, offset
+    wal.reopen_last()
+
+
+def _rows_up_to(batches: list[LogBatch], index: int) -> bytes:
+    parts = []
+    for batch in batches:
+        if batch.last_index <= index:
+            parts.append(batch.data)
+        elif batch.first_index <= index:
+            parts.append(cut_batch(batch, index)[0].data)
+    return b"".join(parts)
+
+
+def _rewrite(wal: Wal, offset: int, kept_rows: bytes) -> int:
+    """The last segment up to `offset`, then `kept_rows`; returns its new size."""
+    path = wal.segments[-1].path
+    block = encode_block(kept_rows)
+    name = path.rsplit("/", 1)[1]
+    put_file(wal.fs, wal.directory, name, [wal.fs.read(path, 0, offset), block])
+    return offset + len(block)

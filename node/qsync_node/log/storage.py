@@ -1,0 +1,192 @@
+"""One data directory: the facade that the WAL thread and the simulator drive.
+
+Synchronous and blocking, over a `FileSystem`; no threads, clock or random inside. `write`,
+`rewind`, `store_ballot`, `rotate`, `install_snapshot`, removals and `clean_stop` are called from
+one thread at a time; `read` and `write_snapshot` may run beside them in another.
+
+    00000000000000000012.xlog   segments       ballot      term, vote and the like (D2)
+    00000000000000000012.snap   snapshots      clean       the last stop was clean (D3)
+    rollback/                   what was cut   lock        held by the process (D8)
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from qsync_node.format.batch import LogBatch
+from qsync_node.format.vclock import VClock, is_equal, signature
+from qsync_node.log.atomic import put_file
+from qsync_node.log.ballot import store_ballot
+from qsync_node.log.checkpoint import SnapshotWriter, write_snapshot
+from qsync_node.log.errors import DiskError, DiskFull
+from qsync_node.log.files import FileSystem, join
+from qsync_node.log.recovery import CLEAN_NAME, Recovered, clean_mark, recover
+from qsync_node.log.rewind import ROLLBACK_DIRECTORY, RewindReport, rewind
+from qsync_node.log.wal import Limits, Wal, create_segment
+
+__all__ = ["Limits", "Recovered", "RewindReport", "Storage"]
+
+
+class Storage:
+    """The log, the ballot and the snapshots of one instance."""
+
+    def __init__(self, wal: Wal, snapshot_index: int) -> None:
+        self._wal = wal
+        self._snapshot_index = snapshot_index  # of the newest snapshot, 0 if there is none
+
+    # -- opening and closing ---------------------------------------------------------------------
+
+    @staticmethod
+    def exists(fs: FileSystem, directory: str) -> bool:
+        """Whether the directory holds a log; if so `open` it, whatever else is missing."""
+        return fs.exists(directory) and any(
+            name.endswith((".xlog", ".snap")) for name in fs.listdir(directory)
+        )
+
+    @classmethod
+    def create(
+        cls,
+        fs: FileSystem,
+        directory: str,
+        instance_uuid: str,
+        limits: Limits | None = None,
+        ballot: bytes = b"",
+    ) -> "Storage":
+        """A log without rows. The ballot comes first: a log without one does not start (D2)."""
+        assert not cls.exists(fs, directory), f"{directory} holds a log already"
+        fs.makedirs(join(directory, ROLLBACK_DIRECTORY))
+        store_ballot(fs, directory, ballot)
+        segment = create_segment(fs, directory, instance_uuid, {}, None)
+        return cls(Wal(fs, directory, instance_uuid, limits or Limits(), [segment], {}), 0)
+
+    @classmethod
+    def open(
+        cls, fs: FileSystem, directory: str, limits: Limits | None = None
+    ) -> tuple["Storage", Recovered]:
+        """Recover a directory; raises CorruptionError where a person must decide."""
+        wal, recovered = recover(fs, directory, limits or Limits())
+        index = recovered.snapshot.index if recovered.snapshot is not None else 0
+        return cls(wal, index), recovered
+
+    def clean_stop(self) -> None:
+        """End marker and clean mark: the next start need not copy the last segment (D3)."""
+        wal = self._wal
+        wal.check_usable()
+        wal.seal()
+        put_file(wal.fs, wal.directory, CLEAN_NAME, [clean_mark(wal.segments[-1], wal.last_index)])
+        wal.close()
+
+    def close(self) -> None:
+        """Let go of the files without any mark: the next start treats it as a crash."""
+        self._wal.close()
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    @property
+    def failed(self) -> bool:
+        return self._wal.failed
+
+    @property
+    def instance_uuid(self) -> str:
+        return self._wal.instance_uuid
+
+    @property
+    def last_index(self) -> int:
+        return self._wal.last_index
+
+    @property
+    def vclock(self) -> VClock:
+        return dict(self._wal.vclock)
+
+    @property
+    def first_available_index(self) -> int:
+        return self._wal.first_available_index
+
+    @property
+    def snapshot_index(self) -> int:
+        """Index of the newest snapshot; 0 if there is none."""
+        return self._snapshot_index
+
+    @property
+    def wal_bytes(self) -> int:
+        return self._wal.total_bytes
+
+    def free_bytes(self) -> int:
+        return self._wal.fs.free_bytes(self._wal.directory)
+
+    def write(self, batches: Sequence[LogBatch]) -> None:
+        """One block, one writev, one fdatasync. DiskFull: nothing is written, try later; any
+        other DiskError: `failed`, restart from disk."""
+        self._wal.write(batches)
+
+    def read(self, after_index: int, bytes_max: int) -> list[LogBatch]:
+        """Durable rows behind `after_index`; [] at the end, NotInLog when they are gone."""
+        return self._wal.read(after_index, bytes_max)
+
+    def rotate(self) -> None:
+        """Begin a new segment, so that the rows before can be removed or archived."""
+        self._wal.rotate()
+
+    def rewind(self, after_index: int, first_cut_term: int) -> RewindReport:
+        """Cut and save everything behind `after_index` (L6)."""
+        return rewind(self._wal, after_index, first_cut_term)
+
+    def remove_segments_before(self, index: int) -> int:
+        """Remove segments whose rows all lie at or before `index` and in a snapshot (S5)."""
+        return self._wal.remove_segments_before(min(index, self._snapshot_index))
+
+    # -- ballot and snapshots --------------------------------------------------------------------
+
+    def store_ballot(self, contents: bytes) -> None:
+        """Durable when this returns, in every wal_mode (D2)."""
+        self._wal.check_usable()
+        try:
+            store_ballot(self._wal.fs, self._wal.directory, contents)
+        except DiskFull:
+            raise
+        except DiskError:
+            self._wal.failed = True
+            raise
+
+    def begin_snapshot(self, vclock: Mapping[int, int], timestamp: float = 0.0) -> SnapshotWriter:
+        wal = self._wal
+        return SnapshotWriter(wal.fs, wal.directory, wal.instance_uuid, vclock, timestamp)
+
+    def write_snapshot(
+        self, vclock: Mapping[int, int], bodies: Iterable[bytes], timestamp: float = 0.0
+    ) -> str:
+        """A checkpoint of the confirmed state at `vclock`; returns its path."""
+        writer = self.begin_snapshot(vclock, timestamp)
+        write_snapshot(writer, bodies)
+        self._snapshot_index = max(self._snapshot_index, signature(vclock))
+        return writer.path
+
+    def install_snapshot(
+        self, vclock: Mapping[int, int], bodies: Iterable[bytes], timestamp: float = 0.0
+    ) -> str:
+        """Another member's snapshot takes the place of the state here (S3).
+
+        The tail that does not belong to the snapshot's history was cut before (`rewind`). Where
+        the log reaches the snapshot it stays; where it ends before, it goes, but only when the
+        snapshot is durable.
+        """
+        self._wal.check_usable()
+        index = signature(vclock)
+        if index <= self.last_index and index >= self.first_available_index:
+            mine = self._wal.vclock_at(index)
+            assert is_equal(mine, vclock), f"S3: the log is at {mine}, the snapshot at {vclock}"
+        path = self.write_snapshot(vclock, bodies, timestamp)
+        if index > self.last_index:
+            self._wal.replace_all(vclock)
+        return path
+
+    def remove_snapshots_before(self, index: int) -> int:
+        """Remove snapshots older than `index`; the newest stays. Returns how many."""
+        wal = self._wal
+        limit = min(index, self._snapshot_index)
+        removed = 0
+        for name in sorted(wal.fs.listdir(wal.directory)):
+            if name.endswith(".snap") and int(name.split(".")[0]) < limit:
+                wal.fs.remove(join(wal.directory, name))
+                removed += 1
+        if removed:
+            wal.fs.sync_dir(wal.directory)
+        return removed
