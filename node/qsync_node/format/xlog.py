@@ -8,7 +8,8 @@ Torn or corrupt (D7). A write of Qsync is exactly one block, and the next begins
 one before was flushed, so a crash can damage nothing but the last block of the last file: it may
 be short, or have its full length with sectors that were never written, which read as zeros.
 Damage is *torn* only if no whole block follows it and it is short or holds such zeros; a run of
-zeros shorter than `ZERO_RUN_BYTES` proves nothing. Everything else is *corruption*: the file had
+zeros shorter than `ZERO_RUN_BYTES` proves nothing, except at the block's own beginning, where the
+magic belongs. Everything else is *corruption*: the file had
 been flushed as a whole and has changed since.
 """
 
@@ -223,7 +224,7 @@ def _has_lost_sector(data: bytes, offset: int, file_offset: int) -> bool:
     while position < len(data):
         end = position + SECTOR_BYTES - (position + file_offset) % SECTOR_BYTES
         part = data[position:end]
-        if len(part) >= ZERO_RUN_BYTES and not any(part):
+        if (len(part) >= ZERO_RUN_BYTES or position == offset) and not any(part):
             return True
         position = end
     return False

@@ -77,6 +77,7 @@ class _Tail:
 def recover(fs: FileSystem, directory: str, limits: Limits) -> tuple[Wal, Recovered]:
     """Raises CorruptionError where a person must decide."""
     fs.makedirs(join(directory, ROLLBACK_DIRECTORY))
+    fs.sync_dir(directory)
     remove_in_progress(fs, directory)
     remove_in_progress(fs, join(directory, ROLLBACK_DIRECTORY))
     ballot = load_ballot(fs, directory)

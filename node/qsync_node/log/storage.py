@@ -53,6 +53,9 @@ class Storage:
         """A log without rows. The ballot comes first: a log without one does not start (D2)."""
         assert not cls.exists(fs, directory), f"{directory} holds a log already"
         fs.makedirs(join(directory, ROLLBACK_DIRECTORY))
+        fs.sync_dir(directory)
+        head, slash, _ = directory.rpartition("/")
+        fs.sync_dir(head or slash or ".")
         store_ballot(fs, directory, ballot)
         segment = create_segment(fs, directory, instance_uuid, {}, None)
         return cls(Wal(fs, directory, instance_uuid, limits or Limits(), [segment], {}), 0)
