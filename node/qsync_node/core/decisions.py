@@ -45,3 +45,11 @@ def clamp(index: int, decisions: Sequence[Decision]) -> int:
 
 def is_covered(index: int, effective_decisions: Sequence[Decision]) -> bool:
     return any(decision.first <= index < decision.at for decision in effective_decisions)
+
+
+def is_lifted(nack: int, index: int, effective_decisions: Sequence[Decision]) -> bool:
+    """Whether a NACK of the row at `nack` no longer concerns the row at `index`.
+
+    It does not from the decision on that took the row away (T7).
+    """
+    return any(d.first <= nack < d.at <= index for d in effective_decisions)

@@ -163,6 +163,12 @@ class SnapshotInstalled(NamedTuple):
     epoch: int
 
 
+class SegmentsRemoved(NamedTuple):
+    """The WAL on disk begins with the row at `first_available_index` now."""
+
+    first_available_index: int
+
+
 class LinkUp(NamedTuple):
     """An authenticated connection to instance `peer_uuid`; `is_mine`: this node opened it."""
 
@@ -220,6 +226,7 @@ Input = (
     | LogRead
     | SnapshotWritten
     | SnapshotInstalled
+    | SegmentsRemoved
     | LinkUp
     | LinkDown
     | Received

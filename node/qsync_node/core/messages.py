@@ -48,11 +48,15 @@ class VoteReply(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """The leader of `term` lives and its write path moves (E5)."""
+    """The leader of `term` lives and its write path moves (E5).
+
+    Every registered replica has everything up to `floor_index`: files before it may go (S5).
+    """
 
     term: int
     sequence: int
     confirmed_index: int
+    floor_index: int
 
 
 class HeartbeatReply(NamedTuple):

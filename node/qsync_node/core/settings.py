@@ -39,8 +39,8 @@ class Settings:
     role: str = "voter"
     """What this instance asks for when it registers: `voter`, `async` or `anonymous`."""
 
-    priority: int = 0
-    """A higher one stands earlier after a leader is lost, by half a heartbeat a step."""
+    priority: int = 10
+    """0 to 10: a lower one stands later after a leader is lost, by half a heartbeat a step."""
 
     name: str = ""
     """The member's name as people know it (`orders-0`)."""
@@ -75,9 +75,13 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.election_mode not in ("candidate", "manual", "voter"):
-            raise ValueError(f"election_mode {self.election_mode!r} is none of candidate, manual, voter")
+            raise ValueError(
+                f"election_mode {self.election_mode!r} is none of candidate, manual, voter"
+            )
         if self.failover_unconfirmed not in ("adopt", "rollback"):
-            raise ValueError(f"failover_unconfirmed {self.failover_unconfirmed!r} is not adopt or rollback")
+            raise ValueError(
+                f"failover_unconfirmed {self.failover_unconfirmed!r} is not adopt or rollback"
+            )
         if self.role not in ("voter", "async", "anonymous"):
             raise ValueError(f"role {self.role!r} is none of voter, async, anonymous")
         if self.heartbeat_ns * 2 > self.election_timeout_ns:

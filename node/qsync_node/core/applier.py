@@ -1,0 +1,527 @@
+"""The receiving side: a replica follows a leader, cuts what differs, acknowledges what is durable.
+
+Theory. A follower that learns of its term's leader sends SUBSCRIBE, gets the leader's history of
+terms, finds the last common point by itself (L5), cuts its log back to it if it must (L6), fetches a
+snapshot if the leader no longer has what comes next (S3), and only then asks for rows. From that
+moment its log is *matched*: every row in it is in the leader's log. It acknowledges nothing before
+(T2), and takes rows on no other stream (E4).
+
+An anonymous replica does the same with any member and gets confirmed rows only (L8).
+
+States: IDLE -> COMPARING -> (CUTTING ->) (FETCHING -> INSTALLING ->) FOLLOWING; an error of the
+connection leads back to IDLE and is tried again, a contradiction of the logs to SPLIT_BRAIN.
+
+Invariants
+  A1  rows are appended only in FOLLOWING, contiguous, behind a row of the same term as the leader's;
+  A2  an ACK is sent only in FOLLOWING, only when the ballot of its term is durable, and names the
+      greatest durable index that is matched (T2, D2);
+  A3  a cut never goes below the confirmed index: that is SPLIT_BRAIN (L4);
+  A4  the confirmed index of a heartbeat or of Rows counts only in FOLLOWING and only when the own
+      log reaches it (T3);
+  A5  a NACK is stored before the row is written, and never for a row that was acknowledged (T7).
+"""
+
+from dataclasses import replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from qsync_node.core import effects as fx
+from qsync_node.core.ballot import Nack
+from qsync_node.core.entries import Entry, Kind, read_entry
+from qsync_node.core.history import History, SplitBrain, common_point
+from qsync_node.core.limbo import Limbo
+from qsync_node.core.membership import LEVEL
+from qsync_node.core.messages import (
+    Ack,
+    Follow,
+    Heartbeat,
+    HeartbeatReply,
+    Histories,
+    Refusal,
+    Register,
+    RegisterReply,
+    Rows,
+    SnapshotChunk,
+    SnapshotRequest,
+    Subscribe,
+)
+from qsync_node.core.snapshots import checksum
+from qsync_node.core.tail import Tail
+
+if TYPE_CHECKING:
+    from qsync_node.core.replica import Replica
+
+
+class State(Enum):
+    """Where the conversation with the source stands."""
+
+    IDLE = "idle"
+    COMPARING = "comparing"
+    CUTTING = "cutting"
+    FETCHING = "fetching"
+    INSTALLING = "installing"
+    FOLLOWING = "following"
+
+
+class Applier:
+    """One source at a time."""
+
+    def __init__(self, replica: "Replica") -> None:
+        self.replica = replica
+        self.state = State.IDLE
+        self.source_uuid = ""
+        self.link = 0
+        self.subscription = 0
+        self.retry_at_ns = 0
+        self.since_ns = 0
+        self.confirmed_goal = 0
+        self.goal_index = 0
+        self.histories: Histories | None = None
+        self.chunks: list[bytes] = []
+        self.transfer = 0
+        self.transfer_index = 0
+        self.register_request = 0
+        self.register_at_ns = 0
+        self.refused = ""
+        self.floor_index = 0
+
+    @property
+    def is_replacing_log(self) -> bool:
+        """Whether a cut or a snapshot is being put on disk: no vote is asked for meanwhile (V4)."""
+        return self.state in (State.CUTTING, State.INSTALLING)
+
+    @property
+    def is_anonymous(self) -> bool:
+        return self.replica.settings.role == "anonymous"
+
+    # --- finding a source ---------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """The term or the source is over. A cut or an installation under way goes on."""
+        if self.is_replacing_log:
+            self.source_uuid = ""
+            self.histories = None
+            return
+        self._become(State.IDLE)
+        self.source_uuid = ""
+
+    def restart(self) -> None:
+        self.stop()
+        self.retry_at_ns = 0
+
+    def _become(self, state: State) -> None:
+        self.state = state
+        self.since_ns = self.replica.now_ns
+
+    def on_leader_known(self) -> None:
+        self.retry_at_ns = 0
+        if not self.is_anonymous:
+            self._connect()
+
+    def on_link_up(self, uuid: str) -> None:
+        if uuid == self.replica.election.leader_uuid or self.is_anonymous:
+            self.retry_at_ns = 0
+
+    def on_link_down(self, link: int) -> None:
+        if link == self.link and self.state is not State.IDLE and not self.is_replacing_log:
+            self._retry_later()
+
+    def _retry_later(self) -> None:
+        replica = self.replica
+        self._become(State.IDLE)
+        self.source_uuid = ""
+        wait = replica.settings.heartbeat_ns
+        self.retry_at_ns = replica.now_ns + wait // 2 + replica.rng.randrange(wait)
+
+    def tick(self) -> None:
+        replica = self.replica
+        if replica.leader is not None or replica.split_brain or replica.is_disk_full:
+            return
+        if self.state is State.IDLE and replica.now_ns >= self.retry_at_ns:
+            self._connect()
+        stuck = replica.now_ns - self.since_ns > 2 * replica.settings.election_timeout_ns
+        if self.state in (State.COMPARING, State.FETCHING) and stuck:
+            self._retry_later()
+        self._register()
+        replica.doubt.tick()
+
+    def _source(self) -> str:
+        replica = self.replica
+        leader = replica.election.leader_uuid
+        if not self.is_anonymous or (leader and replica.link_to(leader) is not None):
+            return leader
+        uuids = sorted({link.peer_uuid for link in replica.links.values()})
+        return replica.rng.choice(uuids) if uuids else ""
+
+    def _connect(self) -> None:
+        """Say what our log is to whoever leads our term; nothing is promised by it (T2)."""
+        replica = self.replica
+        if replica.leader is not None or replica.split_brain or replica.is_disk_full:
+            return
+        if self.is_replacing_log:
+            return
+        uuid = self._source()
+        link = replica.link_to(uuid) if uuid else None
+        if link is None or uuid == replica.uuid:
+            self.retry_at_ns = replica.now_ns + replica.settings.heartbeat_ns
+            return
+        self.source_uuid, self.link = uuid, link.number
+        self.subscription += 1
+        self._become(State.COMPARING)
+        subscription, term = self.subscription, replica.term
+
+        def subscribe() -> None:
+            if self.subscription == subscription and self.state is State.COMPARING:
+                replica.send(link.number, Subscribe(subscription, term, self.is_anonymous, []))
+
+        replica.when_settled(subscribe)
+
+    def on_heartbeat(self, link: int, uuid: str, message: Heartbeat) -> None:
+        """E2-E5: the leader of a term lives."""
+        replica = self.replica
+        if message.term > replica.term:
+            replica.take_up(message.term)
+        if message.term < replica.term:
+            replica.send(link, HeartbeatReply(replica.term, 0))
+            return
+        if replica.leader is not None:
+            assert uuid == replica.uuid, f"two leaders of term {replica.term}"
+        known = replica.election.leader_uuid
+        replica.election.on_leader_heard(uuid)
+        self.floor_index = message.floor_index
+        if known != uuid:
+            self.on_leader_known()
+        reply = HeartbeatReply(message.term, message.sequence)
+
+        def answer() -> None:
+            if replica.term == message.term and not replica.is_write_path_hung():
+                replica.send(link, reply)
+
+        replica.when_settled(answer)
+        if self.state is State.FOLLOWING and uuid == self.source_uuid:
+            self._confirm_to(message.confirmed_index)
+            self._acknowledge()
+
+    def on_refusal(self, link: int, message: Refusal) -> None:
+        """Loading, not leading, a gap: try again. Removed: a person has to decide (M5)."""
+        replica = self.replica
+        if message.subscription != self.subscription or link != self.link:
+            return
+        if message.term > replica.term:
+            replica.take_up(message.term)
+        self.refused = message.reason
+        replica.report("subscription_refused", code=message.code, reason=message.reason)
+        if not self.is_replacing_log:
+            self._retry_later()
+
+    # --- comparing and cutting ----------------------------------------------------------------
+
+    def on_histories(self, link: int, message: Histories) -> None:
+        replica = self.replica
+        if self.state is not State.COMPARING or message.subscription != self.subscription:
+            return
+        if link != self.link:
+            return
+        if message.term > replica.term and not self.is_anonymous:
+            replica.take_up(message.term)
+            return
+        self.histories = message
+        self.refused = ""
+        tail = replica.tail
+        if not replica.has_origin:
+            self._fetch(0)
+            return
+        theirs = History(message.starts)
+        try:
+            common = common_point(tail.history, tail.last_index, theirs, message.last_index)
+        except SplitBrain as contradiction:
+            replica.on_split_brain(str(contradiction))
+            return
+        if common < replica.limbo.confirmed_index:
+            self._judge_shorter_log(common, message)
+            return
+        if common < tail.last_index:
+            self._cut(common)
+            return
+        self._go_on(common)
+
+    def _judge_shorter_log(self, common: int, message: Histories) -> None:
+        """A3: a source that lacks what is confirmed here is behind, or contradicts us (L4)."""
+        replica = self.replica
+        if message.is_leader and message.term == replica.term:
+            replica.on_split_brain(
+                f"the leader of term {message.term} lacks rows that are confirmed here: "
+                f"common {common}, confirmed {replica.limbo.confirmed_index}"
+            )
+        else:
+            self._retry_later()
+
+    def _cut(self, after_index: int) -> None:
+        replica = self.replica
+        first_cut_term = replica.tail.term_at(after_index + 1)
+        rows = replica.tail.last_index - after_index
+        replica.flush_log()
+        self._become(State.CUTTING)
+        replica.forget_behind(after_index)
+        self._drop_nacks_behind(after_index)
+        replica.out.append(fx.Rewind(replica.tail.epoch, after_index, first_cut_term))
+        replica.report("rewind", after_index=after_index, rows=rows)
+
+    def _drop_nacks_behind(self, index: int) -> None:
+        replica = self.replica
+        left = tuple(nack for nack in replica.ballot.nacks if nack.index <= index)
+        if left != replica.ballot.nacks:
+            replica.store_ballot(replace(replica.ballot, nacks=left))
+
+    def on_rewound(self, message: fx.Rewound) -> None:
+        replica = self.replica
+        if message.epoch != replica.tail.epoch or self.state is not State.CUTTING:
+            return
+        replica.tail.durable_index = replica.tail.last_index
+        replica.report("rewound", rows=message.rows, file=message.file)
+        if self.histories is None or not self.source_uuid:
+            self._become(State.IDLE)
+            self.retry_at_ns = 0
+            return
+        self._go_on(replica.tail.last_index)
+
+    def _go_on(self, common: int) -> None:
+        """Follow from the common point, or fetch a snapshot when the rows behind it are gone."""
+        replica = self.replica
+        histories = self.histories
+        assert histories is not None
+        if common + 1 < histories.first_available_index:
+            self._fetch(common)
+            return
+        self._follow(common)
+
+    def _follow(self, index: int) -> None:
+        replica = self.replica
+        self._become(State.FOLLOWING)
+        self.confirmed_goal = 0
+        subscription, term, link = self.subscription, replica.term, self.link
+
+        def follow() -> None:
+            if self.subscription == subscription and self.state is State.FOLLOWING:
+                if replica.term == term:
+                    replica.send(
+                        link, Follow(subscription, term, index, replica.tail.term_at(index))
+                    )
+
+        replica.when_settled(follow)
+        replica.report("following", source=self.source_uuid, index=index, term=term)
+
+    # --- rows ---------------------------------------------------------------------------------
+
+    def on_rows(self, link: int, message: Rows) -> None:
+        replica = self.replica
+        if self.state is not State.FOLLOWING or message.subscription != self.subscription:
+            return
+        if link != self.link or (message.term != replica.term and not self.is_anonymous):
+            return
+        if not self.is_anonymous:
+            replica.election.on_leader_heard(self.source_uuid)
+        tail = replica.tail
+        if message.previous_index != tail.last_index:
+            self._retry_later()
+            return
+        if message.previous_term != tail.last_term and tail.last_index > 0:
+            self._retry_later()
+            return
+        for batch in message.batches:
+            if not self._take(batch):
+                return
+        self._confirm_to(message.confirmed_index)
+
+    def _take(self, batch: "fx.LogBatch") -> bool:
+        """Append one batch; False when the stream must not go on."""
+        replica = self.replica
+        try:
+            entry = read_entry(batch, replica.tail.last_term, replica.limbo.configuration)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            replica.report("bad_rows", index=batch.first_index, reason=str(error))
+            replica.out.append(fx.CloseLink(self.link, f"rows that cannot be read: {error}"))
+            self._retry_later()
+            return False
+        if not self._continues(entry):
+            replica.report("bad_rows", index=batch.first_index, reason="they do not continue")
+            self._retry_later()
+            return False
+        decision = entry.decision
+        if decision is not None and decision.first <= replica.limbo.confirmed_index:
+            if decision.first < decision.at:
+                replica.on_split_brain(
+                    f"{entry.kind.name} at {decision.at} takes away rows from {decision.first} on, "
+                    f"which are confirmed here"
+                )
+                return False
+        if not replica.machine.can_apply(entry):
+            self._nack(entry)
+        replica.append(entry)
+        return True
+
+    def _continues(self, entry: Entry) -> bool:
+        tail, batch = self.replica.tail, entry.batch
+        rows = batch.last_index - batch.first_index + 1
+        if batch.first_index != tail.last_index + 1:
+            return False
+        if entry.kind is Kind.PROMOTE and entry.term <= tail.last_term:
+            return False
+        return batch.last_lsn == tail.vclock.get(batch.replica_id, 0) + rows
+
+    def _nack(self, entry: Entry) -> None:
+        """Remember that this row is on our disk but not in our state (A5)."""
+        replica = self.replica
+        index = entry.batch.first_index
+        if any(nack.index <= index for nack in replica.ballot.nacks):
+            return
+        nack = Nack(replica.term, index)
+        replica.store_ballot(replace(replica.ballot, nacks=(*replica.ballot.nacks, nack)))
+        replica.report("nack", index=index, term=replica.term)
+
+    def on_written(self, entries: list[Entry]) -> None:
+        """Rows became durable: control rows act, the leader hears of it (T3, T2)."""
+        goal = 0
+        for entry in entries:
+            if entry.kind is Kind.CONFIRM:
+                goal = max(goal, entry.position)
+        if goal and (self.state is State.FOLLOWING):
+            self._confirm_to(goal)
+        self._acknowledge()
+
+    def _confirm_to(self, index: int) -> None:
+        """A4: only what our own, matched log reaches."""
+        replica = self.replica
+        self.confirmed_goal = max(self.confirmed_goal, index)
+        limbo = replica.limbo
+        if self.confirmed_goal <= limbo.confirmed_index:
+            return
+        if self.confirmed_goal > replica.tail.last_index:
+            return
+        replica.doubt.before_confirm(self.confirmed_goal)
+        if self.confirmed_goal > limbo.confirmed_index:
+            replica.confirm(self.confirmed_goal)
+
+    def _acknowledge(self) -> None:
+        """A2: an ACK is a level; sent after writes and with heartbeats."""
+        replica = self.replica
+        if self.state is not State.FOLLOWING or not replica.is_settled:
+            if self.state is State.FOLLOWING:
+                replica.when_settled(self._acknowledge)
+            return
+        tail = replica.tail
+        index = tail.durable_index
+        nacks = replica.ballot.nacks
+        nack = nacks[0].index if nacks and nacks[0].term == replica.term else 0
+        replica.send(
+            self.link,
+            Ack(
+                self.subscription,
+                replica.term,
+                index,
+                tail.term_at(index),
+                nack,
+                replica.limbo.confirmed_index,
+            ),
+        )
+
+    # --- snapshot -----------------------------------------------------------------------------
+
+    def _fetch(self, at_least_index: int) -> None:
+        """Pull confirmed state from the source (S3); a transfer can be resumed (S4)."""
+        replica = self.replica
+        if self.goal_index != at_least_index or not self.transfer:
+            self.transfer += 1
+            self.chunks = []
+        self.goal_index = at_least_index
+        self._become(State.FETCHING)
+        replica.report("snapshot_wanted", at_least_index=at_least_index, source=self.source_uuid)
+        replica.send(self.link, SnapshotRequest(self.transfer, len(self.chunks), at_least_index))
+
+    def on_chunk(self, link: int, chunk: SnapshotChunk) -> None:
+        replica = self.replica
+        if replica.doubt.on_chunk(link, chunk):
+            return
+        if self.state is not State.FETCHING or chunk.transfer != self.transfer or link != self.link:
+            return
+        if chunk.position == 0:
+            self.chunks = []
+        elif chunk.position != len(self.chunks) or chunk.index != self.transfer_index:
+            self._retry_later()
+            return
+        self.transfer_index = chunk.index
+        self.chunks.extend(chunk.bodies)
+        self.since_ns = replica.now_ns
+        if not chunk.is_last:
+            replica.send(link, SnapshotRequest(self.transfer, len(self.chunks), self.goal_index))
+            return
+        if checksum(self.chunks) != chunk.checksum or chunk.index < self.goal_index:
+            self.chunks = []
+            self.transfer += 1
+            self._retry_later()
+            return
+        self._install(chunk)
+
+    def _install(self, chunk: SnapshotChunk) -> None:
+        """The snapshot replaces the files; the tail was cut before (S3)."""
+        replica = self.replica
+        if replica.tail.last_index > chunk.index:
+            # Rows of our own, matched log lie behind it: it would take something away.
+            self.chunks = []
+            self.transfer += 1
+            self._retry_later()
+            return
+        self._become(State.INSTALLING)
+        epoch = replica.tail.epoch + 1
+        bodies, self.chunks = self.chunks, []
+        self.transfer += 1
+        configuration = replica.machine.load_snapshot(bodies)
+        history = History(chunk.starts)
+        settings = replica.settings
+        replica.tail = Tail(chunk.vclock, history, chunk.index + 1, settings.tail_cache_bytes)
+        replica.tail.epoch = epoch
+        replica.limbo = Limbo(chunk.index, chunk.vclock, configuration)
+        replica.unwritten.clear()
+        replica.to_write.clear()
+        replica.relays.close_all("the state was replaced by a snapshot")
+        replica.out.append(fx.InstallSnapshot(epoch, chunk.index, dict(chunk.vclock), bodies))
+        replica.report("snapshot_taken", index=chunk.index)
+
+    def on_installed(self, message: fx.SnapshotInstalled) -> None:
+        replica = self.replica
+        if self.state is not State.INSTALLING or message.epoch != replica.tail.epoch:
+            return
+        self.replica.doubt.on_state_replaced(replica.tail.last_index)
+        replica.report("snapshot_installed", index=replica.tail.last_index)
+        self._become(State.IDLE)
+        self.retry_at_ns = 0
+
+    # --- registration -------------------------------------------------------------------------
+
+    def _register(self) -> None:
+        """Ask the leader to write us into `_cluster` (M2, M4); again until the log says so."""
+        replica = self.replica
+        if self.is_anonymous or replica.replica_id or not replica.has_origin:
+            return
+        leader = replica.election.leader_uuid
+        if self.state is not State.FOLLOWING or not leader or replica.now_ns < self.register_at_ns:
+            return
+        self.register_at_ns = replica.now_ns + replica.settings.election_timeout_ns
+        self.register_request += 1
+        settings = replica.settings
+        replica.send_to(
+            leader, Register(self.register_request, settings.name, settings.role, LEVEL)
+        )
+
+    def on_register_reply(self, message: RegisterReply) -> None:
+        replica = self.replica
+        if message.request != self.register_request:
+            return
+        if message.code:
+            self.refused = message.reason
+            replica.report("registration_refused", code=message.code, reason=message.reason)
+            return
+        # Registered replicas follow the leader's whole log, not only what is confirmed (L8).
+        if self.state is State.FOLLOWING:
+            self._retry_later()
+            self.retry_at_ns = 0

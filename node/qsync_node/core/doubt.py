@@ -1,0 +1,101 @@
+"""State in doubt: a row that this replica could not apply was confirmed all the same (T7).
+
+Theory. The log is right and the state is not. The replica keeps its log, goes on following,
+acknowledging and voting, serves no reads, does not stand, and replaces its *state*: it pulls a
+snapshot of its leader at an index that its own log reaches, takes the state at exactly that index,
+and writes it as a checkpoint at once, so that a restart begins behind the row. The doubt is stored
+beside the ballot and ends when that checkpoint is durable.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from qsync_node.core.messages import SnapshotChunk, SnapshotRequest
+from qsync_node.core.snapshots import checksum
+
+if TYPE_CHECKING:
+    from qsync_node.core.replica import Replica
+
+TRANSFER_BASE = 1 << 32
+"""Transfers of a state use their own numbers, apart from those of a re-join."""
+
+
+class Doubt:
+    """Replaces a state that does not follow from the log."""
+
+    def __init__(self, replica: "Replica") -> None:
+        self.replica = replica
+        self._transfer = TRANSFER_BASE
+        self._bodies: list[bytes] = []
+        self._ready_index = 0
+        self._asked_at_ns = 0
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.replica.ballot.doubt_index)
+
+    def open(self, index: int) -> None:
+        """From now on the state is not served (T7)."""
+        replica = self.replica
+        if index > replica.ballot.doubt_index:
+            replica.store_ballot(replace(replica.ballot, doubt_index=index))
+            replica.report("state_in_doubt", index=index)
+
+    def tick(self) -> None:
+        replica = self.replica
+        if not self.is_open or self._ready_index or replica.applier.state.value != "following":
+            return
+        if replica.now_ns - self._asked_at_ns < 2 * replica.settings.election_timeout_ns:
+            return
+        self._transfer += 1
+        self._bodies = []
+        self._ask()
+
+    def _ask(self) -> None:
+        replica = self.replica
+        self._asked_at_ns = replica.now_ns
+        at_least = max(replica.ballot.doubt_index, replica.limbo.confirmed_index)
+        replica.send(
+            replica.applier.link, SnapshotRequest(self._transfer, len(self._bodies), at_least)
+        )
+
+    def on_chunk(self, link: int, chunk: SnapshotChunk) -> bool:
+        """Takes the chunk if it belongs to a state transfer."""
+        if chunk.transfer < TRANSFER_BASE:
+            return False
+        if chunk.transfer != self._transfer or chunk.position != len(self._bodies):
+            return True
+        self._bodies.extend(chunk.bodies)
+        if not chunk.is_last:
+            self._ask()
+        elif checksum(self._bodies) == chunk.checksum:
+            self._ready_index = chunk.index
+            self.before_confirm(self.replica.limbo.confirmed_index)
+        return True
+
+    def before_confirm(self, goal: int) -> None:
+        """Take the state when the confirmed index is about to reach the snapshot's."""
+        replica = self.replica
+        index = self._ready_index
+        if not index:
+            return
+        confirmed = replica.limbo.confirmed_index
+        if index < confirmed:
+            self._ready_index = 0
+            return
+        if index > max(goal, confirmed) or index > replica.tail.last_index:
+            return
+        if index > confirmed:
+            replica.confirm(index)
+        replica.machine.load_snapshot(self._bodies)
+        self._bodies = []
+        self._ready_index = 0
+        replica.machine.checkpoint()
+
+    def on_state_replaced(self, index: int) -> None:
+        """A snapshot at `index` is durable: a restart begins behind the row in doubt."""
+        replica = self.replica
+        if self.is_open and replica.ballot.doubt_index <= index:
+            left = tuple(nack for nack in replica.ballot.nacks if nack.index > index)
+            replica.store_ballot(replace(replica.ballot, doubt_index=0, nacks=left))
+            replica.report("doubt_ended", index=index)

@@ -1,0 +1,349 @@
+"""Elections: who leads a term.
+
+Theory. A term is opened by a candidate that a majority of the voters *in its own log* voted for; a
+voter gives one vote a term, durable before it is sent, and only to a log at least as up to date as
+its own: greater term of the last row, or the same and at least the same index (E1). Everything else
+here only decides *when* somebody asks: a PreVote keeps a replica that hears a leader undisturbed
+(E3), a random wait keeps two from asking at once, a nomination comes from outside (E2). Safety
+depends on none of it.
+
+States: FOLLOWER -> PREVOTING -> CANDIDATE -> LEADER; a nominated replica skips PREVOTING. Every
+higher term leads back to FOLLOWER (`Replica.take_up`).
+
+Invariants
+  V1  at most one vote a term, stored before it is sent (D2, E1);
+  V2  a candidate stores term and own vote in one step before it asks (D2);
+  V3  replies count only in the round they answer, each voter once, identified by its connection;
+  V4  a replica in doubt, in split brain, cutting or re-joining does not stand; in split brain it
+      does not vote either (L4).
+"""
+
+from dataclasses import replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from qsync_node.core.decisions import effective, is_lifted
+from qsync_node.core.entries import Kind
+from qsync_node.core.messages import Nominate, VoteReply, VoteRequest
+from qsync_node.core.settings import MILLISECOND
+
+if TYPE_CHECKING:
+    from qsync_node.core.replica import Replica
+
+ROUND_WAIT_MAX_NS = 2_000 * MILLISECOND
+FIRST_WAIT_NS = 20 * MILLISECOND
+PRIORITY_MAX = 10
+SAFE_ROUND_NS = 150 * MILLISECOND
+"""A lost round is tried again after at least this long: a vote costs two fsyncs and two trips."""
+
+
+class Role(Enum):
+    FOLLOWER = "follower"
+    PREVOTING = "prevoting"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class Election:
+    """Terms, votes and timers of one replica."""
+
+    def __init__(self, replica: "Replica") -> None:
+        self.replica = replica
+        self.role = Role.FOLLOWER
+        self.leader_uuid = ""
+        self.heard_at_ns = 0
+        self.deadline_ns = 0
+        self.round = 0
+        self.lost_rounds = 0
+        self.replies: dict[str, VoteReply] = {}
+        self.is_nominated = False
+        self.is_caretaker = False
+        self.refused_term = -1  # a candidate was refused because our log is newer, in this term
+
+    # --- state --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """A started node waits one election timeout for somebody who already leads."""
+        self.heard_at_ns = self.replica.now_ns
+        self._wait(self.replica.settings.election_timeout_ns)
+
+    def hears_leader(self) -> bool:
+        replica = self.replica
+        if replica.leader is not None:
+            return True
+        return (
+            bool(self.leader_uuid)
+            and replica.link_to(self.leader_uuid) is not None
+            and replica.now_ns - self.heard_at_ns < replica.settings.election_timeout_ns
+        )
+
+    def may_lead(self) -> bool:
+        return self.replica.settings.election_mode != "voter" and not self.replica.ballot.is_fenced
+
+    def can_stand(self) -> bool:
+        """V4, E1: voting by its own log, able to write, not fenced, not in doubt."""
+        replica = self.replica
+        return (
+            replica.is_voting
+            and not replica.split_brain
+            and not replica.ballot.doubt_index
+            and not replica.is_disk_full
+            and not replica.applier.is_replacing_log
+            and not replica.is_write_path_hung()
+        )
+
+    def stands_by_itself(self) -> bool:
+        if not self.can_stand():
+            return False
+        if self.may_lead():
+            return self.replica.settings.election_mode == "candidate"
+        return self.refused_term == self.replica.term
+
+    def majority(self) -> int:
+        return len(self.replica.voter_uuids()) // 2 + 1
+
+    def _wait(self, at_least_ns: int) -> None:
+        spread = max(1, at_least_ns)
+        self.deadline_ns = self.replica.now_ns + at_least_ns + self.replica.rng.randrange(spread)
+
+    # --- transitions --------------------------------------------------------------------------
+
+    def on_term(self, term: int) -> None:
+        self.role = Role.FOLLOWER
+        self.leader_uuid = ""
+        self.replies = {}
+        self.is_nominated = False
+        self.is_caretaker = False
+        self._wait(max(SAFE_ROUND_NS, self.replica.settings.heartbeat_ns))
+
+    def on_won(self) -> None:
+        self.role = Role.LEADER
+        self.leader_uuid = self.replica.uuid
+        self.lost_rounds = 0
+        self.is_caretaker = not self.may_lead()
+
+    def on_leadership_lost(self) -> None:
+        self.role = Role.FOLLOWER
+        self.leader_uuid = ""
+        self.is_caretaker = False
+        self._wait(self.replica.settings.election_timeout_ns)
+
+    def on_leader_heard(self, uuid: str) -> None:
+        """A heartbeat or rows of this term's leader arrived."""
+        self.heard_at_ns = self.replica.now_ns
+        self.lost_rounds = 0
+        if self.leader_uuid != uuid:
+            assert not self.leader_uuid, f"two leaders of term {self.replica.term}"
+            self.leader_uuid = uuid
+            self.role = Role.FOLLOWER
+            self.replica.machine.on_leader_known(uuid)
+        self._wait(self.replica.settings.election_timeout_ns)
+
+    def on_link_up(self, uuid: str) -> None:
+        if uuid in self.replica.voter_uuids() and self.lost_rounds > 0:
+            self.lost_rounds = 0
+            self.deadline_ns = min(self.deadline_ns, self.replica.now_ns + 4 * FIRST_WAIT_NS)
+
+    def on_link_down(self, uuid: str) -> None:
+        """The leader's connection broke: somebody stands soon, the one of highest priority first."""
+        if uuid != self.leader_uuid or self.replica.leader is not None:
+            return
+        if self.replica.link_to(uuid) is not None:
+            return
+        settings = self.replica.settings
+        highest = max(0, PRIORITY_MAX - settings.priority)
+        wait = highest * settings.heartbeat_ns // 2
+        self.deadline_ns = self.replica.now_ns + wait + self.replica.rng.randrange(FIRST_WAIT_NS)
+
+    def tick(self) -> None:
+        replica = self.replica
+        if self.role is Role.LEADER or replica.now_ns < self.deadline_ns:
+            return
+        if self.hears_leader() or not self.stands_by_itself():
+            self._wait(replica.settings.election_timeout_ns)
+            return
+        self.start_round(nominated=False)
+
+    # --- candidate ----------------------------------------------------------------------------
+
+    def start_round(self, nominated: bool) -> None:
+        """Ask for votes: first without binding anybody, unless nominated (E3)."""
+        self.round += 1
+        self.lost_rounds += 1
+        step = min(SAFE_ROUND_NS * 2 ** min(self.lost_rounds - 1, 8), ROUND_WAIT_MAX_NS // 2)
+        self._wait(min(step, ROUND_WAIT_MAX_NS))
+        self.is_nominated = nominated
+        self.replies = {}
+        if nominated:
+            self._stand()
+            return
+        self.role = Role.PREVOTING
+        self._ask(self.replica.term + 1, is_prevote=True)
+        self._count()
+
+    def _stand(self) -> None:
+        replica = self.replica
+        nominated, round_ = self.is_nominated, self.round
+        replica.take_up(replica.term + 1, vote=replica.uuid)
+        self.role = Role.CANDIDATE
+        self.is_nominated = nominated
+        self.round = round_
+        term = replica.term
+
+        def ask() -> None:
+            if replica.term == term and self.role is Role.CANDIDATE:
+                self._ask(term, is_prevote=False)
+                self._count()
+
+        replica.when_settled(ask)
+
+    def _ask(self, term: int, is_prevote: bool) -> None:
+        tail = self.replica.tail
+        request = VoteRequest(
+            term, tail.last_term, tail.last_index, is_prevote, self.is_nominated, self.round
+        )
+        for uuid in self.replica.voter_uuids():
+            if uuid != self.replica.uuid:
+                self.replica.send_to(uuid, request)
+
+    def on_vote_reply(self, uuid: str, reply: VoteReply) -> None:
+        replica = self.replica
+        if reply.term > replica.term:
+            if not reply.is_prevote or not reply.is_granted:
+                replica.take_up(reply.term)
+            return
+        if reply.round != self.round or uuid not in replica.voter_uuids():
+            return
+        if reply.is_prevote != (self.role is Role.PREVOTING):
+            return
+        if self.role not in (Role.PREVOTING, Role.CANDIDATE):
+            return
+        if not reply.is_prevote and reply.term != replica.term:
+            return
+        self.replies[uuid] = reply
+        self._count()
+
+    def _count(self) -> None:
+        voters = self.replica.voter_uuids()
+        granted = 1 if self.replica.uuid in voters else 0
+        granted += sum(1 for reply in self.replies.values() if reply.is_granted)
+        if granted < self.majority():
+            return
+        if self.role is Role.PREVOTING:
+            self._stand()
+        elif self.role is Role.CANDIDATE and self.replica.is_settled:
+            if self.replica.leader is None and self.can_stand():
+                self.replica.become_leader(self._keep_index())
+
+    def _keep_index(self) -> int:
+        """The last row to keep: all, or all but what provably never had a quorum (E8, T7)."""
+        replica = self.replica
+        limbo = replica.limbo
+        if any(entry.kind is Kind.MEMBERSHIP for entry in limbo.entries):
+            return replica.tail.last_index
+        wants_rollback = replica.settings.failover_unconfirmed == "rollback"
+        nacked = self._nacked_indexes()
+        for entry in limbo.surviving():
+            batch = entry.batch
+            is_nacked = any(batch.first_index <= i <= batch.last_index for i in nacked.values())
+            if not wants_rollback and not is_nacked:
+                continue
+            if self._possible_holders(batch.last_index, nacked) < self.majority():
+                return batch.first_index - 1
+        return replica.tail.last_index
+
+    def _nacked_indexes(self) -> dict[str, int]:
+        """First row that each voter that answered in this term could not apply."""
+        replica = self.replica
+        nacked = {
+            uuid: reply.nack_index for uuid, reply in self.replies.items() if reply.nack_index
+        }
+        if replica.ballot.nacks:
+            nacked[replica.uuid] = replica.ballot.nacks[0].index
+        return nacked
+
+    def _possible_holders(self, index: int, nacked: dict[str, int]) -> int:
+        """Voters that hold the row at `index`, or may: those that did not answer are counted."""
+        replica = self.replica
+        term = replica.tail.term_at(index)
+        decisions = effective(replica.limbo.decisions)
+        holders = 0
+        for uuid in replica.voter_uuids():
+            nack = nacked.get(uuid)
+            if nack is not None and nack <= index and not is_lifted(nack, index, decisions):
+                continue
+            reply = self.replies.get(uuid)
+            if uuid == replica.uuid or reply is None:
+                holders += 1
+            elif reply.last_term > term or (reply.last_term == term and reply.last_index >= index):
+                holders += 1
+        return holders
+
+    # --- voter --------------------------------------------------------------------------------
+
+    def is_up_to_date(self, last_term: int, last_index: int) -> bool:
+        tail = self.replica.tail
+        return (last_term, last_index) >= (tail.last_term, tail.last_index)
+
+    def on_vote_request(self, link: int, uuid: str, request: VoteRequest) -> None:
+        replica = self.replica
+        if replica.is_removed(uuid) or replica.split_brain:
+            return
+        up_to_date = self.is_up_to_date(request.last_term, request.last_index)
+        if request.is_prevote:
+            granted = request.term > replica.term and up_to_date and not self.hears_leader()
+            self._note_refusal(up_to_date)
+            replica.send(link, self._reply(granted, request))
+            return
+        if request.term < replica.term:
+            replica.send(link, self._reply(False, request))
+            return
+        if request.term > replica.term:
+            replica.take_up(request.term)
+        granted = up_to_date and replica.ballot.vote in ("", uuid) and replica.leader is None
+        granted = granted and self.leader_uuid in ("", uuid)
+        self._note_refusal(up_to_date)
+        if granted and replica.ballot.vote != uuid:
+            replica.store_ballot(replace(replica.ballot, vote=uuid))
+            self._wait(replica.settings.election_timeout_ns)
+        reply = self._reply(granted, request)
+        term = replica.term
+
+        def answer() -> None:
+            if replica.term == term:
+                replica.send(link, reply)
+
+        replica.when_settled(answer)
+
+    def _note_refusal(self, up_to_date: bool) -> None:
+        if not up_to_date:
+            self.refused_term = self.replica.term
+
+    def _reply(self, granted: bool, request: VoteRequest) -> VoteReply:
+        replica = self.replica
+        tail = replica.tail
+        nacks = replica.ballot.nacks
+        return VoteReply(
+            replica.term,
+            granted,
+            request.is_prevote,
+            request.round,
+            tail.last_term,
+            tail.last_index,
+            nacks[0].index if nacks else 0,
+            not self.is_up_to_date(request.last_term, request.last_index),
+        )
+
+    # --- nomination ---------------------------------------------------------------------------
+
+    def on_nominate(self, message: Nominate) -> str:
+        """Stand because somebody outside says so; returns why not, or "" (E2)."""
+        replica = self.replica
+        if message.term != replica.term:
+            return f"the nomination was decided in term {message.term}, this is term {replica.term}"
+        if replica.leader is not None:
+            return ""
+        if not self.can_stand() or not self.may_lead():
+            return "this replica may not stand: it is not voting, fenced, a voter only, or in doubt"
+        self.start_round(nominated=True)
+        return ""

@@ -1,0 +1,170 @@
+"""Writes that reach a member which does not lead: sent on to the leader, answered from here (T10).
+
+Theory. A member forwards over its own connection to the leader, with the user's name; the leader
+checks that user's rights. The answer waits here until this member's confirmed index covers the
+write, so that its client reads what it wrote; past a deadline it is given all the same, because the
+write is committed whatever this member lags. A lost link means *unknown*: the request may have been
+logged. A request is forwarded once: the receiver refuses what it cannot serve itself.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from qsync_node.core.clients import Call
+from qsync_node.core.effects import Request
+from qsync_node.core.messages import Forward, ForwardClosed, ForwardReply
+from qsync_node.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from qsync_node.core.node import Node
+
+COVER_DEADLINE_HEARTBEATS = 5
+
+
+class Outgoing:
+    """A request that the leader has been asked to run."""
+
+    __slots__ = ("call", "deadline_ns", "link", "reply")
+
+    def __init__(self, call: Call, link: int) -> None:
+        self.call = call
+        self.link = link
+        self.reply: ForwardReply | None = None
+        self.deadline_ns = 0
+
+
+class Forwarding:
+    """Both ends of forwarded requests."""
+
+    def __init__(self, node: "Node") -> None:
+        self.node = node
+        self.outgoing: dict[int, Outgoing] = {}
+        self.covering: list[int] = []
+        self._next = 1
+        self._bound: set[tuple[int, int]] = set()  # (session, link) with forwarded streams
+
+    # --- this member asks ---------------------------------------------------------------------
+
+    def can_forward(self) -> bool:
+        replica = self.node.replica
+        uuid = replica.election.leader_uuid
+        return bool(uuid) and uuid != replica.uuid and replica.link_to(uuid) is not None
+
+    def forward(self, call: Call) -> None:
+        replica = self.node.replica
+        link = replica.link_to(replica.election.leader_uuid)
+        assert link is not None
+        number = self._next
+        self._next += 1
+        self.outgoing[number] = Outgoing(call, link.number)
+        if call.stream:
+            self._bound.add((call.session, link.number))
+        replica.send(
+            link.number,
+            Forward(number, call.user, call.type, call.body, call.session, call.stream, call.key),
+        )
+
+    def _on_reply(self, link: int, reply: ForwardReply) -> None:
+        outgoing = self.outgoing.get(reply.request)
+        if outgoing is None or outgoing.link != link or outgoing.reply is not None:
+            return
+        outgoing.reply = reply
+        clients = self.node.clients
+        replica = self.node.replica
+        if reply.code == ErrorCode.NOT_LEADER and not outgoing.call.stream:
+            # Nothing was logged there: wait for whoever leads.
+            del self.outgoing[reply.request]
+            clients.queue.append(outgoing.call)
+            return
+        if reply.code or reply.index <= replica.limbo.confirmed_index:
+            self._finish(reply.request, outgoing)
+            return
+        outgoing.deadline_ns = (
+            replica.now_ns + COVER_DEADLINE_HEARTBEATS * replica.settings.heartbeat_ns
+        )
+        self.covering.append(reply.request)
+
+    def _finish(self, number: int, outgoing: Outgoing) -> None:
+        del self.outgoing[number]
+        reply = outgoing.reply
+        assert reply is not None
+        clients = self.node.clients
+        if reply.code:
+            clients.refuse(outgoing.call, reply.code, reply.reason)
+        else:
+            clients.answer(outgoing.call, reply.tuples, reply.index)
+
+    def on_confirmed(self) -> None:
+        """This member's confirmed index rose: its clients read what they wrote."""
+        if not self.covering:
+            return
+        confirmed = self.node.replica.limbo.confirmed_index
+        waiting = []
+        for number in self.covering:
+            outgoing = self.outgoing.get(number)
+            if outgoing is None or outgoing.reply is None:
+                continue
+            if outgoing.reply.index <= confirmed:
+                self._finish(number, outgoing)
+            else:
+                waiting.append(number)
+        self.covering = waiting
+
+    def tick(self) -> None:
+        if not self.covering:
+            return
+        now = self.node.replica.now_ns
+        for number in list(self.covering):
+            outgoing = self.outgoing.get(number)
+            if outgoing is not None and now >= outgoing.deadline_ns:
+                self.covering.remove(number)
+                self._finish(number, outgoing)
+
+    def on_link_down(self, link: int) -> None:
+        """The leader may or may not have logged what it was asked."""
+        for number, outgoing in list(self.outgoing.items()):
+            if outgoing.link != link:
+                continue
+            if outgoing.reply is not None:
+                continue
+            del self.outgoing[number]
+            self.node.clients.refuse(
+                outgoing.call,
+                ErrorCode.OUTCOME_UNKNOWN,
+                "the outcome is unknown: the link to the leader broke; read before you repeat it",
+            )
+        self._bound = {bound for bound in self._bound if bound[1] != link}
+
+    def on_session_closed(self, session: int) -> None:
+        for bound in [bound for bound in self._bound if bound[0] == session]:
+            self._bound.discard(bound)
+            if bound[1] in self.node.replica.links:
+                self.node.replica.send(bound[1], ForwardClosed(session))
+
+    # --- this member is asked -----------------------------------------------------------------
+
+    def on_message(self, link: int, uuid: str, message: Any) -> None:
+        if type(message) is Forward:
+            item = Request(
+                message.session,
+                message.request,
+                message.type,
+                message.body,
+                message.stream,
+                message.user,
+                message.key,
+            )
+            call = Call(item, self.node.replica.now_ns)
+            call.link = link
+            if self.node.replica.leader is None:
+                reason = "the member it was forwarded to does not lead"
+                self.reply(call, int(ErrorCode.NOT_LEADER), reason, [], 0)
+                return
+            self.node.clients.take(call)
+        elif type(message) is ForwardReply:
+            self._on_reply(link, message)
+        elif type(message) is ForwardClosed:
+            self.node.clients.streams.close((link, message.session))
+
+    def reply(self, call: Call, code: int, reason: str, tuples: list[bytes], index: int) -> None:
+        if call.link in self.node.replica.links:
+            self.node.replica.send(call.link, ForwardReply(call.sync, code, reason, tuples, index))

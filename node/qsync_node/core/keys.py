@@ -1,0 +1,85 @@
+"""Idempotency keys: a retry hears what became of the first attempt and never runs twice (T9).
+
+A key is `[client, number, mark]`: who asks, which of its requests, and a mark, an index of the log that
+the server gave out before the first attempt and that comes with each retry. In the log the key's row
+carries `[client, number, mark, digest]`, where the digest is of the request. A key is remembered with
+the state, by its index, until the log has grown by the window; a mark from before the window cannot
+be answered either way and is *unknown*, never run.
+"""
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from qsync_node.errors import ClientError, ErrorCode
+
+CLIENT_BYTES_MAX = 64
+
+
+def check_key(key: Any) -> None:
+    """Raises `ClientError` when `key` is not a key."""
+    well_formed = (
+        isinstance(key, (list, tuple))
+        and len(key) == 3
+        and isinstance(key[0], str)
+        and len(key[0]) <= CLIENT_BYTES_MAX
+        and isinstance(key[1], int)
+        and isinstance(key[2], int)
+    )
+    if not well_formed:
+        raise ClientError(ErrorCode.ILLEGAL_PARAMS, "an idempotency key is [client, number, mark]")
+
+
+class KeyTable:
+    """Keys of confirmed transactions, oldest first."""
+
+    def __init__(self, window_rows: int) -> None:
+        self.window_rows = window_rows
+        self._by_key: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def row_key(self, key: Any, body: bytes) -> list[Any]:
+        """What travels in the row."""
+        return [key[0], key[1], key[2], zlib.crc32(body)]
+
+    def remember(self, row_key: Any, index: int) -> None:
+        """A transaction with this key is confirmed at `index`; the oldest ones expire by it."""
+        client, number, _, digest = row_key
+        self._by_key.pop((client, number), None)
+        self._by_key[client, number] = (digest, index)
+        oldest = index - self.window_rows
+        expired = []
+        for key, (_, at) in self._by_key.items():
+            if at >= oldest:
+                break
+            expired.append(key)
+        for key in expired:
+            del self._by_key[key]
+
+    def put(self, key: tuple[str, int], value: tuple[int, int]) -> None:
+        self._by_key[key] = value
+
+    def items(self) -> Iterator[tuple[tuple[str, int], tuple[int, int]]]:
+        yield from self._by_key.items()
+
+    def find(self, key: Any, body: bytes, confirmed_index: int) -> int | None:
+        """Index of the confirmed first attempt; None if there is none.
+
+        Raises `ClientError` for a reused key and for a mark from before the window.
+        """
+        found = self._by_key.get((key[0], key[1]))
+        if found is not None:
+            digest, index = found
+            if digest != zlib.crc32(body):
+                raise ClientError(
+                    ErrorCode.KEY_REUSED, "this idempotency key was used for another request"
+                )
+            return index
+        if key[2] < confirmed_index - self.window_rows:
+            raise ClientError(
+                ErrorCode.KEY_EXPIRED,
+                "the outcome is unknown: this idempotency key is older than the window",
+            )
+        return None

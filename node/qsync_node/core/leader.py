@@ -1,0 +1,431 @@
+"""What a leader does in its term: counts, confirms, times out, proves that it lives.
+
+Theory. The leader's knowledge of the others is a *level*: the newest ACK of every voter, recomputed
+whenever one arrives or a write of its own ends (T2). The greatest index that a quorum of voters
+holds durably becomes the confirmed index, if it lies at or behind this term's PROMOTE (L2) and not
+inside a decision (T5). A CONFIRM row only records it, and rides in the next batch (T3).
+
+Invariants
+  C1  nothing is counted in a term that is not ours any more (D2): a Leader exists for one term;
+  C2  the own copy counts only after its own fsync (D6), and only while the ballot is settled;
+  C3  from the moment a decision is handed to the log no ACK confirms what it covers (T5);
+  C4  while the own write of a decision is in flight nothing but decisions enters the log (E6);
+  C5  only own entries behind the PROMOTE time out (T4);
+  C6  a NACK takes its voter's ACKs away from that row on, up to the decision that lifts it (T7).
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from qsync_node.core.decisions import effective, is_lifted
+from qsync_node.core.entries import Entry, Kind, control_body
+from qsync_node.core.membership import Member, put_member
+from qsync_node.core.messages import Heartbeat, Nominate
+from qsync_node.core.quorum import is_impossible, needed, reached_index
+
+if TYPE_CHECKING:
+    from qsync_node.core.replica import Replica
+
+
+class Follower:
+    """What the leader knows of one registered replica in this term."""
+
+    __slots__ = (
+        "acked_max",
+        "caught_up_goal",
+        "confirmed_index",
+        "heard_at_ns",
+        "match",
+        "nack_index",
+        "sequence",
+    )
+
+    def __init__(self) -> None:
+        self.match = 0
+        self.acked_max = 0
+        self.nack_index = 0
+        self.sequence = 0
+        self.confirmed_index = 0
+        self.heard_at_ns = 0
+        self.caught_up_goal = 0
+
+
+class Switchover:
+    """Writes are held back until `target` has everything, then it is nominated (E9)."""
+
+    __slots__ = ("deadline_ns", "is_nominated", "on_end", "target_uuid")
+
+    def __init__(self, target_uuid: str, deadline_ns: int) -> None:
+        self.target_uuid = target_uuid
+        self.deadline_ns = deadline_ns
+        self.is_nominated = False
+
+
+class Leader:
+    """One term of leadership; it ends with the object."""
+
+    def __init__(self, replica: "Replica", promote_index: int) -> None:
+        self.replica = replica
+        self.promote_index = promote_index
+        self.promote_confirmed_ns = 0
+        self.followers: dict[str, Follower] = {}
+        self.sequence = 0
+        self.sent_at: deque[tuple[int, int]] = deque()
+        self.started_ns = replica.now_ns
+        self.next_heartbeat_ns = 0
+        self.recorded_index = 0
+        self.confirm_due_ns = 0
+        self.rollback_at = 0
+        self.rollback_deadline_ns = 0
+        self.is_space_low = False
+        self.switchover: Switchover | None = None
+
+    # --- what others ask ----------------------------------------------------------------------
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether this term's PROMOTE is confirmed (L2)."""
+        return self.replica.limbo.confirmed_index >= self.promote_index
+
+    def can_append(self) -> bool:
+        """C4, E9: whether user rows may enter the log now; if not, they wait."""
+        return not self._is_decision_in_flight() and self.switchover is None
+
+    def _is_decision_in_flight(self) -> bool:
+        decisions = self.replica.limbo.decisions
+        return bool(decisions) and decisions[-1].at > self.replica.tail.durable_index
+
+    def follower(self, uuid: str) -> Follower:
+        found = self.followers.get(uuid)
+        if found is None:
+            found = self.followers[uuid] = Follower()
+        return found
+
+    def quorum(self) -> int:
+        replica = self.replica
+        return needed(len(replica.voter_uuids()), replica.settings.quorum)
+
+    # --- counting -----------------------------------------------------------------------------
+
+    def on_written(self, entries: list[Entry]) -> None:
+        self.advance()
+
+    def on_follow(self, uuid: str, index: int) -> None:
+        """A new stream: its ACKs count again once past what was acknowledged before (M6)."""
+        follower = self.follower(uuid)
+        if index < follower.acked_max:
+            follower.match = 0
+            self.replica.report(
+                "acknowledged_rows_missing", uuid=uuid, index=index, acknowledged=follower.acked_max
+            )
+
+    def on_ack(
+        self, uuid: str, index: int, index_term: int, nack_index: int, confirmed: int
+    ) -> None:
+        """T2: counts if this log has that term at that index."""
+        tail = self.replica.tail
+        if index > tail.last_index or tail.term_at(index) != index_term:
+            return
+        follower = self.follower(uuid)
+        follower.heard_at_ns = self.replica.now_ns
+        follower.nack_index = nack_index
+        follower.confirmed_index = max(follower.confirmed_index, confirmed)
+        if index >= follower.acked_max:
+            follower.match = follower.acked_max = index
+        if uuid in self.replica.voter_uuids():
+            self.advance()
+            self._check_anti_quorum()
+        else:
+            self._consider_promotion(uuid)
+
+    def matched_index(self, uuid: str) -> int:
+        """Up to where the copy of voter `uuid` counts (C2, C6)."""
+        replica = self.replica
+        if uuid == replica.uuid:
+            nacks = replica.ballot.nacks
+            index = replica.tail.durable_index if replica.is_settled else 0
+            nack = nacks[0].index if nacks and nacks[0].term == replica.term else 0
+        else:
+            follower = self.followers.get(uuid)
+            if follower is None:
+                return 0
+            index, nack = follower.match, follower.nack_index
+        if nack and nack <= index:
+            decisions = effective(replica.limbo.decisions)
+            if not is_lifted(nack, index, decisions):
+                return nack - 1
+        return index
+
+    def advance(self) -> None:
+        """Raise the confirmed index to what a quorum holds; the only place a leader does (T3)."""
+        replica = self.replica
+        voters = replica.voter_uuids()
+        index = reached_index([self.matched_index(uuid) for uuid in voters], self.quorum())
+        if index < self.promote_index:
+            return
+        index = replica.limbo.clamp(index)
+        if index <= replica.limbo.confirmed_index:
+            return
+        was_confirmed = self.is_confirmed
+        replica.confirm(index)
+        if replica.leader is not self:
+            return
+        if not was_confirmed and self.is_confirmed:
+            self.promote_confirmed_ns = replica.now_ns
+            replica.report("promote_confirmed", term=replica.term, index=self.promote_index)
+        if self.rollback_at and replica.limbo.confirmed_index >= self.rollback_at:
+            self.rollback_at = 0
+        if not self.confirm_due_ns:
+            self.confirm_due_ns = replica.now_ns + replica.settings.confirm_delay_ns
+
+    def _check_anti_quorum(self) -> None:
+        """Roll back at once what can no longer reach its quorum (T7)."""
+        replica = self.replica
+        voters = replica.voter_uuids()
+        decisions = effective(replica.limbo.decisions)
+        nacks = [self.followers[u].nack_index for u in voters if u in self.followers]
+        nacks += [nack.index for nack in replica.ballot.nacks if nack.term == replica.term]
+        for index in sorted(n for n in nacks if n > replica.limbo.confirmed_index):
+            if any(d.first <= index < d.at for d in decisions):
+                continue
+            refusals = sum(1 for n in nacks if n and n <= index)
+            if is_impossible(len(voters), refusals, self.quorum()):
+                entry = next(e for e in replica.limbo.entries if e.batch.last_index >= index)
+                if entry.is_own and entry.kind is Kind.USER and not self._is_decision_in_flight():
+                    self.roll_back(entry, "too many replicas cannot apply it")
+                return
+
+    # --- control rows -------------------------------------------------------------------------
+
+    def take_confirm(self) -> None:
+        """Append a CONFIRM if something was confirmed that no CONFIRM records yet (T3)."""
+        replica = self.replica
+        index = replica.limbo.confirmed_index
+        self.confirm_due_ns = 0
+        if index <= self.recorded_index or self._is_decision_in_flight():
+            return
+        self.recorded_index = index
+        owner = replica.replica_id
+        lsn = replica.limbo.confirmed_vclock.get(owner, 0)
+        body = control_body(replica.term, owner, lsn, index, replica.tail.term_at(index))
+        entry = replica.append_control(Kind.CONFIRM, body, index)
+        self.recorded_index = entry.batch.last_index
+
+    def roll_back(self, entry: Entry, reason: str) -> None:
+        """Write a ROLLBACK that takes `entry` and everything behind it away (T4)."""
+        replica = self.replica
+        index = entry.batch.first_index
+        lsn = entry.batch.last_lsn - (entry.batch.last_index - index)
+        body = control_body(
+            replica.term, entry.batch.replica_id, lsn, index, replica.tail.term_at(index)
+        )
+        rollback = replica.append_control(Kind.ROLLBACK, body, index)
+        self.rollback_at = rollback.batch.last_index
+        self.rollback_deadline_ns = replica.now_ns + replica.settings.synchro_timeout_ns
+        replica.report("rollback", index=index, at=self.rollback_at, reason=reason)
+        replica.machine.on_decision_written()
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        replica = self.replica
+        if self._lost_lease():
+            replica.step_down("no quorum of heartbeats for a lease")
+            return
+        if replica.is_write_path_hung():
+            replica.step_down("the log write hangs")
+            return
+        if replica.now_ns >= self.next_heartbeat_ns:
+            self.send_heartbeats()
+        if self.confirm_due_ns and replica.now_ns >= self.confirm_due_ns:
+            self.take_confirm()
+        self._time_out()
+        if self.switchover is not None:
+            self._tick_switchover(self.switchover)
+        if replica.election.is_caretaker and self.switchover is None:
+            self._hand_over_caretaking()
+
+    def _time_out(self) -> None:
+        replica = self.replica
+        if not self.is_confirmed or self._is_decision_in_flight():
+            return
+        if self.rollback_at and replica.now_ns >= self.rollback_deadline_ns:
+            replica.step_down("a ROLLBACK had no quorum for a second synchro_timeout")
+            return
+        timeout = replica.settings.synchro_timeout_ns
+        self.advance()
+        entry = replica.limbo.first_timed_out(replica.now_ns, timeout, self.promote_confirmed_ns)
+        if entry is not None and not self.rollback_at:
+            self.roll_back(entry, "no quorum within synchro_timeout")
+
+    def send_heartbeats(self) -> None:
+        """One round: everybody connected hears the term, the leader counts who answers."""
+        replica = self.replica
+        self.sequence += 1
+        self.sent_at.append((self.sequence, replica.now_ns))
+        if len(self.sent_at) > 256:
+            self.sent_at.popleft()
+        self.next_heartbeat_ns = replica.now_ns + replica.settings.heartbeat_ns
+        beat = self._heartbeat()
+        seen: set[str] = set()
+        for link in replica.links.values():
+            if link.peer_uuid not in seen:
+                seen.add(link.peer_uuid)
+                replica.send_to(link.peer_uuid, beat)
+
+    def greet(self, link: int) -> None:
+        """A new connection hears at once who leads."""
+        self.replica.send(link, self._heartbeat())
+
+    def _heartbeat(self) -> Heartbeat:
+        replica = self.replica
+        confirmed = replica.limbo.confirmed_index
+        return Heartbeat(replica.term, self.sequence, confirmed, self.floor_index())
+
+    def floor_index(self) -> int:
+        """What every registered replica has, but for those gone longer than the retention (S5)."""
+        replica = self.replica
+        floor = replica.tail.durable_index
+        for member in replica.limbo.configuration.members:
+            if member.uuid == replica.uuid:
+                continue
+            follower = self.follower(member.uuid)
+            silent_ns = replica.now_ns - max(follower.heard_at_ns, self.started_ns)
+            if silent_ns <= replica.settings.retention_ns:
+                floor = min(floor, follower.match)
+        return floor
+
+    def on_heartbeat_reply(self, uuid: str, sequence: int) -> None:
+        follower = self.follower(uuid)
+        follower.sequence = max(follower.sequence, sequence)
+        follower.heard_at_ns = self.replica.now_ns
+
+    def proven_sequence(self) -> int:
+        """The newest heartbeat round that a quorum of voters answered in this term (R2, E4)."""
+        replica = self.replica
+        voters = replica.voter_uuids()
+        rounds = [
+            self.sequence
+            if uuid == replica.uuid
+            else (self.followers[uuid].sequence if uuid in self.followers else 0)
+            for uuid in voters
+        ]
+        return reached_index(rounds, len(voters) // 2 + 1)
+
+    def _lost_lease(self) -> bool:
+        replica = self.replica
+        proven = self.proven_sequence()
+        proven_ns = self.started_ns
+        while self.sent_at and self.sent_at[0][0] < proven:
+            self.sent_at.popleft()
+        if self.sent_at and self.sent_at[0][0] == proven:
+            proven_ns = self.sent_at[0][1]
+        if len(replica.voter_uuids()) == 1:
+            return False
+        return replica.now_ns - proven_ns > replica.settings.election_timeout_ns
+
+    # --- membership ---------------------------------------------------------------------------
+
+    def can_change_membership(self) -> str:
+        """One change at a time, behind the confirmed PROMOTE (M2); returns why not, or ""."""
+        if not self.is_confirmed:
+            return "the PROMOTE of this term is not confirmed yet"
+        if self.replica.limbo.has_pending_membership:
+            return "another membership change is not confirmed yet"
+        if self._is_decision_in_flight():
+            return "a decision is being written"
+        return ""
+
+    def write_members(self, rows: list[tuple[int, bytes]]) -> Entry:
+        return self.replica.append_rows([[(t, b, None) for t, b in rows]], 6, Kind.MEMBERSHIP)
+
+    def _consider_promotion(self, uuid: str) -> None:
+        """A caught-up replica that wants to vote becomes voting (M4)."""
+        replica = self.replica
+        member = replica.limbo.configuration.by_uuid(uuid)
+        if member is None or member.is_voting or member.role != "voter":
+            return
+        follower = self.follower(uuid)
+        if not follower.caught_up_goal:
+            follower.caught_up_goal = replica.tail.last_index
+            return
+        if follower.match < follower.caught_up_goal:
+            return
+        follower.caught_up_goal = 0
+        if self.can_change_membership() or uuid not in self.live_voters(replica.now_ns, uuid):
+            return
+        promoted = Member(
+            member.replica_id, member.uuid, member.name, member.role, True, member.level
+        )
+        replica.report("promoted_to_voting", uuid=uuid, replica_id=member.replica_id)
+        self.write_members([put_member(promoted)])
+
+    def live_voters(self, now_ns: int, extra: str = "") -> list[str]:
+        """Voters (and `extra`) heard of within an election timeout, this one included (M3)."""
+        replica = self.replica
+        timeout = replica.settings.election_timeout_ns
+        live = []
+        for uuid in {*replica.voter_uuids(), *([extra] if extra else [])}:
+            follower = self.followers.get(uuid)
+            if uuid == replica.uuid:
+                live.append(uuid)
+            elif follower is not None and now_ns - follower.heard_at_ns <= timeout:
+                live.append(uuid)
+        return live
+
+    def refusal_to_remove(self, member: Member) -> str:
+        """M3: why `member` cannot be unregistered now, or ""."""
+        replica = self.replica
+        if member.uuid == replica.uuid:
+            return "this member leads: switch over first"
+        busy = self.can_change_membership()
+        if busy:
+            return busy
+        voters = [uuid for uuid in replica.voter_uuids() if uuid != member.uuid]
+        live = [uuid for uuid in self.live_voters(replica.now_ns) if uuid != member.uuid]
+        if len(live) < needed(len(voters), replica.settings.quorum):
+            return f"only {len(live)} of the {len(voters)} voters left would be alive: no quorum"
+        return ""
+
+    # --- switchover ---------------------------------------------------------------------------
+
+    def start_switchover(self, target_uuid: str, timeout_ns: int) -> str:
+        """Hold writes back and hand over to `target_uuid`; returns why not, or "" (E9)."""
+        replica = self.replica
+        if target_uuid == replica.uuid:
+            return "this member leads already"
+        if target_uuid not in replica.voter_uuids():
+            return "the target is not a voting member"
+        if target_uuid not in self.live_voters(replica.now_ns):
+            return "the target does not answer"
+        if self.switchover is not None:
+            return "another switchover is under way"
+        self.switchover = Switchover(target_uuid, replica.now_ns + timeout_ns)
+        replica.report("switchover", target=target_uuid)
+        return ""
+
+    def _tick_switchover(self, switchover: Switchover) -> None:
+        replica = self.replica
+        if replica.now_ns >= switchover.deadline_ns:
+            # Still the leader of its term: nothing was given up, writes go on (E9).
+            self.switchover = None
+            replica.report("switchover_ended", reason="deadline")
+            return
+        follower = self.followers.get(switchover.target_uuid)
+        done = replica.limbo.confirmed_index == replica.tail.last_index
+        if switchover.is_nominated or follower is None or not done:
+            return
+        if follower.match == replica.tail.last_index:
+            switchover.is_nominated = replica.send_to(
+                switchover.target_uuid, Nominate(replica.term)
+            )
+
+    def _hand_over_caretaking(self) -> None:
+        """A leader that may not lead gives way to one that may, once it has the log (E1)."""
+        replica = self.replica
+        for uuid in self.live_voters(replica.now_ns):
+            follower = self.followers.get(uuid)
+            if follower is not None and follower.match >= replica.limbo.confirmed_index:
+                if self.is_confirmed:
+                    self.start_switchover(uuid, 2 * replica.settings.election_timeout_ns)
+                return

@@ -1,0 +1,174 @@
+"""The limbo: what is in the log and not yet confirmed.
+
+Theory. Every batch enters the limbo when it is handed to the log and leaves it in one of three
+ways: confirmed (the leader of the current term knows the quorum), rolled back (a confirmed decision
+covers it) or cut (this log followed another one). The confirmed index only rises. It passes a
+decision in one step together with what that covers (T5). Nothing here knows why an index is
+confirmed: the leader counts, everybody else is told (T3).
+
+Invariants
+  B1  entries are contiguous, the first one begins right behind the confirmed index;
+  B2  the confirmed index only rises, and only to the end of an entry;
+  B3  nothing at or before the confirmed index is ever covered, cut or confirmed again (L3, T5);
+  B4  the confirmed vclock, configuration and owner are those at the confirmed index.
+
+Source: seeds (txn_limbo), replication.md T1-T6.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+from qsync_node.core.decisions import Decision, clamp, effective, is_covered
+from qsync_node.core.entries import Entry, Kind
+from qsync_node.core.membership import Configuration
+
+
+class Limbo:
+    """Queue of unconfirmed entries, oldest first."""
+
+    __slots__ = (
+        "bytes",
+        "confirmed_configuration",
+        "confirmed_index",
+        "confirmed_vclock",
+        "decisions",
+        "entries",
+        "rollback_count",
+        "rolled_back_rows",
+    )
+
+    def __init__(
+        self, confirmed_index: int, vclock: dict[int, int], configuration: Configuration
+    ) -> None:
+        assert confirmed_index == sum(vclock.values()), "B4: the index is the signature"
+        self.entries: deque[Entry] = deque()
+        self.decisions: list[Decision] = []
+        self.confirmed_index = confirmed_index
+        self.confirmed_vclock = dict(vclock)
+        self.confirmed_configuration = configuration
+        self.bytes = 0
+        self.rollback_count = 0
+        self.rolled_back_rows = 0
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @property
+    def last_index(self) -> int:
+        return self.entries[-1].batch.last_index if self.entries else self.confirmed_index
+
+    def append(self, entry: Entry) -> None:
+        assert entry.batch.first_index == self.last_index + 1, (
+            f"B1: {entry} after {self.last_index}"
+        )
+        self.entries.append(entry)
+        self.bytes += len(entry.batch.data)
+        decision = entry.decision
+        if decision is not None:
+            assert decision.first > self.confirmed_index, f"B3: {entry} covers what is confirmed"
+            self.decisions.append(decision)
+
+    @property
+    def configuration(self) -> Configuration:
+        """Of the last `_cluster` row in the log, pending too (M2)."""
+        for entry in reversed(self.entries):
+            if entry.configuration is not None:
+                return entry.configuration
+        return self.confirmed_configuration
+
+    @property
+    def has_pending_membership(self) -> bool:
+        return any(entry.kind is Kind.MEMBERSHIP for entry in self.entries)
+
+    def clamp(self, index: int) -> int:
+        """Where the confirmed index may stand when everything up to `index` has its quorum."""
+        return clamp(index, self.decisions) if self.decisions else index
+
+    def confirm(self, index: int) -> tuple[list[Entry], list[Entry]]:
+        """Raise the confirmed index; returns what took effect and what a decision removed."""
+        assert index > self.confirmed_index, (
+            f"B2: {index} does not rise above {self.confirmed_index}"
+        )
+        assert not self.decisions or index == self.clamp(index), f"T5: {index} is inside a decision"
+        taken: list[Entry] = []
+        removed: list[Entry] = []
+        passed = [decision for decision in self.decisions if decision.at <= index]
+        covering = effective(passed) if passed else []
+        entries = self.entries
+        vclock = self.confirmed_vclock
+        while entries and entries[0].batch.last_index <= index:
+            entry = entries.popleft()
+            batch = entry.batch
+            self.bytes -= len(batch.data)
+            vclock[batch.replica_id] = batch.last_lsn
+            self.confirmed_index = batch.last_index
+            if covering and is_covered(batch.last_index, covering):
+                removed.append(entry)
+            else:
+                taken.append(entry)
+                if entry.configuration is not None:
+                    self.confirmed_configuration = entry.configuration
+        assert self.confirmed_index == index, f"B2: {index} is inside {entries[0]}"
+        if passed:
+            self.decisions = self.decisions[len(passed) :]
+        if removed:
+            self.rollback_count += 1
+            self.rolled_back_rows += sum(rows_in(entry) for entry in removed)
+            self._restore_configurations(removed)
+        return taken, removed
+
+    def _restore_configurations(self, removed: list[Entry]) -> None:
+        """Pending configurations were computed on top of a removed one: compute them again (M2)."""
+        if not any(entry.kind is Kind.MEMBERSHIP for entry in removed):
+            return
+        configuration = self.confirmed_configuration
+        for entry in self.entries:
+            if entry.kind is Kind.MEMBERSHIP:
+                for row in entry.rows:
+                    configuration = configuration.after_row(row.type, row.body)
+                entry.configuration = configuration
+
+    def cut(self, after_index: int) -> list[Entry]:
+        """Forget everything behind `after_index`; returns it, newest first."""
+        assert after_index >= self.confirmed_index, "B3: a confirmed row is never cut"
+        cut: list[Entry] = []
+        while self.entries and self.entries[-1].batch.last_index > after_index:
+            entry = self.entries.pop()
+            self.bytes -= len(entry.batch.data)
+            cut.append(entry)
+        assert self.last_index == after_index, f"B1: {after_index} is inside {cut[-1]}"
+        while self.decisions and self.decisions[-1].at > after_index:
+            self.decisions.pop()
+        return cut
+
+    def vclock_at(self, index: int) -> dict[int, int]:
+        """The vclock behind the entry that ends at `index`."""
+        vclock = dict(self.confirmed_vclock)
+        for entry in self.entries:
+            if entry.batch.last_index > index:
+                break
+            vclock[entry.batch.replica_id] = entry.batch.last_lsn
+        return vclock
+
+    def surviving(self) -> Iterator[Entry]:
+        """Pending entries that no decision in the log covers."""
+        covering = effective(self.decisions) if self.decisions else []
+        for entry in self.entries:
+            if not covering or not is_covered(entry.batch.last_index, covering):
+                yield entry
+
+    def first_timed_out(self, now_ns: int, timeout_ns: int, not_before_ns: int) -> Entry | None:
+        """The first own entry that waits for ACKs for longer than allowed (T4)."""
+        for entry in self.surviving():
+            if entry.kind is not Kind.USER or not entry.is_own or not entry.wait_ack:
+                continue
+            if entry.written_at == 0:
+                return None
+            if max(entry.written_at, not_before_ns) + timeout_ns > now_ns:
+                return None
+            return entry
+        return None
+
+
+def rows_in(entry: Entry) -> int:
+    return entry.batch.last_index - entry.batch.first_index + 1

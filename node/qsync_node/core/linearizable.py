@@ -1,0 +1,161 @@
+"""Linearizable reads, without a clock and without a row in the log (R2).
+
+Theory. The leader, its PROMOTE confirmed, notes the confirmed index when the read arrives, begins a
+heartbeat round *after* that, and serves the read once a quorum answered that round in this term: at
+that moment no later leader can have confirmed anything before the read began. A follower asks the
+leader for the index and waits until it has applied it. Leases prove nothing here.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from qsync_node.core.messages import ReadIndex, ReadIndexReply
+from qsync_node.errors import ClientError, ErrorCode
+
+if TYPE_CHECKING:
+    from qsync_node.core.clients import Call
+    from qsync_node.core.node import Node
+
+_LEVELS = {0: "confirmed", 1: "read-committed", 2: "confirmed", 3: "confirmed", 4: "linearizable"}
+_ISOLATION_MARK = b"\x59"
+
+
+class Proof:
+    """Something that waits for the proof that this member still leads."""
+
+    __slots__ = ("call", "index", "link", "request", "sequence")
+
+    def __init__(self, index: int, sequence: int) -> None:
+        self.index = index
+        self.sequence = sequence
+        self.call: Call | None = None
+        self.link = 0
+        self.request = 0
+
+
+class LinearizableReads:
+    """Reads of this member's clients, and read indexes for other members."""
+
+    def __init__(self, node: "Node") -> None:
+        self.node = node
+        self.proofs: list[Proof] = []
+        self.asked: dict[int, tuple[Call, int]] = {}
+        self.applying: list[tuple[int, Call]] = []
+        self._next = 1
+
+    def isolation_of(self, body: bytes) -> str:
+        """What the SELECT asks for in key 0x59; `confirmed` unless it says otherwise (R1)."""
+        if _ISOLATION_MARK not in body:
+            return "confirmed"
+        import msgpack  # noqa: PLC0415  # rare: only bodies that may hold the key come here
+
+        level = msgpack.unpackb(body, strict_map_key=False).get(0x59, 0)
+        if level not in _LEVELS:
+            raise ClientError(
+                ErrorCode.ILLEGAL_PARAMS, "Illegal parameters, unknown isolation level"
+            )
+        return _LEVELS[level]
+
+    def start(self, call: "Call") -> None:
+        replica = self.node.replica
+        if replica.leader is not None:
+            proof = self._prove()
+            proof.call = call
+            self.on_round()
+            return
+        link = replica.link_to(replica.election.leader_uuid)
+        if link is None:
+            raise ClientError(ErrorCode.NOT_LEADER, "no leader is known to this member: try again")
+        number = self._next
+        self._next += 1
+        deadline = replica.now_ns + 2 * replica.settings.election_timeout_ns
+        self.asked[number] = (call, deadline)
+        replica.send(link.number, ReadIndex(number))
+
+    def _prove(self) -> Proof:
+        """Begin a round now; it proves that nobody led a quorum before (R2)."""
+        leader = self.node.replica.leader
+        assert leader is not None
+        proof = Proof(self.node.replica.limbo.confirmed_index, leader.sequence + 1)
+        self.proofs.append(proof)
+        leader.next_heartbeat_ns = 0
+        return proof
+
+    def on_message(self, link: int, message: Any) -> None:
+        if type(message) is ReadIndex:
+            if self.node.replica.leader is None:
+                self.node.replica.send(link, ReadIndexReply(message.request, 0))
+                return
+            proof = self._prove()
+            proof.link, proof.request = link, message.request
+            self.on_round()
+            return
+        asked = self.asked.pop(message.request, None)
+        if asked is None:
+            return
+        if not message.index:
+            self._fail(asked[0])
+        elif message.index <= self.node.replica.limbo.confirmed_index:
+            self._serve(asked[0])
+        else:
+            self.applying.append((message.index, asked[0]))
+
+    def on_round(self) -> None:
+        """A heartbeat answer arrived: serve what is proven."""
+        replica = self.node.replica
+        leader = replica.leader
+        if leader is None or not self.proofs or not leader.is_confirmed:
+            return
+        proven = leader.proven_sequence()
+        waiting = []
+        for proof in self.proofs:
+            # An index noted before the PROMOTE was confirmed says too little (R2).
+            index = max(proof.index, leader.promote_index)
+            if proof.sequence > proven or index > replica.limbo.confirmed_index:
+                waiting.append(proof)
+            elif proof.call is not None:
+                self._serve(proof.call)
+            else:
+                replica.send(proof.link, ReadIndexReply(proof.request, index))
+        self.proofs = waiting
+
+    def on_confirmed(self) -> None:
+        self.on_round()
+        if not self.applying:
+            return
+        confirmed = self.node.replica.limbo.confirmed_index
+        ready = [call for index, call in self.applying if index <= confirmed]
+        self.applying = [(index, call) for index, call in self.applying if index > confirmed]
+        for call in ready:
+            self._serve(call)
+
+    def tick(self) -> None:
+        now = self.node.replica.now_ns
+        for number, (call, deadline) in list(self.asked.items()):
+            if now >= deadline:
+                del self.asked[number]
+                self._fail(call)
+
+    def _serve(self, call: "Call") -> None:
+        clients = self.node.clients
+        try:
+            clients.check_state_is_served()
+            tuples = self.node.database.select(call.request, clients.user_of(call))
+        except ClientError as error:
+            clients.refuse(call, error.code, error.message)
+            return
+        clients.answer(call, tuples, self.node.replica.limbo.confirmed_index)
+
+    def _fail(self, call: "Call") -> None:
+        self.node.clients.refuse(
+            call,
+            ErrorCode.NOT_LEADER,
+            "the leader could not be asked for the read index: try again",
+        )
+
+    def on_leadership_lost(self) -> None:
+        proofs, self.proofs = self.proofs, []
+        for proof in proofs:
+            if proof.call is not None:
+                self._fail(proof.call)
+            elif proof.link in self.node.replica.links:
+                self.node.replica.send(proof.link, ReadIndexReply(proof.request, 0))

@@ -1,0 +1,116 @@
+"""Who belongs to the replica set: the configuration that `_cluster` rows describe.
+
+Theory. Registering, promoting to voting and unregistering are synchronous rows in `_cluster`, one
+at a time (M2). The configuration in force is that of the last `_cluster` row in the log, pending
+too; a cut or a confirmed ROLLBACK restores the one before. A configuration is therefore a value,
+computed from the one before and a row, and every pending entry that changes it carries the result.
+
+A `_cluster` tuple is `[id, uuid, name, role, is_voting, level]`: Tarantool's three fields, then
+`voter` or `async` (what the member is meant to be), whether it is counted now, and the feature
+level it announced (P2). A removed instance stays known by its uuid in `_qsync_removed` (M5).
+"""
+
+from dataclasses import dataclass, replace
+
+import msgpack
+
+from qsync_node.format.keys import Key, Type
+
+CLUSTER_SPACE = 320
+REMOVED_SPACE = 492
+REPLICAS_MAX = 31
+LEVEL = 1
+"""The feature level this version announces (P2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One registered replica."""
+
+    replica_id: int
+    uuid: str
+    name: str
+    role: str
+    is_voting: bool
+    level: int = LEVEL
+
+    def as_tuple(self) -> list[object]:
+        return [self.replica_id, self.uuid, self.name, self.role, self.is_voting, self.level]
+
+    @classmethod
+    def from_tuple(cls, fields: list[object]) -> "Member":
+        padded = [*fields, *["", "", "voter", True, LEVEL][len(fields) - 1 :]]
+        replica_id, uuid, name, role, is_voting, level = padded[:6]
+        return cls(
+            int(str(replica_id)), str(uuid), str(name), str(role), bool(is_voting), int(str(level))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The members by one position in the log."""
+
+    members: tuple[Member, ...] = ()
+    removed: frozenset[str] = frozenset()
+
+    @property
+    def voters(self) -> list[Member]:
+        return [member for member in self.members if member.is_voting]
+
+    def by_uuid(self, uuid: str) -> Member | None:
+        return next((member for member in self.members if member.uuid == uuid), None)
+
+    def by_id(self, replica_id: int) -> Member | None:
+        return next((member for member in self.members if member.replica_id == replica_id), None)
+
+    def free_id(self) -> int:
+        """The lowest free id, 0 if all are taken. A freed one is given again (M5)."""
+        taken = {member.replica_id for member in self.members}
+        return next((n for n in range(1, REPLICAS_MAX + 1) if n not in taken), 0)
+
+    def with_member(self, member: Member) -> "Configuration":
+        rest = [other for other in self.members if other.replica_id != member.replica_id]
+        ordered = sorted([*rest, member], key=lambda one: one.replica_id)
+        return replace(self, members=tuple(ordered))
+
+    def without(self, replica_id: int) -> "Configuration":
+        rest = tuple(member for member in self.members if member.replica_id != replica_id)
+        return replace(self, members=rest)
+
+    def with_removed(self, uuid: str) -> "Configuration":
+        return replace(self, removed=self.removed | {uuid})
+
+    def after_row(self, row_type: int, body: bytes) -> "Configuration":
+        """The configuration behind one row; itself for a row of any other space."""
+        if not body:
+            return self
+        fields = msgpack.unpackb(body, strict_map_key=False)
+        space = fields.get(Key.SPACE_ID)
+        if space == REMOVED_SPACE and row_type in (Type.INSERT, Type.REPLACE):
+            return self.with_removed(fields[Key.TUPLE][0])
+        if space != CLUSTER_SPACE:
+            return self
+        if row_type in (Type.INSERT, Type.REPLACE):
+            return self.with_member(Member.from_tuple(fields[Key.TUPLE]))
+        if row_type == Type.DELETE:
+            return self.without(fields[Key.KEY][0])
+        return self
+
+
+def put_member(member: Member) -> tuple[int, bytes]:
+    """The row that registers or changes `member`."""
+    body: bytes = msgpack.packb(
+        {int(Key.SPACE_ID): CLUSTER_SPACE, int(Key.TUPLE): member.as_tuple()}
+    )
+    return int(Type.REPLACE), body
+
+
+def delete_member(member: Member) -> list[tuple[int, bytes]]:
+    """The rows that unregister `member` and remember its uuid (M5)."""
+    delete: bytes = msgpack.packb(
+        {int(Key.SPACE_ID): CLUSTER_SPACE, int(Key.INDEX_ID): 0, int(Key.KEY): [member.replica_id]}
+    )
+    remember: bytes = msgpack.packb(
+        {int(Key.SPACE_ID): REMOVED_SPACE, int(Key.TUPLE): [member.uuid, member.replica_id]}
+    )
+    return [(int(Type.DELETE), delete), (int(Type.REPLACE), remember)]

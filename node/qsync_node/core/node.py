@@ -1,0 +1,427 @@
+"""The node: one replica, its state machine and its clients, driven by `step`.
+
+    effects = node.step(now_ns, wall_s, inputs)
+
+`now_ns` is a monotonic clock, `wall_s` the wall clock that goes into the rows of a leader. A step takes
+everything that arrived in one turn of the event loop, decides it as one batch and returns what the
+shell has to do, in order (data path: one log write, one frame a follower, one write a connection).
+`next_deadline_ns()` says when to step again if nothing arrives.
+
+This file routes inputs and keeps the state machine: confirmed rows move into the `Database`, what a
+decision removed is dropped, and the clients hear of both.
+"""
+
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+import msgpack
+
+from qsync_node.core import effects as fx
+from qsync_node.core import messages as msg
+from qsync_node.core.ballot import Ballot
+from qsync_node.core.clients import Clients
+from qsync_node.core.engine.database import Database
+from qsync_node.core.entries import Entry, Kind, read_entry
+from qsync_node.core.forwarding import Forwarding
+from qsync_node.core.history import History, TermStart
+from qsync_node.core.keys import KeyTable
+from qsync_node.core.limbo import Limbo
+from qsync_node.core.linearizable import LinearizableReads
+from qsync_node.core.membership import LEVEL, Configuration, Member
+from qsync_node.core.procedures import Procedures
+from qsync_node.core.registrar import Registrar
+from qsync_node.core.replica import Replica
+from qsync_node.core.settings import Settings
+from qsync_node.core.snapshots import View
+from qsync_node.core.system import (
+    body_of_key,
+    body_of_term,
+    define_own_spaces,
+    read_key_body,
+    read_term_body,
+)
+from qsync_node.core.tail import Tail
+from qsync_node.errors import ClientError
+from qsync_node.format.batch import LogBatch
+
+DML_TYPES = frozenset({2, 3, 4, 5, 9})
+
+
+class Node:
+    """One instance. Made by `Node.empty`, `Node.bootstrap` or `Node.recovered`."""
+
+    def __init__(self, uuid: str, settings: Settings, rng: Random, ballot: Ballot) -> None:
+        self.uuid = uuid
+        self.settings = settings
+        self.database = Database()
+        self.keys = KeyTable(settings.key_window_rows)
+        self.replica = Replica(uuid, settings, rng, self, ballot)
+        self.replica.limbo = Limbo(0, {}, Configuration())
+        self.replica.tail = Tail({}, History(), 1, settings.tail_cache_bytes)
+        self.clients = Clients(self)
+        self.forwarding = Forwarding(self)
+        self.reads = LinearizableReads(self)
+        self.registrar = Registrar(self)
+        self.procedures = Procedures(self)
+        self.checkpoint_index = 0
+        self.is_checkpointing = False
+        self.bytes_since_checkpoint = 0
+        self.lost_acknowledged = 0
+        self.refuse_rows = False  # a fault of tests: this replica cannot apply user rows (T7)
+
+    # --- birth --------------------------------------------------------------------------------
+
+    @classmethod
+    def bootstrap_bodies(
+        cls, uuid: str, name: str, replicaset_uuid: str, planned_voters: int
+    ) -> list[bytes]:
+        """Rows of the first snapshot of a replica set: its origin, at index 0 (M1)."""
+        database = Database.bootstrap(replicaset_uuid)
+        define_own_spaces(database, planned_voters)
+        member = Member(1, uuid, name, "voter", True, LEVEL)
+        body = msgpack.packb({0x10: 320, 0x21: member.as_tuple()})
+        database.apply(3, body)
+        return list(database.snapshot_bodies())
+
+    def recover(
+        self,
+        now_ns: int,
+        vclock: dict[int, int],
+        bodies: Iterable[bytes],
+        batches: Iterable[LogBatch],
+        first_available_index: int,
+    ) -> None:
+        """Newest snapshot, then the log behind it; what has no CONFIRM stays pending (S1)."""
+        replica = self.replica
+        replica.now_ns = now_ns
+        configuration = self._load(bodies)
+        index = sum(vclock.values())
+        self.checkpoint_index = index
+        settings = self.settings
+        replica.tail = Tail(
+            vclock, self._loaded_history, first_available_index, settings.tail_cache_bytes
+        )
+        replica.limbo = Limbo(index, vclock, configuration)
+        for batch in batches:
+            self._replay(batch)
+        replica.tail.durable_index = replica.tail.last_index
+        assert replica.tail.last_term <= replica.term, "D2: the ballot is behind the log"
+
+    def _replay(self, batch: LogBatch) -> None:
+        replica = self.replica
+        tail, limbo = replica.tail, replica.limbo
+        entry = read_entry(batch, tail.last_term, limbo.configuration)
+        if entry.kind is Kind.PROMOTE:
+            tail.history.append(TermStart(entry.term, batch.replica_id, batch.first_index))
+        tail.append(batch)
+        limbo.append(entry)
+        self.bytes_since_checkpoint += len(batch.data)
+        if entry.kind is Kind.CONFIRM and entry.position > limbo.confirmed_index:
+            taken, _ = limbo.confirm(entry.position)
+            self._apply(taken)
+
+    def start(self, now_ns: int) -> None:
+        self.replica.now_ns = now_ns
+        self.replica.election.start()
+
+    # --- step ---------------------------------------------------------------------------------
+
+    def step(self, now_ns: int, wall_s: float, inputs: Iterable[fx.Input]) -> list[fx.Effect]:
+        """Decide everything that arrived in one turn; returns what the shell has to do."""
+        replica = self.replica
+        assert now_ns >= replica.now_ns, "the clock of timers is monotonic"
+        replica.now_ns = now_ns
+        replica.wall_s = wall_s
+        for item in inputs:
+            self._handlers[type(item)](self, item)
+        replica.tick()
+        self.clients.tick()
+        self.forwarding.tick()
+        self.reads.tick()
+        self.procedures.tick()
+        self.registrar.on_confirmed()
+        self.clients.run_queue()
+        self.clients.flush()
+        self._consider_checkpoint()
+        replica.finish_step()
+        out = replica.out
+        replica.out = []
+        return out
+
+    def next_deadline_ns(self) -> int:
+        """When to step again at the latest."""
+        replica = self.replica
+        horizon = replica.now_ns + replica.settings.heartbeat_ns // 2
+        leader = replica.leader
+        if leader is not None:
+            horizon = min(horizon, leader.next_heartbeat_ns)
+            if leader.confirm_due_ns:
+                horizon = min(horizon, leader.confirm_due_ns)
+        else:
+            horizon = min(horizon, max(replica.election.deadline_ns, replica.now_ns + 1_000_000))
+        return horizon
+
+    def _on_request(self, item: fx.Request) -> None:
+        self.clients.on_request(item)
+
+    def _on_session_closed(self, item: fx.SessionClosed) -> None:
+        self.clients.on_session_closed(item.session)
+
+    def _on_command(self, item: fx.Command) -> None:
+        self.procedures.on_command(item)
+
+    def _on_log_written(self, item: fx.LogWritten) -> None:
+        self.replica.on_log_written(item.epoch, item.last_index)
+
+    def _on_log_failed(self, item: fx.LogFailed) -> None:
+        self.replica.on_log_failed(item)
+
+    def _on_rewound(self, item: fx.Rewound) -> None:
+        self.replica.applier.on_rewound(item)
+
+    def _on_ballot_stored(self, item: fx.BallotStored) -> None:
+        self.replica.on_ballot_stored(item.sequence)
+
+    def _on_log_read(self, item: fx.LogRead) -> None:
+        self.replica.relays.on_log_read(item.reader, item.batches)
+
+    def _on_link_up(self, item: fx.LinkUp) -> None:
+        self.replica.on_link_up(item)
+
+    def _on_link_down(self, item: fx.LinkDown) -> None:
+        link = self.replica.links.get(item.link)
+        self.replica.on_link_down(item.link)
+        if link is not None:
+            self.forwarding.on_link_down(item.link)
+            self.clients.on_link_down(item.link)
+
+    def _on_space_low(self, item: fx.SpaceLow) -> None:
+        self.replica.on_space(item.is_low)
+
+    def _on_segments_removed(self, item: fx.SegmentsRemoved) -> None:
+        tail = self.replica.tail
+        tail.first_available_index = max(tail.first_available_index, item.first_available_index)
+
+    def _on_snapshot_installed(self, item: fx.SnapshotInstalled) -> None:
+        self.checkpoint_index = self.replica.tail.last_index
+        self.bytes_since_checkpoint = 0
+        self.replica.applier.on_installed(item)
+
+    def _on_received(self, item: fx.Received) -> None:
+        """P1: the sender is the connection's; a removed instance is ignored, its terms too."""
+        replica = self.replica
+        link = replica.links.get(item.link)
+        if link is None:
+            return
+        uuid, message = link.peer_uuid, item.message
+        kind = type(message)
+        if kind is msg.Rows:
+            replica.applier.on_rows(item.link, message)
+        elif kind is msg.Ack:
+            replica.relays.on_ack(uuid, message)
+        elif kind is msg.Subscribe:
+            replica.relays.on_subscribe(item.link, uuid, message)
+        elif replica.is_removed(uuid):
+            return
+        else:
+            self._on_control(item.link, uuid, message)
+
+    def _on_control(self, link: int, uuid: str, message: Any) -> None:
+        replica = self.replica
+        applier, election = replica.applier, replica.election
+        kind = type(message)
+        if kind is msg.Heartbeat:
+            applier.on_heartbeat(link, uuid, message)
+        elif kind is msg.HeartbeatReply:
+            self._on_heartbeat_reply(uuid, message)
+        elif kind is msg.VoteRequest:
+            election.on_vote_request(link, uuid, message)
+        elif kind is msg.VoteReply:
+            election.on_vote_reply(uuid, message)
+        elif kind is msg.Histories:
+            applier.on_histories(link, message)
+        elif kind is msg.Follow:
+            replica.relays.on_follow(link, uuid, message)
+        elif kind is msg.Refusal:
+            applier.on_refusal(link, message)
+        elif kind is msg.SnapshotRequest:
+            replica.snapshots.on_request(link, uuid, message)
+        elif kind is msg.SnapshotChunk:
+            applier.on_chunk(link, message)
+        elif kind is msg.RegisterReply:
+            applier.on_register_reply(message)
+        elif kind is msg.Register:
+            self.registrar.on_register(link, uuid, message)
+        elif kind is msg.Nominate:
+            reason = election.on_nominate(message)
+            if reason:
+                replica.report("nomination_refused", reason=reason)
+        elif kind in (msg.ReadIndex, msg.ReadIndexReply):
+            self.reads.on_message(link, message)
+        else:
+            self.forwarding.on_message(link, uuid, message)
+
+    def _on_heartbeat_reply(self, uuid: str, message: msg.HeartbeatReply) -> None:
+        replica = self.replica
+        if message.term > replica.term:
+            replica.take_up(message.term)
+        elif replica.leader is not None and message.term == replica.term:
+            replica.leader.on_heartbeat_reply(uuid, message.sequence)
+            self.reads.on_round()
+
+    # --- state machine ------------------------------------------------------------------------
+
+    def on_confirmed(self, taken: list[Entry], removed: list[Entry]) -> None:
+        """Rows are decided: into the state with them, or away, and the clients hear (T5, T6)."""
+        if removed:
+            self.clients.on_rolled_back(removed)
+        if self.replica.doubt.is_open:
+            self.clients.on_confirmed(taken)
+            return
+        if self.clients.has_overlay:
+            self.clients.on_confirmed(taken)
+        else:
+            self._apply(taken)
+            self.clients.on_confirmed(taken)
+        self.registrar.on_confirmed()
+
+    def _apply(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            if entry.kind in (Kind.USER, Kind.MEMBERSHIP):
+                self.apply_rows(entry)
+
+    def apply_rows(self, entry: Entry) -> None:
+        """Confirmed rows into the state; what cannot be applied puts the state in doubt (T7)."""
+        index = entry.batch.first_index
+        for row in entry.rows:
+            try:
+                if row.type in DML_TYPES:
+                    self.database.apply(row.type, row.body)
+            except ClientError as error:
+                self.replica.report("row_not_applied", index=index, reason=str(error))
+                self.replica.doubt.open(index)
+                return
+            if row.idempotency is not None:
+                self.keys.remember(row.idempotency, index)
+            index += 1
+        self.bytes_since_checkpoint += len(entry.batch.data)
+
+    def on_written(self, entries: list[Entry]) -> None:
+        self.clients.on_written(entries)
+
+    def on_leadership_gained(self) -> None:
+        self.clients.on_leadership_gained()
+
+    def on_leadership_lost(self, reason: str) -> None:
+        self.clients.on_leadership_lost(reason)
+        self.reads.on_leadership_lost()
+        self.registrar.on_leadership_lost()
+
+    def on_decision_written(self) -> None:
+        self.clients.on_decision_written()
+
+    def on_leader_known(self, uuid: str) -> None:
+        self.clients.on_leader_known()
+
+    def on_message(self, link: int, peer_uuid: str, message: Any) -> None:
+        self._on_control(link, peer_uuid, message)
+
+    def can_apply(self, entry: Entry) -> bool:
+        return not (self.refuse_rows and entry.kind is Kind.USER)
+
+    # --- snapshots ----------------------------------------------------------------------------
+
+    def snapshot_view(self) -> View:
+        """Confirmed state, clock, history and keys at the confirmed index, at once (S2)."""
+        limbo = self.replica.limbo
+        index = limbo.confirmed_index
+        starts = self.replica.tail.history.up_to(index).starts
+        bodies = list(self.database.snapshot_bodies())
+        bodies += [body_of_term(start) for start in starts]
+        bodies += [body_of_key(key, value) for key, value in self.keys.items()]
+        return View(index, dict(limbo.confirmed_vclock), starts, bodies)
+
+    def load_snapshot(self, bodies: list[bytes]) -> Configuration:
+        return self._load(bodies)
+
+    def _load(self, bodies: Iterable[bytes]) -> Configuration:
+        database = Database()
+        keys = KeyTable(self.settings.key_window_rows)
+        starts: list[TermStart] = []
+        for body in bodies:
+            start = read_term_body(body)
+            if start is not None:
+                starts.append(start)
+                continue
+            key = read_key_body(body)
+            if key is not None:
+                keys.put(*key)
+                continue
+            database.load(body)
+        self.database = database
+        self.keys = keys
+        self._loaded_history = History(starts)
+        self.clients.on_state_replaced()
+        return self._configuration_of(database)
+
+    def _configuration_of(self, database: Database) -> Configuration:
+        members = tuple(Member.from_tuple(fields) for fields in database.cluster())
+        removed = frozenset(str(fields[0]) for fields in database.rows_of(492))
+        return Configuration(members, removed)
+
+    def checkpoint(self) -> bool:
+        """Begin a snapshot of confirmed state, on any member, with or without a leader (S2)."""
+        if self.is_checkpointing or not self.replica.has_origin:
+            return False
+        view = self.snapshot_view()
+        self.is_checkpointing = True
+        self.bytes_since_checkpoint = 0
+        self.replica.out.append(fx.WriteSnapshot(view.index, view.vclock, view.bodies))
+        return True
+
+    def _consider_checkpoint(self) -> None:
+        if self.bytes_since_checkpoint >= self.settings.checkpoint_bytes:
+            self.checkpoint()
+
+    def _on_snapshot_written(self, item: fx.SnapshotWritten) -> None:
+        self.is_checkpointing = False
+        self.procedures.on_snapshot_written(item)
+        if item.reason:
+            self.replica.report("checkpoint_failed", reason=item.reason)
+            return
+        self.checkpoint_index = max(self.checkpoint_index, item.index)
+        self.replica.report("checkpoint", index=item.index)
+        self.replica.doubt.on_state_replaced(item.index)
+        self._collect_garbage()
+
+    def _collect_garbage(self) -> None:
+        """Files may go when a snapshot covers them and every registered replica has them (S5)."""
+        replica = self.replica
+        index = self.checkpoint_index
+        pinned = replica.snapshots.pinned_index()
+        if pinned is not None:
+            index = min(index, pinned)
+        leader = replica.leader
+        floor = leader.floor_index() if leader is not None else replica.applier.floor_index
+        index = min(index, floor)
+        if index >= replica.tail.first_available_index:
+            replica.out.append(fx.RemoveSegments(index))
+
+    _handlers: dict[type[Any], Any] = {
+        fx.Request: _on_request,
+        fx.Received: _on_received,
+        fx.LogWritten: _on_log_written,
+        fx.LogFailed: _on_log_failed,
+        fx.Rewound: _on_rewound,
+        fx.BallotStored: _on_ballot_stored,
+        fx.LogRead: _on_log_read,
+        fx.LinkUp: _on_link_up,
+        fx.LinkDown: _on_link_down,
+        fx.SessionClosed: _on_session_closed,
+        fx.Command: _on_command,
+        fx.SpaceLow: _on_space_low,
+        fx.SegmentsRemoved: _on_segments_removed,
+        fx.SnapshotWritten: _on_snapshot_written,
+        fx.SnapshotInstalled: _on_snapshot_installed,
+    }

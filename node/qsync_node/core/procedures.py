@@ -1,0 +1,330 @@
+"""What can be CALLed, and the admin verbs: both end in the same functions.
+
+There is no Lua here. CALL knows the names that connectors and operators of Tarantool use to ask a
+node about itself, and those that move leadership; anything else is error 33.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from qsync_node.core import effects as fx
+from qsync_node.core.clients import Call
+from qsync_node.core.messages import Nominate
+from qsync_node.core.settings import Settings
+from qsync_node.core.status import read_only_reason, status
+from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.keys import Type
+
+if TYPE_CHECKING:
+    from qsync_node.core.node import Node
+
+SWITCHOVER_TIMEOUT_NS = 5_000_000_000
+_ADMINISTRATIVE = frozenset({"box.snapshot", "box.ctl.promote", "box.ctl.demote"})
+
+
+class Wait:
+    """A call that waits for something to become true, with a deadline."""
+
+    __slots__ = ("call", "deadline_ns", "is_done", "what")
+
+    def __init__(
+        self, call: Call, what: str, deadline_ns: int, is_done: Callable[[], bool]
+    ) -> None:
+        self.call = call
+        self.what = what
+        self.deadline_ns = deadline_ns
+        self.is_done = is_done
+
+
+class Procedures:
+    """Functions of one node by name."""
+
+    def __init__(self, node: "Node") -> None:
+        self.node = node
+        self.waits: list[Wait] = []
+        self.snapshot_calls: list[Call] = []
+        self._functions: dict[str, Callable[[Call, list[Any]], Any]] = {
+            "box.info": lambda call, args: self.info(),
+            "box.stat": lambda call, args: self.stat(),
+            "box.ctl.promote": lambda call, args: self.promote(call),
+            "box.ctl.demote": lambda call, args: self.demote(call),
+            "box.ctl.wait_rw": lambda call, args: self.wait_writable(call, args),
+            "box.snapshot": lambda call, args: self.snapshot(call),
+            "qsync.mark": lambda call, args: self.node.replica.limbo.confirmed_index,
+            "qsync.status": lambda call, args: status(self.node),
+        }
+        self._verbs: dict[str, Callable[[Call, dict[str, Any]], Any]] = {
+            "status": lambda call, args: status(self.node),
+            "promote": lambda call, args: self.promote(call),
+            "demote": lambda call, args: self.demote(call),
+            "switchover": lambda call, args: self.switchover(call, str(args["target"])),
+            "nominate": lambda call, args: self.nominate(int(args["term"])),
+            "fence": lambda call, args: self.fence(True),
+            "unfence": lambda call, args: self.fence(False),
+            "snapshot": lambda call, args: self.snapshot(call),
+            "unregister": lambda call, args: self.unregister(call, str(args["uuid"])),
+            "set_role": lambda call, args: self.set_role(
+                call, str(args["uuid"]), str(args["role"])
+            ),
+            "configure": lambda call, args: self.configure(args),
+        }
+
+    # --- entry points -------------------------------------------------------------------------
+
+    def on_command(self, item: fx.Command) -> None:
+        request = fx.Request(item.session, item.sync, int(Type.CALL), b"", 0, "admin", None)
+        call = Call(request, self.node.replica.now_ns)
+        verb = self._verbs.get(item.verb)
+        try:
+            if verb is None:
+                raise ClientError(ErrorCode.NO_SUCH_PROC, f"unknown verb {item.verb!r}")
+            self._answer(call, verb(call, item.arguments))
+        except ClientError as error:
+            self.node.clients.refuse(call, error.code, error.message)
+        except (KeyError, ValueError, TypeError) as error:
+            self.node.clients.refuse(call, ErrorCode.ILLEGAL_PARAMS, f"{item.verb}: {error}")
+
+    def on_call(self, call: Call) -> None:
+        """CALL from a client; raises `ClientError` for what does not exist or is not allowed."""
+        name, arguments = _call_fields(call.body)
+        function = self._functions.get(name)
+        if function is None and name.startswith("box.info."):
+            self._answer(call, _dig(self.info(), name.split(".")[2:], name))
+            return
+        if function is None:
+            raise ClientError(ErrorCode.NO_SUCH_PROC, f"Procedure '{name}' is not defined")
+        if name in _ADMINISTRATIVE and call.user != "admin":
+            user = self.node.clients.user_of(call)
+            if not getattr(user, "is_super", False):
+                raise ClientError(
+                    ErrorCode.ACCESS_DENIED,
+                    f"Execute access to function '{name}' is denied for user '{call.user}'",
+                )
+        self._answer(call, function(call, arguments))
+
+    def _answer(self, call: Call, value: Any) -> None:
+        if value is not _LATER and not call.done:
+            self.node.clients.answer(call, [msgpack.packb(value)])
+
+    # --- asking -------------------------------------------------------------------------------
+
+    def info(self) -> dict[str, Any]:
+        """The parts of Tarantool's box.info that make sense here, and ours."""
+        node = self.node
+        replica = node.replica
+        now = status(node)
+        return {
+            "version": "2.11.0-qsync",
+            "id": now["replica_id"],
+            "uuid": node.uuid,
+            "name": node.settings.name,
+            "ro": bool(read_only_reason(node)),
+            "ro_reason": now["ro_reason"],
+            "lsn": replica.tail.vclock.get(replica.replica_id, 0),
+            "vclock": dict(replica.tail.vclock),
+            "signature": replica.tail.last_index,
+            "status": "running" if replica.has_origin else "loading",
+            "cluster": {"uuid": now["replicaset_uuid"]},
+            "replication": {
+                member["replica_id"]: {
+                    "id": member["replica_id"],
+                    "uuid": member["uuid"],
+                    "name": member["name"],
+                    "lsn": replica.tail.vclock.get(member["replica_id"], 0),
+                }
+                for member in now["members"]
+            },
+            "election": {
+                "state": replica.election.role.value,
+                "term": now["term"],
+                "leader": now["leader_id"],
+                "leader_name": now["leader_name"],
+                "vote": replica.ballot.vote,
+            },
+            "synchro": {
+                "quorum": now["quorum"],
+                "queue": {
+                    "owner": now["limbo"]["owner_id"],
+                    "term": now["last_term"],
+                    "len": now["limbo"]["len"],
+                    "age": now["limbo"]["age_ns"] / 1e9,
+                    "confirmed_index": now["confirmed_index"],
+                },
+            },
+            "memory": {"data": now["memory_bytes"]},
+        }
+
+    def stat(self) -> dict[str, Any]:
+        counters = self.node.clients.counters
+        return {name: {"total": total} for name, total in sorted(counters.items())}
+
+    # --- leadership ---------------------------------------------------------------------------
+
+    def promote(self, call: Call) -> Any:
+        """Take leadership over, by the same vote as always; returns once writable."""
+        replica = self.node.replica
+        if replica.leader is None:
+            reason = replica.election.on_nominate(Nominate(replica.term))
+            if reason:
+                raise ClientError(ErrorCode.UNSUPPORTED, f"promote: {reason}")
+        return self._wait(call, "promote", lambda: not read_only_reason(self.node))
+
+    def nominate(self, term: int) -> Any:
+        reason = self.node.replica.election.on_nominate(Nominate(term))
+        if reason:
+            raise ClientError(ErrorCode.UNSUPPORTED, f"nominate: {reason}")
+        return "nominated"
+
+    def demote(self, call: Call) -> Any:
+        """Hand leadership to the best other voter (E9)."""
+        leader = self.node.replica.leader
+        if leader is None:
+            return "this member does not lead"
+        target = self.best_successor()
+        if target is None:
+            raise ClientError(ErrorCode.NO_ELECTION_QUORUM, "no other voting member is alive")
+        return self.switchover(call, target)
+
+    def best_successor(self) -> str | None:
+        replica = self.node.replica
+        leader = replica.leader
+        assert leader is not None
+        live = [uuid for uuid in leader.live_voters(replica.now_ns) if uuid != self.node.uuid]
+        return max(live, key=lambda uuid: (leader.follower(uuid).match, uuid), default=None)
+
+    def switchover(self, call: Call, target: str) -> Any:
+        replica = self.node.replica
+        leader = replica.leader
+        if leader is None:
+            raise ClientError(ErrorCode.NOT_LEADER, "this member does not lead")
+        member = next(
+            (m for m in replica.limbo.configuration.members if target in (m.uuid, m.name)), None
+        )
+        reason = (
+            leader.start_switchover(member.uuid, SWITCHOVER_TIMEOUT_NS)
+            if member is not None
+            else f"there is no member {target}"
+        )
+        if reason:
+            raise ClientError(ErrorCode.UNSUPPORTED, f"switchover: {reason}")
+        return self._wait(call, "switchover", lambda: replica.leader is not leader)
+
+    def fence(self, is_fenced: bool) -> Any:
+        """Stored: a fenced node leaves leadership, goes on voting and acknowledging (E10)."""
+        replica = self.node.replica
+        if replica.ballot.is_fenced != is_fenced:
+            replica.store_ballot(replace(replica.ballot, is_fenced=is_fenced))
+            replica.report("fence" if is_fenced else "unfence")
+        if is_fenced and replica.leader is not None:
+            target = self.best_successor()
+            if target is None or replica.leader.start_switchover(target, SWITCHOVER_TIMEOUT_NS):
+                replica.step_down("this member was fenced")
+        return "fenced" if is_fenced else "unfenced"
+
+    def wait_writable(self, call: Call, arguments: list[Any]) -> Any:
+        timeout = arguments[0] if arguments and isinstance(arguments[0], (int, float)) else 100
+        return self._wait(
+            call, "wait_rw", lambda: not read_only_reason(self.node), int(timeout * 1e9)
+        )
+
+    # --- the rest -----------------------------------------------------------------------------
+
+    def snapshot(self, call: Call) -> Any:
+        if not self.node.checkpoint():
+            raise ClientError(ErrorCode.UNSUPPORTED, "a snapshot is being written already")
+        self.snapshot_calls.append(call)
+        return _LATER
+
+    def on_snapshot_written(self, item: fx.SnapshotWritten) -> None:
+        calls, self.snapshot_calls = self.snapshot_calls, []
+        for call in calls:
+            if item.reason:
+                self.node.clients.refuse(call, ErrorCode.SYSTEM, f"snapshot: {item.reason}")
+            else:
+                self._answer(call, "ok")
+
+    def unregister(self, call: Call, uuid: str) -> Any:
+        entry = self.node.registrar.unregister(uuid)
+        if entry is None:
+            return "unregistered"
+        replica = self.node.replica
+        return self._wait(
+            call, "unregister", lambda: replica.limbo.confirmed_configuration.by_uuid(uuid) is None
+        )
+
+    def set_role(self, call: Call, uuid: str, role: str) -> Any:
+        if role not in ("voter", "async"):
+            raise ClientError(ErrorCode.ILLEGAL_PARAMS, f"a role is voter or async, not {role}")
+        entry = self.node.registrar.set_role(uuid, role)
+        if entry is None:
+            return role
+        limbo, index = self.node.replica.limbo, entry.batch.last_index
+        return self._wait(call, "set_role", lambda: limbo.confirmed_index >= index)
+
+    def configure(self, arguments: dict[str, Any]) -> Any:
+        """Change settings of the running node; they act at once, on waiting entries too."""
+        known = {name for name in Settings.__dataclass_fields__ if name not in ("name",)}
+        unknown = sorted(set(arguments) - known)
+        if unknown:
+            raise ClientError(ErrorCode.CFG, f"unknown setting {unknown[0]!r}")
+        settings = replace(self.node.settings, **arguments)
+        self.node.settings = settings
+        self.node.replica.settings = settings
+        if self.node.replica.leader is not None:
+            self.node.replica.leader.advance()
+        return "configured"
+
+    # --- waiting ------------------------------------------------------------------------------
+
+    def _wait(self, call: Call, what: str, is_done: Callable[[], bool], timeout_ns: int = 0) -> Any:
+        timeout_ns = timeout_ns or SWITCHOVER_TIMEOUT_NS
+        self.waits.append(Wait(call, what, self.node.replica.now_ns + timeout_ns, is_done))
+        self.tick()
+        return _LATER
+
+    def tick(self) -> None:
+        now = self.node.replica.now_ns
+        waiting = []
+        for wait in self.waits:
+            if wait.is_done():
+                self._answer(wait.call, "ok")
+            elif now >= wait.deadline_ns:
+                self.node.clients.refuse(
+                    wait.call, ErrorCode.TIMEOUT, f"{wait.what} did not finish in time: see status"
+                )
+            else:
+                waiting.append(wait)
+        self.waits = waiting
+
+
+class _Later:
+    """The answer comes later."""
+
+
+_LATER = _Later()
+
+
+def _call_fields(body: bytes) -> tuple[str, list[Any]]:
+    try:
+        fields = msgpack.unpackb(body, strict_map_key=False)
+        name, arguments = fields[0x22], fields.get(0x21, [])
+    except KeyError:
+        raise ClientError(
+            ErrorCode.MISSING_REQUEST_FIELD, "Missing mandatory field 'function name' in request"
+        ) from None
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise ClientError(ErrorCode.INVALID_MSGPACK, f"Invalid MsgPack - {error}") from error
+    if not isinstance(name, str) or not isinstance(arguments, list):
+        raise ClientError(ErrorCode.INVALID_MSGPACK, "Invalid MsgPack - packet body")
+    return name, arguments
+
+
+def _dig(value: Any, path: list[str], name: str) -> Any:
+    for part in path:
+        if not isinstance(value, dict) or part not in value:
+            raise ClientError(ErrorCode.NO_SUCH_PROC, f"Procedure '{name}' is not defined")
+        value = value[part]
+    return value

@@ -1,0 +1,149 @@
+"""Membership on the leader: registering, unregistering, and the opening of a new cluster (M1-M6)."""
+
+from typing import TYPE_CHECKING
+
+import msgpack
+
+from qsync_node.core.entries import Entry
+from qsync_node.core.membership import Member, delete_member, put_member
+from qsync_node.core.messages import Register, RegisterReply
+from qsync_node.core.system import OPEN_KEY, PLAN_KEY
+from qsync_node.errors import ClientError, ErrorCode
+
+if TYPE_CHECKING:
+    from qsync_node.core.node import Node
+
+SCHEMA_SPACE = 272
+SYNC_FLAGS = 6
+
+
+class Registrar:
+    """Asks the leader's log for one membership change at a time (M2)."""
+
+    def __init__(self, node: "Node") -> None:
+        self.node = node
+        self._waiting: dict[str, tuple[int, int]] = {}  # uuid -> link, request
+        self._opening_index = 0
+
+    # --- opening ------------------------------------------------------------------------------
+
+    def planned_voters(self) -> int:
+        return int(self.node.database.schema_value(PLAN_KEY) or 1)
+
+    def is_open(self) -> bool:
+        """Whether user writes were opened; once open, no later plan closes them (M1)."""
+        return bool(self.node.database.schema_value(OPEN_KEY))
+
+    def check_open(self) -> None:
+        if not self.is_open():
+            voters = len(self.node.replica.limbo.configuration.voters)
+            planned = self.planned_voters()
+            raise ClientError(
+                ErrorCode.LOADING,
+                f"the cluster is being formed: {voters} of {planned} planned voters are registered",
+            )
+
+    def _consider_opening(self) -> None:
+        replica = self.node.replica
+        leader = replica.leader
+        if leader is None or not leader.is_confirmed or self.is_open() or self._opening_index:
+            return
+        voters = len(replica.limbo.confirmed_configuration.voters)
+        if voters < self.planned_voters() // 2 + 1 or leader.can_change_membership():
+            return
+        body = msgpack.packb({0x10: SCHEMA_SPACE, 0x21: [OPEN_KEY, True]})
+        entry = replica.append_rows([[(3, body, None)]], SYNC_FLAGS)
+        entry.is_own = False  # a control row never times out (T4)
+        self._opening_index = entry.batch.last_index
+
+    # --- registering --------------------------------------------------------------------------
+
+    def on_register(self, link: int, uuid: str, message: Register) -> None:
+        replica = self.node.replica
+        leader = replica.leader
+        if leader is None:
+            self._reply(link, message.request, 0, ErrorCode.NOT_LEADER, "this member does not lead")
+            return
+        known = replica.limbo.configuration.by_uuid(uuid)
+        if known is not None:
+            self._waiting[uuid] = (link, message.request)
+            self.on_confirmed()
+            return
+        reason, code = leader.can_change_membership(), ErrorCode.CANNOT_REGISTER
+        configuration = replica.limbo.configuration
+        replica_id = configuration.free_id()
+        if uuid in configuration.removed:
+            reason, code = "this instance was removed: join as a new one", ErrorCode.UNKNOWN_REPLICA
+        elif not replica_id:
+            reason, code = "31 replicas are registered, no id is free", ErrorCode.REPLICA_MAX
+        if reason:
+            self._reply(link, message.request, 0, code, reason)
+            return
+        member = Member(replica_id, uuid, message.name, message.role, False, message.level)
+        leader.write_members([put_member(member)])
+        replica.report("register", uuid=uuid, replica_id=replica_id, role=message.role)
+        self._waiting[uuid] = (link, message.request)
+
+    def _reply(self, link: int, request: int, replica_id: int, code: int, reason: str) -> None:
+        if link in self.node.replica.links:
+            self.node.replica.send(link, RegisterReply(request, replica_id, int(code), reason))
+
+    def on_confirmed(self) -> None:
+        """Tell who waits that its registration is confirmed; open the cluster when it is time."""
+        replica = self.node.replica
+        if replica.leader is None:
+            return
+        for uuid, (link, request) in list(self._waiting.items()):
+            member = replica.limbo.confirmed_configuration.by_uuid(uuid)
+            if member is not None:
+                del self._waiting[uuid]
+                self._reply(link, request, member.replica_id, 0, "")
+        self._consider_opening()
+
+    def on_leadership_lost(self) -> None:
+        self._waiting.clear()
+        self._opening_index = 0
+
+    # --- verbs --------------------------------------------------------------------------------
+
+    def unregister(self, uuid: str) -> Entry | None:
+        """Remove a member for good (M3, M5); None if it is gone already."""
+        replica = self.node.replica
+        leader = replica.leader
+        if leader is None:
+            raise ClientError(ErrorCode.NOT_LEADER, "this member does not lead")
+        member = replica.limbo.configuration.by_uuid(uuid)
+        if member is None:
+            return None
+        reason = leader.refusal_to_remove(member)
+        if reason:
+            raise ClientError(ErrorCode.UNSUPPORTED, f"{member.name} cannot be removed: {reason}")
+        replica.report("unregister", uuid=uuid, replica_id=member.replica_id)
+        return leader.write_members(delete_member(member))
+
+    def set_role(self, uuid: str, role: str) -> Entry | None:
+        """Make a voter of an async replica (once caught up) or the other way round."""
+        replica = self.node.replica
+        leader = replica.leader
+        if leader is None:
+            raise ClientError(ErrorCode.NOT_LEADER, "this member does not lead")
+        member = replica.limbo.configuration.by_uuid(uuid)
+        if member is None:
+            raise ClientError(ErrorCode.UNKNOWN_REPLICA, f"instance {uuid} is not registered")
+        if role == member.role:
+            return None
+        if role == "async" and member.is_voting:
+            reason = leader.refusal_to_remove(member)
+        else:
+            reason = leader.can_change_membership()
+        if reason:
+            raise ClientError(ErrorCode.UNSUPPORTED, f"{member.name} cannot change: {reason}")
+        changed = Member(
+            member.replica_id,
+            member.uuid,
+            member.name,
+            role,
+            member.is_voting and role == "voter",
+            member.level,
+        )
+        return leader.write_members([put_member(changed)])

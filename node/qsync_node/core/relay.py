@@ -1,0 +1,249 @@
+"""The sending side of a stream: one relay for each follower that asked for rows.
+
+Theory. A relay knows the index it has sent up to, and nothing about quorums. Registered replicas get
+the log as it grows, from their leader only; everybody else gets confirmed rows, from any member (L8,
+L7). Rows come from memory while the follower keeps up and from disk when it does not; what is sent
+and not yet acknowledged is bounded (T11). The frames hold the bytes of the log itself (L9).
+
+Invariants
+  S1  what is sent is contiguous behind `Follow.index`, at which both logs have the same term;
+  S2  an unregistered subscriber never gets a row behind the confirmed index;
+  S3  one relay a peer: a newer subscription replaces the older one.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from qsync_node.core import effects as fx
+from qsync_node.core.messages import Ack, Follow, Histories, Refusal, Rows, Subscribe
+from qsync_node.errors import ErrorCode
+from qsync_node.format.batch import LogBatch
+
+if TYPE_CHECKING:
+    from qsync_node.core.replica import Replica
+
+
+class Relay:
+    """One subscriber."""
+
+    __slots__ = (
+        "_in_flight",
+        "acked_index",
+        "bytes_in_flight",
+        "confirmed_sent",
+        "is_reading",
+        "link",
+        "number",
+        "peer_uuid",
+        "sent_index",
+        "subscription",
+        "term",
+    )
+
+    def __init__(self, number: int, link: int, peer_uuid: str, follow: Follow) -> None:
+        self.number = number
+        self.link = link
+        self.peer_uuid = peer_uuid
+        self.subscription = follow.subscription
+        self.term = follow.term
+        self.sent_index = follow.index
+        self.acked_index = 0
+        self.confirmed_sent = -1
+        self.is_reading = False
+        self.bytes_in_flight = 0
+        self._in_flight: deque[tuple[int, int]] = deque()
+
+    def sent(self, batches: list[LogBatch]) -> None:
+        size = sum(len(batch.data) for batch in batches)
+        self.sent_index = batches[-1].last_index
+        self.bytes_in_flight += size
+        self._in_flight.append((self.sent_index, size))
+
+    def acked(self, index: int) -> None:
+        self.acked_index = max(self.acked_index, index)
+        while self._in_flight and self._in_flight[0][0] <= index:
+            self.bytes_in_flight -= self._in_flight.popleft()[1]
+
+
+class Relays:
+    """All streams that leave this node."""
+
+    def __init__(self, replica: "Replica") -> None:
+        self.replica = replica
+        self.by_peer: dict[str, Relay] = {}
+        self.by_number: dict[int, Relay] = {}
+        self._next_number = 1
+        self._is_awake = False
+
+    def wake(self) -> None:
+        self._is_awake = True
+
+    # --- handshake ----------------------------------------------------------------------------
+
+    def on_subscribe(self, link: int, uuid: str, message: Subscribe) -> None:
+        replica = self.replica
+        if message.term > replica.term:
+            replica.take_up(message.term)
+        refusal = self._refusal(uuid, message)
+        if refusal is not None:
+            code, reason = refusal
+            replica.send(link, Refusal(message.subscription, replica.term, code, reason))
+            return
+        tail = replica.tail
+        replica.send(
+            link,
+            Histories(
+                message.subscription,
+                replica.term,
+                list(tail.history.starts),
+                tail.last_index,
+                tail.first_available_index,
+                replica.limbo.confirmed_index,
+                replica.leader is not None,
+            ),
+        )
+
+    def _refusal(self, uuid: str, message: Subscribe) -> tuple[int, str] | None:
+        replica = self.replica
+        if uuid == replica.uuid:
+            return int(ErrorCode.CONNECTION_TO_SELF), "this is a connection to oneself"
+        if replica.is_removed(uuid):
+            return int(ErrorCode.UNKNOWN_REPLICA), f"instance {uuid} was removed: join as a new one"
+        if replica.split_brain or replica.applier.is_replacing_log or not replica.has_origin:
+            return int(ErrorCode.LOADING), "this member cannot serve rows now"
+        is_registered = replica.limbo.configuration.by_uuid(uuid) is not None
+        if is_registered and replica.leader is None:
+            return int(ErrorCode.NOT_LEADER), "registered replicas follow the leader only"
+        return None
+
+    def on_follow(self, link: int, uuid: str, message: Follow) -> None:
+        replica = self.replica
+        tail = replica.tail
+        refusal: tuple[int, str] | None = None
+        is_registered = replica.limbo.configuration.by_uuid(uuid) is not None
+        if is_registered and (replica.leader is None or message.term != replica.term):
+            refusal = int(ErrorCode.NOT_LEADER), "this member does not lead that term"
+        elif message.index > tail.last_index or tail.term_at(message.index) != message.index_term:
+            refusal = int(ErrorCode.XLOG_GAP), "the logs differ at that index"
+        elif message.index + 1 < tail.first_available_index:
+            refusal = int(ErrorCode.XLOG_GAP), "rows behind that index are no longer kept"
+        if refusal is not None:
+            replica.send(link, Refusal(message.subscription, replica.term, *refusal))
+            return
+        self._drop(uuid)
+        relay = Relay(self._next_number, link, uuid, message)
+        self._next_number += 1
+        self.by_peer[uuid] = relay
+        self.by_number[relay.number] = relay
+        if replica.leader is not None and is_registered:
+            replica.leader.on_follow(uuid, message.index)
+        self.wake()
+
+    # --- streaming ----------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send everybody what may be sent now; once a step."""
+        if not self._is_awake:
+            return
+        self._is_awake = False
+        for relay in list(self.by_number.values()):
+            self._pump_one(relay)
+
+    def _limit(self, relay: Relay) -> int:
+        replica = self.replica
+        if replica.leader is not None and replica.limbo.configuration.by_uuid(relay.peer_uuid):
+            return replica.tail.last_index
+        return replica.limbo.confirmed_index
+
+    def _pump_one(self, relay: Relay) -> None:
+        replica = self.replica
+        tail = replica.tail
+        limit = self._limit(relay)
+        window = replica.settings.relay_window_bytes
+        chunk = replica.settings.relay_chunk_bytes
+        while relay.sent_index < limit and relay.bytes_in_flight < window and not relay.is_reading:
+            batches = tail.batches_after(relay.sent_index, chunk)
+            if batches is None:
+                relay.is_reading = True
+                replica.out.append(fx.ReadLog(relay.number, relay.sent_index, chunk))
+                break
+            if not self._send(relay, batches, limit):
+                break
+        confirmed = replica.limbo.confirmed_index
+        if relay.confirmed_sent < confirmed and not relay.is_reading:
+            self._send_rows(relay, [])
+
+    def _send(self, relay: Relay, batches: list[LogBatch], limit: int) -> bool:
+        """S2: only whole batches up to `limit`; False if none is."""
+        batches = [batch for batch in batches if batch.last_index <= limit]
+        if not batches:
+            return False
+        self._send_rows(relay, batches)
+        return True
+
+    def _send_rows(self, relay: Relay, batches: list[LogBatch]) -> None:
+        replica = self.replica
+        confirmed = replica.limbo.confirmed_index
+        previous = relay.sent_index
+        term = replica.tail.term_at(previous)
+        rows = Rows(relay.subscription, relay.term, previous, term, confirmed, batches)
+        if batches:
+            assert batches[0].first_index == previous + 1, "S1: what is sent is contiguous"
+            relay.sent(batches)
+        relay.confirmed_sent = confirmed
+        replica.send(relay.link, rows)
+
+    def on_log_read(self, number: int, batches: list[LogBatch] | None) -> None:
+        relay = self.by_number.get(number)
+        if relay is None or not relay.is_reading:
+            return
+        relay.is_reading = False
+        if batches is None:
+            # Removed meanwhile: the subscriber starts again and finds that it needs a snapshot.
+            reason = "rows behind that index are no longer kept"
+            code = int(ErrorCode.XLOG_GAP)
+            self.replica.send(relay.link, Refusal(relay.subscription, relay.term, code, reason))
+            self._drop(relay.peer_uuid)
+            return
+        if batches and batches[0].first_index == relay.sent_index + 1:
+            self._send(relay, batches, self._limit(relay))
+        self.wake()
+
+    def on_ack(self, uuid: str, message: Ack) -> None:
+        replica = self.replica
+        relay = self.by_peer.get(uuid)
+        if relay is None or relay.subscription != message.subscription:
+            return
+        relay.acked(message.index)
+        self.wake()
+        if replica.leader is not None and message.term == replica.term:
+            replica.leader.on_ack(
+                uuid,
+                message.index,
+                message.index_term,
+                message.nack_index,
+                message.confirmed_index,
+            )
+
+    # --- ends ---------------------------------------------------------------------------------
+
+    def _drop(self, uuid: str) -> None:
+        relay = self.by_peer.pop(uuid, None)
+        if relay is not None:
+            del self.by_number[relay.number]
+
+    def on_link_down(self, link: int) -> None:
+        for relay in list(self.by_number.values()):
+            if relay.link == link:
+                self._drop(relay.peer_uuid)
+
+    def close_all(self, reason: str) -> None:
+        """Our log was cut or replaced: each subscriber compares histories again (L6)."""
+        for relay in list(self.by_number.values()):
+            code = int(ErrorCode.XLOG_GAP)
+            self.replica.send(relay.link, Refusal(relay.subscription, relay.term, code, reason))
+            self._drop(relay.peer_uuid)
+
+    def slowest_index(self) -> int | None:
+        """What the registered replica farthest behind has acknowledged (S5)."""
+        return min((relay.acked_index for relay in self.by_number.values()), default=None)

@@ -1,0 +1,389 @@
+"""One replica: routes inputs to election, leader, applier and relays, and holds what they share.
+
+Theory. The parts below each know one conversation; this file knows the state they have in common
+(ballot, end of the log, limbo, links) and the three transitions that concern all of them:
+
+    take_up(term)      a higher term was heard of: from now on nothing of an older one is
+                       acknowledged, counted or answered *committed*, stored or not (D2, E4);
+    become_leader()    a majority of the voters in this replica's own log voted for it (E1);
+    confirm(index)     the quorum is known (leader) or was told (everybody else): T3, T5.
+
+What the rows mean is the state machine's business (`node.py`); the replica moves entries, the state
+machine is told what became of them.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any, Protocol
+
+from qsync_node.core import effects as fx
+from qsync_node.core.applier import Applier
+from qsync_node.core.ballot import Ballot
+from qsync_node.core.doubt import Doubt
+from qsync_node.core.election import Election
+from qsync_node.core.encoding import Transaction, encode_transactions
+from qsync_node.core.entries import Entry, Kind, control_body, decision_of
+from qsync_node.core.history import TermStart
+from qsync_node.core.leader import Leader
+from qsync_node.core.limbo import Limbo
+from qsync_node.core.membership import Configuration
+from qsync_node.core.relay import Relays
+from qsync_node.core.settings import Settings
+from qsync_node.core.snapshots import Snapshots, View
+from qsync_node.core.tail import Tail
+from qsync_node.format.batch import LogBatch
+from qsync_node.format.keys import Type
+
+
+class StateMachine(Protocol):
+    """What the replica tells its state machine. Called in log order, never nested."""
+
+    def on_confirmed(self, taken: list[Entry], removed: list[Entry]) -> None: ...
+    def on_written(self, entries: list[Entry]) -> None: ...
+    def on_leadership_gained(self) -> None: ...
+    def on_leadership_lost(self, reason: str) -> None: ...
+    def on_decision_written(self) -> None: ...
+    def snapshot_view(self) -> View: ...
+    def load_snapshot(self, bodies: list[bytes]) -> Configuration: ...
+    def can_apply(self, entry: Entry) -> bool: ...
+    def checkpoint(self) -> None: ...
+    def on_message(self, link: int, peer_uuid: str, message: Any) -> None: ...
+    def on_leader_known(self, uuid: str) -> None: ...
+
+
+class Link:
+    """An authenticated connection to one peer."""
+
+    __slots__ = ("is_mine", "level", "number", "peer_uuid")
+
+    def __init__(self, number: int, peer_uuid: str, is_mine: bool, level: int) -> None:
+        self.number = number
+        self.peer_uuid = peer_uuid
+        self.is_mine = is_mine
+        self.level = level
+
+
+class Replica:
+    """Consensus of one instance. Driven by `Node.step`; everything it wants is in `out`."""
+
+    def __init__(
+        self, uuid: str, settings: Settings, rng: Random, machine: StateMachine, ballot: Ballot
+    ) -> None:
+        self.uuid = uuid
+        self.settings = settings
+        self.rng = rng
+        self.machine = machine
+        self.ballot = ballot
+        self.now_ns = 0
+        self.wall_s = 0.0
+        self.out: list[fx.Effect] = []
+        self.links: dict[int, Link] = {}
+        self.ballot_sequence = 0
+        self.stored_sequence = 0
+        self.after_ballot: deque[tuple[int, Callable[[], None]]] = deque()
+        self.to_write: list[LogBatch] = []
+        self.unwritten: deque[Entry] = deque()
+        self.split_brain = ""
+        self.is_disk_full = False
+        self.write_started_ns = 0
+        self.election = Election(self)
+        self.applier = Applier(self)
+        self.relays = Relays(self)
+        self.snapshots = Snapshots(self)
+        self.doubt = Doubt(self)
+        self.leader: Leader | None = None
+        self.tail: Tail
+        self.limbo: Limbo
+
+    # --- what the parts ask -------------------------------------------------------------------
+
+    @property
+    def term(self) -> int:
+        return self.ballot.term
+
+    @property
+    def replica_id(self) -> int:
+        """This instance's id by its own log, pending too; 0 while it is not registered."""
+        member = self.limbo.configuration.by_uuid(self.uuid)
+        return member.replica_id if member else 0
+
+    @property
+    def has_origin(self) -> bool:
+        """Whether this disk holds a log (M1)."""
+        return bool(self.limbo.configuration.members)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the ballot in memory is the ballot on disk."""
+        return self.stored_sequence == self.ballot_sequence
+
+    @property
+    def is_voting(self) -> bool:
+        return self.uuid in self.voter_uuids()
+
+    def voter_uuids(self) -> list[str]:
+        """Who is counted: by this replica's own log, or by the forced configuration (E1, E11)."""
+        if self.ballot.forced_voters:
+            return list(self.ballot.forced_voters)
+        return [member.uuid for member in self.limbo.configuration.voters]
+
+    def link_to(self, uuid: str) -> Link | None:
+        """A connection to `uuid`, one that this node opened if there is one."""
+        found: Link | None = None
+        for link in self.links.values():
+            if link.peer_uuid == uuid and (found is None or link.is_mine):
+                found = link
+        return found
+
+    def is_removed(self, uuid: str) -> bool:
+        return uuid in self.limbo.confirmed_configuration.removed
+
+    def send(self, link: int, message: Any) -> None:
+        self.out.append(fx.Send(link, message))
+
+    def send_to(self, uuid: str, message: Any) -> bool:
+        link = self.link_to(uuid)
+        if link is None:
+            return False
+        self.out.append(fx.Send(link.number, message))
+        return True
+
+    def report(self, event: str, **fields: Any) -> None:
+        self.out.append(fx.Report(event, fields))
+
+    # --- ballot -------------------------------------------------------------------------------
+
+    def store_ballot(self, ballot: Ballot, then: Callable[[], None] | None = None) -> None:
+        """Replace the ballot; `then` runs once it is durable (D2)."""
+        self.ballot = ballot
+        self.ballot_sequence += 1
+        self.out.append(fx.StoreBallot(self.ballot_sequence, ballot.encode()))
+        if then is not None:
+            self.after_ballot.append((self.ballot_sequence, then))
+
+    def when_settled(self, then: Callable[[], None]) -> None:
+        if self.is_settled:
+            then()
+        else:
+            self.after_ballot.append((self.ballot_sequence, then))
+
+    def on_ballot_stored(self, sequence: int) -> None:
+        self.stored_sequence = max(self.stored_sequence, sequence)
+        while self.after_ballot and self.after_ballot[0][0] <= self.stored_sequence:
+            self.after_ballot.popleft()[1]()
+
+    def take_up(self, term: int, vote: str = "") -> None:
+        """Enter `term`. From this moment no ACK, answer or count is of an older one (D2)."""
+        assert term > self.ballot.term, f"D2: {term} is not above {self.ballot.term}"
+        self.step_down(f"term {term} was taken up")
+        self.applier.stop()
+        self.election.on_term(term)
+        self.store_ballot(replace(self.ballot.in_term(term), vote=vote))
+
+    # --- leadership ---------------------------------------------------------------------------
+
+    def become_leader(self, keep_index: int) -> None:
+        """Open this term with a PROMOTE that keeps the log up to `keep_index` (L2, E8)."""
+        assert self.leader is None, "one function makes a leader, once a term"
+        assert self.limbo.confirmed_index <= keep_index <= self.tail.last_index, "T5"
+        assert self.tail.last_term < self.term, "L1: a term begins with its PROMOTE"
+        self.election.on_won()
+        owner_id = self.tail.history.owner_id
+        body = control_body(
+            self.term,
+            owner_id,
+            self.tail.vclock.get(owner_id, 0),
+            keep_index,
+            self.tail.term_at(keep_index),
+        )
+        self.leader = Leader(self, self.tail.last_index + 1)
+        self.append_control(Kind.PROMOTE, body, keep_index)
+        self.report("leader", term=self.term, promote_index=self.tail.last_index, kept=keep_index)
+        self.machine.on_leadership_gained()
+        self.leader.send_heartbeats()
+
+    def step_down(self, reason: str) -> None:
+        """Give up leadership; who waits hears *unknown* (E4, T6). This term is over for us (E7)."""
+        if self.leader is None:
+            return
+        self.leader = None
+        self.report("step_down", term=self.term, reason=reason)
+        for entry in self.limbo.entries:
+            entry.is_own = False
+        self.election.on_leadership_lost()
+        self.machine.on_leadership_lost(reason)
+
+    # --- log ----------------------------------------------------------------------------------
+
+    def append_rows(
+        self, transactions: list[Transaction], flags: int, kind: Kind = Kind.USER
+    ) -> Entry:
+        """Append whole transactions as one batch of this leader's rows (L8, L9)."""
+        replica_id = self.replica_id
+        assert replica_id > 0, "no row of replica 0 is ever in the log"
+        lsn = self.tail.vclock.get(replica_id, 0)
+        data, count = encode_transactions(transactions, replica_id, lsn + 1, self.wall_s, flags)
+        first = self.tail.last_index + 1
+        batch = LogBatch(first, first + count - 1, replica_id, lsn + count, data)
+        entry = Entry(batch, self.term, kind)
+        entry.is_own = True
+        if kind is Kind.USER:
+            entry.wait_ack = bool(flags & 4)
+        elif kind is Kind.MEMBERSHIP:
+            configuration = self.limbo.configuration
+            for row_type, body, _ in transactions[0]:
+                configuration = configuration.after_row(row_type, body)
+            entry.configuration = configuration
+        self.append(entry)
+        return entry
+
+    def append_control(self, kind: Kind, body: bytes, position: int) -> Entry:
+        """Append a PROMOTE, CONFIRM or ROLLBACK row, alone in its batch."""
+        row_type = {
+            Kind.PROMOTE: Type.RAFT_PROMOTE,
+            Kind.CONFIRM: Type.RAFT_CONFIRM,
+            Kind.ROLLBACK: Type.RAFT_ROLLBACK,
+        }[kind]
+        replica_id = self.replica_id
+        lsn = self.tail.vclock.get(replica_id, 0) + 1
+        data, _ = encode_transactions(
+            [[(int(row_type), body, None)]], replica_id, lsn, self.wall_s, 0
+        )
+        index = self.tail.last_index + 1
+        entry = Entry(LogBatch(index, index, replica_id, lsn, data), self.term, kind)
+        entry.is_own = True
+        entry.position = position
+        entry.decision = decision_of(kind, position, index)
+        self.append(entry)
+        return entry
+
+    def append(self, entry: Entry) -> None:
+        """Hand one entry to the log; it is durable when `LogWritten` says so."""
+        if entry.kind is Kind.PROMOTE:
+            start = TermStart(entry.term, entry.batch.replica_id, entry.batch.first_index)
+            self.tail.history.append(start)
+        self.tail.append(entry.batch)
+        self.limbo.append(entry)
+        if not self.unwritten:
+            self.write_started_ns = self.now_ns
+        self.unwritten.append(entry)
+        self.to_write.append(entry.batch)
+        self.relays.wake()
+
+    def flush_log(self) -> None:
+        if self.to_write:
+            self.out.append(fx.WriteLog(self.tail.epoch, self.to_write))
+            self.to_write = []
+
+    def on_log_written(self, epoch: int, last_index: int) -> None:
+        if epoch != self.tail.epoch:
+            return
+        self.tail.written(last_index)
+        self.write_started_ns = self.now_ns
+        written: list[Entry] = []
+        while self.unwritten and self.unwritten[0].batch.last_index <= last_index:
+            entry = self.unwritten.popleft()
+            entry.written_at = self.now_ns
+            written.append(entry)
+        if self.leader is not None:
+            self.leader.on_written(written)
+            self.machine.on_written(written)
+        else:
+            self.applier.on_written(written)
+
+    def on_log_failed(self, failure: fx.LogFailed) -> None:
+        """A failed write is never retried; nothing behind the last good fsync is trusted (D4)."""
+        if failure.is_full and failure.epoch != self.tail.epoch:
+            return
+        self.step_down(f"the log cannot be written: {failure.reason}")
+        self.applier.stop()
+        if not failure.is_full:
+            self.out.append(fx.Restart(f"log write failed: {failure.reason}"))
+            return
+        self.is_disk_full = True
+        self.forget_behind(self.tail.durable_index)
+        self.report("disk_full", durable_index=self.tail.durable_index)
+
+    def on_space(self, is_low: bool) -> None:
+        """Free space crossed the mark (D5): a full node goes on in a new file."""
+        if not is_low and self.is_disk_full:
+            self.is_disk_full = False
+            self.applier.restart()
+        if self.leader is not None:
+            self.leader.is_space_low = is_low
+
+    def forget_behind(self, index: int) -> None:
+        """Drop from memory what is not, or no longer, on disk behind `index`."""
+        self.limbo.cut(index)
+        self.tail.cut(index, self.limbo.vclock_at(index))
+        self.unwritten.clear()
+        self.to_write.clear()
+        self.relays.close_all("the log was cut")
+
+    # --- confirmation -------------------------------------------------------------------------
+
+    def confirm(self, index: int) -> None:
+        """Everything up to `index` is decided, for ever (L3)."""
+        taken, removed = self.limbo.confirm(index)
+        if self.ballot.nacks and self.ballot.nacks[0].index <= index:
+            self._forget_nacks(taken, index)
+        if removed:
+            rows = sum(e.batch.last_index - e.batch.first_index + 1 for e in removed)
+            self.report("rolled_back", rows=rows, confirmed_index=index)
+        self.machine.on_confirmed(taken, removed)
+        self.relays.wake()
+
+    def _forget_nacks(self, taken: list[Entry], index: int) -> None:
+        """A NACK is over when its row is decided; if it was confirmed, the state is in doubt (T7)."""
+        doubt = self.ballot.doubt_index
+        for nack in self.ballot.nacks:
+            if any(e.batch.first_index <= nack.index <= e.batch.last_index for e in taken):
+                doubt = max(doubt, nack.index)
+        left = tuple(nack for nack in self.ballot.nacks if nack.index > index)
+        self.store_ballot(replace(self.ballot, nacks=left, doubt_index=doubt))
+        if doubt:
+            self.report("state_in_doubt", index=doubt)
+
+    def on_split_brain(self, reason: str) -> None:
+        """Keep the files and wait for a person: no vote, candidacy, ACK or default read (L4)."""
+        self.split_brain = reason
+        self.step_down(reason)
+        self.applier.stop()
+        self.report("split_brain", reason=reason)
+
+    # --- time and links -----------------------------------------------------------------------
+
+    def on_link_up(self, link: fx.LinkUp) -> None:
+        self.links[link.link] = Link(link.link, link.peer_uuid, link.is_mine, link.level)
+        self.election.on_link_up(link.peer_uuid)
+        self.applier.on_link_up(link.peer_uuid)
+        if self.leader is not None:
+            self.leader.greet(link.link)
+
+    def on_link_down(self, number: int) -> None:
+        link = self.links.pop(number, None)
+        if link is None:
+            return
+        self.relays.on_link_down(number)
+        self.applier.on_link_down(number)
+        self.election.on_link_down(link.peer_uuid)
+
+    def is_write_path_hung(self) -> bool:
+        """A write that takes longer than a lease: the disk is dead, whatever else lives (E5)."""
+        return (
+            bool(self.unwritten)
+            and self.now_ns - self.write_started_ns > self.settings.election_timeout_ns
+        )
+
+    def tick(self) -> None:
+        if self.leader is not None:
+            self.leader.tick()
+        self.election.tick()
+        self.applier.tick()
+
+    def finish_step(self) -> None:
+        """What is done once for everything that happened in a step (group commit, fan-out)."""
+        self.flush_log()
+        self.relays.pump()

@@ -1,0 +1,115 @@
+"""Snapshots on the wire: a replica whose rows are gone gets confirmed state instead (S3, S4).
+
+Theory. A snapshot is a read view at a confirmed index, taken at once and on any member, with the
+clock and the history of terms up to it. It is pulled in chunks, so that a slow receiver slows
+nobody, and can be resumed on a new connection while the sender still holds the view. The checksum
+over all bodies comes with the last chunk; an incomplete transfer is never a start state.
+
+The receiver has cut its unconfirmed tail before it asks (L6), and never takes a snapshot older than
+the end of the log it shares with the sender.
+"""
+
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from qsync_node.core.history import TermStart
+from qsync_node.core.messages import SnapshotChunk, SnapshotRequest
+
+if TYPE_CHECKING:
+    from qsync_node.core.replica import Replica
+
+VIEW_LIFETIME_NS = 600_000_000_000
+CHUNK_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Confirmed state at `index`: row bodies, the history among them (S2)."""
+
+    index: int
+    vclock: dict[int, int]
+    starts: list[TermStart]
+    bodies: list[bytes]
+
+
+class _Transfer:
+    __slots__ = ("touched_ns", "view")
+
+    def __init__(self, view: View, now_ns: int) -> None:
+        self.view = view
+        self.touched_ns = now_ns
+
+
+def checksum(bodies: list[bytes]) -> int:
+    value = 0
+    for body in bodies:
+        value = zlib.crc32(body, value)
+    return value
+
+
+class Snapshots:
+    """Sending side of all transfers."""
+
+    def __init__(self, replica: "Replica") -> None:
+        self.replica = replica
+        self._transfers: dict[tuple[str, int], _Transfer] = {}
+
+    def on_request(self, link: int, uuid: str, request: SnapshotRequest) -> None:
+        replica = self.replica
+        self._expire()
+        key = (uuid, request.transfer)
+        transfer = self._transfers.get(key)
+        position = request.position
+        if transfer is None:
+            if replica.limbo.confirmed_index < request.at_least_index or replica.split_brain:
+                return
+            transfer = _Transfer(replica.machine.snapshot_view(), replica.now_ns)
+            self._transfers = {k: t for k, t in self._transfers.items() if k[0] != uuid}
+            self._transfers[key] = transfer
+            position = 0
+        transfer.touched_ns = replica.now_ns
+        view = transfer.view
+        bodies = self._chunk(view.bodies, position)
+        is_last = position + len(bodies) >= len(view.bodies)
+        replica.send(
+            link,
+            SnapshotChunk(
+                request.transfer,
+                position,
+                view.index,
+                view.vclock,
+                view.starts,
+                bodies,
+                is_last,
+                checksum(view.bodies) if is_last else 0,
+            ),
+        )
+
+    def _chunk(self, bodies: list[bytes], position: int) -> list[bytes]:
+        size = 0
+        end = position
+        limit = self.replica.settings.relay_chunk_bytes
+        while (
+            end < len(bodies) and end - position < CHUNK_ROWS and (size < limit or end == position)
+        ):
+            size += len(bodies[end])
+            end += 1
+        return bodies[position:end]
+
+    def _expire(self) -> None:
+        oldest = self.replica.now_ns - VIEW_LIFETIME_NS
+        self._transfers = {
+            key: transfer
+            for key, transfer in self._transfers.items()
+            if transfer.touched_ns > oldest
+        }
+
+    def pinned_index(self) -> int | None:
+        """The WAL behind the oldest view in use is kept until its joiner follows (S4)."""
+        self._expire()
+        return min((t.view.index for t in self._transfers.values()), default=None)
+
+    def release(self, uuid: str) -> None:
+        """The joiner follows: its pin ends."""
+        self._transfers = {k: t for k, t in self._transfers.items() if k[0] != uuid}

@@ -1,0 +1,126 @@
+"""What a node says of itself: one dictionary for `status`, metrics, `box.info` and readiness."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qsync_node.core.node import Node
+
+
+def role_of(node: "Node") -> str:
+    replica = node.replica
+    if not replica.has_origin:
+        return "joining"
+    if replica.leader is not None:
+        return "leader"
+    if node.settings.role == "anonymous" and not replica.replica_id:
+        return "anonymous"
+    member = replica.limbo.configuration.by_uuid(node.uuid)
+    if member is None:
+        return "joining"
+    if member.role == "async":
+        return "async"
+    return "follower" if member.is_voting else "joining"
+
+
+def read_only_reason(node: "Node") -> str:
+    """Why a write sent to this member does not run here, in words; "" when it does."""
+    replica = node.replica
+    if replica.split_brain:
+        return f"split brain: {replica.split_brain}"
+    if not replica.has_origin:
+        return "this member has not joined its cluster yet"
+    if replica.is_disk_full:
+        return "the disk is full"
+    if replica.leader is None:
+        return "another member leads" if replica.election.leader_uuid else "no leader is known"
+    if not replica.leader.is_confirmed:
+        return "the PROMOTE of this term has no quorum yet"
+    if not node.registrar.is_open():
+        return "the cluster is being formed"
+    return ""
+
+
+def status(node: "Node") -> dict[str, Any]:
+    """Everything that a supervisor, a person or a metric wants to know of one member."""
+    replica = node.replica
+    limbo, tail, ballot = replica.limbo, replica.tail, replica.ballot
+    leader = replica.leader
+    leader_member = limbo.configuration.by_uuid(replica.election.leader_uuid)
+    return {
+        "uuid": node.uuid,
+        "name": node.settings.name,
+        "replicaset_uuid": ballot.replicaset_uuid,
+        "replica_id": replica.replica_id,
+        "role": role_of(node),
+        "term": replica.term,
+        "last_term": tail.last_term,
+        "last_index": tail.last_index,
+        "durable_index": tail.durable_index,
+        "signature": limbo.confirmed_index,
+        "confirmed_index": limbo.confirmed_index,
+        "vclock": {str(key): value for key, value in tail.vclock.items()},
+        "leader_uuid": replica.election.leader_uuid,
+        "leader_id": leader_member.replica_id if leader_member else 0,
+        "leader_name": leader_member.name if leader_member else "",
+        "is_writable": not read_only_reason(node),
+        "ro_reason": read_only_reason(node),
+        "is_fenced": ballot.is_fenced,
+        "can_stand": replica.election.can_stand() and replica.election.may_lead(),
+        "split_brain": replica.split_brain,
+        "in_doubt_index": ballot.doubt_index,
+        "is_disk_full": replica.is_disk_full,
+        "was_forced": ballot.was_forced,
+        "applier": replica.applier.state.value,
+        "refused": replica.applier.refused,
+        "quorum": leader.quorum() if leader is not None else 0,
+        "limbo": {
+            "len": len(limbo),
+            "bytes": limbo.bytes,
+            "rollback_count": limbo.rollback_count,
+            "rolled_back_rows": limbo.rolled_back_rows,
+            "owner_id": tail.history.owner_id,
+            "age_ns": _age_ns(node),
+        },
+        "lost_acknowledged": node.lost_acknowledged,
+        "members": [
+            {
+                "replica_id": member.replica_id,
+                "uuid": member.uuid,
+                "name": member.name,
+                "role": member.role,
+                "is_voting": member.is_voting,
+                **_follower(node, member.uuid),
+            }
+            for member in limbo.configuration.members
+        ],
+        "memory_bytes": node.database.memory_bytes,
+        "schema_version": node.database.schema_version,
+        "checkpoint_index": node.checkpoint_index,
+        "first_available_index": tail.first_available_index,
+        "is_open": replica.has_origin and node.registrar.is_open(),
+        "links": sorted({link.peer_uuid for link in replica.links.values()}),
+    }
+
+
+def _age_ns(node: "Node") -> int:
+    """How long the oldest unconfirmed entry has waited since its write."""
+    for entry in node.replica.limbo.entries:
+        if entry.written_at:
+            return node.replica.now_ns - entry.written_at
+        break
+    return 0
+
+
+def _follower(node: "Node", uuid: str) -> dict[str, Any]:
+    leader = node.replica.leader
+    if leader is None:
+        return {}
+    if uuid == node.uuid:
+        return {"acknowledged_index": node.replica.tail.durable_index, "is_live": True}
+    follower = leader.followers.get(uuid)
+    if follower is None:
+        return {"acknowledged_index": 0, "is_live": False}
+    return {
+        "acknowledged_index": follower.match,
+        "is_live": uuid in leader.live_voters(node.replica.now_ns, uuid),
+    }

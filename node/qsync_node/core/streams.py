@@ -1,0 +1,170 @@
+"""Interactive transactions: BEGIN, statements, COMMIT or ROLLBACK in one stream (IPROTO streams).
+
+Theory. A transaction keeps its writes to itself and its statements run over the pending state. At
+COMMIT all of them run again at the transaction's place in the log, and each result must be the same
+byte for byte; if one is not, the transaction conflicts (97). That is serializable, phantoms included,
+and needs no locks: the later of two conflicting transactions fails (T8).
+
+A stream lives on the leader. One opened on another member is bound to the leader at BEGIN and ends
+with that leader's term or with the link (T10).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from qsync_node.core.engine.requests import decode_request
+from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.keys import Type
+
+if TYPE_CHECKING:
+    from qsync_node.core.clients import Call, Clients
+    from qsync_node.core.engine.transaction import Transaction
+    from qsync_node.core.node import Node
+
+TIMEOUT_KEY = 0x56
+ISOLATION_KEY = 0x59
+STREAMS_MAX = 10_000
+
+
+class Stream:
+    """An open transaction."""
+
+    __slots__ = ("deadline_ns", "doomed", "seen_index", "transaction")
+
+    def __init__(self, transaction: "Transaction", deadline_ns: int) -> None:
+        self.transaction = transaction
+        self.deadline_ns = deadline_ns
+        self.doomed = 0  # an ErrorCode once it cannot commit any more
+        self.seen_index = 0
+
+
+class Streams:
+    """Open transactions of this leader, by (link, session) and stream id."""
+
+    def __init__(self, node: "Node", clients: "Clients") -> None:
+        self.node = node
+        self.clients = clients
+        self.open: dict[tuple[tuple[int, int], int], Stream] = {}
+
+    def execute(self, call: "Call") -> bool:
+        """One request of a stream; False if it has to wait at the head of the queue."""
+        key = (call.owner, call.stream)
+        stream = self.open.get(key)
+        if call.type == Type.BEGIN:
+            self._begin(call, key, stream)
+            return True
+        if call.type in (Type.COMMIT, Type.ROLLBACK):
+            return self._end(call, key, stream)
+        if stream is None:
+            # A request of a stream without BEGIN is a transaction of its own.
+            call.stream = 0
+            return self.clients._execute(call) if call.type != Type.SELECT else self._read(call)
+        self._check(stream)
+        request = decode_request(call.type, call.body)
+        user = self.clients.user_of(call)
+        tuples = stream.transaction.execute(request, user)
+        self.clients.depend(call, 0, "", tuples)
+        return True
+
+    def _read(self, call: "Call") -> bool:
+        request = decode_request(call.type, call.body)
+        tuples = self.node.database.select(request, self.clients.user_of(call))
+        self.clients.answer(call, tuples)
+        return True
+
+    def _begin(self, call: "Call", key: Any, stream: Stream | None) -> None:
+        if stream is not None:
+            raise ClientError(
+                ErrorCode.ACTIVE_TRANSACTION,
+                "Operation is not permitted when there is an active transaction ",
+            )
+        if len(self.open) >= STREAMS_MAX:
+            raise ClientError(ErrorCode.TOO_MANY, "too many open transactions: finish some first")
+        timeout_ns = self.node.settings.transaction_timeout_ns
+        fields = _options(call.body)
+        wanted = fields.get(TIMEOUT_KEY)
+        if wanted is not None:
+            if not isinstance(wanted, (int, float)) or isinstance(wanted, bool) or wanted <= 0:
+                raise ClientError(
+                    ErrorCode.ILLEGAL_PARAMS,
+                    "Illegal parameters, timeout must be a number greater than 0",
+                )
+            timeout_ns = min(timeout_ns, int(wanted * 1e9))
+        isolation = fields.get(ISOLATION_KEY, 0)
+        if not isinstance(isolation, int) or not 0 <= isolation <= 4:
+            raise ClientError(
+                ErrorCode.ILLEGAL_PARAMS, "Illegal parameters, unknown isolation level"
+            )
+        pending = self.clients.pending
+        assert pending is not None
+        self.open[key] = Stream(pending.begin(), self.node.replica.now_ns + timeout_ns)
+        self.clients.answer(call, [])
+
+    def _check(self, stream: Stream) -> None:
+        if stream.doomed == ErrorCode.TRANSACTION_TIMEOUT:
+            raise ClientError(
+                ErrorCode.TRANSACTION_TIMEOUT, "Transaction has been aborted by timeout"
+            )
+        if stream.doomed:
+            raise ClientError(
+                ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
+            )
+
+    def _end(self, call: "Call", key: Any, stream: Stream | None) -> bool:
+        if stream is None:
+            # Tarantool answers COMMIT and ROLLBACK without a transaction with success.
+            self.clients.answer(call, [])
+            return True
+        if call.type == Type.ROLLBACK:
+            del self.open[key]
+            self.clients.answer(call, [])
+            return True
+        if stream.doomed:
+            del self.open[key]
+            self._check(stream)
+        try:
+            self.clients.check_writable(call)
+            done = self.clients.log(call, stream.transaction.prepare())
+        except ClientError:
+            del self.open[key]
+            raise
+        if done:
+            del self.open[key]
+        return done
+
+    def doom(self, call: "Call") -> None:
+        """What a statement saw was rolled back: its transaction cannot commit (T8)."""
+        stream = self.open.get((call.owner, call.stream))
+        if stream is not None:
+            stream.doomed = ErrorCode.TRANSACTION_CONFLICT
+
+    def on_rolled_back(self) -> None:
+        """Statements ran over rows that are gone; COMMIT runs them again and finds out."""
+
+    def on_leadership_lost(self) -> None:
+        self.open.clear()
+
+    def close(self, owner: tuple[int, int]) -> None:
+        for key in [key for key in self.open if key[0] == owner]:
+            del self.open[key]
+
+    def close_link(self, link: int) -> None:
+        for key in [key for key in self.open if key[0][0] == link]:
+            del self.open[key]
+
+    def tick(self) -> None:
+        now = self.node.replica.now_ns
+        for stream in self.open.values():
+            if now >= stream.deadline_ns and not stream.doomed:
+                stream.doomed = ErrorCode.TRANSACTION_TIMEOUT
+
+
+def _options(body: bytes) -> dict[Any, Any]:
+    if not body:
+        return {}
+    try:
+        fields = msgpack.unpackb(body, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise ClientError(ErrorCode.INVALID_MSGPACK, f"Invalid MsgPack - {error}") from error
+    return fields if isinstance(fields, dict) else {}

@@ -1,0 +1,88 @@
+"""System spaces of our own, and the rows that carry what a snapshot needs beside user data (S2).
+
+`_qsync_term` (490) holds the history of terms and `_qsync_key` (491) the idempotency keys: both exist in
+snapshots only, because in a running node they follow from the log. `_qsync_removed` (492) remembers
+the uuids of removed instances (M5). `_schema` holds the plan of the bootstrap and whether it is open.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from qsync_node.core.history import TermStart
+
+if TYPE_CHECKING:
+    from qsync_node.core.engine.database import Database
+
+TERM_SPACE = 490
+KEY_SPACE = 491
+REMOVED_SPACE = 492
+PLAN_KEY = "qsync_plan"
+OPEN_KEY = "qsync_open"
+
+_INSERT = 2
+_SPACE, _INDEX, _SCHEMA = 280, 288, 272
+_TERM_MARK = b"\x82\x10\xce" + TERM_SPACE.to_bytes(4, "big")
+_KEY_MARK = b"\x82\x10\xce" + KEY_SPACE.to_bytes(4, "big")
+_TUPLE_OFFSET = 8
+
+
+def _insert(space: int, fields: list[Any]) -> bytes:
+    return b"\x82\x10\xce" + space.to_bytes(4, "big") + b"\x21" + msgpack.packb(fields)
+
+
+def define_own_spaces(database: "Database", planned_voters: int) -> None:
+    """Rows that a bootstrap adds to Tarantool's own."""
+    definitions: list[tuple[int, str, list[list[str]], list[list[Any]]]] = [
+        (
+            TERM_SPACE,
+            "_qsync_term",
+            [["term", "unsigned"], ["owner", "unsigned"], ["first_index", "unsigned"]],
+            [[0, "unsigned"]],
+        ),
+        (
+            KEY_SPACE,
+            "_qsync_key",
+            [
+                ["client", "string"],
+                ["number", "unsigned"],
+                ["digest", "unsigned"],
+                ["index", "unsigned"],
+            ],
+            [[0, "string"], [1, "unsigned"]],
+        ),
+        (
+            REMOVED_SPACE,
+            "_qsync_removed",
+            [["uuid", "string"], ["id", "unsigned"]],
+            [[0, "string"]],
+        ),
+    ]
+    for space, name, fields, parts in definitions:
+        layout = [{"name": field, "type": kind} for field, kind in fields]
+        database.apply(_INSERT, _insert(_SPACE, [space, 1, name, "memtx", 0, {}, layout]))
+        database.apply(
+            _INSERT, _insert(_INDEX, [space, 0, "primary", "tree", {"unique": True}, parts])
+        )
+    database.apply(_INSERT, _insert(_SCHEMA, [PLAN_KEY, planned_voters]))
+
+
+def body_of_term(start: TermStart) -> bytes:
+    return _insert(TERM_SPACE, list(start))
+
+
+def read_term_body(body: bytes) -> TermStart | None:
+    if not body.startswith(_TERM_MARK):
+        return None
+    return TermStart(*msgpack.unpackb(body[_TUPLE_OFFSET:]))
+
+
+def body_of_key(key: tuple[str, int], value: tuple[int, int]) -> bytes:
+    return _insert(KEY_SPACE, [*key, *value])
+
+
+def read_key_body(body: bytes) -> tuple[tuple[str, int], tuple[int, int]] | None:
+    if not body.startswith(_KEY_MARK):
+        return None
+    client, number, digest, index = msgpack.unpackb(body[_TUPLE_OFFSET:])
+    return (client, number), (digest, index)
