@@ -1,0 +1,323 @@
+"""The catalogue: what rows of system spaces do beyond being stored. Control path.
+
+Each handler checks the change against the state it happens in, raises before it touches anything,
+and then replaces spaces by new ones. It runs *before* the row itself is stored, in a scratch layer
+when a user executes the statement, and again in the state that keeps it.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from qsync_node.errors import ClientError, ErrorCode
+
+from . import rows, sequences, system
+from .definitions import IndexDef, SpaceDef
+from .fields import decode
+from .index import IndexView, holder_of
+from .keydef import KeyDef
+from .space import SequenceUse, Space, duplicate_key
+from .tupleformat import TupleFormat
+
+if TYPE_CHECKING:
+    from .state import State
+
+Fields = list[Any] | None
+
+
+def on_change(state: "State", space_id: int, old: bytes | None, new: bytes | None) -> None:
+    handler = _HANDLERS.get(space_id)
+    if handler is not None:
+        handler(
+            state,
+            decode(old) if old is not None else None,
+            decode(new) if new is not None else None,
+        )
+
+
+# --- spaces ---------------------------------------------------------------------------------------
+
+
+def _on_space(state: "State", old: Fields, new: Fields) -> None:
+    if new is None:
+        assert old is not None
+        _drop_space(state, old[0], old[2])
+        return
+    definition = rows.read_space(new, is_new=old is None)
+    known = state.own_space(definition.id)
+    if known is None:
+        sequence = _sequence_use(state, definition.id)
+        state.set_space(definition.id, Space(definition, {}, {}, sequence))
+        return
+    _check_space_change(known, definition)
+    _replace_definition(state, known, definition)
+
+
+def _check_space_change(known: Space, definition: SpaceDef) -> None:
+    if known.definition.engine != definition.engine:
+        raise rows.alter_error(known.name, "can not change space engine")
+    if bool(known.definition.flags.get("group_id")) != bool(definition.flags.get("group_id")):
+        raise rows.alter_error(known.name, "replication group is immutable")
+    if definition.is_view and definition.fields == known.definition.fields:
+        return
+    for index in known.index_defs.values():
+        for number, part in enumerate(index.parts):
+            rows.check_against_format(number, part, index.name, definition)
+
+
+def _replace_definition(state: "State", known: Space, definition: SpaceDef) -> None:
+    space = Space(definition, known.index_defs, known.indexes, known.sequence)
+    if (
+        definition.fields != known.definition.fields
+        or definition.field_count != known.definition.field_count
+    ):
+        _check_tuples(known, space.format)
+    state.set_space(definition.id, space)
+
+
+def _check_tuples(space: Space, tuple_format: TupleFormat) -> None:
+    primary = space.indexes.get(0)
+    if primary is not None:
+        for _, packed in primary.entries():
+            tuple_format.validate(decode(packed))
+
+
+def _drop_space(state: "State", space_id: int, name: str) -> None:
+    space = state.find_space(space_id)
+    if space_id <= system.SESSION_SETTINGS_ID:
+        raise _cannot_drop(name, "the space is a system space")
+    if space is not None and space.index_defs:
+        raise _cannot_drop(name, "the space has indexes")
+    if space is not None and space.sequence is not None:
+        raise _cannot_drop(name, "the space has sequence")
+    if next(state.rows_with(system.PRIV_ID, 2, "space", (2, space_id)), None) is not None:
+        raise _cannot_drop(name, "the space has grants")
+    if state.row(system.TRUNCATE_ID, space_id) is not None:
+        raise _cannot_drop(name, "the space has truncate record")
+    state.set_space(space_id, None)
+
+
+def _cannot_drop(name: str, reason: str) -> ClientError:
+    return ClientError(ErrorCode.DROP_SPACE, f"Can't drop space '{name}': {reason}")
+
+
+def _on_truncate(state: "State", old: Fields, new: Fields) -> None:
+    if new is None:
+        return
+    space = state.own_space(new[0])
+    if space is None:
+        # Recovery meets rows of spaces dropped later; only a statement can be wrong here.
+        raise ClientError(ErrorCode.NO_SUCH_SPACE, f"Space '{new[0]}' does not exist")
+    if space.is_system:
+        raise rows.alter_error(space.name, "can't truncate a system space")
+    indexes = {
+        index_id: state.new_index(space.index_defs[index_id], index.key_def)
+        for index_id, index in space.indexes.items()
+    }
+    state.set_space(space.id, Space(space.definition, space.index_defs, indexes, space.sequence))
+
+
+# --- indexes --------------------------------------------------------------------------------------
+
+
+def _on_index(state: "State", old: Fields, new: Fields) -> None:
+    row = new if new is not None else old
+    assert row is not None
+    space = state.own_space(row[0])
+    if space is None:
+        raise ClientError(ErrorCode.NO_SUCH_SPACE, f"Space '{row[0]}' does not exist")
+    if new is None:
+        _drop_index(state, space, row[1])
+        return
+    definition = rows.read_index(new, space.definition)
+    if definition.id != 0 and 0 not in space.index_defs and not space.definition.is_view:
+        raise rows.alter_error(space.name, "can not add a secondary key before primary")
+    _put_index(state, space, definition)
+
+
+def _drop_index(state: "State", space: Space, index_id: int) -> None:
+    if index_id == 0 and space.is_system:
+        raise ClientError(
+            ErrorCode.LAST_DROP,
+            f"Can't drop the primary key in a system space, space '{space.name}'",
+        )
+    if index_id == 0 and len(space.index_defs) > 1:
+        raise ClientError(
+            ErrorCode.DROP_PRIMARY_KEY,
+            f"Can't drop primary key in space '{space.name}' while secondary keys exist",
+        )
+    if index_id == 0 and space.sequence is not None:
+        raise rows.alter_error(space.name, "can not drop primary key while space sequence exists")
+    index_defs = {iid: d for iid, d in space.index_defs.items() if iid != index_id}
+    indexes = {iid: index for iid, index in space.indexes.items() if iid != index_id}
+    state.set_space(space.id, Space(space.definition, index_defs, indexes, space.sequence))
+
+
+def _put_index(state: "State", space: Space, definition: IndexDef) -> None:
+    known = space.index_defs.get(definition.id)
+    index_defs = dict(space.index_defs)
+    index_defs[definition.id] = definition
+    index_defs = dict(sorted(index_defs.items()))
+    if known is not None and _is_same_structure(known, definition):
+        indexes = space.indexes
+    else:
+        indexes = _build_indexes(state, space, index_defs, definition)
+    state.set_space(space.id, Space(space.definition, index_defs, indexes, space.sequence))
+
+
+def _is_same_structure(one: IndexDef, two: IndexDef) -> bool:
+    return (one.is_tree, one.is_unique, one.parts) == (two.is_tree, two.is_unique, two.parts)
+
+
+def _build_indexes(
+    state: "State", space: Space, index_defs: dict[int, IndexDef], changed: IndexDef
+) -> dict[int, IndexView]:
+    """The space's indexes with the changed one built; a new primary key rebuilds them all."""
+    primary_parts = index_defs[0].parts if 0 in index_defs else changed.parts
+    rebuilt = list(index_defs) if changed.id == 0 else [changed.id]
+    indexes = dict(space.indexes)
+    for index_id in rebuilt:
+        definition = index_defs[index_id]
+        key_def = KeyDef(definition.parts, definition.is_unique, primary_parts)
+        indexes[index_id] = state.new_index(definition, key_def)
+    old_primary = space.indexes.get(0)
+    if old_primary is not None:
+        tuple_format = TupleFormat(space.definition, index_defs.values())
+        for _, packed in old_primary.entries():
+            fields = decode(packed)
+            tuple_format.validate(fields)
+            for index_id in rebuilt:
+                _add_entry(space, index_defs[index_id], indexes[index_id], fields, packed)
+    return dict(sorted(indexes.items()))
+
+
+def _add_entry(
+    space: Space,
+    definition: IndexDef,
+    index: IndexView,
+    fields: list[Any],
+    packed: bytes,
+) -> None:
+    if definition.is_unique and holder_of(index, fields) is not None:
+        raise duplicate_key(definition.name, space.name)
+    index.put(index.key_def.entry_key(fields), packed)
+
+
+# --- sequences ------------------------------------------------------------------------------------
+
+
+def _on_sequence(state: "State", old: Fields, new: Fields) -> None:
+    if new is not None:
+        sequence = sequences.Sequence(*new[:9])
+        reason = ""
+        if sequence.step == 0:
+            reason = "step option must be non-zero"
+        elif sequence.least > sequence.greatest:
+            reason = "max must be greater than or equal to min"
+        elif not sequence.least <= sequence.start <= sequence.greatest:
+            reason = "start must be between min and max"
+        if reason:
+            code = 130 if old is None else 131
+            verb = "create" if old is None else "modify"
+            raise ClientError(code, f"Failed to {verb} sequence '{sequence.name}': {reason}")
+        return
+    assert old is not None
+    if state.row(system.SEQUENCE_DATA_ID, old[0]) is not None:
+        raise _cannot_drop_sequence(old[2], "the sequence has data")
+    if next(state.rows_with(system.SPACE_SEQUENCE_ID, 1, old[0]), None) is not None:
+        raise _cannot_drop_sequence(old[2], "the sequence is in use")
+    if next(state.rows_with(system.PRIV_ID, 2, "sequence", (2, old[0])), None) is not None:
+        raise _cannot_drop_sequence(old[2], "the sequence has grants")
+
+
+def _cannot_drop_sequence(name: str, reason: str) -> ClientError:
+    return ClientError(128 + 3, f"Can't drop sequence '{name}': {reason}")
+
+
+def _sequence_use(state: "State", space_id: int) -> SequenceUse | None:
+    row = state.row(system.SPACE_SEQUENCE_ID, space_id)
+    return None if row is None else SequenceUse(row[1], row[3] if len(row) > 3 else 0)
+
+
+def _on_space_sequence(state: "State", old: Fields, new: Fields) -> None:
+    row = new if new is not None else old
+    assert row is not None
+    space = state.own_space(row[0])
+    if space is None:
+        return
+    use = None
+    if new is not None:
+        if state.row(system.SEQUENCE_ID, new[1]) is None:
+            raise ClientError(ErrorCode.NO_SUCH_SEQUENCE, f"Sequence '{new[1]}' does not exist")
+        use = SequenceUse(new[1], new[3] if len(new) > 3 else 0)
+    state.set_space(space.id, Space(space.definition, space.index_defs, space.indexes, use))
+
+
+# --- users and what is not supported --------------------------------------------------------------
+
+
+def _on_user(state: "State", old: Fields, new: Fields) -> None:
+    if new is not None:
+        if new[3] not in ("user", "role"):
+            raise ClientError(
+                ErrorCode.CREATE_USER, f"Failed to create user '{new[2]}': unknown user type"
+            )
+        if old is None:
+            rows.check_name(new[2])
+        return
+    assert old is not None
+    user_id, name = old[0], old[2]
+    if user_id in (system.GUEST, system.ADMIN, system.PUBLIC, system.REPLICATION, system.SUPER):
+        raise _cannot_drop_user(name, "the user or the role is a system")
+    owned = (system.SPACE_ID, system.SEQUENCE_ID, system.FUNC_ID)
+    if any(next(state.rows_with(space_id, 1, user_id), None) for space_id in owned):
+        raise _cannot_drop_user(name, "the user has objects")
+    if next(state.rows_with(system.PRIV_ID, 0, user_id), None):
+        raise _cannot_drop_user(name, "the user has objects")
+    if next(state.rows_with(system.PRIV_ID, 2, "role", (2, user_id)), None):
+        raise _cannot_drop_user(name, "the role is granted to somebody")
+
+
+def _cannot_drop_user(name: str, reason: str) -> ClientError:
+    return ClientError(ErrorCode.DROP_USER, f"Failed to drop user or role '{name}': {reason}")
+
+
+def _on_priv(state: "State", old: Fields, new: Fields) -> None:
+    if new is None:
+        return
+    for user_id in (new[0], new[1]):
+        if state.row(system.USER_ID, user_id) is None:
+            raise ClientError(ErrorCode.NO_SUCH_USER, f"User '{user_id}' is not found")
+    if new[2] == "role" and _reaches(state, new[3], new[1]):
+        raise ClientError(88, "Granting role would create a loop")
+
+
+def _reaches(state: "State", role_id: int, target: int) -> bool:
+    """Whether `target` is the role or is granted to it, at any distance."""
+    if role_id == target:
+        return True
+    granted = [row[3] for row in state.rows_with(system.PRIV_ID, 0, role_id) if row[2] == "role"]
+    return any(_reaches(state, inner, target) for inner in granted)
+
+
+def _refuse(what: str) -> Callable[["State", Fields, Fields], None]:
+    def handler(_state: "State", _old: Fields, new: Fields) -> None:
+        if new is not None:
+            raise ClientError(ErrorCode.UNSUPPORTED, f"Qsync does not support {what}")
+
+    return handler
+
+
+_HANDLERS: dict[int, Callable[["State", Fields, Fields], None]] = {
+    system.SPACE_ID: _on_space,
+    system.INDEX_ID: _on_index,
+    system.TRUNCATE_ID: _on_truncate,
+    system.SEQUENCE_ID: _on_sequence,
+    system.SPACE_SEQUENCE_ID: _on_space_sequence,
+    system.USER_ID: _on_user,
+    system.PRIV_ID: _on_priv,
+    system.TRIGGER_ID: _refuse("SQL triggers"),
+    system.FK_CONSTRAINT_ID: _refuse("foreign keys"),
+    system.CK_CONSTRAINT_ID: _refuse("check constraints"),
+    system.FUNC_INDEX_ID: _refuse("functional indexes"),
+    system.SESSION_SETTINGS_ID: _refuse("session settings"),
+}

@@ -1,0 +1,209 @@
+"""Confirmed state: what default reads see, what snapshots hold, what followers and recovery build.
+
+A `Database` changes only by confirmed rows: `apply` executes one from the log, `take` accepts a
+change that was executed over pending state before, `load` takes a row of a snapshot. All three
+leave the same bytes behind for the same history.
+
+`schema_version` counts confirmed rows that change the schema. It is part of the snapshot (a row of
+`_schema` that no reader sees), so members that started from a snapshot agree with those that did
+not.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+
+from qsync_node.errors import ClientError, ErrorCode
+
+from . import codes, reads, system
+from .access import User, fill_user
+from .bootstrap import bootstrap_rows, index_rows, space_rows
+from .definitions import IndexDef
+from .fields import decode
+from .index import HashIndex, IndexView, TreeIndex
+from .keydef import KeyDef
+from .requests import Select, decode_request, put_body, split_put
+from .rows import read_index, read_space
+from .space import Change, Space, apply_puts
+from .state import State
+from .statements import execute_write
+
+SCHEMA_VERSION_KEY = "qsync_schema_version"
+# What a tuple costs beside its bytes: the object, and an entry per index. An estimate from
+# measured process sizes.
+TUPLE_OVERHEAD_BYTES = 48
+ENTRY_OVERHEAD_BYTES = 112
+
+
+class Database(State):
+    """All spaces, as confirmed."""
+
+    __slots__ = ("_users", "memory_bytes", "schema_version")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.schema_version = 1
+        self.memory_bytes = 0
+        self._users: dict[int, User] = {}
+        self._open_system_spaces()
+
+    @classmethod
+    def bootstrap(
+        cls, replicaset_uuid: str, *, version: tuple[int, int, int] = (2, 3, 1)
+    ) -> "Database":
+        """A fresh database with the rows every cluster starts with."""
+        db = cls()
+        for space_id, row in bootstrap_rows(replicaset_uuid, version):
+            db.load(put_body(space_id, msgpack.packb(row)))
+        return db
+
+    def _open_system_spaces(self) -> None:
+        """Spaces that must exist before the rows that describe them can be stored."""
+        for row in space_rows():
+            definition = read_space(row, is_new=True)
+            self.spaces[definition.id] = Space(definition, {}, {})
+        by_space: dict[int, list[IndexDef]] = {}
+        for row in index_rows():
+            by_space.setdefault(row[0], []).append(read_index(row, self.space(row[0]).definition))
+        for space_id, definitions in by_space.items():
+            self.spaces[space_id] = self._with_indexes(self.space(space_id), definitions)
+
+    def _with_indexes(self, space: Space, definitions: list[IndexDef]) -> Space:
+        primary = definitions[0].parts
+        indexes: dict[int, IndexView] = {}
+        for definition in definitions:
+            key_def = KeyDef(definition.parts, definition.is_unique, primary)
+            indexes[definition.id] = self.new_index(definition, key_def)
+        return Space(space.definition, {d.id: d for d in definitions}, indexes)
+
+    def new_index(self, definition: IndexDef, key_def: KeyDef) -> IndexView:
+        return TreeIndex(key_def) if definition.is_tree else HashIndex(key_def)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def apply(self, type: int, body: bytes) -> None:
+        """One confirmed row of the log."""
+        if type == codes.NOP:
+            return
+        request = decode_request(type, body)
+        if isinstance(request, Select):
+            raise ClientError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {type}")
+        for change in execute_write(self, self.space(request.space_id), request).changes:
+            self.take(change)
+
+    def take(self, change: Change) -> None:
+        """One change executed before, over the state that this one now is."""
+        space_id, old, new, puts = change
+        if space_id in system.CATALOGUE_IDS:
+            self.change_catalogue(space_id, old, new)
+            self.schema_version += space_id in system.SCHEMA_IDS
+        space = self.space(space_id)
+        apply_puts(space, puts)
+        self.account(space, old, new)
+        if space_id in (system.USER_ID, system.PRIV_ID):
+            self._refresh_users()
+
+    def account(self, space: Space, old: bytes | None, new: bytes | None) -> None:
+        entry = TUPLE_OVERHEAD_BYTES + ENTRY_OVERHEAD_BYTES * len(space.indexes)
+        if new is not None:
+            self.memory_bytes += len(new) + entry
+        if old is not None:
+            self.memory_bytes -= len(old) + entry
+
+    def load(self, body: bytes) -> None:
+        """One row of a snapshot."""
+        parts = split_put(body)
+        if parts is None:
+            self.apply(codes.REPLACE, body)
+            return
+        space_id, at = parts
+        packed = body[at:]
+        fields: list[Any] = decode(packed)
+        if space_id == system.SCHEMA_ID and fields[0] == SCHEMA_VERSION_KEY:
+            self.schema_version = fields[1]
+            return
+        space = self.space(space_id)
+        if space_id in system.CATALOGUE_IDS:
+            self._load_system(space, packed, fields)
+            return
+        space.format.validate(fields)
+        change = space.change_to(packed, fields, is_insert=True)
+        apply_puts(space, change[3])
+        self.account(space, None, packed)
+
+    def _load_system(self, space: Space, packed: bytes, fields: list[Any]) -> None:
+        """A catalogue row; one that tells of a truncation of long ago truncates nothing."""
+        change = space.change_to(packed, fields, is_insert=False)
+        if space.id != system.TRUNCATE_ID:
+            self.change_catalogue(space.id, change[1], packed)
+        space = self.space(space.id)
+        apply_puts(space, change[3])
+        self.account(space, change[1], packed)
+        if space.id in (system.USER_ID, system.PRIV_ID):
+            self._refresh_users()
+
+    def change_catalogue(self, space_id: int, old: bytes | None, new: bytes | None) -> None:
+        truncated = None
+        if space_id == system.TRUNCATE_ID and new is not None:
+            truncated = self.find_space(decode(new)[0])
+        super().change_catalogue(space_id, old, new)
+        if truncated is not None and 0 in truncated.indexes:
+            for _, packed in truncated.indexes[0].entries():
+                self.account(truncated, packed, None)
+
+    # --- reads ------------------------------------------------------------------------------------
+
+    def snapshot_bodies(self) -> Iterator[bytes]:
+        """Bodies of all rows, as of this call, by space id and primary key."""
+        views: list[tuple[int, Any]] = []
+        for space_id in sorted(self.spaces):
+            space = self.spaces[space_id]
+            if space is None or space.definition.is_view or 0 not in space.indexes:
+                continue
+            primary = space.indexes[0]
+            assert isinstance(primary, TreeIndex | HashIndex)
+            views.append((space_id, primary.copy_sorted()))
+        return self._bodies(views, self.schema_version)
+
+    @staticmethod
+    def _bodies(views: list[tuple[int, Any]], schema_version: int) -> Iterator[bytes]:
+        for space_id, tuples in views:
+            if space_id == system.SCHEMA_ID and schema_version != 1:
+                yield put_body(space_id, msgpack.packb([SCHEMA_VERSION_KEY, schema_version]))
+            for packed in tuples:
+                yield put_body(space_id, packed)
+
+    def select(self, request: Select, user: User) -> list[bytes]:
+        return reads.select(self, request, user)
+
+    def select_page(self, request: Select, user: User) -> tuple[list[bytes], bytes | None]:
+        return reads.select_page(self, request, user)
+
+    def cluster(self) -> list[list[Any]]:
+        """Rows of `_cluster`, decoded, by id."""
+        return [decode(packed) for _, packed in self.space(system.CLUSTER_ID).indexes[0].entries()]
+
+    # --- users ------------------------------------------------------------------------------------
+
+    def user_by_id(self, user_id: int) -> User | None:
+        user = self._users.get(user_id)
+        if user is None:
+            row = self.row(system.USER_ID, user_id)
+            if row is None:
+                return None
+            user = self._users[user_id] = User(user_id, row[2])
+            self._fill(user)
+        return None if user.is_dropped else user
+
+    def user_by_name(self, name: str) -> User | None:
+        packed = self.space(system.USER_ID).indexes[2].get(name)
+        return None if packed is None else self.user_by_id(decode(packed)[0])
+
+    def _fill(self, user: User) -> None:
+        row = self.row(system.USER_ID, user.id)
+        fill_user(user, row, lambda grantee: self.rows_with(system.PRIV_ID, 0, grantee))
+
+    def _refresh_users(self) -> None:
+        for user in self._users.values():
+            self._fill(user)

@@ -1,0 +1,155 @@
+"""Key definitions: from a tuple's fields, or from a client's key, to what an index compares.
+
+An index orders its entries by *entry keys*:
+
+- a unique index without nullable parts: its own parts identify the entry. With a single part the
+  entry key is that plain value (the hot case), otherwise a tuple of sort values;
+- any other index: the parts followed by the parts of the primary key, so that equal keys have a
+  place each. A NULL sorts before everything: a nullable part becomes `()` or `(value,)`.
+
+A client's key may have fewer parts than the entry key; as a tuple it is a prefix of the entry keys
+it matches, and tuples order prefixes first. `GREATEST` behind a prefix closes the range.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from qsync_node.errors import ClientError, ErrorCode
+
+from .fields import PLAIN_TYPES, is_of_type, sort_function
+
+Fields = Sequence[Any]
+_ABSENT = None
+
+
+class Part(NamedTuple):
+    """One part of a key: which field (from zero), its type, a path inside of it."""
+
+    field: int
+    type: str
+    is_nullable: bool = False
+    path: tuple[str | int, ...] = ()
+    collation: int | None = None
+
+
+def value_at(fields: Fields, part: Part) -> Any:
+    """The part's value in a tuple; None if it is absent, which an index treats as NULL."""
+    if part.field >= len(fields):
+        return _ABSENT
+    value = fields[part.field]
+    for step in part.path:
+        is_found = (
+            step in value
+            if isinstance(value, dict)
+            else isinstance(value, list) and isinstance(step, int) and step < len(value)
+        )
+        if not is_found:
+            return _ABSENT
+        value = value[step]
+    return value
+
+
+def _part_extractor(part: Part) -> Callable[[Fields], Any]:
+    sort = sort_function(part.type)
+    if not part.is_nullable:
+        return lambda fields: sort(value_at(fields, part))
+
+    def extract_nullable(fields: Fields) -> Any:
+        value = value_at(fields, part)
+        return () if value is None else (sort(value),)
+
+    return extract_nullable
+
+
+def _extractor(parts: Sequence[Part]) -> Callable[[Fields], tuple[Any, ...]]:
+    """Fields -> tuple of sort values, specialised for parts that compare as they are."""
+    if all(part.type in PLAIN_TYPES and not (part.is_nullable or part.path) for part in parts):
+        positions = [part.field for part in parts]
+        if len(positions) == 2:
+            first, second = positions
+            return lambda fields: (fields[first], fields[second])
+        return lambda fields: tuple([fields[position] for position in positions])
+    extractors = [_part_extractor(part) for part in parts]
+    return lambda fields: tuple([extract(fields) for extract in extractors])
+
+
+class KeyDef:
+    """How one index of one space builds and reads its keys."""
+
+    __slots__ = (
+        "_sorts",
+        "entry_key",
+        "entry_parts",
+        "has_nulls",
+        "is_plain",
+        "is_unique",
+        "parts",
+    )
+
+    def __init__(self, parts: Sequence[Part], is_unique: bool, primary: Sequence[Part]) -> None:
+        self.parts = tuple(parts)
+        self.is_unique = is_unique
+        self.has_nulls = any(part.is_nullable for part in parts)
+        needs_primary = not is_unique or self.has_nulls
+        self.entry_parts = self.parts + (tuple(primary) if needs_primary else ())
+        self.is_plain = len(self.entry_parts) == 1
+        self._sorts = [sort_function(part.type) for part in self.parts]
+        self.entry_key: Callable[[Fields], Any] = self._entry_key_function()
+
+    def _entry_key_function(self) -> Callable[[Fields], Any]:
+        if not self.is_plain:
+            return _extractor(self.entry_parts)
+        part = self.entry_parts[0]
+        if part.path or part.type not in PLAIN_TYPES:
+            return _part_extractor(part)
+        position = part.field
+        return lambda fields: fields[position]
+
+    @property
+    def identifies(self) -> bool:
+        """Whether the parts alone identify an entry."""
+        return len(self.entry_parts) == len(self.parts)
+
+    def has_null(self, fields: Fields) -> bool:
+        """NULL is not equal to NULL where uniqueness is asked."""
+        return self.has_nulls and any(
+            part.is_nullable and value_at(fields, part) is None for part in self.parts
+        )
+
+    def prefix_of(self, fields: Fields) -> tuple[Any, ...]:
+        """The tuple's own parts as a search prefix."""
+        key = self.entry_key(fields)
+        return (key,) if self.is_plain else tuple(key[: len(self.parts)])
+
+    def search_prefix(self, key: Sequence[Any]) -> tuple[Any, ...]:
+        """A client's key, checked and turned into a prefix of entry keys."""
+        if len(key) > len(self.parts):
+            raise ClientError(
+                ErrorCode.KEY_PART_COUNT,
+                f"Invalid key part count (expected [0..{len(self.parts)}], got {len(key)})",
+            )
+        values: list[Any] = []
+        for number, (value, part) in enumerate(zip(key, self.parts, strict=False)):
+            if value is None and part.is_nullable:
+                values.append(())
+                continue
+            if not is_of_type(value, part.type):
+                raise ClientError(
+                    ErrorCode.KEY_PART_TYPE,
+                    f"Supplied key type of part {number} does not match index part type: "
+                    f"expected {part.type}",
+                )
+            value = self._sorts[number](value)
+            values.append((value,) if part.is_nullable else value)
+        return tuple(values)
+
+    def exact_key(self, key: Sequence[Any]) -> Any:
+        """The entry key for a full key of an index whose parts identify entries."""
+        if len(key) != len(self.parts):
+            raise ClientError(
+                ErrorCode.EXACT_MATCH,
+                f"Invalid key part count in an exact match "
+                f"(expected {len(self.parts)}, got {len(key)})",
+            )
+        prefix = self.search_prefix(key)
+        return prefix[0] if self.is_plain else prefix

@@ -1,0 +1,212 @@
+"""Pending state: changes that are in the log and not yet confirmed, beside the confirmed ones.
+
+A `Layer` is a state over another state. For every space that was changed in it, it holds per index
+what differs (`LayerIndex`); everything else is read through. DDL in a layer replaces the space in
+the layer only: a new index is built in it in full, a dropped space is marked, the parent is never
+touched. Rolling back is forgetting the layer.
+
+`Pending` is the layer over the confirmed `Database` that a leader executes statements in. It
+remembers the order in which changes came. `confirm` moves the oldest ones into the database and
+drops the layer's entries that nothing newer has replaced; where the catalogue changed, the layer is
+made anew from the changes that remain, because spaces of the database are new objects then.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from . import codes, reads, system
+from .access import User
+from .definitions import IndexDef
+from .fields import decode
+from .grants import check_change
+from .index import IndexView, LayerIndex
+from .keydef import KeyDef
+from .requests import Request, Select, decode_request
+from .space import Change, Space
+from .state import State
+from .statements import Outcome, Row, execute_write
+
+if TYPE_CHECKING:
+    from .database import Database
+    from .transaction import Transaction
+
+
+class Executed(NamedTuple):
+    """What a statement or a transaction writes, changes and answers."""
+
+    rows: list[Row]
+    changes: list[Change]
+    answer: list[bytes]
+    is_ddl: bool
+    is_sync: bool
+
+
+class Layer(State):
+    """A state that differs from its parent by what was put into it."""
+
+    __slots__ = ("parent",)
+
+    def __init__(self, parent: State) -> None:
+        super().__init__()
+        self.parent = parent
+
+    def find_space(self, space_id: int) -> Space | None:
+        if space_id in self.spaces:
+            return self.spaces[space_id]
+        return self.parent.find_space(space_id)
+
+    def own_space(self, space_id: int) -> Space | None:
+        if space_id in self.spaces:
+            return self.spaces[space_id]
+        below = self.parent
+        # A layer over a layer reads through the space that its parent will write to.
+        base = below.own_space(space_id) if isinstance(below, Layer) else below.find_space(space_id)
+        if base is None:
+            return None
+        indexes: dict[int, IndexView] = {
+            index_id: LayerIndex(index.key_def, index, base.index_defs[index_id].is_tree)
+            for index_id, index in base.indexes.items()
+        }
+        space = base.over(indexes)
+        self.spaces[space_id] = space
+        return space
+
+    def new_index(self, definition: IndexDef, key_def: KeyDef) -> IndexView:
+        return LayerIndex(key_def, None, definition.is_tree)
+
+    def take(self, changes: Iterable[Change]) -> None:
+        """Make the changes part of this layer."""
+        for space_id, old, new, puts in changes:
+            if space_id in system.CATALOGUE_IDS:
+                self.change_catalogue(space_id, old, new)
+            space = self.own_space(space_id)
+            assert space is not None
+            indexes = space.indexes
+            for put in puts:
+                index = indexes[put[0]]
+                assert isinstance(index, LayerIndex)
+                index.take(put)
+
+    def run(self, request: Request, user: User) -> Outcome:
+        """Execute a writing statement over this layer and take its changes."""
+        space = self.space(request.space_id)
+        user.check_space(space.definition, system.WRITE)
+        outcome = execute_write(self, space, request)
+        if space.is_system:
+            check_ddl(self, user, outcome.changes)
+        self.take(outcome.changes)
+        return outcome
+
+
+def check_ddl(state: State, user: User, changes: Sequence[Change]) -> None:
+    """Whether the user may do to the catalogue what the changes do."""
+    for space_id, old, new, _ in changes:
+        check_change(
+            state,
+            user,
+            space_id,
+            decode(old) if old is not None else None,
+            decode(new) if new is not None else None,
+        )
+
+
+class Pending(Layer):
+    """The leader's state: everything in its log that nothing covers."""
+
+    __slots__ = ("_queue", "database")
+
+    def __init__(self, db: "Database") -> None:
+        super().__init__(db)
+        self.database = db
+        self._queue: deque[Sequence[Change]] = deque()
+
+    def execute(self, request: Request, user: User) -> Executed:
+        """One statement over pending state; takes effect by `push`."""
+        space = self.spaces.get(request.space_id) or self.space(request.space_id)
+        if space.is_system:
+            return self._execute_system(request, user)
+        user.check_space(space.definition, system.WRITE)
+        rows, changes, answer = execute_write(self, space, request)
+        return Executed(rows, changes, answer, False, space.is_sync)
+
+    def _execute_system(self, request: Request, user: User) -> Executed:
+        rows, changes, answer = Layer(self).run(request, user)
+        return Executed(rows, changes, answer, bool(rows), True)
+
+    def push(self, changes: Sequence[Change]) -> None:
+        """The changes are on their way into the log."""
+        self._queue.append(changes)
+        spaces = self.spaces
+        for change in changes:
+            space = spaces.get(change[0])
+            if space is None or space.is_system:
+                self.take((change,))
+                continue
+            indexes = space.indexes
+            for put in change[3]:
+                indexes[put[0]].take(put)  # type: ignore[union-attr]
+
+    def confirm(self, changes: Sequence[Change]) -> None:
+        """The oldest pushed changes are confirmed: they belong to the database now."""
+        oldest = self._queue.popleft()
+        assert oldest is changes, "T2: confirmed in the order of the log"
+        spaces = self.spaces
+        confirmed = self.database.spaces
+        is_rebuild = False
+        for change in changes:
+            space_id, old, new, puts = change
+            if space_id in system.CATALOGUE_IDS:
+                self.database.take(change)
+                is_rebuild = True
+                continue
+            base = confirmed[space_id]
+            assert base is not None
+            self.database.account(base, old, new)
+            indexes = base.indexes
+            space = spaces.get(space_id)
+            for put in puts:
+                indexes[put[0]].put(put[1], put[2])
+                if space is not None:
+                    layered = space.indexes.get(put[0])
+                    if layered is not None:
+                        layered.settle(put)  # type: ignore[union-attr]
+        if is_rebuild:
+            self.rebuild(list(self._queue))
+
+    def clear(self) -> None:
+        """Forget everything pending."""
+        self.rebuild([])
+
+    def rebuild(self, remaining: Iterable[Sequence[Change]]) -> None:
+        """Forget everything pending but these."""
+        self._queue = deque()
+        self.spaces = {}
+        self.epoch += 1
+        for changes in remaining:
+            self.push(changes)
+
+    def changes_of(self, rows: Iterable[Row]) -> list[Change]:
+        """The changes that the rows of one transaction make over the current pending state."""
+        scratch = Layer(self)
+        changes: list[Change] = []
+        for type_, body in rows:
+            if type_ != codes.NOP:
+                request = decode_request(type_, body)
+                assert not isinstance(request, Select)
+                space = scratch.space(request.space_id)
+                outcome = execute_write(scratch, space, request)
+                scratch.take(outcome.changes)
+                changes += outcome.changes
+        return changes
+
+    def select(self, request: Select, user: User) -> list[bytes]:
+        return reads.select(self, request, user)
+
+    def select_page(self, request: Select, user: User) -> tuple[list[bytes], bytes | None]:
+        return reads.select_page(self, request, user)
+
+    def begin(self) -> "Transaction":
+        from .transaction import Transaction  # noqa: PLC0415
+
+        return Transaction(self)

@@ -1,0 +1,241 @@
+"""Requests: from a packet's body to what the engine executes. Data path.
+
+The common body of an INSERT or REPLACE is a map of exactly space and tuple, in this order; it is
+taken apart by hand, and its bytes go to the log as they came. Everything else is walked key by key,
+keeping raw slices, because update operations and tuples must keep the client's encoding.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from qsync_node.errors import ClientError, ErrorCode
+
+from . import codes
+from .fields import decode, invalid_msgpack
+from .tuples import is_array, split_map
+
+_NAMES = {
+    codes.SPACE_ID: "space id",
+    codes.INDEX_ID: "index id",
+    codes.LIMIT: "limit",
+    codes.OFFSET: "offset",
+    codes.ITERATOR: "iterator",
+    codes.INDEX_BASE: "index base",
+    codes.KEY: "key",
+    codes.TUPLE: "tuple",
+    codes.OPS: "operations",
+}
+_UNSIGNED_KEYS = frozenset(
+    {
+        codes.SPACE_ID,
+        codes.INDEX_ID,
+        codes.LIMIT,
+        codes.OFFSET,
+        codes.ITERATOR,
+        codes.INDEX_BASE,
+    }
+)
+_ARRAY_KEYS = frozenset({codes.KEY, codes.TUPLE, codes.OPS, codes.AFTER_TUPLE})
+_MANDATORY = {
+    codes.SELECT: (codes.SPACE_ID, codes.LIMIT, codes.KEY),
+    codes.INSERT: (codes.SPACE_ID, codes.TUPLE),
+    codes.REPLACE: (codes.SPACE_ID, codes.TUPLE),
+    codes.UPDATE: (codes.SPACE_ID, codes.KEY, codes.TUPLE),
+    codes.DELETE: (codes.SPACE_ID, codes.KEY),
+    codes.UPSERT: (codes.SPACE_ID, codes.TUPLE, codes.OPS),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """A read through one index."""
+
+    space_id: int
+    index_id: int
+    iterator: int
+    offset: int
+    limit: int
+    key: list[Any]
+    after_position: bytes | None = None
+    after_tuple: bytes | None = None
+    wants_position: bool = False
+    type: int = codes.SELECT
+
+
+class Put:
+    """INSERT or REPLACE: the tuple as it came, its decoded fields, and the body for the log."""
+
+    __slots__ = ("body", "fields", "space_id", "tuple", "type")
+
+    def __init__(
+        self, type_: int, space_id: int, tuple_: bytes, fields: list[Any], body: bytes
+    ) -> None:
+        self.type = type_
+        self.space_id = space_id
+        self.tuple = tuple_
+        self.fields = fields
+        self.body = body
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Operations on the tuple under a key."""
+
+    space_id: int
+    index_id: int
+    key: list[Any]
+    ops: bytes
+    index_base: int
+    type: int = codes.UPDATE
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Removal of the tuple under a key."""
+
+    space_id: int
+    index_id: int
+    key: list[Any]
+    type: int = codes.DELETE
+
+
+@dataclass(frozen=True, slots=True)
+class Upsert:
+    """A tuple to insert, or operations on the one that is there."""
+
+    space_id: int
+    tuple: bytes
+    fields: list[Any]
+    ops: bytes
+    index_base: int
+    type: int = codes.UPSERT
+
+
+Request = Select | Put | Update | Delete | Upsert
+_pack_unsigned = msgpack.Packer(autoreset=True).pack
+
+
+def put_body(space_id: int, packed: bytes) -> bytes:
+    """The body of INSERT and REPLACE as snapshots have it: a five-byte space id, then the tuple."""
+    return b"\x82\x10\xce" + space_id.to_bytes(4, "big") + b"\x21" + packed
+
+
+def split_put(body: bytes) -> tuple[int, int] | None:
+    """(space id, where the tuple begins) if the body is a map of space and tuple in this order."""
+    if body[:2] != b"\x82\x10" or len(body) < 5:
+        return None
+    head = body[2]
+    if head < 0x80:
+        space_id, at = head, 3
+    elif head == 0xCD:
+        space_id, at = body[3] << 8 | body[4], 5
+    elif head == 0xCE:
+        space_id, at = int.from_bytes(body[3:7], "big"), 7
+    else:
+        return None
+    return (space_id, at + 1) if body[at : at + 1] == b"\x21" else None
+
+
+def decode_request(type: int, body: bytes) -> Request:
+    """The request in a packet's body; raises 20 for a malformed one, 69 for a missing field."""
+    if type in (codes.INSERT, codes.REPLACE):
+        parts = split_put(body)
+        if parts is not None:
+            packed = body[parts[1] :]
+            fields = decode(packed)
+            if fields.__class__ is not list:
+                raise invalid_msgpack("packet body")
+            return Put(type, parts[0], packed, fields, body)
+    return _decode_by_key(type, body)
+
+
+def _decode_by_key(type_: int, body: bytes) -> Request:
+    if type_ not in _MANDATORY:
+        raise ClientError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {type_}")
+    values = _values(body)
+    for key in _MANDATORY[type_]:
+        if key not in values:
+            raise ClientError(
+                ErrorCode.MISSING_REQUEST_FIELD,
+                f"Missing mandatory field '{_NAMES[key]}' in request",
+            )
+    space_id = values[codes.SPACE_ID]
+    if type_ in (codes.INSERT, codes.REPLACE):
+        packed = values[codes.TUPLE]
+        return Put(type_, space_id, packed, decode(packed), put_body(space_id, packed))
+    index_base = values.get(codes.INDEX_BASE, 0)
+    if type_ == codes.UPSERT:
+        packed = values[codes.TUPLE]
+        return Upsert(space_id, packed, decode(packed), values[codes.OPS], index_base)
+    index_id = values.get(codes.INDEX_ID, 0)
+    key_fields = decode(values[codes.KEY])
+    if type_ == codes.UPDATE:
+        return Update(space_id, index_id, key_fields, values[codes.TUPLE], index_base)
+    if type_ == codes.DELETE:
+        return Delete(space_id, index_id, key_fields)
+    return Select(
+        space_id,
+        index_id,
+        values.get(codes.ITERATOR, codes.EQ),
+        values.get(codes.OFFSET, 0),
+        values[codes.LIMIT],
+        key_fields,
+        values.get(codes.AFTER_POSITION),
+        values.get(codes.AFTER_TUPLE),
+        values.get(codes.FETCH_POSITION, False),
+    )
+
+
+def _values(body: bytes) -> dict[int, Any]:
+    """Known keys of a body: numbers and positions decoded, arrays raw. Unknown keys are skipped."""
+    values: dict[int, Any] = {}
+    items = split_map(body)
+    for key_raw, raw in zip(items[::2], items[1::2], strict=True):
+        key = decode(key_raw)
+        if key in _UNSIGNED_KEYS:
+            number = decode(raw)
+            if number.__class__ is not int or number < 0:
+                raise invalid_msgpack("packet body")
+            values[key] = number
+        elif key in _ARRAY_KEYS:
+            if not is_array(raw):
+                raise invalid_msgpack("packet body")
+            values[key] = raw
+        elif key == codes.FETCH_POSITION:
+            values[key] = decode(raw) is True
+        elif key == codes.AFTER_POSITION:
+            values[key] = _position(decode(raw))
+    return values
+
+
+def _position(value: object) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    raise invalid_msgpack("packet body")
+
+
+def _number(value: int) -> bytes:
+    packed: bytes = _pack_unsigned(value)
+    return packed
+
+
+def update_body(space_id: int, key: bytes, ops: bytes, index_base: int) -> bytes:
+    """UPDATE as the log has it: by primary key."""
+    head = b"\x84\x10" if index_base else b"\x83\x10"
+    base = b"\x15" + _number(index_base) if index_base else b""
+    return head + _number(space_id) + base + b"\x20" + key + b"\x21" + ops
+
+
+def delete_body(space_id: int, key: bytes) -> bytes:
+    """DELETE as the log has it: by primary key."""
+    return b"\x82\x10" + _number(space_id) + b"\x20" + key
+
+
+def upsert_body(space_id: int, packed: bytes, ops: bytes, index_base: int) -> bytes:
+    head = b"\x84\x10" if index_base else b"\x83\x10"
+    base = b"\x15" + _number(index_base) if index_base else b""
+    return head + _number(space_id) + base + b"\x21" + packed + b"\x28" + ops

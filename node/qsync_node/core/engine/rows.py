@@ -1,0 +1,203 @@
+"""Rows of `_space` and `_index` as definitions, with every reason to refuse one."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from qsync_node.errors import ClientError, ErrorCode
+
+from .definitions import FieldDef, IndexDef, SpaceDef
+from .fields import FIELD_TYPES, INDEXABLE_TYPES, is_narrower_or_equal
+from .keydef import Part
+from .paths import parse_path
+
+BINARY_COLLATIONS = frozenset({0, 3, "none", "binary"})
+PARTS_MAX = 255
+NAME_BYTES_MAX = 65000
+# Old tools and SQL write other names for some types.
+_TYPE_ALIASES = {
+    "*": "any",
+    "num": "unsigned",
+    "uint": "unsigned",
+    "str": "string",
+    "int": "integer",
+    "bool": "boolean",
+}
+
+
+def create_error(name: str, reason: str) -> ClientError:
+    return ClientError(ErrorCode.CREATE_SPACE, f"Failed to create space '{name}': {reason}")
+
+
+def alter_error(name: str, reason: str) -> ClientError:
+    return ClientError(ErrorCode.ALTER_SPACE, f"Can't modify space '{name}': {reason}")
+
+
+def index_error(name: str, space_name: str, reason: str) -> ClientError:
+    return ClientError(
+        ErrorCode.MODIFY_INDEX,
+        f"Can't create or modify index '{name}' in space '{space_name}': {reason}",
+    )
+
+
+def _type_name(value: object) -> str | None:
+    if not isinstance(value, str):
+        return None
+    name = value.lower()
+    name = _TYPE_ALIASES.get(name, name)
+    return name if name in FIELD_TYPES else None
+
+
+def check_name(name: str) -> None:
+    """Raise unless the name can be an identifier."""
+    if not name or not name.isprintable():
+        raise ClientError(
+            ErrorCode.IDENTIFIER, f"Invalid identifier '{name}' (expected printable symbols only)"
+        )
+
+
+def read_space(row: list[Any], is_new: bool) -> SpaceDef:
+    """A row of `_space`, already of the right field types."""
+    space_id, owner, name, engine, field_count, flags, fields = row[:7]
+    failed = create_error if is_new else alter_error
+    if len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES_MAX:
+        raise failed(name[:100], "space name is too long")
+    check_name(name)
+    if space_id > 0x7FFFFFFF:
+        raise failed(name, "space id is too big")
+    if space_id == 0:
+        raise failed(name, "space id 0 is reserved")
+    if engine not in ("memtx", "sysview", "blackhole", "service"):
+        raise failed(name, f"engine '{engine}' is not supported, use 'memtx'")
+    if space_id > 511:
+        _check_user_space(name, engine, flags, failed)
+    formats = tuple(_read_fields(name, fields, failed))
+    if field_count and len(formats) > field_count:
+        raise failed(name, "exact_field_count must be either 0 or >= formatted field count")
+    return SpaceDef(space_id, owner, name, engine, field_count, flags, formats)
+
+
+def _check_user_space(name: str, engine: str, flags: Any, failed: Any) -> None:
+    if engine != "memtx":
+        raise failed(name, f"engine '{engine}' is not supported, use 'memtx'")
+    if flags.get("temporary"):
+        raise failed(name, "temporary spaces are not supported")
+    if flags.get("group_id"):
+        raise failed(name, "local spaces are not supported")
+    if flags.get("view") or flags.get("sql"):
+        raise failed(name, "SQL views are not supported")
+
+
+def _read_fields(name: str, fields: list[Any], failed: Any) -> Iterator[FieldDef]:
+    seen: set[str] = set()
+    for number, field in enumerate(fields):
+        if not isinstance(field, dict):
+            raise failed(name, f"field {number + 1} is not map")
+        field_name = field.get("name")
+        if not isinstance(field_name, str):
+            raise failed(name, f"field {number + 1} name is not specified")
+        check_name(field_name)
+        type_name = _type_name(field.get("type", "any"))
+        if type_name is None:
+            if name != "_ck_constraint":
+                raise failed(name, f"field {number + 1} has unknown field type")
+            type_name = "string"
+        if field.get("collation", 0) not in BINARY_COLLATIONS:
+            raise failed(name, f"field {number + 1}: only binary collations are supported")
+        if field_name in seen:
+            raise ClientError(
+                ErrorCode.SPACE_FIELD_IS_DUPLICATE, f"Space field '{field_name}' is duplicate"
+            )
+        seen.add(field_name)
+        yield FieldDef(field_name, type_name, bool(field.get("is_nullable", False)))
+
+
+def read_index(row: list[Any], space: SpaceDef) -> IndexDef:
+    """A row of `_index`, already of the right field types."""
+    space_id, index_id, name, kind, options, raw_parts = row[:6]
+    check_name(name)
+    kind = kind.lower()
+    if index_id > 127:
+        raise index_error(name, space.name, "index id too big")
+    if kind not in ("tree", "hash"):
+        if kind in ("bitset", "rtree"):
+            raise index_error(name, space.name, f"{kind.upper()} indexes are not supported")
+        raise ClientError(
+            ErrorCode.INDEX_TYPE,
+            f"Unsupported index type supplied for index '{name}' in space '{space.name}'",
+        )
+    is_tree = kind == "tree"
+    is_unique = bool(options.get("unique", True))
+    if options.get("func"):
+        raise index_error(name, space.name, "functional indexes are not supported")
+    parts = tuple(_read_part(number, raw, name, space) for number, raw in enumerate(raw_parts))
+    definition = IndexDef(space_id, index_id, name, is_tree, is_unique, parts)
+    _check_index(definition, space)
+    return definition
+
+
+def _check_index(index: IndexDef, space: SpaceDef) -> None:
+    if not index.parts:
+        raise index_error(index.name, space.name, "part count must be positive")
+    if len(index.parts) > PARTS_MAX:
+        raise index_error(index.name, space.name, "too many key parts")
+    if index.id == 0 and not index.is_unique:
+        raise index_error(index.name, space.name, "primary key must be unique")
+    is_nullable = any(part.is_nullable for part in index.parts)
+    if index.id == 0 and is_nullable:
+        raise index_error(index.name, space.name, "primary index can't contain nullable parts")
+    if not index.is_tree and not index.is_unique:
+        raise index_error(index.name, space.name, "HASH index must be unique")
+    if not index.is_tree and is_nullable:
+        raise index_error(index.name, space.name, "HASH does not support nullable parts")
+    if len({(part.field, part.path) for part in index.parts}) != len(index.parts):
+        raise index_error(index.name, space.name, "same key part is indexed twice")
+
+
+def _read_part(number: int, raw: Any, index_name: str, space: SpaceDef) -> Part:
+    if isinstance(raw, dict):
+        field, type_value = raw.get("field"), raw.get("type")
+        options = raw
+    elif isinstance(raw, list) and len(raw) >= 2:
+        field, type_value = raw[0], raw[1]
+        options = {}
+    else:
+        raise wrong_options("parts", "expected field id (number)")
+    if type(field) is not int or field < 0:
+        raise wrong_options("parts", "field id must be an integer")
+    type_name = _type_name(type_value)
+    if type_name is None:
+        raise wrong_options("parts", "unknown field type")
+    if type_name not in INDEXABLE_TYPES:
+        raise index_error(index_name, space.name, f"field type '{type_name}' is not supported")
+    if options.get("collation", 0) not in BINARY_COLLATIONS:
+        raise index_error(index_name, space.name, "only binary collations are supported")
+    path: tuple[str | int, ...] = ()
+    if options.get("path"):
+        steps = parse_path(options["path"])
+        if steps is None:
+            raise wrong_options("parts", "invalid path")
+        path = steps
+    part = Part(field, type_name, bool(options.get("is_nullable", False)), path)
+    check_against_format(number, part, index_name, space)
+    return part
+
+
+def check_against_format(number: int, part: Part, index_name: str, space: SpaceDef) -> None:
+    if part.path or part.field >= len(space.fields):
+        return
+    field = space.fields[part.field]
+    if field.type in ("array", "map") or not types_meet(field.type, part.type):
+        raise ClientError(
+            ErrorCode.FORMAT_MISMATCH_INDEX_PART,
+            f"Field {part.field + 1} ({field.name}) has type '{field.type}' in space format, "
+            f"but type '{part.type}' in index definition",
+        )
+
+
+def types_meet(one: str, two: str) -> bool:
+    """Whether one of the types contains the other."""
+    return is_narrower_or_equal(one, two) or is_narrower_or_equal(two, one)
+
+
+def wrong_options(where: str, reason: str) -> ClientError:
+    return ClientError(108, f"Wrong index options ({where}): {reason}")

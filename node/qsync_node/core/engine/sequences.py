@@ -1,0 +1,69 @@
+"""Sequences: rows of `_sequence` say how one counts, rows of `_sequence_data` how far it is."""
+
+from typing import Any, NamedTuple, Protocol
+
+import msgpack
+
+from qsync_node.errors import ClientError, ErrorCode
+
+from . import system
+from .fields import decode
+from .space import Change, Space
+
+
+class _Reader(Protocol):
+    def space(self, space_id: int) -> Space: ...
+
+
+class Sequence(NamedTuple):
+    """One row of `_sequence`."""
+
+    id: int
+    owner: int
+    name: str
+    step: int
+    least: int
+    greatest: int
+    start: int
+    cache: int
+    is_cyclic: bool
+
+
+def read_sequence(state: _Reader, sequence_id: int) -> Sequence:
+    packed = state.space(system.SEQUENCE_ID).indexes[0].get(sequence_id)
+    if packed is None:
+        raise ClientError(ErrorCode.NO_SUCH_SEQUENCE, f"Sequence '{sequence_id}' does not exist")
+    return Sequence(*decode(packed)[:9])
+
+
+def last_value(state: _Reader, sequence_id: int) -> int | None:
+    packed = state.space(system.SEQUENCE_DATA_ID).indexes[0].get(sequence_id)
+    return None if packed is None else int(decode(packed)[1])
+
+
+def next_value(state: _Reader, sequence_id: int) -> int:
+    """The value a new tuple gets; the sequence itself moves by the change that records it."""
+    sequence = read_sequence(state, sequence_id)
+    last = last_value(state, sequence_id)
+    if last is None:
+        return sequence.start
+    value = last + sequence.step
+    if sequence.least <= value <= sequence.greatest:
+        return value
+    if not sequence.is_cyclic:
+        raise ClientError(ErrorCode.SEQUENCE_OVERFLOW, f"Sequence '{sequence.name}' has overflowed")
+    return sequence.least if sequence.step > 0 else sequence.greatest
+
+
+def record_value(state: _Reader, sequence_id: int, value: Any) -> list[Change]:
+    """The change that lets the sequence go on behind a value; none if it is there already."""
+    if type(value) is not int:
+        return []
+    sequence = read_sequence(state, sequence_id)
+    last = last_value(state, sequence_id)
+    is_ahead = last is not None and (value <= last if sequence.step > 0 else value >= last)
+    is_restart = sequence.is_cyclic and value in (sequence.least, sequence.greatest)
+    if is_ahead and not is_restart:
+        return []
+    packed = msgpack.packb([sequence_id, value])
+    return [state.space(system.SEQUENCE_DATA_ID).change_to(packed, [sequence_id, value], False)]

@@ -1,0 +1,71 @@
+"""What confirmed state and layers have in common: spaces, and how to replace one.
+
+`epoch` counts replacements of spaces. A transaction that began in another epoch holds spaces that
+are no longer the state's; it executes its statements again instead of using them.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from qsync_node.errors import ClientError, ErrorCode
+
+from . import catalogue, codes, system
+from .definitions import IndexDef
+from .fields import decode
+from .index import IndexView, range_of
+from .keydef import KeyDef
+from .space import Space
+
+
+class State:
+    """Spaces by id; None marks one that this state has dropped."""
+
+    __slots__ = ("epoch", "spaces")
+
+    def __init__(self) -> None:
+        self.spaces: dict[int, Space | None] = {}
+        self.epoch = 0
+
+    def find_space(self, space_id: int) -> Space | None:
+        return self.spaces.get(space_id)
+
+    def space(self, space_id: int) -> Space:
+        space = self.find_space(space_id)
+        if space is None:
+            raise ClientError(ErrorCode.NO_SUCH_SPACE, f"Space '{space_id}' does not exist")
+        return space
+
+    def set_space(self, space_id: int, space: Space | None) -> None:
+        self.spaces[space_id] = space
+        self.epoch += 1
+
+    def own_space(self, space_id: int) -> Space | None:
+        """The space as an object that this state may change."""
+        return self.find_space(space_id)
+
+    def new_index(self, definition: IndexDef, key_def: KeyDef) -> IndexView:
+        """An empty index that belongs to this state."""
+        raise NotImplementedError
+
+    def rows_with(self, space_id: int, index_id: int, *prefix: Any) -> Iterator[list[Any]]:
+        """Decoded tuples of a system space whose keys begin with the prefix."""
+        space = self.find_space(space_id)
+        if space is None or index_id not in space.indexes:
+            return
+        index = space.indexes[index_id]
+        for _, packed in list(index.scan(range_of(index.key_def, codes.EQ, prefix))):
+            yield decode(packed)
+
+    def row(self, space_id: int, key: Any) -> list[Any] | None:
+        """The decoded tuple under a primary key of a system space."""
+        space = self.find_space(space_id)
+        packed = space.indexes[0].get(key) if space is not None else None
+        return None if packed is None else decode(packed)
+
+    def space_by_name(self, name: str) -> Space | None:
+        index = self.space(system.SPACE_ID).indexes[2]
+        packed = index.get(name)
+        return None if packed is None else self.find_space(decode(packed)[0])
+
+    def change_catalogue(self, space_id: int, old: bytes | None, new: bytes | None) -> None:
+        catalogue.on_change(self, space_id, old, new)

@@ -1,0 +1,170 @@
+"""One writing statement: from a request and a state to rows for the log, changes and an answer.
+
+Nothing here touches the state. The same code runs on the leader over pending state and on followers
+and at recovery over confirmed state, so both come to the same bytes.
+
+A row of the log says what was asked in the terms of the primary key (`UPDATE` and `DELETE` through
+a secondary index are rewritten), except that a value a sequence gave is written out. What a
+sequence gave last is a change without a row: every member draws it from the inserted tuple.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import msgpack
+
+from qsync_node.errors import ClientError, ErrorCode
+
+from . import codes, sequences
+from .fields import decode
+from .requests import (
+    Delete,
+    Put,
+    Request,
+    Update,
+    Upsert,
+    delete_body,
+    put_body,
+    update_body,
+    upsert_body,
+)
+from .space import Change, Space
+from .tuples import join_array, split_array
+from .updates import apply_operations, read_operations
+
+Row = tuple[int, bytes]
+
+
+class Outcome(NamedTuple):
+    """What a statement would write, change and answer."""
+
+    rows: list[Row]
+    changes: list[Change]
+    answer: list[bytes]
+
+
+class Reader(Protocol):
+    """A state as statements see it."""
+
+    def space(self, space_id: int) -> Space: ...
+
+
+def execute_write(state: Reader, space: Space, request: Request) -> Outcome:
+    """Execute INSERT, REPLACE, UPDATE, DELETE or UPSERT."""
+    if space.definition.is_view:
+        raise ClientError(ErrorCode.UNSUPPORTED, "SysView engine does not support replace()")
+    if isinstance(request, Put):
+        return _put(state, space, request)
+    if isinstance(request, Upsert):
+        return _upsert(state, space, request)
+    if isinstance(request, Update):
+        return _update(space, request)
+    assert isinstance(request, Delete)
+    return _delete(space, request)
+
+
+def _put(state: Reader, space: Space, request: Put) -> Outcome:
+    packed, fields, body = request.tuple, request.fields, request.body
+    extra: list[Change] = []
+    if space.sequence is not None:
+        packed, fields, body, extra = _fill_sequence(state, space, request)
+    space.format.validate(fields)
+    change = space.change_to(packed, fields, request.type == codes.INSERT)
+    return Outcome([(request.type, body)], [change, *extra], [packed])
+
+
+def _fill_sequence(
+    state: Reader, space: Space, request: Put
+) -> tuple[bytes, list[Any], bytes, list[Change]]:
+    use = space.sequence
+    assert use is not None
+    packed, fields, body = request.tuple, request.fields, request.body
+    if use.field >= len(fields):
+        return packed, fields, body, []
+    value = fields[use.field]
+    if value is None:
+        value = sequences.next_value(state, use.sequence_id)
+        items = split_array(packed)
+        items[use.field] = msgpack.packb(value)
+        packed = join_array(items)
+        fields = [*fields[: use.field], value, *fields[use.field + 1 :]]
+        body = put_body(space.id, packed)
+    return packed, fields, body, sequences.record_value(state, use.sequence_id, value)
+
+
+def find_unique(space: Space, index_id: int, key: list[Any]) -> bytes | None:
+    """The tuple under a full key of a unique index."""
+    index = space.index(index_id)
+    key_def = index.key_def
+    if not key_def.is_unique:
+        raise ClientError(
+            ErrorCode.MORE_THAN_ONE_TUPLE,
+            "Get() doesn't support partial keys and non-unique indexes",
+        )
+    if key_def.identifies:
+        return index.get(key_def.exact_key(key))
+    prefix = key_def.exact_key(key)
+    return space.first_with(index_id, prefix)
+
+
+def _primary_key(space: Space, packed: bytes) -> bytes:
+    items = split_array(packed)
+    return join_array([items[part.field] for part in space.indexes[0].key_def.parts])
+
+
+def _delete(space: Space, request: Delete) -> Outcome:
+    old = find_unique(space, request.index_id, request.key)
+    if old is None:
+        return Outcome([], [], [])
+    body = delete_body(space.id, _primary_key(space, old))
+    return Outcome([(codes.DELETE, body)], [space.removal_of(old)], [old])
+
+
+def _update(space: Space, request: Update) -> Outcome:
+    old = find_unique(space, request.index_id, request.key)
+    names = space.format.field_numbers
+    if old is None:
+        read_operations(request.ops, request.index_base, names)
+        return Outcome([], [], [])
+    new = apply_operations(old, request.ops, request.index_base, names)
+    fields = decode(new)
+    space.format.validate(fields)
+    if not space.is_same_key(decode(old), fields):
+        raise _primary_key_changed(space)
+    change = space.change_to(new, fields, is_insert=False)
+    if new == old:
+        return Outcome([], [], [new])
+    body = update_body(space.id, _primary_key(space, old), request.ops, request.index_base)
+    return Outcome([(codes.UPDATE, body)], [change], [new])
+
+
+def _upsert(state: Reader, space: Space, request: Upsert) -> Outcome:
+    names = space.format.field_numbers
+    packed, fields = request.tuple, request.fields
+    extra: list[Change] = []
+    if space.sequence is not None:
+        put = Put(codes.UPSERT, space.id, packed, fields, b"")
+        packed, fields, _, extra = _fill_sequence(state, space, put)
+    space.format.validate(fields)
+    primary = space.index(0)
+    old = primary.get(primary.key_def.entry_key(fields))
+    new = packed
+    if old is None:
+        read_operations(request.ops, request.index_base, names)
+    else:
+        new = apply_operations(old, request.ops, request.index_base, names, is_upsert=True)
+        fields = decode(new)
+        space.format.validate(fields)
+        # A changed primary key makes the whole request void, without an error.
+        if new == old or not space.is_same_key(decode(old), fields):
+            return Outcome([], [], [])
+    body = upsert_body(space.id, packed, request.ops, request.index_base)
+    change = space.change_to(new, fields, is_insert=False)
+    return Outcome([(codes.UPSERT, body)], [change, *extra], [])
+
+
+def _primary_key_changed(space: Space) -> ClientError:
+    return ClientError(
+        ErrorCode.CANT_UPDATE_PRIMARY_KEY,
+        "Attempt to modify a tuple field which is part of index "
+        f"'{space.index_defs[0].name}' in space '{space.name}'",
+    )

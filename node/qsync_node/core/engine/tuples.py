@@ -1,0 +1,82 @@
+"""Tuples as bytes: splitting an array into its raw items and joining items into an array.
+
+Fields that a statement does not touch keep their bytes exactly; msgpack has several encodings of
+one value, and a client's choice is part of its tuple.
+"""
+
+from collections.abc import Sequence
+
+import msgpack
+
+from .fields import invalid_msgpack
+
+
+def array_header(count: int) -> bytes:
+    """The shortest header of an array with this many items."""
+    if count < 16:
+        return bytes((0x90 | count,))
+    if count < 1 << 16:
+        return b"\xdc" + count.to_bytes(2, "big")
+    return b"\xdd" + count.to_bytes(4, "big")
+
+
+def map_header(count: int) -> bytes:
+    """The shortest header of a map with this many pairs."""
+    if count < 16:
+        return bytes((0x80 | count,))
+    if count < 1 << 16:
+        return b"\xde" + count.to_bytes(2, "big")
+    return b"\xdf" + count.to_bytes(4, "big")
+
+
+def join_array(items: Sequence[bytes]) -> bytes:
+    return array_header(len(items)) + b"".join(items)
+
+
+def join_map(items: Sequence[bytes]) -> bytes:
+    """A map from its raw keys and values in turn."""
+    return map_header(len(items) // 2) + b"".join(items)
+
+
+def _split(packed: bytes, is_map: bool) -> list[bytes]:
+    unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=max(len(packed), 1))
+    unpacker.feed(packed)
+    try:
+        count = unpacker.read_map_header() * 2 if is_map else unpacker.read_array_header()
+        items = []
+        start = unpacker.tell()
+        for _ in range(count):
+            unpacker.skip()
+            end = unpacker.tell()
+            items.append(packed[start:end])
+            start = end
+    except (ValueError, msgpack.UnpackException) as error:
+        raise invalid_msgpack("packet body") from error
+    if start != len(packed):
+        raise invalid_msgpack("packet body")
+    return items
+
+
+def split_array(packed: bytes) -> list[bytes]:
+    """The raw items of an array."""
+    return _split(packed, is_map=False)
+
+
+def split_map(packed: bytes) -> list[bytes]:
+    """The raw keys and values of a map, in turn."""
+    return _split(packed, is_map=True)
+
+
+def is_array(packed: bytes) -> bool:
+    first = packed[0] if packed else 0
+    return 0x90 <= first <= 0x9F or first in (0xDC, 0xDD)
+
+
+def is_map(packed: bytes) -> bool:
+    first = packed[0] if packed else 0
+    return 0x80 <= first <= 0x8F or first in (0xDE, 0xDF)
+
+
+def is_string(packed: bytes) -> bool:
+    first = packed[0] if packed else 0
+    return 0xA0 <= first <= 0xBF or 0xD9 <= first <= 0xDB

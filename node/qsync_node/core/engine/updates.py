@@ -1,0 +1,300 @@
+"""Update operations: `+ - & | ^ = ! # :` on fields by number, name or path.
+
+All operations of a request are read first, then done one after the other, each over the result of
+the one before. An UPSERT skips an operation that cannot be done; one that cannot be *read* is an
+error there too. Containers on the way to a changed value are taken apart and joined again around
+it, so every byte that is not meant stays as it was.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgpack
+
+from qsync_node.errors import ClientError, ErrorCode
+
+from . import numbers
+from .fields import decode
+from .paths import Step, parse_path
+from .tuples import is_array, is_map, is_string, join_array, join_map, split_array, split_map
+
+_ARGUMENTS = {"=": 3, "!": 3, "#": 3, "+": 3, "-": 3, "&": 3, "|": 3, "^": 3, ":": 5}
+OPERATIONS_MAX = 4000
+NO_SUCH_FIELD_NAME = 201
+
+
+class Operation(NamedTuple):
+    """One operation: what to do, where, and how an error names the place."""
+
+    name: str
+    steps: tuple[Step, ...]
+    place: str
+    arguments: list[bytes]
+    splice: tuple[int, int] = (0, 0)
+
+
+def apply_operations(
+    packed: bytes,
+    ops: bytes,
+    index_base: int,
+    names: Mapping[str, int],
+    is_upsert: bool = False,
+) -> bytes:
+    """The tuple after all operations."""
+    operations = read_operations(ops, index_base, names)
+    fields = split_array(packed)
+    for operation in operations:
+        try:
+            fields = _do(fields, operation)
+        except ClientError:
+            if not is_upsert:
+                raise
+    return join_array(fields)
+
+
+def read_operations(ops: bytes, index_base: int, names: Mapping[str, int]) -> list[Operation]:
+    items = split_array(ops)
+    if len(items) > OPERATIONS_MAX:
+        raise _illegal("too many operations for update")
+    return [_read(item, index_base, names) for item in items]
+
+
+def _read(item: bytes, index_base: int, names: Mapping[str, int]) -> Operation:
+    if not is_array(item):
+        raise _illegal("update operation must be an array {op,..}")
+    parts = split_array(item)
+    if not parts:
+        raise _illegal("update operation must be an array {op,..}, got empty array")
+    if not is_string(parts[0]):
+        raise _illegal("update operation name must be a string")
+    name = decode(parts[0])
+    if name not in _ARGUMENTS:
+        raise ClientError(ErrorCode.UNKNOWN_UPDATE_OP, "Unknown UPDATE operation")
+    if len(parts) != _ARGUMENTS[name]:
+        raise ClientError(ErrorCode.UNKNOWN_UPDATE_OP, "Unknown UPDATE operation")
+    steps, place = _place(decode(parts[1]), index_base, names)
+    operation = Operation(name, steps, place, parts[2:])
+    return _check_arguments(operation, index_base)
+
+
+def _place(
+    field: object, index_base: int, names: Mapping[str, int]
+) -> tuple[tuple[Step, ...], str]:
+    if isinstance(field, bool) or not isinstance(field, int | str):
+        raise _illegal("field id must be a number")
+    if isinstance(field, int):
+        if 0 <= field < index_base:
+            raise _no_field_number(field)
+        return (field - index_base if field >= 0 else field,), str(field)
+    if field in names:
+        return (names[field],), f"'{field}'"
+    steps = parse_path(field)
+    if steps is not None and isinstance(steps[0], str) and steps[0] in names:
+        steps = (names[steps[0]], *steps[1:])
+    if steps is None or isinstance(steps[0], str):
+        raise _no_field_name(field)
+    return steps, f"'{field}'"
+
+
+def _check_arguments(operation: Operation, index_base: int) -> Operation:
+    name = operation.name
+    value = decode(operation.arguments[0])
+    if name in "+-" and not numbers.is_number(value):
+        raise _wrong_argument(operation, "a number")
+    if name in "&|^" and not (type(value) is int and value >= 0):
+        raise _wrong_argument(operation, "a positive integer")
+    if name == "#":
+        if type(value) is not int or value < 0:
+            raise _wrong_argument(operation, "a positive integer")
+        if value == 0:
+            raise _update_error(operation, "cannot delete 0 fields")
+    if name == ":":
+        return _check_splice(operation, index_base)
+    return operation
+
+
+def _check_splice(operation: Operation, index_base: int) -> Operation:
+    offset, cut, paste = (decode(argument) for argument in operation.arguments)
+    if type(offset) is not int or type(cut) is not int:
+        raise _wrong_argument(operation, "an integer")
+    if type(paste) is not str:
+        raise _wrong_argument(operation, "a string")
+    if 0 <= offset < index_base:
+        raise _splice_error(operation)
+    return operation._replace(splice=(offset - index_base if offset >= 0 else offset, cut))
+
+
+def _do(fields: list[bytes], operation: Operation) -> list[bytes]:
+    if len(operation.steps) > 1:
+        at = operation.steps[0]
+        assert isinstance(at, int)
+        at = at + len(fields) if at < 0 else at
+        if not 0 <= at < len(fields):
+            raise _not_found(operation)
+        changed = list(fields)
+        changed[at] = _do_inside(fields[at], operation.steps[1:], operation)
+        return changed
+    step = operation.steps[0]
+    assert isinstance(step, int)
+    return _do_in_array(fields, step, operation)
+
+
+def _do_inside(packed: bytes, steps: Sequence[Step], operation: Operation) -> bytes:
+    step = steps[0]
+    if is_array(packed) and isinstance(step, int):
+        items = split_array(packed)
+        if len(steps) == 1:
+            return join_array(_do_in_array(items, step, operation))
+        if step >= len(items):
+            raise _not_found(operation)
+        items[step] = _do_inside(items[step], steps[1:], operation)
+        return join_array(items)
+    if is_map(packed):
+        return _do_in_map(packed, step, steps[1:], operation)
+    raise _not_found(operation)
+
+
+def _do_in_map(packed: bytes, step: Step, rest: Sequence[Step], operation: Operation) -> bytes:
+    pairs = split_map(packed)
+    wanted = step + 1 if isinstance(step, int) else step
+    at = next((i for i in range(0, len(pairs), 2) if decode(pairs[i]) == wanted), -1)
+    if rest:
+        if at < 0:
+            raise _not_found(operation)
+        pairs[at + 1] = _do_inside(pairs[at + 1], rest, operation)
+        return join_map(pairs)
+    name = operation.name
+    if at < 0 and name in "=!":
+        return join_map([*pairs, msgpack.packb(wanted), operation.arguments[0]])
+    if at < 0:
+        raise _not_found(operation)
+    if name == "!":
+        raise _update_error(operation, "the key exists already")
+    if name == "#":
+        if decode(operation.arguments[0]) != 1:
+            raise _update_error(operation, "can delete only 1 field from a map in a row")
+        del pairs[at : at + 2]
+    else:
+        pairs[at + 1] = _new_value(pairs[at + 1], operation)
+    return join_map(pairs)
+
+
+def _do_in_array(items: list[bytes], step: int, operation: Operation) -> list[bytes]:
+    count = len(items)
+    name = operation.name
+    if name == "!":
+        at = step + count + 1 if step < 0 else step
+        if not 0 <= at <= count:
+            raise _not_found(operation)
+        return [*items[:at], operation.arguments[0], *items[at:]]
+    at = step + count if step < 0 else step
+    if name == "=" and at == count:
+        return [*items, operation.arguments[0]]
+    if not 0 <= at < count:
+        raise _not_found(operation)
+    if name == "#":
+        return items[:at] + items[at + int(decode(operation.arguments[0])) :]
+    changed = list(items)
+    changed[at] = _new_value(items[at], operation)
+    return changed
+
+
+def _new_value(old: bytes, operation: Operation) -> bytes:
+    return _CHANGES[operation.name](old, operation)
+
+
+def _assign(_old: bytes, operation: Operation) -> bytes:
+    return operation.arguments[0]
+
+
+def _add(old: bytes, operation: Operation) -> bytes:
+    if not numbers.is_number(decode(old)):
+        raise _wrong_argument(operation, "a number")
+    result = numbers.add(old, operation.arguments[0], operation.name == "-")
+    if result is None:
+        raise ClientError(
+            ErrorCode.UPDATE_INTEGER_OVERFLOW,
+            f"Integer overflow when performing '{operation.name}' operation "
+            f"on field {operation.place}",
+        )
+    return result
+
+
+def _combine_bits(old: bytes, operation: Operation) -> bytes:
+    left: Any = decode(old)
+    if type(left) is not int or left < 0:
+        raise _wrong_argument(operation, "a positive integer")
+    right = int(decode(operation.arguments[0]))
+    bits = {"&": left & right, "|": left | right, "^": left ^ right}[operation.name]
+    return bytes(msgpack.packb(bits))
+
+
+def _splice(old: bytes, operation: Operation) -> bytes:
+    if not is_string(old):
+        raise _wrong_argument(operation, "a string")
+    text = decode(old).encode("utf-8", "surrogateescape")
+    offset, cut = operation.splice
+    if offset < 0:
+        if -offset > len(text) + 1:
+            raise _splice_error(operation)
+        offset += len(text) + 1
+    offset = min(offset, len(text))
+    left = len(text) - offset
+    if cut < 0:
+        cut = 0 if -cut > left else cut + left
+    paste = decode(operation.arguments[2]).encode("utf-8", "surrogateescape")
+    spliced = text[:offset] + paste + text[offset + min(cut, left) :]
+    return _pack_string(spliced)
+
+
+def _pack_string(text: bytes) -> bytes:
+    return bytes(
+        msgpack.packb(text.decode("utf-8", "surrogateescape"), unicode_errors="surrogateescape")
+    )
+
+
+_CHANGES: dict[str, Callable[[bytes, Operation], bytes]] = {
+    "=": _assign,
+    "+": _add,
+    "-": _add,
+    "&": _combine_bits,
+    "|": _combine_bits,
+    "^": _combine_bits,
+    ":": _splice,
+}
+
+
+def _illegal(reason: str) -> ClientError:
+    return ClientError(ErrorCode.ILLEGAL_PARAMS, f"Illegal parameters, {reason}")
+
+
+def _wrong_argument(operation: Operation, expected: str) -> ClientError:
+    return ClientError(
+        ErrorCode.UPDATE_ARG_TYPE,
+        f"Argument type in operation '{operation.name}' on field {operation.place} "
+        f"does not match field type: expected {expected}",
+    )
+
+
+def _update_error(operation: Operation, reason: str) -> ClientError:
+    return ClientError(ErrorCode.UPDATE_FIELD, f"Field {operation.place} UPDATE error: {reason}")
+
+
+def _splice_error(operation: Operation) -> ClientError:
+    return ClientError(
+        ErrorCode.SPLICE, f"SPLICE error on field {operation.place}: offset is out of bound"
+    )
+
+
+def _not_found(operation: Operation) -> ClientError:
+    if operation.place.startswith("'"):
+        return _no_field_name(operation.place[1:-1])
+    return _no_field_number(int(operation.place))
+
+
+def _no_field_number(number: int) -> ClientError:
+    return ClientError(ErrorCode.NO_SUCH_FIELD_NO, f"Field {number} was not found in the tuple")
+
+
+def _no_field_name(name: str) -> ClientError:
+    return ClientError(NO_SUCH_FIELD_NAME, f"Field '{name}' was not found in the tuple")
