@@ -1,21 +1,25 @@
 """Arithmetic of update operations on packed values: integer, float, double and decimal.
 
-The result's kind is the wider of the operands' kinds: decimal over double over float over integer.
-Integers are exact within [-2^63, 2^64); decimals hold 38 digits.
+The result is decimal if an operand is, else a floating point number if one is: computed as a double
+and stored as a float where that loses nothing. Integers are exact within [-2^63, 2^64); decimals
+hold 38 digits.
 """
 
-from decimal import Context, Decimal, InvalidOperation, Overflow
+import struct
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation, Overflow
 from typing import Any, Final
 
 import msgpack
 
-from .fields import EXT_DECIMAL, decode
+from .fields import EXT_DECIMAL
 
 INTEGER_MIN: Final = -(1 << 63)
 INTEGER_MAX: Final = (1 << 64) - 1
 DECIMAL_DIGITS_MAX: Final = 38
 
-_CONTEXT = Context(prec=DECIMAL_DIGITS_MAX, traps=[InvalidOperation, Overflow])
+_CONTEXT = Context(
+    prec=DECIMAL_DIGITS_MAX, rounding=ROUND_HALF_UP, traps=[InvalidOperation, Overflow]
+)
 
 
 def pack_decimal(value: Decimal) -> bytes:
@@ -34,29 +38,44 @@ def is_number(value: object) -> bool:
     return type(value) in (int, float, Decimal)
 
 
-def _to_decimal(value: Any) -> Decimal:
-    return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+def is_decimal_needed(one: object, two: object) -> bool:
+    return isinstance(one, Decimal) or isinstance(two, Decimal)
 
 
-def _pack_float(value: float, is_single: bool) -> bytes:
-    return bytes(msgpack.packb(value, use_single_float=is_single))
+def to_decimal(value: Any) -> Decimal | None:
+    """The number as a decimal: of a double its 15 significant digits; None if too great."""
+    if not isinstance(value, float):
+        return Decimal(value)
+    text = Decimal(f"{value:.15g}")
+    return text if text.is_finite() and text.adjusted() < DECIMAL_DIGITS_MAX else None
 
 
-def add(left: bytes, right: bytes, is_minus: bool) -> bytes | None:
-    """left + right or left - right of two packed numbers; None on integer or decimal overflow."""
-    one, two = decode(left), decode(right)
-    if isinstance(one, Decimal) or isinstance(two, Decimal):
-        one, two = _to_decimal(one), _to_decimal(two)
-        try:
-            result = _CONTEXT.subtract(one, two) if is_minus else _CONTEXT.add(one, two)
-        except (InvalidOperation, Overflow):
-            return None
-        return pack_decimal(result) if result.adjusted() < DECIMAL_DIGITS_MAX else None
+def _pack_float(value: float) -> bytes:
+    try:
+        is_exact = struct.unpack("f", struct.pack("f", value))[0] == value
+    except OverflowError:
+        is_exact = False
+    return bytes(msgpack.packb(value, use_single_float=is_exact))
+
+
+def add(one: Any, two: Any, is_minus: bool) -> bytes | None:
+    """one + two or one - two, packed; None on integer or decimal overflow."""
+    if is_decimal_needed(one, two):
+        left, right = to_decimal(one), to_decimal(two)
+        assert left is not None
+        assert right is not None
+        return _add_decimals(left, right, is_minus)
     if isinstance(one, float) or isinstance(two, float):
-        is_double = left[0] == 0xCB or right[0] == 0xCB
-        total = float(one) - float(two) if is_minus else float(one) + float(two)
-        return _pack_float(total, not is_double)
+        return _pack_float(float(one) - float(two) if is_minus else float(one) + float(two))
     total = one - two if is_minus else one + two
     if not INTEGER_MIN <= total <= INTEGER_MAX:
         return None
     return bytes(msgpack.packb(total))
+
+
+def _add_decimals(one: Decimal, two: Decimal, is_minus: bool) -> bytes | None:
+    try:
+        result = _CONTEXT.subtract(one, two) if is_minus else _CONTEXT.add(one, two)
+    except (InvalidOperation, Overflow):
+        return None
+    return pack_decimal(result) if result.adjusted() < DECIMAL_DIGITS_MAX else None

@@ -22,6 +22,7 @@ from .tuples import join_array, split_array
 if TYPE_CHECKING:
     from .state import State
 
+_UNSUPPORTED_INDEX_FEATURE = 112
 _ITERATOR_POSITION = 251
 
 
@@ -72,14 +73,15 @@ def _scan(
     if iterator >= len(codes.ITERATOR_NAMES):
         raise ClientError(ErrorCode.ILLEGAL_PARAMS, "Illegal parameters, Invalid iterator type")
     is_tree = space.index_defs[index_id].is_tree
+    key_def = index.key_def
+    prefix = key_def.search_prefix(request.key)
     if iterator > codes.GT or (not is_tree and iterator not in (codes.EQ, codes.ALL, codes.GT)):
         _refuse_iterator(space, index_id, is_tree)
-    key_def = index.key_def
     if not is_tree:
         if request.after_position is not None or request.after_tuple is not None:
             raise _unsupported(space, index_id, is_tree, "pagination")
         return _scan_hash(index, request)
-    bounds = range_of(key_def, iterator, key_def.search_prefix(request.key))
+    bounds = range_of(key_def, iterator, prefix)
     if request.after_position is not None:
         bounds = range_after(bounds, _read_position(key_def, request.after_position))
     elif request.after_tuple is not None:
@@ -108,7 +110,7 @@ def _unsupported(space: Space, index_id: int, is_tree: bool, what: str) -> Clien
     name = space.index_defs[index_id].name
     kind = "TREE" if is_tree else "HASH"
     return ClientError(
-        ErrorCode.UNSUPPORTED,
+        _UNSUPPORTED_INDEX_FEATURE,
         f"Index '{name}' ({kind}) of space '{space.name}' (memtx) does not support {what}",
     )
 

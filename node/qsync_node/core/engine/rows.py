@@ -173,10 +173,10 @@ def _read_part(number: int, raw: Any, index_name: str, space: SpaceDef) -> Part:
         raise index_error(index_name, space.name, "only binary collations are supported")
     path: tuple[str | int, ...] = ()
     if options.get("path"):
-        steps = parse_path(options["path"])
-        if steps is None:
-            raise wrong_options("parts", "invalid path")
-        path = steps
+        try:
+            path = parse_path(options["path"])
+        except ValueError:
+            raise wrong_options("parts", "invalid path") from None
     part = Part(field, type_name, bool(options.get("is_nullable", False)), path)
     check_against_format(number, part, index_name, space)
     return part

@@ -123,7 +123,6 @@ def _update(space: Space, request: Update) -> Outcome:
     old = find_unique(space, request.index_id, request.key)
     names = space.format.field_numbers
     if old is None:
-        read_operations(request.ops, request.index_base, names)
         return Outcome([], [], [])
     new = apply_operations(old, request.ops, request.index_base, names)
     fields = decode(new)

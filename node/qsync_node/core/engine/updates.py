@@ -1,9 +1,10 @@
 """Update operations: `+ - & | ^ = ! # :` on fields by number, name or path.
 
 All operations of a request are read first, then done one after the other, each over the result of
-the one before. An UPSERT skips an operation that cannot be done; one that cannot be *read* is an
-error there too. Containers on the way to a changed value are taken apart and joined again around
-it, so every byte that is not meant stays as it was.
+the one before. A value may be changed once only, except that a later `=` of a whole field wins; the
+classes `_Changed` and `_ChangedInside` mark fields that were. An UPSERT skips an operation that
+cannot be done; one that cannot be *read* is an error there too. Containers on the way to a changed
+value are taken apart and joined again around it, so every byte that is not meant stays as it was.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +16,23 @@ from qsync_node.errors import ClientError, ErrorCode
 
 from . import numbers
 from .fields import decode
-from .paths import Step, parse_path
+from .paths import PathError, Step, parse_path
 from .tuples import is_array, is_map, is_string, join_array, join_map, split_array, split_map
 
 _ARGUMENTS = {"=": 3, "!": 3, "#": 3, "+": 3, "-": 3, "&": 3, "|": 3, "^": 3, ":": 5}
 OPERATIONS_MAX = 4000
 NO_SUCH_FIELD_NAME = 201
+DECIMAL_OVERFLOW = 160
+
+
+class _Changed(bytes):
+    """A field that an operation of this request has replaced."""
+
+
+class _ChangedInside(bytes):
+    """A field with changed values somewhere inside; `paths` says where."""
+
+    paths: tuple[tuple[Step, ...], ...]
 
 
 class Operation(NamedTuple):
@@ -56,10 +68,10 @@ def read_operations(ops: bytes, index_base: int, names: Mapping[str, int]) -> li
     items = split_array(ops)
     if len(items) > OPERATIONS_MAX:
         raise _illegal("too many operations for update")
-    return [_read(item, index_base, names) for item in items]
+    return [_read(number, item, index_base, names) for number, item in enumerate(items, 1)]
 
 
-def _read(item: bytes, index_base: int, names: Mapping[str, int]) -> Operation:
+def _read(number: int, item: bytes, index_base: int, names: Mapping[str, int]) -> Operation:
     if not is_array(item):
         raise _illegal("update operation must be an array {op,..}")
     parts = split_array(item)
@@ -69,9 +81,11 @@ def _read(item: bytes, index_base: int, names: Mapping[str, int]) -> Operation:
         raise _illegal("update operation name must be a string")
     name = decode(parts[0])
     if name not in _ARGUMENTS:
-        raise ClientError(ErrorCode.UNKNOWN_UPDATE_OP, "Unknown UPDATE operation")
+        raise _unknown_operation(number, f'"{name}"')
     if len(parts) != _ARGUMENTS[name]:
-        raise ClientError(ErrorCode.UNKNOWN_UPDATE_OP, "Unknown UPDATE operation")
+        raise _unknown_operation(
+            number, f"wrong number of arguments, expected {_ARGUMENTS[name]}, got {len(parts)}"
+        )
     steps, place = _place(decode(parts[1]), index_base, names)
     operation = Operation(name, steps, place, parts[2:])
     return _check_arguments(operation, index_base)
@@ -81,18 +95,25 @@ def _place(
     field: object, index_base: int, names: Mapping[str, int]
 ) -> tuple[tuple[Step, ...], str]:
     if isinstance(field, bool) or not isinstance(field, int | str):
-        raise _illegal("field id must be a number")
+        raise _illegal("field id must be a number or a string")
     if isinstance(field, int):
         if 0 <= field < index_base:
-            raise _no_field_number(field)
-        return (field - index_base if field >= 0 else field,), str(field)
+            raise _no_field_number(str(field))
+        at = field - index_base if field >= 0 else field
+        return (at,), str(at + 1 if at >= 0 else at)
     if field in names:
         return (names[field],), f"'{field}'"
-    steps = parse_path(field)
-    if steps is not None and isinstance(steps[0], str) and steps[0] in names:
+    try:
+        steps = parse_path(field)
+    except PathError as error:
+        raise ClientError(
+            ErrorCode.UPDATE_FIELD,
+            f"Field '{field}' UPDATE error: invalid JSON in position {error.position}",
+        ) from None
+    if isinstance(steps[0], str):
+        if steps[0] not in names:
+            raise _no_field_name(field)
         steps = (names[steps[0]], *steps[1:])
-    if steps is None or isinstance(steps[0], str):
-        raise _no_field_name(field)
     return steps, f"'{field}'"
 
 
@@ -125,23 +146,39 @@ def _check_splice(operation: Operation, index_base: int) -> Operation:
 
 
 def _do(fields: list[bytes], operation: Operation) -> list[bytes]:
-    if len(operation.steps) > 1:
-        at = operation.steps[0]
-        assert isinstance(at, int)
-        at = at + len(fields) if at < 0 else at
-        if not 0 <= at < len(fields):
-            raise _not_found(operation)
-        changed = list(fields)
-        changed[at] = _do_inside(fields[at], operation.steps[1:], operation)
-        return changed
-    step = operation.steps[0]
-    assert isinstance(step, int)
-    return _do_in_array(fields, step, operation)
+    at = operation.steps[0]
+    assert isinstance(at, int)
+    if len(operation.steps) == 1:
+        return _do_in_array(fields, at, operation)
+    at = at + len(fields) if at < 0 else at
+    if not 0 <= at < len(fields):
+        raise _not_found(operation)
+    steps = operation.steps[1:]
+    paths = _check_inside(fields[at], steps, operation)
+    inside = _ChangedInside(_do_inside(fields[at], steps, operation))
+    inside.paths = paths
+    changed = list(fields)
+    changed[at] = inside
+    return changed
+
+
+def _check_inside(
+    field: bytes, steps: tuple[Step, ...], operation: Operation
+) -> tuple[tuple[Step, ...], ...]:
+    """The paths changed inside the field, with this one; none may lead through another."""
+    if isinstance(field, _Changed):
+        raise _double_update(operation)
+    paths = field.paths if isinstance(field, _ChangedInside) else ()
+    for path in paths:
+        shorter = min(len(path), len(steps))
+        if path[:shorter] == steps[:shorter]:
+            raise _double_update(operation)
+    return (*paths, steps)
 
 
 def _do_inside(packed: bytes, steps: Sequence[Step], operation: Operation) -> bytes:
     step = steps[0]
-    if is_array(packed) and isinstance(step, int):
+    if isinstance(step, int) and is_array(packed):
         items = split_array(packed)
         if len(steps) == 1:
             return join_array(_do_in_array(items, step, operation))
@@ -151,7 +188,9 @@ def _do_inside(packed: bytes, steps: Sequence[Step], operation: Operation) -> by
         return join_array(items)
     if is_map(packed):
         return _do_in_map(packed, step, steps[1:], operation)
-    raise _not_found(operation)
+    if isinstance(step, int):
+        raise _update_error(operation, "can not access by index a non-array field")
+    raise _update_error(operation, "can not access by key a non-map field")
 
 
 def _do_in_map(packed: bytes, step: Step, rest: Sequence[Step], operation: Operation) -> bytes:
@@ -165,7 +204,7 @@ def _do_in_map(packed: bytes, step: Step, rest: Sequence[Step], operation: Opera
         return join_map(pairs)
     name = operation.name
     if at < 0 and name in "=!":
-        return join_map([*pairs, msgpack.packb(wanted), operation.arguments[0]])
+        return join_map([msgpack.packb(wanted), operation.arguments[0], *pairs])
     if at < 0:
         raise _not_found(operation)
     if name == "!":
@@ -195,7 +234,9 @@ def _do_in_array(items: list[bytes], step: int, operation: Operation) -> list[by
     if name == "#":
         return items[:at] + items[at + int(decode(operation.arguments[0])) :]
     changed = list(items)
-    changed[at] = _new_value(items[at], operation)
+    if name != "=" and isinstance(items[at], _Changed | _ChangedInside):
+        raise _double_update(operation)
+    changed[at] = _Changed(_new_value(items[at], operation))
     return changed
 
 
@@ -208,16 +249,27 @@ def _assign(_old: bytes, operation: Operation) -> bytes:
 
 
 def _add(old: bytes, operation: Operation) -> bytes:
-    if not numbers.is_number(decode(old)):
+    one, two = decode(old), decode(operation.arguments[0])
+    if not numbers.is_number(one):
         raise _wrong_argument(operation, "a number")
-    result = numbers.add(old, operation.arguments[0], operation.name == "-")
-    if result is None:
-        raise ClientError(
-            ErrorCode.UPDATE_INTEGER_OVERFLOW,
-            f"Integer overflow when performing '{operation.name}' operation "
-            f"on field {operation.place}",
-        )
-    return result
+    if numbers.is_decimal_needed(one, two) and None in (
+        numbers.to_decimal(one),
+        numbers.to_decimal(two),
+    ):
+        raise _wrong_argument(operation, "a number convertible to decimal")
+    result = numbers.add(one, two, operation.name == "-")
+    if result is not None:
+        return result
+    kind, code = "Integer", int(ErrorCode.UPDATE_INTEGER_OVERFLOW)
+    if numbers.is_decimal_needed(one, two):
+        kind, code = "Decimal", DECIMAL_OVERFLOW
+    raise ClientError(
+        code,
+        f"{kind} overflow when performing operation '{operation.name}' on field {operation.place}"
+        if kind == "Decimal"
+        else f"Integer overflow when performing '{operation.name}' operation "
+        f"on field {operation.place}",
+    )
 
 
 def _combine_bits(old: bytes, operation: Operation) -> bytes:
@@ -286,14 +338,23 @@ def _splice_error(operation: Operation) -> ClientError:
     )
 
 
+def _double_update(operation: Operation) -> ClientError:
+    return _update_error(operation, "double update of the same field")
+
+
+def _unknown_operation(number: int, reason: str) -> ClientError:
+    return ClientError(ErrorCode.UNKNOWN_UPDATE_OP, f"Unknown UPDATE operation #{number}: {reason}")
+
+
 def _not_found(operation: Operation) -> ClientError:
+    # A place that is a path stands in quotes already, and Tarantool quotes it once more.
     if operation.place.startswith("'"):
-        return _no_field_name(operation.place[1:-1])
-    return _no_field_number(int(operation.place))
+        return _no_field_name(operation.place)
+    return _no_field_number(operation.place)
 
 
-def _no_field_number(number: int) -> ClientError:
-    return ClientError(ErrorCode.NO_SUCH_FIELD_NO, f"Field {number} was not found in the tuple")
+def _no_field_number(place: str) -> ClientError:
+    return ClientError(ErrorCode.NO_SUCH_FIELD_NO, f"Field {place} was not found in the tuple")
 
 
 def _no_field_name(name: str) -> ClientError:
