@@ -89,7 +89,8 @@ def snapshot_bodies(state: State, index: int) -> list[bytes]:
 class World:
     """One directory, its model, and the states it may be in after a crash."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, limits: Limits = LIMITS) -> None:
+        self.limits = limits
         self.rng = Random(seed)
         self.disk = SimDisk()
         self.disk.makedirs("/srv")
@@ -99,7 +100,7 @@ class World:
         self.ballots = [b"first"]
         self.snapshots = [0]
         self.must_be_saved: list[LogBatch] = []
-        self.storage = Storage.create(self.disk, DIRECTORY, UUID, LIMITS, b"first")
+        self.storage = Storage.create(self.disk, DIRECTORY, UUID, limits, b"first")
 
     # -- operations: each says first which states a crash inside it may leave --
 
@@ -176,7 +177,7 @@ class World:
     # -- after a crash --
 
     def open(self) -> Recovered:
-        self.storage, recovered = Storage.open(self.disk, DIRECTORY, LIMITS)
+        self.storage, recovered = Storage.open(self.disk, DIRECTORY, self.limits)
         return recovered
 
     def reopen_and_check(self) -> None:
@@ -317,7 +318,7 @@ def test_many_lives(seed: int) -> None:
 
 
 def test_a_full_disk_takes_the_write_back_and_goes_on_in_a_new_file() -> None:
-    world = World(5)
+    world = World(5, Limits())
     for _ in range(4):
         world.write()
     segments = len(world.disk.listdir(DIRECTORY))

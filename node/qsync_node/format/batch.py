@@ -7,14 +7,16 @@ a batch holds whole transactions, so a range of indexes describes it completely:
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from qsync_node.format.row import RowError, scan_rows
 
 
-@dataclass(frozen=True, slots=True)
-class LogBatch:
-    """Rows `first_index .. last_index` of the log, back to back in `data`."""
+class LogBatch(NamedTuple):
+    """Rows `first_index .. last_index` of the log, back to back in `data`.
+
+    A tuple rather than a dataclass, so that a message with batches packs without copies.
+    """
 
     first_index: int
     last_index: int

@@ -1,8 +1,9 @@
 """Numbers of the protocol: request and row types, header and body keys, flags, iterators.
 
-Values are Tarantool's wherever Tarantool has one. Keys 0x70 .. 0x7f are Qsync's own: Tarantool's
-tools skip unknown keys in a row's header and print them by number in a body, so a file that uses
-them stays readable by `tarantoolctl cat`.
+Values are Tarantool's wherever Tarantool has one. Keys 0x70 .. 0x7f are Qsync's own. In a body
+Tarantool's tools print them by number. In a row's header 2.6 refuses every key that it does not
+know, and silently skips the whole block; what it does skip alone is a TUPLE_META map. Our header
+keys therefore stand inside one, and a file that uses them stays readable by `tarantoolctl cat`.
 
 Hot paths compare with the plain module constants at the end: an `IntEnum` member compares through
 Python code and costs about three times as much as an int.
@@ -125,7 +126,7 @@ class Key(IntEnum):
     IS_CHECKPOINT_JOIN = 0x62
     CHECKPOINT_VCLOCK = 0x63
     CHECKPOINT_LSN = 0x64
-    IDEMPOTENCY = 0x70  # header of a row: the client's key of the transaction (T9)
+    IDEMPOTENCY = 0x70  # in TUPLE_META of a row's header: the transaction's key (T9)
     INDEX = 0x71  # body of CONFIRM, ROLLBACK, PROMOTE: log index of the row meant (L2)
     INDEX_TERM = 0x72  # body of CONFIRM, ROLLBACK, PROMOTE: term of that row (L2)
 
@@ -183,6 +184,7 @@ KEY_TUPLE = 0x21
 KEY_DATA = 0x30
 KEY_ERROR_24 = 0x31
 KEY_ERROR = 0x52
+KEY_TUPLE_META = 0x2A
 KEY_IDEMPOTENCY = 0x70
 
 FLAG_COMMIT = 1

@@ -8,8 +8,9 @@ where tsn is the LSN of the transaction's first row, and the last row has the CO
 one transaction are contiguous.
 
 Header keys are written in Tarantool's order and in shortest form, so that re-encoding a row that
-Tarantool wrote gives the same bytes. A body is never decoded here: it stays the slice that the
-client sent, and C code skips it.
+Tarantool wrote gives the same bytes. What Qsync adds to a header, the idempotency key of a
+transaction, stands in a TUPLE_META map, which every version of Tarantool skips there. A body is
+never decoded here: it stays the slice that the client sent, and C code skips it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,6 +28,7 @@ from qsync_node.format.keys import (
     KEY_REPLICA_ID,
     KEY_TIMESTAMP,
     KEY_TSN,
+    KEY_TUPLE_META,
     KEY_TYPE,
     NOP,
 )
@@ -138,7 +140,7 @@ def encode_header(row: Row, sync: int = 0) -> bytes:
     if flags:
         parts += (b"\x09", encode_uint(flags))
     if row.idempotency is not None:
-        parts += (b"\x70", _pack(row.idempotency))
+        parts += (b"\x2a\x81\x70", _pack(row.idempotency))
     parts[0] = bytes((0x80 | len(parts) // 2,))
     return b"".join(parts)
 
@@ -225,6 +227,9 @@ def row_from_header(header: dict[Any, Any], body: bytes) -> Row:
     timestamp = header.get(KEY_TIMESTAMP, 0.0)
     if type(timestamp) is not float:
         raise ValueError(f"timestamp is {timestamp!r}, not a double")
+    meta = header.get(KEY_TUPLE_META)
+    if meta is not None and type(meta) is not dict:
+        raise ValueError(f"tuple meta is {meta!r}, not a map")
     lsn = header.get(KEY_LSN, 0)
     flags = header.get(KEY_FLAGS, 0)
     distance = header.get(KEY_TSN)
@@ -240,7 +245,7 @@ def row_from_header(header: dict[Any, Any], body: bytes) -> Row:
         tsn=lsn if distance is None else lsn - distance,
         is_commit=distance is None or bool(flags & FLAG_COMMIT),
         flags=flags & ~FLAG_COMMIT,
-        idempotency=header.get(KEY_IDEMPOTENCY),
+        idempotency=None if meta is None else meta.get(KEY_IDEMPOTENCY),
     )
 
 

@@ -1,0 +1,148 @@
+"""Rows of a log file as `tarantoolctl cat --show-system` shows them.
+
+A record is `{"HEADER": {...}, "BODY": {...}}` with the names, the omissions and the rounding of
+Tarantool 2.6's tool, so that its json output, parsed, equals ours row for row. What to know:
+
+* zero LSN, replica id, group and timestamp are left out; TSN is shown decoded, and only in
+  transactions of several rows; flags other than COMMIT are not shown;
+* only the types and keys that 2.6 knows have names. Other bodies are Lua tables with numeric
+  keys, printed as an array with nulls in the gaps unless that would be excessively sparse;
+* numbers pass through `%.14g`.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+
+from qsync_node.format.row import Row, decode_rows
+from qsync_node.format.xlog import Block, Damage, decode_file_header, read_blocks
+
+Record = dict[str, Any]
+
+_TYPE_NAMES = {
+    1: "SELECT", 2: "INSERT", 3: "REPLACE", 4: "UPDATE", 5: "DELETE", 7: "AUTH", 8: "EVAL",
+    9: "UPSERT", 10: "CALL", 11: "EXECUTE", 12: "NOP", 13: "PREPARE",
+}  # fmt: skip
+_DML_TYPES = frozenset((1, 2, 3, 4, 5, 9, 12))
+_KEY_NAMES = {
+    0x10: "space_id", 0x11: "index_id", 0x12: "limit", 0x13: "offset", 0x14: "iterator",
+    0x15: "index_base", 0x20: "key", 0x21: "tuple", 0x22: "function_name", 0x23: "user_name",
+    0x24: "instance_uuid", 0x25: "cluster_uuid", 0x26: "vector_clock", 0x27: "expression",
+    0x28: "operations",
+}  # fmt: skip
+_SPARSE_RATIO = 2
+_SPARSE_SAFE = 10
+
+
+def record_of(row: Row) -> Record:
+    """What the tool shows for one row."""
+    header: Record = {}
+    if row.lsn:
+        header["lsn"] = row.lsn
+    if row.replica_id:
+        header["replica_id"] = row.replica_id
+    if row.group_id:
+        header["group_id"] = row.group_id
+    header["type"] = _TYPE_NAMES.get(row.type, row.type)
+    if row.tsn != row.lsn or not row.is_commit:
+        header["tsn"] = row.tsn
+        if row.is_commit:
+            header["commit"] = True
+    if row.timestamp:
+        header["timestamp"] = _rounded(row.timestamp)
+    record: Record = {"HEADER": header}
+    if row.body:
+        record["BODY"] = _shown_body(row)
+    return record
+
+
+def _shown_body(row: Row) -> Any:
+    body = msgpack.unpackb(
+        row.body, strict_map_key=False, unicode_errors="surrogateescape", ext_hook=_shown_extension
+    )
+    if row.type in _DML_TYPES:
+        named = {_KEY_NAMES.get(key, key): value for key, value in body.items()}
+        if any(isinstance(key, str) for key in named):
+            return {str(key): _shown(value) for key, value in named.items()}
+        body = named
+    return _lua_table({key: _shown(value) for key, value in body.items()})
+
+
+def _lua_table(table: dict[int, Any]) -> Any:
+    """A table with numeric keys: an array if it is dense enough, else a map."""
+    greatest = max(table, default=0)
+    is_array = all(key > 0 for key in table)
+    if is_array and greatest > _SPARSE_SAFE and greatest > len(table) * _SPARSE_RATIO:
+        is_array = False
+    if is_array:
+        return [table.get(position) for position in range(1, greatest + 1)]
+    return {str(key): value for key, value in table.items()}
+
+
+def _rounded(number: float) -> float | int:
+    text = f"{number:.14g}"
+    return float(text) if any(mark in text for mark in ".enf") else int(text)
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, float):
+        return _rounded(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if isinstance(value, list):
+        return [_shown(item) for item in value]
+    if isinstance(value, dict):
+        return {_shown_key(key): _shown(item) for key, item in value.items()}
+    return value
+
+
+def _shown_key(key: Any) -> str:
+    shown = _shown(key)
+    return shown if isinstance(shown, str) else json.dumps(shown)
+
+
+def _shown_extension(code: int, data: bytes) -> Any:
+    """Decimals and uuids as their text; other extensions are unknown to 2.6."""
+    if code == 2 and len(data) == 16:
+        text = data.hex()
+        return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+    if code == 1:
+        return _decimal_text(data)
+    return {"extension": code, "bytes": data.hex()}
+
+
+def _decimal_text(data: bytes) -> str:
+    """Packed decimal: scale, then nibbles of digits, the last of which is the sign."""
+    scale = msgpack.unpackb(data[: _int_bytes(data)])
+    nibbles = data[_int_bytes(data) :].hex()
+    digits = nibbles[:-1].lstrip("0") or "0"
+    sign = "-" if nibbles[-1] in "bd" else ""
+    if scale <= 0:
+        return sign + digits + ("0" * -scale if digits != "0" else "")
+    digits = digits.rjust(scale + 1, "0")
+    return f"{sign}{digits[:-scale]}.{digits[-scale:]}"
+
+
+def _int_bytes(data: bytes) -> int:
+    return {0xCC: 2, 0xD0: 2, 0xCD: 3, 0xD1: 3}.get(data[0], 1)
+
+
+def cat_file(data: bytes) -> Iterator[Record | Damage]:
+    """Records of a whole file; a Damage, torn or not, is the last item where there is one.
+
+    Raises XlogError if the file's header cannot be read, RowError if a sound block holds no rows.
+    """
+    _, offset = decode_file_header(data)
+    for item in read_blocks(data, offset):
+        if isinstance(item, Block):
+            for row in decode_rows(item.data):
+                yield record_of(row)
+        elif isinstance(item, Damage):
+            yield item
+
+
+def to_json(record: Record) -> str:
+    """One line, as `--format=json` prints it."""
+    return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
