@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qsync_node.format.batch import LogBatch
@@ -21,6 +21,10 @@ from qsync_node.log.errors import DiskError, DiskFull
 from qsync_node.log.rewind import read_saved_rows
 from qsync_node.log.storage import Limits, Recovered, Storage
 from qsync_sim.disk import Fault, PowerLoss, SimDisk
+
+# The machine may be busy: no test here depends on how long it takes.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 UUID = "70dce487-582e-5e56-a3ed-a1541ed73826"
 DIRECTORY = "/srv/data"
@@ -259,7 +263,7 @@ def run_with_fault(seed: int, names: list[str], at: int, fault: Fault) -> World:
 scripts = st.lists(st.sampled_from(World.OPERATIONS), min_size=1, max_size=6)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 1 << 32), names=scripts)
 def test_power_loss_at_every_call(seed: int, names: list[str]) -> None:
     names = ["write", *names]
@@ -274,7 +278,7 @@ def test_power_loss_at_every_call(seed: int, names: list[str]) -> None:
             world.check_saved()
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 1 << 32), names=scripts)
 def test_failure_of_every_call(seed: int, names: list[str]) -> None:
     """A failed call stops the process; the power goes only after the next start and write."""

@@ -286,6 +286,8 @@ def scan_rows(data: bytes) -> Iterator[tuple[int, int, int, bool]]:
     try:
         while position < size:
             header = unpack()
+            if type(header) is not dict:
+                raise ValueError("a row header is not a map")
             if header[KEY_TYPE] != NOP:
                 skip()
             end = tell()
