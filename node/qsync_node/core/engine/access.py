@@ -56,16 +56,20 @@ class User:
         wanted = (privilege | system.USAGE) & ~self.universe
         if wanted & system.USAGE:
             self.deny(system.USAGE, "universe", "")
-        is_owner = owner == self.id and privilege not in (system.CREATE,)
+        is_owner = self.id in (owner, system.ADMIN) and privilege != system.CREATE
         if wanted and not is_owner and wanted & ~self.bits(object_type, object_id):
             self.deny(privilege, object_type, name)
 
     def deny(self, privilege: int, object_type: str, name: str) -> NoReturn:
-        raise ClientError(
-            ErrorCode.ACCESS_DENIED,
-            f"{system.PRIVILEGE_NAMES[privilege]} access to {object_type} '{name}' "
-            f"is denied for user '{self.name}'",
-        )
+        raise denied(privilege, object_type, name, self.name)
+
+
+def denied(privilege: int, object_type: str, name: str, user: str) -> ClientError:
+    return ClientError(
+        ErrorCode.ACCESS_DENIED,
+        f"{system.PRIVILEGE_NAMES[privilege]} access to {object_type} '{name}' "
+        f"is denied for user '{user}'",
+    )
 
 
 def fill_user(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from qsync_node.errors import ClientError, ErrorCode
 
-from . import rows, sequences, system
+from . import codes, grants, rows, sequences, system
 from .definitions import IndexDef, SpaceDef
 from .fields import decode
 from .index import IndexView, holder_of
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .state import State
 
 Fields = list[Any] | None
+PASSWORD_HASH_LENGTH = 28
+EMPTY_PASSWORD_HASH = "vhvewKp0tNyweZQ+cFKAlsyphfg="
 
 
 def on_change(state: "State", space_id: int, old: bytes | None, new: bytes | None) -> None:
@@ -108,7 +110,9 @@ def _on_truncate(state: "State", old: Fields, new: Fields) -> None:
         # Recovery meets rows of spaces dropped later; only a statement can be wrong here.
         raise ClientError(ErrorCode.NO_SUCH_SPACE, f"Space '{new[0]}' does not exist")
     if space.is_system:
-        raise rows.alter_error(space.name, "can't truncate a system space")
+        raise ClientError(
+            codes.TRUNCATE_SYSTEM_SPACE, f"Can't truncate a system space, space '{space.name}'"
+        )
     indexes = {
         index_id: state.new_index(space.index_defs[index_id], index.key_def)
         for index_id, index in space.indexes.items()
@@ -207,35 +211,42 @@ def _add_entry(
 
 def _on_sequence(state: "State", old: Fields, new: Fields) -> None:
     if new is not None:
-        sequence = sequences.Sequence(*new[:9])
-        reason = ""
-        if sequence.step == 0:
-            reason = "step option must be non-zero"
-        elif sequence.least > sequence.greatest:
-            reason = "max must be greater than or equal to min"
-        elif not sequence.least <= sequence.start <= sequence.greatest:
-            reason = "start must be between min and max"
-        if reason:
-            code = 130 if old is None else 131
-            verb = "create" if old is None else "modify"
-            raise ClientError(code, f"Failed to {verb} sequence '{sequence.name}': {reason}")
+        _check_sequence(sequences.Sequence(*new[:9]), old is None)
         return
     assert old is not None
-    if state.row(system.SEQUENCE_DATA_ID, old[0]) is not None:
-        raise _cannot_drop_sequence(old[2], "the sequence has data")
     if next(state.rows_with(system.SPACE_SEQUENCE_ID, 1, old[0]), None) is not None:
         raise _cannot_drop_sequence(old[2], "the sequence is in use")
+    if state.row(system.SEQUENCE_DATA_ID, old[0]) is not None:
+        raise _cannot_drop_sequence(old[2], "the sequence has data")
     if next(state.rows_with(system.PRIV_ID, 2, "sequence", (2, old[0])), None) is not None:
         raise _cannot_drop_sequence(old[2], "the sequence has grants")
 
 
+def _check_sequence(sequence: sequences.Sequence, is_new: bool) -> None:
+    rows.check_name(sequence.name)
+    if sequence.step == 0:
+        reason = "step option must be non-zero"
+    elif sequence.least > sequence.greatest:
+        reason = "max must be greater than or equal to min"
+    elif not sequence.least <= sequence.start <= sequence.greatest:
+        reason = "start must be between min and max"
+    else:
+        return
+    code, verb = (codes.CREATE_SEQUENCE, "create") if is_new else (codes.ALTER_SEQUENCE, "modify")
+    raise ClientError(code, f"Failed to {verb} sequence '{sequence.name}': {reason}")
+
+
 def _cannot_drop_sequence(name: str, reason: str) -> ClientError:
-    return ClientError(128 + 3, f"Can't drop sequence '{name}': {reason}")
+    return ClientError(codes.DROP_SEQUENCE, f"Can't drop sequence '{name}': {reason}")
 
 
 def _sequence_use(state: "State", space_id: int) -> SequenceUse | None:
     row = state.row(system.SPACE_SEQUENCE_ID, space_id)
-    return None if row is None else SequenceUse(row[1], row[3] if len(row) > 3 else 0)
+    return None if row is None else _read_sequence_use(row)
+
+
+def _read_sequence_use(row: list[Any]) -> SequenceUse:
+    return SequenceUse(row[1], row[3] if len(row) > 3 else 0)
 
 
 def _on_space_sequence(state: "State", old: Fields, new: Fields) -> None:
@@ -243,12 +254,18 @@ def _on_space_sequence(state: "State", old: Fields, new: Fields) -> None:
     assert row is not None
     space = state.own_space(row[0])
     if space is None:
-        return
+        raise ClientError(ErrorCode.NO_SUCH_SPACE, f"Space '{row[0]}' does not exist")
     use = None
     if new is not None:
         if state.row(system.SEQUENCE_ID, new[1]) is None:
-            raise ClientError(ErrorCode.NO_SUCH_SEQUENCE, f"Sequence '{new[1]}' does not exist")
-        use = SequenceUse(new[1], new[3] if len(new) > 3 else 0)
+            raise sequences.no_such_sequence(new[1])
+        use = _read_sequence_use(new)
+        space.index(0)
+        primary = space.index_defs[0]
+        if use.field not in [part.field for part in primary.parts]:
+            raise rows.index_error(
+                primary.name, space.name, "sequence field must be a part of the index"
+            )
     state.set_space(space.id, Space(space.definition, space.index_defs, space.indexes, use))
 
 
@@ -257,12 +274,7 @@ def _on_space_sequence(state: "State", old: Fields, new: Fields) -> None:
 
 def _on_user(state: "State", old: Fields, new: Fields) -> None:
     if new is not None:
-        if new[3] not in ("user", "role"):
-            raise ClientError(
-                ErrorCode.CREATE_USER, f"Failed to create user '{new[2]}': unknown user type"
-            )
-        if old is None:
-            rows.check_name(new[2])
+        _check_user(new, is_new=old is None)
         return
     assert old is not None
     user_id, name = old[0], old[2]
@@ -281,14 +293,50 @@ def _cannot_drop_user(name: str, reason: str) -> ClientError:
     return ClientError(ErrorCode.DROP_USER, f"Failed to drop user or role '{name}': {reason}")
 
 
-def _on_priv(state: "State", old: Fields, new: Fields) -> None:
-    if new is None:
+def _check_user(row: list[Any], is_new: bool) -> None:
+    user_id, _, name, kind = row[:4]
+    failed = ClientError(
+        ErrorCode.CREATE_USER, f"Failed to create user '{name}': invalid user password"
+    )
+    if kind not in ("user", "role"):
+        raise ClientError(
+            ErrorCode.CREATE_USER, f"Failed to create user '{name}': unknown user type"
+        )
+    if is_new:
+        rows.check_name(name)
+    password = (row[4] if len(row) > 4 else {}).get("chap-sha1")
+    if password is None:
         return
-    for user_id in (new[0], new[1]):
-        if state.row(system.USER_ID, user_id) is None:
-            raise ClientError(ErrorCode.NO_SUCH_USER, f"User '{user_id}' is not found")
-    if new[2] == "role" and _reaches(state, new[3], new[1]):
-        raise ClientError(88, "Granting role would create a loop")
+    if kind == "role":
+        raise ClientError(
+            ErrorCode.CREATE_ROLE,
+            f"Failed to create role '{name}': authentication data can not be set for a role",
+        )
+    if not isinstance(password, str) or len(password) != PASSWORD_HASH_LENGTH:
+        raise failed
+    if user_id == system.GUEST and password != EMPTY_PASSWORD_HASH:
+        raise ClientError(
+            ErrorCode.GUEST_USER_PASSWORD, "Setting password for guest user has no effect"
+        )
+
+
+def _on_priv(state: "State", old: Fields, new: Fields) -> None:
+    if new is not None:
+        grants.check_object_exists(state, new)
+        if new[2] == "role":
+            _check_loop(state, new)
+        if new[4] == 0:
+            raise ClientError(
+                codes.GRANT, "Incorrect grant arguments: the grant tuple has no privileges"
+            )
+
+
+def _check_loop(state: "State", row: list[Any]) -> None:
+    if _reaches(state, row[3], row[1]):
+        granted, grantee = (grants.user_name(state, user_id) for user_id in (row[3], row[1]))
+        raise ClientError(
+            codes.ROLE_LOOP, f"Granting role '{granted}' to role '{grantee}' would create a loop"
+        )
 
 
 def _reaches(state: "State", role_id: int, target: int) -> bool:

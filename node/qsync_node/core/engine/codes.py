@@ -38,3 +38,24 @@ GE: Final = int(Iterator.GE)
 GT: Final = int(Iterator.GT)
 
 ITERATOR_NAMES: Final = tuple(iterator.name for iterator in Iterator)
+
+# Error numbers of Tarantool that only the engine answers.
+NO_SUCH_ROLE: Final = 82
+ROLE_LOOP: Final = 87
+GRANT: Final = 88
+WRONG_INDEX_PARTS: Final = 107
+WRONG_INDEX_OPTIONS: Final = 108
+WRONG_SPACE_OPTIONS: Final = 111
+UNSUPPORTED_INDEX_FEATURE: Final = 112
+VIEW_IS_READ_ONLY: Final = 113
+HASH_PARTIAL_KEY: Final = 136
+TRUNCATE_SYSTEM_SPACE: Final = 137
+WRONG_SPACE_FORMAT: Final = 141
+CREATE_SEQUENCE: Final = 142
+ALTER_SEQUENCE: Final = 143
+DROP_SEQUENCE: Final = 144
+NO_SUCH_SEQUENCE: Final = 145
+SEQUENCE_OVERFLOW: Final = 147
+DECIMAL_OVERFLOW: Final = 160
+NO_SUCH_FIELD_NAME: Final = 201
+ITERATOR_POSITION: Final = 251

@@ -2,13 +2,29 @@
 
 from typing import TYPE_CHECKING, Any
 
-from . import system
-from .access import User
+from qsync_node.errors import ClientError, ErrorCode
+
+from . import codes, system
+from .access import User, denied
 
 if TYPE_CHECKING:
     from .state import State
 
 Fields = list[Any] | None
+_SOURCES = {
+    "space": system.SPACE_ID,
+    "sequence": system.SEQUENCE_ID,
+    "function": system.FUNC_ID,
+    "role": system.USER_ID,
+    "user": system.USER_ID,
+}
+_MISSING = {
+    "space": (ErrorCode.NO_SUCH_SPACE, "Space '{}' does not exist"),
+    "sequence": (codes.NO_SUCH_SEQUENCE, "Sequence '{}' does not exist"),
+    "function": (ErrorCode.NO_SUCH_FUNCTION, "Function '{}' does not exist"),
+    "role": (codes.NO_SUCH_ROLE, "Role '{}' is not found"),
+    "user": (ErrorCode.NO_SUCH_USER, "User '{}' is not found"),
+}
 _OBJECTS = {
     system.SPACE_ID: "space",
     system.SEQUENCE_ID: "sequence",
@@ -34,7 +50,9 @@ def check_change(state: "State", user: User, space_id: int, old: Fields, new: Fi
             owner = space.definition.owner
             user.check_object("space", space.id, space.name, owner, privilege)
     elif space_id == system.PRIV_ID:
-        _check_grant(state, user, row)
+        if new is not None:
+            check_object_exists(state, new)
+        _check_grant(state, user, row, system.REVOKE if new is None else system.GRANT)
 
 
 def _privilege(old: Fields, new: Fields) -> int:
@@ -43,16 +61,38 @@ def _privilege(old: Fields, new: Fields) -> int:
     return system.DROP if new is None else system.ALTER
 
 
-def _check_grant(state: "State", user: User, row: list[Any]) -> None:
-    """Only the owner of an object, or admin, grants rights to it, and only in its own name."""
-    grantor, _, object_type, object_id, _ = row[:5]
-    if user.id in (system.ADMIN, system.SUPER):
-        return
-    if grantor != user.id:
-        user.deny(system.USAGE, object_type, str(object_id))
-    sources = {"space": system.SPACE_ID, "sequence": system.SEQUENCE_ID}
-    sources |= {"function": system.FUNC_ID, "role": system.USER_ID, "user": system.USER_ID}
-    source = sources.get(object_type)
-    owned = state.row(source, object_id) if source is not None else None
-    if owned is None or owned[1] != user.id:
-        user.deny(system.USAGE, object_type, owned[2] if owned else "")
+def _check_grant(state: "State", user: User, row: list[Any], privilege: int) -> None:
+    """The user may grant in the grantor's name; the grantor owns the object or is admin."""
+    grantor, _, object_type, object_id = row[:4]
+    name, owner = find_object(state, object_type, object_id)
+    user.check_object(object_type, object_id, name, grantor, privilege)
+    is_public = object_type == "role" and object_id == system.PUBLIC
+    if grantor not in (owner, system.ADMIN) and not (is_public and row[4] == system.EXECUTE):
+        raise denied(privilege, object_type, name, user_name(state, grantor))
+
+
+def find_object(state: "State", object_type: str, object_id: Any) -> tuple[str, int]:
+    """(name, owner) of what a grant is about; raises if there is no such object."""
+    if object_type == "universe" or object_id == "":
+        return "", system.ADMIN
+    source = _SOURCES.get(object_type)
+    if source is None:
+        raise ClientError(ErrorCode.UNKNOWN_SCHEMA_OBJECT, f"Unknown object type '{object_type}'")
+    row = state.row(source, object_id)
+    if row is None or (source == system.USER_ID and row[3] != object_type):
+        code, text = _MISSING[object_type]
+        raise ClientError(code, text.format(object_id))
+    return row[2], row[1]
+
+
+def check_object_exists(state: "State", row: list[Any]) -> None:
+    """Raise unless grantor, grantee and object of a `_priv` row exist."""
+    for user_id in row[:2]:
+        if state.row(system.USER_ID, user_id) is None:
+            raise ClientError(ErrorCode.NO_SUCH_USER, f"User '{user_id}' is not found")
+    find_object(state, row[2], row[3])
+
+
+def user_name(state: "State", user_id: int) -> str:
+    row = state.row(system.USER_ID, user_id)
+    return "" if row is None else row[2]

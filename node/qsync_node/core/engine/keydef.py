@@ -121,8 +121,11 @@ class KeyDef:
         key = self.entry_key(fields)
         return (key,) if self.is_plain else tuple(key[: len(self.parts)])
 
-    def search_prefix(self, key: Sequence[Any]) -> tuple[Any, ...]:
-        """A client's key, checked and turned into a prefix of entry keys."""
+    def search_prefix(self, key: Sequence[Any], is_exact: bool = False) -> tuple[Any, ...]:
+        """A client's key, checked and turned into a prefix of entry keys.
+
+        NULL selects the entries without a value, but identifies none of them.
+        """
         if len(key) > len(self.parts):
             raise ClientError(
                 ErrorCode.KEY_PART_COUNT,
@@ -130,7 +133,7 @@ class KeyDef:
             )
         values: list[Any] = []
         for number, (value, part) in enumerate(zip(key, self.parts, strict=False)):
-            if value is None and part.is_nullable:
+            if value is None and part.is_nullable and not is_exact:
                 values.append(())
                 continue
             if not is_of_type(value, part.type):
@@ -151,5 +154,5 @@ class KeyDef:
                 f"Invalid key part count in an exact match "
                 f"(expected {len(self.parts)}, got {len(key)})",
             )
-        prefix = self.search_prefix(key)
+        prefix = self.search_prefix(key, is_exact=True)
         return prefix[0] if self.is_plain else prefix

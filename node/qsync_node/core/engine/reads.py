@@ -22,9 +22,6 @@ from .tuples import join_array, split_array
 if TYPE_CHECKING:
     from .state import State
 
-_UNSUPPORTED_INDEX_FEATURE = 112
-_ITERATOR_POSITION = 251
-
 
 def select(state: "State", request: Select, user: User) -> list[bytes]:
     """The tuples a SELECT answers."""
@@ -93,6 +90,13 @@ def _scan(
 
 def _scan_hash(index: IndexView, request: Select) -> Iterator[tuple[Any, bytes]]:
     key_def = index.key_def
+    if request.iterator == codes.EQ and len(request.key) < len(key_def.parts):
+        raise ClientError(
+            codes.HASH_PARTIAL_KEY,
+            "HASH index  does not support selects via a partial key "
+            f"(expected {len(key_def.parts)} parts, got {len(request.key)}). "
+            "Please Consider changing index type to TREE.",
+        )
     if request.key and request.iterator != codes.ALL:
         key = key_def.exact_key(request.key)
         if request.iterator == codes.EQ:
@@ -110,7 +114,7 @@ def _unsupported(space: Space, index_id: int, is_tree: bool, what: str) -> Clien
     name = space.index_defs[index_id].name
     kind = "TREE" if is_tree else "HASH"
     return ClientError(
-        _UNSUPPORTED_INDEX_FEATURE,
+        codes.UNSUPPORTED_INDEX_FEATURE,
         f"Index '{name}' ({kind}) of space '{space.name}' (memtx) does not support {what}",
     )
 
@@ -134,7 +138,7 @@ def _read_position(key_def: KeyDef, position: bytes) -> Any:
             fields[part.field] = value
         return key_def.entry_key(fields)
     except (ClientError, ValueError, TypeError, KeyError, IndexError) as error:
-        raise ClientError(_ITERATOR_POSITION, "Iterator position is invalid") from error
+        raise ClientError(codes.ITERATOR_POSITION, "Iterator position is invalid") from error
 
 
 # --- views ----------------------------------------------------------------------------------------
@@ -184,7 +188,6 @@ def _is_user_visible(state: "State", row: list[Any], user: User) -> bool:
         bool(user.universe & (system.READ | system.WRITE))
         or user.id in (row[0], row[1])
         or row[0] == system.PUBLIC
-        or ("role", row[0]) in user.grants
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from qsync_node.errors import ClientError, ErrorCode
 
+from . import codes
 from .definitions import FieldDef, IndexDef, SpaceDef
 from .fields import FIELD_TYPES, INDEXABLE_TYPES, is_narrower_or_equal
 from .keydef import Part
@@ -13,15 +14,17 @@ from .paths import parse_path
 BINARY_COLLATIONS = frozenset({0, 3, "none", "binary"})
 PARTS_MAX = 255
 NAME_BYTES_MAX = 65000
-# Old tools and SQL write other names for some types.
-_TYPE_ALIASES = {
-    "*": "any",
-    "num": "unsigned",
-    "uint": "unsigned",
-    "str": "string",
-    "int": "integer",
-    "bool": "boolean",
+# Names that old rows have for some types.
+_TYPE_ALIASES = {"*": "any", "num": "unsigned", "str": "string"}
+_OPTIONS: dict[str, type] = {
+    "group_id": int,
+    "temporary": bool,
+    "view": bool,
+    "is_sync": bool,
+    "sql": str,
 }
+_TYPE_WORDS = {int: "unsigned", bool: "boolean", str: "string"}
+_EXPECTED_PARTS = "expected field1 id (number), field1 type (string), ..."
 
 
 def create_error(name: str, reason: str) -> ClientError:
@@ -51,7 +54,8 @@ def check_name(name: str) -> None:
     """Raise unless the name can be an identifier."""
     if not name or not name.isprintable():
         raise ClientError(
-            ErrorCode.IDENTIFIER, f"Invalid identifier '{name}' (expected printable symbols only)"
+            ErrorCode.IDENTIFIER,
+            f"Invalid identifier '{name}' (expected printable symbols only or it is too long)",
         )
 
 
@@ -66,25 +70,39 @@ def read_space(row: list[Any], is_new: bool) -> SpaceDef:
         raise failed(name, "space id is too big")
     if space_id == 0:
         raise failed(name, "space id 0 is reserved")
-    if engine not in ("memtx", "sysview", "blackhole", "service"):
-        raise failed(name, f"engine '{engine}' is not supported, use 'memtx'")
-    if space_id > 511:
-        _check_user_space(name, engine, flags, failed)
+    _check_options(flags)
+    if engine not in ("memtx", "vinyl", "sysview", "blackhole", "service"):
+        raise ClientError(ErrorCode.NO_SUCH_SPACE_NAME, f"Space engine '{engine}' does not exist")
+    if space_id > 511 and is_new:
+        _check_user_space(name, engine, flags)
     formats = tuple(_read_fields(name, fields, failed))
     if field_count and len(formats) > field_count:
         raise failed(name, "exact_field_count must be either 0 or >= formatted field count")
     return SpaceDef(space_id, owner, name, engine, field_count, flags, formats)
 
 
-def _check_user_space(name: str, engine: str, flags: Any, failed: Any) -> None:
+def _check_options(flags: Any) -> None:
+    for option, value in flags.items():
+        kind = _OPTIONS.get(option)
+        if kind is None:
+            raise _wrong_space_option(f"unexpected option '{option}'")
+        if type(value) is not kind:
+            raise _wrong_space_option(f"'{option}' must be {_TYPE_WORDS[kind]}")
+
+
+def _wrong_space_option(reason: str) -> ClientError:
+    return ClientError(codes.WRONG_SPACE_OPTIONS, f"Wrong space options (field 5): {reason}")
+
+
+def _check_user_space(name: str, engine: str, flags: Any) -> None:
     if engine != "memtx":
-        raise failed(name, f"engine '{engine}' is not supported, use 'memtx'")
+        raise create_error(name, f"engine '{engine}' is not supported, use 'memtx'")
     if flags.get("temporary"):
-        raise failed(name, "temporary spaces are not supported")
+        raise create_error(name, "temporary spaces are not supported")
     if flags.get("group_id"):
-        raise failed(name, "local spaces are not supported")
+        raise create_error(name, "local spaces are not supported")
     if flags.get("view") or flags.get("sql"):
-        raise failed(name, "SQL views are not supported")
+        raise create_error(name, "SQL views are not supported")
 
 
 def _read_fields(name: str, fields: list[Any], failed: Any) -> Iterator[FieldDef]:
@@ -92,10 +110,16 @@ def _read_fields(name: str, fields: list[Any], failed: Any) -> Iterator[FieldDef
     for number, field in enumerate(fields):
         if not isinstance(field, dict):
             raise failed(name, f"field {number + 1} is not map")
-        field_name = field.get("name")
+        field_name = field.get("name", "")
         if not isinstance(field_name, str):
+            raise _wrong_format(number, "'name' must be string")
+        if not field_name:
             raise failed(name, f"field {number + 1} name is not specified")
         check_name(field_name)
+        if not isinstance(field.get("type", "any"), str):
+            raise _wrong_format(number, "'type' must be enum")
+        if not isinstance(field.get("is_nullable", False), bool):
+            raise _wrong_format(number, "'is_nullable' must be boolean")
         type_name = _type_name(field.get("type", "any"))
         if type_name is None:
             if name != "_ck_constraint":
@@ -109,6 +133,12 @@ def _read_fields(name: str, fields: list[Any], failed: Any) -> Iterator[FieldDef
             )
         seen.add(field_name)
         yield FieldDef(field_name, type_name, bool(field.get("is_nullable", False)))
+
+
+def _wrong_format(number: int, reason: str) -> ClientError:
+    return ClientError(
+        codes.WRONG_SPACE_FORMAT, f"Wrong space format (field {number + 1}): {reason}"
+    )
 
 
 def read_index(row: list[Any], space: SpaceDef) -> IndexDef:
@@ -144,7 +174,10 @@ def _check_index(index: IndexDef, space: SpaceDef) -> None:
         raise index_error(index.name, space.name, "primary key must be unique")
     is_nullable = any(part.is_nullable for part in index.parts)
     if index.id == 0 and is_nullable:
-        raise index_error(index.name, space.name, "primary index can't contain nullable parts")
+        raise ClientError(
+            ErrorCode.NULLABLE_MISMATCH,
+            f"Primary index of space '{space.name}' can not contain nullable parts",
+        )
     if not index.is_tree and not index.is_unique:
         raise index_error(index.name, space.name, "HASH index must be unique")
     if not index.is_tree and is_nullable:
@@ -157,16 +190,21 @@ def _read_part(number: int, raw: Any, index_name: str, space: SpaceDef) -> Part:
     if isinstance(raw, dict):
         field, type_value = raw.get("field"), raw.get("type")
         options = raw
-    elif isinstance(raw, list) and len(raw) >= 2:
-        field, type_value = raw[0], raw[1]
+    elif isinstance(raw, list):
+        field, type_value = (*raw, None, None)[:2]
         options = {}
     else:
-        raise wrong_options("parts", "expected field id (number)")
+        raise ClientError(
+            codes.WRONG_INDEX_OPTIONS,
+            f"Wrong index options (field {number + 1}): index part is expected to be a map",
+        )
     if type(field) is not int or field < 0:
-        raise wrong_options("parts", "field id must be an integer")
+        raise _wrong_parts("field id must be an integer")
+    if type_value is None:
+        raise _wrong_parts("a field type is missing")
     type_name = _type_name(type_value)
     if type_name is None:
-        raise wrong_options("parts", "unknown field type")
+        raise _wrong_parts("unknown field type")
     if type_name not in INDEXABLE_TYPES:
         raise index_error(index_name, space.name, f"field type '{type_name}' is not supported")
     if options.get("collation", 0) not in BINARY_COLLATIONS:
@@ -176,7 +214,7 @@ def _read_part(number: int, raw: Any, index_name: str, space: SpaceDef) -> Part:
         try:
             path = parse_path(options["path"])
         except ValueError:
-            raise wrong_options("parts", "invalid path") from None
+            raise _wrong_parts("invalid path") from None
     part = Part(field, type_name, bool(options.get("is_nullable", False)), path)
     check_against_format(number, part, index_name, space)
     return part
@@ -189,7 +227,7 @@ def check_against_format(number: int, part: Part, index_name: str, space: SpaceD
     if field.type in ("array", "map") or not types_meet(field.type, part.type):
         raise ClientError(
             ErrorCode.FORMAT_MISMATCH_INDEX_PART,
-            f"Field {part.field + 1} ({field.name}) has type '{field.type}' in space format, "
+            f"Field {part.field + 1} has type '{field.type}' in space format, "
             f"but type '{part.type}' in index definition",
         )
 
@@ -199,5 +237,5 @@ def types_meet(one: str, two: str) -> bool:
     return is_narrower_or_equal(one, two) or is_narrower_or_equal(two, one)
 
 
-def wrong_options(where: str, reason: str) -> ClientError:
-    return ClientError(108, f"Wrong index options ({where}): {reason}")
+def _wrong_parts(reason: str) -> ClientError:
+    return ClientError(codes.WRONG_INDEX_PARTS, f"Wrong index parts: {reason}; {_EXPECTED_PARTS}")

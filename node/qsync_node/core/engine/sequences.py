@@ -4,9 +4,9 @@ from typing import Any, NamedTuple, Protocol
 
 import msgpack
 
-from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.errors import ClientError
 
-from . import system
+from . import codes, system
 from .fields import decode
 from .space import Change, Space
 
@@ -32,8 +32,12 @@ class Sequence(NamedTuple):
 def read_sequence(state: _Reader, sequence_id: int) -> Sequence:
     packed = state.space(system.SEQUENCE_ID).indexes[0].get(sequence_id)
     if packed is None:
-        raise ClientError(ErrorCode.NO_SUCH_SEQUENCE, f"Sequence '{sequence_id}' does not exist")
+        raise no_such_sequence(sequence_id)
     return Sequence(*decode(packed)[:9])
+
+
+def no_such_sequence(sequence_id: int) -> ClientError:
+    return ClientError(codes.NO_SUCH_SEQUENCE, f"Sequence '{sequence_id}' does not exist")
 
 
 def last_value(state: _Reader, sequence_id: int) -> int | None:
@@ -51,7 +55,7 @@ def next_value(state: _Reader, sequence_id: int) -> int:
     if sequence.least <= value <= sequence.greatest:
         return value
     if not sequence.is_cyclic:
-        raise ClientError(ErrorCode.SEQUENCE_OVERFLOW, f"Sequence '{sequence.name}' has overflowed")
+        raise ClientError(codes.SEQUENCE_OVERFLOW, f"Sequence '{sequence.name}' has overflowed")
     return sequence.least if sequence.step > 0 else sequence.greatest
 
 

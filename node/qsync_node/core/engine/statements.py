@@ -51,11 +51,11 @@ class Reader(Protocol):
 def execute_write(state: Reader, space: Space, request: Request) -> Outcome:
     """Execute INSERT, REPLACE, UPDATE, DELETE or UPSERT."""
     if space.definition.is_view:
-        raise ClientError(ErrorCode.UNSUPPORTED, "SysView engine does not support replace()")
+        raise ClientError(codes.VIEW_IS_READ_ONLY, f"View '{space.name}' is read-only")
     if isinstance(request, Put):
         return _put(state, space, request)
     if isinstance(request, Upsert):
-        return _upsert(state, space, request)
+        return _upsert(space, request)
     if isinstance(request, Update):
         return _update(space, request)
     assert isinstance(request, Delete)
@@ -136,13 +136,9 @@ def _update(space: Space, request: Update) -> Outcome:
     return Outcome([(codes.UPDATE, body)], [change], [new])
 
 
-def _upsert(state: Reader, space: Space, request: Upsert) -> Outcome:
+def _upsert(space: Space, request: Upsert) -> Outcome:
     names = space.format.field_numbers
     packed, fields = request.tuple, request.fields
-    extra: list[Change] = []
-    if space.sequence is not None:
-        put = Put(codes.UPSERT, space.id, packed, fields, b"")
-        packed, fields, _, extra = _fill_sequence(state, space, put)
     space.format.validate(fields)
     primary = space.index(0)
     old = primary.get(primary.key_def.entry_key(fields))
@@ -158,7 +154,7 @@ def _upsert(state: Reader, space: Space, request: Upsert) -> Outcome:
             return Outcome([], [], [])
     body = upsert_body(space.id, packed, request.ops, request.index_base)
     change = space.change_to(new, fields, is_insert=False)
-    return Outcome([(codes.UPSERT, body)], [change, *extra], [])
+    return Outcome([(codes.UPSERT, body)], [change], [])
 
 
 def _primary_key_changed(space: Space) -> ClientError:

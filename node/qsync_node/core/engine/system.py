@@ -52,6 +52,8 @@ USAGE: Final = 16
 CREATE: Final = 32
 DROP: Final = 64
 ALTER: Final = 128
+GRANT: Final = 8192
+REVOKE: Final = 16384
 ALL_PRIVILEGES: Final = 0xFFFFFFFF
 
 PRIVILEGE_NAMES: Final = {
@@ -63,4 +65,6 @@ PRIVILEGE_NAMES: Final = {
     CREATE: "Create",
     DROP: "Drop",
     ALTER: "Alter",
+    GRANT: "Grant",
+    REVOKE: "Revoke",
 }

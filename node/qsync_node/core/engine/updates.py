@@ -14,15 +14,13 @@ import msgpack
 
 from qsync_node.errors import ClientError, ErrorCode
 
-from . import numbers
+from . import codes, numbers
 from .fields import decode
 from .paths import PathError, Step, parse_path
 from .tuples import is_array, is_map, is_string, join_array, join_map, split_array, split_map
 
 _ARGUMENTS = {"=": 3, "!": 3, "#": 3, "+": 3, "-": 3, "&": 3, "|": 3, "^": 3, ":": 5}
 OPERATIONS_MAX = 4000
-NO_SUCH_FIELD_NAME = 201
-DECIMAL_OVERFLOW = 160
 
 
 class _Changed(bytes):
@@ -262,7 +260,7 @@ def _add(old: bytes, operation: Operation) -> bytes:
         return result
     kind, code = "Integer", int(ErrorCode.UPDATE_INTEGER_OVERFLOW)
     if numbers.is_decimal_needed(one, two):
-        kind, code = "Decimal", DECIMAL_OVERFLOW
+        kind, code = "Decimal", codes.DECIMAL_OVERFLOW
     raise ClientError(
         code,
         f"{kind} overflow when performing operation '{operation.name}' on field {operation.place}"
@@ -358,4 +356,4 @@ def _no_field_number(place: str) -> ClientError:
 
 
 def _no_field_name(name: str) -> ClientError:
-    return ClientError(NO_SUCH_FIELD_NAME, f"Field '{name}' was not found in the tuple")
+    return ClientError(codes.NO_SUCH_FIELD_NAME, f"Field '{name}' was not found in the tuple")
