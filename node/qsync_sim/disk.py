@@ -261,7 +261,7 @@ class SimDisk:
 
     def _change(self, call: str, path: str) -> Fault | None:
         fault = self.enter(call, path)
-        if fault in ("fail", "short"):
+        if fault in ("fail", "short") or (fault == "full" and call == "sync_dir"):
             raise DiskError(f"{call} {path}: injected failure")
         if fault == "full":
             raise DiskFull(f"{call} {path}: no space")

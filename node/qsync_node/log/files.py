@@ -157,12 +157,15 @@ class OsFileSystem:
             os.truncate(path, size)
 
     def sync_dir(self, directory: str) -> None:
-        with _disk_errors(f"fsync {directory}"):
+        with _disk_errors(f"open {directory}"):
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            # As in `OsFile.sync`: never DiskFull.
+            raise DiskError(f"fsync {directory}: {error}") from error
+        finally:
+            os.close(fd)
 
     def makedirs(self, directory: str) -> None:
         with _disk_errors(f"make {directory}"):

@@ -11,7 +11,8 @@ other damage is refused (D7).
 What was read may be in the page cache only, and a flush after a failed flush proves nothing.
 Unless the last stop left a clean mark, the last segment is therefore copied to a new file, which
 is flushed and renamed over it, before anything else is written (D3). The copy drops the torn tail
-in the same step. Earlier segments were flushed before the next one was begun.
+in the same step. The ballot is written anew for the same reason. Earlier segments were flushed
+before the next one was begun, and a snapshot before it got its name.
 
 A log that ends before the snapshot is what a crash leaves in the middle of a re-join (S3): the
 snapshot is durable, the old segments are about to go. They go now.
@@ -34,7 +35,7 @@ from qsync_node.format.xlog import (
     read_blocks,
 )
 from qsync_node.log.atomic import put_file, remove_if_there, remove_in_progress
-from qsync_node.log.ballot import load_ballot
+from qsync_node.log.ballot import load_ballot, store_ballot
 from qsync_node.log.checkpoint import Snapshot, open_snapshot
 from qsync_node.log.errors import CorruptionError
 from qsync_node.log.files import FileSystem, join
@@ -96,6 +97,8 @@ def recover(fs: FileSystem, directory: str, limits: Limits) -> tuple[Wal, Recove
         tail = _Tail([], normalised(start_vclock))
     elif not is_clean:
         _copy_last_segment(fs, directory, segments[-1])
+    if not is_clean:
+        store_ballot(fs, directory, ballot)
     wal = Wal(fs, directory, instance_uuid, limits, segments, tail.vclock)
     if is_clean:
         wal.reopen_last()  # cuts the end marker off

@@ -1,0 +1,162 @@
+"""Files cut at any byte and with any bit flipped: what is torn, what is corrupt (D7)."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qsync_node.format.cat import cat_file
+from qsync_node.format.row import Row, encode_rows
+from qsync_node.format.xlog import (
+    EOF_MARKER,
+    SECTOR_BYTES,
+    XLOG,
+    Block,
+    Damage,
+    End,
+    FileHeader,
+    XlogError,
+    checksum,
+    decode_file_header,
+    encode_block,
+    encode_file_header,
+    read_blocks,
+)
+
+HEADER = FileHeader(XLOG, "70dce487-582e-5e56-a3ed-a1541ed73826", {1: 12}, {})
+
+
+def block_rows(sizes: list[int]) -> list[bytes]:
+    """One transaction per block, with contents that do not compress."""
+    rng = Random(7)
+    return [
+        encode_rows(
+            [Row(3, 1, lsn, 1.5, b"\x81\x21\xc5" + size.to_bytes(2, "big") + rng.randbytes(size))]
+        )
+        for lsn, size in enumerate(sizes, 13)
+    ]
+
+
+ROWS = block_rows([20, 700, 2500, 90])
+HEAD = encode_file_header(HEADER)
+BLOCKS = [encode_block(rows) for rows in ROWS]
+DATA = HEAD + b"".join(BLOCKS)
+ENDS = [len(HEAD) + sum(map(len, BLOCKS[: number + 1])) for number in range(len(BLOCKS))]
+
+
+def read_all(data: bytes) -> tuple[list[bytes], Damage | End | None]:
+    """Rows of the whole blocks, and what ended the reading."""
+    items = list(read_blocks(data, len(HEAD)))
+    last = items.pop() if items and not isinstance(items[-1], Block) else None
+    assert not isinstance(last, Block)
+    return [item.data for item in items if isinstance(item, Block)], last
+
+
+def test_a_file_cut_at_any_byte_is_torn_and_keeps_its_whole_blocks() -> None:
+    whole = DATA + EOF_MARKER
+    for size in range(len(HEAD), len(whole)):
+        rows, last = read_all(whole[:size])
+        kept = sum(end <= size for end in ENDS)
+        assert rows == ROWS[:kept]
+        if size in (len(HEAD), *ENDS):
+            assert last is None
+        else:
+            assert isinstance(last, Damage)
+            assert last.is_torn
+            assert last.offset == (ENDS[kept - 1] if kept else len(HEAD))
+    assert read_all(whole) == (ROWS, End(len(DATA)))
+
+
+@pytest.mark.parametrize("has_marker", [False, True])
+def test_a_flipped_bit_is_never_torn_and_never_read(has_marker: bool) -> None:
+    whole = DATA + EOF_MARKER if has_marker else DATA
+    rng = Random(3)
+    undetected = 0
+    for position in range(len(HEAD), len(whole)):
+        flipped = bytearray(whole)
+        flipped[position] ^= 1 << rng.randrange(8)
+        rows, last = read_all(bytes(flipped))
+        assert rows == ROWS[: len(rows)]
+        if len(rows) == len(ROWS) and not isinstance(last, Damage):
+            undetected += 1  # padding, or the checksum of the block before, which nobody reads
+            continue
+        assert isinstance(last, Damage)
+        assert not last.is_torn, (position, last)
+    assert undetected <= 9 * len(BLOCKS)
+
+
+@given(st.integers(0, 2**30), st.integers(1, 6000))
+def test_lost_sectors_of_the_last_block_are_torn(seed: int, size: int) -> None:
+    rng = Random(seed)
+    last = encode_block(block_rows([size])[0])
+    start, torn = len(DATA), bytearray(DATA + last)
+    bounds = [start, *range(start - start % SECTOR_BYTES + SECTOR_BYTES, len(torn), SECTOR_BYTES)]
+    lost = rng.choice(bounds)
+    end = min(lost - lost % SECTOR_BYTES + SECTOR_BYTES, len(torn))
+    torn[lost:end] = bytes(end - lost)
+    rows, damage = read_all(bytes(torn))
+    assert rows == ROWS
+    assert isinstance(damage, Damage)
+    assert damage.offset == start
+    assert damage.is_torn == (end - lost >= 8 or lost == start)
+
+
+def test_lost_sectors_before_the_last_block_are_corruption() -> None:
+    broken = bytearray(DATA)
+    broken[ENDS[1] : ENDS[1] + SECTOR_BYTES] = bytes(SECTOR_BYTES)
+    rows, damage = read_all(bytes(broken))
+    assert rows == ROWS[:2]
+    assert isinstance(damage, Damage)
+    assert not damage.is_torn
+
+
+def test_zeros_to_the_end_are_torn() -> None:
+    rows, damage = read_all(DATA + bytes(3))
+    assert rows == ROWS
+    assert isinstance(damage, Damage)
+    assert damage.is_torn
+
+
+def test_bytes_behind_the_end_marker_are_corruption() -> None:
+    rows, damage = read_all(DATA + EOF_MARKER + BLOCKS[0])
+    assert rows == ROWS
+    assert damage == Damage(len(DATA), "bytes follow the end marker", False)
+
+
+def test_cat_shows_what_is_whole_and_then_the_damage() -> None:
+    records = list(cat_file(DATA[:-1]))
+    assert [record["HEADER"]["lsn"] for record in records[:-1]] == [13, 14, 15]  # type: ignore[index]
+    assert isinstance(records[-1], Damage)
+
+
+def test_the_checksum_is_castagnoli_without_inversion() -> None:
+    assert checksum(b"") == 0
+    assert checksum(b"\x00" * 9) == 0
+    assert checksum(b"123456789") == 0x58E3FA20
+
+
+def test_a_header_with_unknown_lines_is_read() -> None:
+    text = b"XLOG\n0.12\nServer: u\nNew: thing\nno colon\nVClock: {1: 5}\n\n"
+    header, offset = decode_file_header(text + b"rest")
+    assert header == FileHeader(XLOG, "u", {1: 5}, None, "")
+    assert offset == len(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"XLOG\n0.13\nInstance: u\nVClock: {}\n",
+        b"VYLOG\n0.13\nInstance: u\nVClock: {}\n\n",
+        b"XLOG\n0.14\nInstance: u\nVClock: {}\n\n",
+        b"XLOG\n0.13\nVClock: {}\n\n",
+        b"XLOG\n0.13\nInstance: u\n\n",
+        b"XLOG\n0.13\nInstance: u\nVClock: {x}\n\n",
+        b"XLOG\n0.13\nInstance: \xff\nVClock: {}\n\n",
+        b"XLOG\n" + b"x" * 5000 + b"\n\n",
+    ],
+)
+def test_a_broken_header_is_refused(text: bytes) -> None:
+    with pytest.raises(XlogError):
+        decode_file_header(text)
