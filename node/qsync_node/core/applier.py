@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from qsync_node.core import effects as fx
 from qsync_node.core.ballot import Nack
-from qsync_node.core.entries import Entry, Kind, read_entry
+from qsync_node.core.entries import Entry, Kind, read_entries
 from qsync_node.core.history import History, SplitBrain, common_point
 from qsync_node.core.limbo import Limbo
 from qsync_node.core.membership import LEVEL
@@ -47,6 +47,7 @@ from qsync_node.core.messages import (
 )
 from qsync_node.core.snapshots import checksum
 from qsync_node.core.tail import Tail
+from qsync_node.format.batch import LogBatch
 
 if TYPE_CHECKING:
     from qsync_node.core.replica import Replica
@@ -333,18 +334,23 @@ class Applier:
                 return
         self._confirm_to(message.confirmed_index)
 
-    def _take(self, batch: "fx.LogBatch") -> bool:
+    def _take(self, batch: LogBatch) -> bool:
         """Append one batch; False when the stream must not go on."""
         replica = self.replica
         try:
-            entry = read_entry(batch, replica.tail.last_term, replica.limbo.configuration)
+            entries = read_entries(batch, replica.tail.last_term, replica.limbo.configuration)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             replica.report("bad_rows", index=batch.first_index, reason=str(error))
             replica.out.append(fx.CloseLink(self.link, f"rows that cannot be read: {error}"))
             self._retry_later()
             return False
+        return all(self._take_entry(entry) for entry in entries)
+
+    def _take_entry(self, entry: Entry) -> bool:
+        replica = self.replica
         if not self._continues(entry):
-            replica.report("bad_rows", index=batch.first_index, reason="they do not continue")
+            index = entry.batch.first_index
+            replica.report("bad_rows", index=index, reason="they do not continue the log")
             self._retry_later()
             return False
         decision = entry.decision
@@ -446,16 +452,16 @@ class Applier:
             return
         if chunk.position == 0:
             self.chunks = []
-        elif chunk.position != len(self.chunks) or chunk.index != self.transfer_index:
+        elif chunk.position != len(self.chunks) or chunk.log_index != self.transfer_index:
             self._retry_later()
             return
-        self.transfer_index = chunk.index
+        self.transfer_index = chunk.log_index
         self.chunks.extend(chunk.bodies)
         self.since_ns = replica.now_ns
         if not chunk.is_last:
             replica.send(link, SnapshotRequest(self.transfer, len(self.chunks), self.goal_index))
             return
-        if checksum(self.chunks) != chunk.checksum or chunk.index < self.goal_index:
+        if checksum(self.chunks) != chunk.checksum or chunk.log_index < self.goal_index:
             self.chunks = []
             self.transfer += 1
             self._retry_later()
@@ -465,7 +471,7 @@ class Applier:
     def _install(self, chunk: SnapshotChunk) -> None:
         """The snapshot replaces the files; the tail was cut before (S3)."""
         replica = self.replica
-        if replica.tail.last_index > chunk.index:
+        if replica.tail.last_index > chunk.log_index:
             # Rows of our own, matched log lie behind it: it would take something away.
             self.chunks = []
             self.transfer += 1
@@ -478,14 +484,14 @@ class Applier:
         configuration = replica.machine.load_snapshot(bodies)
         history = History(chunk.starts)
         settings = replica.settings
-        replica.tail = Tail(chunk.vclock, history, chunk.index + 1, settings.tail_cache_bytes)
+        replica.tail = Tail(chunk.vclock, history, chunk.log_index + 1, settings.tail_cache_bytes)
         replica.tail.epoch = epoch
-        replica.limbo = Limbo(chunk.index, chunk.vclock, configuration)
+        replica.limbo = Limbo(chunk.log_index, chunk.vclock, configuration)
         replica.unwritten.clear()
         replica.to_write.clear()
         replica.relays.close_all("the state was replaced by a snapshot")
-        replica.out.append(fx.InstallSnapshot(epoch, chunk.index, dict(chunk.vclock), bodies))
-        replica.report("snapshot_taken", index=chunk.index)
+        replica.out.append(fx.InstallSnapshot(epoch, chunk.log_index, dict(chunk.vclock), bodies))
+        replica.report("snapshot_taken", index=chunk.log_index)
 
     def on_installed(self, message: fx.SnapshotInstalled) -> None:
         replica = self.replica

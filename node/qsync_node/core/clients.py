@@ -32,7 +32,7 @@ from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Type
 
 if TYPE_CHECKING:
-    from qsync_node.core.engine.transaction import Executed
+    from qsync_node.core.engine.overlay import Executed
     from qsync_node.core.node import Node
 
 _COUNTED = {
@@ -104,7 +104,7 @@ class Write:
 class Waiter:
     """An answer that waits until everything up to `index` is decided (T8)."""
 
-    __slots__ = ("call", "code", "index", "must_repeat", "reason", "tuples")
+    __slots__ = ("call", "code", "index", "must_repeat", "reason", "rows_before", "tuples")
 
     def __init__(self, call: Call, code: int, reason: str, tuples: list[bytes]) -> None:
         self.call = call
@@ -112,6 +112,7 @@ class Waiter:
         self.reason = reason
         self.tuples = tuples
         self.index = 0
+        self.rows_before = 0  # of this step's batch, when it ran
         self.must_repeat = False
 
 
@@ -127,6 +128,8 @@ class Clients:
         self.waiters: deque[Waiter] = deque()
         self.unplaced: list[Waiter] = []
         self.ddl_barrier = 0
+        self.batch_rows = 0
+        self.homes: dict[tuple[int, int], tuple[int, int]] = {}
         self.counters: dict[str, int] = {}
         self.streams = Streams(node, self)
 
@@ -139,12 +142,14 @@ class Clients:
     def answer(self, call: Call, tuples: list[bytes], index: int = 0) -> None:
         self._finish(call, 0, "", tuples, index)
 
-    def refuse(self, call: Call, code: int, reason: str) -> None:
-        self._finish(call, code, reason, [], 0)
+    def refuse(self, call: Call, code: int, reason: str, index: int = 0) -> None:
+        self._finish(call, code, reason, [], index)
 
     def _finish(self, call: Call, code: int, reason: str, tuples: list[bytes], index: int) -> None:
         assert not call.done, "K1: a request is answered exactly once"
         call.done = True
+        if code and call.type == Type.BEGIN and not call.link:
+            self.homes.pop((call.session, call.stream), None)
         if call.link:
             self.node.forwarding.reply(call, int(code), reason, tuples, index)
         else:
@@ -232,7 +237,7 @@ class Clients:
             if not self._can_execute():
                 return
             call = self.queue.popleft()
-            if call.done:
+            if call.done or self._is_homeless(call, (0, replica.term)):
                 continue
             try:
                 if not self._execute(call):
@@ -247,12 +252,43 @@ class Clients:
             call = self.queue.popleft()
             if call.done:
                 continue
+            if not call.link and self._is_homeless(call, forwarding.home()):
+                continue
             if call.link:
                 self.refuse(
                     call, ErrorCode.NOT_LEADER, "the member it was forwarded to is not the leader"
                 )
             else:
                 forwarding.forward(call)
+
+    def _is_homeless(self, call: Call, home: tuple[int, int]) -> bool:
+        """Answers a request of a transaction whose leader is gone: it conflicts, it is never run.
+
+        A session's stream is bound to the leader that its BEGIN went to (T10); after that leader's
+        term neither its statements nor its COMMIT mean anything to the next one.
+        """
+        if not call.stream or call.link:
+            return False
+        key = (call.session, call.stream)
+        bound = self.homes.get(key)
+        if bound is None:
+            if call.type == Type.BEGIN:
+                self.homes[key] = home
+            return False
+        ends = call.type in (Type.COMMIT, Type.ROLLBACK)
+        if ends:
+            del self.homes[key]
+        if bound == home:
+            return False
+        if call.type == Type.ROLLBACK:
+            self.answer(call, [])
+        else:
+            self.refuse(
+                call,
+                ErrorCode.TRANSACTION_CONFLICT,
+                "Transaction has been aborted by conflict: its leader is gone",
+            )
+        return True
 
     def _can_execute(self) -> bool:
         replica = self.node.replica
@@ -322,6 +358,7 @@ class Clients:
         assert self.pending is not None
         self.pending.push(executed.changes)
         self.batch.append(write)
+        self.batch_rows += len(executed.rows)
         self.batch_bytes += sum(len(body) + 24 for _, body in executed.rows)
         if executed.is_ddl:
             self.flush()
@@ -332,16 +369,18 @@ class Clients:
         """One batch for everything that this step wrote, behind a CONFIRM if one is due (T3)."""
         replica = self.node.replica
         batch = self.batch
+        base = replica.tail.last_index
         if batch:
             self.batch = []
-            self.batch_bytes = 0
+            self.batch_bytes = self.batch_rows = 0
             assert replica.leader is not None
             replica.leader.take_confirm()
+            base = replica.tail.last_index
             for is_sync, writes in _runs(batch):
                 self._append(writes, SYNC_FLAGS if is_sync else ASYNC_FLAGS)
         if self.unplaced:
             for waiter in self.unplaced:
-                waiter.index = replica.tail.last_index
+                waiter.index = base + waiter.rows_before
             self.waiters.extend(self.unplaced)
             self.unplaced = []
             self._release_waiters()
@@ -380,6 +419,7 @@ class Clients:
                 # Its outcome is that of the first attempt: ask again when that is decided.
                 waiter = Waiter(call, -1, "", [])
                 waiter.must_repeat = True
+                waiter.rows_before = self.batch_rows
                 self.unplaced.append(waiter)
                 return True
         return False
@@ -399,7 +439,9 @@ class Clients:
         if not self.batch and replica.limbo.confirmed_index >= replica.tail.last_index:
             self._finish(call, code, reason, tuples, replica.limbo.confirmed_index)
             return
-        self.unplaced.append(Waiter(call, code, reason, tuples))
+        waiter = Waiter(call, code, reason, tuples)
+        waiter.rows_before = self.batch_rows
+        self.unplaced.append(waiter)
 
     depend = _depend
 
@@ -512,7 +554,8 @@ class Clients:
         self.pending = None
         self.ddl_barrier = 0
         text = f"the outcome is unknown: {reason}; read before you repeat it"
-        batch, self.batch, self.batch_bytes = self.batch, [], 0
+        batch, self.batch = self.batch, []
+        self.batch_bytes = self.batch_rows = 0
         for write in batch:
             self.queue.append(write.call)
         for entry in self.node.replica.limbo.entries:
@@ -554,6 +597,7 @@ class Clients:
     def on_session_closed(self, session: int) -> None:
         """A vanished client changes nothing that is logged; its open transactions end."""
         self.streams.close((0, session))
+        self.homes = {key: home for key, home in self.homes.items() if key[0] != session}
         self.queue = deque(call for call in self.queue if call.link or call.session != session)
         self.node.forwarding.on_session_closed(session)
 

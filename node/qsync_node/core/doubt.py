@@ -69,7 +69,7 @@ class Doubt:
         if not chunk.is_last:
             self._ask()
         elif checksum(self._bodies) == chunk.checksum:
-            self._ready_index = chunk.index
+            self._ready_index = chunk.log_index
             self.before_confirm(self.replica.limbo.confirmed_index)
         return True
 

@@ -45,7 +45,7 @@ class ReadLog(NamedTuple):
 class WriteSnapshot(NamedTuple):
     """A checkpoint of confirmed state; answered by `SnapshotWritten`."""
 
-    index: int
+    log_index: int
     vclock: dict[int, int]
     bodies: Any  # iterator of row bodies over a read view
 
@@ -54,15 +54,15 @@ class InstallSnapshot(NamedTuple):
     """Replace all files by this snapshot (S3); answered by `SnapshotInstalled(epoch)`."""
 
     epoch: int
-    index: int
+    log_index: int
     vclock: dict[int, int]
     bodies: list[bytes]
 
 
 class RemoveSegments(NamedTuple):
-    """Files that end before `index` may go (S5)."""
+    """Files that end before `log_index` may go (S5)."""
 
-    index: int
+    log_index: int
 
 
 class Send(NamedTuple):
@@ -83,7 +83,7 @@ class Answer(NamedTuple):
     code: int
     reason: str
     tuples: list[bytes]
-    index: int
+    log_index: int
 
 
 class Restart(NamedTuple):
@@ -155,7 +155,7 @@ class LogRead(NamedTuple):
 
 
 class SnapshotWritten(NamedTuple):
-    index: int
+    log_index: int
     reason: str  # empty, or why it failed
 
 

@@ -65,7 +65,8 @@ class Election:
     def start(self) -> None:
         """A started node waits one election timeout for somebody who already leads."""
         self.heard_at_ns = self.replica.now_ns
-        self._wait(self.replica.settings.election_timeout_ns)
+        alone = self.replica.voter_uuids() == [self.replica.uuid]
+        self._wait(FIRST_WAIT_NS if alone else self.replica.settings.election_timeout_ns)
 
     def hears_leader(self) -> bool:
         replica = self.replica
@@ -132,10 +133,10 @@ class Election:
         """A heartbeat or rows of this term's leader arrived."""
         self.heard_at_ns = self.replica.now_ns
         self.lost_rounds = 0
+        self.role = Role.FOLLOWER
         if self.leader_uuid != uuid:
             assert not self.leader_uuid, f"two leaders of term {self.replica.term}"
             self.leader_uuid = uuid
-            self.role = Role.FOLLOWER
             self.replica.machine.on_leader_known(uuid)
         self._wait(self.replica.settings.election_timeout_ns)
 

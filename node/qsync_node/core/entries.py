@@ -16,7 +16,7 @@ import msgpack
 
 from qsync_node.core.decisions import Decision
 from qsync_node.core.membership import CLUSTER_SPACE, REMOVED_SPACE, Configuration
-from qsync_node.format.batch import LogBatch
+from qsync_node.format.batch import LogBatch, cut_batch
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.row import Row, decode_rows
 
@@ -98,37 +98,92 @@ _CONTROL_KINDS = {
     int(Type.RAFT_ROLLBACK): Kind.ROLLBACK,
     int(Type.RAFT_PROMOTE): Kind.PROMOTE,
 }
-_MEMBERSHIP_SPACES = (CLUSTER_SPACE, REMOVED_SPACE)
+# Bodies of membership rows are written by membership.py, so their beginning is known.
+_MEMBERSHIP_MARKS = tuple(
+    b"\x10\xcd" + space.to_bytes(2, "big") for space in (CLUSTER_SPACE, REMOVED_SPACE)
+)
 
 
-def read_entry(batch: LogBatch, term_before: int, configuration: Configuration) -> Entry:
-    """The entry of a batch that came from a file or a peer.
+def _kind_of(row: Row) -> Kind:
+    if row.type >= int(Type.RAFT_PROMOTE):
+        return _CONTROL_KINDS.get(row.type, Kind.USER)
+    return Kind.MEMBERSHIP if row.body[1:5] in _MEMBERSHIP_MARKS else Kind.USER
 
-    `term_before` is the term of the row before it, `configuration` the one in force there.
-    Raises ValueError when the rows are not what the batch says.
+
+def read_entries(batch: LogBatch, term: int, configuration: Configuration) -> list[Entry]:
+    """The entries of a batch that came from a file or a peer.
+
+    A file joins what was written at once, so a batch read from it is taken apart again: each control
+    row for itself, what lies between as one. `term` is that of the row before, `configuration` the
+    one in force there. Raises ValueError when the rows are not what the batch says.
     """
     rows = decode_rows(batch.data)
     if len(rows) != batch.last_index - batch.first_index + 1:
         raise ValueError(f"batch {batch.first_index}..{batch.last_index} holds {len(rows)} rows")
-    if rows[-1].lsn != batch.last_lsn or rows[-1].replica_id != batch.replica_id:
+    last = rows[-1]
+    if last.lsn != batch.last_lsn or last.replica_id != batch.replica_id or not last.is_commit:
         raise ValueError(f"batch {batch.first_index}..{batch.last_index} ends in another row")
-    first = rows[0]
-    kind = _CONTROL_KINDS.get(first.type)
-    if kind is None:
-        entry = Entry(batch, term_before)
-        if _is_membership(first):
-            entry.kind = Kind.MEMBERSHIP
-            entry.configuration = configuration_after(rows, configuration)
+    result: list[Entry] = []
+    for kind, group, part in _take_apart(batch, rows):
+        entry = Entry(part, term, kind)
+        entry._rows = group
+        if kind is Kind.MEMBERSHIP:
+            entry.configuration = configuration = configuration_after(group, configuration)
+        elif kind is Kind.USER:
+            entry.wait_ack = any(row.flags & 4 for row in group)
         else:
-            entry.wait_ack = any(row.flags & 4 for row in rows)
-        entry._rows = rows
-        return entry
-    fields = msgpack.unpackb(first.body, strict_map_key=False)
-    entry = Entry(batch, fields[Key.TERM] if kind is Kind.PROMOTE else term_before, kind)
-    entry._rows = rows
-    entry.position = fields[Key.INDEX]
-    entry.decision = decision_of(kind, entry.position, batch.first_index)
-    return entry
+            fields = msgpack.unpackb(group[0].body, strict_map_key=False)
+            entry.position = fields[Key.INDEX]
+            entry.decision = decision_of(kind, entry.position, part.first_index)
+            if kind is Kind.PROMOTE:
+                entry.term = term = fields[Key.TERM]
+        result.append(entry)
+    return result
+
+
+def _take_apart(batch: LogBatch, rows: list[Row]) -> list[tuple[Kind, list[Row], LogBatch]]:
+    kinds = [_kind_of(row) for row in rows]
+    if len(rows) == 1 or not any(kinds):
+        return [(kinds[0], rows, batch)]
+    result: list[tuple[Kind, list[Row], LogBatch]] = []
+    start = 0
+    rest = batch
+    for position in range(1, len(rows) + 1):
+        same = position < len(rows) and _belongs(kinds, rows, position)
+        if same:
+            continue
+        part = rest
+        if position < len(rows):
+            part, rest = cut_batch(rest, batch.first_index + position - 1)
+        result.append((kinds[start], rows[start:position], part))
+        start = position
+    return result
+
+
+def _belongs(kinds: list[Kind], rows: list[Row], position: int) -> bool:
+    """Whether the row stands in one entry with the one before it."""
+    if not rows[position - 1].is_commit:
+        return True
+    return kinds[position] is Kind.USER and kinds[position - 1] is Kind.USER
+
+
+def split_entry(entry: Entry, index: int) -> tuple[Entry, Entry]:
+    """`entry` up to `index` and behind it, where a transaction ends (L8)."""
+    assert entry.kind is Kind.USER, "only user rows stand together in an entry"
+    head_batch, tail_batch = cut_batch(entry.batch, index)
+    parts = []
+    for batch in (head_batch, tail_batch):
+        part = Entry(batch, entry.term, entry.kind)
+        part.is_own, part.is_answered = entry.is_own, entry.is_answered
+        part.wait_ack, part.written_at = entry.wait_ack, entry.written_at
+        if entry.payload is not None:
+            part.payload = [
+                write
+                for write in entry.payload
+                if batch.first_index <= write.last_index <= batch.last_index
+            ]
+        parts.append(part)
+    return parts[0], parts[1]
 
 
 def decision_of(kind: Kind, position: int, at: int) -> Decision | None:
@@ -143,10 +198,3 @@ def configuration_after(rows: list[Row], configuration: Configuration) -> Config
     for row in rows:
         configuration = configuration.after_row(row.type, row.body)
     return configuration
-
-
-def _is_membership(row: Row) -> bool:
-    if row.type not in (Type.INSERT, Type.REPLACE, Type.DELETE):
-        return False
-    fields = msgpack.unpackb(row.body, strict_map_key=False)
-    return fields.get(Key.SPACE_ID) in _MEMBERSHIP_SPACES

@@ -49,6 +49,12 @@ class Forwarding:
         uuid = replica.election.leader_uuid
         return bool(uuid) and uuid != replica.uuid and replica.link_to(uuid) is not None
 
+    def home(self) -> tuple[int, int]:
+        """What a stream that is forwarded now is bound to: the link and the leader's term."""
+        replica = self.node.replica
+        link = replica.link_to(replica.election.leader_uuid)
+        return (link.number if link is not None else -1), replica.term
+
     def forward(self, call: Call) -> None:
         replica = self.node.replica
         link = replica.link_to(replica.election.leader_uuid)
@@ -75,7 +81,7 @@ class Forwarding:
             del self.outgoing[reply.request]
             clients.queue.append(outgoing.call)
             return
-        if reply.code or reply.index <= replica.limbo.confirmed_index:
+        if reply.code or reply.log_index <= replica.limbo.confirmed_index:
             self._finish(reply.request, outgoing)
             return
         outgoing.deadline_ns = (
@@ -89,9 +95,9 @@ class Forwarding:
         assert reply is not None
         clients = self.node.clients
         if reply.code:
-            clients.refuse(outgoing.call, reply.code, reply.reason)
+            clients.refuse(outgoing.call, reply.code, reply.reason, reply.log_index)
         else:
-            clients.answer(outgoing.call, reply.tuples, reply.index)
+            clients.answer(outgoing.call, reply.tuples, reply.log_index)
 
     def on_confirmed(self) -> None:
         """This member's confirmed index rose: its clients read what they wrote."""
@@ -103,7 +109,7 @@ class Forwarding:
             outgoing = self.outgoing.get(number)
             if outgoing is None or outgoing.reply is None:
                 continue
-            if outgoing.reply.index <= confirmed:
+            if outgoing.reply.log_index <= confirmed:
                 self._finish(number, outgoing)
             else:
                 waiting.append(number)

@@ -8,7 +8,7 @@ confirmed: the leader counts, everybody else is told (T3).
 
 Invariants
   B1  entries are contiguous, the first one begins right behind the confirmed index;
-  B2  the confirmed index only rises, and only to the end of an entry;
+  B2  the confirmed index only rises, and only to the end of a transaction;
   B3  nothing at or before the confirmed index is ever covered, cut or confirmed again (L3, T5);
   B4  the confirmed vclock, configuration and owner are those at the confirmed index.
 
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from qsync_node.core.decisions import Decision, clamp, effective, is_covered
-from qsync_node.core.entries import Entry, Kind
+from qsync_node.core.entries import Entry, Kind, split_entry
 from qsync_node.core.membership import Configuration
 
 
@@ -96,6 +96,7 @@ class Limbo:
         covering = effective(passed) if passed else []
         entries = self.entries
         vclock = self.confirmed_vclock
+        self._split_at(index)
         while entries and entries[0].batch.last_index <= index:
             entry = entries.popleft()
             batch = entry.batch
@@ -132,6 +133,7 @@ class Limbo:
         """Forget everything behind `after_index`; returns it, newest first."""
         assert after_index >= self.confirmed_index, "B3: a confirmed row is never cut"
         cut: list[Entry] = []
+        self._split_at(after_index)
         while self.entries and self.entries[-1].batch.last_index > after_index:
             entry = self.entries.pop()
             self.bytes -= len(entry.batch.data)
@@ -140,6 +142,18 @@ class Limbo:
         while self.decisions and self.decisions[-1].at > after_index:
             self.decisions.pop()
         return cut
+
+    def _split_at(self, index: int) -> None:
+        """Make `index` the end of an entry: recovery joins what others wrote apart."""
+        for position, entry in enumerate(self.entries):
+            batch = entry.batch
+            if batch.first_index > index:
+                return
+            if batch.first_index <= index < batch.last_index:
+                head, tail = split_entry(entry, index)
+                self.entries[position] = head
+                self.entries.insert(position + 1, tail)
+                return
 
     def vclock_at(self, index: int) -> dict[int, int]:
         """The vclock behind the entry that ends at `index`."""

@@ -92,12 +92,12 @@ class LinearizableReads:
         asked = self.asked.pop(message.request, None)
         if asked is None:
             return
-        if not message.index:
+        if not message.log_index:
             self._fail(asked[0])
-        elif message.index <= self.node.replica.limbo.confirmed_index:
+        elif message.log_index <= self.node.replica.limbo.confirmed_index:
             self._serve(asked[0])
         else:
-            self.applying.append((message.index, asked[0]))
+            self.applying.append((message.log_index, asked[0]))
 
     def on_round(self) -> None:
         """A heartbeat answer arrived: serve what is proven."""

@@ -88,11 +88,11 @@ class Histories(NamedTuple):
 
 
 class Follow(NamedTuple):
-    """Send what follows `index`, whose row in the subscriber's log is of `index_term`."""
+    """Send what follows `log_index`, whose row in the subscriber's log is of `index_term`."""
 
     subscription: int
     term: int
-    index: int
+    log_index: int
     index_term: int
 
 
@@ -108,14 +108,14 @@ class Rows(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """In `term` everything up to `index`, a row of `index_term`, is durable here (T2).
+    """In `term` everything up to `log_index`, a row of `index_term`, is durable here (T2).
 
     `nack_index` is the first row that could not be applied (T7), 0 for none.
     """
 
     subscription: int
     term: int
-    index: int
+    log_index: int
     index_term: int
     nack_index: int
     confirmed_index: int
@@ -143,7 +143,7 @@ class SnapshotChunk(NamedTuple):
 
     transfer: int
     position: int
-    index: int
+    log_index: int
     vclock: dict[int, int]
     starts: list[TermStart]
     bodies: list[bytes]
@@ -182,13 +182,13 @@ class Forward(NamedTuple):
 
 
 class ForwardReply(NamedTuple):
-    """`code` 0 and the tuples, or an ErrorCode and its sentence; `index` is to be covered (T10)."""
+    """`code` 0 and the tuples, or an ErrorCode and its sentence; `log_index` is to be covered (T10)."""
 
     request: int
     code: int
     reason: str
     tuples: list[bytes]
-    index: int
+    log_index: int
 
 
 class ForwardClosed(NamedTuple):
@@ -204,10 +204,10 @@ class ReadIndex(NamedTuple):
 
 
 class ReadIndexReply(NamedTuple):
-    """`index`, or 0 when the receiver cannot prove that it leads."""
+    """`log_index`, or 0 when the receiver cannot prove that it leads."""
 
     request: int
-    index: int
+    log_index: int
 
 
 class Nominate(NamedTuple):

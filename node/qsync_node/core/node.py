@@ -11,7 +11,7 @@ This file routes inputs and keeps the state machine: confirmed rows move into th
 decision removed is dropped, and the clients hear of both.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
@@ -22,7 +22,7 @@ from qsync_node.core import messages as msg
 from qsync_node.core.ballot import Ballot
 from qsync_node.core.clients import Clients
 from qsync_node.core.engine.database import Database
-from qsync_node.core.entries import Entry, Kind, read_entry
+from qsync_node.core.entries import Entry, Kind, read_entries
 from qsync_node.core.forwarding import Forwarding
 from qsync_node.core.history import History, TermStart
 from qsync_node.core.keys import KeyTable
@@ -35,15 +35,20 @@ from qsync_node.core.replica import Replica
 from qsync_node.core.settings import Settings
 from qsync_node.core.snapshots import View
 from qsync_node.core.system import (
+    REMOVED_SPACE,
     body_of_key,
     body_of_term,
     define_own_spaces,
     read_key_body,
     read_term_body,
+    rows_of,
 )
 from qsync_node.core.tail import Tail
 from qsync_node.errors import ClientError
 from qsync_node.format.batch import LogBatch
+
+Observer = Callable[[list[Entry], list[Entry]], None]
+"""Sees what was confirmed and what a decision removed, in log order: traces and checkers."""
 
 DML_TYPES = frozenset({2, 3, 4, 5, 9})
 
@@ -68,6 +73,7 @@ class Node:
         self.is_checkpointing = False
         self.bytes_since_checkpoint = 0
         self.lost_acknowledged = 0
+        self.observer: Observer | None = None
         self.refuse_rows = False  # a fault of tests: this replica cannot apply user rows (T7)
 
     # --- birth --------------------------------------------------------------------------------
@@ -111,15 +117,18 @@ class Node:
     def _replay(self, batch: LogBatch) -> None:
         replica = self.replica
         tail, limbo = replica.tail, replica.limbo
-        entry = read_entry(batch, tail.last_term, limbo.configuration)
-        if entry.kind is Kind.PROMOTE:
-            tail.history.append(TermStart(entry.term, batch.replica_id, batch.first_index))
-        tail.append(batch)
-        limbo.append(entry)
-        self.bytes_since_checkpoint += len(batch.data)
-        if entry.kind is Kind.CONFIRM and entry.position > limbo.confirmed_index:
-            taken, _ = limbo.confirm(entry.position)
-            self._apply(taken)
+        for entry in read_entries(batch, tail.last_term, limbo.configuration):
+            part = entry.batch
+            if entry.kind is Kind.PROMOTE:
+                tail.history.append(TermStart(entry.term, part.replica_id, part.first_index))
+            tail.append(part)
+            limbo.append(entry)
+            self.bytes_since_checkpoint += len(part.data)
+            if entry.kind is Kind.CONFIRM and entry.position > limbo.confirmed_index:
+                taken, removed = limbo.confirm(entry.position)
+                if self.observer is not None:
+                    self.observer(taken, removed)
+                self._apply(taken)
 
     def start(self, now_ns: int) -> None:
         self.replica.now_ns = now_ns
@@ -274,6 +283,8 @@ class Node:
 
     def on_confirmed(self, taken: list[Entry], removed: list[Entry]) -> None:
         """Rows are decided: into the state with them, or away, and the clients hear (T5, T6)."""
+        if self.observer is not None:
+            self.observer(taken, removed)
         if removed:
             self.clients.on_rolled_back(removed)
         if self.replica.doubt.is_open:
@@ -367,7 +378,7 @@ class Node:
 
     def _configuration_of(self, database: Database) -> Configuration:
         members = tuple(Member.from_tuple(fields) for fields in database.cluster())
-        removed = frozenset(str(fields[0]) for fields in database.rows_of(492))
+        removed = frozenset(str(fields[0]) for fields in rows_of(database, REMOVED_SPACE))
         return Configuration(members, removed)
 
     def checkpoint(self) -> bool:
@@ -390,9 +401,9 @@ class Node:
         if item.reason:
             self.replica.report("checkpoint_failed", reason=item.reason)
             return
-        self.checkpoint_index = max(self.checkpoint_index, item.index)
-        self.replica.report("checkpoint", index=item.index)
-        self.replica.doubt.on_state_replaced(item.index)
+        self.checkpoint_index = max(self.checkpoint_index, item.log_index)
+        self.replica.report("checkpoint", index=item.log_index)
+        self.replica.doubt.on_state_replaced(item.log_index)
         self._collect_garbage()
 
     def _collect_garbage(self) -> None:

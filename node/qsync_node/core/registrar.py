@@ -7,7 +7,7 @@ import msgpack
 from qsync_node.core.entries import Entry
 from qsync_node.core.membership import Member, delete_member, put_member
 from qsync_node.core.messages import Register, RegisterReply
-from qsync_node.core.system import OPEN_KEY, PLAN_KEY
+from qsync_node.core.system import OPEN_KEY, PLAN_KEY, schema_value
 from qsync_node.errors import ClientError, ErrorCode
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ class Registrar:
     # --- opening ------------------------------------------------------------------------------
 
     def planned_voters(self) -> int:
-        return int(self.node.database.schema_value(PLAN_KEY) or 1)
+        return int(schema_value(self.node.database, PLAN_KEY) or 1)
 
     def is_open(self) -> bool:
         """Whether user writes were opened; once open, no later plan closes them (M1)."""
-        return bool(self.node.database.schema_value(OPEN_KEY))
+        return bool(schema_value(self.node.database, OPEN_KEY))
 
     def check_open(self) -> None:
         if not self.is_open():

@@ -46,7 +46,7 @@ class Relay:
         self.peer_uuid = peer_uuid
         self.subscription = follow.subscription
         self.term = follow.term
-        self.sent_index = follow.index
+        self.sent_index = follow.log_index
         self.acked_index = 0
         self.confirmed_sent = -1
         self.is_reading = False
@@ -123,9 +123,12 @@ class Relays:
         is_registered = replica.limbo.configuration.by_uuid(uuid) is not None
         if is_registered and (replica.leader is None or message.term != replica.term):
             refusal = int(ErrorCode.NOT_LEADER), "this member does not lead that term"
-        elif message.index > tail.last_index or tail.term_at(message.index) != message.index_term:
+        elif (
+            message.log_index > tail.last_index
+            or tail.term_at(message.log_index) != message.index_term
+        ):
             refusal = int(ErrorCode.XLOG_GAP), "the logs differ at that index"
-        elif message.index + 1 < tail.first_available_index:
+        elif message.log_index + 1 < tail.first_available_index:
             refusal = int(ErrorCode.XLOG_GAP), "rows behind that index are no longer kept"
         if refusal is not None:
             replica.send(link, Refusal(message.subscription, replica.term, *refusal))
@@ -136,7 +139,7 @@ class Relays:
         self.by_peer[uuid] = relay
         self.by_number[relay.number] = relay
         if replica.leader is not None and is_registered:
-            replica.leader.on_follow(uuid, message.index)
+            replica.leader.on_follow(uuid, message.log_index)
         self.wake()
 
     # --- streaming ----------------------------------------------------------------------------
@@ -214,12 +217,12 @@ class Relays:
         relay = self.by_peer.get(uuid)
         if relay is None or relay.subscription != message.subscription:
             return
-        relay.acked(message.index)
+        relay.acked(message.log_index)
         self.wake()
         if replica.leader is not None and message.term == replica.term:
             replica.leader.on_ack(
                 uuid,
-                message.index,
+                message.log_index,
                 message.index_term,
                 message.nack_index,
                 message.confirmed_index,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from qsync_node.core.engine.requests import decode_request
+from qsync_node.core.engine.requests import Select, decode_request
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Type
 
@@ -69,6 +69,7 @@ class Streams:
 
     def _read(self, call: "Call") -> bool:
         request = decode_request(call.type, call.body)
+        assert isinstance(request, Select)
         tuples = self.node.database.select(request, self.clients.user_of(call))
         self.clients.answer(call, tuples)
         return True

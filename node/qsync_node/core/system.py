@@ -28,7 +28,8 @@ _TUPLE_OFFSET = 8
 
 
 def _insert(space: int, fields: list[Any]) -> bytes:
-    return b"\x82\x10\xce" + space.to_bytes(4, "big") + b"\x21" + msgpack.packb(fields)
+    packed: bytes = msgpack.packb(fields)
+    return b"\x82\x10\xce" + space.to_bytes(4, "big") + b"\x21" + packed
 
 
 def define_own_spaces(database: "Database", planned_voters: int) -> None:
@@ -65,6 +66,22 @@ def define_own_spaces(database: "Database", planned_voters: int) -> None:
             _INSERT, _insert(_INDEX, [space, 0, "primary", "tree", {"unique": True}, parts])
         )
     database.apply(_INSERT, _insert(_SCHEMA, [PLAN_KEY, planned_voters]))
+
+
+def rows_of(database: "Database", space_id: int) -> list[list[Any]]:
+    """Decoded tuples of a small system space, by primary key."""
+    space = database.find_space(space_id)
+    if space is None:
+        return []
+    return [msgpack.unpackb(packed) for _, packed in space.indexes[0].entries()]
+
+
+def schema_value(database: "Database", name: str) -> Any:
+    """What `_schema` says under `name`; None if nothing."""
+    for fields in rows_of(database, _SCHEMA):
+        if fields[0] == name:
+            return fields[1]
+    return None
 
 
 def body_of_term(start: TermStart) -> bytes:

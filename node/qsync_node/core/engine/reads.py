@@ -71,6 +71,8 @@ def _scan(
         raise ClientError(ErrorCode.ILLEGAL_PARAMS, "Illegal parameters, Invalid iterator type")
     is_tree = space.index_defs[index_id].is_tree
     key_def = index.key_def
+    if not is_tree:
+        _check_full_key(key_def, request)
     prefix = key_def.search_prefix(request.key)
     if iterator > codes.GT or (not is_tree and iterator not in (codes.EQ, codes.ALL, codes.GT)):
         _refuse_iterator(space, index_id, is_tree)
@@ -88,15 +90,19 @@ def _scan(
     return index.scan(bounds)
 
 
+def _check_full_key(key_def: KeyDef, request: Select) -> None:
+    given, needed = len(request.key), len(key_def.parts)
+    if given >= needed or (not given and request.iterator in (codes.ALL, codes.GT)):
+        return
+    raise ClientError(
+        codes.HASH_PARTIAL_KEY,
+        "HASH index  does not support selects via a partial key "
+        f"(expected {needed} parts, got {given}). Please Consider changing index type to TREE.",
+    )
+
+
 def _scan_hash(index: IndexView, request: Select) -> Iterator[tuple[Any, bytes]]:
     key_def = index.key_def
-    if request.iterator == codes.EQ and len(request.key) < len(key_def.parts):
-        raise ClientError(
-            codes.HASH_PARTIAL_KEY,
-            "HASH index  does not support selects via a partial key "
-            f"(expected {len(key_def.parts)} parts, got {len(request.key)}). "
-            "Please Consider changing index type to TREE.",
-        )
     if request.key and request.iterator != codes.ALL:
         key = key_def.exact_key(request.key)
         if request.iterator == codes.EQ:

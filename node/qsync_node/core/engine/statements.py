@@ -27,7 +27,7 @@ from .requests import (
     update_body,
     upsert_body,
 )
-from .space import Change, Space
+from .space import Change, Space, duplicate_key
 from .tuples import join_array, split_array
 from .updates import apply_operations, read_operations
 
@@ -124,10 +124,14 @@ def _update(space: Space, request: Update) -> Outcome:
     names = space.format.field_numbers
     if old is None:
         return Outcome([], [], [])
-    new = apply_operations(old, request.ops, request.index_base, names)
+    doubles = space.format.doubles
+    new = apply_operations(old, request.ops, request.index_base, names, doubles=doubles)
     fields = decode(new)
     space.format.validate(fields)
     if not space.is_same_key(decode(old), fields):
+        primary = space.indexes[0]
+        if primary.get(primary.key_def.entry_key(fields)) is not None:
+            raise duplicate_key(space.index_defs[0].name, space.name)
         raise _primary_key_changed(space)
     change = space.change_to(new, fields, is_insert=False)
     if new == old:
@@ -146,7 +150,14 @@ def _upsert(space: Space, request: Upsert) -> Outcome:
     if old is None:
         read_operations(request.ops, request.index_base, names)
     else:
-        new = apply_operations(old, request.ops, request.index_base, names, is_upsert=True)
+        new = apply_operations(
+            old,
+            request.ops,
+            request.index_base,
+            names,
+            is_upsert=True,
+            doubles=space.format.doubles,
+        )
         fields = decode(new)
         space.format.validate(fields)
         # A changed primary key makes the whole request void, without an error.

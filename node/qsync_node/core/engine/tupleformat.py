@@ -26,6 +26,7 @@ class TupleFormat:
         "_length",
         "_path_parts",
         "_unsigned",
+        "doubles",
         "field_numbers",
         "fields",
     )
@@ -48,6 +49,7 @@ class TupleFormat:
         self._kinds: list[tuple[int, frozenset[type]]] = []
         self._unsigned: list[int] = []
         self._length = 0
+        self.doubles = frozenset(i for i, field in enumerate(fields) if field.type == "double")
         for number, field in enumerate(fields):
             self._add(number, field)
 

@@ -48,14 +48,16 @@ def apply_operations(
     ops: bytes,
     index_base: int,
     names: Mapping[str, int],
+    *,
     is_upsert: bool = False,
+    doubles: frozenset[int] = frozenset(),
 ) -> bytes:
     """The tuple after all operations."""
     operations = read_operations(ops, index_base, names)
     fields = split_array(packed)
     for operation in operations:
         try:
-            fields = _do(fields, operation)
+            fields = _do(fields, operation, doubles)
         except ClientError:
             if not is_upsert:
                 raise
@@ -143,11 +145,14 @@ def _check_splice(operation: Operation, index_base: int) -> Operation:
     return operation._replace(splice=(offset - index_base if offset >= 0 else offset, cut))
 
 
-def _do(fields: list[bytes], operation: Operation) -> list[bytes]:
+def _do(fields: list[bytes], operation: Operation, doubles: frozenset[int]) -> list[bytes]:
     at = operation.steps[0]
     assert isinstance(at, int)
     if len(operation.steps) == 1:
-        return _do_in_array(fields, at, operation)
+        fields = _do_in_array(fields, at, operation)
+        if doubles and operation.name in "+-" and at % len(fields) in doubles:
+            _widen(fields, at)
+        return fields
     at = at + len(fields) if at < 0 else at
     if not 0 <= at < len(fields):
         raise _not_found(operation)
@@ -158,6 +163,12 @@ def _do(fields: list[bytes], operation: Operation) -> list[bytes]:
     changed = list(fields)
     changed[at] = inside
     return changed
+
+
+def _widen(fields: list[bytes], at: int) -> None:
+    """A field of type `double` stays one, also where a float would lose nothing."""
+    if fields[at][0] == 0xCA:
+        fields[at] = _Changed(msgpack.packb(decode(fields[at])))
 
 
 def _check_inside(
@@ -229,6 +240,8 @@ def _do_in_array(items: list[bytes], step: int, operation: Operation) -> list[by
         return [*items, operation.arguments[0]]
     if not 0 <= at < count:
         raise _not_found(operation)
+    if step < 0 and not operation.place.startswith("'"):
+        operation = operation._replace(place=str(at + 1))
     if name == "#":
         return items[:at] + items[at + int(decode(operation.arguments[0])) :]
     changed = list(items)

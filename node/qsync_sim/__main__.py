@@ -1,0 +1,120 @@
+"""`python -m qsync_sim --seeds A..B`: run schedules, print what they covered, shrink a failure."""
+
+import argparse
+import sys
+import time
+import traceback
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from qsync_sim.schedule import Schedule
+from qsync_sim.world import Violation
+
+MUST_HAPPEN = (
+    "event leader",
+    "event rewind",
+    "event rollback",
+    "event rolled_back",
+    "tails adopted at failover",
+    "tails rolled back at failover",
+    "event snapshot_taken",
+    "event snapshot_installed",
+    "event checkpoint",
+    "event register",
+    "event promoted_to_voting",
+    "event unregister",
+    "event nack",
+    "event disk_full",
+    "event switchover",
+    "event step_down",
+    "event fence",
+    "keyed retries",
+    "transactions checked",
+    "outcome committed",
+    "outcome rolled back",
+    "outcome unknown",
+    "outcome refused",
+)
+
+
+def run_seed(seed: int, faults_limit: int | None = None) -> tuple[int, str, Counter[str]]:
+    """(seed, what went wrong or "", counters)."""
+    schedule = Schedule(seed, faults_limit)
+    try:
+        schedule.run()
+    except Violation as violation:
+        return seed, str(violation), schedule.world.counters
+    except Exception:  # noqa: BLE001  # an assertion of the node is a finding like any other
+        return seed, traceback.format_exc(limit=-6), schedule.world.counters
+    return seed, "", schedule.world.counters
+
+
+def shrink(seed: int) -> int:
+    """The fewest faults of this seed that still fail."""
+    for limit in range(40):
+        if run_seed(seed, limit)[1]:
+            return limit
+    return 40
+
+
+def show(seed: int, limit: int | None) -> None:
+    """Run one seed again and print its trace."""
+    schedule = Schedule(seed, limit, is_tracing=True)
+    try:
+        schedule.run()
+    except (Violation, Exception) as error:  # noqa: BLE001
+        schedule.world.trace.append(f"FAILED {error}")
+    sys.stdout.write("\n".join(schedule.world.trace) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m qsync_sim", description=__doc__)
+    parser.add_argument("--seeds", default="0..99", help="A..B, both included")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--show", type=int, help="print the trace of one seed")
+    parser.add_argument("--faults", type=int, help="with --show: only the first so many faults")
+    arguments = parser.parse_args()
+    if arguments.show is not None:
+        show(arguments.show, arguments.faults)
+        return 0
+    first, last = (int(part) for part in arguments.seeds.split(".."))
+    return run_range(first, last, arguments.workers)
+
+
+def run_range(first: int, last: int, workers: int) -> int:
+    """Run all seeds; 0 when nothing failed and everything that must happen happened."""
+    counters: Counter[str] = Counter()
+    failures: list[tuple[int, str]] = []
+    started = time.monotonic()
+    with ProcessPoolExecutor(workers) as pool:
+        jobs = [pool.submit(run_seed, seed) for seed in range(first, last + 1)]
+        for done, job in enumerate(as_completed(jobs), 1):
+            seed, problem, seen = job.result()
+            counters += seen
+            if problem:
+                failures.append((seed, problem))
+                sys.stdout.write(f"seed {seed} failed: {problem}\n")
+            if sys.stdout.isatty():
+                sys.stdout.write(f"\r{done}/{len(jobs)} schedules ")
+                sys.stdout.flush()
+    for name, count in sorted(counters.items()):
+        sys.stdout.write(f"{count:10} {name}\n")
+    for seed, _ in failures[:3]:
+        limit = shrink(seed)
+        sys.stdout.write(
+            f"seed {seed} fails with {limit} faults: "
+            f"python -m qsync_sim --show {seed} --faults {limit}\n"
+        )
+    missing = [name for name in MUST_HAPPEN if not counters[name]]
+    if missing:
+        sys.stdout.write(f"never happened: {', '.join(missing)}\n")
+    total = last - first + 1
+    sys.stdout.write(
+        f"{total - len(failures)} passed, {len(failures)} failed\n"
+        f"in {time.monotonic() - started:.0f} s\n"
+    )
+    return 1 if failures or (missing and total >= 500) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

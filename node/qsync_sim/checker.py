@@ -1,0 +1,259 @@
+"""Compares what all clients were told with the one order of confirmed transactions.
+
+The order is the ledger: every index from the first to the last, with whether a decision removed the
+row. It is replayed in a model that shares nothing with the engine. Then every answer is held
+against it:
+
+  committed      the row is there, taken, at the index that the answer named, and the model answers
+                 the same; a write that wrote nothing answered from a state that was decided;
+  rolled back    the row is not among the taken ones;
+  refused        nothing of it was ever confirmed;
+  unknown        either, but once at the most;
+  a read         returns a state of the order, and never one that was rolled back; a linearizable one
+                 none older than what anybody had been told before it began.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from qsync_sim.model import ASYNC_SPACE, ROW_TYPES, SPACE, Model
+from qsync_sim.world import Violation
+
+if TYPE_CHECKING:
+    from qsync_sim.clients import Operation
+    from qsync_sim.world import World
+
+DUPLICATE = 3
+CONFLICT = 97
+
+
+class Checker:
+    """All answers of one life against its order."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.last = world.confirmed_anywhere
+        self.versions: dict[tuple[int, int], list[tuple[int, list[Any] | None]]] = {}
+        self.answers: dict[int, list[Any] | None] = {}
+        self.index_of: dict[str, list[int]] = {}
+
+    def check(self) -> None:
+        self._replay()
+        for operation in self.world.history:
+            if operation.outcome:
+                self._check(operation)
+        self._check_transactions()
+        self._check_keys()
+
+    # --- the order ----------------------------------------------------------------------------
+
+    def _replay(self) -> None:
+        model = Model()
+        ledger = self.world.ledger
+        for index in range(1, self.last + 1):
+            row = ledger.get(index)
+            if row is None:
+                raise Violation(f"L1: nobody confirmed index {index}, but {self.last} is confirmed")
+            _, _, body, is_taken, row_type = row
+            if not is_taken or row_type not in ROW_TYPES:
+                continue
+            self.answers[index] = model.apply(row_type, body)
+            fields = msgpack.unpackb(body, strict_map_key=False)
+            space = fields[0x10]
+            if space in model.spaces:
+                self._note(index, space, row_type, fields, model)
+
+    def _note(self, index: int, space: int, row_type: int, fields: Any, model: Model) -> None:
+        key = fields[0x20][0] if 0x20 in fields else fields[0x21][0]
+        versions = self.versions.setdefault((space, key), [(0, None)])
+        versions.append((index, model.spaces[space].get(key)))
+        value = _value_of(row_type, fields)
+        if value is not None:
+            self.index_of.setdefault(value, []).append(index)
+
+    def _at(self, space: int, key: int, index: int) -> list[Any] | None:
+        """The tuple under `key` after the row at `index`."""
+        found: list[Any] | None = None
+        for at, state in self.versions.get((space, key), []):
+            if at > index:
+                break
+            found = state
+        return found
+
+    def _between(self, space: int, key: int, first: int, last: int) -> list[list[Any] | None]:
+        """Every state of `key` that was current at some index of `first .. last`."""
+        states = [self._at(space, key, first)]
+        for at, state in self.versions.get((space, key), []):
+            if first < at <= last:
+                states.append(state)
+        return states
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def _check(self, operation: "Operation") -> None:
+        if operation.kind in ("select", "linearizable"):
+            if not operation.transaction:
+                self._check_read(operation)
+            return
+        if operation.kind in ("begin", "commit", "rollback") or operation.transaction:
+            return
+        places = self.index_of.get(operation.value, [])
+        if len(places) > 1:
+            self._fail(operation, f"T9: its row was confirmed at {places}")
+        if operation.outcome == "committed":
+            self._check_committed(operation, places)
+        elif operation.outcome == "rolled back" and places:
+            self._fail(operation, f"T6: it is in the order at {places[0]}")
+        elif operation.outcome == "refused":
+            self._check_refused(operation, places)
+
+    def _check_committed(self, operation: "Operation", places: list[int]) -> None:
+        if operation.space == ASYNC_SPACE and not places:
+            self.world.count("asynchronous writes lost after their answer")
+            return
+        if operation.index <= 0 or operation.index > self.last:
+            self._fail(
+                operation, f"L3: acknowledged at {operation.index}, the order ends at {self.last}"
+            )
+        if operation.kind == "delete" and operation.tuples:
+            row = self.world.ledger[operation.index]
+            if not row[3] or not _same_request(operation, row[2]):
+                self._fail(operation, f"L3: another row stands at {operation.index}")
+            self._compare(operation, self.answers.get(operation.index))
+            return
+        if operation.kind == "delete" or (operation.kind in ("update", "keyed") and not places):
+            state = self._at(operation.space, operation.key, operation.index)
+            if state is not None:
+                self._fail(
+                    operation, f"T8: it found nothing at {operation.index}, {state} was there"
+                )
+            return
+        if not places:
+            self._fail(operation, "L3: an acknowledged write is not in the order")
+        if places[0] != operation.index:
+            self._fail(operation, f"it was told {operation.index} and stands at {places[0]}")
+        if operation.kind != "upsert" and operation.tuples:
+            self._compare(operation, self.answers.get(operation.index))
+        if places[0] <= operation.floor_index and not operation.idempotency:
+            self._fail(operation, f"real time: it stands before {operation.floor_index}")
+
+    def _compare(self, operation: "Operation", expected: list[Any] | None) -> None:
+        if operation.idempotency and not operation.tuples:
+            return  # the answer to a retry says that it is committed, not what it returned
+        got = operation.tuples[0] if operation.tuples else None
+        if got != expected:
+            self._fail(operation, f"it was answered {got}, the order says {expected}")
+
+    def _check_refused(self, operation: "Operation", places: list[int]) -> None:
+        if places and not operation.idempotency:
+            self._fail(operation, f"T6: refused with {operation.code} and confirmed at {places[0]}")
+        if operation.code == DUPLICATE and operation.index:
+            if self._at(operation.space, operation.key, operation.index) is None:
+                self._fail(operation, f"T8: a duplicate at {operation.index}, where nothing was")
+
+    def _check_read(self, operation: "Operation") -> None:
+        if operation.outcome != "committed":
+            return
+        first = operation.floor_index if operation.kind == "linearizable" else 0
+        got = operation.tuples[0] if operation.tuples else None
+        states = self._between(operation.space, operation.key, first, operation.ceiling_index)
+        if got not in states:
+            self._fail(operation, f"R1/R2: it read {got}, possible were {states}")
+
+    # --- transactions -------------------------------------------------------------------------
+
+    def _check_transactions(self) -> None:
+        groups: dict[tuple[int, int], list[Operation]] = {}
+        for operation in self.world.history:
+            if operation.transaction:
+                groups.setdefault((operation.client, operation.transaction), []).append(operation)
+        for operations in groups.values():
+            self._check_transaction(operations)
+
+    def _check_transaction(self, operations: "list[Operation]") -> None:
+        commit = operations[-1] if operations[-1].kind == "commit" else None
+        writes = [o for o in operations if o.kind in ("replace", "insert", "update")]
+        outcome = commit.outcome if commit is not None else "refused"
+        if commit is None and operations[-1].outcome in ("", "unknown"):
+            # The connection went: the transaction was never asked to commit.
+            outcome = "rolled back"
+        if outcome in ("refused", "rolled back"):
+            for operation in writes:
+                if operation.value in self.index_of:
+                    self._fail(
+                        operation, f"T6: its transaction was {outcome}, its row is confirmed"
+                    )
+            return
+        if outcome == "committed":
+            assert commit is not None
+            self.world.count("transactions checked")
+            self._replay_transaction(operations, commit)
+
+    def _replay_transaction(self, operations: "list[Operation]", commit: "Operation") -> None:
+        """Serializable: all its answers hold at its one place in the order (T8)."""
+        statements = [o for o in operations if o.kind not in ("begin", "commit")]
+        if any(o.outcome != "committed" for o in statements):
+            return
+        rows = sum(1 for o in statements if o.kind != "select" and o.tuples)
+        first = commit.index - rows + 1
+        own: dict[int, list[Any] | None] = {}
+        for operation in statements:
+            key = operation.key
+            before = own[key] if key in own else self._at(SPACE, key, first - 1)
+            expected, after = _run(operation, before)
+            got = operation.tuples[0] if operation.tuples else None
+            if got != expected:
+                self._fail(
+                    operation, f"T8: in a transaction at {first} it got {got}, not {expected}"
+                )
+            own[key] = after
+
+    def _check_keys(self) -> None:
+        """A keyed request takes effect once at the most, whatever its retries were told (T9)."""
+        for operation in self.world.history:
+            if operation.idempotency and len(self.index_of.get(operation.value, [])) > 1:
+                self._fail(operation, "T9: it took effect twice")
+
+    def _fail(self, operation: "Operation", reason: str) -> None:
+        raise Violation(
+            f"{reason}; {operation.kind} {operation.value} key {operation.key} at {operation.member}, "
+            f"{operation.called_ns / 1e6:.3f} .. {operation.returned_ns / 1e6:.3f} ms, "
+            f"told {operation.outcome} ({operation.code}) index {operation.index} {operation.tuples}"
+        )
+
+
+def _value_of(row_type: int, fields: Any) -> str | None:
+    """The unique value that tells whose row this is; deletes carry none."""
+    if row_type in (2, 3):
+        return str(fields[0x21][1])
+    if row_type == 4:
+        return str(fields[0x21][0][2])
+    if row_type == 9:
+        return str(fields[0x28][0][2])
+    return None
+
+
+def _same_request(operation: "Operation", body: bytes) -> bool:
+    mine = msgpack.unpackb(operation.body, strict_map_key=False)
+    theirs = msgpack.unpackb(body, strict_map_key=False)
+    return bool(
+        mine.get(0x10) == theirs.get(0x10)
+        and mine.get(0x20) == theirs.get(0x20)
+        and mine.get(0x21) == theirs.get(0x21)
+    )
+
+
+def _run(operation: "Operation", before: list[Any] | None) -> tuple[Any, list[Any] | None]:
+    """What a statement answers over `before`, and what it leaves."""
+    made: list[Any] = [operation.key, operation.value, 0]
+    if operation.kind == "select":
+        return before, before
+    if operation.kind == "delete":
+        return before, None
+    if operation.kind == "update":
+        if before is None:
+            return None, None
+        after = [before[0], operation.value, before[2] + 1]
+        return after, after
+    return made, made

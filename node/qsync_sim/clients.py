@@ -1,0 +1,300 @@
+"""Simulated clients: each does one thing after another and writes down what it was told.
+
+An operation carries a unique value, so that its row is recognised in the log. A client that hears
+*unknown* goes on with something else, except with an idempotency key: then it asks again, until it
+knows.
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from qsync_node.core import effects as fx
+from qsync_node.errors import ErrorCode
+from qsync_sim.model import ASYNC_SPACE, DELETE, INSERT, REPLACE, SPACE, UPDATE, UPSERT
+
+if TYPE_CHECKING:
+    from qsync_sim.shell import Shell
+    from qsync_sim.world import World
+
+SELECT, BEGIN, COMMIT, ROLLBACK = 1, 14, 15, 16
+KEYS = 6
+MILLISECOND = 1_000_000
+ROLLED_BACK = (int(ErrorCode.SYNC_QUORUM_TIMEOUT), int(ErrorCode.SYNC_ROLLBACK))
+UNKNOWN = (int(ErrorCode.OUTCOME_UNKNOWN), int(ErrorCode.KEY_EXPIRED))
+
+
+@dataclass(slots=True)
+class Operation:
+    """One request as its client saw it. `outcome` is empty while it waits."""
+
+    client: int
+    kind: str
+    type: int
+    body: bytes
+    space: int
+    key: int
+    value: str
+    member: str
+    called_ns: int
+    returned_ns: int = 0
+    outcome: str = ""
+    code: int = 0
+    index: int = 0
+    tuples: list[Any] = field(default_factory=list)
+    floor_index: int = 0  # the greatest index this or another client had been told before it
+    ceiling_index: int = 0  # the greatest confirmed anywhere when the answer came
+    transaction: int = 0
+    idempotency: Any = None
+
+
+def _body(space: int, **more: Any) -> bytes:
+    names = {
+        "key": 0x20,
+        "tuple": 0x21,
+        "ops": 0x28,
+        "index": 0x11,
+        "limit": 0x12,
+        "isolation": 0x59,
+    }
+    fields: dict[int, Any] = {0x10: space}
+    for name, value in more.items():
+        fields[names[name]] = value
+    packed: bytes = msgpack.packb(fields)
+    return packed
+
+
+class Client:
+    """One session at one member at a time."""
+
+    def __init__(self, world: "World", number: int) -> None:
+        self.world = world
+        self.number = number
+        self.rng = Random(world.rng.random())
+        self.session = 1000 * (number + 1)
+        self.sync = 0
+        self.member: Shell | None = None
+        self.member_life = 0
+        self.waiting: Operation | None = None
+        self.made = 0
+        self.plan: list[tuple[str, int]] = []
+        self.transaction = 0
+        self.transactions = 0
+        self.is_stopped = False
+        self.keyed: Operation | None = None
+
+    # --- what next ----------------------------------------------------------------------------
+
+    def act(self) -> None:
+        """Do the next thing, or connect first."""
+        if self.is_stopped or self.waiting is not None:
+            return
+        if self.member is None or self.member.life != self.member_life or not self.member.is_alive:
+            if not self._connect():
+                self._later(50)
+                return
+        if self.keyed is not None:
+            self._repeat_keyed()
+        elif self.plan:
+            self._step_transaction()
+        else:
+            self._choose()
+
+    def _connect(self) -> bool:
+        alive = [s for s in self.world.shells.values() if s.is_alive and not s.is_removed]
+        if not alive:
+            return False
+        self.session += 1
+        self.member = self.rng.choice(alive)
+        self.member_life = self.member.life
+        self.plan = []
+        self.transaction = 0
+        return True
+
+    def _choose(self) -> None:
+        roll = self.rng.random()
+        if self.rng.random() < 0.05:
+            self._disconnect()
+            self._later(1)
+            return
+        if roll < 0.12:
+            self._begin_transaction()
+            return
+        kind = self.rng.choices(
+            ["insert", "replace", "update", "delete", "upsert", "select", "linearizable", "keyed"],
+            [10, 25, 15, 10, 5, 12, 10, 13],
+        )[0]
+        space = ASYNC_SPACE if self.rng.random() < 0.08 and kind == "replace" else SPACE
+        self._do(kind, space, self.rng.randrange(KEYS))
+
+    def _disconnect(self) -> None:
+        if self.member is not None and self.member.life == self.member_life:
+            self.member.step([fx.SessionClosed(self.session)])
+        self.member = None
+
+    def _begin_transaction(self) -> None:
+        count = self.rng.randrange(1, 4)
+        self.transactions += 1
+        self.transaction = self.transactions
+        kinds = ["select", "replace", "update", "insert", "delete"]
+        self.plan = [("begin", 0)]
+        self.plan += [(self.rng.choice(kinds), self.rng.randrange(KEYS)) for _ in range(count)]
+        self.plan.append(("commit" if self.rng.random() < 0.9 else "rollback", 0))
+        self._step_transaction()
+
+    def _step_transaction(self) -> None:
+        kind, key = self.plan.pop(0)
+        self._do(kind, SPACE, key)
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def _do(self, kind: str, space: int, key: int) -> None:
+        self.made += 1
+        value = f"c{self.number}-{self.made}"
+        request_type, body = self._request(kind, space, key, value)
+        idempotency = None
+        if kind == "keyed":
+            mark = self.world.told_index
+            idempotency = [f"client-{self.number}", self.made, mark]
+        operation = Operation(
+            self.number, kind, request_type, body, space, key, value, "", 0, idempotency=idempotency
+        )
+        operation.transaction = self.transaction
+        if kind == "keyed":
+            self.keyed = operation
+        self._send(operation)
+
+    def _request(self, kind: str, space: int, key: int, value: str) -> tuple[int, bytes]:
+        made = [key, value, 0]
+        if kind == "insert":
+            return INSERT, _body(space, tuple=made)
+        if kind == "replace":
+            return REPLACE, _body(space, tuple=made)
+        if kind in ("update", "keyed"):
+            ops = [["=", 1, value], ["+", 2, 1]]
+            return UPDATE, _body(space, index=0, key=[key], tuple=ops)
+        if kind == "delete":
+            return DELETE, _body(space, index=0, key=[key])
+        if kind == "upsert":
+            return UPSERT, _body(space, tuple=made, ops=[["=", 1, value], ["+", 2, 1]])
+        if kind == "select":
+            return SELECT, _body(space, index=0, limit=10, key=[key])
+        if kind == "linearizable":
+            return SELECT, _body(space, index=0, limit=10, key=[key], isolation=4)
+        return {"begin": BEGIN, "commit": COMMIT, "rollback": ROLLBACK}[kind], b""
+
+    def _repeat_keyed(self) -> None:
+        first = self.keyed
+        assert first is not None
+        again = Operation(
+            self.number,
+            first.kind,
+            first.type,
+            first.body,
+            first.space,
+            first.key,
+            first.value,
+            "",
+            0,
+            idempotency=first.idempotency,
+        )
+        self._send(again)
+
+    def _send(self, operation: Operation) -> None:
+        world, member = self.world, self.member
+        assert member is not None
+        self.sync += 1
+        operation.member = member.name
+        operation.called_ns = world.now_ns
+        operation.floor_index = world.told_index
+        world.history.append(operation)
+        self.waiting = operation
+        stream = 1 if operation.transaction else 0
+        request = fx.Request(
+            self.session,
+            self.sync,
+            operation.type,
+            operation.body,
+            stream,
+            "admin",
+            operation.idempotency,
+        )
+        life, sync, session = member.life, self.sync, self.session
+
+        def arrive() -> None:
+            if member.life == life:
+                member.step([request])
+            else:
+                self.on_lost(session, sync)
+
+        world.clients_by_session[session] = self
+        world.after(self.rng.randrange(50_000, 400_000), arrive)
+        world.after(30_000 * MILLISECOND, lambda: self._give_up(session, sync))
+
+    def _give_up(self, session: int, sync: int) -> None:
+        """A person would look elsewhere by now: the outcome stays unknown."""
+        if self.waiting is not None and (session, sync) == (self.session, self.sync):
+            self.world.count("gave_up")
+            self._disconnect()
+            self.on_lost(session, sync)
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def on_answer(self, answer: fx.Answer) -> None:
+        operation = self.waiting
+        if operation is None or (answer.session, answer.sync) != (self.session, self.sync):
+            return
+        operation.code = answer.code
+        operation.index = answer.log_index
+        operation.tuples = [msgpack.unpackb(packed) for packed in answer.tuples]
+        if answer.code == 0:
+            operation.outcome = "committed"
+            self.world.told_index = max(self.world.told_index, answer.log_index)
+        elif answer.code in ROLLED_BACK:
+            operation.outcome = "rolled back"
+        elif answer.code in UNKNOWN:
+            operation.outcome = "unknown"
+        else:
+            operation.outcome = "refused"
+        self._ended(operation)
+
+    def on_lost(self, session: int, sync: int) -> None:
+        """The member or the connection is gone: nobody knows."""
+        if self.waiting is None or (session, sync) != (self.session, self.sync):
+            return
+        self.waiting.outcome = "unknown"
+        self.member = None
+        self._ended(self.waiting)
+
+    def on_member_stopped(self, shell: "Shell") -> None:
+        if self.member is shell and self.waiting is not None:
+            self.on_lost(self.session, self.sync)
+
+    def _ended(self, operation: Operation) -> None:
+        operation.returned_ns = self.world.now_ns
+        operation.ceiling_index = self.world.confirmed_anywhere
+        self.waiting = None
+        self.world.count(f"outcome {operation.outcome}")
+        if operation.idempotency is not None:
+            again = operation.outcome == "unknown" and operation.code != ErrorCode.KEY_EXPIRED
+            if not again:
+                self.keyed = None
+            else:
+                self.world.count("keyed retries")
+        if operation.transaction:
+            ended = operation.kind in ("commit", "rollback")
+            if ended or operation.outcome != "committed":
+                if not ended and operation.outcome == "refused" and operation.kind != "begin":
+                    # A refused statement leaves the transaction open: end it.
+                    self.plan = [("rollback", 0)]
+                else:
+                    self.plan = []
+                    self.transaction = 0
+        if operation.outcome in ("refused", "unknown") and self.rng.random() < 0.5:
+            self._disconnect()
+        self._later(self.rng.choice([0, 0, 2, 20, 150]))
+
+    def _later(self, milliseconds: int) -> None:
+        self.world.after(milliseconds * MILLISECOND + self.rng.randrange(100_000), self.act)

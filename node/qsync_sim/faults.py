@@ -1,0 +1,313 @@
+"""What can go wrong: each fault is a function of the world, most with something that ends it later."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from qsync_node.core.settings import MILLISECOND, SECOND
+
+if TYPE_CHECKING:
+    from qsync_sim.shell import Shell
+    from qsync_sim.world import World
+
+Fault = Callable[["World"], None]
+
+
+def _pick(world: "World") -> "Shell | None":
+    """A living member, the leader as often as all others together."""
+    alive = [shell for shell in world.alive() if not shell.is_removed]
+    leader = world.leader()
+    if leader is not None and leader in alive and world.rng.random() < 0.5:
+        return leader
+    return world.rng.choice(alive) if alive else None
+
+
+def kill(world: "World") -> None:
+    """kill -9; started again soon or late."""
+    shell = _pick(world)
+    if shell is not None:
+        world.count("fault kill")
+        shell.stop(power_loss=False)
+        world.after(world.rng.randrange(2 * SECOND), lambda: world.start_again(shell))
+
+
+def power_loss(world: "World") -> None:
+    """A machine loses power: unflushed data is lost or torn."""
+    shell = _pick(world)
+    if shell is not None:
+        world.count("fault power loss")
+        shell.stop(power_loss=True)
+        world.after(world.rng.randrange(2 * SECOND), lambda: world.start_again(shell))
+
+
+def power_loss_everywhere(world: "World") -> None:
+    world.count("fault power loss everywhere")
+    for shell in world.alive():
+        shell.stop(power_loss=True)
+        world.after(world.rng.randrange(SECOND), lambda shell=shell: world.start_again(shell))
+
+
+def partition(world: "World") -> None:
+    """Two groups that do not hear each other; connections break after a while, or do not."""
+    world.count("fault partition")
+    shells = world.alive()
+    world.rng.shuffle(shells)
+    side = shells[: world.rng.randrange(1, max(2, len(shells)))]
+    for one in side:
+        for other in shells:
+            if other not in side:
+                world.network.cut(one, other)
+                world.network.cut(other, one)
+    _end_cut(world)
+
+
+def isolate_leader(world: "World") -> None:
+    leader = world.leader()
+    if leader is None:
+        return
+    world.count("fault leader isolated")
+    for other in world.alive():
+        if other is not leader:
+            world.network.cut(leader, other)
+            world.network.cut(other, leader)
+    _end_cut(world)
+
+
+def one_way(world: "World") -> None:
+    """One direction between two members is gone."""
+    shells = world.alive()
+    if len(shells) < 2:
+        return
+    world.count("fault one-way cut")
+    sender, receiver = world.rng.sample(shells, 2)
+    world.network.cut(sender, receiver)
+    _end_cut(world)
+
+
+def _end_cut(world: "World") -> None:
+    if world.rng.random() < 0.6:
+        world.after(world.rng.randrange(SECOND), world.network.break_cut_off)
+    world.after(world.rng.randrange(200 * MILLISECOND, 3 * SECOND), world.network.heal)
+
+
+def break_connections(world: "World") -> None:
+    world.count("fault connections broken")
+    world.network.break_some(world.rng.random())
+
+
+def slow_network(world: "World") -> None:
+    world.count("fault slow network")
+    before = world.network.latency_ns
+    world.network.latency_ns = world.rng.randrange(5, 120) * MILLISECOND
+
+    def end() -> None:
+        world.network.latency_ns = before
+
+    world.after(world.rng.randrange(2 * SECOND), end)
+
+
+def slow_disk(world: "World") -> None:
+    shell = _pick(world)
+    if shell is None:
+        return
+    world.count("fault slow disk")
+    shell.disk_delay_ns = world.rng.randrange(5, 1500) * MILLISECOND
+
+    def end() -> None:
+        shell.disk_delay_ns = 200_000
+
+    world.after(world.rng.randrange(2 * SECOND), end)
+
+
+def failed_fsync(world: "World") -> None:
+    shell = _pick(world)
+    if shell is not None:
+        world.count("fault failed write")
+        shell.fail_next_write = world.rng.choice(["fail", "short"])
+
+
+def full_disk(world: "World") -> None:
+    shell = _pick(world)
+    if shell is None:
+        return
+    world.count("fault full disk")
+    shell.disk.capacity_bytes = shell.disk.used_bytes + world.rng.randrange(600)
+
+    def end() -> None:
+        from qsync_node.core import effects as fx  # noqa: PLC0415  # only this fault needs it
+
+        shell.disk.capacity_bytes = 1 << 62
+        if shell.is_alive:
+            shell.step([fx.SpaceLow(False)])
+        world.start_again(shell)
+
+    world.after(world.rng.randrange(2 * SECOND), end)
+
+
+def pause(world: "World") -> None:
+    """SIGSTOP: nothing is handled, connections stay."""
+    shell = _pick(world)
+    if shell is None:
+        return
+    world.count("fault pause")
+    shell.pause()
+    world.after(world.rng.randrange(3 * SECOND), shell.resume)
+
+
+def clock(world: "World") -> None:
+    """Clocks drift, and wall clocks jump."""
+    world.count("fault clock")
+    for shell in world.alive():
+        if world.rng.random() < 0.5:
+            rate = world.rng.choice([0.8, 0.95, 1.0, 1.1, 1.3])
+            shell.clock_offset_ns += int(world.now_ns * (shell.clock_rate - rate))
+            shell.clock_rate = rate
+            shell.wall_offset_s = world.rng.uniform(-1e6, 1e6)
+
+
+def nack(world: "World") -> None:
+    """A member cannot apply user rows for a while (T7)."""
+    shell = _pick(world)
+    if shell is None or shell.node is None:
+        return
+    world.count("fault nack")
+    shell.node.refuse_rows = True
+    life = shell.life
+
+    def end() -> None:
+        if shell.life == life and shell.node is not None:
+            shell.node.refuse_rows = False
+
+    world.after(world.rng.randrange(300 * MILLISECOND), end)
+
+
+def nack_by_most(world: "World") -> None:
+    """So many cannot apply a row that its quorum is impossible (T7)."""
+    followers = [shell for shell in world.alive() if shell is not world.leader()]
+    for shell in followers[: max(1, len(followers))]:
+        if shell.node is not None:
+            world.count("fault nack")
+            shell.node.refuse_rows = True
+            world.after(150 * MILLISECOND, lambda shell=shell: _apply_again(shell))
+
+
+def _apply_again(shell: "Shell") -> None:
+    if shell.node is not None:
+        shell.node.refuse_rows = False
+
+
+def nominate(world: "World") -> None:
+    """An operator that is wrong, late or repeats itself."""
+    shell = _pick(world)
+    if shell is None or shell.node is None:
+        return
+    world.count("fault nomination")
+    term = shell.node.replica.term - world.rng.choice([0, 0, 0, 1])
+    world.command(shell, "nominate", term=term)
+
+
+def demote(world: "World") -> None:
+    leader = world.leader()
+    if leader is not None:
+        world.count("fault demote")
+        world.command(leader, "demote")
+
+
+def fence(world: "World") -> None:
+    shell = _pick(world)
+    if shell is None:
+        return
+    world.count("fault fence")
+    world.command(shell, "fence")
+    world.after(
+        world.rng.randrange(3 * SECOND),
+        lambda: world.command(shell, "unfence") if shell.is_alive else None,
+    )
+
+
+def snapshot(world: "World") -> None:
+    shell = _pick(world)
+    if shell is not None:
+        world.count("fault snapshot")
+        world.command(shell, "snapshot")
+
+
+def add_member(world: "World") -> None:
+    """A new instance joins: voter, async or anonymous."""
+    if len([s for s in world.shells.values() if not s.is_removed]) >= 7:
+        return
+    role = world.rng.choice(["voter", "voter", "async", "anonymous"])
+    world.count(f"fault {role} added")
+    world.add(role).start()
+
+
+def remove_member(world: "World") -> None:
+    """An operator unregisters somebody, dead or alive; the leader may refuse."""
+    leader = world.leader()
+    candidates = [s for s in world.shells.values() if s is not leader and not s.is_removed]
+    if leader is None or leader.node is None or len(candidates) < 3:
+        return
+    shell = world.rng.choice(candidates)
+    if leader.node.replica.limbo.configuration.by_uuid(shell.uuid) is not None:
+        world.count("fault member removed")
+        world.command(leader, "unregister", uuid=shell.uuid)
+
+
+def lose_disk(world: "World") -> None:
+    """A disk is gone: the instance is a new one; the old registration is removed when allowed (M6)."""
+    voters = [s for s in world.alive() if not s.is_removed]
+    if len(voters) < 3 or len(world.alive()) < len(
+        [s for s in world.shells.values() if not s.is_removed]
+    ):
+        return
+    shell = world.rng.choice(voters)
+    if shell is world.leader():
+        return
+    world.count("fault disk lost")
+    shell.stop(power_loss=True)
+    shell.is_removed = True
+    world.add("voter").start()
+
+    def unregister() -> None:
+        leader = world.leader()
+        if leader is None or leader.node is None:
+            world.after(300 * MILLISECOND, unregister)
+            return
+        if leader.node.replica.limbo.confirmed_configuration.by_uuid(shell.uuid) is not None:
+            world.command(leader, "unregister", uuid=shell.uuid)
+            world.after(300 * MILLISECOND, unregister)
+
+    world.after(300 * MILLISECOND, unregister)
+
+
+def raise_quorum(world: "World") -> None:
+    """A changed quorum acts at once, on entries already waiting too."""
+    world.count("fault quorum changed")
+    for shell in world.alive():
+        world.command(shell, "configure", quorum=world.rng.choice(["majority", "N", "N/2+1", 1]))
+
+
+ALL: list[tuple[int, Fault]] = [
+    (10, kill),
+    (10, power_loss),
+    (2, power_loss_everywhere),
+    (6, partition),
+    (6, isolate_leader),
+    (5, one_way),
+    (4, break_connections),
+    (4, slow_network),
+    (6, slow_disk),
+    (5, failed_fsync),
+    (3, full_disk),
+    (5, pause),
+    (3, clock),
+    (3, nack),
+    (2, nack_by_most),
+    (4, nominate),
+    (4, demote),
+    (2, fence),
+    (5, snapshot),
+    (4, add_member),
+    (3, remove_member),
+    (3, lose_disk),
+    (2, raise_quorum),
+]

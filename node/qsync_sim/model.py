@@ -1,0 +1,56 @@
+"""What the database should contain: a few lines that share nothing with the engine.
+
+The model is replayed over the one order of confirmed rows. It knows one space with integer keys and
+tuples `[key, value, count]`.
+"""
+
+from typing import Any
+
+import msgpack
+
+SPACE = 512
+ASYNC_SPACE = 513
+INSERT, REPLACE, UPDATE, DELETE, UPSERT = 2, 3, 4, 5, 9
+ROW_TYPES = frozenset({INSERT, REPLACE, UPDATE, DELETE, UPSERT})
+
+
+class Model:
+    """State after a prefix of the order, and what each row answered."""
+
+    def __init__(self) -> None:
+        self.spaces: dict[int, dict[int, list[Any]]] = {SPACE: {}, ASYNC_SPACE: {}}
+
+    def apply(self, row_type: int, body: bytes) -> list[Any] | None:
+        """Apply one row; returns the tuple that its client is answered with, if any."""
+        if row_type not in ROW_TYPES:
+            return None
+        fields = msgpack.unpackb(body, strict_map_key=False)
+        state = self.spaces.get(fields[0x10])
+        if state is None:
+            return None
+        if row_type in (INSERT, REPLACE):
+            made: list[Any] = fields[0x21]
+            assert row_type == REPLACE or made[0] not in state, f"{made} was inserted twice"
+            state[made[0]] = made
+            return made
+        if row_type == DELETE:
+            return state.pop(fields[0x20][0], None)
+        if row_type == UPDATE:
+            return self._update(state, fields[0x20][0], fields[0x21])
+        made = fields[0x21]
+        if made[0] in state:
+            self._update(state, made[0], fields[0x28])
+        else:
+            state[made[0]] = made
+        return None
+
+    @staticmethod
+    def _update(state: dict[int, list[Any]], key: int, ops: list[Any]) -> list[Any] | None:
+        old = state.get(key)
+        if old is None:
+            return None
+        new = list(old)
+        for op, field, argument in ops:
+            new[field] = argument if op == "=" else new[field] + argument
+        state[key] = new
+        return new

@@ -1,0 +1,146 @@
+"""One schedule: a cluster forms, clients work, faults come and go, everything is checked."""
+
+from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_sim import faults
+from qsync_sim.checker import Checker
+from qsync_sim.clients import Client
+from qsync_sim.world import Violation, World
+
+OPERATIONS_MIN = 200
+FAULTS_MIN = 5
+
+
+class Schedule:
+    """What one seed does. `faults_limit` and `operations` shrink a failing one."""
+
+    def __init__(
+        self, seed: int, faults_limit: int | None = None, is_tracing: bool = False
+    ) -> None:
+        self.world = World(seed)
+        self.world.is_tracing = is_tracing
+        self.faults_limit = faults_limit
+        self.faults_done = 0
+
+    def run(self) -> World:
+        """Raises `Violation`, or AssertionError of the node, when a rule is broken."""
+        world = self.world
+        rng = world.rng
+        voters = rng.choice([3, 3, 3, 5])
+        unconfirmed = rng.choice(["adopt", "adopt", "rollback"])
+        world.bootstrap(voters, failover_unconfirmed=unconfirmed)
+        world.clients = [Client(world, number) for number in range(rng.choice([3, 5, 8]))]
+        for client in world.clients:
+            client.act()
+        count = rng.randrange(FAULTS_MIN, 3 * FAULTS_MIN)
+        weights = [weight for weight, _ in faults.ALL]
+        for _ in range(count):
+            world.run_for(rng.randrange(20 * MILLISECOND, 1200 * MILLISECOND))
+            fault = rng.choices([fault for _, fault in faults.ALL], weights)[0]
+            if self.faults_limit is None or self.faults_done < self.faults_limit:
+                if world.is_tracing:
+                    world.trace.append(f"{world.now_ns / 1e6:10.3f} ---- {fault.__name__}")
+                fault(world)
+                self.faults_done += 1
+        world.run_for(SECOND)
+        world.run_for(20 * SECOND, lambda: len(world.history) >= OPERATIONS_MIN)
+        self.end_faults()
+        self.check_liveness()
+        Checker(world).check()
+        self.check_states()
+        return world
+
+    def end_faults(self) -> None:
+        """Everything heals: whoever is not removed runs, connects and keeps time."""
+        world = self.world
+        world.network.heal()
+        world.network.latency_ns = 200_000
+        for shell in list(world.shells.values()):
+            shell.disk_delay_ns = 200_000
+            shell.disk.capacity_bytes = 1 << 62
+            shell.fail_next_write = ""
+            shell.resume()
+            world.start_again(shell)
+            if shell.node is not None:
+                shell.node.refuse_rows = False
+        for shell in world.alive():
+            from qsync_node.core import effects as fx  # noqa: PLC0415
+
+            shell.step([fx.SpaceLow(False)])
+            world.command(shell, "unfence")
+            world.command(shell, "configure", quorum="majority")
+        world.network.break_cut_off()
+
+    def check_liveness(self) -> None:
+        """E12: within a bounded time writes are accepted and everybody has everything."""
+        world = self.world
+        operations = len(world.history)
+        world.run_for(
+            30 * SECOND, lambda: len(world.history) >= max(OPERATIONS_MIN, operations + 20)
+        )
+        for client in world.clients:
+            client.is_stopped = True
+        world.run_for(35 * SECOND, lambda: all(c.waiting is None for c in world.clients))
+        if any(client.waiting is not None for client in world.clients):
+            raise Violation("K1: a request was never answered")
+        done = world.run_for(30 * SECOND, self._has_converged)
+        if not done:
+            raise Violation(f"E12: no agreement 30 s after the faults ended: {self._positions()}")
+
+    def _members(self) -> "list[object]":
+        leader = self.world.leader()
+        if leader is None or leader.node is None:
+            return []
+        configuration = leader.node.replica.limbo.confirmed_configuration
+        return [
+            shell
+            for shell in self.world.alive()
+            if configuration.by_uuid(shell.uuid) is not None
+            or (shell.settings.role == "anonymous" and shell.uuid not in configuration.removed)
+        ]
+
+    def _has_converged(self) -> bool:
+        world = self.world
+        leader = world.leader()
+        if leader is None or leader.node is None:
+            return False
+        goal = leader.node.replica.tail.last_index
+        if leader.node.replica.limbo.confirmed_index != goal:
+            return False
+        members = [s for s in world.alive() if s in self._members()]
+        return leader in members and all(
+            shell.node is not None
+            and shell.node.replica.limbo.confirmed_index == goal
+            and not shell.node.replica.doubt.is_open
+            for shell in members
+        )
+
+    def _positions(self) -> str:
+        parts = []
+        for shell in self.world.shells.values():
+            node = shell.node
+            if node is None:
+                parts.append(f"{shell.name} down")
+                continue
+            replica = node.replica
+            parts.append(
+                f"{shell.name} term {replica.term} last {replica.tail.last_index} "
+                f"confirmed {replica.limbo.confirmed_index} {replica.election.role.value} "
+                f"{replica.applier.state.value} doubt {replica.ballot.doubt_index} "
+                f"id {replica.replica_id} voting {replica.is_voting}"
+            )
+        return "; ".join(parts)
+
+    def check_states(self) -> None:
+        """Equal logs give equal states, byte for byte (S1, S2)."""
+        first: list[bytes] | None = None
+        for shell in self.world.alive():
+            if shell not in self._members() or shell.node is None:
+                continue
+            bodies = list(shell.node.database.snapshot_bodies())
+            keys = sorted(shell.node.keys.items())
+            state = [*bodies, repr(keys).encode()]
+            if first is None:
+                first = state
+            elif state != first:
+                different = [pair for pair in zip(first, state, strict=False) if pair[0] != pair[1]]
+                raise Violation(f"S1: {shell.name} has another state: {different[:2]}")

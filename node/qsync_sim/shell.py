@@ -1,0 +1,347 @@
+"""A node's shell in the simulation: its disk, its clock, its process.
+
+It performs the effects of the core with the code of `qsync_node.log` on a simulated disk, one log
+operation at a time and ballots beside them, each with a delay, as the real WAL thread does: writes
+that queue up behind one another go to the disk together.
+"""
+
+from collections import deque
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from qsync_node.core import effects as fx
+from qsync_node.core.ballot import Ballot
+from qsync_node.core.entries import Entry
+from qsync_node.core.node import Node
+from qsync_node.core.settings import Settings
+from qsync_node.log.errors import CorruptionError, DiskError, DiskFull, NotInLog
+from qsync_node.log.storage import Limits, Storage
+from qsync_sim.disk import PowerLoss, SimDisk
+
+if TYPE_CHECKING:
+    from qsync_sim.world import World
+
+DIRECTORY = "/data"
+LIMITS = Limits(segment_bytes=8192)
+MILLISECOND = 1_000_000
+
+
+class Shell:
+    """One instance on one disk; it lives and dies many times."""
+
+    def __init__(self, world: "World", name: str, uuid: str, settings: Settings) -> None:
+        self.world = world
+        self.name = name
+        self.uuid = uuid
+        self.settings = settings
+        self.disk = SimDisk()
+        self.rng = Random(world.rng.random())
+        self.node: Node | None = None
+        self.storage: Storage | None = None
+        self.life = 0
+        self.clock_rate = 1.0
+        self.clock_offset_ns = world.rng.randrange(1, 10**12)
+        self.wall_offset_s = 0.0
+        self.log_queue: deque[Any] = deque()
+        self.ballot_queue: deque[fx.StoreBallot] = deque()
+        self.is_log_busy = False
+        self.is_ballot_busy = False
+        self.disk_delay_ns = 200_000
+        self.is_paused = False
+        self.paused_inputs: list[Any] = []
+        self.wake_at_ns = 0
+        self.is_removed = False
+        self.is_corrupt = False
+        self.fail_next_write = ""
+
+    # --- life ---------------------------------------------------------------------------------
+
+    @property
+    def is_alive(self) -> bool:
+        return self.node is not None
+
+    def now_ns(self) -> int:
+        return self.clock_offset_ns + int(self.world.now_ns * self.clock_rate)
+
+    def bootstrap(self, voters: int) -> None:
+        """The order to bootstrap, obeyed by this instance on its empty disk (M1)."""
+        bodies = Node.bootstrap_bodies(self.uuid, self.name, self.world.replicaset_uuid, voters)
+        ballot = Ballot(replicaset_uuid=self.world.replicaset_uuid)
+        storage = Storage.create(self.disk, DIRECTORY, self.uuid, LIMITS, ballot.encode())
+        storage.install_snapshot({}, bodies)
+        storage.close()
+        self.disk.kill()
+
+    def start(self) -> None:
+        """A process starts on what the disk holds."""
+        assert self.node is None
+        self.life += 1
+        self.disk.on_call = None
+        try:
+            self._start()
+        except CorruptionError as error:
+            self.world.fail(f"{self.name} does not start: {error}")
+        except DiskError:
+            # A full disk: the process says so and ends; whoever watches it tries again.
+            self.node = None
+            self.storage = None
+            self.disk.kill()
+            self.world.after(500 * MILLISECOND, lambda: self.world.start_again(self))
+
+    def _start(self) -> None:
+        disk = self.disk
+        if not Storage.exists(disk, DIRECTORY):
+            empty = Ballot(replicaset_uuid=self.world.replicaset_uuid)
+            Storage.create(disk, DIRECTORY, self.uuid, LIMITS, empty.encode()).close()
+        storage, recovered = Storage.open(disk, DIRECTORY, LIMITS)
+        self.storage = storage
+        ballot = Ballot.decode(recovered.ballot)
+        node = Node(self.uuid, self.settings, Random(self.rng.random()), ballot)
+        self.node = node
+        self.world.observe(self, node)
+        if recovered.snapshot is not None:
+            snapshot = recovered.snapshot
+            bodies = list(snapshot.bodies())
+            node.recover(
+                self.now_ns(),
+                snapshot.vclock,
+                bodies,
+                recovered.batches,
+                recovered.first_available_index + 1,
+            )
+        self.log_queue.clear()
+        self.ballot_queue.clear()
+        self.is_log_busy = self.is_ballot_busy = False
+        self.fail_next_write = ""
+        node.start(self.now_ns())
+        self.world.on_started(self)
+        self.step([])
+
+    def stop(self, power_loss: bool) -> None:
+        """kill -9, or a power loss that also takes what was not flushed."""
+        if self.node is None:
+            return
+        if power_loss and self.log_queue and self.is_log_busy and self.rng.random() < 0.7:
+            self._tear()
+        self.node = None
+        self.storage = None
+        self.life += 1
+        self.is_paused = False
+        self.paused_inputs.clear()
+        self.disk.on_call = None
+        if power_loss:
+            self.disk.crash(self.rng)
+        else:
+            self.disk.kill()
+        self.world.on_stopped(self, power_loss)
+
+    def _tear(self) -> None:
+        """The power goes while the log operation under way is somewhere in its calls."""
+        left = self.rng.randrange(6)
+
+        def hook(call: str, path: str) -> Any:
+            nonlocal left
+            left -= 1
+            return "power" if left < 0 else None
+
+        self.disk.on_call = hook
+        try:
+            self._perform(self.log_queue[0], [])
+        except (PowerLoss, DiskError):
+            pass
+        self.disk.on_call = None
+
+    # --- steps --------------------------------------------------------------------------------
+
+    def step(self, inputs: list[Any]) -> None:
+        """Feed inputs to the core and perform what it wants."""
+        if self.node is None:
+            return
+        if self.is_paused:
+            self.paused_inputs += inputs
+            return
+        life = self.life
+        wall = 1e9 + self.world.now_ns / 1e9 + self.wall_offset_s
+        out = self.node.step(self.now_ns(), wall, inputs)
+        for effect in out:
+            if self.life != life:
+                return
+            self._take(effect)
+        if self.node is not None and self.life == life:
+            self._sleep()
+
+    def _sleep(self) -> None:
+        assert self.node is not None
+        wait = max(self.node.next_deadline_ns() - self.now_ns(), 100_000)
+        self.wake_at_ns = self.world.now_ns + wait
+        life, at = self.life, self.wake_at_ns
+
+        def wake() -> None:
+            if self.life == life and self.wake_at_ns == at:
+                self.step([])
+
+        self.world.at(at, wake)
+
+    def _take(self, effect: Any) -> None:
+        kind = type(effect)
+        if kind is fx.Send:
+            self.world.network.send(self, effect.link, effect.message)
+        elif kind is fx.Answer:
+            self.world.on_answer(self, effect)
+        elif kind is fx.StoreBallot:
+            self.ballot_queue.append(effect)
+            self._run_ballots()
+        elif kind is fx.Report:
+            self.world.on_report(self, effect)
+        elif kind is fx.CloseLink:
+            self.world.network.break_link(self, effect.link)
+        elif kind is fx.Restart:
+            self.world.on_restart_wanted(self)
+        elif kind is fx.Stop:
+            self.world.fail(f"{self.name} stopped: {effect.reason}")
+        else:
+            self.log_queue.append(effect)
+            self._run_log()
+
+    def pause(self) -> None:
+        self.is_paused = True
+
+    def resume(self) -> None:
+        if not self.is_paused:
+            return
+        self.is_paused = False
+        inputs, self.paused_inputs = self.paused_inputs, []
+        self.step(inputs)
+
+    # --- disk ---------------------------------------------------------------------------------
+
+    def _delay(self) -> int:
+        return int(self.disk_delay_ns * (0.5 + self.rng.random()))
+
+    def _run_ballots(self) -> None:
+        if self.is_ballot_busy or not self.ballot_queue:
+            return
+        self.is_ballot_busy = True
+        life = self.life
+
+        def done() -> None:
+            if self.life != life or self.storage is None:
+                return
+            # A ballot stored replaces the ones queued before it.
+            self.is_ballot_busy = False
+            ballots = list(self.ballot_queue)
+            self.ballot_queue.clear()
+            try:
+                self.storage.store_ballot(ballots[-1].data)
+            except DiskError:
+                self.world.on_restart_wanted(self)
+                return
+            self.step([fx.BallotStored(ballots[-1].sequence)])
+            self._run_ballots()
+
+        self.world.after(self._delay(), done)
+
+    def _run_log(self) -> None:
+        if self.is_log_busy or not self.log_queue:
+            return
+        self.is_log_busy = True
+        life = self.life
+
+        def done() -> None:
+            if self.life != life or self.storage is None:
+                return
+            self.is_log_busy = False
+            inputs: list[Any] = []
+            self._perform(self._next_operation(), inputs)
+            if self.life == life:
+                self.step(inputs)
+                self._run_log()
+
+        self.world.after(self._delay(), done)
+
+    def _next_operation(self) -> Any:
+        """The next operation; neighbouring writes are one (D6)."""
+        first = self.log_queue.popleft()
+        if type(first) is not fx.WriteLog:
+            return first
+        batches = list(first.batches)
+        epoch = first.epoch
+        while (
+            self.log_queue
+            and type(self.log_queue[0]) is fx.WriteLog
+            and self.log_queue[0].epoch == epoch
+            and self.rng.random() < 0.8
+        ):
+            batches += self.log_queue.popleft().batches
+        return fx.WriteLog(epoch, batches)
+
+    def _perform(self, effect: Any, inputs: list[Any]) -> None:
+        storage = self.storage
+        assert storage is not None
+        kind = type(effect)
+        try:
+            if kind is fx.WriteLog:
+                self._write(storage, effect, inputs)
+            elif kind is fx.Rewind:
+                report = storage.rewind(effect.after_index, effect.first_cut_term)
+                inputs.append(fx.Rewound(effect.epoch, report.rows, report.file or ""))
+            elif kind is fx.ReadLog:
+                self._read(storage, effect, inputs)
+            elif kind is fx.WriteSnapshot:
+                storage.write_snapshot(effect.vclock, effect.bodies, 1.0)
+                inputs.append(fx.SnapshotWritten(effect.log_index, ""))
+            elif kind is fx.InstallSnapshot:
+                storage.install_snapshot(effect.vclock, effect.bodies, 1.0)
+                storage.remove_snapshots_before(effect.log_index)
+                inputs.append(fx.SnapshotInstalled(effect.epoch))
+            else:
+                assert kind is fx.RemoveSegments, effect
+                storage.remove_segments_before(effect.log_index)
+                inputs.append(fx.SegmentsRemoved(storage.first_available_index + 1))
+        except DiskFull as error:
+            if kind is fx.WriteLog:
+                inputs.append(fx.LogFailed(effect.epoch, True, str(error)))
+            elif kind is fx.WriteSnapshot:
+                inputs.append(fx.SnapshotWritten(effect.log_index, str(error)))
+            else:
+                self.world.on_restart_wanted(self)
+        except DiskError as error:
+            if kind is fx.WriteLog:
+                inputs.append(fx.LogFailed(effect.epoch, False, str(error)))
+            else:
+                self.world.on_restart_wanted(self)
+
+    def _write(self, storage: Storage, effect: fx.WriteLog, inputs: list[Any]) -> None:
+        node = self.node
+        assert node is not None
+        if effect.batches[0].first_index <= storage.last_index:
+            raise AssertionError(f"{self.name} writes {effect.batches[0].first_index} twice")
+        if effect.batches[0].first_index > storage.last_index + 1:
+            # A refused write took everything queued behind it along (D4, D5).
+            return
+        fault = self.fail_next_write
+        if fault:
+            self.fail_next_write = ""
+            self.disk.on_call = lambda call, path: fault if call in ("append", "sync") else None
+        try:
+            storage.write(effect.batches)
+        finally:
+            self.disk.on_call = None
+        inputs.append(fx.LogWritten(effect.epoch, effect.batches[-1].last_index))
+
+    def _read(self, storage: Storage, effect: fx.ReadLog, inputs: list[Any]) -> None:
+        try:
+            batches = storage.read(effect.after_index, effect.bytes_max)
+        except NotInLog:
+            inputs.append(fx.LogRead(effect.reader, None))
+            return
+        inputs.append(fx.LogRead(effect.reader, batches))
+
+
+def content_of(entry: Entry) -> list[tuple[int, int, int, bytes]]:
+    """What identifies each row of an entry: (index, replica id, lsn, bytes of its body)."""
+    index = entry.batch.first_index
+    return [
+        (index + position, row.replica_id, row.lsn, row.body)
+        for position, row in enumerate(entry.rows)
+    ]

@@ -1,0 +1,270 @@
+"""One simulated life of a cluster: event queue, instances, clients, and what an onlooker sees.
+
+Everything is drawn from one seed. The onlooker keeps the ledger of confirmed rows as each instance
+reports them, and stops the life at the first contradiction: two leaders of one term, a confirmed row
+that differs between two instances or changes, a process that does not start (`Violation`).
+"""
+
+import heapq
+import uuid as uuids
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import msgpack
+
+from qsync_node.core import effects as fx
+from qsync_node.core.entries import Entry
+from qsync_node.core.node import Node
+from qsync_node.core.settings import MILLISECOND, SECOND, Settings
+from qsync_sim.clients import Client, Operation
+from qsync_sim.model import ASYNC_SPACE, SPACE
+from qsync_sim.network import Network
+from qsync_sim.shell import Shell, content_of
+
+ADMIN_SESSION = 7
+
+
+class Violation(Exception):
+    """A rule was broken; the message names it."""
+
+
+class World:
+    """Event queue and onlooker."""
+
+    def __init__(self, seed: int, settings: Settings | None = None) -> None:
+        self.seed = seed
+        self.rng = Random(seed)
+        self.now_ns = 0
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._sequence = 0
+        self.base = settings or Settings(
+            heartbeat_ns=50 * MILLISECOND,
+            election_timeout_ns=400 * MILLISECOND,
+            synchro_timeout_ns=700 * MILLISECOND,
+            checkpoint_bytes=6000,
+            tail_cache_bytes=2000,
+            retention_ns=2 * SECOND,
+            key_window_rows=4000,
+            relay_chunk_bytes=4096,
+        )
+        self.replicaset_uuid = self._uuid()
+        self.shells: dict[str, Shell] = {}
+        self.network = Network(self)
+        self.clients: list[Client] = []
+        self.clients_by_session: dict[int, Client] = {}
+        self.history: list[Operation] = []
+        self.counters: Counter[str] = Counter()
+        self.ledger: dict[int, tuple[int, int, bytes, bool, int]] = {}
+        self.leaders: dict[int, str] = {}
+        self.told_index = 0
+        self.confirmed_anywhere = 0
+        self.trace: list[str] = []
+        self.is_tracing = False
+        self.on_admin: Callable[[fx.Answer], None] | None = None
+        self._admin_sync = 0
+        self._admin_answers: dict[int, fx.Answer] = {}
+        self._made = 0
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def at(self, when_ns: int, action: Callable[[], None]) -> None:
+        self._sequence += 1
+        heapq.heappush(self._events, (max(when_ns, self.now_ns), self._sequence, action))
+
+    def after(self, delay_ns: int, action: Callable[[], None]) -> None:
+        self.at(self.now_ns + delay_ns, action)
+
+    def run_until(self, deadline_ns: int, done: Callable[[], bool] | None = None) -> bool:
+        """Run events; True when `done` became true, False at the deadline."""
+        while self._events and self._events[0][0] <= deadline_ns:
+            when, _, action = heapq.heappop(self._events)
+            self.now_ns = when
+            action()
+            if done is not None and done():
+                return True
+        self.now_ns = deadline_ns
+        return done is not None and done()
+
+    def run_for(self, duration_ns: int, done: Callable[[], bool] | None = None) -> bool:
+        return self.run_until(self.now_ns + duration_ns, done)
+
+    def _uuid(self) -> str:
+        return str(uuids.UUID(int=self.rng.getrandbits(128), version=4))
+
+    # --- instances ----------------------------------------------------------------------------
+
+    def add(self, role: str = "voter", **settings: Any) -> Shell:
+        """A new instance on an empty disk."""
+        self._made += 1
+        name = f"n{self._made}"
+        chosen = replace(self.base, name=name, role=role, **settings)
+        shell = Shell(self, name, self._uuid(), chosen)
+        self.shells[shell.uuid] = shell
+        return shell
+
+    def bootstrap(self, voters: int, **settings: Any) -> None:
+        """A cluster of `voters` that is open for writes, with its spaces."""
+        shells = [self.add(**settings) for _ in range(voters)]
+        shells[0].bootstrap(voters)
+        for shell in shells:
+            shell.start()
+        self._keep_connecting()
+        if not self.run_for(60 * SECOND, lambda: self._all_vote(voters)):
+            raise Violation("liveness: the cluster did not form within 60 s")
+        for space in (SPACE, ASYNC_SPACE):
+            options = {"is_sync": space == SPACE}
+            self.insert(280, [space, 1, f"s{space}", "memtx", 0, options, []])
+            parts = [[0, "unsigned"]]
+            self.insert(288, [space, 0, "pk", "tree", {"unique": True}, parts])
+
+    def _all_vote(self, voters: int) -> bool:
+        leader = self.leader()
+        if leader is None or leader.node is None:
+            return False
+        node = leader.node
+        configuration = node.replica.limbo.confirmed_configuration
+        return len(configuration.voters) >= voters and node.registrar.is_open()
+
+    def _keep_connecting(self) -> None:
+        self.network.connect_all()
+        self.after(20 * MILLISECOND + self.rng.randrange(20 * MILLISECOND), self._keep_connecting)
+
+    def leader(self) -> Shell | None:
+        """Who leads the highest term and may answer clients."""
+        found: Shell | None = None
+        for shell in self.shells.values():
+            if shell.node is not None and shell.node.replica.leader is not None:
+                best = found.node.replica.term if found is not None and found.node else -1
+                if shell.node.replica.term > best:
+                    found = shell
+        return found
+
+    def alive(self) -> list[Shell]:
+        return [shell for shell in self.shells.values() if shell.is_alive]
+
+    def insert(self, space: int, fields: list[Any]) -> None:
+        """A row by the administrator, done when this returns."""
+        body = b"\x82\x10\xce" + space.to_bytes(4, "big") + b"\x21" + msgpack.packb(fields)
+        for _ in range(20):
+            answer = self.ask_leader(
+                lambda sync: fx.Request(ADMIN_SESSION, sync, 2, body, 0, "admin", None)
+            )
+            if answer is not None and answer.code in (0, 3):
+                return
+            self.run_for(100 * MILLISECOND)
+        raise Violation(f"liveness: {fields} could not be inserted")
+
+    def ask_leader(self, make: Callable[[int], Any], wait_ns: int = 5 * SECOND) -> fx.Answer | None:
+        leader = self.leader()
+        if leader is None:
+            return None
+        return self.ask(leader, make, wait_ns)
+
+    def ask(
+        self, shell: Shell, make: Callable[[int], Any], wait_ns: int = 5 * SECOND
+    ) -> fx.Answer | None:
+        """Ask one instance and wait for its answer."""
+        self._admin_sync += 1
+        sync = self._admin_sync
+        shell.step([make(sync)])
+        self.run_for(wait_ns, lambda: sync in self._admin_answers)
+        return self._admin_answers.get(sync)
+
+    def command(self, shell: Shell, verb: str, **arguments: Any) -> None:
+        """An admin verb; nobody waits for its answer."""
+        self._admin_sync += 1
+        shell.step([fx.Command(ADMIN_SESSION, self._admin_sync, verb, arguments)])
+
+    # --- what shells tell ---------------------------------------------------------------------
+
+    def fail(self, reason: str) -> None:
+        raise Violation(reason)
+
+    def count(self, what: str) -> None:
+        self.counters[what] += 1
+
+    def on_started(self, shell: Shell) -> None:
+        self.count("starts")
+
+    def on_stopped(self, shell: Shell, power_loss: bool) -> None:
+        self.network.on_stopped(shell, power_loss)
+        for client in self.clients:
+            client.on_member_stopped(shell)
+
+    def on_restart_wanted(self, shell: Shell) -> None:
+        """The core does not trust its memory any more (D4)."""
+        self.count("restarts after a failed write")
+        shell.stop(power_loss=False)
+        self.after(self.rng.randrange(300 * MILLISECOND), lambda: self.start_again(shell))
+
+    def start_again(self, shell: Shell) -> None:
+        if not shell.is_alive and not shell.is_removed:
+            shell.start()
+
+    def on_answer(self, shell: Shell, answer: fx.Answer) -> None:
+        if answer.session == ADMIN_SESSION:
+            self._admin_answers[answer.sync] = answer
+            return
+        client = self.clients_by_session.get(answer.session)
+        if client is None:
+            return
+        life = shell.life
+
+        def arrive() -> None:
+            if shell.life == life:
+                client.on_answer(answer)
+
+        self.after(self.rng.randrange(50_000, 400_000), arrive)
+
+    def on_report(self, shell: Shell, report: fx.Report) -> None:
+        event, fields = report.event, report.fields
+        self.count(f"event {event}")
+        if self.is_tracing:
+            shown = " ".join(f"{name}={value}" for name, value in fields.items())
+            self.trace.append(f"{self.now_ns / 1e6:10.3f} {shell.name:4} {event} {shown}")
+        if event == "leader":
+            term = fields["term"]
+            other = self.leaders.setdefault(term, shell.uuid)
+            if other != shell.uuid:
+                raise Violation(f"E1: term {term} has two leaders")
+            if fields["kept"] < fields["promote_index"] - 1:
+                self.count("tails rolled back at failover")
+            elif shell.node is not None and len(shell.node.replica.limbo) > 1:
+                self.count("tails adopted at failover")
+        elif event == "split_brain":
+            raise Violation(f"L4: {shell.name}: split brain without a cause: {fields['reason']}")
+        elif event == "row_not_applied" and not self.counters["fault nack"]:
+            raise Violation(f"T7: {shell.name}: {fields['reason']}")
+
+    def observe(self, shell: Shell, node: Node) -> None:
+        """Write down what each instance takes for confirmed, and compare (L3)."""
+
+        def see(taken: list[Entry], removed: list[Entry]) -> None:
+            for entries, is_taken in ((taken, True), (removed, False)):
+                for entry in entries:
+                    self._record(shell, entry, is_taken)
+
+        node.observer = see
+
+    def _record(self, shell: Shell, entry: Entry, is_taken: bool) -> None:
+        for index, replica_id, lsn, body in content_of(entry):
+            seen = self.ledger.get(index)
+            row_type = entry.rows[index - entry.batch.first_index].type
+            row = (replica_id, lsn, body, is_taken, row_type)
+            if seen is None:
+                self.ledger[index] = row
+                self.confirmed_anywhere = max(self.confirmed_anywhere, index)
+            elif seen != row:
+                raise Violation(
+                    f"L3: {shell.name} confirmed another row at {index}: "
+                    f"{_shown(row)} instead of {_shown(seen)}"
+                )
+
+
+def _shown(row: tuple[int, int, bytes, bool, int]) -> str:
+    replica_id, lsn, body, is_taken, row_type = row
+    verdict = "taken" if is_taken else "rolled back"
+    return f"type {row_type} replica {replica_id} lsn {lsn} {verdict} {body[:40]!r}"
