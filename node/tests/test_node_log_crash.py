@@ -321,6 +321,39 @@ def test_many_lives(seed: int) -> None:
         world.reopen_and_check()
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_operations_go_on_after_a_full_disk(seed: int) -> None:
+    """DiskFull without `failed` means that nothing happened: the same process goes on (D5)."""
+    world = World(seed)
+    rng = world.rng
+    refused = 0
+
+    def fill(call: str, path: str) -> Fault | None:
+        needs_space = call in ("append", "create", "rename")
+        return "full" if needs_space and rng.random() < 0.1 else None
+
+    for _ in range(150):
+        world.disk.on_call = fill
+        saved = (list(world.ballots), list(world.snapshots))
+        try:
+            run(world, [rng.choice(World.OPERATIONS[:-1])])
+        except DiskFull:
+            world.disk.on_call = None
+            if world.storage.failed:
+                world.disk.kill()
+                world.reopen_and_check()
+            else:
+                refused += 1
+                world.ballots, world.snapshots = saved
+                world.settle(world.state)
+                assert world.storage.last_index == world.state.last
+                assert world.storage.vclock == world.state.vclocks[world.state.last]
+        world.disk.on_call = None
+    assert refused
+    world.disk.crash(rng)
+    world.reopen_and_check()
+
+
 def test_a_full_disk_takes_the_write_back_and_goes_on_in_a_new_file() -> None:
     world = World(5, Limits())
     for _ in range(4):
