@@ -263,6 +263,32 @@ def run_with_fault(seed: int, names: list[str], at: int, fault: Fault) -> World:
 scripts = st.lists(st.sampled_from(World.OPERATIONS), min_size=1, max_size=6)
 
 
+@pytest.mark.parametrize("at", range(14))
+@pytest.mark.parametrize("fault", ["power", "power_after", "fail"])
+def test_a_crash_while_a_directory_is_made_leaves_all_or_nothing(at: int, fault: Fault) -> None:
+    for seed in range(10):
+        disk = SimDisk()
+        disk.makedirs("/srv")
+        disk.sync_dir("/")
+        calls: list[str] = []
+
+        def inject(call: str, path: str, calls: list[str] = calls) -> Fault | None:
+            calls.append(call)
+            return fault if len(calls) == at + 1 else None
+
+        disk.on_call = inject
+        with contextlib.suppress(PowerLoss, DiskError):
+            Storage.create(disk, DIRECTORY, UUID, LIMITS, b"first")
+        assert len(calls) > at, "every call is tried"
+        disk.on_call = None
+        disk.crash(Random(seed))
+        if Storage.exists(disk, DIRECTORY):
+            _, recovered = Storage.open(disk, DIRECTORY, LIMITS)
+            assert (recovered.last_index, recovered.ballot) == (0, b"first")
+        else:
+            assert Storage.create(disk, DIRECTORY, UUID, LIMITS).last_index == 0
+
+
 @settings(max_examples=12)
 @given(seed=st.integers(0, 1 << 32), names=scripts)
 def test_power_loss_at_every_call(seed: int, names: list[str]) -> None:

@@ -68,6 +68,10 @@ def test_rows_are_read_from_any_index_before_and_after_a_restart(
     fs, directory = place
     storage = filled(fs, directory)
     assert len(segments(fs, directory)) > 3
+    assert [item.path for item in storage.segments()] == segments(fs, directory)
+    ends = [0] + [item.last_index for item in storage.segments()]
+    assert [item.after_index for item in storage.segments()] == ends[:-1]
+    assert ends[-1] == 30
     for _ in range(2):
         for after in range(31):
             assert indexes(storage.read(after, 1 << 30)) == list(range(after + 1, 31))

@@ -36,7 +36,6 @@ BLOCK_HEADER_BYTES = 19
 COMPRESS_FROM_BYTES = 2048
 SECTOR_BYTES = 512
 ZERO_RUN_BYTES = 8
-BLOCK_DATA_BYTES_MAX = 2**31 - 1
 
 _compressor = zstandard.ZstdCompressor(level=3)
 _extend_crc = google_crc32c.extend

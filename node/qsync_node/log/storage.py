@@ -10,6 +10,7 @@ one thread at a time; `read` and `write_snapshot` may run beside them in another
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.vclock import VClock, is_equal, signature
@@ -22,7 +23,15 @@ from qsync_node.log.recovery import CLEAN_NAME, Recovered, clean_mark, recover
 from qsync_node.log.rewind import ROLLBACK_DIRECTORY, RewindReport, rewind
 from qsync_node.log.wal import Limits, Wal, create_segment
 
-__all__ = ["Limits", "Recovered", "RewindReport", "Storage"]
+__all__ = ["Limits", "Recovered", "RewindReport", "SegmentRange", "Storage"]
+
+
+class SegmentRange(NamedTuple):
+    """A segment holds the rows behind `after_index` up to `last_index`."""
+
+    path: str
+    after_index: int
+    last_index: int
 
 
 class Storage:
@@ -111,6 +120,13 @@ class Storage:
     @property
     def wal_bytes(self) -> int:
         return self._wal.total_bytes
+
+    def segments(self) -> list[SegmentRange]:
+        """Segments on disk, oldest first; all but the last are complete."""
+        return [
+            SegmentRange(segment.path, segment.start_index, segment.end_index)
+            for segment in self._wal.segments
+        ]
 
     def free_bytes(self) -> int:
         return self._wal.fs.free_bytes(self._wal.directory)

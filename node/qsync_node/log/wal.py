@@ -54,7 +54,9 @@ class Limits:
     """Settings of one data directory."""
 
     segment_bytes: int = 64 << 20
-    is_synced: bool = True  # False is `wal_mode: write`: no flush of rows, which status says (D1)
+    # False is `wal_mode: write`: rows are not flushed, which status says (D1). A power loss may
+    # then damage more than the last block, and such a directory is refused as corrupt.
+    is_synced: bool = True
 
 
 class Segment:
