@@ -143,14 +143,12 @@ class Database(State):
         if space.id in (system.USER_ID, system.PRIV_ID):
             self._refresh_users()
 
-    def change_catalogue(self, space_id: int, old: bytes | None, new: bytes | None) -> None:
-        truncated = None
-        if space_id == system.TRUNCATE_ID and new is not None:
-            truncated = self.find_space(decode(new)[0])
-        super().change_catalogue(space_id, old, new)
-        if truncated is not None and 0 in truncated.indexes:
-            for _, packed in truncated.indexes[0].entries():
-                self.account(truncated, packed, None)
+    def set_space(self, space_id: int, space: Space | None) -> None:
+        """Replace a space, and account for the tuples and index entries that come or go with it."""
+        known = self.spaces.get(space_id)
+        if known is not None:
+            self.memory_bytes += _memory_change(known, space)
+        super().set_space(space_id, space)
 
     # --- reads ------------------------------------------------------------------------------------
 
@@ -207,3 +205,19 @@ class Database(State):
     def _refresh_users(self) -> None:
         for user in self._users.values():
             self._fill(user)
+
+
+def _memory_change(old: Space, new: Space | None) -> int:
+    before = old.indexes.get(0)
+    after = new.indexes.get(0) if new is not None else None
+    if before is not None and after is before and new is not None:
+        return ENTRY_OVERHEAD_BYTES * len(before) * (len(new.indexes) - len(old.indexes))
+    return (_memory_of(new) if new is not None else 0) - _memory_of(old)
+
+
+def _memory_of(space: Space) -> int:
+    primary = space.indexes.get(0)
+    if primary is None:
+        return 0
+    entry = TUPLE_OVERHEAD_BYTES + ENTRY_OVERHEAD_BYTES * len(space.indexes)
+    return sum(len(packed) + entry for _, packed in primary.entries())

@@ -227,6 +227,9 @@ class LayerIndex:
         self.puts.clear()
         self._ordered = None
 
+    def __len__(self) -> int:
+        return sum(1 for _ in self.entries())
+
     def _own(self, bounds: Range) -> Iterator[tuple[Any, bytes]]:
         if self._ordered is None:
             self._ordered = SortedList(self.puts)

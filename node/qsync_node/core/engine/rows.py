@@ -178,10 +178,10 @@ def _check_index(index: IndexDef, space: SpaceDef) -> None:
             ErrorCode.NULLABLE_MISMATCH,
             f"Primary index of space '{space.name}' can not contain nullable parts",
         )
+    if not index.is_tree and is_nullable:
+        raise ClientError(ErrorCode.UNSUPPORTED, "HASH does not support nullable parts")
     if not index.is_tree and not index.is_unique:
         raise index_error(index.name, space.name, "HASH index must be unique")
-    if not index.is_tree and is_nullable:
-        raise index_error(index.name, space.name, "HASH does not support nullable parts")
     if len({(part.field, part.path) for part in index.parts}) != len(index.parts):
         raise index_error(index.name, space.name, "same key part is indexed twice")
 
