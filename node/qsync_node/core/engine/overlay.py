@@ -8,12 +8,15 @@ touched. Rolling back is forgetting the layer.
 `Pending` is the layer over the confirmed `Database` that a leader executes statements in. It
 remembers the order in which changes came. `confirm` moves the oldest ones into the database and
 drops the layer's entries that nothing newer has replaced; where the catalogue changed, the layer is
-made anew from the changes that remain, because spaces of the database are new objects then.
+made anew from the changes that remain, because spaces of the database are new objects then. The
+same happens when the database's catalogue changes by rows that were applied beside the layer.
 """
 
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
+
+from qsync_node.errors import ClientError, ErrorCode
 
 from . import codes, reads, system
 from .access import User
@@ -32,6 +35,10 @@ if TYPE_CHECKING:
     from .transaction import Transaction
 
 
+# Tarantool's default of `memtx_max_tuple_size`.
+MAX_TUPLE_BYTES = 1 << 20
+
+
 class Executed(NamedTuple):
     """What a statement or a transaction writes, changes and answers."""
 
@@ -45,11 +52,14 @@ class Executed(NamedTuple):
 class Layer(State):
     """A state that differs from its parent by what was put into it."""
 
-    __slots__ = ("parent",)
+    __slots__ = ("max_tuple_bytes", "parent")
 
     def __init__(self, parent: State) -> None:
         super().__init__()
         self.parent = parent
+        self.max_tuple_bytes: int = (
+            parent.max_tuple_bytes if isinstance(parent, Layer) else MAX_TUPLE_BYTES
+        )
 
     def find_space(self, space_id: int) -> Space | None:
         if space_id in self.spaces:
@@ -95,8 +105,20 @@ class Layer(State):
         outcome = execute_write(self, space, request)
         if space.is_system:
             check_ddl(self, user, outcome.changes)
+        self.check_size(outcome.changes)
         self.take(outcome.changes)
         return outcome
+
+    def check_size(self, changes: Sequence[Change]) -> None:
+        """A limit for what users write; rows of the log are applied whatever their size."""
+        for change in changes:
+            new = change[2]
+            if new is not None and len(new) > self.max_tuple_bytes:
+                raise ClientError(
+                    ErrorCode.SLAB_ALLOC_MAX,
+                    f"Failed to allocate {len(new)} bytes for tuple: tuple is too large. "
+                    "Check 'memtx_max_tuple_size' configuration option.",
+                )
 
 
 def check_ddl(state: State, user: User, changes: Sequence[Change]) -> None:
@@ -114,20 +136,24 @@ def check_ddl(state: State, user: User, changes: Sequence[Change]) -> None:
 class Pending(Layer):
     """The leader's state: everything in its log that nothing covers."""
 
-    __slots__ = ("_queue", "database")
+    __slots__ = ("_database_epoch", "_queue", "database")
 
     def __init__(self, db: "Database") -> None:
         super().__init__(db)
         self.database = db
+        self._database_epoch = db.epoch
         self._queue: deque[Sequence[Change]] = deque()
 
     def execute(self, request: Request, user: User) -> Executed:
         """One statement over pending state; takes effect by `push`."""
+        if self.database.epoch != self._database_epoch:
+            self.rebuild(list(self._queue))
         space = self.spaces.get(request.space_id) or self.space(request.space_id)
         if space.is_system:
             return self._execute_system(request, user)
         user.check_space(space.definition, system.WRITE)
         rows, changes, answer = execute_write(self, space, request)
+        self.check_size(changes)
         return Executed(rows, changes, answer, False, space.is_sync)
 
     def _execute_system(self, request: Request, user: User) -> Executed:
@@ -181,6 +207,7 @@ class Pending(Layer):
     def rebuild(self, remaining: Iterable[Sequence[Change]]) -> None:
         """Forget everything pending but these."""
         self._queue = deque()
+        self._database_epoch = self.database.epoch
         self.spaces = {}
         self.epoch += 1
         for changes in remaining:
@@ -199,6 +226,11 @@ class Pending(Layer):
                 scratch.take(outcome.changes)
                 changes += outcome.changes
         return changes
+
+    def find_space(self, space_id: int) -> Space | None:
+        if self.database.epoch != self._database_epoch:
+            self.rebuild(list(self._queue))
+        return super().find_space(space_id)
 
     def select(self, request: Select, user: User) -> list[bytes]:
         return reads.select(self, request, user)

@@ -1,0 +1,130 @@
+"""Indexes against a plain sorted dict: confirmed ones, layers, and layers over layers."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qsync_node.core.engine import codes, index
+from qsync_node.core.engine.index import HashIndex, LayerIndex, TreeIndex, range_of
+from qsync_node.core.engine.keydef import KeyDef, Part
+
+PLAIN = KeyDef([Part(0, "integer")], True, [Part(0, "integer")])
+PAIR = KeyDef([Part(0, "integer"), Part(1, "string")], True, [Part(0, "integer")])
+KEYS = st.integers(0, 30)
+CHANGES = st.lists(st.tuples(KEYS, st.none() | st.binary(min_size=1, max_size=3)), max_size=60)
+ITERATORS = [codes.EQ, codes.REQ, codes.ALL, codes.LT, codes.LE, codes.GE, codes.GT]
+
+
+def matches(iterator: int, key: Any, prefix: tuple[Any, ...]) -> bool:
+    head = ((key,) if not isinstance(key, tuple) else key)[: len(prefix)]
+    if iterator in (codes.EQ, codes.REQ):
+        return head == prefix
+    if iterator in (codes.GE, codes.ALL):
+        return head >= prefix
+    if iterator == codes.GT:
+        return head > prefix or not prefix
+    return head <= prefix if iterator == codes.LE else head < prefix or not prefix
+
+
+def expect(model: dict[Any, bytes], iterator: int, prefix: tuple[Any, ...]) -> list[Any]:
+    found = sorted(item for item in model.items() if matches(iterator, item[0], prefix))
+    is_reverse = iterator in (codes.REQ, codes.LT, codes.LE)
+    return found[::-1] if is_reverse else found
+
+
+def apply(model: dict[Any, bytes], target: Any, changes: list[tuple[Any, bytes | None]]) -> None:
+    for key, packed in changes:
+        target.put(key, packed)
+        if packed is None:
+            model.pop(key, None)
+        else:
+            model[key] = packed
+
+
+@given(CHANGES, CHANGES, st.sampled_from(ITERATORS), st.none() | KEYS)
+def test_tree_scans_as_a_sorted_dict(
+    first: list[Any], second: list[Any], iterator: int, key: int | None
+) -> None:
+    model: dict[Any, bytes] = {}
+    tree = TreeIndex(PLAIN)
+    bounds = range_of(PLAIN, iterator, () if key is None else (key,))
+    for changes in (first, second):
+        apply(model, tree, changes)
+        wanted = expect(model, iterator, () if key is None else (key,))
+        assert list(tree.scan(bounds)) == wanted
+        assert len(tree) == len(model)
+
+
+@given(CHANGES, CHANGES, CHANGES, st.sampled_from(ITERATORS), st.none() | KEYS)
+def test_layers_scan_as_if_applied(
+    below: list[Any], middle: list[Any], above: list[Any], iterator: int, key: int | None
+) -> None:
+    model: dict[Any, bytes] = {}
+    tree = TreeIndex(PLAIN)
+    apply(model, tree, below)
+    confirmed = dict(model)
+    pending = LayerIndex(PLAIN, tree, is_tree=True)
+    apply(model, pending, middle)
+    private = LayerIndex(PLAIN, pending, is_tree=True)
+    apply(model, private, above)
+    bounds = range_of(PLAIN, iterator, () if key is None else (key,))
+    wanted = expect(model, iterator, () if key is None else (key,))
+    assert list(private.scan(bounds)) == wanted
+    assert {k: private.get(k) for k in range(31)} == {k: model.get(k) for k in range(31)}
+    assert dict(tree.entries()) == confirmed
+
+
+@given(CHANGES, CHANGES)
+def test_hash_layers_hold_what_was_applied(below: list[Any], above: list[Any]) -> None:
+    model: dict[Any, bytes] = {}
+    confirmed = HashIndex(PLAIN)
+    apply(model, confirmed, below)
+    layer = LayerIndex(PLAIN, confirmed, is_tree=False)
+    apply(model, layer, above)
+    assert dict(layer.entries()) == model
+    assert len(layer) == len(model)
+    assert list(confirmed.copy_sorted()) == [v for _, v in sorted(confirmed.tuples.items())]
+
+
+@given(
+    st.lists(st.tuples(st.tuples(st.integers(0, 4), st.sampled_from("abc")), st.just(b"x"))),
+    st.sampled_from(ITERATORS),
+    st.sampled_from([(), (2,), (2, "b"), (9,)]),
+)
+def test_partial_keys_are_prefixes(
+    changes: list[Any], iterator: int, prefix: tuple[Any, ...]
+) -> None:
+    model: dict[Any, bytes] = {}
+    tree = TreeIndex(PAIR)
+    apply(model, tree, changes)
+    assert list(tree.scan(range_of(PAIR, iterator, prefix))) == expect(model, iterator, prefix)
+
+
+def test_order_catches_up_when_many_keys_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "FRESH_KEYS_MAX", 4)
+    tree = TreeIndex(PLAIN)
+    model: dict[Any, bytes] = {}
+    everything = range_of(PLAIN, codes.ALL, ())
+    for step in range(200):
+        key = step * 37 % 101
+        apply(model, tree, [(key, None if step % 7 == 3 else b"%d" % step)])
+        if step % 50 == 49:
+            assert list(tree.scan(everything)) == sorted(model.items())
+
+
+def test_a_settled_put_stays_hidden_behind_a_later_one() -> None:
+    """The confirmed first version of a key must not show while a deletion of it is pending."""
+    tree = TreeIndex(PLAIN)
+    layer = LayerIndex(PLAIN, tree, is_tree=True)
+    same = b"x"
+    puts: list[index.Put] = [(0, 1, same), (0, 1, None), (0, 1, same)]
+    for put in puts:
+        layer.take(put)
+    seen = []
+    for put in puts:
+        tree.put(put[1], put[2])
+        layer.settle(put)
+        seen.append((layer.get(1), len(layer.puts)))
+    assert seen == [(same, 1), (same, 1), (same, 0)]

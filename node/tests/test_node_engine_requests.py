@@ -1,0 +1,169 @@
+"""Requests: what the log gets is canonical, what is malformed is refused, pages join up."""
+
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qsync_node.core.engine import Database, Put, Select, Update, User, decode_request
+from qsync_node.core.engine.requests import put_body, split_put
+from qsync_node.errors import ClientError
+
+UUID = "aaaaaaaa-0000-4000-8000-000000000001"
+
+
+def pack(fields: dict[int, Any]) -> bytes:
+    return bytes(msgpack.packb(fields))
+
+
+@given(st.integers(0, 2**32 - 1), st.lists(st.integers() | st.text() | st.binary(), max_size=5))
+def test_put_keeps_the_tuples_bytes(space_id: int, values: list[Any]) -> None:
+    packed = msgpack.packb([v if not isinstance(v, int) else v % 2**64 for v in values])
+    body = put_body(space_id, packed)
+    request = decode_request(2, body)
+    assert isinstance(request, Put)
+    assert (request.space_id, request.tuple, request.body) == (space_id, packed, body)
+    shuffled = b"\x83\x21" + packed + b"\x7f\x01\x10" + msgpack.packb(space_id)
+    request = decode_request(3, shuffled)
+    assert isinstance(request, Put)
+    assert request.body == put_body(space_id, packed)
+    assert split_put(request.body) == (space_id, 8)
+
+
+@pytest.mark.parametrize(
+    ("type_", "body", "code"),
+    [
+        (2, b"", 20),
+        (2, b"\xc1", 20),
+        (2, b"\x90", 20),
+        (2, b"\x82\x10\xcd\x02", 20),
+        (2, b"\x82\x10\x05\x21\x91\x01\x00", 20),
+        (2, b"\x82\x10\x05\x21\x05", 20),
+        (2, b"\x82\x10\x05\x21\x91\xc7\x03\x02abc", 20),
+        (2, b"\x82\x10\x05\x21" + b"\x91" * 2000 + b"\x01", 20),
+        (2, pack({0x10: "x", 0x21: []}), 20),
+        (2, pack({0x10: -1, 0x21: []}), 20),
+        (1, pack({0x10: 1, 0x20: [], 0x12: True}), 20),
+        (1, pack({0x10: 1, 0x20: {}, 0x12: 1}), 20),
+        (1, pack({0x10: 1, 0x20: []}), 69),
+        (1, pack({0x12: 1, 0x20: []}), 69),
+        (3, pack({0x10: 1}), 69),
+        (4, pack({0x10: 1, 0x20: []}), 69),
+        (5, pack({0x10: 1}), 69),
+        (9, pack({0x10: 1, 0x21: []}), 69),
+        (77, pack({}), 48),
+    ],
+)
+def test_malformed_requests_are_refused(type_: int, body: bytes, code: int) -> None:
+    with pytest.raises(ClientError) as refused:
+        decode_request(type_, body)
+    assert refused.value.code == code
+
+
+@given(st.sampled_from([1, 2, 3, 4, 5, 9]), st.binary(max_size=60))
+def test_no_bytes_break_the_decoder(type_: int, body: bytes) -> None:
+    for candidate in (body, b"\x82\x10\x05\x21" + body):
+        try:
+            request = decode_request(type_, candidate)
+        except ClientError as error:
+            assert error.code in (20, 69)  # noqa: PT017
+        else:
+            assert request.type == type_
+
+
+def test_maps_with_unhashable_keys_are_stored_as_they_are() -> None:
+    packed = b"\x92\x01\x81\x91\x01\x02"
+    request = decode_request(2, put_body(512, packed))
+    assert isinstance(request, Put)
+    assert request.tuple == packed
+
+
+def test_defaults_of_optional_fields() -> None:
+    select = decode_request(1, pack({0x10: 1, 0x12: 5, 0x20: []}))
+    assert isinstance(select, Select)
+    assert (select.index_id, select.iterator, select.offset, select.limit) == (0, 0, 0, 5)
+    update = decode_request(4, pack({0x10: 1, 0x20: [1], 0x21: []}))
+    assert isinstance(update, Update)
+    assert (update.index_id, update.index_base) == (0, 0)
+
+
+@pytest.fixture
+def filled() -> tuple[Database, User]:
+    database = Database.bootstrap(UUID)
+    rows: list[tuple[int, list[Any]]] = [
+        (280, [512, 1, "t", "memtx", 0, {}, []]),
+        (288, [512, 0, "pk", "tree", {}, [[0, "unsigned"]]]),
+        (288, [512, 1, "v", "tree", {"unique": False}, [[1, "string"]]]),
+        (288, [512, 2, "n", "tree", {}, [{"field": 2, "type": "number", "is_nullable": True}]]),
+        (288, [512, 3, "h", "hash", {}, [[0, "unsigned"]]]),
+    ]
+    rows += [(512, [i, "ab"[i % 2], None if i % 3 else i / 2]) for i in range(20)]
+    for space_id, row in rows:
+        database.apply(2, put_body(space_id, msgpack.packb(row)))
+    admin = database.user_by_name("admin")
+    assert admin is not None
+    return database, admin
+
+
+@pytest.mark.parametrize("after", ["position", "tuple"])
+@pytest.mark.parametrize("index_id", [0, 1, 2])
+@pytest.mark.parametrize(("iterator", "key"), [(2, []), (0, []), (1, []), (4, []), (6, [])])
+def test_pages_join_to_the_whole(
+    filled: tuple[Database, User], after: str, index_id: int, iterator: int, key: list[Any]
+) -> None:
+    database, admin = filled
+    base = {0x10: 512, 0x11: index_id, 0x14: iterator, 0x20: key}
+    whole = decode_request(1, pack(base | {0x12: 1000}))
+    assert isinstance(whole, Select)
+    wanted = database.select(whole, admin)
+    assert len(wanted) == 20
+    got: list[bytes] = []
+    extra: dict[int, Any] = {}
+    for _ in range(8):
+        page = decode_request(1, pack(base | {0x12: 3, 0x1F: True} | extra))
+        assert isinstance(page, Select)
+        tuples, position = database.select_page(page, admin)
+        got += tuples
+        if not tuples:
+            break
+        assert position is not None
+        extra = {0x2E: position} if after == "position" else {0x2F: msgpack.unpackb(tuples[-1])}
+    assert got == wanted
+
+
+def test_a_page_goes_on_where_its_last_tuple_was_deleted(filled: tuple[Database, User]) -> None:
+    database, admin = filled
+    base = {0x10: 512, 0x11: 1, 0x14: 2, 0x20: [], 0x12: 5, 0x1F: True}
+    first = decode_request(1, pack(base))
+    assert isinstance(first, Select)
+    tuples, position = database.select_page(first, admin)
+    last = msgpack.unpackb(tuples[-1])
+    database.apply(5, pack({0x10: 512, 0x20: [last[0]]}))
+    second = decode_request(1, pack(base | {0x2E: position}))
+    assert isinstance(second, Select)
+    following = [msgpack.unpackb(t)[0] for t in database.select(second, admin)]
+    assert following == [last[0] + 2 * step for step in range(1, 6)]
+
+
+@pytest.mark.parametrize(
+    "position", [b"", b"\xc1", b"\x92\x01\x90", b"\x92\x01\x92\x01\x02", b"\x01"]
+)
+def test_a_wrong_position_is_refused(filled: tuple[Database, User], position: bytes) -> None:
+    database, admin = filled
+    page = decode_request(1, pack({0x10: 512, 0x12: 3, 0x14: 2, 0x20: [], 0x2E: position}))
+    assert isinstance(page, Select)
+    with pytest.raises(ClientError) as refused:
+        database.select(page, admin)
+    assert refused.value.code == 251
+
+
+def test_a_hash_index_has_no_pages(filled: tuple[Database, User]) -> None:
+    database, admin = filled
+    body = {0x10: 512, 0x11: 3, 0x12: 3, 0x14: 2, 0x20: [], 0x2F: [1, "a", None]}
+    page = decode_request(1, pack(body))
+    assert isinstance(page, Select)
+    with pytest.raises(ClientError) as refused:
+        database.select(page, admin)
+    assert refused.value.code == 112

@@ -1,0 +1,337 @@
+"""Pending state, rollback, DDL in flight, and interactive transactions."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qsync_node.core.engine import (
+    Database,
+    Executed,
+    Pending,
+    Put,
+    Request,
+    Transaction,
+    User,
+    decode_request,
+)
+from qsync_node.errors import ClientError
+
+UUID = "aaaaaaaa-0000-4000-8000-000000000001"
+SPACE = 512
+
+
+def request(type_: int, **fields: Any) -> Request:
+    names = {"space": 0x10, "index": 0x11, "limit": 0x12, "iterator": 0x14, "key": 0x20}
+    names |= {"tuple": 0x21, "ops": 0x28}
+    fields.setdefault("space", SPACE)
+    return decode_request(type_, msgpack.packb({names[name]: v for name, v in fields.items()}))
+
+
+def insert(*fields: Any, space: int = SPACE) -> Request:
+    return request(2, tuple=list(fields), space=space)
+
+
+def replace(*fields: Any) -> Request:
+    return request(3, tuple=list(fields))
+
+
+def select(*key: Any, index: int = 0) -> Request:
+    return request(1, key=list(key), index=index, limit=1000)
+
+
+class Leader:
+    """A database with one space and its pending state."""
+
+    def __init__(self) -> None:
+        self.database = Database.bootstrap(UUID)
+        admin = self.database.user_by_name("admin")
+        assert admin is not None
+        self.admin: User = admin
+        self.pending = Pending(self.database)
+        layout = [{"name": "id", "type": "unsigned"}, {"name": "v", "type": "scalar"}]
+        self.commit(insert(SPACE, 1, "test", "memtx", 0, {"is_sync": True}, layout, space=280))
+        self.commit(insert(SPACE, 0, "pk", "tree", {}, [[0, "unsigned"]], space=288))
+        unique = {"unique": True}
+        self.commit(insert(SPACE, 1, "v", "tree", unique, [[1, "scalar"]], space=288))
+
+    def push(self, request_: Request) -> Executed:
+        executed = self.pending.execute(request_, self.admin)
+        self.pending.push(executed.changes)
+        return executed
+
+    def commit(self, request_: Request) -> None:
+        self.pending.confirm(self.push(request_).changes)
+
+    def begin(self) -> Callable[[Request], Any]:
+        self.transaction: Transaction = self.pending.begin()
+        return lambda request_: decoded(self.transaction.execute(request_, self.admin))
+
+    def confirmed(self, *key: Any, index: int = 0) -> list[Any]:
+        wanted = select(*key, index=index)
+        return decoded(self.database.select(wanted, self.admin))  # type: ignore[arg-type]
+
+    def dirty(self, *key: Any, index: int = 0) -> list[Any]:
+        wanted = select(*key, index=index)
+        return decoded(self.pending.select(wanted, self.admin))  # type: ignore[arg-type]
+
+
+def decoded(tuples: list[bytes]) -> list[Any]:
+    return [msgpack.unpackb(packed) for packed in tuples]
+
+
+@pytest.fixture
+def leader() -> Leader:
+    return Leader()
+
+
+def test_a_pending_change_is_dirty_until_confirmed(leader: Leader) -> None:
+    executed = leader.push(insert(1, "a"))
+    assert executed.is_sync
+    assert not executed.is_ddl
+    assert (leader.confirmed(), leader.dirty()) == ([], [[1, "a"]])
+    leader.pending.confirm(executed.changes)
+    assert (leader.confirmed(), leader.dirty()) == ([[1, "a"]], [[1, "a"]])
+
+
+def test_execute_alone_changes_nothing(leader: Leader) -> None:
+    leader.pending.execute(insert(1, "a"), leader.admin)
+    assert leader.dirty() == []
+    leader.push(insert(1, "b"))
+    assert leader.dirty() == [[1, "b"]]
+
+
+def test_rollback_forgets_and_what_remains_is_rebuilt(leader: Leader) -> None:
+    leader.commit(insert(1, "a"))
+    kept = leader.push(replace(1, "b"))
+    leader.push(request(5, key=[1]))
+    leader.push(insert(2, "a"))
+    leader.pending.rebuild([kept.changes])
+    assert (leader.dirty(), leader.dirty("a", index=1)) == ([[1, "b"]], [])
+    leader.pending.confirm(kept.changes)
+    assert leader.confirmed("b", index=1) == [[1, "b"]]
+    leader.pending.clear()
+    assert leader.dirty() == [[1, "b"]]
+
+
+def test_a_pending_unique_value_counts_and_a_pending_deletion_frees_it(leader: Leader) -> None:
+    leader.commit(insert(1, "a"))
+    leader.push(insert(2, "b"))
+    for taken in ("a", "b"):
+        with pytest.raises(ClientError) as refused:
+            leader.push(insert(3, taken))
+        assert refused.value.code == 3
+    leader.push(request(5, key=["a"], index=1))
+    leader.push(insert(3, "a"))
+    assert leader.dirty() == [[2, "b"], [3, "a"]]
+
+
+def test_ddl_in_flight_is_seen_by_what_follows_only(leader: Leader) -> None:
+    pushed = [
+        leader.push(insert(600, 1, "new", "memtx", 0, {}, [], space=280)),
+        leader.push(insert(600, 0, "pk", "hash", {}, [[0, "string"]], space=288)),
+        leader.push(insert("k", 1, space=600)),
+    ]
+    assert [executed.is_ddl for executed in pushed] == [True, True, False]
+    assert leader.database.find_space(600) is None
+    version = leader.database.schema_version
+    for executed in pushed:
+        leader.pending.confirm(executed.changes)
+    assert leader.database.schema_version == version + 2
+    found = leader.database.select(request(1, space=600, key=["k"], limit=1), leader.admin)  # type: ignore[arg-type]
+    assert decoded(found) == [["k", 1]]
+
+
+def test_rolled_back_ddl_leaves_no_trace(leader: Leader) -> None:
+    leader.commit(insert(1, "a"))
+    before = list(leader.database.snapshot_bodies())
+    leader.push(insert(SPACE, 2, "more", "tree", {"unique": False}, [[1, "scalar"]], space=288))
+    assert leader.dirty("a", index=2) == [[1, "a"]]
+    leader.push(request(9, space=330, tuple=[SPACE, 1], ops=[["+", 1, 1]]))
+    assert leader.dirty() == []
+    leader.pending.clear()
+    assert leader.dirty() == [[1, "a"]]
+    with pytest.raises(ClientError) as refused:
+        leader.dirty("a", index=2)
+    assert refused.value.code == 35
+    assert list(leader.database.snapshot_bodies()) == before
+
+
+def test_changes_confirmed_while_an_index_is_dropped_in_flight(leader: Leader) -> None:
+    inserted = leader.push(insert(1, "a"))
+    dropped = leader.push(request(5, space=288, key=[SPACE, 1]))
+    later = leader.push(insert(2, "a"))
+    for executed in (inserted, dropped, later):
+        leader.pending.confirm(executed.changes)
+    assert leader.confirmed() == [[1, "a"], [2, "a"]]
+
+
+def test_rows_applied_beside_the_pending_state_are_followed(leader: Leader) -> None:
+    leader.commit(insert(1, "a"))
+    row = insert(SPACE, 2, "more", "tree", {"unique": False}, [[1, "scalar"]], space=288)
+    assert isinstance(row, Put)
+    leader.database.apply(2, row.body)
+    assert leader.dirty("a", index=2) == [[1, "a"]]
+    leader.push(insert(2, "b"))
+    assert leader.dirty("b", index=2) == [[2, "b"]]
+
+
+def test_a_too_large_tuple_is_refused_to_users_and_applied_from_the_log(leader: Leader) -> None:
+    leader.pending.max_tuple_bytes = 100
+    large = insert(1, "x" * 100)
+    growing = request(9, tuple=[2, "y"], ops=[["=", 1, "x" * 100]])
+    leader.push(insert(2, "y"))
+    for refused in (large, growing, request(4, key=[2], tuple=[["=", 1, "x" * 100]])):
+        execute = leader.begin()
+        for run in (leader.push, execute):
+            with pytest.raises(ClientError) as error:
+                run(refused)
+            assert error.value.code == 110
+    assert isinstance(large, Put)
+    leader.database.apply(2, large.body)
+    assert leader.confirmed() == [[1, "x" * 100]]
+
+
+def test_a_new_leader_takes_over_pending_rows(leader: Leader) -> None:
+    rows = [
+        *leader.push(insert(1, "a")).rows,
+        *leader.push(request(4, key=[1], tuple=[["=", 1, "b"]])).rows,
+        *leader.push(request(9, tuple=[1, "x"], ops=[["=", 1, "c"]])).rows,
+    ]
+    successor = Leader()
+    changes = successor.pending.changes_of(rows)
+    assert successor.dirty() == []
+    successor.pending.push(changes)
+    assert successor.dirty() == [[1, "c"]]
+    successor.pending.confirm(changes)
+    assert successor.confirmed("c", index=1) == [[1, "c"]]
+
+
+def test_a_transaction_sees_its_writes_and_nobody_else_does(leader: Leader) -> None:
+    execute = leader.begin()
+    assert execute(insert(1, "a")) == [[1, "a"]]
+    assert execute(select()) == [[1, "a"]]
+    assert leader.dirty() == []
+    executed = leader.transaction.prepare()
+    leader.pending.push(executed.changes)
+    assert leader.dirty() == [[1, "a"]]
+    assert [type_ for type_, _ in executed.rows] == [2]
+    assert executed.is_sync
+
+
+def test_a_changed_read_is_a_conflict(leader: Leader) -> None:
+    leader.commit(insert(1, "a"))
+    execute = leader.begin()
+    assert execute(select(1)) == [[1, "a"]]
+    execute(insert(2, "b"))
+    leader.push(replace(1, "z"))
+    with pytest.raises(ClientError) as conflict:
+        leader.transaction.prepare()
+    assert conflict.value.code == 97
+
+
+def test_a_phantom_and_a_vanished_error_are_conflicts(leader: Leader) -> None:
+    execute = leader.begin()
+    assert execute(select()) == []
+    leader.push(insert(5, "p"))
+    with pytest.raises(ClientError) as conflict:
+        leader.transaction.prepare()
+    assert conflict.value.code == 97
+    execute = leader.begin()
+    with pytest.raises(ClientError) as refused:
+        execute(insert(5, "q"))
+    assert refused.value.code == 3
+    leader.push(request(5, key=[5]))
+    with pytest.raises(ClientError) as conflict:
+        leader.transaction.prepare()
+    assert conflict.value.code == 97
+
+
+def test_unrelated_writes_do_not_conflict(leader: Leader) -> None:
+    leader.commit(insert(1, 10))
+    execute = leader.begin()
+    assert execute(request(4, key=[1], tuple=[["+", 1, 5]])) == [[1, 15]]
+    leader.push(insert(2, 99))
+    executed = leader.transaction.prepare()
+    leader.pending.push(executed.changes)
+    assert leader.dirty() == [[1, 15], [2, 99]]
+
+
+def test_ddl_below_an_open_transaction(leader: Leader) -> None:
+    execute = leader.begin()
+    execute(insert(1, "a"))
+    leader.push(insert(SPACE, 2, "more", "tree", {"unique": False}, [[1, "scalar"]], space=288))
+    assert execute(select("a", index=2)) == [[1, "a"]]
+    leader.pending.push(leader.transaction.prepare().changes)
+    execute = leader.begin()
+    execute(insert(7, "g"))
+    leader.push(request(9, space=330, tuple=[SPACE, 1], ops=[["+", 1, 1]]))
+    assert execute(select()) == [[7, "g"]]
+    leader.pending.push(leader.transaction.prepare().changes)
+    assert leader.dirty() == [[7, "g"]]
+
+
+def test_ddl_and_rows_in_one_transaction(leader: Leader) -> None:
+    execute = leader.begin()
+    execute(insert(600, 1, "new", "memtx", 0, {}, [], space=280))
+    execute(insert(600, 0, "pk", "tree", {}, [[0, "unsigned"]], space=288))
+    execute(insert(1, space=600))
+    executed = leader.transaction.prepare()
+    assert executed.is_ddl
+    assert leader.pending.find_space(600) is None
+    leader.pending.push(executed.changes)
+    leader.pending.confirm(executed.changes)
+    assert len(leader.database.space(600).indexes[0]) == 1
+
+
+OPERATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["insert", "replace", "delete", "update", "upsert", "confirm", "roll"]),
+        st.integers(0, 5),
+        st.integers(0, 5),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60)
+@given(OPERATIONS)
+def test_any_mix_of_confirms_and_rollbacks_equals_applying_what_was_confirmed(
+    operations: list[tuple[str, int, int]],
+) -> None:
+    leader, follower = Leader(), Leader()
+    waiting: list[Executed] = []
+    refusals: set[int] = set()
+    for kind, key, value in operations:
+        if kind == "confirm" and waiting:
+            executed = waiting.pop(0)
+            leader.pending.confirm(executed.changes)
+            for row in executed.rows:
+                follower.database.apply(*row)
+            assert leader.confirmed() == follower.confirmed()
+            continue
+        if kind == "roll":
+            waiting = waiting[: key if key < len(waiting) else len(waiting)]
+            leader.pending.rebuild([executed.changes for executed in waiting])
+        wanted = {
+            "insert": insert(key, value),
+            "replace": replace(key, value),
+            "delete": request(5, key=[key]),
+            "update": request(4, key=[key], tuple=[["=", 1, value]]),
+            "upsert": request(9, tuple=[key, value], ops=[["+", 1, 1]]),
+        }.get(kind)
+        if wanted is None:
+            continue
+        try:
+            waiting.append(leader.push(wanted))
+        except ClientError as error:
+            refusals.add(error.code)
+    assert refusals <= {3}
+    for executed in waiting:
+        for row in executed.rows:
+            follower.database.apply(*row)
+    assert leader.dirty() == follower.confirmed()
+    assert leader.dirty(index=1) == follower.confirmed(index=1)
