@@ -246,7 +246,7 @@ def _sequence_use(state: "State", space_id: int) -> SequenceUse | None:
 
 
 def _read_sequence_use(row: list[Any]) -> SequenceUse:
-    return SequenceUse(row[1], row[3] if len(row) > 3 else 0)
+    return SequenceUse(row[1], row[3] if len(row) > 3 else 0, bool(row[2]))
 
 
 def _on_space_sequence(state: "State", old: Fields, new: Fields) -> None:
@@ -256,6 +256,8 @@ def _on_space_sequence(state: "State", old: Fields, new: Fields) -> None:
     if space is None:
         raise ClientError(ErrorCode.NO_SUCH_SPACE, f"Space '{row[0]}' does not exist")
     use = None
+    if old is not None and new is not None:
+        raise ClientError(ErrorCode.UNSUPPORTED, 'space "_space_sequence" does not support update')
     if new is not None:
         if state.row(system.SEQUENCE_ID, new[1]) is None:
             raise sequences.no_such_sequence(new[1])
@@ -304,7 +306,10 @@ def _check_user(row: list[Any], is_new: bool) -> None:
         )
     if is_new:
         rows.check_name(name)
-    password = (row[4] if len(row) > 4 else {}).get("chap-sha1")
+    auth = row[4] if len(row) > 4 else {}
+    if not isinstance(auth, dict):
+        raise failed
+    password = auth.get("chap-sha1")
     if password is None:
         return
     if kind == "role":

@@ -6,6 +6,7 @@ from qsync_node.errors import ClientError, ErrorCode
 
 from . import codes, system
 from .access import User, denied
+from .space import Space
 
 if TYPE_CHECKING:
     from .state import State
@@ -91,6 +92,15 @@ def check_object_exists(state: "State", row: list[Any]) -> None:
         if state.row(system.USER_ID, user_id) is None:
             raise ClientError(ErrorCode.NO_SUCH_USER, f"User '{user_id}' is not found")
     find_object(state, row[2], row[3])
+
+
+def check_sequence(state: "State", user: User, space: Space) -> None:
+    """Whether the user may draw from the space's sequence; a generated one is part of its space."""
+    use = space.sequence
+    if use is not None and not use.is_generated:
+        row = state.row(system.SEQUENCE_ID, use.sequence_id)
+        if row is not None:
+            user.check_object("sequence", row[0], row[2], row[1], system.WRITE)
 
 
 def user_name(state: "State", user_id: int) -> str:

@@ -22,10 +22,10 @@ from . import codes, reads, system
 from .access import User
 from .definitions import IndexDef
 from .fields import decode
-from .grants import check_change
+from .grants import check_change, check_sequence
 from .index import IndexView, LayerIndex
 from .keydef import KeyDef
-from .requests import Request, Select, decode_request
+from .requests import Put, Request, Select, decode_request
 from .space import Change, Space
 from .state import State
 from .statements import Outcome, Row, execute_write
@@ -102,6 +102,8 @@ class Layer(State):
         """Execute a writing statement over this layer and take its changes."""
         space = self.space(request.space_id)
         user.check_space(space.definition, system.WRITE)
+        if space.sequence is not None and isinstance(request, Put):
+            check_sequence(self, user, space)
         outcome = execute_write(self, space, request)
         if space.is_system:
             check_ddl(self, user, outcome.changes)
@@ -152,6 +154,8 @@ class Pending(Layer):
         if space.is_system:
             return self._execute_system(request, user)
         user.check_space(space.definition, system.WRITE)
+        if space.sequence is not None and isinstance(request, Put):
+            check_sequence(self, user, space)
         rows, changes, answer = execute_write(self, space, request)
         self.check_size(changes)
         return Executed(rows, changes, answer, False, space.is_sync)

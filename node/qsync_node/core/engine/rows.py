@@ -9,7 +9,7 @@ from . import codes
 from .definitions import FieldDef, IndexDef, SpaceDef
 from .fields import FIELD_TYPES, INDEXABLE_TYPES, is_narrower_or_equal
 from .keydef import Part
-from .paths import parse_path
+from .paths import PathError, parse_path
 
 BINARY_COLLATIONS = frozenset({0, 3, "none", "binary"})
 PARTS_MAX = 255
@@ -82,6 +82,8 @@ def read_space(row: list[Any], is_new: bool) -> SpaceDef:
 
 
 def _check_options(flags: Any) -> None:
+    if not isinstance(flags, dict):
+        raise _wrong_space_option("names of options must be strings")
     for option, value in flags.items():
         kind = _OPTIONS.get(option)
         if kind is None:
@@ -125,7 +127,7 @@ def _read_fields(name: str, fields: list[Any], failed: Any) -> Iterator[FieldDef
             if name != "_ck_constraint":
                 raise failed(name, f"field {number + 1} has unknown field type")
             type_name = "string"
-        if field.get("collation", 0) not in BINARY_COLLATIONS:
+        if not _is_binary(field.get("collation", 0)):
             raise failed(name, f"field {number + 1}: only binary collations are supported")
         if field_name in seen:
             raise ClientError(
@@ -145,6 +147,11 @@ def read_index(row: list[Any], space: SpaceDef) -> IndexDef:
     """A row of `_index`, already of the right field types."""
     space_id, index_id, name, kind, options, raw_parts = row[:6]
     check_name(name)
+    if not isinstance(options, dict):
+        raise ClientError(
+            codes.WRONG_INDEX_OPTIONS,
+            "Wrong index options (field 4): names of options must be strings",
+        )
     kind = kind.lower()
     if index_id > 127:
         raise index_error(name, space.name, "index id too big")
@@ -207,14 +214,11 @@ def _read_part(number: int, raw: Any, index_name: str, space: SpaceDef) -> Part:
         raise _wrong_parts("unknown field type")
     if type_name not in INDEXABLE_TYPES:
         raise index_error(index_name, space.name, f"field type '{type_name}' is not supported")
-    if options.get("collation", 0) not in BINARY_COLLATIONS:
+    if not _is_binary(options.get("collation", 0)):
         raise index_error(index_name, space.name, "only binary collations are supported")
     path: tuple[str | int, ...] = ()
     if options.get("path"):
-        try:
-            path = parse_path(options["path"])
-        except ValueError:
-            raise _wrong_parts("invalid path") from None
+        path = _read_path(number, options["path"])
     part = Part(field, type_name, bool(options.get("is_nullable", False)), path)
     check_against_format(number, part, index_name, space)
     return part
@@ -235,6 +239,21 @@ def check_against_format(number: int, part: Part, index_name: str, space: SpaceD
 def types_meet(one: str, two: str) -> bool:
     """Whether one of the types contains the other."""
     return is_narrower_or_equal(one, two) or is_narrower_or_equal(two, one)
+
+
+def _read_path(number: int, text: object) -> tuple[str | int, ...]:
+    try:
+        if isinstance(text, str):
+            return parse_path(text)
+    except PathError:
+        pass
+    raise ClientError(
+        codes.WRONG_INDEX_OPTIONS, f"Wrong index options (field {number + 1}): invalid path"
+    )
+
+
+def _is_binary(collation: object) -> bool:
+    return isinstance(collation, int | str) and collation in BINARY_COLLATIONS
 
 
 def _wrong_parts(reason: str) -> ClientError:

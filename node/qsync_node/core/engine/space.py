@@ -24,11 +24,12 @@ Change = tuple[int, bytes | None, bytes | None, tuple[Put, ...]]
 class SequenceUse:
     """The sequence that fills a field of new tuples."""
 
-    __slots__ = ("field", "sequence_id")
+    __slots__ = ("field", "is_generated", "sequence_id")
 
-    def __init__(self, sequence_id: int, field: int) -> None:
+    def __init__(self, sequence_id: int, field: int, is_generated: bool) -> None:
         self.sequence_id = sequence_id
         self.field = field
+        self.is_generated = is_generated
 
 
 class Space:

@@ -12,7 +12,7 @@ from qsync_node.errors import ClientError, ErrorCode
 
 from .definitions import FieldDef, IndexDef, SpaceDef
 from .fields import KINDS, is_narrower_or_equal, is_of_type
-from .keydef import Part, value_at
+from .keydef import Part
 
 _NULL_KIND = frozenset({type(None)})
 
@@ -111,17 +111,34 @@ def missing_field(field: str) -> ClientError:
 
 
 def _validate_path(fields: list[Any], part: Part) -> None:
-    value = value_at(fields, part)
-    if value is None and part.is_nullable:
-        return
-    if value is None:
-        raise missing_field(_path_name(part))
-    if not is_of_type(value, part.type):
-        raise wrong_type(_path_name(part), part.type)
+    value = fields[part.field] if part.field < len(fields) else None
+    for depth, step in enumerate(part.path):
+        if value is None and (depth or part.field >= len(fields) or part.is_nullable):
+            break
+        container = dict if isinstance(step, str) else list
+        if not isinstance(value, container):
+            expected = "map" if container is dict else "array"
+            raise wrong_type(_path_name(part, depth), expected)
+        value = _child(value, step)
+    if value is None and not part.is_nullable:
+        raise missing_field(_path_name(part, len(part.path)))
+    if value is not None and not is_of_type(value, part.type):
+        raise wrong_type(_path_name(part, len(part.path)), part.type)
 
 
-def _path_name(part: Part) -> str:
-    steps = (f"[{step + 1}]" if isinstance(step, int) else f'["{step}"]' for step in part.path)
+def _child(container: Any, step: Any) -> Any:
+    if isinstance(container, dict):
+        return container.get(step)
+    return container[step] if step < len(container) else None
+
+
+def _path_name(part: Part, depth: int) -> str:
+    """The path down to a depth, as Tarantool writes it: a whole field is its number."""
+    if not depth:
+        return str(part.field + 1)
+    steps = (
+        f"[{step + 1}]" if isinstance(step, int) else f'["{step}"]' for step in part.path[:depth]
+    )
     return f"[{part.field + 1}]" + "".join(steps)
 
 
