@@ -89,7 +89,8 @@ def fill_user(
     seen = {user.id}
     waiting = [user.id]
     while waiting:
-        for _, _, object_type, object_id, privilege in grants_of(waiting.pop()):
+        for grant in grants_of(waiting.pop()):
+            object_type, object_id, privilege = grant[2:5]
             if object_type == "role":
                 if object_id not in seen and privilege & system.EXECUTE:
                     seen.add(object_id)

@@ -336,6 +336,15 @@ def _on_priv(state: "State", old: Fields, new: Fields) -> None:
             )
 
 
+def _on_func(state: "State", old: Fields, new: Fields) -> None:
+    if new is None:
+        assert old is not None
+        if next(state.rows_with(system.PRIV_ID, 2, "function", (2, old[0])), None) is not None:
+            raise ClientError(
+                codes.DROP_FUNCTION, f"Can't drop function {old[0]}: function has grants"
+            )
+
+
 def _check_loop(state: "State", row: list[Any]) -> None:
     if _reaches(state, row[3], row[1]):
         granted, grantee = (grants.user_name(state, user_id) for user_id in (row[3], row[1]))
@@ -368,6 +377,7 @@ _HANDLERS: dict[int, Callable[["State", Fields, Fields], None]] = {
     system.SPACE_SEQUENCE_ID: _on_space_sequence,
     system.USER_ID: _on_user,
     system.PRIV_ID: _on_priv,
+    system.FUNC_ID: _on_func,
     system.TRIGGER_ID: _refuse("SQL triggers"),
     system.FK_CONSTRAINT_ID: _refuse("foreign keys"),
     system.CK_CONSTRAINT_ID: _refuse("check constraints"),

@@ -29,7 +29,10 @@ from .space import Change, Space, apply_puts
 from .state import State
 from .statements import execute_write
 
-SCHEMA_VERSION_KEY = "qsync_schema_version"
+# Rows of a snapshot that nothing is built from, and that were checked when they were written.
+_STORED_ONLY = frozenset(
+    {system.TRUNCATE_ID, system.USER_ID, system.PRIV_ID, system.SEQUENCE_ID, system.FUNC_ID}
+)
 # What a tuple costs beside its bytes: the object, and an entry per index. An estimate from
 # measured process sizes.
 TUPLE_OVERHEAD_BYTES = 48
@@ -120,7 +123,7 @@ class Database(State):
         space_id, at = parts
         packed = body[at:]
         fields: list[Any] = decode(packed)
-        if space_id == system.SCHEMA_ID and fields[0] == SCHEMA_VERSION_KEY:
+        if space_id == system.SCHEMA_ID and fields[0] == system.SCHEMA_VERSION_KEY:
             self.schema_version = fields[1]
             return
         space = self.space(space_id)
@@ -133,9 +136,9 @@ class Database(State):
         self.account(space, None, packed)
 
     def _load_system(self, space: Space, packed: bytes, fields: list[Any]) -> None:
-        """A catalogue row; one that tells of a truncation of long ago truncates nothing."""
+        """A catalogue row: what it refers to may come later, and truncations are long done."""
         change = space.change_to(packed, fields, is_insert=False)
-        if space.id != system.TRUNCATE_ID:
+        if space.id not in _STORED_ONLY:
             self.change_catalogue(space.id, change[1], packed)
         space = self.space(space.id)
         apply_puts(space, change[3])
@@ -168,7 +171,7 @@ class Database(State):
     def _bodies(views: list[tuple[int, Any]], schema_version: int) -> Iterator[bytes]:
         for space_id, tuples in views:
             if space_id == system.SCHEMA_ID and schema_version != 1:
-                yield put_body(space_id, msgpack.packb([SCHEMA_VERSION_KEY, schema_version]))
+                yield put_body(space_id, msgpack.packb([system.SCHEMA_VERSION_KEY, schema_version]))
             for packed in tuples:
                 yield put_body(space_id, packed)
 

@@ -39,6 +39,7 @@ def check_change(state: "State", user: User, space_id: int, old: Fields, new: Fi
     object_type = _OBJECTS.get(space_id)
     row = new if new is not None else old
     assert row is not None
+    _check_builtin(state, space_id, old, new)
     if object_type is not None:
         if space_id == system.USER_ID and row[3] == "role":
             object_type = "role"
@@ -54,6 +55,23 @@ def check_change(state: "State", user: User, space_id: int, old: Fields, new: Fi
         if new is not None:
             check_object_exists(state, new)
         _check_grant(state, user, row, system.REVOKE if new is None else system.GRANT)
+
+
+def _check_builtin(state: "State", space_id: int, old: Fields, new: Fields) -> None:
+    """Nobody may change what the engine itself stands on."""
+    row = new if new is not None else old
+    assert row is not None
+    if space_id == system.SCHEMA_ID and row[0] == system.SCHEMA_VERSION_KEY:
+        raise ClientError(ErrorCode.UNSUPPORTED, f"'{row[0]}' is kept by the node itself")
+    if space_id not in (system.SPACE_ID, system.INDEX_ID) or row[0] not in system.BUILTIN_IDS:
+        return
+    is_refused_later = new is None and (space_id == system.SPACE_ID or row[1] == 0)
+    if old != new and not is_refused_later:
+        space = state.space(row[0])
+        raise ClientError(
+            ErrorCode.ALTER_SPACE,
+            f"Can't modify space '{space.name}': the definition of a system space is fixed",
+        )
 
 
 def _privilege(old: Fields, new: Fields) -> int:

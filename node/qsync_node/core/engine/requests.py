@@ -38,6 +38,7 @@ _UNSIGNED_KEYS = frozenset(
     }
 )
 _ARRAY_KEYS = frozenset({codes.KEY, codes.TUPLE, codes.OPS, codes.AFTER_TUPLE})
+_SPACE_ID_MAX = 0xFFFFFFFF
 _MANDATORY = {
     codes.SELECT: (codes.SPACE_ID, codes.LIMIT, codes.KEY),
     codes.INSERT: (codes.SPACE_ID, codes.TUPLE),
@@ -162,6 +163,8 @@ def _decode_by_key(type_: int, body: bytes) -> Request:
                 f"Missing mandatory field '{_NAMES[key]}' in request",
             )
     space_id = values[codes.SPACE_ID]
+    if space_id > _SPACE_ID_MAX:
+        raise ClientError(ErrorCode.NO_SUCH_SPACE, f"Space '{space_id}' does not exist")
     if type_ in (codes.INSERT, codes.REPLACE):
         packed = values[codes.TUPLE]
         return Put(type_, space_id, packed, decode(packed), put_body(space_id, packed))
@@ -194,6 +197,8 @@ def _values(body: bytes) -> dict[int, Any]:
     items = split_map(body)
     for key_raw, raw in zip(items[::2], items[1::2], strict=True):
         key = decode(key_raw)
+        if key.__class__ is not int:
+            continue
         if key in _UNSIGNED_KEYS:
             number = decode(raw)
             if number.__class__ is not int or number < 0:

@@ -27,6 +27,17 @@ CK_CONSTRAINT_ID: Final = 364
 FUNC_INDEX_ID: Final = 372
 SESSION_SETTINGS_ID: Final = 380
 
+# Spaces that the engine itself reads: their definitions are as they are.
+BUILTIN_IDS: Final = frozenset(
+    {
+        257, SCHEMA_ID, COLLATION_ID, VCOLLATION_ID, SPACE_ID, VSPACE_ID, SEQUENCE_ID,
+        SEQUENCE_DATA_ID, VSEQUENCE_ID, INDEX_ID, VINDEX_ID, FUNC_ID, VFUNC_ID, USER_ID, VUSER_ID,
+        PRIV_ID, VPRIV_ID, CLUSTER_ID, TRIGGER_ID, TRUNCATE_ID, SPACE_SEQUENCE_ID,
+        FK_CONSTRAINT_ID, CK_CONSTRAINT_ID, FUNC_INDEX_ID, SESSION_SETTINGS_ID,
+    }
+)  # fmt: skip
+# The row of `_schema` in a snapshot that holds the schema version.
+SCHEMA_VERSION_KEY: Final = "qsync_schema_version"
 # Spaces whose rows change the catalogue, beyond being stored.
 CATALOGUE_IDS: Final = frozenset(
     {

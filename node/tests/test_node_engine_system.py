@@ -1,0 +1,181 @@
+"""The system spaces: what a fresh database holds, users, junk in DDL rows, foreign snapshots."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from qsync_node.core.engine import Database, Pending, Select, User, decode_request
+from qsync_node.core.engine.bootstrap import bootstrap_rows
+from qsync_node.core.engine.requests import put_body
+from qsync_node.errors import ClientError
+from qsync_node.format.row import decode_rows
+from qsync_node.format.xlog import Block, decode_file_header, read_blocks
+
+UUID = "aaaaaaaa-0000-4000-8000-000000000001"
+VECTORS = Path(__file__).parent / "vectors"
+
+
+def row(space_id: int, *fields: Any) -> bytes:
+    return put_body(space_id, msgpack.packb(fields))
+
+
+def user(database: Database, name: str) -> User:
+    found = database.user_by_name(name)
+    assert found is not None
+    return found
+
+
+def test_a_fresh_database_is_equal_everywhere() -> None:
+    one, two = (list(Database.bootstrap(UUID).snapshot_bodies()) for _ in range(2))
+    assert one == two
+    loaded = Database()
+    for body in one:
+        loaded.load(body)
+    assert list(loaded.snapshot_bodies()) == one
+    space = loaded.space_by_name("_space")
+    assert space is not None
+    assert space.id == 280
+
+
+def test_users_follow_their_grants() -> None:
+    database = Database.bootstrap(UUID)
+    assert database.user_by_name("joe") is None
+    database.apply(2, row(304, 40, 1, "joe", "user", {"chap-sha1": "x" * 28}))
+    database.apply(2, row(304, 41, 1, "readers", "role", {}))
+    joe = user(database, "joe")
+    assert (joe.id, joe.password_hash, joe.universe) == (40, "x" * 28, 0)
+    database.apply(2, row(312, 1, 41, "universe", 0, 1))
+    database.apply(2, row(312, 1, 40, "role", 41, 4))
+    assert joe.universe == 1
+    assert user(database, "joe") is joe
+    database.apply(5, msgpack.packb({0x10: 312, 0x20: [40, "role", 41]}))
+    assert joe.universe == 0
+    database.apply(5, msgpack.packb({0x10: 304, 0x20: [40]}))
+    assert database.user_by_id(40) is None
+    assert joe.is_dropped
+
+
+def test_the_schema_version_counts_ddl_and_survives_a_snapshot() -> None:
+    database = Database.bootstrap(UUID)
+    assert database.schema_version == 1
+    database.apply(2, row(280, 512, 1, "t", "memtx", 0, {}, []))
+    database.apply(2, row(288, 512, 0, "pk", "tree", {}, [[0, "unsigned"]]))
+    database.apply(2, row(512, 1))
+    database.apply(9, msgpack.packb({0x10: 330, 0x21: [512, 1], 0x28: [["+", 1, 1]]}))
+    assert database.schema_version == 3
+    loaded = Database()
+    for body in database.snapshot_bodies():
+        loaded.load(body)
+    assert loaded.schema_version == 3
+
+
+def test_a_snapshot_is_fixed_when_it_is_asked_for() -> None:
+    database = Database.bootstrap(UUID)
+    database.apply(2, row(280, 512, 1, "t", "memtx", 0, {}, []))
+    database.apply(2, row(288, 512, 0, "pk", "tree", {}, [[0, "unsigned"]]))
+    database.apply(2, row(512, 2))
+    bodies = database.snapshot_bodies()
+    database.apply(2, row(512, 1))
+    database.apply(5, msgpack.packb({0x10: 512, 0x20: [2]}))
+    assert [body for body in bodies if body[3:7] == (512).to_bytes(4, "big")] == [row(512, 2)]
+    assert database.cluster() == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        row(288, 280, 3, "more", "tree", {"unique": False}, [[1, "unsigned"]]),
+        row(280, 280, 1, "_space", "memtx", 0, {}, []),
+        row(272, "qsync_schema_version", 9),
+    ],
+)
+def test_what_the_engine_stands_on_is_fixed(body: bytes) -> None:
+    database = Database.bootstrap(UUID)
+    with pytest.raises(ClientError):
+        Pending(database).execute(decode_request(3, body), user(database, "admin"))
+
+
+def test_a_snapshot_of_a_real_tarantool_is_loaded() -> None:
+    files = sorted(VECTORS.rglob("*.snap"))
+    assert files
+    for file in files:
+        data = file.read_bytes()
+        _, start = decode_file_header(data)
+        database = Database()
+        rows = 0
+        local: set[int] = set()
+        bodies = [
+            xrow.body
+            for block in read_blocks(data, start)
+            if isinstance(block, Block)
+            for xrow in decode_rows(block.data)
+            if xrow.type == 2
+        ]
+        for body in bodies:
+            fields = msgpack.unpackb(body, strict_map_key=False)
+            space_id, values = fields[0x10], fields[0x21]
+            if space_id in local or (space_id == 288 and values[0] in local):
+                continue
+            if space_id == 280 and values[0] > 511 and values[5].get("group_id"):
+                with pytest.raises(ClientError, match="local spaces are not supported"):
+                    database.load(body)
+                local.add(values[0])
+                continue
+            database.load(body)
+            rows += 1
+        assert rows > 500
+        everything = msgpack.packb({0x10: 281, 0x14: 2, 0x20: [], 0x12: 1000})
+        select = decode_request(1, everything)
+        assert isinstance(select, Select)
+        assert len(database.select(select, user(database, "admin"))) >= 25
+
+
+_JUNK: list[Any] = [
+    None, 0, 1, 2, 280, 512, 2**32, 2**64 - 1, -1, 1.5, True, "", "a", "memtx", "tree", "unsigned",
+    "role", "space", b"x", [], {}, [[]], {"a": 1}, {"unique": 5}, [{"field": 0}], [{"path": 7}],
+    {1: 2}, [[0, "scalar"]], [{"name": "n", "type": []}], {"chap-sha1": 5}, [{"collation": []}],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_junk_in_system_rows_is_refused_or_means_something(seed: int) -> None:
+    rng = random.Random(seed)
+    database, follower = Database.bootstrap(UUID), Database.bootstrap(UUID)
+    pending = Pending(database)
+    admin = user(database, "admin")
+    rows = [*bootstrap_rows(UUID, (2, 3, 1))]
+    rows += [(280, [512, 1, "t", "memtx", 0, {}, [{"name": "a", "type": "unsigned"}]])] * 9
+    rows += [(288, [512, 0, "pk", "tree", {"unique": True}, [[0, "unsigned"]]])] * 9
+    rows += [(284, [5, 1, "s", 1, 1, 100, 1, 0, False]), (340, [512, 5, False, 0, ""])] * 9
+    accepted = refused = 0
+    for _ in range(800):
+        space_id, fields = rng.choice(rows)
+        fields = list(fields)
+        for _ in range(rng.randrange(3)):
+            fields[rng.randrange(len(fields))] = rng.choice(_JUNK)
+        body = put_body(space_id, msgpack.packb(fields))
+        type_ = rng.choice([2, 3])
+        if rng.random() < 0.2:
+            type_, body = 5, msgpack.packb({0x10: space_id, 0x20: fields[: rng.randrange(1, 4)]})
+        try:
+            executed = pending.execute(decode_request(type_, body), admin)
+        except ClientError:
+            refused += 1
+            continue
+        accepted += 1
+        pending.push(executed.changes)
+        pending.confirm(executed.changes)
+        for logged in executed.rows:
+            follower.apply(*logged)
+    assert accepted > 20
+    assert refused > 100
+    snapshot = list(database.snapshot_bodies())
+    assert snapshot == list(follower.snapshot_bodies())
+    loaded = Database()
+    for body in snapshot:
+        loaded.load(body)
+    assert list(loaded.snapshot_bodies()) == snapshot
+    assert loaded.memory_bytes == database.memory_bytes
