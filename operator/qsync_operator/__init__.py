@@ -1,1 +1,1 @@
-"""Observe, plan, act: a QsyncCluster becomes running members, on Kubernetes or as local processes."""
+"""Observe, plan, act: a QsyncCluster becomes members, on Kubernetes or as local processes."""

@@ -1,0 +1,131 @@
+"""Failover: who shall stand when nobody leads, and what the last change of leader cost.
+
+The controller only makes an election faster; the vote decides, and the nodes elect without it.
+Invariants:
+
+1. Nobody is nominated while a member says that it leads, and at most one in an election timeout.
+2. The nominated member is the greatest by (term of the last row, last index) among those that
+   say they can stand; after a failed nomination another one is preferred (E2).
+3. A nomination names the greatest term that was seen: a node in a later one refuses it.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from qsync_node.core.quorum import needed
+from qsync_operator.actions import Nominate
+from qsync_operator.models.base import duration_ns
+from qsync_operator.models.spec import ClusterSpec
+from qsync_operator.models.status import LastFailover
+from qsync_operator.names import ordinal_of
+from qsync_operator.observed import MemberView, Memory, Nomination, Observed
+
+NOMINATIONS_KEPT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverPlan:
+    """A nomination, or the sentence that says why there is none."""
+
+    action: Nominate | None
+    sentence: str
+
+
+def plan_failover(spec: ClusterSpec, observed: Observed, now_ns: int) -> FailoverPlan:
+    """Called when no member says that it leads."""
+    voters = observed.voting()
+    reachable = [v for v in voters if observed.by_uuid(v.uuid) is not None]
+    majority = needed(len(voters)) if voters else 1
+    if len(reachable) < majority:
+        return FailoverPlan(
+            None,
+            f"{len(reachable)} of {len(voters)} voters answer and {majority} are needed to elect"
+            " a leader: bring the others back",
+        )
+    memory = observed.memory
+    if memory.lost_at_ns and now_ns - memory.lost_at_ns < duration_ns(spec.failover.delay):
+        return FailoverPlan(None, f"the leader is gone: acting after {spec.failover.delay}")
+    timeout_ns = duration_ns(spec.replication.election_timeout)
+    recent = [n for n in memory.nominations if now_ns - n.at_ns < 4 * timeout_ns]
+    if any(now_ns - nomination.at_ns < timeout_ns for nomination in recent):
+        return FailoverPlan(None, f"{recent[-1].member} was nominated: waiting for the vote")
+    best = _best([observed.by_uuid(v.uuid) for v in reachable], [n.member for n in recent])
+    if best is None:
+        return FailoverPlan(None, "no voter that answers can stand: see the members' messages")
+    term = max((m.status.term for m in observed.members if m.status), default=0)
+    return FailoverPlan(Nominate(best.name, term), f"no member leads: {best.name} is nominated")
+
+
+def _best(candidates: list[MemberView | None], tried: list[str]) -> MemberView | None:
+    able = [m for m in candidates if m is not None and m.status and m.status.can_stand]
+    fresh = [member for member in able if member.name not in tried]
+
+    def rank(member: MemberView) -> tuple[int, int, int]:
+        assert member.status is not None
+        return (member.status.last_term, member.status.last_index, -ordinal_of(member.name))
+
+    return max(fresh or able, key=rank, default=None)
+
+
+def after_nomination(memory: Memory, action: Nominate, now_ns: int) -> Memory:
+    nomination = Nomination(action.member, action.term, now_ns)
+    return replace(memory, nominations=(*memory.nominations, nomination)[-NOMINATIONS_KEPT:])
+
+
+def track_leader(observed: Observed, now_ns: int, wall_s: float) -> Memory:
+    """What to remember after this look: who leads, since when nobody does, what it cost."""
+    memory = observed.memory
+    leader = observed.writable_leader()
+    if leader is None or leader.status is None:
+        return _lost(observed, now_ns) if memory.leader else memory
+    if memory.leader == leader.name and memory.leader_term == leader.status.term:
+        return _with_rolled_back_rows(replace(memory, lost_at_ns=0, reason=""), observed)
+    found = replace(
+        memory,
+        leader=leader.name,
+        leader_term=leader.status.term,
+        lost_at_ns=0,
+        reason="",
+        nominations=(),
+    )
+    if not memory.leader:
+        return found
+    lost_at_ns = memory.lost_at_ns or now_ns
+    return replace(
+        found,
+        last_failover=LastFailover(
+            from_=memory.leader,
+            to=leader.name,
+            reason=memory.reason or "Switchover",
+            at=datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds"),
+            unavailable_milliseconds=round((now_ns - lost_at_ns) / 1e6, 1),
+        ),
+    )
+
+
+def _lost(observed: Observed, now_ns: int) -> Memory:
+    memory = observed.memory
+    if memory.lost_at_ns:
+        return memory
+    old = observed.member(memory.leader)
+    lost_at_ns = now_ns
+    if old is None or not old.is_running:
+        reason = "ProcessEnded"
+        lost_at_ns = old.ended_at_ns if old is not None and old.ended_at_ns else now_ns
+    elif old.status is None:
+        reason = "Unreachable"
+    else:
+        reason = "SteppedDown"
+    return replace(memory, lost_at_ns=lost_at_ns, reason=reason)
+
+
+def _with_rolled_back_rows(memory: Memory, observed: Observed) -> Memory:
+    """The old leader came back: what it had to give up belongs to that failover."""
+    failover = memory.last_failover
+    old = observed.member(failover.from_) if failover is not None else None
+    if failover is None or old is None or old.status is None or old.is_leader:
+        return memory
+    if old.status.rolled_back_rows <= failover.rolled_back_rows:
+        return memory
+    changed = failover.model_copy(update={"rolled_back_rows": old.status.rolled_back_rows})
+    return replace(memory, last_failover=changed)

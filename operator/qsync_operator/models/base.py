@@ -1,0 +1,126 @@
+"""What all models share: camelCase on the outside, unknown fields refused, Kubernetes' quantities.
+
+Durations and quantities stay the text that the user wrote, so that a document read and printed is
+the same document; `duration_ns` and `quantity_bytes` give the number.
+"""
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic.alias_generators import to_camel
+
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION = re.compile(rf"(?:{_DURATION_PART.pattern})+")
+_UNITS_NS = {
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+    "d": 86400 * 10**9,
+}
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P|m)?")
+_SCALES = {
+    "": 1, "m": 0.001, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
+    "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50,
+}  # fmt: skip
+_CRON_LIMITS = (
+    ("minute", 0, 59),
+    ("hour", 0, 23),
+    ("day", 1, 31),
+    ("month", 1, 12),
+    ("weekday", 0, 7),
+)
+_CRON_NAMES = {
+    "month": ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
+    "weekday": ["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
+}
+_CRON_MACROS = {"@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually"}
+
+
+class SpecModel(BaseModel):
+    """What a person writes: a misspelt field is a wrong one, so it is refused."""
+
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
+
+
+class StatusModel(BaseModel):
+    """What the controller writes: read generously, because another version may have written it."""
+
+    model_config = ConfigDict(extra="ignore", alias_generator=to_camel, populate_by_name=True)
+
+
+def duration_ns(text: str) -> int:
+    """Nanoseconds of `500ms`, `5s`, `1m30s`. Raises ValueError."""
+    if not _DURATION.fullmatch(text):
+        raise ValueError(f"{text!r} is not a duration such as 500ms, 5s or 1m30s")
+    return sum(int(float(n) * _UNITS_NS[unit]) for n, unit in _DURATION_PART.findall(text))
+
+
+def quantity(text: str) -> float:
+    """The number that a Kubernetes quantity such as `10Gi` or `500m` means. Raises ValueError."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a quantity such as 10Gi or 500m")
+    return float(match.group(1)) * _SCALES[match.group(2) or ""]
+
+
+def _checked_duration(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a duration: write it with its unit, such as 5s")
+    duration_ns(value)
+    return value
+
+
+def _checked_quantity(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ValueError(f"{value!r} is not a quantity such as 10Gi or 500m")
+    quantity(str(value))
+    return str(value)
+
+
+def _checked_schedule(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a schedule such as '15 * * * *'")
+    if value in _CRON_MACROS:
+        return value
+    fields = value.split()
+    if len(fields) != len(_CRON_LIMITS):
+        raise ValueError(
+            f"schedule {value!r} has {len(fields)} fields: minute, hour, day, month and weekday"
+            " are five"
+        )
+    for text, (name, low, high) in zip(fields, _CRON_LIMITS, strict=True):
+        if not all(_is_cron_item(item, name, low, high) for item in text.split(",")):
+            raise ValueError(
+                f"schedule {value!r}: {text!r} is not a {name} between {low} and {high}"
+            )
+    return value
+
+
+def _is_cron_item(item: str, name: str, low: int, high: int) -> bool:
+    """One of `*`, `5`, `mon`, `1-5`, `*/15`, `1-30/2`."""
+    span, slash, step = item.partition("/")
+    if slash and not (step.isdigit() and 1 <= int(step) <= high):
+        return False
+    if span == "*":
+        return True
+    start, dash, end = span.partition("-")
+    numbers = [_cron_number(part, name) for part in ((start, end) if dash else (start,))]
+    if any(number is None or not low <= number <= high for number in numbers):
+        return False
+    return len(numbers) == 1 or (numbers[0] or 0) <= (numbers[1] or 0)
+
+
+def _cron_number(text: str, name: str) -> int | None:
+    if text.isdigit():
+        return int(text)
+    names = _CRON_NAMES.get(name, [])
+    if text.lower() in names:
+        return names.index(text.lower()) + (1 if name == "month" else 0)
+    return None
+
+
+Duration = Annotated[str, BeforeValidator(_checked_duration)]
+Quantity = Annotated[str, BeforeValidator(_checked_quantity)]
+Schedule = Annotated[str, BeforeValidator(_checked_schedule)]

@@ -1,0 +1,64 @@
+"""QsyncCluster, the document: what `kubectl get qc NAME -o json` and `qsync ... -o json` print."""
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from qsync_operator.models.base import SpecModel, StatusModel
+from qsync_operator.models.spec import ClusterSpec
+from qsync_operator.models.status import ClusterStatus
+
+API_VERSION = "qsync.dev/v1alpha1"
+NAME_PATTERN = r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"
+"""Members are called NAME-reader-12, and a pod's host name has at most 63 characters."""
+
+
+class Metadata(StatusModel):
+    """The part of an object's metadata that means something here; the rest is kept."""
+
+    model_config = ConfigDict(extra="allow", alias_generator=to_camel, populate_by_name=True)
+
+    name: str = Field(pattern=NAME_PATTERN)
+    namespace: str | None = None
+    uid: str | None = None
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
+class QsyncCluster(SpecModel):
+    """A replicated cluster, asked for and as it is."""
+
+    api_version: Literal["qsync.dev/v1alpha1"]
+    kind: Literal["QsyncCluster"]
+    metadata: Metadata
+    spec: ClusterSpec = Field(default_factory=ClusterSpec)
+    status: ClusterStatus = Field(default_factory=ClusterStatus)
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    def document(self) -> dict[str, Any]:
+        """As JSON: what was left out stays out of metadata and status, spec shows its defaults."""
+        shown = self.model_dump(mode="json", by_alias=True)
+        for part in ("metadata", "status"):
+            shown[part] = _without_empty(shown[part])
+        shown["spec"] = _without_none(shown["spec"])
+        return shown
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_none(item) for item in value]
+    return value
+
+
+def _without_empty(value: Any) -> Any:
+    shown = _without_none(value)
+    return {key: item for key, item in shown.items() if item not in ({}, [])}

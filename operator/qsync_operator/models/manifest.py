@@ -1,0 +1,166 @@
+"""Reads manifests: YAML of one or several documents, a QsyncCluster and the Secrets beside it.
+
+Everything that is wrong becomes one sentence with the path of the field, in the words of the
+manifest and never in those of the library that found it.
+"""
+
+import base64
+import binascii
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from qsync_operator.models.cluster import API_VERSION, QsyncCluster
+
+LATER_KINDS = ("QsyncAudit", "QsyncCompaction", "QsyncJournal")
+"""Kinds of this group that are objects of Kubernetes only: a local cluster does not take them."""
+
+
+class ManifestError(Exception):
+    """The manifest cannot be used; the text is one sentence for the person who wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a file asked for."""
+
+    cluster: QsyncCluster
+    secrets: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Raises ManifestError."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ManifestError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{path} is not text: {error.reason}") from error
+    return parse_manifest(text, str(path))
+
+
+def parse_manifest(text: str, source: str = "the manifest") -> Manifest:
+    """Exactly one QsyncCluster, any number of Secrets. Raises ManifestError."""
+    clusters: list[QsyncCluster] = []
+    secrets: dict[str, dict[str, str]] = {}
+    for document in _documents(text, source):
+        kind = document.get("kind")
+        if kind == "QsyncCluster":
+            clusters.append(parse_cluster(document, source))
+        elif kind == "Secret":
+            name, values = _secret(document, source)
+            secrets[name] = values
+        else:
+            raise ManifestError(f"{source}: {_unknown_kind(kind)}")
+    if len(clusters) != 1:
+        raise ManifestError(f"{source} holds {len(clusters)} QsyncClusters: one is needed")
+    return Manifest(clusters[0], secrets)
+
+
+def _unknown_kind(kind: object) -> str:
+    if kind in LATER_KINDS:
+        return f"kind {kind} is applied with kubectl, a local cluster does not take it"
+    return f"kind {kind!r} is neither QsyncCluster nor Secret"
+
+
+def _documents(text: str, source: str) -> Iterator[dict[str, Any]]:
+    try:
+        documents = list(yaml.safe_load_all(text))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "it cannot be parsed"
+        raise ManifestError(f"{source} is not YAML{where}: {problem}") from error
+    for document in documents:
+        if document is None:
+            continue
+        if not isinstance(document, dict):
+            raise ManifestError(f"{source} is not a manifest: it holds a {type(document).__name__}")
+        yield document
+
+
+def parse_cluster(document: dict[str, Any], source: str = "the manifest") -> QsyncCluster:
+    """Raises ManifestError."""
+    version = document.get("apiVersion")
+    if version != API_VERSION:
+        raise ManifestError(
+            f"{source}: apiVersion is {version!r}, this version reads {API_VERSION}"
+        )
+    try:
+        return QsyncCluster.model_validate(document)
+    except ValidationError as error:
+        raise ManifestError(f"{source}: {sentence_of(error, QsyncCluster)}") from error
+
+
+def sentence_of(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first thing that is wrong, with the path of its field."""
+    first = error.errors()[0]
+    location = [part for part in first["loc"] if not _is_branch(part)]
+    path = _path(location)
+    if first["type"] == "extra_forbidden":
+        known = _fields_at(model, location[:-1])
+        close = difflib.get_close_matches(str(location[-1]), known, 1)
+        hint = f": did you mean {close[0]}?" if close else ""
+        return f"{path} is not a known field{hint}"
+    if first["type"] == "missing":
+        return f"{path} is missing"
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        return f"{path}: {message}" if path else message
+    shown = "" if isinstance(first["input"], (dict, list)) else f" {first['input']!r}"
+    return f"{path}{shown}: {message[:1].lower()}{message[1:]}"
+
+
+def _is_branch(part: int | str) -> bool:
+    """Whether pydantic named a branch of a union here, not a field."""
+    return part in ("int", "str", "function-before[_checked_schedule(), str]")
+
+
+def _path(location: list[int | str]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _fields_at(model: type[BaseModel], location: list[int | str]) -> list[str]:
+    """Names that the manifest may have at a place, for the hint."""
+    current: type[BaseModel] | None = model
+    for part in location:
+        if isinstance(part, int) or current is None:
+            continue
+        found = next((f for f in current.model_fields.values() if f.alias == part), None)
+        current = _model_in(found.annotation) if found is not None else None
+    return [f.alias or "" for f in current.model_fields.values()] if current is not None else []
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+
+
+def _secret(document: dict[str, Any], source: str) -> tuple[str, dict[str, str]]:
+    """A Secret as Kubernetes has it: `data` in base64, `stringData` as it is."""
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str) or not name:
+        raise ManifestError(f"{source}: a Secret has no metadata.name")
+    values: dict[str, str] = {}
+    for key, value in (document.get("data") or {}).items():
+        try:
+            values[str(key)] = base64.b64decode(str(value), validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise ManifestError(
+                f"{source}: data.{key} of Secret {name} is not base64 of text: write it under"
+                " stringData"
+            ) from error
+    values.update(
+        {str(key): str(value) for key, value in (document.get("stringData") or {}).items()}
+    )
+    return name, values

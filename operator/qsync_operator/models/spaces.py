@@ -1,0 +1,101 @@
+"""The declared schema: spaces, their format and their indexes, in Tarantool's words."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from qsync_operator.models.base import SpecModel
+
+FieldType = Literal[
+    "any", "unsigned", "string", "number", "double", "integer", "boolean", "varbinary", "scalar",
+    "decimal", "uuid", "datetime", "array", "map",
+]  # fmt: skip
+KeyType = Literal[
+    "unsigned", "string", "number", "double", "integer", "boolean", "varbinary", "scalar",
+    "decimal", "uuid", "datetime",
+]  # fmt: skip
+
+_NOT_KEYS = frozenset({"any", "array", "map"})
+
+
+class FieldSpec(SpecModel):
+    """One field of a space's format."""
+
+    name: str = Field(min_length=1, max_length=65000)
+    type: FieldType = "any"
+    is_nullable: bool = False
+
+
+class PartSpec(SpecModel):
+    """One part of an index: a field by its name, or by its number from 1."""
+
+    field: str | int
+    type: KeyType | None = None
+    is_nullable: bool | None = None
+
+
+class IndexSpec(SpecModel):
+    """An index; the first one of a space is its primary key."""
+
+    name: str = Field(min_length=1, max_length=65000)
+    type: Literal["TREE", "HASH"] = "TREE"
+    unique: bool = True
+    parts: list[PartSpec] = Field(min_length=1, max_length=255)
+
+
+class SpaceSpec(SpecModel):
+    """A space that the controller creates, and never drops."""
+
+    name: str = Field(min_length=1, max_length=65000, pattern=r"^[^_].*$")
+    is_sync: bool = True
+    format: list[FieldSpec] = Field(default_factory=list)
+    indexes: list[IndexSpec] = Field(min_length=1, max_length=128)
+
+    @model_validator(mode="after")
+    def _check(self) -> "SpaceSpec":
+        refuse_repeated([field.name for field in self.format], "field")
+        refuse_repeated([index.name for index in self.indexes], "index")
+        if not self.indexes[0].unique:
+            raise ValueError(
+                f"index {self.indexes[0].name} of space {self.name} comes first, so it is the"
+                " primary key: it must be unique"
+            )
+        for index in self.indexes:
+            for part in index.parts:
+                self._check_part(index, part)
+        return self
+
+    def _check_part(self, index: IndexSpec, part: PartSpec) -> None:
+        where = f"index {index.name} of space {self.name}"
+        field = self.field_of(part)
+        if field is None:
+            if isinstance(part.field, str):
+                raise ValueError(f"{where}: the format has no field {part.field}")
+            if part.field < 1:
+                raise ValueError(f"{where}: fields are numbered from 1, not {part.field}")
+            if part.type is None:
+                raise ValueError(f"{where}: field {part.field} is not in the format: give its type")
+            return
+        if part.type is None and field.type in _NOT_KEYS:
+            raise ValueError(f"{where}: a field of type {field.type} cannot be part of a key")
+        if index is self.indexes[0] and (field.is_nullable or part.is_nullable):
+            raise ValueError(f"{where}: field {field.name} of a primary key cannot be nullable")
+        if index.type == "HASH" and not index.unique:
+            raise ValueError(f"{where}: a HASH index must be unique")
+
+    def field_of(self, part: PartSpec) -> FieldSpec | None:
+        if isinstance(part.field, str):
+            return next((field for field in self.format if field.name == part.field), None)
+        return self.format[part.field - 1] if 1 <= part.field <= len(self.format) else None
+
+    def number_of(self, part: PartSpec) -> int:
+        """The field's number from 0, as the wire has it."""
+        if isinstance(part.field, int):
+            return part.field - 1
+        return next(i for i, field in enumerate(self.format) if field.name == part.field)
+
+
+def refuse_repeated(names: list[str], what: str) -> None:
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            raise ValueError(f"{what} {name} is declared twice")

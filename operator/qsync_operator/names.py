@@ -1,0 +1,28 @@
+"""Names of members, and back: the same on every platform."""
+
+from qsync_operator.models.spec import ClusterSpec
+from qsync_operator.observed import Kind
+
+_INFIX: dict[Kind, str] = {"voter": "", "async": "async-", "anonymous": "reader-"}
+
+
+def member_name(cluster: str, kind: Kind, ordinal: int) -> str:
+    return f"{cluster}-{_INFIX[kind]}{ordinal}"
+
+
+def ordinal_of(member: str) -> int:
+    return int(member.rpartition("-")[2])
+
+
+def wanted_members(cluster: str, spec: ClusterSpec) -> dict[str, Kind]:
+    """Every member that the specification asks for, voters first."""
+    counts: dict[Kind, int] = {
+        "voter": spec.replicas,
+        "async": spec.async_replicas,
+        "anonymous": spec.read_replicas,
+    }
+    return {
+        member_name(cluster, kind, ordinal): kind
+        for kind, count in counts.items()
+        for ordinal in range(count)
+    }

@@ -1,0 +1,143 @@
+"""plan(spec, observed, now) -> actions, status: every decision of the controller, pure.
+
+Level-based: it looks at what is, not at what was done, so it can be asked at any moment, twice,
+or by a controller that has just started. The order of concerns, of which the first that has
+something to say acts: form the cluster; keep it writable (failover.py); membership (scale.py);
+configuration (rollout.py); spaces. A split brain stops everything but looking.
+"""
+
+from dataclasses import dataclass
+
+from qsync_operator.actions import (
+    Action,
+    Bootstrap,
+    CreateMember,
+    CreateSpaces,
+    RecordBootstrap,
+    RecordFormed,
+)
+from qsync_operator.failover import plan_failover
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.status import ClusterStatus
+from qsync_operator.names import member_name, wanted_members
+from qsync_operator.observed import Kind, Observed
+from qsync_operator.rollout import plan_rollout
+from qsync_operator.scale import plan_scale
+from qsync_operator.status import Finding, build_status
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do next, and what to say meanwhile."""
+
+    actions: tuple[Action, ...]
+    status: ClusterStatus
+
+
+def plan(cluster: QsyncCluster, observed: Observed, now_ns: int, wall_s: float) -> Plan:
+    wanted = wanted_members(cluster.name, cluster.spec)
+    actions, finding = _decide(cluster, observed, wanted, now_ns)
+    return Plan(actions, build_status(cluster, observed, wanted, finding, wall_s))
+
+
+def _decide(
+    cluster: QsyncCluster, observed: Observed, wanted: dict[str, Kind], now_ns: int
+) -> tuple[tuple[Action, ...], Finding]:
+    split = [m for m in observed.members if m.status and m.status.split_brain]
+    if split:
+        assert split[0].status is not None
+        said = f"{split[0].name}: {split[0].status.split_brain}"
+        return (), Finding("SplitBrain", said, is_degraded=True)
+    is_formed = observed.record.is_formed or any(
+        m.status and m.status.registered for m in observed.members
+    )
+    if not is_formed:
+        return _form(cluster, observed, wanted)
+    kept: tuple[Action, ...] = () if observed.record.is_formed else (RecordFormed(),)
+    actions, finding = _keep(cluster, observed, wanted, now_ns)
+    return (*kept, *actions), finding
+
+
+def _form(
+    cluster: QsyncCluster, observed: Observed, wanted: dict[str, Kind]
+) -> tuple[tuple[Action, ...], Finding]:
+    """Start everybody, record who founds the cluster, then give the order (M1)."""
+    record = observed.record
+    founder_name = record.bootstrap_member or member_name(cluster.name, "voter", 0)
+    founder = observed.member(founder_name)
+    if record.bootstrap_uuid and _is_lost(observed):
+        return (), Finding(
+            "FounderLost",
+            f"the disk of {founder_name} was lost before the cluster was formed: delete the"
+            " cluster and apply it again",
+            is_degraded=True,
+        )
+    missing: tuple[Action, ...] = tuple(
+        CreateMember(name, kind)
+        for name, kind in wanted.items()
+        if (member := observed.member(name)) is None or not member.has_disk
+    )
+    finding = Finding("Forming", "the members start and the cluster is formed")
+    if founder is None or founder.status is None:
+        return missing, finding
+    if not record.bootstrap_uuid:
+        return (*missing, RecordBootstrap(founder_name, founder.status.uuid)), finding
+    order = Bootstrap(founder_name, record.bootstrap_uuid, cluster.spec.replicas)
+    return (*missing, order), finding
+
+
+def _is_lost(observed: Observed) -> bool:
+    record = observed.record
+    founder = observed.member(record.bootstrap_member)
+    if founder is None or not founder.has_disk:
+        return True
+    seen = founder.status.uuid if founder.status is not None else founder.uuid
+    return seen not in ("", record.bootstrap_uuid)
+
+
+def _keep(
+    cluster: QsyncCluster, observed: Observed, wanted: dict[str, Kind], now_ns: int
+) -> tuple[tuple[Action, ...], Finding]:
+    spec = cluster.spec
+    leader = observed.writable_leader()
+    if leader is None:
+        return _without_leader(cluster, observed, wanted, now_ns)
+    scale = plan_scale(spec, observed, wanted)
+    if scale.actions or scale.sentence:
+        reason = "ScaleRefused" if scale.is_refused else "Scaling"
+        return scale.actions, Finding(reason, scale.sentence, scale.is_refused)
+    rollout = plan_rollout(spec, observed)
+    if rollout.actions or rollout.sentence:
+        reason = "RolloutRefused" if rollout.is_refused else "RollingOut"
+        return rollout.actions, Finding(reason, rollout.sentence, rollout.is_refused)
+    schema = observed.schema
+    if schema.refusal:
+        return (), Finding("SchemaRefused", schema.refusal, is_degraded=True)
+    if schema.missing:
+        action = CreateSpaces(leader.name, schema.missing)
+        return (action,), Finding("CreatingSpaces", str(action))
+    if cluster.spec.spaces and not schema.is_known:
+        return (), Finding("CreatingSpaces", "the spaces are being compared")
+    return (), Finding("", "")
+
+
+def _without_leader(
+    cluster: QsyncCluster, observed: Observed, wanted: dict[str, Kind], now_ns: int
+) -> tuple[tuple[Action, ...], Finding]:
+    """A member that lost its place comes back before anything else can be said."""
+    known = {member.name for member in observed.members}
+    registered = {member.name for member in observed.registered()}
+    missing: tuple[Action, ...] = ()
+    if not any(member.status for member in observed.members):
+        missing = tuple(
+            CreateMember(name, kind)
+            for name, kind in wanted.items()
+            if name not in known and name in registered
+        )
+    leader = observed.leader()
+    if leader is not None:
+        said = f"{leader.name} was elected and is not writable yet"
+        return missing, Finding("NoLeader", said)
+    failover = plan_failover(cluster.spec, observed, now_ns)
+    actions: tuple[Action, ...] = (failover.action,) if failover.action is not None else ()
+    return (*missing, *actions), Finding("NoLeader", failover.sentence)

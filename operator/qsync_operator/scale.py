@@ -1,0 +1,184 @@
+"""Membership, one step at a time: out, in, and instances whose disk is gone.
+
+Invariants:
+
+1. One voter is added or removed at a time; the next only when none is on its way in.
+2. A voter is removed only if the live ones that remain are a quorum of those that remain, and is
+   unregistered before it is stopped. The leader's own check (M3) stands behind this one.
+3. The leader is never removed: leadership moves first.
+4. The highest ordinal goes first, the lowest comes first.
+5. An instance whose disk is gone is unregistered before a new one takes its name (M6).
+"""
+
+from dataclasses import dataclass
+
+from qsync_node.core.quorum import needed
+from qsync_operator.actions import Action, CreateMember, RemoveMember, Switchover, Unregister
+from qsync_operator.models.spec import ClusterSpec
+from qsync_operator.names import ordinal_of
+from qsync_operator.observed import Kind, MemberView, Observed, Registered
+
+
+@dataclass(frozen=True, slots=True)
+class ScalePlan:
+    """The next steps, and a sentence: what is going on, or why it cannot (`is_refused`)."""
+
+    actions: tuple[Action, ...] = ()
+    sentence: str = ""
+    is_refused: bool = False
+
+
+def plan_scale(spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind]) -> ScalePlan:
+    """Called when a member leads and takes writes."""
+    leader = observed.writable_leader()
+    assert leader is not None
+    for step in (_lost_instances, _leaving, _entering):
+        plan = step(spec, observed, wanted, leader)
+        if plan.actions or plan.sentence:
+            return plan
+    return ScalePlan()
+
+
+def _lost_instances(
+    spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind], leader: MemberView
+) -> ScalePlan:
+    """Registered instances that no disk holds any more."""
+    for registered in observed.registered():
+        if _has_its_disk(observed, registered) or registered.uuid == _uuid(leader):
+            continue
+        refusal = _refusal_to_remove(spec, observed, registered)
+        if refusal:
+            return ScalePlan(
+                (),
+                f"the disk of {registered.name} is gone, and its registration stays: {refusal}",
+                True,
+            )
+        reason = "its disk is gone" if registered.name in wanted else "nothing is left of it"
+        action = Unregister(leader.name, registered.name, registered.uuid, reason)
+        return ScalePlan((action,), str(action))
+    return ScalePlan()
+
+
+def _has_its_disk(observed: Observed, registered: Registered) -> bool:
+    """A disk whose instance was never seen gets the benefit of the doubt."""
+    if observed.by_uuid(registered.uuid) is not None:
+        return True
+    member = observed.member(registered.name)
+    return member is not None and member.has_disk and member.uuid in ("", registered.uuid)
+
+
+def _leaving(
+    spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind], leader: MemberView
+) -> ScalePlan:
+    extra = sorted(
+        (member for member in observed.members if wanted.get(member.name) != member.kind),
+        key=lambda member: (member.kind == "voter", -ordinal_of(member.name)),
+    )
+    if not extra:
+        return ScalePlan()
+    member = extra[0]
+    registered = _registration_of(observed, member)
+    if registered is None:
+        action: Action = RemoveMember(member.name)
+        return ScalePlan((action,), str(action))
+    if member.name == leader.name:
+        return _hand_over(observed, wanted, leader)
+    refusal = _refusal_to_remove(spec, observed, registered)
+    if refusal:
+        return ScalePlan((), f"{member.name} cannot be removed: {refusal}", True)
+    action = Unregister(leader.name, member.name, registered.uuid, "the cluster gets smaller")
+    return ScalePlan((action,), str(action))
+
+
+def _registration_of(observed: Observed, member: MemberView) -> Registered | None:
+    uuid = _uuid(member)
+    return next(
+        (r for r in observed.registered() if (r.uuid == uuid if uuid else r.name == member.name)),
+        None,
+    )
+
+
+def _uuid(member: MemberView) -> str:
+    return member.status.uuid if member.status is not None else member.uuid
+
+
+def _hand_over(observed: Observed, wanted: dict[str, Kind], leader: MemberView) -> ScalePlan:
+    """Leadership leaves a member that is to go: to the most advanced one that stays."""
+    target = successor(observed, leader, [name for name, kind in wanted.items() if kind == "voter"])
+    if target is None:
+        return ScalePlan(
+            (), f"{leader.name} leads, and no other voter is alive to take over from it", True
+        )
+    action = Switchover(leader.name, target, f"{leader.name} leaves the cluster")
+    return ScalePlan((action,), str(action))
+
+
+def successor(observed: Observed, leader: MemberView, names: list[str]) -> str | None:
+    """The live voter that holds most, of those named; the lowest ordinal among equals."""
+    able = [
+        (registered.acknowledged_index, -ordinal_of(member.name), member.name)
+        for registered in observed.voting()
+        if (member := observed.by_uuid(registered.uuid)) is not None
+        and member.name != leader.name
+        and member.name in names
+        and member.status is not None
+        and member.status.can_stand
+        and observed.is_live(registered.uuid)
+    ]
+    return max(able)[2] if able else None
+
+
+def _refusal_to_remove(spec: ClusterSpec, observed: Observed, leaving: Registered) -> str:
+    """Why the cluster would lose its quorum, or "" (invariant 2)."""
+    if not leaving.is_voting:
+        return ""
+    rest = [voter for voter in observed.voting() if voter.uuid != leaving.uuid]
+    live = [voter for voter in rest if observed.is_live(voter.uuid)]
+    quorum = needed(len(rest), spec.replication.quorum) if rest else 1
+    if len(live) >= quorum:
+        return ""
+    return f"{len(live)} live voters would remain, and {quorum} are needed"
+
+
+def _entering(
+    spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind], leader: MemberView
+) -> ScalePlan:
+    joining = [member for member in observed.members if not _has_arrived(observed, member)]
+    actions: list[Action] = []
+    for name, kind in wanted.items():
+        if observed.member(name) is not None and not _has_no_disk(observed, name):
+            continue
+        if kind == "voter":
+            if any(member.kind == "voter" for member in joining) or actions:
+                continue
+            refusal = _refusal_to_add(spec, observed)
+            if refusal:
+                return ScalePlan((), f"{name} cannot be added: {refusal}", True)
+        actions.append(CreateMember(name, kind))
+    names = ", ".join(member.name for member in joining)
+    sentence = "; ".join(map(str, actions)) or (f"{names} on the way in" if names else "")
+    return ScalePlan(tuple(actions), sentence)
+
+
+def _has_no_disk(observed: Observed, name: str) -> bool:
+    member = observed.member(name)
+    return member is not None and not member.has_disk
+
+
+def _has_arrived(observed: Observed, member: MemberView) -> bool:
+    """Whether it is what it shall become; a member that is down has arrived before."""
+    if member.kind == "anonymous":
+        return member.status is None or member.status.role != "joining"
+    registered = _registration_of(observed, member)
+    if registered is None:
+        return False
+    return registered.is_voting or member.kind == "async"
+
+
+def _refusal_to_add(spec: ClusterSpec, observed: Observed) -> str:
+    voters = observed.voting()
+    live = [voter for voter in voters if observed.is_live(voter.uuid)]
+    quorum = needed(len(voters) + 1, spec.replication.quorum)
+    if len(live) + 1 >= quorum:
+        return ""
+    return f"{len(live)} of {len(voters)} voters are alive, and with one more {quorum} are needed"

@@ -1,0 +1,172 @@
+"""The status that people and tools read, made from one look and one finding.
+
+Nothing here is the only copy of anything. Conditions keep their transition time while they stay
+what they are.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, get_args
+
+from qsync_node.core.quorum import needed
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.spec import spec_warnings
+from qsync_operator.models.status import ClusterStatus, Condition, MemberStatus, Role
+from qsync_operator.names import ordinal_of
+from qsync_operator.observed import Kind, MemberView, Observed
+
+ConditionType = Literal["Ready", "Available", "Progressing", "Degraded", "SplitBrain"]
+_ROLES = frozenset(get_args(Role))
+_PHASES = {
+    "Forming": "Creating",
+    "NoLeader": "Unavailable",
+    "Scaling": "Scaling",
+    "RollingOut": "RollingOut",
+    "CreatingSpaces": "Creating",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the plan found: "" when nothing is left to do."""
+
+    reason: str
+    sentence: str
+    is_degraded: bool = False
+
+
+def build_status(
+    cluster: QsyncCluster,
+    observed: Observed,
+    wanted: dict[str, Kind],
+    finding: Finding,
+    wall_s: float,
+) -> ClusterStatus:
+    leader = observed.writable_leader()
+    members = [
+        _member_status(observed, member)
+        for member in sorted(
+            observed.members, key=lambda m: (_KIND_ORDER[m.kind], ordinal_of(m.name))
+        )
+    ]
+    down = [f"{m.name}: {m.failure or 'it does not answer'}" for m in _sick(observed, wanted)]
+    voters = observed.voting()
+    status = ClusterStatus(
+        observed_generation=cluster.metadata.generation,
+        leader=leader.name if leader is not None else "",
+        term=max((m.status.term for m in observed.members if m.status), default=0),
+        quorum=_quorum(cluster, observed, len(voters)),
+        confirmed_signature=max(
+            (m.status.confirmed_index for m in observed.members if m.status), default=0
+        ),
+        replicas=sum(member.kind == "voter" for member in observed.members),
+        ready_replicas=sum(member.role in ("leader", "follower") for member in members),
+        selector=f"qsync.dev/cluster={cluster.name},qsync.dev/kind=voter",
+        replicaset_uuid=observed.record.replicaset_uuid,
+        members=members,
+        last_failover=observed.memory.last_failover or observed.previous.last_failover,
+        warnings=spec_warnings(cluster.spec),
+    )
+    status.phase = _phase(finding, down, leader is not None)
+    status.conditions = _conditions(cluster, observed, finding, down, wall_s)
+    return status
+
+
+_KIND_ORDER: dict[Kind, int] = {"voter": 0, "async": 1, "anonymous": 2}
+
+
+def _quorum(cluster: QsyncCluster, observed: Observed, voters: int) -> int:
+    leader = observed.leader()
+    if leader is not None and leader.status is not None and leader.status.quorum:
+        return leader.status.quorum
+    return needed(voters or cluster.spec.replicas, cluster.spec.replication.quorum)
+
+
+def _sick(observed: Observed, wanted: dict[str, Kind]) -> list[MemberView]:
+    return [
+        member
+        for member in observed.members
+        if member.name in wanted and (member.status is None or member.failure)
+    ]
+
+
+def _member_status(observed: Observed, member: MemberView) -> MemberStatus:
+    shown = MemberStatus(
+        name=member.name,
+        address=member.address,
+        admin_address=member.admin_address,
+        uuid=member.uuid,
+        pid=member.pid,
+        directory=member.directory,
+        message=member.failure or None,
+    )
+    said = member.status
+    if said is None:
+        return shown
+    ahead = max((m.status.confirmed_index for m in observed.members if m.status), default=0)
+    return shown.model_copy(
+        update={
+            "role": said.role if said.role in _ROLES else "joining",
+            "replica_id": said.replica_id,
+            "uuid": said.uuid,
+            "term": said.term,
+            "last_term": said.last_term,
+            "signature": said.confirmed_index,
+            "lag": max(0, ahead - said.confirmed_index),
+            "message": said.split_brain or said.refused or member.failure or None,
+        }
+    )
+
+
+def _phase(finding: Finding, down: list[str], has_leader: bool) -> str:
+    if finding.is_degraded:
+        return "Degraded"
+    if finding.reason:
+        return _PHASES.get(finding.reason, "Progressing")
+    return "Degraded" if down else "Ready" if has_leader else "Unavailable"
+
+
+def _conditions(
+    cluster: QsyncCluster, observed: Observed, finding: Finding, down: list[str], wall_s: float
+) -> list[Condition]:
+    leader = observed.writable_leader()
+    refusal = observed.memory.refusal
+    is_settled = not finding.reason and not down
+    is_progressing = bool(finding.reason) and not finding.is_degraded
+    sentence = "; ".join(part for part in (finding.sentence, refusal) if part)
+    is_split = finding.reason == "SplitBrain"
+    found: list[tuple[ConditionType, bool, str, str]] = [
+        ("Ready", is_settled and leader is not None, finding.reason or "MemberDown", sentence
+         or "; ".join(down)),
+        ("Available", leader is not None, "NoLeader", "no member takes writes"),
+        ("Progressing", is_progressing, finding.reason if is_progressing else "Settled",
+         sentence if is_progressing else ""),
+        ("Degraded", finding.is_degraded or bool(down),
+         finding.reason if finding.is_degraded else "MemberDown" if down else "Healthy",
+         finding.sentence if finding.is_degraded else "; ".join(down)),
+        ("SplitBrain", is_split, "Diverged" if is_split else "OneHistory",
+         finding.sentence if is_split else ""),
+    ]  # fmt: skip
+    good = {
+        "Ready": "every member is in its place",
+        "Available": f"{leader.name} takes writes" if leader is not None else "",
+    }
+    now = datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="seconds")
+    conditions = []
+    for kind, is_true, reason, message in found:
+        if kind in good and is_true:
+            reason, message = kind, good[kind]
+        old = observed.previous.condition(kind)
+        value: Literal["True", "False"] = "True" if is_true else "False"
+        since = old.last_transition_time if old is not None and old.status == value else now
+        conditions.append(
+            Condition(
+                type=kind,
+                status=value,
+                reason=reason,
+                message=message,
+                last_transition_time=since,
+                observed_generation=cluster.metadata.generation,
+            )
+        )
+    return conditions
