@@ -13,7 +13,7 @@ import msgpack
 import pytest
 from make_engine_answers import read_answers
 
-from qsync_node.core.engine import Database, Executed, Pending, decode_request
+from qsync_node.core.engine import Database, Executed, Pending, Select, decode_request
 from qsync_node.errors import ClientError
 
 SCENARIOS: list[Any] = read_answers()
@@ -37,7 +37,7 @@ class Replay:
         assert user is not None
         try:
             request = decode_request(type_, body)
-            if request.type == 1:
+            if isinstance(request, Select):
                 return self.pending.select(request, user), True
             executed = self.pending.execute(request, user)
         except ClientError as error:
