@@ -288,7 +288,6 @@ class Applier:
 
     def _go_on(self, common: int) -> None:
         """Follow from the common point, or fetch a snapshot when the rows behind it are gone."""
-        replica = self.replica
         histories = self.histories
         assert histories is not None
         if common + 1 < histories.first_available_index:

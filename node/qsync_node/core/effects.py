@@ -84,6 +84,7 @@ class Answer(NamedTuple):
     reason: str
     tuples: list[bytes]
     log_index: int
+    position: bytes | None = None  # where a paginated select goes on
 
 
 class Restart(NamedTuple):

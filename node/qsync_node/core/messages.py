@@ -310,7 +310,8 @@ def _decode_start(item: Any) -> TermStart:
 def _decode_batch(item: Any) -> LogBatch:
     if not isinstance(item, list) or len(item) != 5:
         raise ValueError("a batch has five fields")
-    *numbers, rows = item
+    first, last, replica_id, lsn, rows = item
+    numbers = (first, last, replica_id, lsn)
     if not all(isinstance(number, int) for number in numbers) or not isinstance(rows, bytes):
         raise ValueError("a batch is four numbers and its rows")
-    return LogBatch(*numbers, rows)
+    return LogBatch(first, last, replica_id, lsn, rows)

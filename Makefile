@@ -1,0 +1,52 @@
+# Two commands do everything on a fresh machine with Python 3.11: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: venv demo test check sim mutants bench rounds clean debian
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV) || $(PYTHON) -m virtualenv -q $(VENV)
+
+$(VENV)/.test: pyproject.toml requirements.lock | $(BIN)/python
+	$(PIP) install -c requirements.lock -e '.[node,test]'
+	touch $@
+
+$(VENV)/.all: pyproject.toml requirements.lock | $(BIN)/python
+	$(PIP) install -c requirements.lock -e '.[node,operator,spark,test,bench]'
+	touch $@ $(VENV)/.test
+
+venv: $(VENV)/.all            ## .venv with everything; .venv/bin/qsync is the command
+
+demo: $(VENV)/.test           ## three members, a killed leader, nothing lost (FAULT=lose-one must fail)
+	$(BIN)/python e2e/demo.py
+
+debian:                       ## what the tests need of Debian's packages
+	.ci/debian
+
+test: $(VENV)/.test debian    ## unit, story, issue and process tests, then 2,000 simulated schedules
+	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m qsync_sim --seeds 0..1999
+
+check: $(VENV)/.test          ## formats, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+sim: $(VENV)/.test            ## 10,000 simulated schedules
+	$(BIN)/python -m qsync_sim --seeds 2000..11999
+
+mutants: $(VENV)/.test        ## planted bugs, each of which the simulator has to find
+	$(BIN)/python -m qsync_sim.mutants
+
+rounds: $(VENV)/.test         ## 50 rounds of kill -9 of the leader under load
+	$(BIN)/python e2e/chaos/leader_kills.py --rounds 50
+
+bench: $(VENV)/.all debian    ## side by side with Redis, PostgreSQL, etcd and Tarantool
+	$(BIN)/python -m pip list -q >/dev/null
+	$(BIN)/python e2e/bench/compare.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache artifacts

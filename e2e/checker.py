@@ -1,0 +1,105 @@
+"""Holds a writer's ledger against what every member returns. Imports nothing of Qsync.
+
+    python e2e/checker.py --ledger FILE --addresses HOST:PORT,... --user U --password P --space S
+
+Every write that was acknowledged is there with its value, on every member; none that was said to be
+rolled back or refused is there; nothing is there that nobody wrote. Prints one JSON object; exits
+with 1 if anything is wrong.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from typing import Any
+
+import asynctnt
+
+PAGE = 5000
+
+
+def read_ledger(path: str) -> dict[int, dict[str, Any]]:
+    """Operations by id; an id is used once."""
+    operations: dict[int, dict[str, Any]] = {}
+    with open(path) as lines:
+        for line in lines:
+            if line.endswith("\n"):
+                operation = json.loads(line)
+                operations[operation["id"]] = operation
+    return operations
+
+
+async def read_member(address: str, arguments: argparse.Namespace) -> dict[int, str]:
+    """All tuples of the space on one member."""
+    host, _, port = address.rpartition(":")
+    connection = asynctnt.Connection(
+        host=host,
+        port=int(port),
+        username=arguments.user,
+        password=arguments.password,
+        fetch_schema=False,
+        auto_refetch_schema=False,
+        request_timeout=30,
+    )
+    await connection.connect()
+    found: dict[int, str] = {}
+    after = -1
+    while True:
+        rows = await connection.select(
+            arguments.space, [after] if after >= 0 else [], limit=PAGE, iterator="GT" if after >= 0 else "ALL"
+        )
+        for row in rows:
+            found[row[0]] = row[1]
+        if len(rows) < PAGE:
+            break
+        after = rows[-1][0]
+    await connection.disconnect()
+    return found
+
+
+def compare(operations: dict[int, dict[str, Any]], found: dict[int, str]) -> dict[str, list[int]]:
+    """Ids that are wrong on one member, by what is wrong with them."""
+    problems: dict[str, list[int]] = {"lost": [], "changed": [], "resurrected": [], "invented": []}
+    for number, operation in operations.items():
+        value = found.get(number)
+        if operation["outcome"] == "committed":
+            if value is None:
+                problems["lost"].append(number)
+            elif value != operation["value"]:
+                problems["changed"].append(number)
+        elif operation["outcome"] in ("rolled back", "refused") and value is not None:
+            problems["resurrected"].append(number)
+    problems["invented"] = [number for number in found if number not in operations]
+    return {name: sorted(numbers) for name, numbers in problems.items() if numbers}
+
+
+async def check(arguments: argparse.Namespace) -> int:
+    operations = read_ledger(arguments.ledger)
+    outcomes: dict[str, int] = {}
+    for operation in operations.values():
+        outcomes[operation["outcome"]] = outcomes.get(operation["outcome"], 0) + 1
+    report: dict[str, Any] = {"outcomes": outcomes, "members": {}}
+    is_wrong = False
+    for address in arguments.addresses.split(","):
+        found = await read_member(address, arguments)
+        problems = compare(operations, found)
+        is_wrong |= bool(problems)
+        shown = {name: numbers[:20] for name, numbers in problems.items()}
+        report["members"][address] = {"rows": len(found), "problems": shown}
+    print(json.dumps(report))
+    return 1 if is_wrong else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ledger", required=True)
+    parser.add_argument("--addresses", required=True)
+    parser.add_argument("--user", required=True)
+    parser.add_argument("--password", default=os.environ.get("QSYNC_PASSWORD", ""))
+    parser.add_argument("--space", type=int, required=True)
+    return asyncio.run(check(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

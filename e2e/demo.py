@@ -1,0 +1,175 @@
+"""`make demo`: three members, a real connector, a killed leader, every acknowledged write read back.
+
+With FAULT=lose-one one acknowledged row is taken away behind the ledger's back, and the demo must
+fail: a check that cannot fail proves nothing.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from checker import read_ledger
+from local_cluster import ROOT, LocalCluster, kill
+from rich.console import Console
+from rich.table import Table
+from timeouts import CONVERGE_S, FAILOVER_S, WRITER_S
+
+MANIFEST = ROOT / "docs" / "examples" / "three-nodes.yaml"
+SPACE = "demo"
+WRITES = 12_000
+HERE = Path(__file__).resolve().parent
+console = Console(highlight=False)
+
+
+def space_id(credentials: dict[str, Any], address: str) -> int:
+    """Id of the demo's space, made by hand through the connector: DDL is an insert."""
+    script = """
+import asyncio, asynctnt, sys
+async def main(host, port, user, password, name):
+    c = asynctnt.Connection(host=host, port=int(port), username=user, password=password)
+    await c.connect()
+    if name not in [row[2] for row in await c.select(281)]:
+        top = max(row[0] for row in await c.select(281))
+        made = max(top + 1, 512)
+        await c.insert(280, [made, 32, name, 'memtx', 0, {'is_sync': True},
+                             [{'name': 'id', 'type': 'unsigned'}, {'name': 'value', 'type': 'string'}]])
+        await c.insert(288, [made, 0, 'primary', 'tree', {'unique': True}, [[0, 'unsigned']]])
+    print([row[0] for row in await c.select(281) if row[2] == name][0])
+    await c.disconnect()
+asyncio.run(main(*sys.argv[1:]))
+"""
+    host, _, port = address.rpartition(":")
+    done = subprocess.run(
+        [sys.executable, "-c", script, host, port, credentials["username"],
+         credentials["password"], SPACE],
+        capture_output=True, text=True, check=True, timeout=WRITER_S,
+    )  # fmt: skip
+    return int(done.stdout)
+
+
+def take_one_away(credentials: dict[str, Any], address: str, space: int, number: int) -> None:
+    """Delete a row that the ledger says is there."""
+    script = """
+import asyncio, asynctnt, sys
+async def main(host, port, user, password, space, number):
+    c = asynctnt.Connection(host=host, port=int(port), username=user, password=password)
+    await c.connect()
+    await c.delete(int(space), [int(number)])
+    await c.disconnect()
+asyncio.run(main(*sys.argv[1:]))
+"""
+    host, _, port = address.rpartition(":")
+    subprocess.run(
+        [sys.executable, "-c", script, host, port, credentials["username"],
+         credentials["password"], str(space), str(number)],
+        check=True, timeout=WRITER_S,
+    )  # fmt: skip
+
+
+def unavailability_ms(ledger: Path, killed_at: float) -> float | None:
+    """From the kill to the first acknowledgement of a write that began after it."""
+    ends = [
+        operation["ended"]
+        for operation in read_ledger(str(ledger)).values()
+        if operation["outcome"] == "committed" and operation["started"] > killed_at
+    ]
+    return (min(ends) - killed_at) * 1000 if ends else None
+
+
+def show_members(cluster: LocalCluster) -> None:
+    table = Table("member", "role", "term", "signature", "address", "pid")
+    for member in cluster.members():
+        table.add_row(
+            member["name"], member["role"], str(member["term"]), str(member["signature"]),
+            member["address"], str(member["pid"]),
+        )  # fmt: skip
+    console.print(table)
+
+
+def run(cluster: LocalCluster, folder: Path) -> int:
+    started = time.monotonic()
+    console.print("[bold]1.[/] qsync local apply -f docs/examples/three-nodes.yaml")
+    cluster.apply()
+    console.print(f"   three members are ready after {time.monotonic() - started:.1f} s")
+    show_members(cluster)
+    credentials = cluster.credentials()
+    addresses = [m["address"] for m in cluster.members()]
+    space = space_id(credentials, addresses[0])
+    ledger = folder / "ledger.jsonl"
+    common = [
+        "--addresses", ",".join(addresses), "--user", credentials["username"], "--space", str(space),
+        "--ledger", str(ledger),
+    ]  # fmt: skip
+    environment = {**os.environ, "QSYNC_PASSWORD": credentials["password"]}
+    console.print(f"[bold]2.[/] {WRITES} writes through asynctnt, over all members")
+    writer = subprocess.Popen(
+        [sys.executable, str(HERE / "writer.py"), *common, "--count", str(WRITES), "--rate", "3000",
+         "--workers", "32"],
+        env=environment,
+    )  # fmt: skip
+    cluster.wait("writes", lambda: ledger.exists() and len(read_ledger(str(ledger))) > WRITES // 3)
+    leader = cluster.leader()
+    assert leader is not None
+    console.print(f"[bold]3.[/] kill -9 {leader['pid']}: {leader['name']}, the leader")
+    killed_at = time.time()
+    kill(leader["pid"])
+    try:
+        writer.wait(WRITER_S)
+    except subprocess.TimeoutExpired:
+        writer.kill()
+        console.print("[red]the writer did not end[/]")
+        return 1
+    lost_ms = unavailability_ms(ledger, killed_at)
+    cluster.wait("a new leader", lambda: cluster.leader() is not None, FAILOVER_S)
+    new = cluster.leader()
+    assert new is not None
+    if lost_ms is None:
+        console.print("[red]no write was accepted after the kill[/]")
+        return 1
+    console.print(f"   {new['name']} leads term {new['term']}; writes went on after {lost_ms:.0f} ms")
+    cluster.wait("the old leader following", lambda: cluster.all_follow(3), CONVERGE_S)
+    show_members(cluster)
+    if os.environ.get("FAULT") == "lose-one":
+        done = [o for o in read_ledger(str(ledger)).values() if o["outcome"] == "committed"]
+        victim = done[len(done) // 2]["id"]
+        console.print(f"   FAULT=lose-one: row {victim} is taken away behind the ledger's back")
+        take_one_away(credentials, addresses[0], space, victim)
+        time.sleep(0.5)
+    console.print("[bold]4.[/] every acknowledged write, read back from every member")
+    check = subprocess.run(
+        [sys.executable, str(HERE / "checker.py"), *common[:6], "--ledger", str(ledger)],
+        env=environment, capture_output=True, text=True, timeout=WRITER_S, check=False,
+    )  # fmt: skip
+    return report(check, json.loads(check.stdout) if check.stdout else {}, time.monotonic() - started)
+
+
+def report(check: "subprocess.CompletedProcess[str]", found: dict[str, Any], took_s: float) -> int:
+    outcomes = found.get("outcomes", {})
+    for address, member in found.get("members", {}).items():
+        problems = member["problems"] or "nothing lost, changed or invented"
+        console.print(f"   {address}: {member['rows']} rows, {problems}")
+    console.print("   outcomes: " + ", ".join(f"{n} {name}" for name, n in sorted(outcomes.items())))
+    if check.returncode or outcomes.get("committed", 0) < 10_000:
+        console.print(f"[red]FAILED[/] {check.stderr.strip()[-500:]}")
+        return 1
+    console.print(f"[green]OK[/] {outcomes['committed']} acknowledged writes are everywhere ({took_s:.0f} s)")
+    return 0
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="qsync-demo-") as temporary:
+        folder = Path(temporary)
+        cluster = LocalCluster("three-nodes", MANIFEST, folder / "home")
+        try:
+            return run(cluster, folder)
+        finally:
+            cluster.delete()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

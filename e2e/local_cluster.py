@@ -1,0 +1,84 @@
+"""A cluster of local processes, driven as a person would: with the `qsync` command."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from timeouts import COMMAND_S, CONVERGE_S, READY_S
+
+ROOT = Path(__file__).resolve().parent.parent
+QSYNC = str(Path(sys.executable).parent / "qsync")
+
+
+class LocalCluster:
+    """`qsync local` under a home of its own."""
+
+    def __init__(self, name: str, manifest: Path, home: Path) -> None:
+        self.name = name
+        self.manifest = manifest
+        self.environment = {**os.environ, "QSYNC_HOME": str(home)}
+
+    def qsync(self, *arguments: str, timeout_s: float = COMMAND_S) -> str:
+        """Run one command; its standard output. Raises on a non-zero exit."""
+        done = subprocess.run(
+            [QSYNC, *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"qsync {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def apply(self) -> None:
+        self.qsync("local", "apply", "-f", str(self.manifest), timeout_s=READY_S)
+
+    def delete(self) -> None:
+        self.qsync("local", "delete", self.name)
+
+    def status(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.qsync("local", "status", self.name, "-o", "json"))
+        return document["status"]
+
+    def members(self) -> list[dict[str, Any]]:
+        members: list[dict[str, Any]] = self.status()["members"]
+        return members
+
+    def leader(self) -> dict[str, Any] | None:
+        return next((m for m in self.members() if m["role"] == "leader"), None)
+
+    def credentials(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(
+            self.qsync("local", "credentials", self.name, "-o", "json")
+        )
+        return found
+
+    def wait(self, what: str, is_done: Callable[[], bool], timeout_s: float = CONVERGE_S) -> None:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if is_done():
+                return
+            time.sleep(0.1)
+        raise TimeoutError(f"{what}: not within {timeout_s:.0f} s: {self.status()}")
+
+    def all_follow(self, count: int) -> bool:
+        """One leader, the others at its confirmed signature."""
+        members = [m for m in self.members() if m["role"] in ("leader", "follower")]
+        leaders = [m for m in members if m["role"] == "leader"]
+        return (
+            len(members) == count
+            and len(leaders) == 1
+            and all(m["signature"] >= leaders[0]["signature"] - 3 for m in members)
+        )
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,111 @@
+"""`python -m qsync_node --config FILE`: run one node in the foreground.
+
+SIGTERM and SIGINT hand leadership over, stop cleanly and exit with 0. A node that does not trust its
+memory (a failed write) starts again from disk by itself; one that needs a person exits with 1 and
+says why in one sentence.
+"""
+
+import argparse
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from qsync_node.errors import QsyncError
+from qsync_node.log.errors import DiskError
+from qsync_node.server.admin import Admin
+from qsync_node.server.config import ConfigError, NodeConfig, load_config, split_address
+from qsync_node.server.logs import Log
+from qsync_node.server.loop import NodeServer
+
+HANDOVER_TIMEOUT_S = 5.0
+RESTART_WAIT_S = 0.2
+
+
+async def _live(config: NodeConfig, log: Log, stopping: asyncio.Event) -> str:
+    """One life; returns `restart`, `stopped` or the reason why a person is needed."""
+    server = NodeServer(config, log)
+    admin = Admin(server)
+    is_clean = False
+    try:
+        await server.listen()
+        host, port = split_address(config.admin_listen)
+        await admin.listen(host, port)
+        log("listening", address="{}:{}".format(*server.address), admin_address=admin.address)
+        stop = asyncio.ensure_future(stopping.wait())
+        futures: list[asyncio.Future[Any]] = [stop, server.ended]
+        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if server.ended.done():
+            return server.ended.result()
+        await _hand_over(server, log)
+        is_clean = True
+        return "stopped"
+    finally:
+        await admin.stop()
+        server.close(is_clean)
+
+
+async def _hand_over(server: NodeServer, log: Log) -> None:
+    """A leader gives leadership away before it goes: clients see a pause, not a failover."""
+    if server.node.replica.leader is None:
+        return
+    if len(server.node.replica.voter_uuids()) == 1:
+        return
+    try:
+        answer = await server.command("demote", timeout_s=HANDOVER_TIMEOUT_S)
+    except TimeoutError:
+        log("handover", result="nobody took over in time")
+        return
+    log("handover", result=answer.reason or "done")
+
+
+async def _run(config: NodeConfig) -> int:
+    log = Log(config.name, config.log_level)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    while not stopping.is_set():
+        try:
+            how = await _live(config, log, stopping)
+        except DiskError as error:
+            log("restart", reason=str(error))
+            await asyncio.sleep(5 * RESTART_WAIT_S)
+            continue
+        if how == "stopped":
+            log("stopped")
+            return 0
+        if how != "restart":
+            sys.stderr.write(f"qsync-node: {how}\n")
+            return 1
+        await asyncio.sleep(RESTART_WAIT_S)
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m qsync_node", description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="the node's YAML file")
+    parsed = parser.parse_args(arguments)
+    if not __debug__:
+        sys.stderr.write(
+            "qsync-node: python -O strips the assertions that keep data safe: run without\n"
+        )
+        return 2
+    try:
+        config = load_config(parsed.config)
+    except ConfigError as error:
+        sys.stderr.write(f"qsync-node: {error}\n")
+        return 2
+    try:
+        return uvloop.run(_run(config))
+    except QsyncError as error:
+        sys.stderr.write(f"qsync-node: {error}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""HTTP for people, probes and supervisors: live, ready, status, metrics and the admin verbs.
+
+Reading is open to whoever reaches the admin address; every POST needs the cluster's secret.
+"""
+
+import hmac
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+from aiohttp import web
+
+from qsync_node import __version__
+from qsync_node.core.status import status
+from qsync_node.errors import ErrorCode
+from qsync_node.server.logs import LEVELS
+from qsync_node.server.metrics import render_metrics
+
+if TYPE_CHECKING:
+    from qsync_node.server.loop import NodeServer
+
+VERBS = frozenset(
+    {
+        "promote",
+        "demote",
+        "switchover",
+        "nominate",
+        "fence",
+        "unfence",
+        "snapshot",
+        "unregister",
+        "set_role",
+        "configure",
+    }
+)
+BODY_BYTES_MAX = 1 << 20
+_TIMEOUTS = (int(ErrorCode.TIMEOUT),)
+
+
+class Admin:
+    """The HTTP side of one node."""
+
+    def __init__(self, server: "NodeServer") -> None:
+        self.server = server
+        self._runner: web.AppRunner | None = None
+        self.address = ""
+
+    async def listen(self, host: str, port: int) -> None:
+        application = web.Application(client_max_size=BODY_BYTES_MAX)
+        application.add_routes(
+            [
+                web.get("/live", self._live),
+                web.get("/ready", self._ready),
+                web.get("/status", self._status),
+                web.get("/metrics", self._metrics),
+                web.post("/bootstrap", self._bootstrap),
+                web.post("/peers", self._peers),
+                web.post("/verb/{verb}", self._verb),
+                web.post("/log-level", self._log_level),
+            ]
+        )
+        self._runner = web.AppRunner(application, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, reuse_address=True)
+        await site.start()
+        bound = self._runner.addresses[0]
+        self.address = f"{bound[0]}:{bound[1]}"
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    # --- reading --------------------------------------------------------------------------------
+
+    async def _live(self, request: web.Request) -> web.Response:
+        if self.server.node.replica.is_write_path_hung():
+            return web.json_response({"error": "a write to the log hangs"}, status=503)
+        return web.json_response({"live": True})
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        replica = self.server.node.replica
+        if not replica.has_origin:
+            return _refusal(503, "this member has not joined its cluster yet")
+        if replica.split_brain or replica.doubt.is_open:
+            return _refusal(503, "this member's state cannot be served")
+        if replica.leader is None and not replica.election.leader_uuid:
+            return _refusal(503, "no leader is known to this member")
+        return web.json_response({"ready": True})
+
+    async def _status(self, request: web.Request) -> web.Response:
+        server = self.server
+        host, port = server.address
+        return web.json_response(
+            {
+                **status(server.node),
+                "address": server.config.advertise or f"{host}:{port}",
+                "admin_address": self.address,
+                "pid": os.getpid(),
+                "version": __version__,
+                "wal_mode": server.config.wal_mode,
+            }
+        )
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(text=render_metrics(self.server), content_type="text/plain")
+
+    # --- changing -------------------------------------------------------------------------------
+
+    async def _fields(self, request: web.Request) -> dict[str, Any]:
+        """The JSON object of a POST; raises 401 without the secret and 400 for anything else."""
+        given = request.headers.get("Authorization", "")
+        wanted = f"Bearer {self.server.config.secret}"
+        if not hmac.compare_digest(given.encode(), wanted.encode()):
+            raise web.HTTPUnauthorized(text="the cluster's secret is needed: Authorization: Bearer")
+        if not request.can_read_body:
+            return {}
+        try:
+            fields = await request.json()
+        except ValueError:
+            fields = None
+        if not isinstance(fields, dict):
+            raise web.HTTPBadRequest(text="the body is not a JSON object")
+        return fields
+
+    async def _bootstrap(self, request: web.Request) -> web.Response:
+        fields = await self._fields(request)
+        users = fields.get("users", {})
+        try:
+            uuid, voters = str(fields["instance_uuid"]), int(fields["voters"])
+        except (KeyError, ValueError, TypeError):
+            return _refusal(400, "bootstrap needs instance_uuid and voters")
+        if not 1 <= voters <= 31 or not isinstance(users, dict):
+            return _refusal(400, "voters is 1 to 31, users is an object of passwords")
+        if uuid != self.server.uuid:
+            return _refusal(409, f"the order names instance {uuid}, this is {self.server.uuid}")
+        self.server.bootstrap(uuid, voters, {str(k): str(v) for k, v in users.items()})
+        return web.json_response({"result": "ordered"})
+
+    async def _peers(self, request: web.Request) -> web.Response:
+        fields = await self._fields(request)
+        addresses = fields.get("addresses")
+        if not isinstance(addresses, dict):
+            return _refusal(400, "peers needs addresses: an object of name to host:port")
+        self.server.peers.set_addresses({str(k): str(v) for k, v in addresses.items()})
+        return web.json_response({"result": "ok"})
+
+    async def _verb(self, request: web.Request) -> web.Response:
+        verb = request.match_info["verb"]
+        fields = await self._fields(request)
+        if verb not in VERBS:
+            return _refusal(404, f"there is no verb {verb}: {', '.join(sorted(VERBS))}")
+        try:
+            answer = await self.server.command(verb, **fields)
+        except TimeoutError:
+            return _refusal(504, f"{verb} did not finish in time: see /status")
+        except TypeError:
+            return _refusal(400, f"{verb} does not take these arguments")
+        if answer.code:
+            http = 504 if answer.code in _TIMEOUTS else 409
+            return web.json_response({"error": answer.reason, "code": answer.code}, status=http)
+        return web.json_response(
+            {"result": msgpack.unpackb(answer.tuples[0], strict_map_key=False)}
+        )
+
+    async def _log_level(self, request: web.Request) -> web.Response:
+        level = (await self._fields(request)).get("level")
+        if level not in LEVELS:
+            return _refusal(400, f"level is one of {', '.join(LEVELS)}")
+        self.server.log.level = level
+        return web.json_response({"result": level})
+
+
+def _refusal(http: int, reason: str) -> web.Response:
+    return web.json_response({"error": reason}, status=http)

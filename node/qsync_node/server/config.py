@@ -1,0 +1,132 @@
+"""Configuration of one node: a YAML file, checked before anything is opened.
+
+The file is written by a supervisor (`qsync local`, the operator) or by hand; every field has a reason
+in `core/settings.py`. Unknown fields are refused, because a misspelt setting is a wrong one.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from qsync_node.core.settings import Settings
+from qsync_node.errors import QsyncError
+
+_UNITS_NS = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti)?")
+_SIZES = {None: 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+
+
+class ConfigError(QsyncError):
+    """The configuration cannot be used; the message says which field and why."""
+
+
+def parse_duration_ns(value: Any) -> int:
+    """`500ms`, `5s`, `2m`, `1h`; a bare number is seconds."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return int(value * 1_000_000_000)
+    match = _DURATION.fullmatch(str(value))
+    if match is None:
+        raise ValueError(f"{value!r} is not a duration such as 500ms or 5s")
+    return int(float(match.group(1)) * _UNITS_NS[match.group(2)])
+
+
+def parse_size_bytes(value: Any) -> int:
+    """`64Mi`, `1Gi`; a bare number is bytes."""
+    match = _SIZE.fullmatch(str(value))
+    if match is None:
+        raise ValueError(f"{value!r} is not a size such as 64Mi")
+    return int(float(match.group(1)) * _SIZES[match.group(2)])
+
+
+Duration = Annotated[int, BeforeValidator(parse_duration_ns)]
+Size = Annotated[int, BeforeValidator(parse_size_bytes)]
+
+
+class TlsConfig(BaseModel):
+    """Certificates of this node; peers are checked against `ca`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    cert: Path
+    key: Path
+    ca: Path
+    listen: str | None = None
+
+
+class NodeConfig(BaseModel):
+    """One node, as its file describes it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    directory: Path
+    name: str = Field(min_length=1, max_length=63)
+    listen: str = "127.0.0.1:0"
+    admin_listen: str = "127.0.0.1:0"
+    advertise: str = ""
+    replicaset_uuid: str = Field(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+    secret: str = Field(min_length=8)
+    peers: dict[str, str] = Field(default_factory=dict)
+    role: str = Field(default="voter", pattern="^(voter|async|anonymous)$")
+    election_mode: str = Field(default="candidate", pattern="^(candidate|manual|voter)$")
+    priority: int = Field(default=10, ge=0, le=10)
+    quorum: str | int = "majority"
+    unconfirmed: str = Field(default="adopt", pattern="^(adopt|rollback)$")
+    wal_mode: str = Field(default="fsync", pattern="^(fsync|write)$")
+    heartbeat: Duration = 100_000_000
+    election_timeout: Duration = 1_000_000_000
+    synchro_timeout: Duration = 5_000_000_000
+    retention: Duration = 3_600_000_000_000
+    segment_size: Size = 64 << 20
+    checkpoint_size: Size = 256 << 20
+    memory: Size = 0
+    max_connections: int = Field(default=10_000, ge=1)
+    max_request: Size = 16 << 20
+    disk_reserve: Size = 64 << 20
+    log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
+    tls: TlsConfig | None = None
+
+    def settings(self) -> Settings:
+        return Settings(
+            heartbeat_ns=self.heartbeat,
+            election_timeout_ns=self.election_timeout,
+            synchro_timeout_ns=self.synchro_timeout,
+            quorum=self.quorum,
+            election_mode=self.election_mode,
+            failover_unconfirmed=self.unconfirmed,
+            role=self.role,
+            priority=self.priority,
+            name=self.name,
+            memory_bytes_max=self.memory,
+            checkpoint_bytes=self.checkpoint_size,
+            retention_ns=self.retention,
+        )
+
+
+def load_config(path: Path) -> NodeConfig:
+    """Raises `ConfigError` with one sentence that names the field."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    try:
+        return NodeConfig.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise ConfigError(f"{path}: {where}: {first['msg']}") from error
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`; raises `ConfigError`."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"{address!r} is not host:port")
+    return host.strip("[]"), int(port)

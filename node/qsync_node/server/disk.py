@@ -1,0 +1,169 @@
+"""The threads that touch the disk: log operations in order, ballots beside them, readers apart.
+
+One thread takes log writes, cuts, installations and removals in the order in which the core wants them,
+and joins writes that have queued up into one `writev` and one `fdatasync` (D6). Ballots have a thread
+of their own, so that term and vote are never held up by a slow log write (E6). Reads for slow
+followers and checkpoints run in a third.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from qsync_node.core import effects as fx
+from qsync_node.format.batch import LogBatch
+from qsync_node.log.errors import DiskError, DiskFull, NotInLog, CorruptionError
+from qsync_node.log.storage import Storage
+
+Deliver = Callable[[list[Any]], None]
+"""Hands inputs to the event loop; called from the threads."""
+
+
+class Worker(threading.Thread):
+    """One thread with one queue."""
+
+    def __init__(self, name: str, perform: Callable[["deque[Any]"], None]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._queue: deque[Any] = deque()
+        self._ready = threading.Condition()
+        self._perform = perform
+        self._is_stopping = False
+
+    def put(self, item: Any) -> None:
+        with self._ready:
+            self._queue.append(item)
+            self._ready.notify()
+
+    def stop(self) -> None:
+        """Finish what is queued, then end."""
+        with self._ready:
+            self._is_stopping = True
+            self._ready.notify()
+        self.join()
+
+    def run(self) -> None:
+        while True:
+            with self._ready:
+                while not self._queue and not self._is_stopping:
+                    self._ready.wait()
+                if not self._queue:
+                    return
+                items, self._queue = self._queue, deque()
+            self._perform(items)
+
+
+class Disk:
+    """Performs the core's disk effects on a `Storage`."""
+
+    def __init__(
+        self, storage: Storage, deliver: Deliver, on_broken: Callable[[str], None]
+    ) -> None:
+        self.storage = storage
+        self._deliver = deliver
+        self._on_broken = on_broken
+        self.writes = 0
+        self.batches = 0
+        self.bytes = 0
+        self._log = Worker("wal", self._perform_log)
+        self._ballots = Worker("ballot", self._perform_ballots)
+        self._readers = Worker("reader", self._perform_reads)
+        for worker in (self._log, self._ballots, self._readers):
+            worker.start()
+
+    def take(self, effect: Any) -> None:
+        """Queue one effect where it belongs."""
+        kind = type(effect)
+        if kind is fx.StoreBallot:
+            self._ballots.put(effect)
+        elif kind is fx.ReadLog or kind is fx.WriteSnapshot:
+            self._readers.put(effect)
+        else:
+            self._log.put(effect)
+
+    def stop(self) -> None:
+        for worker in (self._log, self._ballots, self._readers):
+            worker.stop()
+
+    # --- log ----------------------------------------------------------------------------------
+
+    def _perform_log(self, items: "deque[Any]") -> None:
+        while items:
+            effect = items.popleft()
+            try:
+                if type(effect) is fx.WriteLog:
+                    self._write(effect, items)
+                else:
+                    self._deliver([self._change(effect)])
+            except DiskError as error:
+                self._on_broken(str(error))
+
+    def _write(self, first: fx.WriteLog, items: "deque[Any]") -> None:
+        batches: list[LogBatch] = list(first.batches)
+        while items and type(items[0]) is fx.WriteLog and items[0].epoch == first.epoch:
+            batches += items.popleft().batches
+        if batches[0].first_index > self.storage.last_index + 1:
+            return  # it was queued behind a refused write, which took it along (D4, D5)
+        try:
+            self.storage.write(batches)
+        except DiskFull as error:
+            self._deliver([fx.LogFailed(first.epoch, True, str(error))])
+            return
+        except DiskError as error:
+            self._deliver([fx.LogFailed(first.epoch, False, str(error))])
+            return
+        self.writes += 1
+        self.batches += len(batches)
+        self._deliver([fx.LogWritten(first.epoch, batches[-1].last_index)])
+
+    def _change(self, effect: Any) -> Any:
+        storage = self.storage
+        if type(effect) is fx.Rewind:
+            report = storage.rewind(effect.after_index, effect.first_cut_term)
+            return fx.Rewound(effect.epoch, report.rows, report.file or "")
+        if type(effect) is fx.InstallSnapshot:
+            storage.install_snapshot(effect.vclock, effect.bodies)
+            storage.remove_snapshots_before(effect.log_index)
+            return fx.SnapshotInstalled(effect.epoch)
+        assert type(effect) is fx.RemoveSegments, effect
+        storage.remove_segments_before(effect.log_index)
+        storage.remove_snapshots_before(storage.snapshot_index)
+        return fx.SegmentsRemoved(storage.first_available_index + 1)
+
+    # --- ballots and readers --------------------------------------------------------------------
+
+    def _perform_ballots(self, items: "deque[Any]") -> None:
+        # A ballot replaces the ones queued before it.
+        last = items[-1]
+        try:
+            self.storage.store_ballot(last.data)
+        except DiskError as error:
+            self._on_broken(f"the ballot cannot be stored: {error}")
+            return
+        self._deliver([fx.BallotStored(last.sequence)])
+
+    def _perform_reads(self, items: "deque[Any]") -> None:
+        for effect in items:
+            if type(effect) is fx.ReadLog:
+                self._read(effect)
+            else:
+                self._checkpoint(effect)
+
+    def _read(self, effect: fx.ReadLog) -> None:
+        try:
+            batches = self.storage.read(effect.after_index, effect.bytes_max)
+        except NotInLog:
+            self._deliver([fx.LogRead(effect.reader, None)])
+            return
+        except (DiskError, CorruptionError) as error:
+            self._on_broken(str(error))
+            return
+        self._deliver([fx.LogRead(effect.reader, batches)])
+
+    def _checkpoint(self, effect: fx.WriteSnapshot) -> None:
+        try:
+            self.storage.write_snapshot(effect.vclock, effect.bodies)
+        except DiskError as error:
+            self._deliver([fx.SnapshotWritten(effect.log_index, str(error))])
+            return
+        self._deliver([fx.SnapshotWritten(effect.log_index, "")])

@@ -1,0 +1,46 @@
+"""Structured log lines: one JSON object a line, the event's name first, nothing secret in it."""
+
+import json
+import sys
+import time
+from typing import Any, TextIO
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_LEVEL_OF = {
+    "split_brain": "error",
+    "restart": "error",
+    "stop": "error",
+    "disk_full": "error",
+    "state_in_doubt": "error",
+    "bad_rows": "warning",
+    "step_down": "warning",
+    "rollback": "warning",
+    "rewind": "warning",
+    "acknowledged_rows_missing": "error",
+    "subscription_refused": "debug",
+    "link_lost": "debug",
+}
+
+
+class Log:
+    """Writes lines to standard error, or wherever it is told to."""
+
+    def __init__(self, name: str, level: str = "info", stream: TextIO | None = None) -> None:
+        self.name = name
+        self.level = level
+        self.stream = stream or sys.stderr
+
+    def __call__(self, event: str, **fields: Any) -> None:
+        level = _LEVEL_OF.get(event, "info")
+        if LEVELS[level] < LEVELS[self.level]:
+            return
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
+            + f".{int(time.time() * 1000) % 1000:03d}Z",
+            "level": level,
+            "node": self.name,
+            "event": event,
+            **fields,
+        }
+        self.stream.write(json.dumps(line, default=str) + "\n")
+        self.stream.flush()

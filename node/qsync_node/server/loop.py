@@ -1,0 +1,398 @@
+"""The node's event loop: everything that arrived in one turn is one step of the core.
+
+Sockets and disk threads put inputs into a list; one scheduled callback takes the list, steps the core
+and performs the effects. There is no task, future, lock or queue per request (architecture.md).
+"""
+
+import asyncio
+import gc
+import ssl
+import time
+from random import SystemRandom, Random
+from typing import Any
+from uuid import uuid4
+
+import msgpack
+
+from qsync_node.core import effects as fx
+from qsync_node.core.ballot import Ballot
+from qsync_node.core.engine.database import Database
+from qsync_node.core.node import Node
+from qsync_node.core.status import status
+from qsync_node.errors import QsyncError
+from qsync_node.format.auth import stored_hash
+from qsync_node.log.files import OsFileSystem, lock_directory
+from qsync_node.log.storage import Limits, Storage
+from qsync_node.server.config import NodeConfig, split_address
+from qsync_node.server.disk import Disk
+from qsync_node.server.logs import Log
+from qsync_node.server.peers import PeerLink, Peers
+from qsync_node.server.session import Session
+
+COMMAND_SESSION = -1
+SPACE_CHECK_S = 1.0
+EVENT_KEYS = ("box.id", "box.status", "box.election", "internal.ballot")
+
+
+class StartError(QsyncError):
+    """The node cannot start; the message says why and what to do."""
+
+
+class NodeServer:
+    """One life of a node process: from opening the directory to closing it."""
+
+    def __init__(self, config: NodeConfig, log: Log) -> None:
+        self.config = config
+        self.log = log
+        self.sessions: dict[int, Session] = {}
+        self.links: dict[int, PeerLink] = {}
+        self._lost: dict[int, asyncio.Future[None]] = {}
+        self._next_number = 1
+        self._inputs: list[Any] = []
+        self._is_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._commands: dict[int, asyncio.Future[fx.Answer]] = {}
+        self._next_command = 1
+        self._dirty_sessions: list[Session] = []
+        self._dirty_links: list[PeerLink] = []
+        self._event_state: dict[str, bytes] = {}
+        self._unacknowledged: set[tuple[int, str]] = set()
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.peers = Peers(self)
+        self.peer_tls: ssl.SSLContext | None = None
+        self.reports: dict[str, int] = {}
+        self.started_at = time.monotonic()
+        self.turns = 0
+        self.loop = asyncio.get_running_loop()
+        self.server: asyncio.Server | None = None
+        self._open()
+
+    # --- opening --------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Lock the directory, recover what it holds, or make an empty instance."""
+        directory = str(self.config.directory)
+        self.config.directory.mkdir(parents=True, exist_ok=True)
+        self._lock = lock_directory(directory)
+        fs = OsFileSystem()
+        limits = Limits(self.config.segment_size, self.config.wal_mode == "fsync")
+        if not Storage.exists(fs, directory):
+            empty = Ballot(replicaset_uuid=self.config.replicaset_uuid)
+            Storage.create(fs, directory, str(uuid4()), limits, empty.encode()).close()
+        storage, recovered = Storage.open(fs, directory, limits)
+        self.uuid = recovered.instance_uuid
+        ballot = Ballot.decode(recovered.ballot)
+        if ballot.replicaset_uuid != self.config.replicaset_uuid:
+            raise StartError(
+                f"{directory} belongs to replica set {ballot.replicaset_uuid}, the configuration "
+                f"names {self.config.replicaset_uuid}: use the right directory or an empty one"
+            )
+        rng = Random(SystemRandom().getrandbits(64))
+        self.node = Node(self.uuid, self.config.settings(), rng, ballot)
+        snapshot = recovered.snapshot
+        if snapshot is not None:
+            self.node.recover(
+                time.monotonic_ns(),
+                snapshot.vclock,
+                snapshot.bodies(),
+                recovered.batches,
+                recovered.first_available_index + 1,
+            )
+        self.disk = Disk(storage, self._deliver, self._on_broken)
+        self.node.start(time.monotonic_ns())
+        self.log(
+            "started",
+            uuid=self.uuid,
+            directory=directory,
+            term=self.node.replica.term,
+            last_index=recovered.last_index,
+            torn_bytes=recovered.torn_bytes,
+        )
+        # What recovery made stays; the collector need not walk it again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 20)
+
+    async def listen(self) -> None:
+        host, port = split_address(self.config.listen)
+        self.server = await self.loop.create_server(
+            lambda: Session(self), host, port, backlog=1024, reuse_address=True
+        )
+        self.address = self.server.sockets[0].getsockname()[:2]
+        self.peers.set_addresses(self.config.peers)
+        self._watch_space()
+        self._schedule()
+
+    # --- turns ----------------------------------------------------------------------------------
+
+    def feed(self, item: Any) -> None:
+        """One input for the next step."""
+        self._inputs.append(item)
+        if not self._is_scheduled:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._is_scheduled = True
+        self.loop.call_soon(self._turn)
+
+    def _deliver(self, inputs: list[Any]) -> None:
+        """From a disk thread."""
+        self.loop.call_soon_threadsafe(self._feed_all, inputs)
+
+    def _feed_all(self, inputs: list[Any]) -> None:
+        self._inputs += inputs
+        if not self._is_scheduled:
+            self._turn()
+
+    def _turn(self) -> None:
+        self._is_scheduled = False
+        if self.ended.done():
+            return
+        inputs, self._inputs = self._inputs, []
+        self.turns += 1
+        for effect in self.node.step(time.monotonic_ns(), time.time(), inputs):
+            self._perform(effect)
+        for session in self._dirty_sessions:
+            session.flush()
+        self._dirty_sessions.clear()
+        for link in self._dirty_links:
+            link.flush()
+        self._dirty_links.clear()
+        if self._event_state:
+            self._notify_watchers()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        wait = max(self.node.next_deadline_ns() - time.monotonic_ns(), 0) / 1e9
+        at = self.loop.time() + wait
+        if self._timer is not None:
+            if self._timer_at <= at + 0.0005:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self.loop.call_at(at, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if not self._is_scheduled:
+            self._turn()
+
+    def _perform(self, effect: Any) -> None:
+        kind = type(effect)
+        if kind is fx.Answer:
+            self._answer(effect)
+        elif kind is fx.Send:
+            link = self.links.get(effect.link)
+            if link is not None:
+                if not link.out:
+                    self._dirty_links.append(link)
+                link.send(effect.message)
+        elif kind is fx.Report:
+            self.reports[effect.event] = self.reports.get(effect.event, 0) + 1
+            self.log(effect.event, **effect.fields)
+        elif kind is fx.CloseLink:
+            closing = self.links.get(effect.link)
+            if closing is not None:
+                closing.close(effect.reason)
+        elif kind in (fx.Restart, fx.Stop):
+            self.log("restart" if kind is fx.Restart else "stop", reason=effect.reason)
+            self.end("restart" if kind is fx.Restart else effect.reason)
+        else:
+            self.disk.take(effect)
+
+    def _answer(self, answer: fx.Answer) -> None:
+        session = self.sessions.get(answer.session)
+        if session is not None:
+            if not session.out:
+                self._dirty_sessions.append(session)
+            session.answer(answer)
+        elif answer.session == COMMAND_SESSION:
+            waiting = self._commands.pop(answer.sync, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(answer)
+
+    def _on_broken(self, reason: str) -> None:
+        """From a disk thread: memory is not trusted any more (D4)."""
+
+        def restart() -> None:
+            self.log("restart", reason=reason)
+            self.end("restart")
+
+        self.loop.call_soon_threadsafe(restart)
+
+    # --- sessions and links -----------------------------------------------------------------------
+
+    def add_session(self, session: Session) -> int:
+        number = self._next_number
+        self._next_number += 1
+        self.sessions[number] = session
+        return number
+
+    def remove_session(self, session: Session) -> None:
+        if self.sessions.pop(session.number, None) is not None:
+            self._unacknowledged = {k for k in self._unacknowledged if k[0] != session.number}
+            self.feed(fx.SessionClosed(session.number))
+
+    def add_link(self, link: PeerLink) -> int:
+        number = self._next_number
+        self._next_number += 1
+        self.links[number] = link
+        return number
+
+    def remove_link(self, link: PeerLink) -> None:
+        self.links.pop(link.number, None)
+        waiting = self._lost.pop(link.number, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    async def until_lost(self, link: PeerLink) -> None:
+        if link.number in self.links:
+            future = self._lost.setdefault(link.number, self.loop.create_future())
+            await future
+
+    # --- watchers -------------------------------------------------------------------------------
+
+    def event_value(self, key: str) -> bytes | None:
+        """What is known under `key`, msgpack; None for a key nobody broadcasts."""
+        now = status(self.node)
+        values: dict[str, Any] = {
+            "box.id": {
+                "id": now["replica_id"],
+                "instance_uuid": self.uuid,
+                "replicaset_uuid": now["replicaset_uuid"],
+            },
+            "box.status": {
+                "is_ro": not now["is_writable"],
+                "is_ro_cfg": False,
+                "status": "running" if self.node.replica.has_origin else "loading",
+            },
+            "box.election": {
+                "term": now["term"],
+                "role": self.node.replica.election.role.value,
+                "is_ro": not now["is_writable"],
+                "leader": now["leader_id"],
+                "leader_uuid": now["leader_uuid"],
+                "leader_name": now["leader_name"],
+            },
+        }
+        if key not in values:
+            return None
+        packed: bytes = msgpack.packb(values[key])
+        return packed
+
+    def watch(self, session: Session, key: str, is_first: bool) -> None:
+        value = self.event_value(key)
+        known = self._event_state.get(key)
+        if value is not None:
+            self._event_state[key] = value
+        self._unacknowledged.discard((session.number, key))
+        if is_first or (value is not None and value != known):
+            self._unacknowledged.add((session.number, key))
+            session.notify(key, value)
+
+    def _notify_watchers(self) -> None:
+        """Tell about changed keys; only when something is watched at all."""
+        if self.turns % 16 and self.reports.get("leader", 0) == self._reports_seen:
+            return
+        self._reports_seen = self.reports.get("leader", 0)
+        for key in list(self._event_state):
+            value = self.event_value(key)
+            if value is None or value == self._event_state[key]:
+                continue
+            self._event_state[key] = value
+            for session in list(self.sessions.values()):
+                if key in session.watched and (session.number, key) not in self._unacknowledged:
+                    self._unacknowledged.add((session.number, key))
+                    session.notify(key, value)
+
+    _reports_seen = 0
+
+    # --- admin ----------------------------------------------------------------------------------
+
+    async def command(self, verb: str, timeout_s: float = 30.0, **arguments: Any) -> fx.Answer:
+        """One admin verb, answered by the core. Raises TimeoutError."""
+        number = self._next_command
+        self._next_command += 1
+        future: asyncio.Future[fx.Answer] = self.loop.create_future()
+        self._commands[number] = future
+        self.feed(fx.Command(COMMAND_SESSION, number, verb, arguments))
+        async with asyncio.timeout(timeout_s):
+            return await future
+
+    def bootstrap(self, uuid: str, voters: int, users: dict[str, str]) -> None:
+        """The order to bootstrap names one instance uuid; only that disk obeys, once (M1)."""
+        if uuid != self.uuid:
+            raise StartError(f"the order names instance {uuid}, this is {self.uuid}")
+        if self.node.replica.has_origin:
+            return
+        bodies = Node.bootstrap_bodies(
+            self.uuid, self.config.name, self.config.replicaset_uuid, voters
+        )
+        bodies = with_users(bodies, users, self.config.secret)
+        self.disk.stop()
+        self.disk.storage.install_snapshot({}, bodies)
+        self.log("bootstrap", uuid=uuid, voters=voters)
+        self.end("restart")
+
+    def end(self, how: str) -> None:
+        """End this life; `restart` begins the next one from disk."""
+        if not self.ended.done():
+            self.ended.set_result(how)
+
+    def close(self, is_clean: bool) -> None:
+        """Let go of everything; a clean stop leaves its mark (D3)."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.peers.stop()
+        if self.server is not None:
+            self.server.close()
+        for session in list(self.sessions.values()):
+            if session.transport is not None:
+                session.transport.abort()
+        for link in list(self.links.values()):
+            link.transport.abort()
+        self.disk.stop()
+        if is_clean and not self.disk.storage.failed:
+            self.disk.storage.clean_stop()
+        else:
+            self.disk.storage.close()
+        self._lock.release()
+        gc.unfreeze()
+
+    def _watch_space(self) -> None:
+        """Refuse writes before the disk is full, and go on when there is space again (D5)."""
+        if self.ended.done():
+            return
+        free = self.disk.storage.free_bytes()
+        is_low = free < self.config.disk_reserve
+        leader = self.node.replica.leader
+        was_low = self.node.replica.is_disk_full or (leader is not None and leader.is_space_low)
+        if is_low != was_low:
+            self.feed(fx.SpaceLow(is_low))
+        self.loop.call_later(SPACE_CHECK_S, self._watch_space)
+
+
+def with_users(bodies: list[bytes], users: dict[str, str], secret: str) -> list[bytes]:
+    """Bootstrap rows with passwords: `admin` by the cluster's secret, others as given.
+
+    Each of `users` (name -> password) may read, write and create everywhere: the application's.
+    """
+    database = Database()
+    for body in bodies:
+        database.load(body)
+
+    def put(space: int, fields: list[Any]) -> None:
+        packed: bytes = msgpack.packb(fields)
+        database.apply(3, b"\x82\x10\xce" + space.to_bytes(4, "big") + b"\x21" + packed)
+
+    put(304, [1, 1, "admin", "user", {"chap-sha1": stored_hash(secret)}, [], 0])
+    for number, (name, password) in enumerate(sorted(users.items()), 32):
+        put(304, [number, 1, name, "user", {"chap-sha1": stored_hash(password)}, [], 0])
+        put(312, [1, number, "universe", 0, _APPLICATION_BITS])
+        put(312, [1, number, "role", 2, 4])
+    return list(database.snapshot_bodies())
+
+
+# read, write, execute, session, usage, create, drop, alter
+_APPLICATION_BITS = 1 | 2 | 4 | 8 | 16 | 32 | 64 | 128
