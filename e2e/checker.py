@@ -46,9 +46,8 @@ async def read_member(address: str, arguments: argparse.Namespace) -> dict[int, 
     found: dict[int, str] = {}
     after = -1
     while True:
-        rows = await connection.select(
-            arguments.space, [after] if after >= 0 else [], limit=PAGE, iterator="GT" if after >= 0 else "ALL"
-        )
+        key, iterator = ([after], "GT") if after >= 0 else ([], "ALL")
+        rows = await connection.select(arguments.space, key, limit=PAGE, iterator=iterator)
         for row in rows:
             found[row[0]] = row[1]
         if len(rows) < PAGE:

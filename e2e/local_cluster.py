@@ -45,8 +45,9 @@ class LocalCluster:
         self.qsync("local", "delete", self.name)
 
     def status(self) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(self.qsync("local", "status", self.name, "-o", "json"))
-        return document["status"]
+        text = self.qsync("local", "status", self.name, "-o", "json")
+        status: dict[str, Any] = json.loads(text)["status"]
+        return status
 
     def members(self) -> list[dict[str, Any]]:
         members: list[dict[str, Any]] = self.status()["members"]

@@ -92,7 +92,7 @@ class Writer:
             )
         except ConnectionError:
             return "not sent"
-        except (TarantoolError, OSError, asyncio.TimeoutError):
+        except (TimeoutError, TarantoolError, OSError):
             outcome = "unknown"
         line = {
             "id": number,
@@ -119,7 +119,7 @@ class Writer:
         for connection in self.connections:
             try:
                 await asyncio.wait_for(connection.disconnect(), 1)
-            except (TarantoolError, OSError, asyncio.TimeoutError):
+            except (TimeoutError, TarantoolError, OSError):
                 continue
 
     async def _flush(self) -> None:
@@ -139,7 +139,7 @@ def main() -> int:
     parser.add_argument("--space", type=int, required=True)
     parser.add_argument("--ledger", required=True)
     parser.add_argument("--workers", type=int, default=16)
-    parser.add_argument("--rate", type=float, default=0, help="writes a second, 0: as fast as it goes")
+    parser.add_argument("--rate", type=float, default=0, help="a second; 0: no limit")
     parser.add_argument("--seconds", type=float, default=0)
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--first", type=int, default=1)

@@ -1,8 +1,8 @@
 """The receiving side: a replica follows a leader, cuts what differs, acknowledges what is durable.
 
 Theory. A follower that learns of its term's leader sends SUBSCRIBE, gets the leader's history of
-terms, finds the last common point by itself (L5), cuts its log back to it if it must (L6), fetches a
-snapshot if the leader no longer has what comes next (S3), and only then asks for rows. From that
+terms, finds the last common point by itself (L5), cuts its log back to it if it must (L6), fetches
+a snapshot if the leader no longer has what comes next (S3), and only then asks for rows. From that
 moment its log is *matched*: every row in it is in the leader's log. It acknowledges nothing before
 (T2), and takes rows on no other stream (E4).
 
@@ -12,7 +12,8 @@ States: IDLE -> COMPARING -> (CUTTING ->) (FETCHING -> INSTALLING ->) FOLLOWING;
 connection leads back to IDLE and is tried again, a contradiction of the logs to SPLIT_BRAIN.
 
 Invariants
-  A1  rows are appended only in FOLLOWING, contiguous, behind a row of the same term as the leader's;
+  A1  rows are appended only in FOLLOWING, contiguous, behind a row of the same term as the
+  leader's;
   A2  an ACK is sent only in FOLLOWING, only when the ballot of its term is durable, and names the
       greatest durable index that is matched (T2, D2);
   A3  a cut never goes below the confirmed index: that is SPLIT_BRAIN (L4);

@@ -8,12 +8,13 @@ a write is forwarded (T10). Requests that cannot run yet (no leader known, a dec
 DDL pending, a switchover) wait in one queue, in order, and are refused when they waited too long:
 nothing of them was logged.
 
-Outcomes (T6): *committed* (code 0), *rolled back* (216 for the first entry, 217 behind it), *unknown*
-(295), *refused* (anything else: nothing was logged).
+Outcomes (T6): *committed* (code 0), *rolled back* (216 for the first entry, 217 behind it),
+*unknown* (295), *refused* (anything else: nothing was logged).
 
 Invariants
   K1  a request is answered exactly once;
-  K2  *committed* is said only of a confirmed entry of this leader's term, or, for asynchronous rows,
+  K2  *committed* is said only of a confirmed entry of this leader's term, or, for asynchronous
+  rows,
       after the own fsync with nothing synchronous in front (T1);
   K3  the overlay holds exactly the changes of own entries that no decision in the log covers.
 """
@@ -175,7 +176,7 @@ class Clients:
         node = self.node
         if not node.replica.has_origin:
             raise ClientError(ErrorCode.LOADING, "this member has not joined its cluster yet")
-        if call.type == Type.CALL or call.type == Type.CALL_16:
+        if call.type in (Type.CALL, Type.CALL_16):
             node.procedures.on_call(call)
             return
         if call.type == Type.SELECT and not call.stream:

@@ -146,7 +146,7 @@ class Election:
             self.deadline_ns = min(self.deadline_ns, self.replica.now_ns + 4 * FIRST_WAIT_NS)
 
     def on_link_down(self, uuid: str) -> None:
-        """The leader's connection broke: somebody stands soon, the one of highest priority first."""
+        """The leader's connection broke: somebody stands soon, the highest priority first."""
         if uuid != self.leader_uuid or self.replica.leader is not None:
             return
         if self.replica.link_to(uuid) is not None:
@@ -276,8 +276,8 @@ class Election:
             reply = self.replies.get(uuid)
             if uuid == replica.uuid or reply is None:
                 holders += 1
-            elif reply.last_term > term or (reply.last_term == term and reply.last_index >= index):
-                holders += 1
+                continue
+            holders += (reply.last_term, reply.last_index) >= (term, index)
         return holders
 
     # --- voter --------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ user rows or one decision, and no decision is ever hidden behind user rows.
 
 Body of a control row: Tarantool's keys (2: id of the owner concerned, 3: an LSN of it, 0x53: term)
 and the log position that our rules go by, (0x71 index, 0x72 term at it), because a per-owner LSN
-is not a position (L2). CONFIRM: everything up to the position is confirmed. PROMOTE: the position is
-the last row kept. ROLLBACK: the position is the first row taken away.
+is not a position (L2). CONFIRM: everything up to the position is confirmed. PROMOTE: the position
+is the last row kept. ROLLBACK: the position is the first row taken away.
 """
 
 from enum import IntEnum
@@ -37,8 +37,8 @@ class Kind(IntEnum):
 class Entry:
     """A batch in the tail of the log, not yet confirmed.
 
-    `payload` belongs to whoever wrote it: on the leader the transactions that wait for it, elsewhere
-    None. `rows` are decoded once, when somebody needs them.
+    `payload` belongs to whoever wrote it: on the leader the transactions that wait for it,
+    elsewhere None. `rows` are decoded once, when somebody needs them.
     """
 
     __slots__ = (
@@ -113,9 +113,10 @@ def _kind_of(row: Row) -> Kind:
 def read_entries(batch: LogBatch, term: int, configuration: Configuration) -> list[Entry]:
     """The entries of a batch that came from a file or a peer.
 
-    A file joins what was written at once, so a batch read from it is taken apart again: each control
-    row for itself, what lies between as one. `term` is that of the row before, `configuration` the
-    one in force there. Raises ValueError when the rows are not what the batch says.
+    A file joins what was written at once, so a batch read from it is taken apart again: each
+    control row for itself, what lies between as one. `term` is that of the row before,
+    `configuration` the one in force there. Raises ValueError when the rows are not what the batch
+    says.
     """
     rows = decode_rows(batch.data)
     if len(rows) != batch.last_index - batch.first_index + 1:

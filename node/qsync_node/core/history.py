@@ -32,7 +32,7 @@ class TermStart(NamedTuple):
     first_index: int
 
 
-class SplitBrain(Exception):
+class SplitBrain(Exception):  # noqa: N818  # the design's word
     """Two logs contradict each other in a way that no cut can mend (L4, L5)."""
 
 

@@ -1,10 +1,10 @@
 """Idempotency keys: a retry hears what became of the first attempt and never runs twice (T9).
 
-A key is `[client, number, mark]`: who asks, which of its requests, and a mark, an index of the log that
-the server gave out before the first attempt and that comes with each retry. In the log the key's row
-carries `[client, number, mark, digest]`, where the digest is of the request. A key is remembered with
-the state, by its index, until the log has grown by the window; a mark from before the window cannot
-be answered either way and is *unknown*, never run.
+A key is `[client, number, mark]`: who asks, which of its requests, and a mark, an index of the log
+that the server gave out before the first attempt and that comes with each retry. In the log the
+key's row carries `[client, number, mark, digest]`, where the digest is of the request. A key is
+remembered with the state, by its index, until the log has grown by the window; a mark from before
+the window cannot be answered either way and is *unknown*, never run.
 """
 
 import zlib

@@ -367,9 +367,8 @@ class Leader:
         live = []
         for uuid in {*replica.voter_uuids(), *([extra] if extra else [])}:
             follower = self.followers.get(uuid)
-            if uuid == replica.uuid:
-                live.append(uuid)
-            elif follower is not None and now_ns - follower.heard_at_ns <= timeout:
+            is_heard = follower is not None and now_ns - follower.heard_at_ns <= timeout
+            if uuid == replica.uuid or is_heard:
                 live.append(uuid)
         return live
 

@@ -139,7 +139,7 @@ class SnapshotRequest(NamedTuple):
 
 
 class SnapshotChunk(NamedTuple):
-    """Bodies `position ..` of a snapshot at a confirmed `index`; empty `checksum` but at the end."""
+    """Bodies `position ..` of a snapshot at a confirmed index; the last one has the checksum."""
 
     transfer: int
     position: int
@@ -182,7 +182,7 @@ class Forward(NamedTuple):
 
 
 class ForwardReply(NamedTuple):
-    """`code` 0 and the tuples, or an ErrorCode and its sentence; `log_index` is to be covered (T10)."""
+    """`code` 0 and the tuples, or an ErrorCode and its sentence; covers `log_index` (T10)."""
 
     request: int
     code: int

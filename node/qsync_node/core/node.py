@@ -2,10 +2,10 @@
 
     effects = node.step(now_ns, wall_s, inputs)
 
-`now_ns` is a monotonic clock, `wall_s` the wall clock that goes into the rows of a leader. A step takes
-everything that arrived in one turn of the event loop, decides it as one batch and returns what the
-shell has to do, in order (data path: one log write, one frame a follower, one write a connection).
-`next_deadline_ns()` says when to step again if nothing arrives.
+`now_ns` is a monotonic clock, `wall_s` the wall clock that goes into the rows of a leader. A step
+takes everything that arrived in one turn of the event loop, decides it as one batch and returns
+what the shell has to do, in order (data path: one log write, one frame a follower, one write a
+connection). `next_deadline_ns()` says when to step again if nothing arrives.
 
 This file routes inputs and keeps the state machine: confirmed rows move into the `Database`, what a
 decision removed is dropped, and the clients hear of both.
@@ -13,7 +13,7 @@ decision removed is dropped, and the clients hear of both.
 
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import msgpack
 
@@ -69,6 +69,7 @@ class Node:
         self.reads = LinearizableReads(self)
         self.registrar = Registrar(self)
         self.procedures = Procedures(self)
+        self._control = self._routes()
         self.checkpoint_index = 0
         self.is_checkpointing = False
         self.bytes_since_checkpoint = 0
@@ -234,42 +235,36 @@ class Node:
         elif replica.is_removed(uuid):
             return
         else:
-            self._on_control(item.link, uuid, message)
+            self._control[kind](item.link, uuid, message)
 
-    def _on_control(self, link: int, uuid: str, message: Any) -> None:
-        replica = self.replica
-        applier, election = replica.applier, replica.election
-        kind = type(message)
-        if kind is msg.Heartbeat:
-            applier.on_heartbeat(link, uuid, message)
-        elif kind is msg.HeartbeatReply:
-            self._on_heartbeat_reply(uuid, message)
-        elif kind is msg.VoteRequest:
-            election.on_vote_request(link, uuid, message)
-        elif kind is msg.VoteReply:
-            election.on_vote_reply(uuid, message)
-        elif kind is msg.Histories:
-            applier.on_histories(link, message)
-        elif kind is msg.Follow:
-            replica.relays.on_follow(link, uuid, message)
-        elif kind is msg.Refusal:
-            applier.on_refusal(link, message)
-        elif kind is msg.SnapshotRequest:
-            replica.snapshots.on_request(link, uuid, message)
-        elif kind is msg.SnapshotChunk:
-            applier.on_chunk(link, message)
-        elif kind is msg.RegisterReply:
-            applier.on_register_reply(message)
-        elif kind is msg.Register:
-            self.registrar.on_register(link, uuid, message)
-        elif kind is msg.Nominate:
-            reason = election.on_nominate(message)
-            if reason:
-                replica.report("nomination_refused", reason=reason)
-        elif kind in (msg.ReadIndex, msg.ReadIndexReply):
-            self.reads.on_message(link, message)
-        else:
-            self.forwarding.on_message(link, uuid, message)
+    def _routes(self) -> dict[type[Any], Callable[[int, str, Any], None]]:
+        """Who takes which message; called with (link, sender, message)."""
+        replica, forward = self.replica, self.forwarding.on_message
+        applier, election, snapshots = replica.applier, replica.election, replica.snapshots
+        return {
+            msg.Heartbeat: applier.on_heartbeat,
+            msg.HeartbeatReply: lambda link, uuid, m: self._on_heartbeat_reply(uuid, m),
+            msg.VoteRequest: election.on_vote_request,
+            msg.VoteReply: lambda link, uuid, m: election.on_vote_reply(uuid, m),
+            msg.Histories: lambda link, uuid, m: applier.on_histories(link, m),
+            msg.Follow: replica.relays.on_follow,
+            msg.Refusal: lambda link, uuid, m: applier.on_refusal(link, m),
+            msg.SnapshotRequest: snapshots.on_request,
+            msg.SnapshotChunk: lambda link, uuid, m: applier.on_chunk(link, m),
+            msg.RegisterReply: lambda link, uuid, m: applier.on_register_reply(m),
+            msg.Register: self.registrar.on_register,
+            msg.Nominate: lambda link, uuid, m: self._on_nominate(m),
+            msg.ReadIndex: lambda link, uuid, m: self.reads.on_message(link, m),
+            msg.ReadIndexReply: lambda link, uuid, m: self.reads.on_message(link, m),
+            msg.Forward: forward,
+            msg.ForwardReply: forward,
+            msg.ForwardClosed: forward,
+        }
+
+    def _on_nominate(self, message: msg.Nominate) -> None:
+        reason = self.replica.election.on_nominate(message)
+        if reason:
+            self.replica.report("nomination_refused", reason=reason)
 
     def _on_heartbeat_reply(self, uuid: str, message: msg.HeartbeatReply) -> None:
         replica = self.replica
@@ -334,9 +329,6 @@ class Node:
 
     def on_leader_known(self, uuid: str) -> None:
         self.clients.on_leader_known()
-
-    def on_message(self, link: int, peer_uuid: str, message: Any) -> None:
-        self._on_control(link, peer_uuid, message)
 
     def can_apply(self, entry: Entry) -> bool:
         return not (self.refuse_rows and entry.kind is Kind.USER)
@@ -419,7 +411,7 @@ class Node:
         if index >= replica.tail.first_available_index:
             replica.out.append(fx.RemoveSegments(index))
 
-    _handlers: dict[type[Any], Any] = {
+    _handlers: ClassVar[dict[type[Any], Any]] = {
         fx.Request: _on_request,
         fx.Received: _on_received,
         fx.LogWritten: _on_log_written,

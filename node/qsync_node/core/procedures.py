@@ -51,7 +51,7 @@ class Procedures:
             "box.stat": lambda call, args: self.stat(),
             "box.ctl.promote": lambda call, args: self.promote(call),
             "box.ctl.demote": lambda call, args: self.demote(call),
-            "box.ctl.wait_rw": lambda call, args: self.wait_writable(call, args),
+            "box.ctl.wait_rw": self.wait_writable,
             "box.snapshot": lambda call, args: self.snapshot(call),
             "qsync.mark": lambda call, args: self.node.replica.limbo.confirmed_index,
             "qsync.status": lambda call, args: status(self.node),

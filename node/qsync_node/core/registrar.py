@@ -1,4 +1,4 @@
-"""Membership on the leader: registering, unregistering, and the opening of a new cluster (M1-M6)."""
+"""Membership on the leader: registering, unregistering, opening a new cluster (M1-M6)."""
 
 from typing import TYPE_CHECKING
 

@@ -1,9 +1,9 @@
 """The sending side of a stream: one relay for each follower that asked for rows.
 
-Theory. A relay knows the index it has sent up to, and nothing about quorums. Registered replicas get
-the log as it grows, from their leader only; everybody else gets confirmed rows, from any member (L8,
-L7). Rows come from memory while the follower keeps up and from disk when it does not; what is sent
-and not yet acknowledged is bounded (T11). The frames hold the bytes of the log itself (L9).
+Theory. A relay knows the index it has sent up to, and nothing about quorums. Registered replicas
+get the log as it grows, from their leader only; everybody else gets confirmed rows, from any member
+(L8, L7). Rows come from memory while the follower keeps up and from disk when it does not; what is
+sent and not yet acknowledged is bounded (T11). The frames hold the bytes of the log itself (L9).
 
 Invariants
   S1  what is sent is contiguous behind `Follow.index`, at which both logs have the same term;

@@ -49,7 +49,6 @@ class StateMachine(Protocol):
     def load_snapshot(self, bodies: list[bytes]) -> Configuration: ...
     def can_apply(self, entry: Entry) -> bool: ...
     def checkpoint(self) -> bool: ...
-    def on_message(self, link: int, peer_uuid: str, message: Any) -> None: ...
     def on_leader_known(self, uuid: str) -> None: ...
 
 
@@ -336,7 +335,7 @@ class Replica:
         self.relays.wake()
 
     def _forget_nacks(self, taken: list[Entry], index: int) -> None:
-        """A NACK is over when its row is decided; if it was confirmed, the state is in doubt (T7)."""
+        """A NACK ends when its row is decided; a confirmed one puts the state in doubt (T7)."""
         doubt = self.ballot.doubt_index
         for nack in self.ballot.nacks:
             if any(e.batch.first_index <= nack.index <= e.batch.last_index for e in taken):

@@ -2,8 +2,8 @@
 
 Theory. A transaction keeps its writes to itself and its statements run over the pending state. At
 COMMIT all of them run again at the transaction's place in the log, and each result must be the same
-byte for byte; if one is not, the transaction conflicts (97). That is serializable, phantoms included,
-and needs no locks: the later of two conflicting transactions fails (T8).
+byte for byte; if one is not, the transaction conflicts (97). That is serializable, phantoms
+included, and needs no locks: the later of two conflicting transactions fails (T8).
 
 A stream lives on the leader. One opened on another member is bound to the leader at BEGIN and ends
 with that leader's term or with the link (T10).

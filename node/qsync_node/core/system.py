@@ -1,8 +1,9 @@
 """System spaces of our own, and the rows that carry what a snapshot needs beside user data (S2).
 
-`_qsync_term` (490) holds the history of terms and `_qsync_key` (491) the idempotency keys: both exist in
-snapshots only, because in a running node they follow from the log. `_qsync_removed` (492) remembers
-the uuids of removed instances (M5). `_schema` holds the plan of the bootstrap and whether it is open.
+`_qsync_term` (490) holds the history of terms and `_qsync_key` (491) the idempotency keys: both
+exist in snapshots only, because in a running node they follow from the log. `_qsync_removed` (492)
+remembers the uuids of removed instances (M5). `_schema` holds the plan of the bootstrap and whether
+it is open.
 """
 
 from typing import TYPE_CHECKING, Any

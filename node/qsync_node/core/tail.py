@@ -2,7 +2,8 @@
 
 Theory. The core never reads the log; it keeps the last batches in memory, bounded in bytes, for
 followers that keep up, and asks the shell for older ones (T11). A log write completes in order;
-a cut begins a new *epoch*, so that a completion of something that was cut is recognised and dropped.
+a cut begins a new *epoch*, so that a completion of something that was cut is recognised and
+dropped.
 
 Invariants
   W1  durable_index <= last_index; only `LogWritten` of the current epoch raises it (D1);

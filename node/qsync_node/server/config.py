@@ -1,7 +1,7 @@
 """Configuration of one node: a YAML file, checked before anything is opened.
 
-The file is written by a supervisor (`qsync local`, the operator) or by hand; every field has a reason
-in `core/settings.py`. Unknown fields are refused, because a misspelt setting is a wrong one.
+The file is written by a supervisor (`qsync local`, the operator) or by hand; every field has a
+reason in `core/settings.py`. Unknown fields are refused, because a misspelt setting is a wrong one.
 """
 
 import re

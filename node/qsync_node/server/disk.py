@@ -1,9 +1,9 @@
 """The threads that touch the disk: log operations in order, ballots beside them, readers apart.
 
-One thread takes log writes, cuts, installations and removals in the order in which the core wants them,
-and joins writes that have queued up into one `writev` and one `fdatasync` (D6). Ballots have a thread
-of their own, so that term and vote are never held up by a slow log write (E6). Reads for slow
-followers and checkpoints run in a third.
+One thread takes log writes, cuts, installations and removals in the order in which the core wants
+them, and joins writes that have queued up into one `writev` and one `fdatasync` (D6). Ballots have
+a thread of their own, so that term and vote are never held up by a slow log write (E6). Reads for
+slow followers and checkpoints run in a third.
 """
 
 import threading
@@ -13,7 +13,7 @@ from typing import Any
 
 from qsync_node.core import effects as fx
 from qsync_node.format.batch import LogBatch
-from qsync_node.log.errors import DiskError, DiskFull, NotInLog, CorruptionError
+from qsync_node.log.errors import CorruptionError, DiskError, DiskFull, NotInLog
 from qsync_node.log.storage import Storage
 
 Deliver = Callable[[list[Any]], None]

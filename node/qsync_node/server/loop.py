@@ -1,14 +1,15 @@
 """The node's event loop: everything that arrived in one turn is one step of the core.
 
-Sockets and disk threads put inputs into a list; one scheduled callback takes the list, steps the core
-and performs the effects. There is no task, future, lock or queue per request (architecture.md).
+Sockets and disk threads put inputs into a list; one scheduled callback takes the list, steps the
+core and performs the effects. There is no task, future, lock or queue per request
+(architecture.md).
 """
 
 import asyncio
 import gc
 import ssl
 import time
-from random import SystemRandom, Random
+from random import Random, SystemRandom
 from typing import Any
 from uuid import uuid4
 

@@ -187,7 +187,8 @@ class Dialer(asyncio.Protocol):
         self.transport.write(encode_request(HELLO, 1, body))
 
     def _expect_answer(self, data: bytes) -> None:
-        assert self._decoder is not None and self.transport is not None
+        assert self._decoder is not None
+        assert self.transport is not None
         length = _packet_length(data)
         if length is None or len(data) < length:
             self._buffer = data
@@ -321,7 +322,8 @@ class Peers:
             session.transport.write(encode_error(sync, 1, int(code), reason))
             session.transport.close()
             return
-        assert isinstance(uuid, str) and isinstance(nonce, bytes)
+        assert isinstance(uuid, str)
+        assert isinstance(nonce, bytes)
         answer = {
             _UUID: server.uuid,
             _PROOF: proof(server.config.secret, b"accept", nonce, server.uuid),
