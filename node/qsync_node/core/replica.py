@@ -301,6 +301,10 @@ class Replica:
         if not failure.is_full:
             self.out.append(fx.Restart(f"log write failed: {failure.reason}"))
             return
+        if self.limbo.confirmed_index > self.tail.durable_index:
+            # The state holds confirmed rows that this disk does not: only the disk is trusted (E7).
+            self.out.append(fx.Restart("the disk is full and the state is ahead of it"))
+            return
         self.is_disk_full = True
         self.forget_behind(self.tail.durable_index)
         self.report("disk_full", durable_index=self.tail.durable_index)
