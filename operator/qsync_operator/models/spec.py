@@ -193,3 +193,18 @@ def spec_warnings(spec: ClusterSpec) -> list[str]:
     if spec.replication.wal_mode == "write":
         found.append("walMode write: a power failure may lose acknowledged writes")
     return found
+
+
+_KUBERNETES_ONLY = {
+    "image", "resources", "pod_template", "monitoring", "archive", "audit", "compaction", "tls",
+}  # fmt: skip
+
+
+def without_local_meaning(spec: ClusterSpec) -> list[str]:
+    """Fields that were given and mean nothing to a cluster of local processes."""
+    fields = type(spec).model_fields
+    given = [str(fields[name].alias) for name in sorted(spec.model_fields_set & _KUBERNETES_ONLY)]
+    return given + [
+        f"storage.{StorageSpec.model_fields[name].alias}"
+        for name in sorted(spec.storage.model_fields_set & {"size", "storage_class"})
+    ]

@@ -1,0 +1,73 @@
+"""`qsync cat`: rows of xlog, snap and rollback files, whatever state they are in."""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qsync_cli.failure import Failure
+
+
+class Format(StrEnum):
+    """Formats of rows."""
+
+    text = "text"
+    json = "json"
+    yaml = "yaml"
+
+
+FilesArgument = Annotated[list[Path], typer.Argument(help="files", metavar="FILE...")]
+FormatOption = Annotated[Format, typer.Option("-o", "--output", help="text, json or yaml")]
+
+
+def cat(files: FilesArgument, output: FormatOption = Format.text) -> None:
+    """Print rows as Tarantool's `tarantoolctl cat --show-system` does, and say what is damaged."""
+    damages = [damage for file in files if (damage := _print_file(file, output))]
+    if damages:
+        raise Failure("; ".join(damages))
+
+
+def _print_file(path: Path, output: Format) -> str:
+    """Prints every row that can be read; returns what is damaged, or ""."""
+    from qsync_node.format.cat import cat_file  # noqa: PLC0415
+    from qsync_node.format.row import RowError  # noqa: PLC0415
+    from qsync_node.format.xlog import Damage, XlogError  # noqa: PLC0415
+
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    try:
+        for record in cat_file(data):
+            if not isinstance(record, Damage):
+                sys.stdout.write(_shown(record, output) + "\n")
+            elif record.is_torn:
+                sys.stderr.write(
+                    f"{path}: torn at offset {record.offset} ({record.why}), as a crash leaves it\n"
+                )
+            else:
+                return f"{path} is damaged at offset {record.offset}: {record.why}"
+    except (XlogError, RowError) as error:
+        return f"{path} cannot be read: {error}"
+    return ""
+
+
+def _shown(record: dict[str, Any], output: Format) -> str:
+    from qsync_node.format.cat import to_json  # noqa: PLC0415
+
+    if output is Format.json:
+        return to_json(record)
+    if output is Format.yaml:
+        import yaml  # noqa: PLC0415
+
+        return "---\n" + str(yaml.safe_dump(record, sort_keys=False, allow_unicode=True)) + "..."
+    header = record["HEADER"]
+    body = record.get("BODY", {})
+    place = f"{header.get('replica_id', 0)}:{header.get('lsn', 0)}"
+    fields = " ".join(
+        f"{k}={v}" for k, v in header.items() if k not in ("replica_id", "lsn", "type")
+    )
+    shown = to_json(body) if body else ""
+    return f"{place:>12} {header['type']!s:<8} {fields} {shown}".rstrip()

@@ -1,0 +1,124 @@
+"""Local clusters as commands see them: find, look at, and keep a supervisor alive."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from qsync_cli.failure import Failure
+from qsync_operator.models.cluster import NAME_PATTERN, QsyncCluster
+from qsync_operator.models.status import ClusterStatus
+from qsync_operator.names import wanted_members
+from qsync_operator.observed import Memory, Observed
+from qsync_operator.platform import processes
+from qsync_operator.platform.local import LocalPlatform
+from qsync_operator.platform.store import Secrets, Store, home
+from qsync_operator.status import Finding, build_status
+
+SUPERVISOR_START_S = 15.0
+
+
+def store_of(name: str) -> Store:
+    """The files of a cluster that may not exist yet."""
+    import re  # noqa: PLC0415
+
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise Failure(f"{name!r} is not a cluster's name: lower case letters, digits and dashes")
+    return Store(home() / name)
+
+
+def open_store(name: str) -> Store:
+    store = store_of(name)
+    if not store.exists():
+        raise Failure(f"there is no cluster {name} in {home()}: `qsync local status` lists them")
+    return store
+
+
+def all_stores() -> list[Store]:
+    directory = home()
+    if not directory.is_dir():
+        return []
+    stores = [Store(path) for path in sorted(directory.iterdir()) if path.is_dir()]
+    return [store for store in stores if store.exists()]
+
+
+def secrets_of(store: Store) -> Secrets:
+    secrets = store.load_secrets()
+    if secrets is None:
+        raise Failure(f"{store.directory}/secrets.json is gone: apply {store.name} again")
+    return secrets
+
+
+def load_cluster(store: Store) -> QsyncCluster:
+    cluster = store.load_cluster()
+    if cluster is None:
+        raise Failure(f"cluster {store.name} was deleted")
+    return cluster
+
+
+def ensure_supervisor(store: Store) -> bool:
+    """Start one in the background where none lives; whether that was needed."""
+    if store.is_supervised():
+        return False
+    command = [sys.executable, "-m", "qsync_operator.local_main", str(store.directory)]
+    child = processes.start(command, store.supervisor_log)
+    deadline_s = time.monotonic() + SUPERVISOR_START_S
+    while time.monotonic() < deadline_s:
+        if store.is_supervised() or not store.exists():
+            return True
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = child.wait(0.03)
+            if code:
+                raise Failure(
+                    f"the supervisor of {store.name} ended with exit code {code}: see"
+                    f" {store.supervisor_log}"
+                )
+    raise Failure(f"the supervisor of {store.name} did not start: see {store.supervisor_log}")
+
+
+def look(store: Store) -> QsyncCluster:
+    """The cluster as it is now: nodes are asked, what the supervisor found out is kept."""
+    cluster = load_cluster(store)
+    saved = store.load_status()
+    cluster.status = asyncio.run(_fresh_status(store, cluster, saved))
+    return cluster
+
+
+async def _fresh_status(store: Store, cluster: QsyncCluster, saved: ClusterStatus) -> ClusterStatus:
+    platform = LocalPlatform(store, secrets_of(store), look_only=True)
+    try:
+        observed = await platform.observe(cluster, Memory(), saved)
+    finally:
+        await platform.close()
+    return merge(cluster, observed, saved)
+
+
+def merge(cluster: QsyncCluster, observed: Observed, saved: ClusterStatus) -> ClusterStatus:
+    """Numbers and roles of now; phase and conditions of the supervisor, unless they are outdated
+    by what can be seen."""
+    wanted = wanted_members(cluster.name, cluster.spec)
+    fresh = build_status(cluster, observed, wanted, Finding("", ""), time.time())
+    if saved.phase == "Ready" and saved.observed_generation == cluster.metadata.generation:
+        return fresh
+    return fresh.model_copy(
+        update={
+            "phase": saved.phase,
+            "conditions": saved.conditions,
+            "observed_generation": saved.observed_generation,
+        }
+    )
+
+
+def is_settled(cluster: QsyncCluster) -> bool:
+    status = cluster.status
+    return (
+        status.observed_generation == cluster.metadata.generation
+        and status.phase == "Ready"
+        and status.is_true("Ready")
+    )
+
+
+def node_log(store: Store, member: str) -> Path:
+    return store.node_directory(member) / "node.log"

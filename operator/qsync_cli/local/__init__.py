@@ -1,0 +1,1 @@
+"""`qsync local`: clusters of processes on this machine."""

@@ -1,0 +1,154 @@
+"""`qsync local apply`: a manifest becomes a running cluster, or changes one."""
+
+import secrets as randomness
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qsync_cli.failure import Failure
+from qsync_cli.options import NoWaitOption, Output, OutputOption, TimeoutOption
+from qsync_cli.output import say, warn
+
+if TYPE_CHECKING:
+    from qsync_operator.models.cluster import QsyncCluster
+    from qsync_operator.models.manifest import Manifest
+    from qsync_operator.platform.store import Store
+
+FileOption = Annotated[
+    Path, typer.Option("-f", "--file", help="the manifest", metavar="FILE", show_default=False)
+]
+ArchiveOption = Annotated[
+    str | None,
+    typer.Option("--archive", help="an archive instead of the manifest's", metavar="URL"),
+]
+
+
+def apply(
+    file: FileOption,
+    no_wait: NoWaitOption = False,
+    timeout: TimeoutOption = 120.0,
+    archive: ArchiveOption = None,
+    output: OutputOption = None,
+) -> None:
+    """Start a cluster of local processes, or change one, and wait until it is Ready."""
+    from qsync_cli.clusters import ensure_supervisor, look, store_of  # noqa: PLC0415
+    from qsync_cli.waiting import print_cluster, wait_ready  # noqa: PLC0415
+    from qsync_operator.models.manifest import ManifestError, load_manifest  # noqa: PLC0415
+
+    try:
+        manifest = load_manifest(file)
+    except ManifestError as error:
+        raise Failure(str(error)) from error
+    if archive is not None:
+        manifest = _with_archive(manifest, archive)
+    store = store_of(manifest.cluster.name)
+    _warn(manifest.cluster)
+    with store.editing():
+        verb = _store(store, manifest)
+        ensure_supervisor(store)
+    is_document = output in (Output.json, Output.yaml)
+    if not is_document:
+        say(f"qsynccluster.qsync.dev/{store.name} {verb}")
+    cluster = look(store) if no_wait else wait_ready(store, timeout, is_document)
+    if is_document or not no_wait:
+        print_cluster(cluster, output)
+
+
+def _with_archive(manifest: "Manifest", url: str) -> "Manifest":
+    from dataclasses import replace  # noqa: PLC0415
+
+    from qsync_operator.models.manifest import ManifestError, parse_cluster  # noqa: PLC0415
+
+    document = manifest.cluster.document()
+    document["spec"].setdefault("archive", {})["url"] = url
+    try:
+        return replace(manifest, cluster=parse_cluster(document, "--archive"))
+    except ManifestError as error:
+        raise Failure(str(error)) from error
+
+
+def _warn(cluster: "QsyncCluster") -> None:
+    from qsync_operator.models.spec import spec_warnings, without_local_meaning  # noqa: PLC0415
+
+    for text in spec_warnings(cluster.spec):
+        warn(text)
+    ignored = without_local_meaning(cluster.spec)
+    if ignored:
+        warn(f"without meaning for local processes: {', '.join(ignored)}")
+
+
+def _store(store: "Store", manifest: "Manifest") -> str:
+    """Write down what is asked for; says what that was: created, configured or unchanged."""
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    wanted, existing = manifest.cluster, store.load_cluster()
+    if existing is not None and existing.metadata.deletion_timestamp is not None:
+        raise Failure(f"{store.name} is being deleted: wait until it is gone and apply again")
+    _store_secrets(store, manifest)
+    if existing is None:
+        wanted.metadata.generation = 1
+        wanted.metadata.uid = _random_uuid()
+        wanted.metadata.creation_timestamp = datetime.now(UTC).isoformat(timespec="seconds")
+        store.save_cluster(wanted)
+        return "created"
+    refusal = refusal_to_change(existing, wanted)
+    if refusal:
+        raise Failure(f"{store.name} stays as it is: {refusal}")
+    if existing.spec.model_dump() == wanted.spec.model_dump():
+        return "unchanged"
+    existing.spec = wanted.spec
+    existing.metadata.generation += 1
+    store.save_cluster(existing)
+    return "configured"
+
+
+def refusal_to_change(old: "QsyncCluster", new: "QsyncCluster") -> str:
+    """Why a change cannot be made to a running cluster, or ""."""
+    from qsync_operator.models.base import quantity  # noqa: PLC0415
+
+    if quantity(new.spec.storage.size) < quantity(old.spec.storage.size):
+        return f"storage.size cannot shrink from {old.spec.storage.size}"
+    if new.spec.auth.username != old.spec.auth.username:
+        return f"auth.username cannot change from {old.spec.auth.username}"
+    return ""
+
+
+def _random_uuid() -> str:
+    import uuid  # noqa: PLC0415
+
+    return str(uuid.uuid4())
+
+
+def _store_secrets(store: "Store", manifest: "Manifest") -> None:
+    from qsync_operator.platform.store import Secrets  # noqa: PLC0415
+
+    existing = store.load_secrets()
+    given = _given_password(manifest)
+    if existing is not None:
+        if given is not None and given != existing.password:
+            raise Failure(
+                f"the password of {existing.username} was given when {store.name} was created:"
+                " apply the manifest with that one"
+            )
+        return
+    store.save_secrets(
+        Secrets(
+            randomness.token_hex(24),
+            manifest.cluster.spec.auth.username,
+            given or randomness.token_urlsafe(24),
+        )
+    )
+
+
+def _given_password(manifest: "Manifest") -> str | None:
+    name = manifest.cluster.spec.auth.password_secret
+    if name is None:
+        return None
+    secret = manifest.secrets.get(name)
+    if secret is None:
+        raise Failure(f"auth.passwordSecret names Secret {name}: put it into the same file")
+    password = secret.get("password")
+    if not password:
+        raise Failure(f"Secret {name} has no key `password`")
+    return password

@@ -1,0 +1,34 @@
+"""`qsync local credentials`: what the Secret `<name>-app` holds on Kubernetes."""
+
+from urllib.parse import quote
+
+from qsync_cli.failure import Failure
+from qsync_cli.options import NameArgument, Output, OutputOption
+from qsync_cli.output import print_document, say
+
+
+def credentials(name: NameArgument, output: OutputOption = None) -> None:
+    """Show the application's user, its password and where to connect."""
+    from qsync_cli.clusters import ensure_supervisor, look, open_store, secrets_of  # noqa: PLC0415
+
+    store = open_store(name)
+    ensure_supervisor(store)
+    secrets, cluster = secrets_of(store), look(store)
+    members = [m for m in cluster.status.members if not m.address.endswith(":0")]
+    if not members:
+        raise Failure(f"{name} has no members yet: try again when it is Ready")
+    first = next((m for m in members if m.role == "leader"), members[0])
+    host, _, port = first.address.rpartition(":")
+    shown = {
+        "username": secrets.username,
+        "password": secrets.password,
+        "host": host,
+        "port": int(port),
+        "uri": f"tarantool://{secrets.username}:{quote(secrets.password, safe='')}@{first.address}",
+        "addresses": [member.address for member in members],
+    }
+    if output in (Output.json, Output.yaml):
+        print_document(shown, output)
+        return
+    for key, value in shown.items():
+        say(f"{key}: {', '.join(value) if isinstance(value, list) else value}")

@@ -1,0 +1,51 @@
+"""`qsync local delete`: stops everything that it started, and nothing else."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from qsync_cli.failure import Failure
+from qsync_cli.options import NameArgument
+from qsync_cli.output import say
+
+KeepOption = Annotated[
+    bool, typer.Option("--keep-data", help="the next apply of that name finds its data again")
+]
+TimeoutOption = Annotated[float, typer.Option("--timeout", help="seconds to wait", min=0)]
+POLL_S = 0.05
+
+
+def delete(
+    name: NameArgument, keep_data: KeepOption = False, timeout: TimeoutOption = 60.0
+) -> None:
+    """Stop a cluster's processes and delete its files."""
+    import time  # noqa: PLC0415
+
+    from qsync_cli.clusters import ensure_supervisor, load_cluster, store_of  # noqa: PLC0415
+    from qsync_operator.local_main import KEEP_DATA  # noqa: PLC0415
+
+    store = store_of(name)
+    if not store.exists():
+        if keep_data or not (store.directory / "state.json").exists():
+            raise Failure(f"there is no cluster {name}: `qsync local status` lists them")
+        store.forget(keeps_data=False)
+        say(f"kept data of {name} deleted")
+        return
+    with store.editing():
+        cluster = load_cluster(store)
+        cluster.metadata.deletion_timestamp = datetime.now(UTC).isoformat(timespec="seconds")
+        if keep_data:
+            cluster.metadata.annotations[KEEP_DATA] = "true"
+        store.save_cluster(cluster)
+    deadline_s = time.monotonic() + timeout
+    while store.exists() or store.is_supervised():
+        if time.monotonic() > deadline_s:
+            raise Failure(
+                f"{name} is not gone after {timeout:g} s: see {store.supervisor_log} and delete"
+                " again"
+            )
+        if store.exists():
+            ensure_supervisor(store)
+        time.sleep(POLL_S)
+    say(f'qsynccluster.qsync.dev "{name}" deleted' + (", its data kept" if keep_data else ""))

@@ -1,0 +1,64 @@
+"""`qsync local logs`: what members wrote, as `kubectl logs` shows it."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qsync_cli.failure import Failure
+from qsync_cli.options import NameArgument
+
+MemberArgument = Annotated[
+    str | None,
+    typer.Argument(help="a member, or `supervisor`; all members without", metavar="MEMBER"),
+]
+FollowOption = Annotated[bool, typer.Option("-f", "--follow", help="go on until interrupted")]
+FOLLOW_S = 0.2
+
+
+def logs(name: NameArgument, member: MemberArgument = None, follow: FollowOption = False) -> None:
+    """Print the log of a member, or of all with their names in front."""
+    from qsync_cli.clusters import ensure_supervisor, node_log, open_store  # noqa: PLC0415
+
+    store = open_store(name)
+    ensure_supervisor(store)
+    members = list(store.load_state().members)
+    if member == "supervisor":
+        chosen = {"": store.supervisor_log}
+    elif member is not None:
+        if member not in members:
+            raise Failure(f"{name} has no member {member}: it has {', '.join(members)}")
+        chosen = {"": node_log(store, member)}
+    else:
+        chosen = {f"{one}: ": node_log(store, one) for one in members}
+    try:
+        _print(chosen, follow)
+    except KeyboardInterrupt:
+        return
+
+
+def _print(paths: dict[str, Path], follow: bool) -> None:
+    offsets = dict.fromkeys(paths, 0)
+    while True:
+        for prefix, path in paths.items():
+            offsets[prefix] = _print_from(path, prefix, offsets[prefix])
+        sys.stdout.flush()
+        if not follow:
+            return
+        time.sleep(FOLLOW_S)
+
+
+def _print_from(path: Path, prefix: str, offset: int) -> int:
+    """Whole lines from an offset on; returns where the next begin."""
+    if not path.exists():
+        return offset
+    with path.open("rb") as file:
+        file.seek(offset)
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            offset += len(line)
+            sys.stdout.write(prefix + line.decode(errors="replace"))
+    return offset

@@ -1,0 +1,52 @@
+"""`qsync local scale`: more or fewer members, as `kubectl scale`."""
+
+from typing import Annotated
+
+import typer
+
+from qsync_cli.failure import Failure
+from qsync_cli.options import NameArgument, NoWaitOption, Output, OutputOption, TimeoutOption
+from qsync_cli.output import say
+
+Count = Annotated[int | None, typer.Option(min=0, show_default=False)]
+ReplicasOption = Annotated[
+    int | None, typer.Option("--replicas", help="voting members", show_default=False)
+]
+
+
+def scale(
+    name: NameArgument,
+    replicas: ReplicasOption = None,
+    async_replicas: Count = None,
+    read_replicas: Count = None,
+    no_wait: NoWaitOption = False,
+    timeout: TimeoutOption = 120.0,
+    output: OutputOption = None,
+) -> None:
+    """Change the number of members: one at a time, never below quorum, the leader moved first."""
+    from qsync_cli.clusters import ensure_supervisor, load_cluster, look, open_store  # noqa: PLC0415
+    from qsync_cli.waiting import print_cluster, wait_ready  # noqa: PLC0415
+    from qsync_operator.models.manifest import ManifestError, parse_cluster  # noqa: PLC0415
+
+    wanted = {"replicas": replicas, "asyncReplicas": async_replicas, "readReplicas": read_replicas}
+    if all(count is None for count in wanted.values()):
+        raise typer.BadParameter("give --replicas, --async-replicas or --read-replicas")
+    store = open_store(name)
+    with store.editing():
+        document = load_cluster(store).document()
+        before = dict(document["spec"])
+        document["spec"].update({k: v for k, v in wanted.items() if v is not None})
+        try:
+            cluster = parse_cluster(document, name)
+        except ManifestError as error:
+            raise Failure(str(error)) from error
+        if cluster.document()["spec"] != before:
+            cluster.metadata.generation += 1
+            store.save_cluster(cluster)
+    ensure_supervisor(store)
+    is_document = output in (Output.json, Output.yaml)
+    if not is_document:
+        say(f"qsynccluster.qsync.dev/{name} scaled")
+    cluster = look(store) if no_wait else wait_ready(store, timeout, is_document)
+    if is_document or not no_wait:
+        print_cluster(cluster, output)

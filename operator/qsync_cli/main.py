@@ -1,0 +1,80 @@
+"""`qsync` and `kubectl qsync`: the table of commands.
+
+Modules of commands import nothing heavy before they run, so that `qsync --help` is quick. Exit
+codes: 0 done, 1 it did not happen (one sentence on stderr), 2 wrong usage.
+"""
+
+import sys
+
+import typer
+
+from qsync_cli import cat, fence, promote, snapshot, status, switchover, unfence
+from qsync_cli.failure import Failure
+from qsync_cli.local import apply, credentials, delete, events, logs, scale
+from qsync_cli.local import status as local_status
+
+app = typer.Typer(
+    help="Qsync: a quorum-synchronous replicated database.",
+    add_completion=True,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+local_app = typer.Typer(
+    help="Clusters of local processes, from the manifest that Kubernetes takes.",
+    no_args_is_help=True,
+)
+app.add_typer(local_app, name="local")
+
+
+def _example(*lines: str) -> str:
+    return "Example: " + " · ".join(lines)
+
+
+local_app.command("apply", epilog=_example("qsync local apply -f docs/examples/three-nodes.yaml"))(
+    apply.apply
+)
+local_app.command(
+    "status", epilog=_example("qsync local status orders", "qsync local status orders -o json")
+)(local_status.status)
+local_app.command("scale", epilog=_example("qsync local scale orders --replicas 5"))(scale.scale)
+local_app.command("credentials", epilog=_example("qsync local credentials orders -o json"))(
+    credentials.credentials
+)
+local_app.command("logs", epilog=_example("qsync local logs orders orders-0 -f"))(logs.logs)
+local_app.command("events", epilog=_example("qsync local events orders"))(events.events)
+local_app.command(
+    "delete",
+    epilog=_example("qsync local delete orders", "qsync local delete orders --keep-data"),
+)(delete.delete)
+
+app.command(
+    "status",
+    epilog=_example("qsync status --local orders", "qsync status --address 127.0.0.1:20001"),
+)(status.status)
+app.command("promote", epilog=_example("qsync promote orders-1 --local orders"))(promote.promote)
+app.command("switchover", epilog=_example("qsync switchover --local orders"))(switchover.switchover)
+app.command("fence", epilog=_example("qsync fence orders-0 --local orders"))(fence.fence)
+app.command("unfence", epilog=_example("qsync unfence orders-0 --local orders"))(unfence.unfence)
+app.command("snapshot", epilog=_example("qsync snapshot --local orders"))(snapshot.snapshot)
+app.command("cat", epilog=_example("qsync cat 00000000000000000000.xlog -o json"))(cat.cat)
+
+
+@app.callback()
+def _root() -> None:
+    """Qsync: a quorum-synchronous replicated database."""
+
+
+def main() -> None:
+    try:
+        app()
+    except Failure as failure:
+        sys.stderr.write(f"qsync: {failure}\n")
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output went away: nothing is left to say
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""What commands print: tables for people, documents for tools.
+
+On a terminal tables have colours; in a pipe they are plain text in aligned columns, which `awk`
+and people's eyes both read.
+"""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from qsync_cli.options import Output
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from qsync_operator.models.cluster import QsyncCluster
+
+Row = list[str]
+_COLOURS = {
+    "Ready": "green",
+    "Degraded": "red",
+    "Unavailable": "red",
+    "leader": "bold green",
+    "follower": "green",
+    "async": "cyan",
+    "anonymous": "cyan",
+    "joining": "yellow",
+    "down": "bold red",
+    "Warning": "yellow",
+}
+
+
+def say(text: str = "") -> None:
+    sys.stdout.write(text + "\n")
+
+
+def warn(text: str) -> None:
+    sys.stderr.write(f"warning: {text}\n")
+
+
+def console() -> "Console":
+    from rich.console import Console  # noqa: PLC0415
+
+    return Console(highlight=False)
+
+
+def print_document(document: Any, output: Output) -> None:
+    if output is Output.json:
+        say(json.dumps(document, indent=2, ensure_ascii=False))
+        return
+    import yaml  # noqa: PLC0415
+
+    sys.stdout.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+
+
+def print_table(titles: Row, rows: list[Row]) -> None:
+    if sys.stdout.isatty():
+        console().print(rich_table(titles, rows))
+    else:
+        say(plain_table(titles, rows))
+
+
+def plain_table(titles: Row, rows: list[Row]) -> str:
+    widths = [max(len(row[i]) for row in (titles, *rows)) for i in range(len(titles))]
+    lines = (
+        "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (titles, *rows)
+    )
+    return "\n".join(lines)
+
+
+def rich_table(titles: Row, rows: list[Row]) -> "RenderableType":
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+    for title in titles:
+        table.add_column(title, no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
+    return table
+
+
+def member_table(cluster: "QsyncCluster", is_wide: bool) -> tuple[Row, list[Row]]:
+    titles = ["MEMBER", "ROLE", "ADDRESS", "TERM", "SIGNATURE", "LAG"]
+    if is_wide:
+        titles += ["ID", "PID", "ADMIN", "UUID", "DIRECTORY"]
+    rows = []
+    for member in cluster.status.members:
+        is_down = member.role == "down"
+        row = [
+            member.name,
+            member.role,
+            member.address,
+            "-" if is_down else str(member.term),
+            "-" if is_down else str(member.signature),
+            "-" if is_down else str(member.lag),
+        ]
+        if is_wide:
+            row += [
+                str(member.replica_id or "-"),
+                str(member.pid or "-"),
+                member.admin_address,
+                member.uuid or "-",
+                member.directory or "-",
+            ]
+        rows.append(row)
+    return titles, rows
+
+
+def cluster_lines(cluster: "QsyncCluster") -> list[str]:
+    """Everything but the members, in a few lines."""
+    status = cluster.status
+    leader = f"{status.leader} leads in term {status.term}" if status.leader else "no leader"
+    lines = [
+        f"{cluster.name}: {status.phase or 'Pending'} · {leader} · quorum {status.quorum}"
+        f" · confirmed {status.confirmed_signature}"
+    ]
+    ready = status.condition("Ready")
+    if ready is not None and ready.status != "True" and ready.message:
+        lines.append(ready.message)
+    lines += [f"{m.name}: {m.message}" for m in status.members if m.message]
+    failover = status.last_failover
+    if failover is not None:
+        lines.append(
+            f"last failover: {failover.from_} -> {failover.to} ({failover.reason}), writes paused"
+            f" {failover.unavailable_milliseconds:g} ms, {failover.rolled_back_rows} rows rolled"
+            f" back, {failover.at}"
+        )
+    return lines

@@ -1,0 +1,44 @@
+"""`qsync switchover`: leadership moves while everybody is alive; clients see a pause."""
+
+from typing import Annotated, Any
+
+import typer
+
+from qsync_cli.failure import Failure
+from qsync_cli.options import AddressOption, LocalOption, SecretOption
+from qsync_cli.output import say
+
+MemberArgument = Annotated[
+    str | None, typer.Argument(help="who shall lead; the best other one without", metavar="MEMBER")
+]
+
+
+def switchover(
+    member: MemberArgument = None,
+    local: LocalOption = None,
+    address: AddressOption = None,
+    secret: SecretOption = None,
+) -> None:
+    """Move leadership to another member after everything is confirmed."""
+    from qsync_cli.targets import ask, resolve  # noqa: PLC0415
+
+    target = resolve(local, address, secret)
+    leader = ask(target, lambda links: _switch_over(links, target, member))
+    say(f"{leader or address} handed leadership over")
+
+
+async def _switch_over(links: Any, target: Any, member: str | None) -> str:
+    from qsync_cli.targets import leader_of, statuses  # noqa: PLC0415
+
+    found = await statuses(links, target)
+    leader = leader_of(found)
+    if leader is None:
+        raise Failure("no member leads: `qsync promote MEMBER` nominates one")
+    if member is None:
+        await links.post(target.address_of(leader), "/verb/demote", {})
+        return leader
+    if leader == member:
+        raise Failure(f"{member} leads already")
+    uuid = found[member]["uuid"] if member in found else member
+    await links.post(target.address_of(leader), "/verb/switchover", {"target": uuid})
+    return leader

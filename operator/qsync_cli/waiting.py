@@ -1,0 +1,106 @@
+"""Waits until a cluster is Ready, and shows on the way what is being done."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from qsync_cli import output
+from qsync_cli.clusters import ensure_supervisor, is_settled, look
+from qsync_cli.failure import Failure
+from qsync_cli.options import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from qsync_operator.models.cluster import QsyncCluster
+    from qsync_operator.platform.store import Store
+
+POLL_S = 0.1
+HOPELESS = frozenset({"SchemaRefused", "FounderLost", "SplitBrain"})
+
+
+def wait_ready(store: "Store", timeout_s: float, is_quiet: bool) -> "QsyncCluster":
+    """Raises Failure when it is not Ready in time, or never will be."""
+    deadline_s = time.monotonic() + timeout_s
+    with _display(is_quiet) as show:
+        while True:
+            cluster = look(store)
+            show(cluster)
+            if is_settled(cluster):
+                return cluster
+            _refuse_hopeless(cluster)
+            if time.monotonic() >= deadline_s:
+                raise Failure(
+                    f"{cluster.name} is not Ready after {timeout_s:g} s: {sentence(cluster)};"
+                    f" `qsync local status {cluster.name}` and `events` tell more"
+                )
+            ensure_supervisor(store)
+            time.sleep(POLL_S)
+
+
+def _refuse_hopeless(cluster: "QsyncCluster") -> None:
+    degraded = cluster.status.condition("Degraded")
+    if cluster.status.observed_generation != cluster.metadata.generation:
+        return
+    if degraded is not None and degraded.status == "True" and degraded.reason in HOPELESS:
+        raise Failure(f"{cluster.name} cannot become Ready: {degraded.message}")
+
+
+def sentence(cluster: "QsyncCluster") -> str:
+    ready = cluster.status.condition("Ready")
+    return ready.message if ready is not None and ready.message else "the members start"
+
+
+@contextmanager
+def _display(is_quiet: bool) -> Iterator["Callable[[QsyncCluster], None]"]:
+    if is_quiet:
+        yield lambda cluster: None
+    elif sys.stdout.isatty():
+        with _live_display() as show:
+            yield show
+    else:
+        yield _told_once()
+
+
+def _told_once() -> "Callable[[QsyncCluster], None]":
+    """In a pipe: a line on stderr whenever there is something new to say."""
+    said = ""
+
+    def show(cluster: "QsyncCluster") -> None:
+        nonlocal said
+        if is_settled(cluster):
+            return
+        text = f"{cluster.name}: {sentence(cluster)}"
+        if text != said:
+            said = text
+            sys.stderr.write(text + "\n")
+
+    return show
+
+
+@contextmanager
+def _live_display() -> Iterator["Callable[[QsyncCluster], None]"]:
+    from rich.console import Group  # noqa: PLC0415
+    from rich.live import Live  # noqa: PLC0415
+    from rich.spinner import Spinner  # noqa: PLC0415
+
+    spinner = Spinner("dots")
+    with Live(console=output.console(), refresh_per_second=12, transient=True) as live:
+
+        def show(cluster: "QsyncCluster") -> None:
+            spinner.update(text=f" {cluster.name}: {sentence(cluster)}")
+            live.update(Group(spinner, output.rich_table(*output.member_table(cluster, False))))
+
+        yield show
+
+
+def print_cluster(cluster: "QsyncCluster", chosen: "Output | None") -> None:
+    if chosen in (Output.json, Output.yaml):
+        output.print_document(cluster.document(), chosen)
+        return
+    for line in output.cluster_lines(cluster):
+        output.say(line)
+    if cluster.status.members:
+        output.print_table(*output.member_table(cluster, chosen is Output.wide))

@@ -1,0 +1,102 @@
+"""A small blocking IPROTO client for DDL: connect, authenticate, one request at a time."""
+
+import socket
+from types import TracebackType
+from typing import Any
+
+import msgpack
+
+from qsync_node.format.auth import MECHANISM, scramble
+from qsync_node.format.frame import Frame, FrameDecoder, FrameError, encode_request
+from qsync_node.format.greeting import GREETING_BYTES, GreetingError, decode_greeting
+
+SELECT, INSERT, REPLACE, AUTH = 1, 2, 3, 7
+SPACE, INDEX, LIMIT, OFFSET, ITERATOR, KEY, TUPLE, USER = (
+    0x10, 0x11, 0x12, 0x13, 0x14, 0x20, 0x21, 0x23,
+)  # fmt: skip
+DATA, ERROR_TEXT = 0x30, 0x31
+ITERATOR_EQ, ITERATOR_ALL = 0, 2
+ROWS_MAX = 1_000_000
+
+
+class DatabaseError(Exception):
+    """The database refused a request, or cannot be reached; the text is its sentence."""
+
+
+class Connection:
+    """Use as a context manager."""
+
+    def __init__(self, address: str, user: str, password: str, timeout_s: float) -> None:
+        host, _, port = address.rpartition(":")
+        self._decoder = FrameDecoder()
+        self._frames: list[Frame] = []
+        self._sync = 0
+        try:
+            self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
+            greeting = decode_greeting(self._read_exactly(GREETING_BYTES))
+        except (OSError, GreetingError) as error:
+            raise DatabaseError(f"{address} cannot be reached: {error}") from error
+        proof = scramble(password, greeting.salt)
+        self._request(AUTH, {USER: user, TUPLE: [MECHANISM, proof]})
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+
+    def select(self, space: int, key: list[Any] | None = None, index: int = 0) -> list[list[Any]]:
+        body = {
+            SPACE: space,
+            INDEX: index,
+            LIMIT: ROWS_MAX,
+            OFFSET: 0,
+            ITERATOR: ITERATOR_EQ if key else ITERATOR_ALL,
+            KEY: key or [],
+        }
+        return self._request(SELECT, body)
+
+    def insert(self, space: int, row: list[Any]) -> None:
+        self._request(INSERT, {SPACE: space, TUPLE: row})
+
+    def replace(self, space: int, row: list[Any]) -> None:
+        self._request(REPLACE, {SPACE: space, TUPLE: row})
+
+    def _request(self, kind: int, body: dict[int, Any]) -> list[list[Any]]:
+        self._sync += 1
+        packed = msgpack.packb(body)
+        try:
+            self._socket.sendall(encode_request(kind, self._sync, packed))
+            while True:
+                while not self._frames:
+                    self._frames = self._decoder.feed(self._read())
+                answer, sync, _, data = self._frames.pop(0)
+                if sync == self._sync:
+                    break
+        except (OSError, FrameError) as error:
+            raise DatabaseError(f"the connection was lost: {error}") from error
+        fields = msgpack.unpackb(data, strict_map_key=False) if data else {}
+        if answer & 0x8000:
+            raise DatabaseError(str(fields.get(ERROR_TEXT, f"error {answer & 0x7FFF}")))
+        rows: list[list[Any]] = fields.get(DATA, [])
+        return rows
+
+    def _read(self) -> bytes:
+        data = self._socket.recv(1 << 16)
+        if not data:
+            raise ConnectionResetError("closed by the node")
+        return data
+
+    def _read_exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            piece = self._socket.recv(count - len(data))
+            if not piece:
+                raise ConnectionResetError("closed by the node")
+            data += piece
+        return data

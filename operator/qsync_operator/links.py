@@ -1,0 +1,88 @@
+"""Talks to nodes over their admin HTTP: one client, kept connections, one sentence per failure."""
+
+import asyncio
+from typing import Any
+
+import aiohttp
+
+STATUS_TIMEOUT_S = 1.0
+VERB_TIMEOUT_S = 15.0
+
+
+class LinkError(Exception):
+    """The node did not do it; `is_refusal` when it answered and said why."""
+
+    def __init__(self, sentence: str, is_refusal: bool = False) -> None:
+        super().__init__(sentence)
+        self.is_refusal = is_refusal
+
+
+class NodeLinks:
+    """A session for all nodes of one cluster; close it."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+        self._session: aiohttp.ClientSession | None = None
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                headers={"Authorization": f"Bearer {self._secret}"}, trust_env=False
+            )
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def status(self, address: str) -> dict[str, Any]:
+        """Raises LinkError."""
+        answer = await self._ask("GET", address, "/status", None, STATUS_TIMEOUT_S)
+        if not isinstance(answer, dict):
+            raise LinkError(f"{address} is not a node: its status is no object")
+        return answer
+
+    async def post(self, address: str, path: str, fields: dict[str, Any]) -> Any:
+        """The `result` of an order. Raises LinkError."""
+        answer = await self._ask("POST", address, path, fields, VERB_TIMEOUT_S)
+        return answer.get("result") if isinstance(answer, dict) else None
+
+    async def _ask(
+        self, method: str, address: str, path: str, fields: dict[str, Any] | None, timeout_s: float
+    ) -> Any:
+        try:
+            async with self._opened().request(
+                method,
+                f"http://{address}{path}",
+                json=fields,
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
+            ) as response:
+                text = await response.text()
+                is_json = response.content_type == "application/json"
+                answer = await response.json() if is_json else text
+        except TimeoutError as error:
+            raise LinkError(f"{address} did not answer within {timeout_s:g} s") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise LinkError(f"{address} cannot be reached: {_reason(error)}") from error
+        if response.status >= 400:
+            said = answer.get("error") if isinstance(answer, dict) else str(answer)
+            raise LinkError(str(said or f"HTTP {response.status}"), is_refusal=True)
+        return answer
+
+    async def statuses(self, addresses: dict[str, str]) -> dict[str, dict[str, Any] | LinkError]:
+        """What each named node says, asked at the same time."""
+        answers = await asyncio.gather(
+            *(self.status(address) for address in addresses.values()), return_exceptions=True
+        )
+        found: dict[str, dict[str, Any] | LinkError] = {}
+        for name, answer in zip(addresses, answers, strict=True):
+            if isinstance(answer, BaseException) and not isinstance(answer, LinkError):
+                raise answer
+            found[name] = answer
+        return found
+
+
+def _reason(error: Exception) -> str:
+    inner = getattr(error, "os_error", None)
+    return str(getattr(inner, "strerror", None) or error or type(error).__name__)

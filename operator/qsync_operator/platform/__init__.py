@@ -1,0 +1,1 @@
+"""Platforms: the only code of the controller with side effects."""

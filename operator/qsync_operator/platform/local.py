@@ -1,0 +1,339 @@
+"""The local platform: members are processes of this machine, disks are directories.
+
+It looks at processes (by pid and start time) and at what nodes say of themselves, and performs the
+plan's actions. Everything that must be found again is written to the store first: ports before the
+first start, the replica set's uuid before the first member, the founder before the order.
+"""
+
+import asyncio
+import contextlib
+import time
+import uuid
+from typing import Any
+
+from qsync_operator import schema
+from qsync_operator.actions import (
+    Action,
+    Bootstrap,
+    Configure,
+    CreateMember,
+    CreateSpaces,
+    Nominate,
+    RecordBootstrap,
+    RecordFormed,
+    RemoveMember,
+    Restart,
+    Switchover,
+    Unregister,
+)
+from qsync_operator.iproto import Connection, DatabaseError
+from qsync_operator.links import LinkError, NodeLinks
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.status import ClusterStatus
+from qsync_operator.names import ordinal_of, wanted_members
+from qsync_operator.observed import MemberView, Memory, NodeStatus, Observed, Record, SchemaView
+from qsync_operator.platform.base import ActionRefused
+from qsync_operator.platform.nodeconfig import (
+    drift_of,
+    live_changes,
+    node_settings,
+    render_config,
+)
+from qsync_operator.platform.ports import HOST, NoFreePort, choose_port, is_free
+from qsync_operator.platform.store import MemberRecord, Secrets, Store, write_whole
+from qsync_operator.platform.supervision import Supervision
+
+STOP_PATIENCE_S = 8.0
+REMOVE_PATIENCE_S = 3.0
+DDL_TIMEOUT_S = 10.0
+COMPARE_AGAIN_S = 30.0
+
+
+class LocalPlatform:
+    """Performs for one cluster; `look_only` never starts, stops or writes anything."""
+
+    def __init__(self, store: Store, secrets: Secrets, look_only: bool = False) -> None:
+        self._store = store
+        self._secrets = secrets
+        self._look_only = look_only
+        self._state = store.load_state()
+        self._wake = asyncio.Event()
+        self.processes = Supervision(store, self._state, self._wake.set)
+        self._links = NodeLinks(secrets.cluster)
+        self._pushed: dict[str, tuple[str, dict[str, str]]] = {}
+        self._schema = SchemaView()
+        self._compared: tuple[int, float] = (-1, 0.0)
+        if not look_only and not self._state.replicaset_uuid:
+            self._state.replicaset_uuid = str(uuid.uuid4())
+            store.save_state(self._state)
+
+    async def close(self) -> None:
+        await self._links.close()
+
+    async def wait(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), timeout_s)
+        self._wake.clear()
+
+    # --- looking ------------------------------------------------------------------------------
+
+    async def observe(
+        self, cluster: QsyncCluster, memory: Memory, previous: ClusterStatus
+    ) -> Observed:
+        statuses = await self._statuses()
+        members = tuple(
+            self._view(cluster, name, statuses.get(name)) for name in self._state.members
+        )
+        state = self._state
+        record = Record(
+            state.replicaset_uuid, state.bootstrap_member, state.bootstrap_uuid, state.is_formed
+        )
+        observed = Observed(members, record, SchemaView(), memory, previous)
+        if self._look_only:
+            return observed
+        await self._push_peers(statuses)
+        await self._compare_schema(cluster, observed)
+        return Observed(members, record, self._schema, memory, previous)
+
+    async def _statuses(self) -> dict[str, NodeStatus]:
+        addresses = {
+            name: f"{HOST}:{record.admin}"
+            for name, record in self._state.members.items()
+            if self._is_worth_asking(name)
+        }
+        said = await self._links.statuses(addresses)
+        found: dict[str, NodeStatus] = {}
+        for name, answer in said.items():
+            if isinstance(answer, LinkError):
+                continue
+            if answer.get("replicaset_uuid") not in ("", self._state.replicaset_uuid):
+                continue  # somebody else's node on this port
+            if answer.get("name") != name:
+                continue
+            found[name] = NodeStatus.from_json(answer)
+            self._note(name, found[name])
+        return found
+
+    def _is_worth_asking(self, name: str) -> bool:
+        if self._look_only:
+            return self.processes.is_running(name)
+        return self.processes.look(name)
+
+    async def adopt(self) -> None:
+        """Find members that run although no pid was written down: the supervisor that started
+        them may not have lived long enough."""
+        lost = [name for name in self._state.members if not self.processes.look(name)]
+        addresses = {name: f"{HOST}:{self._state.members[name].admin}" for name in lost}
+        for name, said in (await self._links.statuses(addresses)).items():
+            if isinstance(said, LinkError) or said.get("name") != name:
+                continue
+            if said.get("replicaset_uuid") in ("", self._state.replicaset_uuid):
+                self.processes.adopt(name, int(said["pid"]))
+
+    def _note(self, name: str, said: NodeStatus) -> None:
+        """Remember which instance a disk holds."""
+        if self._look_only:
+            return
+        record = self._state.members[name]
+        if said.uuid and record.uuid != said.uuid:
+            record.uuid = said.uuid
+            self._store.save_state(self._state)
+
+    def _view(self, cluster: QsyncCluster, name: str, said: NodeStatus | None) -> MemberView:
+        record = self._state.members[name]
+        is_running = self.processes.is_running(name)
+        wanted = self._settings(cluster, name, record)
+        return MemberView(
+            name=name,
+            kind=record.kind,  # type: ignore[arg-type]
+            has_disk=self._store.data_directory(name).is_dir(),
+            is_running=is_running,
+            status=said if is_running else None,
+            uuid=record.uuid,
+            drift=drift_of(record.applied, wanted) if record.applied else "none",
+            failure=self.processes.failure_of(name),
+            address=f"{HOST}:{record.iproto}",
+            admin_address=f"{HOST}:{record.admin}",
+            ended_at_ns=self.processes.watched(name).ended_at_ns,
+            pid=record.pid or None,
+            directory=str(self._store.data_directory(name)),
+        )
+
+    def _settings(self, cluster: QsyncCluster, name: str, record: MemberRecord) -> dict[str, Any]:
+        iproto, admin = self._wanted_ports(cluster, name)
+        return node_settings(
+            cluster.spec, record.kind, iproto or record.iproto, admin or record.admin
+        )
+
+    def _wanted_ports(self, cluster: QsyncCluster, name: str) -> tuple[int, int]:
+        """Ports that the manifest names: the first member's, and so on; 0 is any."""
+        ports, names = cluster.spec.ports, list(wanted_members(cluster.name, cluster.spec))
+        if name not in names:
+            return 0, 0
+        place = names.index(name)
+        if name.startswith(f"{cluster.name}-") and name[len(cluster.name) + 1 :].isdigit():
+            place = ordinal_of(name)
+        return (
+            ports.iproto + place if ports.iproto else 0,
+            ports.admin + place if ports.admin else 0,
+        )
+
+    # --- addresses ------------------------------------------------------------------------------
+
+    def _peers(self) -> dict[str, str]:
+        return {name: f"{HOST}:{record.iproto}" for name, record in self._state.members.items()}
+
+    async def _push_peers(self, statuses: dict[str, NodeStatus]) -> None:
+        """Tell running nodes who is there now; a start reads it from the file."""
+        peers = self._peers()
+        for name in statuses:
+            mark = (self._state.members[name].started, peers)
+            if self._pushed.get(name) == mark:
+                continue
+            with contextlib.suppress(LinkError):
+                await self._post(name, "/peers", {"addresses": peers})
+                self._pushed[name] = mark
+
+    async def _post(self, name: str, path: str, fields: dict[str, Any]) -> Any:
+        return await self._links.post(f"{HOST}:{self._state.members[name].admin}", path, fields)
+
+    # --- keeping members running ------------------------------------------------------------------
+
+    def keep_running(self, cluster: QsyncCluster) -> None:
+        """Start every member that has a disk and no process."""
+        for name in list(self._state.members):
+            if self.processes.look(name) or not self._store.data_directory(name).is_dir():
+                continue
+            if self.processes.may_start(name):
+                self._start(cluster, name)
+
+    def _start(self, cluster: QsyncCluster, name: str) -> None:
+        record = self._state.members[name]
+        iproto, admin = self._wanted_ports(cluster, name)
+        taken = {p for r in self._state.members.values() for p in (r.iproto, r.admin)}
+        record.iproto = iproto or _kept_or_new(record.iproto, taken)
+        record.admin = admin or _kept_or_new(record.admin, taken | {record.iproto})
+        settings = node_settings(cluster.spec, record.kind, record.iproto, record.admin)
+        record.applied = settings
+        self._store.save_state(self._state)
+        peers = self._peers()
+        text = render_config(
+            settings,
+            name,
+            self._store.data_directory(name),
+            self._state.replicaset_uuid,
+            self._secrets.cluster,
+            peers,
+        )
+        write_whole(self._store.node_directory(name) / "node.yaml", text)
+        self.processes.start(name)
+        self._pushed[name] = (record.started, peers)
+
+    # --- spaces -----------------------------------------------------------------------------------
+
+    async def _compare_schema(self, cluster: QsyncCluster, observed: Observed) -> None:
+        leader = observed.writable_leader()
+        spaces = cluster.spec.spaces
+        generation, at_s = self._compared
+        is_fresh = generation == cluster.metadata.generation and (
+            time.monotonic() - at_s < COMPARE_AGAIN_S
+        )
+        if not spaces:
+            self._schema = SchemaView(is_known=True)
+            return
+        if leader is None or is_fresh:
+            return
+        try:
+            self._schema = await asyncio.to_thread(self._compare, leader.address, cluster)
+            self._compared = (cluster.metadata.generation, time.monotonic())
+        except DatabaseError:
+            self._schema = SchemaView()
+
+    def _compare(self, address: str, cluster: QsyncCluster) -> SchemaView:
+        with Connection(address, "admin", self._secrets.cluster, DDL_TIMEOUT_S) as database:
+            return schema.compare(database, cluster.spec.spaces)
+
+    def _create_spaces(self, address: str, cluster: QsyncCluster, names: tuple[str, ...]) -> None:
+        spaces = [space for space in cluster.spec.spaces if space.name in names]
+        with Connection(address, "admin", self._secrets.cluster, DDL_TIMEOUT_S) as database:
+            schema.create(database, spaces)
+
+    # --- acting -----------------------------------------------------------------------------------
+
+    async def act(self, cluster: QsyncCluster, action: Action) -> None:
+        try:
+            await self._act(cluster, action)
+        except LinkError as error:
+            raise ActionRefused(f"{action}: {error}") from error
+        except (NoFreePort, DatabaseError, OSError) as error:
+            raise ActionRefused(f"{action}: {error}") from error
+
+    async def _act(self, cluster: QsyncCluster, action: Action) -> None:
+        match action:
+            case CreateMember(name, kind):
+                self._create_member(cluster, name, kind)
+            case RecordBootstrap(name, instance):
+                self._state.bootstrap_member, self._state.bootstrap_uuid = name, instance
+                self._store.save_state(self._state)
+            case Bootstrap(name, instance, voters):
+                users = {self._secrets.username: self._secrets.password}
+                order = {"instance_uuid": instance, "voters": voters, "users": users}
+                await self._post(name, "/bootstrap", order)
+            case RecordFormed():
+                self._state.is_formed = True
+                self._store.save_state(self._state)
+            case Nominate(name, term):
+                await self._post(name, "/verb/nominate", {"term": term})
+            case Switchover(leader, target, _):
+                uuid_of_target = self._state.members[target].uuid
+                await self._post(leader, "/verb/switchover", {"target": uuid_of_target})
+            case Unregister(leader, _, instance, _):
+                await self._post(leader, "/verb/unregister", {"uuid": instance})
+            case RemoveMember(name):
+                await self._remove_member(cluster, name)
+            case Configure(name):
+                await self._configure(cluster, name)
+            case Restart(name):
+                await self.processes.stop(name, STOP_PATIENCE_S)
+                self._start(cluster, name)
+            case CreateSpaces(leader, names):
+                address = f"{HOST}:{self._state.members[leader].iproto}"
+                self._compared = (-1, 0.0)
+                await asyncio.to_thread(self._create_spaces, address, cluster, names)
+
+    def _create_member(self, cluster: QsyncCluster, name: str, kind: str) -> None:
+        record = self._state.members.get(name)
+        if record is None:
+            record = self._state.members[name] = MemberRecord(kind, 0, 0)
+        record.uuid = ""
+        self.processes.forget(name)
+        self._store.data_directory(name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self.processes.is_running(name):
+            self._start(cluster, name)
+
+    async def _remove_member(self, cluster: QsyncCluster, name: str) -> None:
+        if name not in self._state.members:
+            return
+        await self.processes.stop(name, REMOVE_PATIENCE_S)
+        self._store.retire(name, cluster.spec.storage.retention == "Retain")
+        del self._state.members[name]
+        self._store.save_state(self._state)
+        self.processes.forget(name)
+        self._pushed.pop(name, None)
+
+    async def _configure(self, cluster: QsyncCluster, name: str) -> None:
+        record = self._state.members[name]
+        wanted = self._settings(cluster, name, record)
+        await self._post(name, "/verb/configure", live_changes(record.applied, wanted))
+        record.applied = wanted
+        self._store.save_state(self._state)
+
+    async def stop_all(self, patience_s: float) -> None:
+        await asyncio.gather(
+            *(self.processes.stop(name, patience_s) for name in self._state.members)
+        )
+
+
+def _kept_or_new(port: int, taken: set[int]) -> int:
+    """A port stays as long as nobody else took it."""
+    return port if port and is_free(port) else choose_port(taken)

@@ -1,0 +1,76 @@
+"""The configuration file of one local node, from the cluster's specification."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from qsync_operator.models.base import duration_ns
+from qsync_operator.models.spec import ClusterSpec
+from qsync_operator.observed import Drift
+from qsync_operator.platform.ports import HOST
+
+_LIVE_FIELDS = {
+    "heartbeat": "heartbeat_ns",
+    "election_timeout": "election_timeout_ns",
+    "synchro_timeout": "synchro_timeout_ns",
+    "quorum": "quorum",
+    "election_mode": "election_mode",
+    "unconfirmed": "failover_unconfirmed",
+}
+
+
+def node_settings(spec: ClusterSpec, kind: str, iproto: int, admin: int) -> dict[str, Any]:
+    """What the specification decides of a node's file; compared to find drift."""
+    replication = spec.replication
+    return {
+        "listen": f"{HOST}:{iproto}",
+        "admin_listen": f"{HOST}:{admin}",
+        "role": kind,
+        "quorum": replication.quorum,
+        "election_mode": replication.election_mode,
+        "wal_mode": replication.wal_mode,
+        "unconfirmed": spec.failover.unconfirmed,
+        "heartbeat": _milliseconds(replication.heartbeat),
+        "election_timeout": _milliseconds(replication.election_timeout),
+        "synchro_timeout": _milliseconds(replication.synchro_timeout),
+    }
+
+
+def _milliseconds(text: str) -> str:
+    return f"{duration_ns(text) / 1e6:g}ms"
+
+
+def render_config(
+    settings: dict[str, Any],
+    name: str,
+    directory: Path,
+    replicaset_uuid: str,
+    secret: str,
+    peers: dict[str, str],
+) -> str:
+    document = {
+        "name": name,
+        "directory": str(directory),
+        "replicaset_uuid": replicaset_uuid,
+        "secret": secret,
+        "peers": peers,
+        **settings,
+    }
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def drift_of(applied: dict[str, Any], wanted: dict[str, Any]) -> Drift:
+    changed = {key for key in wanted if applied.get(key) != wanted[key]}
+    if not changed:
+        return "none"
+    return "live" if changed <= _LIVE_FIELDS.keys() else "restart"
+
+
+def live_changes(applied: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of the verb `configure`."""
+    return {
+        setting: duration_ns(wanted[key]) if setting.endswith("_ns") else wanted[key]
+        for key, setting in _LIVE_FIELDS.items()
+        if applied.get(key) != wanted[key]
+    }

@@ -1,0 +1,36 @@
+"""Free ports for members, chosen once and kept.
+
+They are taken below the range from which outgoing connections get theirs, so that nobody's
+connection to somewhere sits on a member's port while it restarts.
+"""
+
+import random
+import socket
+from collections.abc import Container
+
+FIRST_PORT = 20000
+LAST_PORT = 31999
+HOST = "127.0.0.1"
+
+
+class NoFreePort(Exception):  # noqa: N818 - said to a person as it is
+    """No port could be had; the text says which and why."""
+
+
+def is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def choose_port(taken: Container[int]) -> int:
+    """Raises NoFreePort."""
+    for _ in range(1000):
+        port = random.randint(FIRST_PORT, LAST_PORT)
+        if port not in taken and is_free(port):
+            return port
+    raise NoFreePort(f"no free port was found between {FIRST_PORT} and {LAST_PORT}")

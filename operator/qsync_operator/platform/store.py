@@ -1,0 +1,234 @@
+"""Files of one local cluster, under `$QSYNC_HOME/NAME`.
+
+    cluster.json      what is asked for; written by commands, as kubectl writes to the API server
+    secrets.json      passwords (mode 0600)
+    state.json        what may not be forgotten: uuids, members, ports, processes; the supervisor's
+    status.json       what the supervisor saw last
+    events.jsonl      what happened
+    supervisor.lock   held as long as a supervisor lives
+    nodes/MEMBER/     node.yaml, node.log and data/
+    retired/          disks of members that were removed, where `storage.retention` is Retain
+
+A file is replaced as a whole, by rename of a synced one: whoever reads sees the old or the new.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.status import ClusterStatus
+
+EVENTS_BYTES_MAX = 1 << 20
+
+
+def home() -> Path:
+    """Where clusters live: `$QSYNC_HOME`, or `qsync` in the user's data directory."""
+    given = os.environ.get("QSYNC_HOME")
+    if given:
+        return Path(given).expanduser().absolute()
+    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data).expanduser() / "qsync"
+
+
+@dataclass(slots=True)
+class MemberRecord:
+    """One member: where it is, and which process runs it."""
+
+    kind: str
+    iproto: int
+    admin: int
+    uuid: str = ""
+    pid: int = 0
+    started: str = ""
+    applied: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class State:
+    """What the supervisor must find again after it was killed."""
+
+    replicaset_uuid: str = ""
+    bootstrap_member: str = ""
+    bootstrap_uuid: str = ""
+    is_formed: bool = False
+    members: dict[str, MemberRecord] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """Passwords: `cluster` is also the password of the user admin."""
+
+    cluster: str
+    username: str
+    password: str
+
+
+class Store:
+    """Reads and writes the files of one cluster."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.name = directory.name
+
+    @property
+    def supervisor_log(self) -> Path:
+        return self.directory / "supervisor.log"
+
+    def node_directory(self, member: str) -> Path:
+        return self.directory / "nodes" / member
+
+    def data_directory(self, member: str) -> Path:
+        return self.node_directory(member) / "data"
+
+    def exists(self) -> bool:
+        return (self.directory / "cluster.json").exists()
+
+    # --- documents --------------------------------------------------------------------------
+
+    def load_cluster(self) -> QsyncCluster | None:
+        document = self._read("cluster.json")
+        return QsyncCluster.model_validate(document) if document is not None else None
+
+    def save_cluster(self, cluster: QsyncCluster) -> None:
+        document = cluster.document()
+        document.pop("status", None)
+        self._write("cluster.json", document)
+
+    def cluster_changed_at_ns(self) -> int:
+        try:
+            return (self.directory / "cluster.json").stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def load_status(self) -> ClusterStatus:
+        return ClusterStatus.model_validate(self._read("status.json") or {})
+
+    def save_status(self, status: ClusterStatus) -> None:
+        self._write("status.json", status.model_dump(mode="json", by_alias=True), is_synced=False)
+
+    def load_state(self) -> State:
+        document = self._read("state.json") or {}
+        members = {k: MemberRecord(**v) for k, v in document.pop("members", {}).items()}
+        return State(members=members, **document)
+
+    def save_state(self, state: State) -> None:
+        self._write("state.json", asdict(state))
+
+    def load_secrets(self) -> Secrets | None:
+        document = self._read("secrets.json")
+        return Secrets(**document) if document is not None else None
+
+    def save_secrets(self, secrets: Secrets) -> None:
+        self._write("secrets.json", asdict(secrets))
+
+    def _read(self, name: str) -> Any:
+        try:
+            return json.loads((self.directory / name).read_text())
+        except FileNotFoundError:
+            return None
+
+    def _write(self, name: str, document: Any, is_synced: bool = True) -> None:
+        write_whole(
+            self.directory / name, json.dumps(document, indent=1) + "\n", is_synced=is_synced
+        )
+
+    # --- events -----------------------------------------------------------------------------
+
+    def add_event(self, reason: str, subject: str, message: str, is_warning: bool = False) -> None:
+        path = self.directory / "events.jsonl"
+        if path.exists() and path.stat().st_size > EVENTS_BYTES_MAX:
+            path.replace(path.with_suffix(".old.jsonl"))
+        event = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "type": "Warning" if is_warning else "Normal",
+            "reason": reason,
+            "object": subject,
+            "message": message,
+        }
+        with path.open("a") as file:
+            file.write(json.dumps(event) + "\n")
+
+    def load_events(self) -> list[dict[str, str]]:
+        try:
+            lines = (self.directory / "events.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    # --- locks ------------------------------------------------------------------------------
+
+    def try_lock(self, name: str) -> IO[str] | None:
+        """Hold a lock until the file is closed or the process ends; None if another one has it."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = (self.directory / name).open("a")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            return None
+        return file
+
+    @contextlib.contextmanager
+    def editing(self) -> Iterator[None]:
+        """One command at a time changes what is asked for."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (self.directory / "edit.lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def is_supervised(self) -> bool:
+        if not self.directory.exists():
+            return False
+        lock = self.try_lock("supervisor.lock")
+        if lock is None:
+            return True
+        lock.close()
+        return False
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def retire(self, member: str, is_kept: bool) -> None:
+        """Put a removed member's files aside, or delete them."""
+        directory = self.node_directory(member)
+        if not directory.exists():
+            return
+        if not is_kept:
+            shutil.rmtree(directory)
+            return
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        target = self.directory / "retired"
+        target.mkdir(exist_ok=True)
+        directory.rename(target / f"{member}-{stamp}-{os.urandom(2).hex()}")
+
+    def forget(self, keeps_data: bool) -> None:
+        """The cluster is deleted: what is kept is found again by the next apply of that name."""
+        if not keeps_data:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            return
+        for name in ("status.json", "cluster.json"):
+            (self.directory / name).unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str, is_synced: bool = True) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        if is_synced:
+            os.fsync(file.fileno())
+    temporary.replace(path)
+    if is_synced:
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

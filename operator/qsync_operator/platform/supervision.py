@@ -1,0 +1,153 @@
+"""Keeps local members running: starts what is not there, notices the end, backs off.
+
+What the kubelet is on Kubernetes. A process that ends is started again at once; one that keeps
+ending, after a pause that doubles up to a limit. A member without a disk is not started: whether
+it may come back empty is the plan's decision.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from qsync_operator.platform import processes
+from qsync_operator.platform.store import MemberRecord, State, Store
+
+PAUSE_FIRST_S = 0.2
+PAUSE_MAX_S = 5.0
+STABLE_AFTER_S = 10.0
+FAILURES_TOLD = 3
+LAST_WORDS_MAX = 300
+
+
+@dataclass(slots=True)
+class Watched:
+    """What is known of a member's process, and lost with the supervisor."""
+
+    pid: int = 0
+    child: subprocess.Popen[bytes] | None = None
+    started_at_s: float = 0
+    ended_at_ns: int = 0
+    failures: int = 0
+    not_before_s: float = 0
+
+
+class Supervision:
+    """Processes of one cluster."""
+
+    def __init__(self, store: Store, state: State, wake: Callable[[], None]) -> None:
+        self._store = store
+        self._state = state
+        self._wake = wake
+        self._watched: dict[str, Watched] = {}
+
+    def watched(self, member: str) -> Watched:
+        return self._watched.setdefault(member, Watched())
+
+    def is_running(self, member: str) -> bool:
+        record = self._state.members[member]
+        child = self.watched(member).child
+        if child is not None and child.pid == record.pid and child.poll() is not None:
+            return False
+        return bool(record.started) and processes.start_time(record.pid) == record.started
+
+    def look(self, member: str) -> bool:
+        """Whether it runs; adopts a process that an earlier supervisor started."""
+        record, watched = self._state.members[member], self.watched(member)
+        if self.is_running(member):
+            if watched.pid != record.pid:
+                self._watch(member, record.pid)
+            if watched.failures and time.monotonic() - watched.started_at_s > STABLE_AFTER_S:
+                watched.failures = 0
+            return True
+        if record.pid:
+            self._on_end(member, record, watched)
+        return False
+
+    def _watch(self, member: str, pid: int) -> None:
+        watched = self.watched(member)
+        watched.pid = pid
+        watched.started_at_s = time.monotonic()
+
+        def ended() -> None:
+            if watched.pid == pid:
+                watched.ended_at_ns = time.monotonic_ns()
+            self._wake()
+
+        processes.watch_end(pid, ended)
+
+    def _on_end(self, member: str, record: MemberRecord, watched: Watched) -> None:
+        now_s = time.monotonic()
+        code = watched.child.returncode if watched.child is not None else None
+        watched.child = None
+        if not watched.ended_at_ns:
+            watched.ended_at_ns = time.monotonic_ns()
+        pause_s = 0.0
+        if watched.started_at_s and now_s - watched.started_at_s < STABLE_AFTER_S:
+            watched.failures += 1
+            if watched.failures > 1:
+                pause_s = min(PAUSE_FIRST_S * 2 ** (watched.failures - 2), PAUSE_MAX_S)
+        watched.not_before_s = now_s + pause_s
+        how = f"process {record.pid} ended" + (f" with {_code(code)}" if code is not None else "")
+        record.pid, record.started = 0, ""
+        self._store.save_state(self._state)
+        self._store.add_event("ProcessEnded", member, how, is_warning=True)
+
+    def may_start(self, member: str) -> bool:
+        return time.monotonic() >= self.watched(member).not_before_s
+
+    def start(self, member: str) -> None:
+        """Run the node with the configuration file that is there now."""
+        record, directory = self._state.members[member], self._store.node_directory(member)
+        child = processes.start(
+            [sys.executable, "-m", "qsync_node", "--config", str(directory / "node.yaml")],
+            directory / "node.log",
+        )
+        record.pid, record.started = child.pid, processes.start_time(child.pid)
+        watched = self.watched(member)
+        watched.child, watched.ended_at_ns = child, 0
+        self._store.save_state(self._state)
+        self._watch(member, child.pid)
+        self._store.add_event("ProcessStarted", member, f"process {child.pid} runs")
+
+    def adopt(self, member: str, pid: int) -> None:
+        """A process that answers as this member, although nobody wrote down its pid."""
+        record = self._state.members[member]
+        record.pid, record.started = pid, processes.start_time(pid)
+        self._store.save_state(self._state)
+        self._watch(member, pid)
+
+    async def stop(self, member: str, patience_s: float) -> None:
+        record, watched = self._state.members[member], self.watched(member)
+        if watched.child is not None and watched.child.pid != record.pid:
+            watched.child = None
+        await processes.stop(record.pid, record.started, patience_s)
+        if watched.child is not None:
+            watched.child.wait()
+            watched.child = None
+        watched.pid = 0
+        record.pid, record.started = 0, ""
+        self._store.save_state(self._state)
+
+    def failure_of(self, member: str) -> str:
+        """Why a member cannot be kept running; "" as long as it may be an accident."""
+        watched = self.watched(member)
+        if watched.failures < FAILURES_TOLD:
+            return ""
+        return f"it ended {watched.failures} times after its start: {self._last_words(member)}"
+
+    def _last_words(self, member: str) -> str:
+        try:
+            log = (self._store.node_directory(member) / "node.log").read_bytes()[-4096:]
+        except OSError:
+            return "it left no log"
+        lines = log.decode(errors="replace").strip().splitlines()
+        return lines[-1][-LAST_WORDS_MAX:] if lines else "it said nothing"
+
+    def forget(self, member: str) -> None:
+        self._watched.pop(member, None)
+
+
+def _code(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
