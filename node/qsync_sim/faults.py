@@ -1,6 +1,7 @@
 """What can go wrong: each fault is a function of the world, most with something that ends it later."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from qsync_node.core.settings import MILLISECOND, SECOND
@@ -43,7 +44,7 @@ def power_loss_everywhere(world: "World") -> None:
     world.count("fault power loss everywhere")
     for shell in world.alive():
         shell.stop(power_loss=True)
-        world.after(world.rng.randrange(SECOND), lambda shell=shell: world.start_again(shell))
+        world.after(world.rng.randrange(SECOND), partial(world.start_again, shell))
 
 
 def partition(world: "World") -> None:
@@ -187,7 +188,7 @@ def nack_by_most(world: "World") -> None:
         if shell.node is not None:
             world.count("fault nack")
             shell.node.refuse_rows = True
-            world.after(150 * MILLISECOND, lambda shell=shell: _apply_again(shell))
+            world.after(150 * MILLISECOND, partial(_apply_again, shell))
 
 
 def _apply_again(shell: "Shell") -> None:
@@ -254,13 +255,16 @@ def remove_member(world: "World") -> None:
 
 def lose_disk(world: "World") -> None:
     """A disk is gone: the instance is a new one; the old registration is removed when allowed (M6)."""
-    voters = [s for s in world.alive() if not s.is_removed]
-    if len(voters) < 3 or len(world.alive()) < len(
-        [s for s in world.shells.values() if not s.is_removed]
-    ):
+    leader = world.leader()
+    if leader is None or leader.node is None:
         return
-    shell = world.rng.choice(voters)
-    if shell is world.leader():
+    configuration = leader.node.replica.limbo.configuration
+    alive = {shell.uuid for shell in world.alive() if not shell.is_removed}
+    voters = [member.uuid for member in configuration.voters]
+    if len(voters) < 3 or not alive.issuperset(voters):
+        return  # a second disk lost before the first is replaced may be the quorum's (E11)
+    shell = world.shells[world.rng.choice(voters)]
+    if shell is leader:
         return
     world.count("fault disk lost")
     shell.stop(power_loss=True)

@@ -379,7 +379,9 @@ class Applier:
         """Remember that this row is on our disk but not in our state (A5)."""
         replica = self.replica
         index = entry.batch.first_index
-        if any(nack.index <= index for nack in replica.ballot.nacks):
+        if any(
+            nack.term == replica.term and nack.index <= index for nack in replica.ballot.nacks
+        ):
             return
         nack = Nack(replica.term, index)
         replica.store_ballot(replace(replica.ballot, nacks=(*replica.ballot.nacks, nack)))
@@ -417,8 +419,7 @@ class Applier:
             return
         tail = replica.tail
         index = tail.durable_index
-        nacks = replica.ballot.nacks
-        nack = nacks[0].index if nacks and nacks[0].term == replica.term else 0
+        nack = replica.ballot.nack_in(replica.term)
         replica.send(
             self.link,
             Ack(

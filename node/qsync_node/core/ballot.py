@@ -38,6 +38,14 @@ class Ballot:
         assert term > self.term, f"D2: term {term} does not follow {self.term}"
         return replace(self, term=term, vote="")
 
+    def nack_in(self, term: int) -> int:
+        """The first row that was refused in `term` or later; 0 if there is none.
+
+        A NACK of an earlier term says nothing any more once rows of `term` are acknowledged:
+        they are acknowledged in full (T7).
+        """
+        return min((nack.index for nack in self.nacks if nack.term >= term), default=0)
+
     def encode(self) -> bytes:
         packed: bytes = msgpack.packb(
             {

@@ -23,6 +23,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from qsync_node.core import effects as fx
+from qsync_node.core.engine.access import User
 from qsync_node.core.engine.overlay import Pending
 from qsync_node.core.engine.requests import decode_request
 from qsync_node.core.entries import Entry, Kind
@@ -130,6 +131,7 @@ class Clients:
         self.unplaced: list[Waiter] = []
         self.ddl_barrier = 0
         self.batch_rows = 0
+        self._users: dict[str, User] = {}
         self.homes: dict[tuple[int, int], tuple[int, int]] = {}
         self.counters: dict[str, int] = {}
         self.streams = Streams(node, self)
@@ -218,10 +220,14 @@ class Clients:
                 ErrorCode.LOADING, "this member replaces its state by a snapshot of another one"
             )
 
-    def user_of(self, call: Call) -> Any:
+    def user_of(self, call: Call) -> User:
+        user = self._users.get(call.user)
+        if user is not None and not user.is_dropped:
+            return user
         user = self.node.database.user_by_name(call.user)
         if user is None:
             raise ClientError(ErrorCode.NO_SUCH_USER, f"User '{call.user}' is not found")
+        self._users[call.user] = user
         return user
 
     # --- queue --------------------------------------------------------------------------------
@@ -591,6 +597,7 @@ class Clients:
 
     def on_state_replaced(self) -> None:
         """A snapshot replaced the state; nobody waits for pending entries on a follower."""
+        self._users.clear()
         self.ddl_barrier = 0
 
     # --- ends ---------------------------------------------------------------------------------

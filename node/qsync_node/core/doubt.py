@@ -5,6 +5,9 @@ acknowledging and voting, serves no reads, does not stand, and replaces its *sta
 snapshot of its leader at an index that its own log reaches, takes the state at exactly that index,
 and writes it as a checkpoint at once, so that a restart begins behind the row. The doubt is stored
 beside the ballot and ends when that checkpoint is durable.
+
+Between the two the state is right again and confirmed rows go into it, as always; before, they do
+not, and nobody is given a snapshot of it.
 """
 
 from dataclasses import replace
@@ -29,10 +32,16 @@ class Doubt:
         self._bodies: list[bytes] = []
         self._ready_index = 0
         self._asked_at_ns = 0
+        self._sound_index = 0  # where this process took another member's state
 
     @property
     def is_open(self) -> bool:
         return bool(self.replica.ballot.doubt_index)
+
+    @property
+    def is_state_wrong(self) -> bool:
+        """Whether the state in memory lacks a row that is confirmed."""
+        return self.replica.ballot.doubt_index > self._sound_index
 
     def open(self, index: int) -> None:
         """From now on the state is not served (T7)."""
@@ -46,6 +55,11 @@ class Doubt:
         if not self.is_open or self._ready_index or replica.applier.state.value != "following":
             return
         if replica.now_ns - self._asked_at_ns < 2 * replica.settings.election_timeout_ns:
+            return
+        if not self.is_state_wrong:
+            # The state was replaced and its checkpoint failed or another was under way.
+            self._asked_at_ns = replica.now_ns
+            replica.machine.checkpoint()
             return
         self._transfer += 1
         self._bodies = []
@@ -88,6 +102,7 @@ class Doubt:
         if index > confirmed:
             replica.confirm(index)
         replica.machine.load_snapshot(self._bodies)
+        self._sound_index = index
         self._bodies = []
         self._ready_index = 0
         replica.machine.checkpoint()

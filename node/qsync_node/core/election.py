@@ -65,7 +65,7 @@ class Election:
     def start(self) -> None:
         """A started node waits one election timeout for somebody who already leads."""
         self.heard_at_ns = self.replica.now_ns
-        alone = self.replica.voter_uuids() == [self.replica.uuid]
+        alone = self.replica.voter_uuids() == (self.replica.uuid,)
         self._wait(FIRST_WAIT_NS if alone else self.replica.settings.election_timeout_ns)
 
     def hears_leader(self) -> bool:
@@ -259,8 +259,9 @@ class Election:
         nacked = {
             uuid: reply.nack_index for uuid, reply in self.replies.items() if reply.nack_index
         }
-        if replica.ballot.nacks:
-            nacked[replica.uuid] = replica.ballot.nacks[0].index
+        own = replica.ballot.nack_in(replica.tail.last_term)
+        if own:
+            nacked[replica.uuid] = own
         return nacked
 
     def _possible_holders(self, index: int, nacked: dict[str, int]) -> int:
@@ -323,7 +324,6 @@ class Election:
     def _reply(self, granted: bool, request: VoteRequest) -> VoteReply:
         replica = self.replica
         tail = replica.tail
-        nacks = replica.ballot.nacks
         return VoteReply(
             replica.term,
             granted,
@@ -331,7 +331,7 @@ class Election:
             request.round,
             tail.last_term,
             tail.last_index,
-            nacks[0].index if nacks else 0,
+            replica.ballot.nack_in(tail.last_term),
             not self.is_up_to_date(request.last_term, request.last_index),
         )
 

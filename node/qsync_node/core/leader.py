@@ -142,15 +142,14 @@ class Leader:
         """Up to where the copy of voter `uuid` counts (C2, C6)."""
         replica = self.replica
         if uuid == replica.uuid:
-            nacks = replica.ballot.nacks
             index = replica.tail.durable_index if replica.is_settled else 0
-            nack = nacks[0].index if nacks and nacks[0].term == replica.term else 0
+            nack = replica.ballot.nack_in(replica.term)
         else:
             follower = self.followers.get(uuid)
             if follower is None:
                 return 0
             index, nack = follower.match, follower.nack_index
-        if nack and nack <= index:
+        if replica.limbo.confirmed_index < nack <= index:
             decisions = effective(replica.limbo.decisions)
             if not is_lifted(nack, index, decisions):
                 return nack - 1
@@ -188,7 +187,11 @@ class Leader:
         for index in sorted(n for n in nacks if n > replica.limbo.confirmed_index):
             if any(d.first <= index < d.at for d in decisions):
                 continue
-            refusals = sum(1 for n in nacks if n and n <= index)
+            refusals = sum(
+                1
+                for n in nacks
+                if replica.limbo.confirmed_index < n <= index and not is_lifted(n, index, decisions)
+            )
             if is_impossible(len(voters), refusals, self.quorum()):
                 entry = next(e for e in replica.limbo.entries if e.batch.last_index >= index)
                 if entry.is_own and entry.kind is Kind.USER and not self._is_decision_in_flight():

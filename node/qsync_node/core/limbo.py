@@ -27,6 +27,7 @@ class Limbo:
     """Queue of unconfirmed entries, oldest first."""
 
     __slots__ = (
+        "_configuration",
         "bytes",
         "confirmed_configuration",
         "confirmed_index",
@@ -46,6 +47,7 @@ class Limbo:
         self.confirmed_index = confirmed_index
         self.confirmed_vclock = dict(vclock)
         self.confirmed_configuration = configuration
+        self._configuration = configuration
         self.bytes = 0
         self.rollback_count = 0
         self.rolled_back_rows = 0
@@ -63,6 +65,8 @@ class Limbo:
         )
         self.entries.append(entry)
         self.bytes += len(entry.batch.data)
+        if entry.configuration is not None:
+            self._configuration = entry.configuration
         decision = entry.decision
         if decision is not None:
             assert decision.first > self.confirmed_index, f"B3: {entry} covers what is confirmed"
@@ -71,10 +75,14 @@ class Limbo:
     @property
     def configuration(self) -> Configuration:
         """Of the last `_cluster` row in the log, pending too (M2)."""
+        return self._configuration
+
+    def _find_configuration(self) -> None:
         for entry in reversed(self.entries):
             if entry.configuration is not None:
-                return entry.configuration
-        return self.confirmed_configuration
+                self._configuration = entry.configuration
+                return
+        self._configuration = self.confirmed_configuration
 
     @property
     def has_pending_membership(self) -> bool:
@@ -128,6 +136,7 @@ class Limbo:
                 for row in entry.rows:
                     configuration = configuration.after_row(row.type, row.body)
                 entry.configuration = configuration
+        self._find_configuration()
 
     def cut(self, after_index: int) -> list[Entry]:
         """Forget everything behind `after_index`; returns it, newest first."""
@@ -141,6 +150,7 @@ class Limbo:
         assert self.last_index == after_index, f"B1: {after_index} is inside {cut[-1]}"
         while self.decisions and self.decisions[-1].at > after_index:
             self.decisions.pop()
+        self._find_configuration()
         return cut
 
     def _split_at(self, index: int) -> None:

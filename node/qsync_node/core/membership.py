@@ -10,7 +10,7 @@ A `_cluster` tuple is `[id, uuid, name, role, is_voting, level]`: Tarantool's th
 level it announced (P2). A removed instance stays known by its uuid in `_qsync_removed` (M5).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgpack
 
@@ -52,10 +52,13 @@ class Configuration:
 
     members: tuple[Member, ...] = ()
     removed: frozenset[str] = frozenset()
+    voters: tuple[Member, ...] = field(init=False, compare=False)
+    voter_uuids: tuple[str, ...] = field(init=False, compare=False)
 
-    @property
-    def voters(self) -> list[Member]:
-        return [member for member in self.members if member.is_voting]
+    def __post_init__(self) -> None:
+        voters = tuple(member for member in self.members if member.is_voting)
+        object.__setattr__(self, "voters", voters)
+        object.__setattr__(self, "voter_uuids", tuple(member.uuid for member in voters))
 
     def by_uuid(self, uuid: str) -> Member | None:
         return next((member for member in self.members if member.uuid == uuid), None)

@@ -282,7 +282,7 @@ class Node:
             self.observer(taken, removed)
         if removed:
             self.clients.on_rolled_back(removed)
-        if self.replica.doubt.is_open:
+        if self.replica.doubt.is_state_wrong:
             self.clients.on_confirmed(taken)
             return
         if self.clients.has_overlay:
@@ -366,6 +366,7 @@ class Node:
         self.keys = keys
         self._loaded_history = History(starts)
         self.clients.on_state_replaced()
+        self.registrar.on_state_replaced()
         return self._configuration_of(database)
 
     def _configuration_of(self, database: Database) -> Configuration:
@@ -376,6 +377,8 @@ class Node:
     def checkpoint(self) -> bool:
         """Begin a snapshot of confirmed state, on any member, with or without a leader (S2)."""
         if self.is_checkpointing or not self.replica.has_origin:
+            return False
+        if self.replica.doubt.is_state_wrong:
             return False
         view = self.snapshot_view()
         self.is_checkpointing = True

@@ -24,6 +24,7 @@ class Registrar:
         self.node = node
         self._waiting: dict[str, tuple[int, int]] = {}  # uuid -> link, request
         self._opening_index = 0
+        self._is_open = False
 
     # --- opening ------------------------------------------------------------------------------
 
@@ -32,7 +33,12 @@ class Registrar:
 
     def is_open(self) -> bool:
         """Whether user writes were opened; once open, no later plan closes them (M1)."""
-        return bool(schema_value(self.node.database, OPEN_KEY))
+        if not self._is_open:
+            self._is_open = bool(schema_value(self.node.database, OPEN_KEY))
+        return self._is_open
+
+    def on_state_replaced(self) -> None:
+        self._is_open = False
 
     def check_open(self) -> None:
         if not self.is_open():

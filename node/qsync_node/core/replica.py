@@ -122,11 +122,11 @@ class Replica:
     def is_voting(self) -> bool:
         return self.uuid in self.voter_uuids()
 
-    def voter_uuids(self) -> list[str]:
+    def voter_uuids(self) -> tuple[str, ...]:
         """Who is counted: by this replica's own log, or by the forced configuration (E1, E11)."""
         if self.ballot.forced_voters:
-            return list(self.ballot.forced_voters)
-        return [member.uuid for member in self.limbo.configuration.voters]
+            return self.ballot.forced_voters
+        return self.limbo.configuration.voter_uuids
 
     def link_to(self, uuid: str) -> Link | None:
         """A connection to `uuid`, one that this node opened if there is one."""

@@ -64,6 +64,8 @@ class Snapshots:
         if transfer is None:
             if replica.limbo.confirmed_index < request.at_least_index or replica.split_brain:
                 return
+            if replica.doubt.is_state_wrong:
+                return
             transfer = _Transfer(replica.machine.snapshot_view(), replica.now_ns)
             self._transfers = {k: t for k, t in self._transfers.items() if k[0] != uuid}
             self._transfers[key] = transfer
