@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from qsync_node.core import effects as fx
 from qsync_node.core.messages import Ack, Follow, Histories, Refusal, Rows, Subscribe
 from qsync_node.errors import ErrorCode
-from qsync_node.format.batch import LogBatch
+from qsync_node.format.batch import LogBatch, cut_batch
 
 if TYPE_CHECKING:
     from qsync_node.core.replica import Replica
@@ -177,11 +177,18 @@ class Relays:
             self._send_rows(relay, [])
 
     def _send(self, relay: Relay, batches: list[LogBatch], limit: int) -> bool:
-        """S2: only whole batches up to `limit`; False if none is."""
-        batches = [batch for batch in batches if batch.last_index <= limit]
-        if not batches:
+        """S2: only rows up to `limit`, where a transaction ends; False if there are none.
+
+        A batch from a file may hold more than was confirmed: what is behind `limit` waits.
+        """
+        ready: list[LogBatch] = []
+        for batch in batches:
+            if batch.first_index > limit:
+                break
+            ready.append(batch if batch.last_index <= limit else cut_batch(batch, limit)[0])
+        if not ready:
             return False
-        self._send_rows(relay, batches)
+        self._send_rows(relay, ready)
         return True
 
     def _send_rows(self, relay: Relay, batches: list[LogBatch]) -> None:

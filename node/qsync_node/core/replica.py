@@ -294,11 +294,10 @@ class Replica:
 
     def on_log_failed(self, failure: fx.LogFailed) -> None:
         """A failed write is never retried; nothing behind the last good fsync is trusted (D4)."""
-        if failure.is_full and failure.epoch != self.tail.epoch:
-            return
         self.step_down(f"the log cannot be written: {failure.reason}")
         self.applier.stop()
-        if not failure.is_full:
+        if not failure.is_full or failure.epoch != self.tail.epoch:
+            # In an older epoch rows that a cut or a snapshot builds on are missing.
             self.out.append(fx.Restart(f"log write failed: {failure.reason}"))
             return
         if self.limbo.confirmed_index > self.tail.durable_index:
@@ -330,7 +329,7 @@ class Replica:
     def confirm(self, index: int) -> None:
         """Everything up to `index` is decided, for ever (L3)."""
         taken, removed = self.limbo.confirm(index)
-        if self.ballot.nacks and self.ballot.nacks[0].index <= index:
+        if any(nack.index <= index for nack in self.ballot.nacks):
             self._forget_nacks(taken, index)
         if removed:
             rows = sum(e.batch.last_index - e.batch.first_index + 1 for e in removed)
