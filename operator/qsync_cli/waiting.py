@@ -49,6 +49,8 @@ def _refuse_hopeless(cluster: "QsyncCluster") -> None:
 
 
 def sentence(cluster: "QsyncCluster") -> str:
+    if cluster.status.observed_generation != cluster.metadata.generation:
+        return "the change is being taken up"
     ready = cluster.status.condition("Ready")
     return ready.message if ready is not None and ready.message else "the members start"
 

@@ -35,7 +35,9 @@ def plan_failover(spec: ClusterSpec, observed: Observed, now_ns: int) -> Failove
     """Called when no member says that it leads."""
     voters = observed.voting()
     reachable = [v for v in voters if observed.by_uuid(v.uuid) is not None]
-    majority = needed(len(voters)) if voters else 1
+    majority = needed(len(voters))
+    if not voters:
+        return FailoverPlan(None, "no member answers yet")
     if len(reachable) < majority:
         return FailoverPlan(
             None,
@@ -79,17 +81,20 @@ def track_leader(observed: Observed, now_ns: int, wall_s: float) -> Memory:
     if leader is None or leader.status is None:
         return _lost(observed, now_ns) if memory.leader else memory
     if memory.leader == leader.name and memory.leader_term == leader.status.term:
-        return _with_rolled_back_rows(replace(memory, lost_at_ns=0, reason=""), observed)
+        seen = replace(memory, seen_at_ns=now_ns, lost_at_ns=0, reason="")
+        return _with_rolled_back_rows(seen, observed)
     found = replace(
         memory,
         leader=leader.name,
         leader_term=leader.status.term,
+        seen_at_ns=now_ns,
         lost_at_ns=0,
         reason="",
         nominations=(),
     )
     if not memory.leader:
         return found
+    memory = memory if memory.lost_at_ns else _since_its_end(observed, memory)
     lost_at_ns = memory.lost_at_ns or now_ns
     return replace(
         found,
@@ -107,16 +112,25 @@ def _lost(observed: Observed, now_ns: int) -> Memory:
     memory = observed.memory
     if memory.lost_at_ns:
         return memory
+    ended = _since_its_end(observed, memory)
+    if ended.lost_at_ns:
+        return ended
     old = observed.member(memory.leader)
-    lost_at_ns = now_ns
     if old is None or not old.is_running:
         reason = "ProcessEnded"
-        lost_at_ns = old.ended_at_ns if old is not None and old.ended_at_ns else now_ns
     elif old.status is None:
         reason = "Unreachable"
     else:
         reason = "SteppedDown"
-    return replace(memory, lost_at_ns=lost_at_ns, reason=reason)
+    return replace(memory, lost_at_ns=now_ns, reason=reason)
+
+
+def _since_its_end(observed: Observed, memory: Memory) -> Memory:
+    """Its process ended after it was last seen to lead, however soon it was started again."""
+    old = observed.member(memory.leader)
+    if old is None or old.ended_at_ns <= memory.seen_at_ns:
+        return memory
+    return replace(memory, lost_at_ns=old.ended_at_ns, reason="ProcessEnded")
 
 
 def _with_rolled_back_rows(memory: Memory, observed: Observed) -> Memory:

@@ -22,6 +22,7 @@ from qsync_operator.observed import Memory, Observed
 from qsync_operator.plan import plan
 from qsync_operator.platform.base import ActionRefused
 from qsync_operator.platform.local import STOP_PATIENCE_S, LocalPlatform
+from qsync_operator.platform.ports import NoFreePort
 from qsync_operator.platform.store import Store
 
 KEEP_DATA = "qsync.dev/keep-data"
@@ -65,10 +66,6 @@ class Supervisor:
 
     async def _turn(self, cluster: QsyncCluster) -> float:
         """Look, plan, act once; how long to rest."""
-        try:
-            self.platform.keep_running(cluster)
-        except OSError as error:
-            self._tell("StartFailed", cluster.name, str(error), is_warning=True)
         observed = await self.platform.observe(cluster, self.memory, self.status)
         self._remember(cluster, track_leader(observed, time.monotonic_ns(), time.time()))
         observed = replace(observed, memory=self.memory)
@@ -78,7 +75,15 @@ class Supervisor:
         for action in planned.actions:
             refusal = await self._act(cluster, action) or refusal
         self.memory = replace(self.memory, refusal=refusal)
+        self._keep_running(cluster)
         return self._pause_s(observed, bool(planned.actions) and not refusal)
+
+    def _keep_running(self, cluster: QsyncCluster) -> None:
+        """After acting: a nomination must not wait for the start of a process."""
+        try:
+            self.platform.keep_running(cluster)
+        except (OSError, NoFreePort) as error:
+            self._tell("StartFailed", cluster.name, str(error), is_warning=True)
 
     async def _act(self, cluster: QsyncCluster, action: Action) -> str:
         if isinstance(action, Nominate):

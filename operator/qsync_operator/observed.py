@@ -146,6 +146,7 @@ class Memory:
 
     leader: str = ""
     leader_term: int = 0
+    seen_at_ns: int = 0  # when it was last seen to take writes
     lost_at_ns: int = 0
     reason: str = ""
     nominations: tuple[Nomination, ...] = ()

@@ -28,6 +28,7 @@ class Watched:
     pid: int = 0
     child: subprocess.Popen[bytes] | None = None
     started_at_s: float = 0
+    ended_pid: int = 0
     ended_at_ns: int = 0
     failures: int = 0
     not_before_s: float = 0
@@ -72,7 +73,7 @@ class Supervision:
 
         def ended() -> None:
             if watched.pid == pid:
-                watched.ended_at_ns = time.monotonic_ns()
+                watched.ended_pid, watched.ended_at_ns = pid, time.monotonic_ns()
             self._wake()
 
         processes.watch_end(pid, ended)
@@ -81,8 +82,8 @@ class Supervision:
         now_s = time.monotonic()
         code = watched.child.returncode if watched.child is not None else None
         watched.child = None
-        if not watched.ended_at_ns:
-            watched.ended_at_ns = time.monotonic_ns()
+        if watched.ended_pid != record.pid:
+            watched.ended_pid, watched.ended_at_ns = record.pid, time.monotonic_ns()
         pause_s = 0.0
         if watched.started_at_s and now_s - watched.started_at_s < STABLE_AFTER_S:
             watched.failures += 1
@@ -106,7 +107,7 @@ class Supervision:
         )
         record.pid, record.started = child.pid, processes.start_time(child.pid)
         watched = self.watched(member)
-        watched.child, watched.ended_at_ns = child, 0
+        watched.child = child
         self._store.save_state(self._state)
         self._watch(member, child.pid)
         self._store.add_event("ProcessStarted", member, f"process {child.pid} runs")
