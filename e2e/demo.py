@@ -170,7 +170,7 @@ def report(check: "subprocess.CompletedProcess[str]", found: dict[str, Any], too
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="qsync-demo-") as temporary:
         folder = Path(temporary)
-        cluster = LocalCluster("three-nodes", MANIFEST, folder / "home")
+        cluster = LocalCluster("orders", MANIFEST, folder / "home")
         try:
             return run(cluster, folder)
         finally:

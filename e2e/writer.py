@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import logging
 import os
 import signal
 import sys
@@ -73,11 +74,11 @@ class Writer:
 
     async def _write(self, connection: Any, number: int, member: int) -> str:
         value = f"value-{number}".ljust(self.arguments.bytes, ".")
+        if not connection.is_connected:
+            return "not sent"
         started = time.time()
         code = 0
         try:
-            if not connection.is_connected:
-                raise ConnectionError
             await connection.insert(self.arguments.space, [number, value])
             outcome = "committed"
             self.acknowledged += 1
@@ -90,8 +91,6 @@ class Writer:
                 if code in ROLLED_BACK
                 else "refused"
             )
-        except ConnectionError:
-            return "not sent"
         except (TimeoutError, TarantoolError, OSError):
             outcome = "unknown"
         line = {
@@ -146,6 +145,7 @@ def main() -> int:
     parser.add_argument("--bytes", type=int, default=100)
     parser.add_argument("--timeout", type=float, default=10)
     arguments = parser.parse_args()
+    logging.getLogger("asynctnt").setLevel(logging.CRITICAL)
     with open(arguments.ledger, "a") as ledger:
         asyncio.run(Writer(arguments, ledger).run())
     return 0

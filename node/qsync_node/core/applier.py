@@ -86,6 +86,7 @@ class Applier:
         self.register_at_ns = 0
         self.refused = ""
         self.floor_index = 0
+        self.is_confirm_due = False
 
     @property
     def is_replacing_log(self) -> bool:
@@ -332,7 +333,12 @@ class Applier:
         for batch in message.batches:
             if not self._take(batch):
                 return
-        self._confirm_to(message.confirmed_index)
+        if message.batches:
+            # The new rows go to the disk first; what they confirm is applied while it works.
+            self.confirmed_goal = max(self.confirmed_goal, message.confirmed_index)
+            self.is_confirm_due = True
+        else:
+            self._confirm_to(message.confirmed_index)
 
     def _take(self, batch: LogBatch) -> bool:
         """Append one batch; False when the stream must not go on."""
@@ -396,6 +402,12 @@ class Applier:
         if goal and (self.state is State.FOLLOWING):
             self._confirm_to(goal)
         self._acknowledge()
+
+    def confirm_due(self) -> None:
+        """Apply what was put off while rows were on their way to the disk."""
+        self.is_confirm_due = False
+        if self.state is State.FOLLOWING:
+            self._confirm_to(self.confirmed_goal)
 
     def _confirm_to(self, index: int) -> None:
         """A4: only what our own, matched log reaches."""

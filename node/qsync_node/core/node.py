@@ -143,6 +143,8 @@ class Node:
         assert now_ns >= replica.now_ns, "the clock of timers is monotonic"
         replica.now_ns = now_ns
         replica.wall_s = wall_s
+        if replica.applier.is_confirm_due:
+            replica.applier.confirm_due()
         for item in inputs:
             self._handlers[type(item)](self, item)
         replica.tick()
@@ -162,6 +164,8 @@ class Node:
     def next_deadline_ns(self) -> int:
         """When to step again at the latest."""
         replica = self.replica
+        if replica.applier.is_confirm_due:
+            return replica.now_ns
         horizon = replica.now_ns + replica.settings.heartbeat_ns // 2
         leader = replica.leader
         if leader is not None:

@@ -336,6 +336,9 @@ class Replica:
             self.report("rolled_back", rows=rows, confirmed_index=index)
         self.machine.on_confirmed(taken, removed)
         self.relays.wake()
+        if self.doubt.is_open:
+            # A state that does not follow from the log leads nobody (T7, E1).
+            self.step_down("a row that this replica could not apply was confirmed")
 
     def _forget_nacks(self, taken: list[Entry], index: int) -> None:
         """A NACK ends when its row is decided; a confirmed one puts the state in doubt (T7)."""
