@@ -6,7 +6,8 @@ Invariants:
 2. A voter is removed only if the live ones that remain are a quorum of those that remain, and is
    unregistered before it is stopped. The leader's own check (M3) stands behind this one.
 3. The leader is never removed: leadership moves first.
-4. The highest ordinal goes first, the lowest comes first.
+4. The highest ordinal goes first, the lowest comes first; who is wanted comes before who is not
+   goes, so that there is always somebody to hand over to.
 5. An instance whose disk is gone is unregistered before a new one takes its name (M6).
 """
 
@@ -26,17 +27,23 @@ class ScalePlan:
     actions: tuple[Action, ...] = ()
     sentence: str = ""
     is_refused: bool = False
+    is_awaited: bool = False  # somebody is on the way in: time alone will change the picture
 
 
 def plan_scale(spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind]) -> ScalePlan:
     """Called when a member leads and takes writes."""
     leader = observed.writable_leader()
     assert leader is not None
-    for step in (_lost_instances, _leaving, _entering):
-        plan = step(spec, observed, wanted, leader)
-        if plan.actions or plan.sentence:
-            return plan
-    return ScalePlan()
+    lost = _lost_instances(spec, observed, wanted, leader)
+    if lost.actions or lost.sentence:
+        return lost
+    entering = _entering(spec, observed, wanted)
+    if entering.actions:
+        return entering
+    leaving = _leaving(spec, observed, wanted, leader)
+    if leaving.actions:
+        return leaving
+    return leaving if leaving.sentence and not entering.is_awaited else entering
 
 
 def _lost_instances(
@@ -140,24 +147,25 @@ def _refusal_to_remove(spec: ClusterSpec, observed: Observed, leaving: Registere
     return f"{len(live)} live voters would remain, and {quorum} are needed"
 
 
-def _entering(
-    spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind], leader: MemberView
-) -> ScalePlan:
-    joining = [member for member in observed.members if not _has_arrived(observed, member)]
+def _entering(spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind]) -> ScalePlan:
+    joining = [m for m in observed.members if m.has_disk and not _has_arrived(observed, m)]
+    has_room = not any(member.kind == "voter" for member in joining)
     actions: list[Action] = []
     for name, kind in wanted.items():
         if observed.member(name) is not None and not _has_no_disk(observed, name):
             continue
         if kind == "voter":
-            if any(member.kind == "voter" for member in joining) or actions:
+            if not has_room:
                 continue
             refusal = _refusal_to_add(spec, observed)
             if refusal:
                 return ScalePlan((), f"{name} cannot be added: {refusal}", True)
+            has_room = False
         actions.append(CreateMember(name, kind))
-    names = ", ".join(member.name for member in joining)
-    sentence = "; ".join(map(str, actions)) or (f"{names} on the way in" if names else "")
-    return ScalePlan(tuple(actions), sentence)
+    if actions:
+        return ScalePlan(tuple(actions), "; ".join(map(str, actions)))
+    names = ", ".join(member.name for member in joining if member.name in wanted)
+    return ScalePlan((), f"{names} on the way in", is_awaited=True) if names else ScalePlan()
 
 
 def _has_no_disk(observed: Observed, name: str) -> bool:

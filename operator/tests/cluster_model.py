@@ -1,0 +1,268 @@
+"""A cluster of plain objects that obeys the plan's actions: the world of the plan's tests.
+
+It is stricter than the real one: nobody elects by itself, every action that would take the quorum
+away or break a rule of membership fails the test.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from qsync_node.core.quorum import needed
+from qsync_operator import actions as act
+from qsync_operator.failover import after_nomination, track_leader
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.status import ClusterStatus
+from qsync_operator.observed import (
+    Drift,
+    Kind,
+    MemberView,
+    Memory,
+    NodeStatus,
+    Observed,
+    Record,
+    Registered,
+    SchemaView,
+)
+from qsync_operator.plan import Plan, plan
+
+STEP_NS = 100_000_000
+
+
+@dataclass
+class Life:
+    """One member."""
+
+    kind: Kind
+    uuid: str
+    is_running: bool = True
+    is_dead: bool = False  # it will never run again
+    has_disk: bool = True
+    index: int = 10
+    drift: Drift = "none"
+    has_joined: bool = False
+
+
+@dataclass
+class Entry:
+    """One registration."""
+
+    name: str
+    role: str
+    is_voting: bool
+
+
+@dataclass
+class World:
+    """Members, registrations, and who leads."""
+
+    cluster: QsyncCluster
+    lives: dict[str, Life] = field(default_factory=dict)
+    registered: dict[str, Entry] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
+    record: Record = field(default_factory=lambda: Record("rs"))
+    leader: str = ""
+    term: int = 1
+    spaces: set[str] = field(default_factory=set)
+    now_ns: int = STEP_NS
+    memory: Memory = field(default_factory=Memory)
+    status: ClusterStatus = field(default_factory=ClusterStatus)
+    is_forgetful: bool = False
+    born: int = 0
+    history: list[str] = field(default_factory=list)
+
+    # --- looking ----------------------------------------------------------------------------
+
+    def live_voters(self) -> list[str]:
+        return [
+            uuid
+            for uuid, entry in self.registered.items()
+            if entry.is_voting and self._life_of(uuid) is not None
+        ]
+
+    def voters(self) -> list[str]:
+        return [uuid for uuid, entry in self.registered.items() if entry.is_voting]
+
+    def has_quorum(self) -> bool:
+        return len(self.live_voters()) >= self.quorum(len(self.voters()))
+
+    def quorum(self, voters: int) -> int:
+        return needed(voters, self.cluster.spec.replication.quorum) if voters else 0
+
+    def _life_of(self, uuid: str) -> Life | None:
+        return next((m for m in self.lives.values() if m.uuid == uuid and m.is_running), None)
+
+    def observe(self) -> Observed:
+        missing = [s.name for s in self.cluster.spec.spaces if s.name not in self.spaces]
+        return Observed(
+            members=tuple(self._view(name, life) for name, life in self.lives.items()),
+            record=self.record,
+            schema=SchemaView(is_known=bool(self.leader), missing=tuple(missing)),
+            memory=self.memory,
+            previous=self.status,
+        )
+
+    def _view(self, name: str, life: Life) -> MemberView:
+        said = self._status(name, life) if life.is_running else None
+        return MemberView(
+            name=name,
+            kind=life.kind,
+            has_disk=life.has_disk,
+            is_running=life.is_running,
+            status=said,
+            uuid=life.uuid,
+            drift=life.drift,
+        )
+
+    def _status(self, name: str, life: Life) -> NodeStatus:
+        entry = self.registered.get(life.uuid)
+        is_leader = name == self.leader
+        role = "joining"
+        if is_leader:
+            role = "leader"
+        elif life.kind == "anonymous" and life.has_joined:
+            role = "anonymous"
+        elif entry is not None and entry.role == "async":
+            role = "async"
+        elif entry is not None and entry.is_voting:
+            role = "follower"
+        return NodeStatus(
+            uuid=life.uuid,
+            role=role,
+            term=self.term,
+            last_term=1,
+            last_index=life.index,
+            confirmed_index=life.index,
+            is_writable=is_leader and self.has_quorum(),
+            can_stand=entry is not None and entry.is_voting,
+            registered=tuple(
+                Registered(
+                    uuid=uuid,
+                    name=other.name,
+                    replica_id=position + 1,
+                    role=other.role,
+                    is_voting=other.is_voting,
+                    is_live=is_leader and self._life_of(uuid) is not None,
+                    acknowledged_index=found.index if (found := self._life_of(uuid)) else 0,
+                )
+                for position, (uuid, other) in enumerate(self.registered.items())
+            )
+            if entry is not None or life.has_joined
+            else (),
+        )
+
+    # --- one step of the controller and of time -----------------------------------------------
+
+    def step(self) -> Plan:
+        """What the supervisor does in one turn; then time passes."""
+        self.memory = Memory() if self.is_forgetful else self.memory
+        observed = self.observe()
+        self.memory = track_leader(observed, self.now_ns, self.now_ns / 1e9)
+        observed = replace(observed, memory=self.memory)
+        planned = plan(self.cluster, observed, self.now_ns, self.now_ns / 1e9)
+        self.status = planned.status
+        chosen = planned.actions[:1] if self.is_forgetful else planned.actions
+        for action in chosen:
+            self.history.append(str(action))
+            self.perform(action)
+        self.pass_time()
+        return planned
+
+    def pass_time(self) -> None:
+        self.now_ns += STEP_NS
+        for life in self.lives.values():
+            if life.has_disk and not life.is_dead:
+                life.is_running = True
+        if self.leader and not self.lives[self.leader].is_running:
+            self.leader = ""
+        if not self.leader or not self.has_quorum():
+            return
+        for entry in self.registered.values():
+            if entry.role == "voter" and not entry.is_voting:
+                entry.is_voting = True
+                return  # one change at a time
+        for name, life in self.lives.items():
+            if not life.is_running or life.uuid in (*self.registered, *self.removed):
+                continue
+            life.has_joined = True
+            if life.kind != "anonymous":
+                self.registered[life.uuid] = Entry(name, life.kind, False)
+                return
+
+    # --- actions ------------------------------------------------------------------------------
+
+    def perform(self, action: act.Action) -> None:
+        match action:
+            case act.CreateMember(name, kind):
+                self._create(name, kind)
+            case act.RecordBootstrap(name, uuid):
+                assert not self.record.bootstrap_uuid, "the founder is recorded once"
+                self.record = replace(self.record, bootstrap_member=name, bootstrap_uuid=uuid)
+            case act.Bootstrap(name, uuid, voters):
+                assert self.record.bootstrap_uuid == uuid, "recorded before ordered (M1)"
+                assert not self.registered, "a cluster is founded once (M1)"
+                assert voters == self.cluster.spec.replicas
+                self.registered[uuid] = Entry(name, "voter", True)
+                self.lives[name].has_joined = True
+                self.leader = name
+            case act.RecordFormed():
+                self.record = replace(self.record, is_formed=True)
+            case act.Nominate(name, term):
+                self._nominate(action, name, term)
+            case act.Switchover(leader, target, _):
+                assert leader == self.leader
+                assert self.registered[self.lives[target].uuid].is_voting
+                self.leader, self.term = target, self.term + 1
+            case act.Unregister(leader, name, uuid, _):
+                self._unregister(leader, name, uuid)
+            case act.RemoveMember(name):
+                assert self.lives[name].uuid not in self.registered, "unregistered before stopped"
+                del self.lives[name]
+            case act.Configure(name):
+                assert self.lives[name].drift == "live"
+                self.lives[name].drift = "none"
+            case act.Restart(name):
+                self._restart(name)
+            case act.CreateSpaces(leader, names):
+                assert leader == self.leader
+                self.spaces.update(names)
+
+    def _create(self, name: str, kind: Kind) -> None:
+        old = self.lives.get(name)
+        assert old is None or not old.has_disk, "a disk is never overwritten"
+        if self.registered and kind == "voter":
+            assert all(e.is_voting for e in self.registered.values() if e.role == "voter"), (
+                "one voter at a time"
+            )
+            assert len(self.live_voters()) + 1 >= self.quorum(len(self.voters()) + 1)
+        self.born += 1
+        self.lives[name] = Life(kind, f"new-{self.born}", index=0)
+
+    def _nominate(self, action: act.Nominate, name: str, term: int) -> None:
+        assert not self.leader, "nobody is nominated while somebody leads"
+        self.memory = after_nomination(self.memory, action, self.now_ns)
+        best = max((life.index for life in self.lives.values() if self._can_win(life)), default=0)
+        assert term == self.term
+        if self.lives[name].index >= best and self.has_quorum():
+            self.leader, self.term = name, self.term + 1
+
+    def _can_win(self, life: Life) -> bool:
+        entry = self.registered.get(life.uuid)
+        return life.is_running and entry is not None and entry.is_voting
+
+    def _unregister(self, leader: str, name: str, uuid: str) -> None:
+        assert leader == self.leader
+        assert uuid != self.lives[leader].uuid, "the leader is never removed"
+        assert self.registered[uuid].name == name
+        self.removed.add(uuid)
+        if self.registered.pop(uuid).is_voting:
+            assert self.has_quorum(), "no action loses quorum"
+
+    def _restart(self, name: str) -> None:
+        life = self.lives[name]
+        voters = self.voters()
+        if life.uuid in voters and len(voters) > 2:
+            assert name != self.leader, "the leader hands over before it restarts"
+            rest = [uuid for uuid in self.live_voters() if uuid != life.uuid]
+            assert len(rest) >= self.quorum(len(voters)), "no action loses quorum"
+        life.drift = "none"
+        if name == self.leader:
+            self.leader = ""

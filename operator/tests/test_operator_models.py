@@ -1,0 +1,186 @@
+"""Manifests: what is taken, and the one sentence with which anything else is refused."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qsync_operator.models.base import duration_ns, quantity
+from qsync_operator.models.manifest import ManifestError, parse_manifest
+from qsync_operator.models.spec import ClusterSpec, spec_warnings, without_local_meaning
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+
+def cluster(**spec: Any) -> str:
+    return yaml.safe_dump(
+        {
+            "apiVersion": "qsync.dev/v1alpha1",
+            "kind": "QsyncCluster",
+            "metadata": {"name": "orders"},
+            "spec": spec,
+        }
+    )
+
+
+def space(**fields: Any) -> dict[str, Any]:
+    return {
+        "name": "orders",
+        "format": [{"name": "id", "type": "unsigned"}, {"name": "tags", "type": "array"}],
+        "indexes": [{"name": "primary", "parts": [{"field": "id"}]}],
+        **fields,
+    }
+
+
+REFUSED = [
+    ({"replicaz": 3}, "spec.replicaz is not a known field: did you mean replicas?"),
+    ({"read_replicas": 3}, "spec.read_replicas is not a known field: did you mean readReplicas?"),
+    ({"replication": {"quorun": 2}}, "spec.replication.quorun is not a known field"),
+    ({"replicas": 0}, "spec.replicas 0: input should be greater than or equal to 1"),
+    ({"replicas": "many"}, "spec.replicas 'many': input should be a valid integer"),
+    ({"replicas": 30, "asyncReplicas": 2}, "are 32 together: at most 31 can be registered"),
+    ({"replicas": 5, "replication": {"quorum": 2}}, "quorum 2 is below a majority of 5 replicas"),
+    ({"replicas": 3, "replication": {"quorum": 4}}, "quorum 4 can never be reached by 3 replicas"),
+    ({"replication": {"quorum": "N/0"}}, "quorum formula 'N/0' divides by zero"),
+    ({"replication": {"quorum": "import os"}}, "is not a chain of N and numbers"),
+    ({"replication": {"synchroTimeout": 5}}, "5 is not a duration: write it with its unit"),
+    ({"replication": {"synchroTimeout": "soon"}}, "'soon' is not a duration such as 500ms"),
+    ({"replication": {"heartbeat": "900ms"}}, "must be at least two heartbeats"),
+    ({"replication": {"electionMode": "maybe"}}, "electionMode 'maybe'"),
+    ({"storage": {"size": "ten"}}, "spec.storage.size: 'ten' is not a quantity such as 10Gi"),
+    ({"audit": {"schedule": "15 * * * *"}}, "audit reads the archive: set archive.url too"),
+    ({"audit": {"schedule": "hourly"}}, "has 1 fields"),
+    ({"audit": {"schedule": "61 * * * *"}}, "'61' is not a minute between 0 and 59"),
+    ({"audit": {"schedule": "* * * foo *"}}, "'foo' is not a month between 1 and 12"),
+    ({"archive": {}}, "spec.archive.url is missing"),
+    ({"spaces": [space(), space()]}, "space orders is declared twice"),
+    ({"spaces": [space(indexes=[])]}, "spec.spaces[0].indexes: list should have at least 1"),
+    ({"spaces": [space(name="_space")]}, "spec.spaces[0].name '_space'"),
+    (
+        {"spaces": [space(indexes=[{"name": "p", "parts": [{"field": "idd"}]}])]},
+        "index p of space orders: the format has no field idd",
+    ),
+    (
+        {"spaces": [space(indexes=[{"name": "p", "parts": [{"field": "tags"}]}])]},
+        "a field of type array cannot be part of a key",
+    ),
+    (
+        {"spaces": [space(indexes=[{"name": "p", "unique": False, "parts": [{"field": "id"}]}])]},
+        "it must be unique",
+    ),
+    (
+        {"spaces": [space(indexes=[{"name": "p", "parts": [{"field": 7}]}])]},
+        "field 7 is not in the format: give its type",
+    ),
+    ({"auth": {"username": "admin"}}, "admin exists in every database"),
+]
+
+
+@pytest.mark.parametrize(("spec", "sentence"), REFUSED)
+def test_a_bad_spec_is_refused_with_a_sentence(spec: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ManifestError) as refused:
+        parse_manifest(cluster(**spec), "file.yaml")
+    text = str(refused.value)
+    assert text.startswith("file.yaml: ")
+    assert sentence in text
+    assert "\n" not in text
+    assert "pydantic" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "holds 0 QsyncClusters"),
+        (cluster() + "---\n" + cluster(), "holds 2 QsyncClusters"),
+        ("- 1", "it holds a list"),
+        ("a: [", "is not YAML in line"),
+        ("kind: Pod", "kind 'Pod' is neither QsyncCluster nor Secret"),
+        ("kind: QsyncAudit", "is applied with kubectl"),
+        ("kind: QsyncCluster\napiVersion: v2", "apiVersion is 'v2'"),
+        (cluster().replace("orders", "Orders"), "metadata.name 'Orders'"),
+        ("kind: Secret\nmetadata: {name: a}\ndata: {x: '%'}", "data.x of Secret a is not base64"),
+        ("kind: Secret", "a Secret has no metadata.name"),
+    ],
+)
+def test_a_bad_file_is_refused_with_a_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(ManifestError, match=r"^the manifest") as refused:
+        parse_manifest(text)
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_example_is_read_without_a_warning(path: Path) -> None:
+    manifest = parse_manifest(path.read_text(), path.name)
+    assert not spec_warnings(manifest.cluster.spec)
+    assert not without_local_meaning(manifest.cluster.spec)
+
+
+def test_defaults_make_an_empty_spec_a_good_one() -> None:
+    spec = ClusterSpec()
+    assert (spec.replicas, spec.async_replicas, spec.read_replicas) == (3, 0, 0)
+    assert spec.replication.quorum == "majority"
+    assert spec.failover.unconfirmed == "adopt"
+    assert spec.storage.retention == "Retain"
+
+
+def test_a_printed_document_is_read_back_as_the_same() -> None:
+    text = (EXAMPLES / "five-nodes.yaml").read_text()
+    manifest = parse_manifest(text)
+    document = manifest.cluster.document()
+    assert document["spec"]["replication"]["synchroTimeout"] == "3s"
+    again = parse_manifest(yaml.safe_dump(document)).cluster
+    assert again.spec.model_dump() == manifest.cluster.spec.model_dump()
+    assert again.document() == document
+
+
+def test_secrets_come_from_data_and_from_string_data() -> None:
+    secret = {
+        "kind": "Secret",
+        "metadata": {"name": "s"},
+        "data": {"a": "Zmlyc3Q="},
+        "stringData": {"b": "second"},
+    }
+    manifest = parse_manifest(cluster() + "---\n" + yaml.safe_dump(secret))
+    assert manifest.secrets == {"s": {"a": "first", "b": "second"}}
+
+
+def test_what_is_legal_and_odd_is_warned_about() -> None:
+    spec = ClusterSpec.model_validate({"replicas": 4, "replication": {"walMode": "write"}})
+    even, unsafe = spec_warnings(spec)
+    assert even.startswith("4 voters")
+    assert "power failure" in unsafe
+
+
+def test_fields_without_local_meaning_are_named_only_when_given() -> None:
+    given = ClusterSpec.model_validate({"image": "x", "storage": {"size": "1Gi"}})
+    assert without_local_meaning(given) == ["image", "storage.size"]
+
+
+def test_an_even_number_and_a_formula_are_legal() -> None:
+    parse_manifest(cluster(replicas=4, replication={"quorum": "N/2+1"}))
+    parse_manifest(cluster(replicas=31, replication={"quorum": 31}))
+
+
+@given(st.integers(0, 10**6), st.sampled_from(["ms", "s", "m", "h"]))
+def test_durations_are_exact(number: int, unit: str) -> None:
+    scale = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}[unit]
+    assert duration_ns(f"{number}{unit}") == number * scale
+
+
+def test_durations_and_quantities_compose() -> None:
+    assert duration_ns("1m30s") == 90 * 10**9
+    assert quantity("10Gi") == 10 * (1 << 30)
+    assert quantity("500m") == 0.5
+
+
+@given(st.text(alphabet="0123456789.msh", max_size=6))
+def test_what_is_no_duration_is_refused_as_such(text: str) -> None:
+    if re.fullmatch(r"([0-9]+(\.[0-9]+)?(ms|s|m|h))+", text):
+        assert duration_ns(text) >= 0
+    else:
+        with pytest.raises(ValueError, match="is not a duration"):
+            duration_ns(text)
