@@ -1,0 +1,387 @@
+"""An asynchronous client that says what is known about a write, and retries only what is safe.
+
+    async with Client(["127.0.0.1:3301", "127.0.0.1:3302"], "app", password) as client:
+        outcome = await client.insert(512, [1, "first"])
+        match outcome:
+            case Committed(tuples, index): ...      # a quorum has it
+            case RolledBack(): ...                  # it is not there and never will be
+            case Unknown(reason): ...               # it may or may not be there
+            case Refused(code, reason): ...         # nothing was logged: safe to repeat
+
+The client talks to the leader, and finds it again when it moves: every member knows who leads, and
+any member would forward. With `retry=True` (the default for writes) each write carries an idempotency
+key, and *unknown* is asked again under the same key until the outcome is known or `deadline_s` has
+passed; the cluster runs it once at the most (T9).
+"""
+
+import asyncio
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import msgpack
+
+from qsync_node.errors import ErrorCode, QsyncError
+from qsync_node.format.auth import scramble
+from qsync_node.format.frame import FrameDecoder, FrameError, encode_uint
+from qsync_node.format.greeting import GreetingError, decode_greeting
+from qsync_node.format.keys import Type
+
+_ROLLED_BACK = (int(ErrorCode.SYNC_QUORUM_TIMEOUT), int(ErrorCode.SYNC_ROLLBACK))
+_UNKNOWN = (int(ErrorCode.OUTCOME_UNKNOWN), int(ErrorCode.KEY_EXPIRED))
+_TRY_AGAIN = (int(ErrorCode.NOT_LEADER), int(ErrorCode.LOADING), int(ErrorCode.READONLY))
+_IDEMPOTENCY = 0x70
+RETRY_WAIT_S = 0.02
+
+
+class ClientClosed(QsyncError):  # noqa: N818  # a state, not a failure
+    """The client was closed, or never connected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A quorum has it, and every later leader will. `tuples` are the answer's."""
+
+    tuples: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """It is not there and never will be."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """It may or may not be there; read before repeating it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nothing was logged; `code` is an ErrorCode."""
+
+    code: int
+    reason: str
+
+
+Outcome = Committed | RolledBack | Unknown | Refused
+
+
+class _Connection(asyncio.Protocol):
+    """One connection to one member."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.greeting: asyncio.Future[bytes] = loop.create_future()
+        self.waiting: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
+        self.lost = loop.create_future()
+        self.transport: asyncio.Transport | None = None
+        self._buffer = b""
+        self._decoder: FrameDecoder | None = None
+        self._sync = itertools.count(1)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]  # uvloop's class is not asyncio's
+
+    def data_received(self, data: bytes) -> None:
+        if self._decoder is None:
+            self._buffer += data
+            if len(self._buffer) < 128:
+                return
+            data, self._decoder = self._buffer[128:], FrameDecoder()
+            self.greeting.set_result(self._buffer[:128])
+        try:
+            frames = self._decoder.feed(data) if data else []
+        except FrameError:
+            self.close()
+            return
+        for kind, sync, _, body in frames:
+            waiting = self.waiting.pop(sync, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result((kind, body))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.lost.done():
+            self.lost.set_result(None)
+        if not self.greeting.done():
+            self.greeting.set_exception(ConnectionError("the connection broke"))
+        for waiting in self.waiting.values():
+            if not waiting.done():
+                waiting.set_exception(ConnectionError("the connection broke"))
+        self.waiting.clear()
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    async def ask(self, kind: int, body: bytes, stream: int = 0, key: Any = None) -> Any:
+        """(type, body) of the answer; ConnectionError if it never came."""
+        if self.transport is None or self.transport.is_closing():
+            raise ConnectionError("not connected")
+        sync = next(self._sync)
+        header: dict[int, Any] = {0x00: kind, 0x01: sync}
+        if stream:
+            header[0x0A] = stream
+        if key is not None:
+            header[_IDEMPOTENCY] = key
+        packed = msgpack.packb(header) + body
+        future = asyncio.get_running_loop().create_future()
+        self.waiting[sync] = future
+        self.transport.write(b"\xce" + len(packed).to_bytes(4, "big") + packed)
+        return await future
+
+
+class Client:
+    """One client of one cluster; safe for many tasks at once."""
+
+    def __init__(
+        self, addresses: Sequence[str], user: str, password: str, *, deadline_s: float = 30.0
+    ) -> None:
+        self.addresses = list(addresses)
+        self.user = user
+        self.password = password
+        self.deadline_s = deadline_s
+        self.client_id = os.urandom(12).hex()
+        self._numbers = itertools.count(1)
+        self._streams = itertools.count(1)
+        self._connection: _Connection | None = None
+        self._connecting: asyncio.Lock = asyncio.Lock()
+        self._uuids: dict[str, str] = {}  # instance uuid -> address
+        self._mark = 0
+
+    async def __aenter__(self) -> "Client":
+        await self._connected()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # --- connecting -----------------------------------------------------------------------------
+
+    async def _connected(self) -> _Connection:
+        """A connection to the leader if it is known, else to whoever answers first."""
+        async with self._connecting:
+            connection = self._connection
+            if connection is not None and not connection.lost.done():
+                return connection
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + self.deadline_s
+            reason = "no address was given"
+            while loop.time() < deadline:
+                for address in list(self.addresses):
+                    try:
+                        self._connection = await self._connect_through(address)
+                        return self._connection
+                    except (OSError, TimeoutError, GreetingError, QsyncError) as error:
+                        reason = f"{address}: {error or type(error).__name__}"
+                await asyncio.sleep(RETRY_WAIT_S * 5)
+            raise ClientClosed(
+                f"no member could be reached within {self.deadline_s:.0f} s: {reason}"
+            )
+
+    async def _connect_through(self, address: str) -> _Connection:
+        connection = await self._connect(address)
+        leader = await self._leader_of(connection)
+        target = self._uuids.get(leader, "") if leader else ""
+        if target and target != address:
+            try:
+                direct = await self._connect(target)
+            except (OSError, TimeoutError):
+                return connection
+            connection.close()
+            connection = direct
+        self._mark = int((await self._call(connection, "qsync.mark"))[0])
+        return connection
+
+    async def _connect(self, address: str) -> _Connection:
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(2):
+            _, connection = await loop.create_connection(_Connection, host, int(port))
+            greeting = decode_greeting(await connection.greeting)
+            self._uuids[greeting.instance_uuid] = address
+            proof = scramble(self.password, greeting.salt)
+            body = msgpack.packb({0x23: self.user, 0x21: ["chap-sha1", proof]})
+            kind, answer = await connection.ask(int(Type.AUTH), body)
+        if kind:
+            connection.close()
+            fields = msgpack.unpackb(answer, strict_map_key=False)
+            raise QsyncError(str(fields.get(0x31)))
+        return connection
+
+    async def _leader_of(self, connection: _Connection) -> str:
+        found = await self._call(connection, "qsync.status")
+        return str(found[0].get("leader_uuid", ""))
+
+    async def _call(self, connection: _Connection, name: str) -> list[Any]:
+        body = msgpack.packb({0x22: name, 0x21: []})
+        kind, answer = await connection.ask(int(Type.CALL), body)
+        fields = msgpack.unpackb(answer, strict_map_key=False)
+        if kind:
+            raise QsyncError(str(fields.get(0x31)))
+        data: list[Any] = fields[0x30]
+        return data
+
+    # --- requests -------------------------------------------------------------------------------
+
+    async def insert(self, space: int, fields: Sequence[Any], *, retry: bool = True) -> Outcome:
+        return await self._write(int(Type.INSERT), _body(space, {0x21: list(fields)}), retry)
+
+    async def replace(self, space: int, fields: Sequence[Any], *, retry: bool = True) -> Outcome:
+        return await self._write(int(Type.REPLACE), _body(space, {0x21: list(fields)}), retry)
+
+    async def update(
+        self, space: int, key: Sequence[Any], ops: Sequence[Any], *, retry: bool = True
+    ) -> Outcome:
+        body = _body(space, {0x11: 0, 0x20: list(key), 0x21: [list(op) for op in ops]})
+        return await self._write(int(Type.UPDATE), body, retry)
+
+    async def delete(self, space: int, key: Sequence[Any], *, retry: bool = True) -> Outcome:
+        return await self._write(int(Type.DELETE), _body(space, {0x11: 0, 0x20: list(key)}), retry)
+
+    async def upsert(
+        self, space: int, fields: Sequence[Any], ops: Sequence[Any], *, retry: bool = True
+    ) -> Outcome:
+        body = _body(space, {0x21: list(fields), 0x28: [list(op) for op in ops]})
+        return await self._write(int(Type.UPSERT), body, retry)
+
+    async def select(
+        self,
+        space: int,
+        key: Sequence[Any] = (),
+        *,
+        index: int = 0,
+        iterator: int = 0,
+        limit: int = 1000,
+        linearizable: bool = False,
+    ) -> Outcome:
+        """Confirmed rows; with `linearizable` none older than anything that was answered before."""
+        more: dict[int, Any] = {0x11: index, 0x12: limit, 0x13: 0, 0x14: iterator, 0x20: list(key)}
+        if linearizable:
+            more[0x59] = 4
+        return await self._until_known(int(Type.SELECT), _body(space, more), None)
+
+    async def _write(self, kind: int, body: bytes, retry: bool) -> Outcome:
+        if not retry:
+            connection = await self._connected()
+            try:
+                return _outcome(*await connection.ask(kind, body))
+            except ConnectionError as error:
+                return Unknown(str(error))
+        key = [self.client_id, next(self._numbers), self._mark]
+        return await self._until_known(kind, body, key)
+
+    async def _until_known(self, kind: int, body: bytes, key: Any) -> Outcome:
+        """Ask, and ask again under the same key while the outcome is not known."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.deadline_s
+        outcome: Outcome = Unknown("it was never sent")
+        while loop.time() < deadline:
+            try:
+                connection = await self._connected()
+                async with asyncio.timeout(max(deadline - loop.time(), 0.01)):
+                    outcome = _outcome(*await connection.ask(kind, body, 0, key))
+            except (ConnectionError, TimeoutError) as error:
+                outcome = Unknown(str(error) or "no answer in time")
+            if isinstance(outcome, (Committed, RolledBack)):
+                return outcome
+            if isinstance(outcome, Refused) and outcome.code not in _TRY_AGAIN:
+                return outcome
+            if isinstance(outcome, Unknown) and "older than the window" in outcome.reason:
+                return outcome
+            await asyncio.sleep(RETRY_WAIT_S)
+        return outcome
+
+    def transaction(self) -> "ClientTransaction":
+        """`async with client.transaction() as txn:` commits at the end, rolls back on an error."""
+        return ClientTransaction(self, next(self._streams))
+
+
+class ClientTransaction:
+    """One interactive transaction; its outcome is in `outcome` after the block."""
+
+    def __init__(self, client: Client, stream: int) -> None:
+        self._client = client
+        self._stream = stream
+        self._connection: _Connection | None = None
+        self.outcome: Outcome | None = None
+
+    async def __aenter__(self) -> "ClientTransaction":
+        self._connection = await self._client._connected()
+        await self._ask(int(Type.BEGIN), b"\x80")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            await self._ask(int(Type.ROLLBACK), b"\x80", must_succeed=False)
+            return
+        assert self._connection is not None
+        try:
+            self.outcome = _outcome(
+                *await self._connection.ask(int(Type.COMMIT), b"\x80", self._stream)
+            )
+        except ConnectionError as broken:
+            self.outcome = Unknown(str(broken))
+
+    async def _ask(self, kind: int, body: bytes, must_succeed: bool = True) -> list[Any]:
+        assert self._connection is not None
+        outcome = _outcome(*await self._connection.ask(kind, body, self._stream))
+        if isinstance(outcome, Committed):
+            return outcome.tuples
+        if must_succeed:
+            raise QsyncError(str(outcome))
+        return []
+
+    async def select(self, space: int, key: Sequence[Any], *, index: int = 0) -> list[Any]:
+        body = _body(space, {0x11: index, 0x12: 1000, 0x13: 0, 0x14: 0, 0x20: list(key)})
+        return await self._ask(int(Type.SELECT), body)
+
+    async def replace(self, space: int, fields: Sequence[Any]) -> list[Any]:
+        return await self._ask(int(Type.REPLACE), _body(space, {0x21: list(fields)}))
+
+    async def insert(self, space: int, fields: Sequence[Any]) -> list[Any]:
+        return await self._ask(int(Type.INSERT), _body(space, {0x21: list(fields)}))
+
+    async def delete(self, space: int, key: Sequence[Any]) -> list[Any]:
+        return await self._ask(int(Type.DELETE), _body(space, {0x11: 0, 0x20: list(key)}))
+
+
+def _body(space: int, more: dict[int, Any]) -> bytes:
+    """A request's body; space and tuple first, as the server's fast path likes them."""
+    parts = [bytes((0x81 + len(more),)), b"\x10", encode_uint(space)]
+    for key, value in more.items():
+        parts += [encode_uint(key), msgpack.packb(value)]
+    return b"".join(parts)
+
+
+def _outcome(kind: int, body: bytes) -> Outcome:
+    fields = msgpack.unpackb(body, strict_map_key=False) if body else {}
+    if kind == 0:
+        return Committed(fields.get(0x30, []))
+    code, reason = kind & 0x7FFF, str(fields.get(0x31, ""))
+    if code in _ROLLED_BACK:
+        return RolledBack(reason)
+    if code in _UNKNOWN:
+        return Unknown(reason)
+    return Refused(code, reason)
