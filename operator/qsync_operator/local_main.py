@@ -6,7 +6,7 @@ so), started in the background by whichever `qsync local` command finds none.
 """
 
 import asyncio
-import contextlib
+import os
 import signal
 import sys
 import time
@@ -29,6 +29,7 @@ KEEP_DATA = "qsync.dev/keep-data"
 IDLE_S = 0.5
 BUSY_S = 0.1
 LEADERLESS_S = 0.02
+HURRY_NS = 5_000_000_000
 NUMBERS_EVERY_S = 1.0
 LOCK_TRIES = 20
 LOCK_WAIT_S = 0.05
@@ -140,8 +141,9 @@ class Supervisor:
         self.status = status
 
     def _pause_s(self, observed: Observed, has_acted: bool) -> float:
-        if observed.writable_leader() is None and observed.record.is_formed:
-            return LEADERLESS_S
+        if observed.writable_leader() is None and self.memory.lost_at_ns:
+            lost_ns = time.monotonic_ns() - self.memory.lost_at_ns
+            return LEADERLESS_S if lost_ns < HURRY_NS else BUSY_S
         if has_acted or not self.status.is_true("Ready"):
             return BUSY_S
         return IDLE_S
@@ -207,9 +209,11 @@ def main(arguments: list[str]) -> int:
     lock = _lock(store)
     if lock is None:
         return 0
-    with contextlib.closing(lock):
-        asyncio.run(_supervise(store))
-    return 0
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    asyncio.run(_supervise(store))
+    return 0  # the lock is held until the process is gone
 
 
 if __name__ == "__main__":

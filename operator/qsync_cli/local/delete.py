@@ -24,6 +24,7 @@ def delete(
 
     from qsync_cli.clusters import ensure_supervisor, load_cluster, store_of  # noqa: PLC0415
     from qsync_operator.local_main import KEEP_DATA  # noqa: PLC0415
+    from qsync_operator.platform import processes  # noqa: PLC0415
 
     store = store_of(name)
     if not store.exists():
@@ -39,7 +40,10 @@ def delete(
             cluster.metadata.annotations[KEEP_DATA] = "true"
         store.save_cluster(cluster)
     deadline_s = time.monotonic() + timeout
-    while store.exists() or store.is_supervised():
+    pid = 0
+    while store.exists() or store.is_supervised() or processes.start_time(pid):
+        if store.is_supervised():
+            pid = store.supervisor_pid() or pid
         if time.monotonic() > deadline_s:
             raise Failure(
                 f"{name} is not gone after {timeout:g} s: see {store.supervisor_log} and delete"

@@ -110,8 +110,9 @@ class LocalPlatform:
                 continue  # somebody else's node on this port
             if answer.get("name") != name:
                 continue
-            found[name] = NodeStatus.from_json(answer)
-            self._note(name, found[name])
+            with contextlib.suppress(KeyError, TypeError, ValueError):  # it is no node's status
+                found[name] = NodeStatus.from_json(answer)
+                self._note(name, found[name])
         return found
 
     def _is_worth_asking(self, name: str) -> bool:

@@ -185,13 +185,24 @@ class Store:
             yield
 
     def is_supervised(self) -> bool:
-        if not self.directory.exists():
+        """Whether somebody holds the lock; asking never brings a deleted directory back."""
+        try:
+            file = (self.directory / "supervisor.lock").open("r+")
+        except FileNotFoundError:
             return False
-        lock = self.try_lock("supervisor.lock")
-        if lock is None:
-            return True
-        lock.close()
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return True
         return False
+
+    def supervisor_pid(self) -> int:
+        """Of the one that lives, or of the last one."""
+        try:
+            return int((self.directory / "supervisor.lock").read_text() or 0)
+        except (FileNotFoundError, ValueError):
+            return 0
 
     # --- the end ----------------------------------------------------------------------------
 

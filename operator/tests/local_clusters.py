@@ -1,0 +1,131 @@
+"""Runs the `qsync` command in a home of its own, and leaves no process behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tarantool
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+PATIENCE_S = 60.0
+POLL_S = 0.05
+
+
+class Home:
+    """One `$QSYNC_HOME`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._environment = {**os.environ, "QSYNC_HOME": str(directory), "COLUMNS": "200"}
+
+    def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "qsync_cli.main", *map(str, arguments)],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=180,
+        )
+
+    def do(self, *arguments: str | Path) -> str:
+        """A command that must succeed."""
+        done = self.run(*arguments)
+        assert done.returncode == 0, (arguments, done.stdout, done.stderr, self.logs())
+        return done.stdout
+
+    def refuse(self, *arguments: str | Path) -> str:
+        """A command that must say in one sentence why it did not happen."""
+        done = self.run(*arguments)
+        assert done.returncode == 1, (arguments, done.stdout, done.stderr)
+        assert done.stderr.startswith("qsync: ")
+        assert done.stderr.count("\n") == 1
+        return done.stderr
+
+    def logs(self) -> str:
+        paths = [*self.directory.glob("*/supervisor.log"), *self.directory.glob("*/nodes/*/*.log")]
+        return "\n".join(f"{path}: {path.read_text()[-1500:]}" for path in paths)
+
+    # --- looking ----------------------------------------------------------------------------
+
+    def status(self, name: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.do("local", "status", name, "-o", "json"))
+        return document
+
+    def members(self, name: str) -> dict[str, dict[str, Any]]:
+        return {member["name"]: member for member in self.status(name)["status"]["members"]}
+
+    def leader(self, name: str) -> dict[str, Any]:
+        members = self.members(name)
+        return next(member for member in members.values() if member["role"] == "leader")
+
+    def events(self, name: str) -> list[str]:
+        found = json.loads(self.do("local", "events", name, "-o", "json"))
+        return [event["reason"] for event in found]
+
+    def until(self, name: str, is_done: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The status of the moment when it became true."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline_s:
+            status: dict[str, Any] = self.status(name)["status"]
+            if is_done(status):
+                return status
+            time.sleep(POLL_S)
+        raise AssertionError((status, self.logs()))
+
+    def connect(self, name: str, member: str | None = None) -> tarantool.Connection:
+        shown = json.loads(self.do("local", "credentials", name, "-o", "json"))
+        address = shown["addresses"][0]
+        if member is not None:
+            address = self.members(name)[member]["address"]
+        host, _, port = address.rpartition(":")
+        return tarantool.Connection(
+            host, int(port), user=shown["username"], password=shown["password"]
+        )
+
+    # --- processes --------------------------------------------------------------------------
+
+    def state(self, name: str) -> dict[str, Any]:
+        path = self.directory / name / "state.json"
+        document: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        return document
+
+    def node_pids(self, name: str) -> list[int]:
+        return [member["pid"] for member in self.state(name).get("members", {}).values()]
+
+    def supervisor_pids(self) -> list[int]:
+        """Supervisors whose directory is in this home."""
+        return self._pids("qsync_operator.local_main")
+
+    def all_pids(self) -> list[int]:
+        return self._pids("qsync_node") + self.supervisor_pids()
+
+    def _pids(self, module: str) -> list[int]:
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                command = path.read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if module.encode() in command and any(
+                part.startswith(str(self.directory).encode() + b"/") for part in command
+            ):
+                found.append(int(path.parent.name))
+        return found
+
+    def kill_supervisors(self) -> None:
+        for pid in self.supervisor_pids():
+            os.kill(pid, signal.SIGKILL)
+        while self.supervisor_pids():
+            time.sleep(POLL_S)
+
+    def close(self) -> None:
+        self.kill_supervisors()
+        for pid in self.all_pids():
+            os.kill(pid, signal.SIGKILL)
