@@ -9,9 +9,9 @@
             case Refused(code, reason): ...         # nothing was logged: safe to repeat
 
 The client talks to the leader, and finds it again when it moves: every member knows who leads, and
-any member would forward. With `retry=True` (the default for writes) each write carries an idempotency
-key, and *unknown* is asked again under the same key until the outcome is known or `deadline_s` has
-passed; the cluster runs it once at the most (T9).
+any member would forward. With `retry=True` (the default for writes) each write carries an
+idempotency key, and *unknown* is asked again under the same key until the outcome is known or
+`deadline_s` has passed; the cluster runs it once at the most (T9).
 """
 
 import asyncio
@@ -26,9 +26,10 @@ import msgpack
 
 from qsync_node.errors import ErrorCode, QsyncError
 from qsync_node.format.auth import scramble
-from qsync_node.format.frame import FrameDecoder, FrameError, encode_uint
+from qsync_node.format.frame import FrameDecoder, FrameError
 from qsync_node.format.greeting import GreetingError, decode_greeting
 from qsync_node.format.keys import Type
+from qsync_node.format.row import encode_uint
 
 _ROLLED_BACK = (int(ErrorCode.SYNC_QUORUM_TIMEOUT), int(ErrorCode.SYNC_ROLLBACK))
 _UNKNOWN = (int(ErrorCode.OUTCOME_UNKNOWN), int(ErrorCode.KEY_EXPIRED))

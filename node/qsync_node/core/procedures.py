@@ -270,9 +270,17 @@ class Procedures:
         unknown = sorted(set(arguments) - known)
         if unknown:
             raise ClientError(ErrorCode.CFG, f"unknown setting {unknown[0]!r}")
-        settings = replace(self.node.settings, **arguments)
+        before = self.node.settings
+        settings = replace(before, **arguments)
+        if settings.role == "anonymous" and before.role != "anonymous":
+            raise ClientError(
+                ErrorCode.UNSUPPORTED, "a registered replica never becomes anonymous again (M5)"
+            )
         self.node.settings = settings
         self.node.replica.settings = settings
+        if settings.role != before.role:
+            # It registers with the leader and follows the whole log from now on.
+            self.node.replica.applier.restart()
         if self.node.replica.leader is not None:
             self.node.replica.leader.advance()
         return "configured"

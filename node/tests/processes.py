@@ -1,0 +1,190 @@
+"""Real node processes for tests: a cluster under a temporary directory, and a real Tarantool."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+SECRET = "a cluster's secret"
+REPLICASET = "0f3cd8a2-2f4e-4f3a-9d53-6d6f6a0e7c11"
+USER, PASSWORD = "app", "app's password"
+READY_S = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(what: str, is_done: Callable[[], bool], timeout_s: float = READY_S) -> None:
+    """Generous: a timeout is a hang, not a measurement."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        try:
+            if is_done():
+                return
+        except (OSError, urllib.error.URLError):
+            pass  # a process that is starting or dying does not answer
+        time.sleep(0.05)
+    raise TimeoutError(what)
+
+
+class NodeProcess:
+    """One node; its directory and ports stay over restarts."""
+
+    def __init__(self, folder: Path, name: str, **settings: Any) -> None:
+        self.folder = folder
+        self.name = name
+        self.port = free_port()
+        self.admin_port = free_port()
+        self.settings = settings
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self, peers: dict[str, str]) -> None:
+        self.folder.mkdir(exist_ok=True, parents=True)
+        config = {
+            "directory": str(self.folder / self.name),
+            "name": self.name,
+            "listen": self.address,
+            "admin_listen": f"127.0.0.1:{self.admin_port}",
+            "replicaset_uuid": REPLICASET,
+            "secret": SECRET,
+            "peers": peers,
+            **self.settings,
+        }
+        path = self.folder / f"{self.name}.yaml"
+        path.write_text(json.dumps(config))
+        with (self.folder / f"{self.name}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "qsync_node", "--config", str(path)], stderr=log
+            )
+
+    def kill(self) -> None:
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+    def status(self) -> dict[str, Any]:
+        url = f"http://127.0.0.1:{self.admin_port}/status"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+    def post(self, path: str, fields: dict[str, Any]) -> dict[str, Any]:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.admin_port}{path}",
+            data=json.dumps(fields).encode(),
+            headers={"Authorization": f"Bearer {SECRET}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+
+class Cluster:
+    """Several nodes of one replica set."""
+
+    def __init__(self, folder: Path, count: int, **settings: Any) -> None:
+        self.nodes = [NodeProcess(folder, f"n{number}", **settings) for number in range(count)]
+
+    @property
+    def peers(self) -> dict[str, str]:
+        return {node.name: node.address for node in self.nodes}
+
+    @property
+    def addresses(self) -> list[str]:
+        return [node.address for node in self.nodes]
+
+    def start(self) -> None:
+        for node in self.nodes:
+            node.start(self.peers)
+        first = self.nodes[0]
+        wait_until("the first node's status", lambda: bool(first.status()["uuid"]))
+        order = {
+            "instance_uuid": first.status()["uuid"],
+            "voters": len(self.nodes),
+            "users": {USER: PASSWORD},
+        }
+        first.post("/bootstrap", order)
+        wait_until("all members voting", self.is_formed)
+
+    def is_formed(self) -> bool:
+        status = self.nodes[0].status()
+        voting = [member for member in status["members"] if member["is_voting"]]
+        return bool(status["is_open"]) and len(voting) == len(self.nodes)
+
+    def leader(self) -> NodeProcess:
+        found: list[NodeProcess] = []
+
+        def is_known() -> bool:
+            found[:] = [n for n in self.alive() if n.status()["is_writable"]]
+            return len(found) == 1
+
+        wait_until("a leader", is_known)
+        return found[0]
+
+    def alive(self) -> list[NodeProcess]:
+        return [n for n in self.nodes if n.process is not None and n.process.poll() is None]
+
+    def close(self) -> None:
+        for node in self.alive():
+            node.kill()
+
+
+@contextmanager
+def running_cluster(folder: Path, count: int, **settings: Any) -> Iterator[Cluster]:
+    cluster = Cluster(folder, count, **settings)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@contextmanager
+def running_tarantool(folder: Path) -> Iterator[str]:
+    """Debian's Tarantool with the same user; yields its address."""
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    script = folder / "tarantool.lua"
+    script.write_text(
+        f"""
+        box.cfg{{listen = '127.0.0.1:{port}', work_dir = '{folder}', log = '{folder}/log'}}
+        box.schema.user.create('{USER}', {{password = "{PASSWORD}", if_not_exists = true}})
+        box.schema.user.grant('{USER}', 'read,write,execute,create,drop,alter', 'universe')
+        """
+    )
+    process = subprocess.Popen(["tarantool", str(script)], stdin=subprocess.DEVNULL)
+    try:
+
+        def is_up() -> bool:
+            with socket.create_connection(("127.0.0.1", port), 1) as probe:
+                return probe.recv(128).startswith(b"Tarantool")
+
+        wait_until("tarantool", is_up)
+        time.sleep(0.2)  # the user is made right after the port is open
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()

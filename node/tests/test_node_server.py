@@ -1,0 +1,292 @@
+"""Strangers, bad input and dying leaders, against real processes over real sockets."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import urllib.error
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from processes import PASSWORD, USER, Cluster, NodeProcess, running_cluster, wait_until
+
+from qsync_node.client import Client, Committed, Refused
+from qsync_node.format.auth import scramble
+from qsync_node.format.cat import cat_file, to_json
+from qsync_node.format.frame import FrameDecoder, encode_request
+from qsync_node.format.greeting import decode_greeting
+
+SPACE = 800
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("server"), 3) as running:
+        asyncio.run(make_space(running))
+        yield running
+
+
+async def make_space(cluster: Cluster) -> None:
+    async with Client(cluster.addresses, USER, PASSWORD) as client:
+        parts = [[0, "unsigned"]]
+        for space, row in (
+            (280, [SPACE, 1, "server", "memtx", 0, {"is_sync": True}, []]),
+            (288, [SPACE, 0, "primary", "tree", {"unique": True}, parts]),
+        ):
+            assert isinstance(await client.insert(space, row), Committed)
+
+
+class Raw:
+    """A connection that says whatever a test wants."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), 10)
+        self.greeting = decode_greeting(self._exactly(128))
+        self.decoder = FrameDecoder()
+        self.frames: list[Any] = []
+
+    def _exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            data += self.socket.recv(count - len(data))
+        return data
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def answer(self) -> tuple[int, dict[int, Any]]:
+        """(code, body) of the next answer; code 0 is success. EOFError when closed."""
+        while not self.frames:
+            data = self.socket.recv(65536)
+            if not data:
+                raise EOFError
+            self.frames += self.decoder.feed(data)
+        kind, _, _, body = self.frames.pop(0)
+        return kind & 0x7FFF, msgpack.unpackb(body, strict_map_key=False) if body else {}
+
+    def ask(self, kind: int, fields: dict[int, Any], **header: int) -> tuple[int, dict[int, Any]]:
+        self.send(encode_request(kind, 1, msgpack.packb(fields), **header))
+        return self.answer()
+
+    def log_in(self, password: str = PASSWORD, user: str = USER) -> int:
+        proof = scramble(password, self.greeting.salt)
+        return self.ask(7, {0x23: user, 0x21: ["chap-sha1", proof]})[0]
+
+
+@pytest.fixture
+def raw(cluster: Cluster) -> Iterator[Raw]:
+    connection = Raw(cluster.leader().address)
+    yield connection
+    connection.socket.close()
+
+
+def test_wrong_password_and_unknown_user_are_told_apart_by_nobody(raw: Raw) -> None:
+    first = raw.ask(7, {0x23: USER, 0x21: ["chap-sha1", scramble("wrong", raw.greeting.salt)]})
+    second = raw.ask(7, {0x23: "nobody", 0x21: ["chap-sha1", scramble("x", raw.greeting.salt)]})
+    assert first[0] == second[0] == 47
+    assert first[1][0x31] == second[1][0x31]
+    assert raw.log_in() == 0
+
+
+def test_a_stranger_reads_nothing(raw: Raw) -> None:
+    code, _ = raw.ask(1, {0x10: SPACE, 0x12: 1, 0x20: []})
+    assert code == 42
+    assert raw.ask(2, {0x10: SPACE, 0x21: [1]})[0] == 42
+
+
+@pytest.mark.parametrize(
+    ("packet", "code"),
+    [
+        (encode_request(200, 1, b"\x80"), 48),
+        (encode_request(8, 1, msgpack.packb({0x27: "return 1", 0x21: []})), 5),
+        (encode_request(11, 1, msgpack.packb({0x40: "SELECT 1", 0x41: []})), 5),
+        (encode_request(2, 1, msgpack.packb({0x10: SPACE})), 69),
+        (encode_request(2, 1, msgpack.packb({0x10: "space", 0x21: [1]})), 20),
+        (encode_request(2, 1, b"\xc1\xc1"), 20),
+        (encode_request(2, 1, b"\x82\x10\xce\x00\x00\x03\x20\x21\x91\xc1"), 20),
+        (encode_request(15, 1, b"\x80"), 230),
+        (encode_request(1, 1, msgpack.packb({0x10: SPACE, 0x12: 1, 0x20: []}), schema_version=9999), 109),
+        (b"\x05\x92\x00\x01\x02\x03", 20),
+    ],
+    ids=["unknown", "eval", "sql", "no tuple", "bad type", "junk", "junk tuple", "no stream", "schema",
+         "header"],
+)  # fmt: skip
+def test_bad_requests_get_one_clear_error_and_the_connection_stays(
+    raw: Raw, packet: bytes, code: int
+) -> None:
+    assert raw.log_in() == 0
+    raw.send(packet)
+    got, body = raw.answer()
+    assert got == code
+    assert body[0x31]
+    assert raw.ask(64, {})[0] == 0
+
+
+def test_an_oversized_packet_closes_the_connection_and_nothing_else(cluster: Cluster) -> None:
+    raw = Raw(cluster.leader().address)
+    raw.send(b"\xce\x7f\xff\xff\xff" + b"\x82\x00\x02\x01\x01")
+    code, _ = raw.answer()
+    assert code == 20
+    with pytest.raises((EOFError, ConnectionError)):
+        raw.answer()
+    assert Raw(cluster.leader().address).log_in() == 0
+
+
+def test_a_false_member_is_not_let_in(cluster: Cluster, raw: Raw) -> None:
+    fields = {
+        0x24: "00000000-0000-4000-8000-000000000001",
+        0x25: "0f3cd8a2-2f4e-4f3a-9d53-6d6f6a0e7c11",
+        0x73: b"\x00" * 32,
+        0x74: b"\x00" * 16,
+    }
+    assert raw.ask(80, fields)[0] == 42
+    with pytest.raises((EOFError, ConnectionError)):
+        raw.answer()
+
+
+def test_admin_verbs_need_the_secret(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    import urllib.request  # noqa: PLC0415
+
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{leader.admin_port}/verb/fence", data=b"{}", method="POST"
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=5)
+    assert refused.value.code == 401
+    assert not leader.status()["is_fenced"]
+
+
+def test_a_stream_through_a_follower_is_one_transaction(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    follower = next(node for node in cluster.nodes if node is not leader)
+    raw = Raw(follower.address)
+    assert raw.log_in() == 0
+    assert raw.ask(14, {}, stream_id=1)[0] == 0
+    assert raw.ask(3, {0x10: SPACE, 0x21: [500, "in a transaction"]}, stream_id=1)[0] == 0
+    other = Raw(leader.address)
+    assert other.log_in() == 0
+    assert other.ask(1, {0x10: SPACE, 0x11: 0, 0x12: 1, 0x13: 0, 0x20: [500]})[1][0x30] == []
+    assert raw.ask(15, {}, stream_id=1)[0] == 0
+    found = raw.ask(1, {0x10: SPACE, 0x11: 0, 0x12: 1, 0x13: 0, 0x20: [500]})
+    assert found[1][0x30] == [[500, "in a transaction"]]
+
+
+def test_the_later_of_two_conflicting_transactions_fails(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    first, second = Raw(leader.address), Raw(leader.address)
+    for raw in (first, second):
+        assert raw.log_in() == 0
+        assert raw.ask(14, {}, stream_id=7)[0] == 0
+        fields = {0x10: SPACE, 0x11: 0, 0x12: 1, 0x13: 0, 0x20: [501]}
+        assert raw.ask(1, fields, stream_id=7)[1][0x30] == []
+        assert raw.ask(3, {0x10: SPACE, 0x21: [501, "mine"]}, stream_id=7)[0] == 0
+    assert first.ask(15, {}, stream_id=7)[0] == 0
+    assert second.ask(15, {}, stream_id=7)[0] == 97
+
+
+def test_watchers_hear_of_the_leader(cluster: Cluster, raw: Raw) -> None:
+    code, body = raw.ask(77, {0x57: "box.election"})
+    assert code == 0
+    assert body[0x30][0]["leader"] == cluster.leader().status()["replica_id"]
+    raw.send(encode_request(74, 5, msgpack.packb({0x57: "box.status"})))
+    _, event = raw.answer()
+    assert event[0x57] == "box.status"
+    assert event[0x58]["is_ro"] is False
+
+
+def test_the_client_says_what_is_known_and_retries_by_key(cluster: Cluster) -> None:
+    async def write_through_a_kill() -> list[Any]:
+        outcomes = []
+        async with Client(cluster.addresses, USER, PASSWORD) as client:
+            await client.replace(SPACE, [900, 0])
+            for number in range(60):
+                if number == 20:
+                    cluster.leader().kill()
+                outcomes.append(await client.update(SPACE, [900], [["+", 1, 1]]))
+            counted = await client.select(SPACE, [900], linearizable=True)
+            assert isinstance(await client.insert(SPACE, [900, 0]), Refused)
+            outcomes.append(counted)
+        return outcomes
+
+    *updates, counted = asyncio.run(write_through_a_kill())
+    assert all(isinstance(outcome, Committed) for outcome in updates)
+    # Each was asked until it was known, and took effect exactly once.
+    assert counted == Committed([[900, 60]])
+    for node in cluster.nodes:
+        if node not in cluster.alive():
+            node.start(cluster.peers)
+    wait_until("everybody follows", lambda: _all_follow(cluster))
+
+
+def _all_follow(cluster: Cluster) -> bool:
+    goal = cluster.leader().status()["confirmed_index"]
+    return all(node.status()["confirmed_index"] >= goal for node in cluster.nodes)
+
+
+def test_an_anonymous_replica_reads_along_and_is_then_registered(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    reader = NodeProcess(tmp_path, "reader", role="anonymous")
+    reader.start({**cluster.peers, "reader": reader.address})
+    try:
+        wait_until("the reader follows", lambda: _has_all(cluster, reader))
+        assert reader.status()["role"] == "anonymous"
+        assert all(m["name"] != "reader" for m in cluster.leader().status()["members"])
+        reader.post("/verb/configure", {"role": "async"})
+        wait_until("the reader is registered", lambda: reader.status()["role"] == "async")
+        wait_until("the reader follows", lambda: _has_all(cluster, reader))
+        with pytest.raises(urllib.error.HTTPError):
+            reader.post("/verb/configure", {"role": "anonymous"})
+        uuid = reader.status()["uuid"]
+    finally:
+        reader.kill()
+    cluster.leader().post("/verb/unregister", {"uuid": uuid})
+    assert all(m["name"] != "reader" for m in cluster.leader().status()["members"])
+
+
+def _has_all(cluster: Cluster, node: NodeProcess) -> bool:
+    return bool(
+        node.status()["confirmed_index"] >= cluster.leader().status()["confirmed_index"] > 0
+    )
+
+
+def test_sigterm_hands_leadership_over_first(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    term = leader.status()["term"]
+    assert leader.stop() == 0
+    new = cluster.leader()
+    assert new.status()["term"] == term + 1
+    log = (leader.folder / f"{leader.name}.log").read_text()
+    assert '"event": "handover", "result": "done"' in log
+    leader.start(cluster.peers)
+    wait_until("everybody follows", lambda: _all_follow(cluster))
+
+
+def test_tarantoolctl_reads_every_file_as_we_do(cluster: Cluster) -> None:
+    files = sorted(cluster.nodes[0].folder.glob("n*/*.xlog"))
+    files += sorted(cluster.nodes[0].folder.glob("n*/rollback/*.xlog"))
+    assert len(files) >= 3
+    for file in files:
+        theirs = _tarantoolctl_cat(file)
+        ours = [json.loads(to_json(record)) for record in _records(file)]
+        assert ours == theirs, file
+
+
+def _records(file: Path) -> list[Any]:
+    return [item for item in cat_file(file.read_bytes()) if isinstance(item, dict)]
+
+
+def _tarantoolctl_cat(file: Path) -> list[Any]:
+    done = subprocess.run(
+        ["tarantoolctl", "cat", str(file), "--show-system", "--format=json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return [json.loads(line) for line in done.stdout.splitlines() if line.strip()]
