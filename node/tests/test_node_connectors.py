@@ -1,8 +1,8 @@
 """asynctnt and tarantool-python, unchanged, against a real Tarantool and against three nodes.
 
-One script of every operation, iterator and error runs through both connectors on both systems; every
-answer and every error code must be the same. What differs on purpose is listed here and, with its
-reason, in docs/compatibility.md.
+One script of every operation, iterator and error runs through both connectors on both systems;
+every answer, error code and text must be the same. What is not asked here because it differs on
+purpose stands, with its reason, in docs/compatibility.md.
 """
 
 import asyncio
