@@ -1,0 +1,123 @@
+"""Declared spaces against a database: created once, never dropped, never changed in place."""
+
+from typing import Any, cast
+
+from qsync_operator import schema
+from qsync_operator.iproto import Connection
+from qsync_operator.models.spaces import SpaceSpec
+
+
+class Catalogue:
+    """The two system spaces, with the requests that DDL makes."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, list[list[Any]]] = {
+            280: [[511, 1, "old", "memtx", 0, {}, []]],
+            288: [],
+        }
+        self.writes = 0
+
+    def select(self, space: int, key: list[Any] | None = None, index: int = 0) -> list[list[Any]]:
+        field = {(280, 0): 0, (280, 2): 2, (288, 0): 0}[space, index]
+        return [row for row in self.rows[space] if not key or row[field] == key[0]]
+
+    def insert(self, space: int, row: list[Any]) -> None:
+        self.rows[space].append(row)
+        self.writes += 1
+
+    def replace(self, space: int, row: list[Any]) -> None:
+        self.rows[space] = [old for old in self.rows[space] if old[0] != row[0]]
+        self.insert(space, row)
+
+
+def orders(**changed: Any) -> SpaceSpec:
+    return SpaceSpec.model_validate(
+        {
+            "name": "orders",
+            "format": [
+                {"name": "id", "type": "unsigned"},
+                {"name": "customer", "type": "string", "isNullable": True},
+            ],
+            "indexes": [
+                {"name": "primary", "type": "HASH", "parts": [{"field": "id"}]},
+                {"name": "by_customer", "unique": False, "parts": [{"field": 2}, {"field": "id"}]},
+            ],
+            **changed,
+        }
+    )
+
+
+def database() -> tuple[Catalogue, Connection]:
+    catalogue = Catalogue()
+    return catalogue, cast(Connection, catalogue)
+
+
+def test_a_space_is_created_as_it_was_declared() -> None:
+    catalogue, connection = database()
+    assert schema.compare(connection, [orders()]).missing == ("orders",)
+    schema.create(connection, [orders()])
+    assert catalogue.rows[280][-1] == [
+        512, 1, "orders", "memtx", 0, {"is_sync": True},
+        [{"name": "id", "type": "unsigned"},
+         {"name": "customer", "type": "string", "is_nullable": True}],
+    ]  # fmt: skip
+    primary, by_customer = catalogue.rows[288]
+    assert primary == [
+        512, 0, "primary", "hash", {"unique": True}, [{"field": 0, "type": "unsigned"}],
+    ]  # fmt: skip
+    assert by_customer[1:5] == [1, "by_customer", "tree", {"unique": False}]
+    assert by_customer[5] == [
+        {"field": 1, "type": "string", "is_nullable": True},
+        {"field": 0, "type": "unsigned"},
+    ]
+
+
+def test_a_second_time_changes_nothing() -> None:
+    catalogue, connection = database()
+    schema.create(connection, [orders()])
+    writes = catalogue.writes
+    assert schema.compare(connection, [orders()]) == schema.SchemaView(True, (), "")
+    schema.create(connection, [orders()])
+    assert catalogue.writes == writes
+
+
+def test_an_interrupted_creation_is_finished() -> None:
+    catalogue, connection = database()
+    schema.create(connection, [orders()])
+    catalogue.rows[288].pop()
+    assert schema.compare(connection, [orders()]).missing == ("orders",)
+    schema.create(connection, [orders()])
+    assert [row[2] for row in catalogue.rows[288]] == ["primary", "by_customer"]
+
+
+def test_is_sync_and_format_follow_the_manifest() -> None:
+    catalogue, connection = database()
+    schema.create(connection, [orders()])
+    changed = orders(isSync=False)
+    assert schema.compare(connection, [changed]).missing == ("orders",)
+    schema.create(connection, [changed])
+    assert catalogue.rows[280][-1][5] == {"is_sync": False}
+    assert schema.compare(connection, [changed]).missing == ()
+
+
+def test_another_index_of_that_name_is_left_to_a_person() -> None:
+    catalogue, connection = database()
+    schema.create(connection, [orders()])
+    catalogue.rows[288][0][3] = "tree"
+    view = schema.compare(connection, [orders()])
+    assert view.missing == ()
+    assert view.refusal.startswith("index primary of space orders is another one")
+
+
+def test_parts_as_old_versions_wrote_them_are_understood() -> None:
+    catalogue, connection = database()
+    schema.create(connection, [orders()])
+    catalogue.rows[288][0][5] = [[0, "unsigned"]]
+    assert schema.compare(connection, [orders()]).refusal == ""
+
+
+def test_undeclared_spaces_are_left_alone() -> None:
+    catalogue, connection = database()
+    schema.create(connection, [orders()])
+    assert schema.compare(connection, []) == schema.SchemaView(True, (), "")
+    assert catalogue.rows[280][0][2] == "old"
