@@ -67,13 +67,28 @@ def show(seed: int, limit: int | None) -> None:
     sys.stdout.write("\n".join(schedule.world.trace) + "\n")
 
 
+def hunt(first: int, last: int) -> int:
+    """Run seeds until one fails: how soon is a planted bug found?"""
+    for seed in range(first, last + 1):
+        problem = run_seed(seed)[1]
+        if problem:
+            reason = problem.strip().splitlines()[-1]
+            sys.stdout.write(f"found by seed {seed}: {reason}\n")
+            return 0
+    sys.stdout.write(f"nothing found by seeds {first}..{last}\n")
+    return 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m qsync_sim", description=__doc__)
     parser.add_argument("--seeds", default="0..99", help="A..B, both included")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--show", type=int, help="print the trace of one seed")
     parser.add_argument("--faults", type=int, help="with --show: only the first so many faults")
+    parser.add_argument("--hunt", help="A..B: stop at the first seed that fails")
     arguments = parser.parse_args()
+    if arguments.hunt is not None:
+        return hunt(*(int(part) for part in arguments.hunt.split("..")))
     if arguments.show is not None:
         show(arguments.show, arguments.faults)
         return 0

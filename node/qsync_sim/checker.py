@@ -9,7 +9,8 @@ against it:
   rolled back    the row is not among the taken ones;
   refused        nothing of it was ever confirmed;
   unknown        either, but once at the most;
-  a read         returns a state of the order, and never one that was rolled back; a linearizable one
+  a read         returns a state of the order, and never one that was rolled back; a linearizable
+  one
                  none older than what anybody had been told before it began.
 """
 

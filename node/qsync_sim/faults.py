@@ -290,7 +290,123 @@ def raise_quorum(world: "World") -> None:
         world.command(shell, "configure", quorum=world.rng.choice(["majority", "N", "N/2+1", 1]))
 
 
+EVENTS = (
+    "leader",
+    "promote_confirmed",
+    "rollback",
+    "rewind",
+    "rewound",
+    "register",
+    "promoted_to_voting",
+    "unregister",
+    "nack",
+    "snapshot_taken",
+    "checkpoint",
+    "switchover",
+    "step_down",
+    "following",
+)
+
+
+def ambush(world: "World") -> None:
+    """A fault that waits for an event and strikes who reported it, in the middle of its work."""
+    event = world.rng.choice(EVENTS)
+    strike = world.rng.choice([_kill_shell, _cut_power, _isolate, _slow_down, _partition_off])
+    world.count("fault ambush")
+    world.ambushes.append((event, partial(strike, world)))
+
+
+def _kill_shell(world: "World", shell: "Shell") -> None:
+    shell.stop(power_loss=False)
+    world.after(world.rng.randrange(2 * SECOND), partial(world.start_again, shell))
+
+
+def _cut_power(world: "World", shell: "Shell") -> None:
+    shell.stop(power_loss=True)
+    world.after(world.rng.randrange(2 * SECOND), partial(world.start_again, shell))
+
+
+def _isolate(world: "World", shell: "Shell") -> None:
+    for other in world.alive():
+        if other is not shell:
+            world.network.cut(shell, other)
+            world.network.cut(other, shell)
+    _end_cut(world)
+
+
+def _partition_off(world: "World", shell: "Shell") -> None:
+    """`shell` keeps one companion; the rest goes on without the two."""
+    others = [other for other in world.alive() if other is not shell]
+    if len(others) < 2:
+        return
+    pair = (shell, world.rng.choice(others))
+    for one in pair:
+        for other in others:
+            if other not in pair:
+                world.network.cut(one, other)
+                world.network.cut(other, one)
+    _end_cut(world)
+
+
+def _slow_down(world: "World", shell: "Shell") -> None:
+    shell.disk_delay_ns = world.rng.randrange(5, 600) * MILLISECOND
+
+    def end() -> None:
+        shell.disk_delay_ns = 200_000
+
+    world.after(world.rng.randrange(SECOND), end)
+
+
+def lose_what_was_promised(world: "World") -> None:
+    """The quorum is the leader and one slow disk; then that machine loses power, and the leader its
+    network: whoever is left knows nothing of what the two promised, unless it was on that disk."""
+    leader = world.leader()
+    others = [shell for shell in world.alive() if shell is not leader]
+    if leader is None or len(others) < 2:
+        return
+    world.count("fault promise tested")
+    world.rng.shuffle(others)
+    witness, *rest = others
+    witness.disk_delay_ns = world.rng.randrange(20, 200) * MILLISECOND
+    for other in rest:
+        world.network.cut(leader, other)
+
+    def strike() -> None:
+        witness.stop(power_loss=True)
+        witness.disk_delay_ns = 200_000
+        world.network.heal()
+        world.after(world.rng.randrange(50 * MILLISECOND), partial(world.start_again, witness))
+        if leader.is_alive:
+            _isolate(world, leader)
+            world.network.break_cut_off()
+
+    world.after(world.rng.randrange(20, 300) * MILLISECOND, strike)
+
+
+def behind_the_back(world: "World") -> None:
+    """A member elects another leader behind the old one's back: the old one is deaf, not mute.
+
+    What the old leader sends still arrives, what it would hear does not: a replica that has moved on
+    and acknowledges it all the same would be counted once the cut is healed.
+    """
+    leader = world.leader()
+    others = [shell for shell in world.alive() if shell is not leader]
+    if leader is None or not others:
+        return
+    world.count("fault leader deaf")
+    for other in others:
+        if world.rng.random() < 0.7:
+            world.network.cut(other, leader)
+    rival = world.rng.choice(others)
+    if rival.node is not None:
+        world.command(rival, "nominate", term=rival.node.replica.term)
+    world.after(world.rng.randrange(5, 350) * MILLISECOND, world.network.heal)
+
+
 ALL: list[tuple[int, Fault]] = [
+    (14, ambush),
+    (8, lose_what_was_promised),
+    (5, behind_the_back),
     (10, kill),
     (10, power_loss),
     (2, power_loss_everywhere),

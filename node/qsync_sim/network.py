@@ -1,9 +1,9 @@
 """The simulated network: connections that are ordered within themselves and with nothing else.
 
-Every instance keeps one connection open to every other one it knows, so there are two between a pair,
-one opened by each end. Messages of one connection arrive in order after random delays; a cut holds
-them back in one direction, until it heals or the connection breaks and takes with it what was under
-way. The two ends hear of a break at different times.
+Every instance keeps one connection open to every other one it knows, so there are two between a
+pair, one opened by each end. Messages of one connection arrive in order after random delays; a cut
+holds them back in one direction, until it heals or the connection breaks and takes with it what was
+under way. The two ends hear of a break at different times.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -88,6 +88,7 @@ class Network:
         if self.wire_check % 16 == 0:
             message = msg.decode(msg.encode(message))
         side = 1 - connection.side_of(shell)
+        self.world.onlooker.on_send(shell, connection.ends[side].uuid, message)
         if self.is_cut(shell, connection.ends[side]):
             connection.held[side].append(message)
             return

@@ -53,6 +53,9 @@ class Shell:
         self.is_removed = False
         self.is_corrupt = False
         self.fail_next_write = ""
+        self.ballot_on_disk = b""
+        self.term_before = 0  # when the step began whose effects are performed
+        self.disk_index = 0  # where the log on disk ended when this instance stopped
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -95,6 +98,7 @@ class Shell:
             Storage.create(disk, DIRECTORY, self.uuid, LIMITS, empty.encode()).close()
         storage, recovered = Storage.open(disk, DIRECTORY, LIMITS)
         self.storage = storage
+        self.ballot_on_disk = recovered.ballot
         ballot = Ballot.decode(recovered.ballot)
         node = Node(self.uuid, self.settings, Random(self.rng.random()), ballot)
         self.node = node
@@ -123,6 +127,8 @@ class Shell:
             return
         if power_loss and self.log_queue and self.is_log_busy and self.rng.random() < 0.7:
             self._tear()
+        if self.storage is not None:
+            self.disk_index = self.storage.last_index
         self.node = None
         self.storage = None
         self.life += 1
@@ -161,6 +167,7 @@ class Shell:
             self.paused_inputs += inputs
             return
         life = self.life
+        self.term_before = self.node.replica.term
         wall = 1e9 + self.world.now_ns / 1e9 + self.wall_offset_s
         out = self.node.step(self.now_ns(), wall, inputs)
         for effect in out:
@@ -168,6 +175,7 @@ class Shell:
                 return
             self._take(effect)
         if self.node is not None and self.life == life:
+            self.world.onlooker.on_step(self, self.node)
             self._sleep()
 
     def _sleep(self) -> None:
@@ -233,6 +241,7 @@ class Shell:
             self.ballot_queue.clear()
             try:
                 self.storage.store_ballot(ballots[-1].data)
+                self.ballot_on_disk = ballots[-1].data
             except DiskError:
                 self.world.on_restart_wanted(self)
                 return
@@ -322,7 +331,11 @@ class Shell:
         fault = self.fail_next_write
         if fault:
             self.fail_next_write = ""
-            self.disk.on_call = lambda call, path: fault if call in ("append", "sync") else None
+
+            def hook(call: str, path: str) -> Any:
+                return fault if call in ("append", "sync") else None
+
+            self.disk.on_call = hook
         try:
             storage.write(effect.batches)
         finally:

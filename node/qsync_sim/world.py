@@ -1,8 +1,8 @@
 """One simulated life of a cluster: event queue, instances, clients, and what an onlooker sees.
 
 Everything is drawn from one seed. The onlooker keeps the ledger of confirmed rows as each instance
-reports them, and stops the life at the first contradiction: two leaders of one term, a confirmed row
-that differs between two instances or changes, a process that does not start (`Violation`).
+reports them, and stops the life at the first contradiction: two leaders of one term, a confirmed
+row that differs between two instances or changes, a process that does not start (`Violation`).
 """
 
 import heapq
@@ -10,6 +10,7 @@ import uuid as uuids
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -22,13 +23,11 @@ from qsync_node.core.settings import MILLISECOND, SECOND, Settings
 from qsync_sim.clients import Client, Operation
 from qsync_sim.model import ASYNC_SPACE, SPACE
 from qsync_sim.network import Network
+from qsync_sim.onlooker import Onlooker
 from qsync_sim.shell import Shell, content_of
+from qsync_sim.violation import Violation
 
 ADMIN_SESSION = 7
-
-
-class Violation(Exception):
-    """A rule was broken; the message names it."""
 
 
 class World:
@@ -53,6 +52,7 @@ class World:
         self.replicaset_uuid = self._uuid()
         self.shells: dict[str, Shell] = {}
         self.network = Network(self)
+        self.onlooker = Onlooker(self)
         self.clients: list[Client] = []
         self.clients_by_session: dict[int, Client] = {}
         self.history: list[Operation] = []
@@ -67,6 +67,7 @@ class World:
         self._admin_sync = 0
         self._admin_answers: dict[int, fx.Answer] = {}
         self._made = 0
+        self.ambushes: list[tuple[str, Callable[[Shell], None]]] = []
 
     # --- time ---------------------------------------------------------------------------------
 
@@ -188,6 +189,7 @@ class World:
 
     def on_started(self, shell: Shell) -> None:
         self.count("starts")
+        self.onlooker.on_started(shell)
 
     def on_stopped(self, shell: Shell, power_loss: bool) -> None:
         self.network.on_stopped(shell, power_loss)
@@ -225,19 +227,30 @@ class World:
         if self.is_tracing:
             shown = " ".join(f"{name}={value}" for name, value in fields.items())
             self.trace.append(f"{self.now_ns / 1e6:10.3f} {shell.name:4} {event} {shown}")
+        self._spring(shell, event)
         if event == "leader":
             term = fields["term"]
             other = self.leaders.setdefault(term, shell.uuid)
             if other != shell.uuid:
                 raise Violation(f"E1: term {term} has two leaders")
+            self.onlooker.on_leader(shell, term)
             if fields["kept"] < fields["promote_index"] - 1:
                 self.count("tails rolled back at failover")
             elif shell.node is not None and len(shell.node.replica.limbo) > 1:
                 self.count("tails adopted at failover")
+        elif event == "nack":
+            self.onlooker.on_nack(shell, fields["index"], fields["term"])
         elif event == "split_brain":
             raise Violation(f"L4: {shell.name}: split brain without a cause: {fields['reason']}")
         elif event == "row_not_applied" and not self.counters["fault nack"]:
             raise Violation(f"T7: {shell.name}: {fields['reason']}")
+
+    def _spring(self, shell: Shell, event: str) -> None:
+        """Faults that wait for an event strike a moment after it."""
+        for ambush in [ambush for ambush in self.ambushes if ambush[0] == event]:
+            self.ambushes.remove(ambush)
+            self.count("ambushes")
+            self.after(self.rng.choice([0, 200_000, 2_000_000]), partial(ambush[1], shell))
 
     def observe(self, shell: Shell, node: Node) -> None:
         """Write down what each instance takes for confirmed, and compare (L3)."""
@@ -256,6 +269,8 @@ class World:
             row = (replica_id, lsn, body, is_taken, row_type)
             if seen is None:
                 self.ledger[index] = row
+                if shell.node is not None:
+                    self.onlooker.on_confirmed(shell, shell.node, index, is_taken)
                 self.confirmed_anywhere = max(self.confirmed_anywhere, index)
             elif seen != row:
                 raise Violation(

@@ -1,0 +1,166 @@
+"""`python -m qsync_sim.mutants`: plant bugs one by one and count the schedules until one is found.
+
+A mutant is a file of `node/mutants/`: the rule it breaks, the bug in a sentence, and the text to
+replace in the sources. It is applied to a copy of the node, which a process of its own then runs
+seed by seed. A mutant that nothing finds within the allowed number of schedules, or whose text is no
+longer there, fails the run: then the faults or the checker are too weak, or the list is stale.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+import qsync_sim
+
+ROOT = Path(qsync_sim.__file__).resolve().parent.parent
+DIRECTORY = ROOT / "mutants"
+SCHEDULES_MAX = 300
+TIMEOUT_S = 600
+SOUND, BROKEN, END = "<<<<<<< sound", "======= broken", ">>>>>>>"
+
+
+class StaleMutant(Exception):
+    """The text that a mutant replaces is not in the source, or is there more than once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Replace `sound` by `broken` in `path`, once."""
+
+    path: str
+    sound: str
+    broken: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One planted bug."""
+
+    name: str
+    rules: list[str]
+    bug: str
+    edits: list[Edit]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`seed` is the first that found the mutant; -1 if none did."""
+
+    mutant: Mutant
+    seed: int
+    schedules: int
+    problem: str
+
+
+def read_mutant(path: Path) -> Mutant:
+    """Raises ValueError for a file that is not a mutant."""
+    lines = path.read_text().splitlines()
+    if len(lines) < 3 or not lines[0].startswith("rule: ") or not lines[1].startswith("bug: "):
+        raise ValueError(f"{path.name} does not begin with `rule:` and `bug:`")
+    edits: list[Edit] = []
+    rest = lines[2:]
+    while rest:
+        if not rest[0].startswith("file: ") or rest[1] != SOUND:
+            raise ValueError(f"{path.name}: an edit begins with `file:` and `{SOUND}`")
+        middle, end = rest.index(BROKEN), rest.index(END)
+        sound, broken = "\n".join(rest[2:middle]), "\n".join(rest[middle + 1 : end])
+        edits.append(Edit(rest[0].removeprefix("file: "), sound, broken))
+        rest = rest[end + 1 :]
+    return Mutant(
+        path.stem, lines[0].removeprefix("rule: ").split(), lines[1].removeprefix("bug: "), edits
+    )
+
+
+def all_mutants() -> list[Mutant]:
+    return [read_mutant(path) for path in sorted(DIRECTORY.glob("*.txt"))]
+
+
+def apply_edits(mutant: Mutant, root: Path) -> None:
+    """Plant the bug in the sources under `root`; raises `StaleMutant`."""
+    for edit in mutant.edits:
+        path = root / edit.path
+        text = path.read_text()
+        if text.count(edit.sound) != 1:
+            raise StaleMutant(
+                f"{mutant.name}: {edit.path} holds its text {text.count(edit.sound)} times, not once"
+            )
+        path.write_text(text.replace(edit.sound, edit.broken))
+
+
+def copy_sources(target: Path) -> None:
+    for package in ("qsync_node", "qsync_sim"):
+        shutil.copytree(
+            ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
+
+
+def hunt(mutant: Mutant, first_seed: int, schedules_max: int) -> Verdict:
+    """Run the broken copy until a schedule finds the bug."""
+    with tempfile.TemporaryDirectory(prefix=f"qsync-{mutant.name}-") as directory:
+        target = Path(directory)
+        copy_sources(target)
+        apply_edits(mutant, target)
+        last = first_seed + schedules_max - 1
+        command = [sys.executable, "-m", "qsync_sim", "--hunt", f"{first_seed}..{last}"]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=target,
+                env={**os.environ, "PYTHONPATH": str(target), "PYTHONDONTWRITEBYTECODE": "1"},
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return Verdict(mutant, -1, schedules_max, f"not found within {TIMEOUT_S} s")
+    return _read_verdict(mutant, first_seed, schedules_max, done.stdout + done.stderr)
+
+
+def _read_verdict(mutant: Mutant, first_seed: int, schedules_max: int, output: str) -> Verdict:
+    for line in output.splitlines():
+        if line.startswith("found by seed "):
+            seed, _, problem = line.removeprefix("found by seed ").partition(": ")
+            return Verdict(mutant, int(seed), int(seed) - first_seed + 1, problem)
+        if line.startswith("nothing found"):
+            return Verdict(mutant, -1, schedules_max, "SURVIVED")
+    return Verdict(mutant, -1, 0, f"the run broke: {output[-300:]}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m qsync_sim.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", help="mutants to run; all of them if none is named")
+    parser.add_argument("--schedules", type=int, default=SCHEDULES_MAX)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
+    arguments = parser.parse_args()
+    mutants = [m for m in all_mutants() if not arguments.names or m.name in arguments.names]
+    failures = 0
+    with ThreadPoolExecutor(arguments.workers) as pool:
+        jobs = {
+            pool.submit(hunt, mutant, arguments.first_seed, arguments.schedules): mutant
+            for mutant in mutants
+        }
+        for job in as_completed(jobs):
+            mutant = jobs[job]
+            try:
+                verdict = job.result()
+            except StaleMutant as stale:
+                verdict = Verdict(mutant, -1, 0, f"STALE {stale}")
+            failures += verdict.seed < 0
+            found = f"{verdict.schedules:4} schedules" if verdict.seed >= 0 else "     NOT FOUND"
+            rules = " ".join(mutant.rules)
+            sys.stdout.write(f"{mutant.name:36} {rules:8} {found}  {verdict.problem[:110]}\n")
+            sys.stdout.flush()
+    sys.stdout.write(f"{len(mutants)} mutants, {failures} survived\n")
+    return 1 if failures or not mutants else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""What an onlooker who sees every disk and every message holds against the rules, at once.
+
+The checker (checker.py) judges a life by what its clients were told; that a promise was given too
+early shows there only if the worst happens next. The onlooker does not wait for the worst: it looks
+at the disks when somebody promises something.
+
+  D1  an ACK names nothing that is not on the sender's disk;
+  D2  an ACK or heartbeat answer is of the sender's term; a vote, and a candidate's question, are on
+      its disk before they are sent; so is a NACK (T7);
+  E1  a leader has the votes of a majority of the voters in its own log, on their disks;
+  L2  what a leader confirms is on the disks of a quorum of the voters in its log, pending ones too
+      (M2), and so is the PROMOTE of its term;
+  M2  no log holds two membership changes that are not confirmed;
+  T7  a row that too many replicas refused is not confirmed in that term.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from qsync_node.core import messages as msg
+from qsync_node.core.ballot import Ballot
+from qsync_node.core.entries import Kind
+from qsync_sim.violation import Violation
+
+if TYPE_CHECKING:
+    from qsync_node.core.node import Node
+    from qsync_sim.shell import Shell
+    from qsync_sim.world import World
+
+
+class Onlooker:
+    """Sees all instances of one world."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.refusals: dict[tuple[int, int], set[str]] = {}
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def on_send(self, shell: "Shell", peer_uuid: str, message: Any) -> None:
+        kind = type(message)
+        if kind is msg.Ack:
+            self._check_ack(shell, message)
+        elif kind is msg.VoteReply and message.is_granted and not message.is_prevote:
+            self._check_ballot(shell, message.term, peer_uuid)
+        elif kind is msg.VoteRequest and not message.is_prevote:
+            self._check_ballot(shell, message.term, shell.uuid)
+        elif kind is msg.HeartbeatReply and message.term < shell.term_before:
+            raise Violation(f"D2: {shell.name} answers a heartbeat of term {message.term}")
+
+    def _check_ack(self, shell: "Shell", ack: msg.Ack) -> None:
+        assert shell.storage is not None
+        if ack.term < shell.term_before:
+            raise Violation(f"D2: {shell.name} acknowledges in term {ack.term}, which it has left")
+        if ack.log_index > shell.storage.last_index:
+            raise Violation(
+                f"D1: {shell.name} acknowledges {ack.log_index}, "
+                f"its disk ends at {shell.storage.last_index}"
+            )
+        if ack.nack_index and not any(
+            nack.index == ack.nack_index for nack in _on_disk(shell).nacks
+        ):
+            raise Violation(f"T7: {shell.name} refuses {ack.nack_index} before it stored that")
+
+    def _check_ballot(self, shell: "Shell", term: int, vote: str) -> None:
+        ballot = _on_disk(shell)
+        if (ballot.term, ballot.vote) != (term, vote):
+            raise Violation(
+                f"D2: {shell.name} votes in term {term}, its disk says {ballot.term} {ballot.vote}"
+            )
+
+    # --- transitions --------------------------------------------------------------------------
+
+    def on_leader(self, shell: "Shell", term: int) -> None:
+        """E1: the votes that made this leader."""
+        voters = [member.uuid for member in _replica(shell).limbo.configuration.voters]
+        granted = sum(1 for uuid in voters if self._may_have_voted(uuid, term, shell.uuid))
+        if granted < len(voters) // 2 + 1:
+            raise Violation(f"E1: {shell.name} leads term {term} by {granted} of {len(voters)} votes")
+
+    def _may_have_voted(self, uuid: str, term: int, candidate: str) -> bool:
+        ballot = _on_disk(self.world.shells[uuid])
+        return ballot.term > term or (ballot.term, ballot.vote) == (term, candidate)
+
+    def on_nack(self, shell: "Shell", index: int, term: int) -> None:
+        self.refusals.setdefault((term, index), set()).add(shell.uuid)
+
+    def on_started(self, shell: "Shell") -> None:
+        """A NACK that was not stored was never said."""
+        stored = {(nack.term, nack.index) for nack in _on_disk(shell).nacks}
+        for place, refusers in self.refusals.items():
+            if place not in stored:
+                refusers.discard(shell.uuid)
+
+    def on_confirmed(self, shell: "Shell", node: "Node", index: int, is_taken: bool) -> None:
+        """Somebody is the first to take `index` for confirmed: if it leads, it must know why."""
+        leader = node.replica.leader
+        if leader is None:
+            return
+        limbo, term = node.replica.limbo, node.replica.term
+        voters = [member.uuid for member in limbo.configuration.voters]
+        quorum = len(voters) // 2 + 1
+        promote = leader.promote_index
+        holders = sum(1 for uuid in voters if self._may_hold(uuid, max(index, promote), term))
+        if holders < quorum:
+            raise Violation(
+                f"L2: {shell.name} confirms {index} in term {term} with {holders} of {len(voters)}"
+            )
+        refusers = self.refusals.get((term, index), set()).intersection(voters)
+        if is_taken and len(voters) - len(refusers) < quorum:
+            raise Violation(f"T7: {shell.name} confirms {index}, which {len(refusers)} refused")
+
+    def _may_hold(self, uuid: str, index: int, term: int) -> bool:
+        """Whether the disk of `uuid` holds the log up to `index`, and the PROMOTE of `term`."""
+        shell = self.world.shells[uuid]
+        if shell.is_removed or shell.storage is None or shell.node is None:
+            return shell.disk_index >= index
+        tail = shell.node.replica.tail
+        return shell.storage.last_index >= index and tail.history.last_term >= term
+
+    def on_step(self, shell: "Shell", node: "Node") -> None:
+        limbo = node.replica.limbo
+        if limbo.configuration is limbo.confirmed_configuration:
+            return
+        pending = sum(1 for entry in limbo.entries if entry.kind is Kind.MEMBERSHIP)
+        if pending > 1 and node.replica.leader is not None:
+            raise Violation(f"M2: {shell.name} holds {pending} membership changes")
+
+
+def _replica(shell: "Shell") -> Any:
+    assert shell.node is not None
+    return shell.node.replica
+
+
+def _on_disk(shell: "Shell") -> Ballot:
+    return Ballot.decode(shell.ballot_on_disk) if shell.ballot_on_disk else Ballot()
