@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from qsync_cli import cat, fence, promote, snapshot, status, switchover, unfence
+from qsync_cli import cat, fence, promote, register, snapshot, status, switchover, unfence
 from qsync_cli.failure import Failure
 from qsync_cli.local import apply, credentials, delete, events, logs, scale
 from qsync_cli.local import status as local_status
@@ -56,6 +56,9 @@ app.command("promote", epilog=_example("qsync promote orders-1 --local orders"))
 app.command("switchover", epilog=_example("qsync switchover --local orders"))(switchover.switchover)
 app.command("fence", epilog=_example("qsync fence orders-0 --local orders"))(fence.fence)
 app.command("unfence", epilog=_example("qsync unfence orders-0 --local orders"))(unfence.unfence)
+app.command("register", epilog=_example("qsync register catalogue-reader-0 --local catalogue"))(
+    register.register
+)
 app.command("snapshot", epilog=_example("qsync snapshot --local orders"))(snapshot.snapshot)
 app.command("cat", epilog=_example("qsync cat 00000000000000000000.xlog -o json"))(cat.cat)
 

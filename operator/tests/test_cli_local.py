@@ -251,6 +251,35 @@ def test_verbs_move_leadership(orders: Home) -> None:
     assert target in orders.do("local", "logs", "orders", target)
 
 
+def test_a_reader_reads_along_and_is_registered_later(home: Home) -> None:
+    home.do("local", "apply", "-f", EXAMPLES / "async-and-readers.yaml")
+    reader = "catalogue-reader-0"
+    connection = home.connect("catalogue")
+    connection.insert("products", ("a", 1))
+    home.until("catalogue", lambda s: all(m["lag"] == 0 for m in s["members"]))
+    seen = home.connect("catalogue", reader)
+    assert [list(row) for row in seen.select("products")] == [["a", 1]]
+    seen.close()
+    assert f"{reader} is registered with id" in home.do("register", reader, "--local", "catalogue")
+    assert "is not anonymous" in home.refuse("register", reader, "--local", "catalogue")
+    before = home.members("catalogue")[reader]
+    assert before["role"] == "async"
+    home.until("catalogue", lambda s: home.state("catalogue")["members"][reader]["role"] != "")
+    os.kill(before["pid"], signal.SIGKILL)
+    home.until(
+        "catalogue",
+        lambda s: any(
+            m["name"] == reader and m["role"] == "async" and m["pid"] != before["pid"]
+            for m in s["members"]
+        ),
+    )
+    connection.insert("products", ("b", 2))
+    connection.close()
+    home.do("local", "scale", "catalogue", "--read-replicas", "0")
+    assert reader not in home.members("catalogue")
+    assert "Unregister" in home.events("catalogue")
+
+
 def test_changes_of_the_manifest_reach_running_members(orders: Home, tmp_path: Path) -> None:
     manifest = yaml.safe_load(THREE.read_text())
     changed = tmp_path / "changed.yaml"

@@ -132,12 +132,17 @@ class LocalPlatform:
                 self.processes.adopt(name, int(said["pid"]))
 
     def _note(self, name: str, said: NodeStatus) -> None:
-        """Remember which instance a disk holds."""
+        """Remember which instance a disk holds, and that an anonymous one was registered: it
+        can never be anonymous again (M5), so it must not start as such."""
         if self._look_only:
             return
         record = self._state.members[name]
         if said.uuid and record.uuid != said.uuid:
             record.uuid = said.uuid
+            self._store.save_state(self._state)
+        if record.kind == "anonymous" and said.replica_id and not record.role:
+            record.role = "async"
+            record.applied = {**record.applied, "role": record.role}
             self._store.save_state(self._state)
 
     def _view(self, cluster: QsyncCluster, name: str, said: NodeStatus | None) -> MemberView:
@@ -163,7 +168,10 @@ class LocalPlatform:
     def _settings(self, cluster: QsyncCluster, name: str, record: MemberRecord) -> dict[str, Any]:
         iproto, admin = self._wanted_ports(cluster, name)
         return node_settings(
-            cluster.spec, record.kind, iproto or record.iproto, admin or record.admin
+            cluster.spec,
+            record.role or record.kind,
+            iproto or record.iproto,
+            admin or record.admin,
         )
 
     def _wanted_ports(self, cluster: QsyncCluster, name: str) -> tuple[int, int]:
@@ -214,7 +222,8 @@ class LocalPlatform:
         taken = {p for r in self._state.members.values() for p in (r.iproto, r.admin)}
         record.iproto = iproto or _kept_or_new(record.iproto, taken)
         record.admin = admin or _kept_or_new(record.admin, taken | {record.iproto})
-        settings = node_settings(cluster.spec, record.kind, record.iproto, record.admin)
+        role = record.role or record.kind
+        settings = node_settings(cluster.spec, role, record.iproto, record.admin)
         record.applied = settings
         self._store.save_state(self._state)
         peers = self._peers()
@@ -306,7 +315,7 @@ class LocalPlatform:
         record = self._state.members.get(name)
         if record is None:
             record = self._state.members[name] = MemberRecord(kind, 0, 0)
-        record.uuid = ""
+        record.uuid = record.role = ""
         self.processes.forget(name)
         self._store.data_directory(name).mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.processes.is_running(name):

@@ -45,6 +45,7 @@ class MemberRecord:
     kind: str
     iproto: int
     admin: int
+    role: str = ""  # instead of the kind's, of an anonymous member that was registered since
     uuid: str = ""
     pid: int = 0
     started: str = ""
