@@ -1,0 +1,210 @@
+"""One client process for one system: closed loop, one write a worker at a time, 100-byte values.
+
+    python load.py SYSTEM JSON-TARGET IN_FLIGHT SECONDS
+
+Prints one JSON object: writes a second, and latency percentiles in milliseconds. Each worker has a
+connection of its own, on every system alike; `qsync-pipelined` keeps all of them in flight on one.
+"""
+
+import asyncio
+import itertools
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import uvloop
+
+VALUE = "v" * 100
+KEYS = itertools.count(1)
+Write = Callable[[int], Awaitable[Any]]
+
+
+async def connect_iproto(target: dict[str, Any]) -> Write:
+    import asynctnt  # noqa: PLC0415  # each process loads one system's client
+
+    connection = asynctnt.Connection(
+        host="127.0.0.1",
+        port=target["port"],
+        username=target["user"],
+        password=target["password"],
+        fetch_schema=False,
+        auto_refetch_schema=False,
+    )
+    await connection.connect()
+    space = target["space"]
+
+    async def write(key: int) -> None:
+        await connection.replace(space, [key, VALUE])
+
+    return write
+
+
+async def connect_redis(target: dict[str, Any]) -> Write:
+    import redis.asyncio as redis  # noqa: PLC0415
+
+    client = redis.Redis(port=target["port"], single_connection_client=True)
+
+    async def write(key: int) -> None:
+        pipe = client.pipeline(transaction=False)
+        pipe.set(f"key-{key}", VALUE)
+        pipe.execute_command("WAIT", 1, 0)
+        _, copies = await pipe.execute()
+        assert copies >= 1
+
+    return write
+
+
+async def connect_postgres(target: dict[str, Any]) -> Write:
+    import asyncpg  # noqa: PLC0415
+
+    connection = await asyncpg.connect(
+        host="127.0.0.1", port=target["port"], user="postgres", database="postgres"
+    )
+    statement = await connection.prepare(
+        "INSERT INTO kv VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET v = excluded.v"
+    )
+
+    async def write(key: int) -> None:
+        await statement.fetch(key, VALUE)
+
+    return write
+
+
+async def connect_etcd(target: dict[str, Any]) -> Write:
+    import grpc  # noqa: PLC0415
+
+    channel = grpc.aio.insecure_channel(
+        f"127.0.0.1:{target['port']}", options=[("grpc.use_local_subchannel_pool", 1)]
+    )
+    put = channel.unary_unary("/etcdserverpb.KV/Put")
+    value = VALUE.encode()
+
+    async def write(key: int) -> None:
+        name = b"key-%d" % key
+        await put(b"\x0a" + bytes((len(name),)) + name + b"\x12" + bytes((len(value),)) + value)
+
+    return write
+
+
+CONNECT = {
+    "qsync": connect_iproto,
+    "tarantool": connect_iproto,
+    "redis": connect_redis,
+    "postgresql": connect_postgres,
+    "etcd": connect_etcd,
+}
+
+
+async def closed_loop(system: str, target: dict[str, Any], in_flight: int, seconds: float) -> None:
+    writes = await asyncio.gather(*(CONNECT[system](target) for _ in range(in_flight)))
+    latencies: list[float] = []
+    started = time.perf_counter()
+    deadline = started + seconds
+
+    async def work(write: Write) -> None:
+        while (begin := time.perf_counter()) < deadline:
+            await write(next(KEYS))
+            latencies.append(time.perf_counter() - begin)
+
+    await asyncio.gather(*(work(write) for write in writes))
+    report(latencies, time.perf_counter() - started)
+
+
+def report(latencies: list[float], took_s: float) -> None:
+    ordered = sorted(latencies)
+    print(
+        json.dumps(
+            {
+                "rate": len(ordered) / took_s,
+                "p50": ordered[len(ordered) // 2] * 1000,
+                "p99": ordered[len(ordered) * 99 // 100] * 1000,
+            }
+        )
+    )
+
+
+class Pipelined(asyncio.Protocol):
+    """All requests on one connection, as a batching application would send them."""
+
+    def __init__(self, target: dict[str, Any], in_flight: int, seconds: float) -> None:
+        from qsync_node.format.frame import FrameDecoder  # noqa: PLC0415
+
+        self.target = target
+        self.in_flight = in_flight
+        self.seconds = seconds
+        self.decoder = FrameDecoder()
+        self.state = "greeting"
+        self.started: dict[int, float] = {}
+        self.latencies: list[float] = []
+        self.done = asyncio.get_running_loop().create_future()
+        self.begin = 0.0
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self.state == "greeting":
+            self._log_in(data)
+            return
+        now = time.perf_counter()
+        frames = self.decoder.feed(data)
+        for kind, sync, _, body in frames:
+            assert kind == 0, body
+            if self.state == "run":
+                self.latencies.append(now - self.started.pop(sync))
+        if self.state == "auth":
+            self.state = "run"
+            self.begin = now
+            self._send(self.in_flight)
+        elif now - self.begin < self.seconds:
+            self._send(len(frames))
+        elif not self.started and not self.done.done():
+            self.done.set_result(now - self.begin)
+
+    def _log_in(self, data: bytes) -> None:
+        import msgpack  # noqa: PLC0415
+
+        from qsync_node.format.auth import scramble  # noqa: PLC0415
+        from qsync_node.format.frame import encode_request  # noqa: PLC0415
+        from qsync_node.format.greeting import decode_greeting  # noqa: PLC0415
+
+        salt = decode_greeting(data[:128]).salt
+        proof = scramble(self.target["password"], salt)
+        body = msgpack.packb({0x23: self.target["user"], 0x21: ["chap-sha1", proof]})
+        self.transport.write(encode_request(7, 1, body))
+        self.head = b"\x82\x10\xce" + self.target["space"].to_bytes(4, "big") + b"\x21"
+        self.pack, self.encode = msgpack.Packer().pack, encode_request
+        self.state = "auth"
+
+    def _send(self, count: int) -> None:
+        now = time.perf_counter()
+        out = []
+        for _ in range(count):
+            key = next(KEYS)
+            self.started[key] = now
+            out.append(self.encode(3, key, self.head + self.pack([key, VALUE])))
+        self.transport.write(b"".join(out))
+
+
+async def pipelined(target: dict[str, Any], in_flight: int, seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    _, protocol = await loop.create_connection(
+        lambda: Pipelined(target, in_flight, seconds), "127.0.0.1", target["port"]
+    )
+    took_s = await protocol.done
+    report(protocol.latencies, took_s)
+
+
+def main() -> None:
+    system, target, in_flight, seconds = sys.argv[1:]
+    decoded = json.loads(target)
+    if system == "qsync-pipelined":
+        uvloop.run(pipelined(decoded, int(in_flight), float(seconds)))
+    else:
+        uvloop.run(closed_loop(system, decoded, int(in_flight), float(seconds)))
+
+
+if __name__ == "__main__":
+    main()
