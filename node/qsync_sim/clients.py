@@ -50,7 +50,8 @@ class Operation:
     idempotency: Any = None
 
 
-def _body(space: int, **more: Any) -> bytes:
+def build_body(space: int, **more: Any) -> bytes:
+    """Body of a request on `space` by the names of its fields."""
     names = {
         "key": 0x20,
         "tuple": 0x21,
@@ -169,20 +170,20 @@ class Client:
     def _request(self, kind: str, space: int, key: int, value: str) -> tuple[int, bytes]:
         made = [key, value, 0]
         if kind == "insert":
-            return INSERT, _body(space, tuple=made)
+            return INSERT, build_body(space, tuple=made)
         if kind == "replace":
-            return REPLACE, _body(space, tuple=made)
+            return REPLACE, build_body(space, tuple=made)
         if kind in ("update", "keyed"):
             ops = [["=", 1, value], ["+", 2, 1]]
-            return UPDATE, _body(space, index=0, key=[key], tuple=ops)
+            return UPDATE, build_body(space, index=0, key=[key], tuple=ops)
         if kind == "delete":
-            return DELETE, _body(space, index=0, key=[key])
+            return DELETE, build_body(space, index=0, key=[key])
         if kind == "upsert":
-            return UPSERT, _body(space, tuple=made, ops=[["=", 1, value], ["+", 2, 1]])
+            return UPSERT, build_body(space, tuple=made, ops=[["=", 1, value], ["+", 2, 1]])
         if kind == "select":
-            return SELECT, _body(space, index=0, limit=10, key=[key])
+            return SELECT, build_body(space, index=0, limit=10, key=[key])
         if kind == "linearizable":
-            return SELECT, _body(space, index=0, limit=10, key=[key], isolation=4)
+            return SELECT, build_body(space, index=0, limit=10, key=[key], isolation=4)
         return {"begin": BEGIN, "commit": COMMIT, "rollback": ROLLBACK}[kind], b""
 
     def _repeat_keyed(self) -> None:

@@ -63,7 +63,8 @@ class World:
         self.confirmed_anywhere = 0
         self.trace: list[str] = []
         self.is_tracing = False
-        self.on_admin: Callable[[fx.Answer], None] | None = None
+        self.on_event: Callable[[Shell, fx.Report], None] | None = None
+        self.on_story_answer: Callable[[fx.Answer], None] | None = None
         self._admin_sync = 0
         self._admin_answers: dict[int, fx.Answer] = {}
         self._made = 0
@@ -207,6 +208,9 @@ class World:
             shell.start()
 
     def on_answer(self, shell: Shell, answer: fx.Answer) -> None:
+        if self.on_story_answer is not None and answer.session != ADMIN_SESSION:
+            self.on_story_answer(answer)
+            return
         if answer.session == ADMIN_SESSION:
             self._admin_answers[answer.sync] = answer
             return
@@ -227,6 +231,8 @@ class World:
         if self.is_tracing:
             shown = " ".join(f"{name}={value}" for name, value in fields.items())
             self.trace.append(f"{self.now_ns / 1e6:10.3f} {shell.name:4} {event} {shown}")
+        if self.on_event is not None:
+            self.on_event(shell, report)
         self._spring(shell, event)
         if event == "leader":
             term = fields["term"]
