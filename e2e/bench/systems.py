@@ -130,8 +130,9 @@ class Redis(System):
         for number, port in enumerate(self.ports):
             folder = self.folder / str(port)
             folder.mkdir()
-            command = ["redis-server", "--port", str(port), "--dir", str(folder), "--appendonly", "yes",
-                       "--appendfsync", "always", "--save", "", "--bind", "127.0.0.1"]  # fmt: skip
+            command = ["redis-server", "--port", str(port), "--dir", str(folder), "--bind",
+                       "127.0.0.1", "--appendonly", "yes", "--appendfsync", "always",
+                       "--save", ""]  # fmt: skip
             if number:
                 command += ["--replicaof", "127.0.0.1", str(self.ports[0])]
             self.run(*command)

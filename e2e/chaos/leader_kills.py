@@ -47,7 +47,8 @@ def run(cluster: LocalCluster, folder: Path, rounds: int) -> int:
         "--space", str(space), "--ledger", str(ledger),
     ]  # fmt: skip
     writer = subprocess.Popen(
-        [sys.executable, str(HERE.parent / "writer.py"), *common, "--rate", "500", "--workers", "32"],
+        [sys.executable, str(HERE.parent / "writer.py"), *common, "--rate", "500",
+         "--workers", "32"],
         env=environment,
     )  # fmt: skip
     kills: list[float] = []

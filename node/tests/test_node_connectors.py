@@ -7,7 +7,6 @@ purpose stands, with its reason, in docs/compatibility.md.
 
 import asyncio
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import asynctnt

@@ -20,6 +20,7 @@ from qsync_node.format.frame import FrameDecoder, encode_request
 from qsync_node.format.greeting import decode_greeting
 
 SPACE = 800
+READ = {0x10: SPACE, 0x12: 1, 0x20: []}
 
 
 @pytest.fixture(scope="module")
@@ -109,12 +110,22 @@ def test_a_stranger_reads_nothing(raw: Raw) -> None:
         (encode_request(2, 1, b"\xc1\xc1"), 20),
         (encode_request(2, 1, b"\x82\x10\xce\x00\x00\x03\x20\x21\x91\xc1"), 20),
         (encode_request(15, 1, b"\x80"), 230),
-        (encode_request(1, 1, msgpack.packb({0x10: SPACE, 0x12: 1, 0x20: []}), schema_version=9999), 109),
+        (encode_request(1, 1, msgpack.packb(READ), schema_version=9999), 109),
         (b"\x05\x92\x00\x01\x02\x03", 20),
     ],
-    ids=["unknown", "eval", "sql", "no tuple", "bad type", "junk", "junk tuple", "no stream", "schema",
-         "header"],
-)  # fmt: skip
+    ids=[
+        "unknown",
+        "eval",
+        "sql",
+        "no tuple",
+        "bad type",
+        "junk",
+        "junk tuple",
+        "no stream",
+        "schema",
+        "header",
+    ],
+)
 def test_bad_requests_get_one_clear_error_and_the_connection_stays(
     raw: Raw, packet: bytes, code: int
 ) -> None:

@@ -88,6 +88,7 @@ class NodeConfig(BaseModel):
     disk_reserve: Size = 64 << 20
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     tls: TlsConfig | None = None
+    trace: Path | None = None
 
     def settings(self) -> Settings:
         return Settings(

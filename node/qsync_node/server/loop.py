@@ -9,7 +9,7 @@ import asyncio
 import gc
 import ssl
 import time
-from random import Random, SystemRandom
+from random import SystemRandom
 from typing import Any
 from uuid import uuid4
 
@@ -29,6 +29,7 @@ from qsync_node.server.disk import Disk
 from qsync_node.server.logs import Log
 from qsync_node.server.peers import PeerLink, Peers
 from qsync_node.server.session import Session
+from qsync_node.server.trace import Birth, Trace
 
 COMMAND_SESSION = -1
 SPACE_CHECK_S = 1.0
@@ -89,19 +90,21 @@ class NodeServer:
                 f"{directory} belongs to replica set {ballot.replicaset_uuid}, the configuration "
                 f"names {self.config.replicaset_uuid}: use the right directory or an empty one"
             )
-        rng = Random(SystemRandom().getrandbits(64))
-        self.node = Node(self.uuid, self.config.settings(), rng, ballot)
         snapshot = recovered.snapshot
-        if snapshot is not None:
-            self.node.recover(
-                time.monotonic_ns(),
-                snapshot.vclock,
-                snapshot.bodies(),
-                recovered.batches,
-                recovered.first_available_index + 1,
-            )
+        birth = Birth(
+            self.uuid,
+            self.config.settings(),
+            SystemRandom().getrandbits(64),
+            ballot.encode(),
+            time.monotonic_ns(),
+            dict(snapshot.vclock) if snapshot is not None else None,
+            list(snapshot.bodies()) if snapshot is not None else [],
+            recovered.batches,
+            recovered.first_available_index + 1,
+        )
+        self.node = birth.make()
+        self.trace = Trace(self.config.trace, birth) if self.config.trace is not None else None
         self.disk = Disk(storage, self._deliver, self._on_broken)
-        self.node.start(time.monotonic_ns())
         self.log(
             "started",
             uuid=self.uuid,
@@ -152,7 +155,11 @@ class NodeServer:
             return
         inputs, self._inputs = self._inputs, []
         self.turns += 1
-        for effect in self.node.step(time.monotonic_ns(), time.time(), inputs):
+        now_ns, wall_s = time.monotonic_ns(), time.time()
+        effects = self.node.step(now_ns, wall_s, inputs)
+        if self.trace is not None:
+            self.trace.record(now_ns, wall_s, inputs, effects)
+        for effect in effects:
             self._perform(effect)
         for session in self._dirty_sessions:
             session.flush()
@@ -358,6 +365,8 @@ class NodeServer:
             self.disk.storage.clean_stop()
         else:
             self.disk.storage.close()
+        if self.trace is not None:
+            self.trace.close()
         self._lock.release()
         gc.unfreeze()
 

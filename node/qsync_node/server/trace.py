@@ -1,0 +1,85 @@
+"""Traces: everything that a core was told and wanted, step by step, so that it can be run again.
+
+A trace of a real process, replayed through `core/` alone, gives identical effects: the shell adds
+nothing that the simulator could not see. The core's only sources of chance are its seed, the two
+clocks and its inputs; all of them are in the file.
+
+The file is a pickle: written and read by tests on one machine, never taken from a stranger.
+"""
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from qsync_node.core.ballot import Ballot
+from qsync_node.core.node import Node
+from qsync_node.core.settings import Settings
+from qsync_node.format.batch import LogBatch
+
+
+class Birth(NamedTuple):
+    """What a node is made of: identity, settings, seed and what its disk held."""
+
+    uuid: str
+    settings: Settings
+    seed: int
+    ballot: bytes
+    now_ns: int
+    vclock: dict[int, int] | None  # None: the disk held no snapshot
+    bodies: list[bytes]
+    batches: list[LogBatch]
+    first_available_index: int
+
+    def make(self) -> Node:
+        node = Node(self.uuid, self.settings, Random(self.seed), Ballot.decode(self.ballot))
+        if self.vclock is not None:
+            node.recover(
+                self.now_ns, self.vclock, self.bodies, self.batches, self.first_available_index
+            )
+        node.start(self.now_ns)
+        return node
+
+
+class Step(NamedTuple):
+    """One call of `Node.step` and what it returned."""
+
+    now_ns: int
+    wall_s: float
+    inputs: list[Any]
+    effects: list[Any]
+
+
+class Trace:
+    """Writes one life of one node; a later life of the same process begins behind it."""
+
+    def __init__(self, path: Path, birth: Birth) -> None:
+        self._file = path.open("ab")
+        pickle.dump(birth, self._file)
+
+    def record(self, now_ns: int, wall_s: float, inputs: list[Any], effects: list[Any]) -> None:
+        pickle.dump(Step(now_ns, wall_s, inputs, effects), self._file)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_trace(path: Path) -> Iterator[Birth | Step]:
+    with path.open("rb") as file:
+        while True:
+            try:
+                yield pickle.load(file)
+            except (EOFError, pickle.UnpicklingError):
+                return  # a killed process leaves half a record
+
+
+def replay(path: Path) -> Iterator[tuple[int, list[Any], list[Any]]]:
+    """(number of the step, recorded effects, effects now) of every step of every life."""
+    node: Node | None = None
+    for number, item in enumerate(read_trace(path)):
+        if isinstance(item, Birth):
+            node = item.make()
+            continue
+        assert node is not None, "a trace begins with a birth"
+        yield number, item.effects, node.step(item.now_ns, item.wall_s, item.inputs)
