@@ -4,6 +4,8 @@ The controller only makes an election faster; the vote decides, and the nodes el
 Invariants:
 
 1. Nobody is nominated while a member says that it leads, and at most one in an election timeout.
+   A leader that runs and does not answer *us* may well lead: it is given twice the election
+   timeout, and for ever as long as voters hear it.
 2. The nominated member is the greatest by (term of the last row, last index) among those that
    say they can stand; after a failed nomination another one is preferred (E2).
 3. A nomination names the greatest term that was seen: a node in a later one refuses it.
@@ -48,6 +50,11 @@ def plan_failover(spec: ClusterSpec, observed: Observed, now_ns: int) -> Failove
     if memory.lost_at_ns and now_ns - memory.lost_at_ns < duration_ns(spec.failover.delay):
         return FailoverPlan(None, f"the leader is gone: acting after {spec.failover.delay}")
     timeout_ns = duration_ns(spec.replication.election_timeout)
+    if memory.reason == "Unreachable":
+        if any(m.status and m.status.hears_leader for m in observed.members):
+            return FailoverPlan(None, f"{memory.leader} does not answer, but voters hear it")
+        if now_ns - memory.lost_at_ns < 2 * timeout_ns:
+            return FailoverPlan(None, f"{memory.leader} does not answer: the voters decide")
     recent = [n for n in memory.nominations if now_ns - n.at_ns < 4 * timeout_ns]
     if any(now_ns - nomination.at_ns < timeout_ns for nomination in recent):
         return FailoverPlan(None, f"{recent[-1].member} was nominated: waiting for the vote")

@@ -6,6 +6,7 @@ from typing import Any
 import aiohttp
 
 STATUS_TIMEOUT_S = 1.0
+SILENT_TIMEOUT_S = 0.2
 VERB_TIMEOUT_S = 15.0
 
 
@@ -23,6 +24,7 @@ class NodeLinks:
     def __init__(self, secret: str) -> None:
         self._secret = secret
         self._session: aiohttp.ClientSession | None = None
+        self._silent: set[str] = set()
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -37,8 +39,11 @@ class NodeLinks:
             self._session = None
 
     async def status(self, address: str) -> dict[str, Any]:
-        """Raises LinkError."""
-        answer = await self._ask("GET", address, "/status", None, STATUS_TIMEOUT_S)
+        """Raises LinkError. Who was silent is waited for less the next time: one member that
+        hangs must not make the controller slow for the others."""
+        timeout_s = SILENT_TIMEOUT_S if address in self._silent else STATUS_TIMEOUT_S
+        self._silent.discard(address)
+        answer = await self._ask("GET", address, "/status", None, timeout_s)
         if not isinstance(answer, dict):
             raise LinkError(f"{address} is not a node: its status is no object")
         return answer
@@ -62,6 +67,7 @@ class NodeLinks:
                 is_json = response.content_type == "application/json"
                 answer = await response.json() if is_json else text
         except TimeoutError as error:
+            self._silent.add(address)
             raise LinkError(f"{address} did not answer within {timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise LinkError(f"{address} cannot be reached: {_reason(error)}") from error

@@ -43,6 +43,7 @@ class NodeStatus:
     leader_uuid: str = ""
     is_writable: bool = False
     can_stand: bool = False
+    hears_leader: bool = False
     is_open: bool = False
     split_brain: str = ""
     refused: str = ""
@@ -65,6 +66,7 @@ class NodeStatus:
             leader_uuid=str(said["leader_uuid"]),
             is_writable=bool(said["is_writable"]),
             can_stand=bool(said["can_stand"]),
+            hears_leader=bool(said.get("hears_leader", False)),
             is_open=bool(said["is_open"]),
             split_brain=str(said["split_brain"] or ""),
             refused=str(said["refused"] or ""),

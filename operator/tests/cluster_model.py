@@ -151,7 +151,7 @@ class World:
 
     # --- one step of the controller and of time -----------------------------------------------
 
-    def step(self) -> Plan:
+    def step(self, actions_max: int = 100) -> Plan:
         """What the supervisor does in one turn; then time passes."""
         self.memory = Memory() if self.is_forgetful else self.memory
         observed = self.observe()
@@ -159,7 +159,7 @@ class World:
         observed = replace(observed, memory=self.memory)
         planned = plan(self.cluster, observed, self.now_ns, self.now_ns / 1e9)
         self.status = planned.status
-        chosen = planned.actions[:1] if self.is_forgetful else planned.actions
+        chosen = planned.actions[: 1 if self.is_forgetful else actions_max]
         for action in chosen:
             self.history.append(str(action))
             self.perform(action)

@@ -182,6 +182,20 @@ def test_a_killed_leader_is_succeeded_and_comes_back(orders: Home) -> None:
     assert rows(orders, status["leader"]) == {1, 2}
 
 
+def test_a_leader_that_hangs_is_succeeded_and_follows_when_it_wakes(orders: Home) -> None:
+    old = orders.leader("orders")
+    os.kill(old["pid"], signal.SIGSTOP)
+    try:
+        status = orders.until("orders", lambda s: s.get("leader", "") not in ("", old["name"]))
+        assert status["term"] > old["term"]
+        assert orders.members("orders")[old["name"]]["role"] == "down"
+    finally:
+        os.kill(old["pid"], signal.SIGCONT)
+    orders.until("orders", lambda s: s["phase"] == "Ready" and len(s["members"]) == 3)
+    back = orders.members("orders")[old["name"]]
+    assert (back["role"], back["pid"]) == ("follower", old["pid"])
+
+
 def test_a_killed_supervisor_loses_nothing(orders: Home) -> None:
     before = orders.members("orders")
     orders.kill_supervisors()

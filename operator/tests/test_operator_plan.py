@@ -1,5 +1,6 @@
 """The plan: golden decisions, and the loop from random states to Ready."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -194,6 +195,25 @@ def test_a_failover_delay_is_waited_for() -> None:
     assert decide(world) == ()
     world.now_ns += 10 * 10**9
     assert decide(world) == (Nominate("c-0", 1),)
+
+
+def test_a_leader_that_is_silent_and_alive_is_left_to_the_voters() -> None:
+    world = formed(cluster_of(3))
+    world.leader = ""
+    world.memory = replace(world.memory, reason="Unreachable", lost_at_ns=world.now_ns)
+    assert decide(world) == ()
+    world.now_ns += 2 * 10**9
+    assert decide(world) == (Nominate("c-0", 1),)
+    observed = world.observe()
+    status = observed.members[1].status
+    assert status is not None
+    hearing = replace(observed.members[1], status=replace(status, hears_leader=True))
+    observed = replace(observed, members=(*observed.members[:1], hearing, *observed.members[2:]))
+    planned = plan(world.cluster, observed, world.now_ns, 0)
+    assert planned.actions == ()
+    ready = planned.status.condition("Ready")
+    assert ready is not None
+    assert ready.message == "c-0 does not answer, but voters hear it"
 
 
 # --- membership ---------------------------------------------------------------------------------
@@ -405,3 +425,62 @@ def test_with_dead_members_the_loop_settles_and_says_what_is_wrong(world: World)
     if conditions["Ready"].status != "True":
         assert conditions["Ready"].message
     assert world.status.is_true("Available"), "a quorum can come back, so somebody leads"
+
+
+# --- crash points -------------------------------------------------------------------------------
+
+
+def _creation() -> World:
+    return World(cluster_of(3, 1, 1, spaces=True))
+
+
+def _growth() -> World:
+    return formed(cluster_of(5), cluster_of(3))
+
+
+def _shrinking() -> World:
+    return formed(cluster_of(1), cluster_of(5), leader="c-4")
+
+
+def _rollout() -> World:
+    world = formed(cluster_of(3))
+    for life in world.lives.values():
+        life.drift = "restart"
+    return world
+
+
+def _failover() -> World:
+    world = formed(cluster_of(3))
+    world.lives["c-0"].is_running, world.leader = False, ""
+    return world
+
+
+def _new_disk() -> World:
+    world = formed(cluster_of(3), leader="c-1")
+    world.lives["c-0"].has_disk = world.lives["c-0"].is_running = False
+    return world
+
+
+@pytest.mark.parametrize(
+    "make",
+    [_creation, _growth, _shrinking, _rollout, _failover, _new_disk],
+    ids=lambda f: f.__name__,
+)
+def test_a_controller_that_ends_after_any_action_is_continued_by_the_next(
+    make: Callable[[], World],
+) -> None:
+    undisturbed = make()
+    actions = len(run(undisturbed))
+    assert actions
+    for crash_after in range(actions):
+        world = make()
+        while len(world.history) <= crash_after:
+            world.step(actions_max=crash_after + 1 - len(world.history))
+        world.memory = Memory()
+        run(world)
+        assert set(world.lives) == set(undisturbed.lives)
+        assert {e.name for e in world.registered.values()} == {
+            e.name for e in undisturbed.registered.values()
+        }
+        assert world.spaces == undisturbed.spaces
+        assert all(life.drift == "none" for life in world.lives.values())

@@ -5,6 +5,7 @@ from typing import Any, cast
 from qsync_operator import schema
 from qsync_operator.iproto import Connection
 from qsync_operator.models.spaces import SpaceSpec
+from qsync_operator.observed import SchemaView
 
 
 class Catalogue:
@@ -76,7 +77,7 @@ def test_a_second_time_changes_nothing() -> None:
     catalogue, connection = database()
     schema.create(connection, [orders()])
     writes = catalogue.writes
-    assert schema.compare(connection, [orders()]) == schema.SchemaView(True, (), "")
+    assert schema.compare(connection, [orders()]) == SchemaView(True, (), "")
     schema.create(connection, [orders()])
     assert catalogue.writes == writes
 
@@ -119,5 +120,5 @@ def test_parts_as_old_versions_wrote_them_are_understood() -> None:
 def test_undeclared_spaces_are_left_alone() -> None:
     catalogue, connection = database()
     schema.create(connection, [orders()])
-    assert schema.compare(connection, []) == schema.SchemaView(True, (), "")
+    assert schema.compare(connection, []) == SchemaView(True, (), "")
     assert catalogue.rows[280][0][2] == "old"

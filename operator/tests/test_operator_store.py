@@ -49,7 +49,9 @@ def test_everything_that_is_stored_is_found_again(store: Store) -> None:
     assert store.load_cluster() is None
     assert store.load_secrets() is None
     assert store.load_state() == State()
-    record = MemberRecord("voter", 1, 2, "uuid", 3, "4", {"quorum": "majority"})
+    record = MemberRecord(
+        "voter", 1, 2, uuid="uuid", pid=3, started="4", applied={"quorum": "majority"}
+    )
     state = State("rs", "orders-0", "uuid", True, {"orders-0": record})
     status = ClusterStatus(phase="Ready", conditions=[Condition(type="Ready", status="True")])
     secrets = Secrets("s", "app", "p")

@@ -8,7 +8,14 @@ from qsync_cli.failure import Failure
 from qsync_cli.options import NameArgument, NoWaitOption, Output, OutputOption, TimeoutOption
 from qsync_cli.output import say
 
-Count = Annotated[int | None, typer.Option(min=0, show_default=False)]
+AsyncOption = Annotated[
+    int | None,
+    typer.Option("--async-replicas", min=0, help="registered, never counted", show_default=False),
+]
+ReadOption = Annotated[
+    int | None,
+    typer.Option("--read-replicas", min=0, help="anonymous readers", show_default=False),
+]
 ReplicasOption = Annotated[
     int | None, typer.Option("--replicas", help="voting members", show_default=False)
 ]
@@ -17,8 +24,8 @@ ReplicasOption = Annotated[
 def scale(
     name: NameArgument,
     replicas: ReplicasOption = None,
-    async_replicas: Count = None,
-    read_replicas: Count = None,
+    async_replicas: AsyncOption = None,
+    read_replicas: ReadOption = None,
     no_wait: NoWaitOption = False,
     timeout: TimeoutOption = 120.0,
     output: OutputOption = None,
