@@ -385,9 +385,7 @@ class Applier:
         """Remember that this row is on our disk but not in our state (A5)."""
         replica = self.replica
         index = entry.batch.first_index
-        if any(
-            nack.term == replica.term and nack.index <= index for nack in replica.ballot.nacks
-        ):
+        if any(nack.term == replica.term and nack.index <= index for nack in replica.ballot.nacks):
             return
         nack = Nack(replica.term, index)
         replica.store_ballot(replace(replica.ballot, nacks=(*replica.ballot.nacks, nack)))

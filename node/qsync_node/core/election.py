@@ -58,6 +58,7 @@ class Election:
         self.replies: dict[str, VoteReply] = {}
         self.is_nominated = False
         self.is_caretaker = False
+        self.is_rollback_forced = False  # a person ordered `force-rollback` (E11)
         self.refused_term = -1  # a candidate was refused because our log is newer, in this term
 
     # --- state --------------------------------------------------------------------------------
@@ -119,6 +120,7 @@ class Election:
 
     def on_won(self) -> None:
         self.role = Role.LEADER
+        self.is_rollback_forced = False
         self.leader_uuid = self.replica.uuid
         self.lost_rounds = 0
         self.is_caretaker = not self.may_lead()
@@ -240,6 +242,8 @@ class Election:
         """The last row to keep: all, or all but what provably never had a quorum (E8, T7)."""
         replica = self.replica
         limbo = replica.limbo
+        if self.is_rollback_forced:
+            return limbo.confirmed_index
         if any(entry.kind is Kind.MEMBERSHIP for entry in limbo.entries):
             return replica.tail.last_index
         wants_rollback = replica.settings.failover_unconfirmed == "rollback"
@@ -334,6 +338,27 @@ class Election:
             replica.ballot.nack_in(tail.last_term),
             not self.is_up_to_date(request.last_term, request.last_index),
         )
+
+    def force(self, lost: list[str], is_rollback: bool) -> str:
+        """Go on without voters whose disks are destroyed or fenced off; returns why not (E11)."""
+        replica = self.replica
+        voters = replica.limbo.configuration.voter_uuids
+        unknown = [uuid for uuid in lost if uuid not in voters]
+        left = tuple(uuid for uuid in voters if uuid not in lost)
+        if unknown:
+            return f"{unknown[0]} is not a voting member"
+        if replica.uuid not in left or not self.can_stand():
+            return "this member is not a voter that may stand: order another survivor"
+        if self.hears_leader():
+            return "a leader answers: nothing has to be forced"
+        connected = {link.peer_uuid for link in replica.links.values()} | {replica.uuid}
+        if len(connected.intersection(voters)) > len(voters) // 2:
+            return "a quorum of the voters answers: nothing has to be forced"
+        replica.store_ballot(replace(replica.ballot, forced_voters=left, was_forced=True))
+        replica.report("forced", lost=lost, is_rollback=is_rollback, voters=list(left))
+        self.start_round(nominated=True)
+        self.is_rollback_forced = is_rollback
+        return ""
 
     # --- nomination ---------------------------------------------------------------------------
 

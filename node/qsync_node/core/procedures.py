@@ -70,6 +70,8 @@ class Procedures:
                 call, str(args["uuid"]), str(args["role"])
             ),
             "configure": lambda call, args: self.configure(args),
+            "force-confirm": lambda call, args: self.force(call, args, is_rollback=False),
+            "force-rollback": lambda call, args: self.force(call, args, is_rollback=True),
         }
 
     # --- entry points -------------------------------------------------------------------------
@@ -211,6 +213,20 @@ class Procedures:
         if reason:
             raise ClientError(ErrorCode.UNSUPPORTED, f"switchover: {reason}")
         return self._wait(call, "switchover", lambda: replica.leader is not leader)
+
+    def force(self, call: Call, args: dict[str, Any], is_rollback: bool) -> Any:
+        """Go on after the quorum is lost for good; the order names who is left out (E11)."""
+        if args.get("disks_destroyed") is not True:
+            raise ClientError(
+                ErrorCode.ILLEGAL_PARAMS,
+                "the order must state disks_destroyed: true, because voters that still live could "
+                "elect among themselves: destroy or fence off their disks first",
+            )
+        lost = [str(uuid) for uuid in args["lost"]]
+        reason = self.node.replica.election.force(lost, is_rollback)
+        if reason:
+            raise ClientError(ErrorCode.UNSUPPORTED, f"force: {reason}")
+        return self._wait(call, "force", lambda: not read_only_reason(self.node))
 
     def fence(self, is_fenced: bool) -> Any:
         """Stored: a fenced node leaves leadership, goes on voting and acknowledging (E10)."""

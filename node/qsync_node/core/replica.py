@@ -28,7 +28,7 @@ from qsync_node.core.entries import Entry, Kind, control_body, decision_of
 from qsync_node.core.history import TermStart
 from qsync_node.core.leader import Leader
 from qsync_node.core.limbo import Limbo
-from qsync_node.core.membership import Configuration
+from qsync_node.core.membership import Configuration, delete_member
 from qsync_node.core.relay import Relays
 from qsync_node.core.settings import Settings
 from qsync_node.core.snapshots import Snapshots, View
@@ -200,8 +200,26 @@ class Replica:
         self.leader = Leader(self, self.tail.last_index + 1)
         self.append_control(Kind.PROMOTE, body, keep_index)
         self.report("leader", term=self.term, promote_index=self.tail.last_index, kept=keep_index)
+        if self.ballot.forced_voters:
+            self._write_forced_configuration(self.leader)
         self.machine.on_leadership_gained()
         self.leader.send_heartbeats()
+
+    def _write_forced_configuration(self, leader: Leader) -> None:
+        """In one write with the PROMOTE: the voters left out are members no more (E11)."""
+        rows: list[tuple[int, bytes]] = []
+        for member in self.limbo.configuration.voters:
+            if member.uuid not in self.ballot.forced_voters:
+                rows += delete_member(member)
+        if rows:
+            leader.write_members(rows)
+
+    def _end_forced_configuration(self) -> None:
+        """The log says what was forced: count by the log again (E11)."""
+        left_out = set(self.limbo.confirmed_configuration.voter_uuids)
+        if left_out.issubset(self.ballot.forced_voters):
+            self.store_ballot(replace(self.ballot, forced_voters=()))
+            self.report("forced_configuration_confirmed")
 
     def step_down(self, reason: str) -> None:
         """Give up leadership; who waits hears *unknown* (E4, T6). This term is over for us (E7)."""
@@ -336,6 +354,8 @@ class Replica:
             self.report("rolled_back", rows=rows, confirmed_index=index)
         self.machine.on_confirmed(taken, removed)
         self.relays.wake()
+        if self.ballot.forced_voters:
+            self._end_forced_configuration()
         if self.doubt.is_open:
             # A state that does not follow from the log leads nobody (T7, E1).
             self.step_down("a row that this replica could not apply was confirmed")

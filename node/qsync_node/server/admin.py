@@ -31,6 +31,8 @@ VERBS = frozenset(
         "unregister",
         "set_role",
         "configure",
+        "force-confirm",
+        "force-rollback",
     }
 )
 BODY_BYTES_MAX = 1 << 20

@@ -1,0 +1,82 @@
+"""E11: a quorum that is lost for good, and the order that goes on without it."""
+
+from typing import Any
+
+import pytest
+from qsync_node.core import effects as fx
+from qsync_node.core.settings import SECOND
+from qsync_sim.shell import Shell
+from qsync_sim.world import World
+
+
+def order(world: World, shell: Shell, verb: str, **arguments: Any) -> fx.Answer:
+    answer = world.ask(
+        shell, lambda sync: fx.Command(7, sync, verb, arguments), wait_ns=20 * SECOND
+    )
+    assert answer is not None
+    return answer
+
+
+def lose_two_of_three(world: World) -> tuple[Shell, list[str]]:
+    """The survivor, and the uuids whose disks are gone."""
+    world.bootstrap(3)
+    leader = world.leader()
+    assert leader is not None
+    survivor = next(shell for shell in world.alive() if shell is not leader)
+    lost = [shell for shell in world.alive() if shell is not survivor]
+    for shell in lost:
+        shell.stop(power_loss=True)
+        shell.is_removed = True
+    world.run_for(5 * SECOND)
+    return survivor, [shell.uuid for shell in lost]
+
+
+@pytest.mark.parametrize("verb", ["force-confirm", "force-rollback"])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_survivor_goes_on_alone_and_grows_again(seed: int, verb: str) -> None:
+    world = World(seed)
+    survivor, lost = lose_two_of_three(world)
+    assert world.leader() is None
+    if verb == "force-rollback":
+        # It gives up what the survivor does not know to be confirmed: that is the order's meaning.
+        assert survivor.node is not None
+        known = survivor.node.replica.limbo.confirmed_index
+        world.ledger = {index: row for index, row in world.ledger.items() if index <= known}
+    assert order(world, survivor, verb, lost=lost, disks_destroyed=True).code == 0
+    world.insert(272, ["written after", seed])
+    for _ in range(2):
+        world.add().start()
+    node = survivor.node
+    assert node is not None
+    done = world.run_for(
+        30 * SECOND, lambda: len(node.replica.limbo.confirmed_configuration.voters) == 3
+    )
+    assert done
+    assert not node.replica.ballot.forced_voters
+    assert node.replica.ballot.was_forced
+    assert set(lost) <= set(node.replica.limbo.confirmed_configuration.removed)
+
+
+def test_a_lost_voter_that_comes_back_is_ignored_with_its_terms() -> None:
+    world = World(1)
+    survivor, lost = lose_two_of_three(world)
+    assert order(world, survivor, "force-confirm", lost=lost, disks_destroyed=True).code == 0
+    node = survivor.node
+    assert node is not None
+    term = node.replica.term
+    for uuid in lost:
+        world.shells[uuid].start()
+    world.run_for(10 * SECOND)
+    assert node.replica.term == term
+    assert node.replica.leader is not None
+
+
+def test_nothing_is_forced_while_a_quorum_answers() -> None:
+    world = World(2)
+    world.bootstrap(3)
+    follower = next(shell for shell in world.alive() if shell is not world.leader())
+    lost = [shell.uuid for shell in world.alive() if shell is not follower]
+    assert order(world, follower, "force-confirm", lost=lost, disks_destroyed=True).code == 5
+    answer = order(world, follower, "force-confirm", lost=lost)
+    assert answer.code == 1
+    assert "disks" in answer.reason
