@@ -377,8 +377,11 @@ class Applier:
         rows = batch.last_index - batch.first_index + 1
         if batch.first_index != tail.last_index + 1:
             return False
-        if entry.kind is Kind.PROMOTE and entry.term <= tail.last_term:
-            return False
+        if entry.kind is Kind.PROMOTE:
+            if entry.term <= tail.last_term:
+                return False
+            if entry.term > self.replica.term and not self.is_anonymous:
+                return False
         return batch.last_lsn == tail.vclock.get(batch.replica_id, 0) + rows
 
     def _nack(self, entry: Entry) -> None:

@@ -56,6 +56,7 @@ class Election:
         self.round = 0
         self.lost_rounds = 0
         self.replies: dict[str, VoteReply] = {}
+        self.asked_at_ns = 0
         self.is_nominated = False
         self.is_caretaker = False
         self.is_rollback_forced = False  # a person ordered `force-rollback` (E11)
@@ -160,6 +161,8 @@ class Election:
 
     def tick(self) -> None:
         replica = self.replica
+        if self.role is Role.CANDIDATE:
+            self._count()
         if self.role is Role.LEADER or replica.now_ns < self.deadline_ns:
             return
         if self.hears_leader() or not self.stands_by_itself():
@@ -201,6 +204,7 @@ class Election:
         replica.when_settled(ask)
 
     def _ask(self, term: int, is_prevote: bool) -> None:
+        self.asked_at_ns = self.replica.now_ns
         tail = self.replica.tail
         request = VoteRequest(
             term, tail.last_term, tail.last_index, is_prevote, self.is_nominated, self.round
@@ -235,8 +239,24 @@ class Election:
         if self.role is Role.PREVOTING:
             self._stand()
         elif self.role is Role.CANDIDATE and self.replica.is_settled:
-            if self.replica.leader is None and self.can_stand():
+            if self.replica.leader is None and self.can_stand() and not self._awaits_proof():
                 self.replica.become_leader(self._keep_index())
+
+    def _awaits_proof(self) -> bool:
+        """Whether to hear the other voters before the tail is judged (E8).
+
+        Who did not answer may hold every row, so a bare majority of answers proves nothing; they
+        are waited for no longer than a heartbeat, and only when an answer could matter.
+        """
+        replica = self.replica
+        if replica.settings.failover_unconfirmed != "rollback" or not replica.limbo.entries:
+            return False
+        if replica.now_ns - self.asked_at_ns >= replica.settings.heartbeat_ns:
+            return False
+        others = [uuid for uuid in replica.voter_uuids() if uuid != replica.uuid]
+        return any(
+            uuid not in self.replies and replica.link_to(uuid) is not None for uuid in others
+        )
 
     def _keep_index(self) -> int:
         """The last row to keep: all, or all but what provably never had a quorum (E8, T7)."""

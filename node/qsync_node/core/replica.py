@@ -229,6 +229,8 @@ class Replica:
         self.report("step_down", term=self.term, reason=reason)
         for entry in self.limbo.entries:
             entry.is_own = False
+        # Whoever followed this leader must not get rows of another one from it (E4, L8).
+        self.relays.close_all(reason)
         self.election.on_leadership_lost()
         self.machine.on_leadership_lost(reason)
 
