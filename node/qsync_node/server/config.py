@@ -47,7 +47,11 @@ Size = Annotated[int, BeforeValidator(parse_size_bytes)]
 
 
 class TlsConfig(BaseModel):
-    """Certificates of this node; peers are checked against `ca`."""
+    """Certificates of this node; peers are checked against `ca`.
+
+    With `listen` the TLS port stands beside the plain one, and `peers` name TLS ports; without it
+    the main port speaks TLS only.
+    """
 
     model_config = ConfigDict(extra="forbid")
 

@@ -29,6 +29,7 @@ from qsync_node.server.disk import Disk
 from qsync_node.server.logs import Log
 from qsync_node.server.peers import PeerLink, Peers
 from qsync_node.server.session import Session
+from qsync_node.server.tls import tls_contexts
 from qsync_node.server.trace import Birth, Trace
 
 COMMAND_SESSION = -1
@@ -68,6 +69,7 @@ class NodeServer:
         self.turns = 0
         self.loop = asyncio.get_running_loop()
         self.server: asyncio.Server | None = None
+        self.tls_server: asyncio.Server | None = None
         self._open()
 
     # --- opening --------------------------------------------------------------------------------
@@ -119,14 +121,24 @@ class NodeServer:
         gc.set_threshold(50_000, 20, 20)
 
     async def listen(self) -> None:
-        host, port = split_address(self.config.listen)
-        self.server = await self.loop.create_server(
-            lambda: Session(self), host, port, backlog=1024, reuse_address=True
-        )
+        tls = self.config.tls
+        context: ssl.SSLContext | None = None
+        if tls is not None:
+            context, self.peer_tls = tls_contexts(tls)
+            if tls.listen is not None:
+                self.tls_server = await self._listen_on(tls.listen, context)
+                context = None
+        self.server = await self._listen_on(self.config.listen, context)
         self.address = self.server.sockets[0].getsockname()[:2]
         self.peers.set_addresses(self.config.peers)
         self._watch_space()
         self._schedule()
+
+    async def _listen_on(self, address: str, context: ssl.SSLContext | None) -> asyncio.Server:
+        host, port = split_address(address)
+        return await self.loop.create_server(
+            lambda: Session(self), host, port, backlog=1024, reuse_address=True, ssl=context
+        )
 
     # --- turns ----------------------------------------------------------------------------------
 
@@ -353,8 +365,9 @@ class NodeServer:
         if self._timer is not None:
             self._timer.cancel()
         self.peers.stop()
-        if self.server is not None:
-            self.server.close()
+        for listener in (self.server, self.tls_server):
+            if listener is not None:
+                listener.close()
         for session in list(self.sessions.values()):
             if session.transport is not None:
                 session.transport.abort()
