@@ -97,6 +97,11 @@ def test_a_stranger_reads_nothing(raw: Raw) -> None:
     code, _ = raw.ask(1, {0x10: SPACE, 0x12: 1, 0x20: []})
     assert code == 42
     assert raw.ask(2, {0x10: SPACE, 0x21: [1]})[0] == 42
+    assert raw.ask(10, {0x22: "box.info", 0x21: []})[0] == 42
+    assert raw.ask(10, {0x22: "box.info.vclock", 0x21: []})[0] == 42
+    assert raw.log_in() == 0
+    assert raw.ask(10, {0x22: "box.info.vclock", 0x21: []})[0] == 0
+    assert raw.ask(10, {0x22: "box.ctl.demote", 0x21: []})[0] == 42
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,7 @@ class Clients:
         self.ddl_barrier = 0
         self.batch_rows = 0
         self._users: dict[str, User] = {}
+        self.pending_keys: dict[tuple[str, int], Write] = {}
         self.homes: dict[tuple[int, int], tuple[int, int]] = {}
         self.counters: dict[str, int] = {}
         self.streams = Streams(node, self)
@@ -362,6 +363,8 @@ class Clients:
                 return False
         key = self.node.keys.row_key(call.key, call.body) if call.key is not None else None
         write = Write(call, executed, key)
+        if key is not None:
+            self.pending_keys[key[0], key[1]] = write
         assert self.pending is not None
         self.pending.push(executed.changes)
         self.batch.append(write)
@@ -417,26 +420,19 @@ class Clients:
             self.answer(call, [], index)
             return True
         wanted = node.keys.row_key(call.key, call.body)
-        for write in self._pending_writes():
-            if write.key is not None and write.key[:2] == wanted[:2]:
-                if write.key != wanted:
-                    raise ClientError(
-                        ErrorCode.KEY_REUSED, "this idempotency key was used for another request"
-                    )
-                # Its outcome is that of the first attempt: ask again when that is decided.
-                waiter = Waiter(call, -1, "", [])
-                waiter.must_repeat = True
-                waiter.rows_before = self.batch_rows
-                self.unplaced.append(waiter)
-                return True
-        return False
-
-    def _pending_writes(self) -> list[Write]:
-        writes = list(self.batch)
-        for entry in self.node.replica.limbo.entries:
-            if entry.payload is not None:
-                writes.extend(entry.payload)
-        return writes
+        write = self.pending_keys.get((wanted[0], wanted[1]))
+        if write is None:
+            return False
+        if write.key != wanted:
+            raise ClientError(
+                ErrorCode.KEY_REUSED, "this idempotency key was used for another request"
+            )
+        # Its outcome is that of the first attempt: ask again when that is decided.
+        waiter = Waiter(call, -1, "", [])
+        waiter.must_repeat = True
+        waiter.rows_before = self.batch_rows
+        self.unplaced.append(waiter)
+        return True
 
     # --- waiting for decisions ----------------------------------------------------------------
 
@@ -517,6 +513,7 @@ class Clients:
             pending.confirm(write.changes)
             if write.key is not None:
                 self.node.keys.remember(write.key, write.last_index)
+                self.pending_keys.pop((write.key[0], write.key[1]), None)
             if not entry.is_answered:
                 self.answer(write.call, write.answer, write.last_index)
         self.node.bytes_since_checkpoint += len(entry.batch.data)
@@ -532,6 +529,8 @@ class Clients:
             if entry.is_answered:
                 self.node.lost_acknowledged += len(entry.payload or ())
             for write in entry.payload or ():
+                if write.key is not None:
+                    self.pending_keys.pop((write.key[0], write.key[1]), None)
                 if not entry.is_answered:
                     reason = "Quorum collection for a synchronous transaction is timed out"
                     if code is ErrorCode.SYNC_ROLLBACK:
@@ -560,6 +559,7 @@ class Clients:
         """Who waits for an entry hears *unknown*; what was never logged goes to the next leader."""
         self.pending = None
         self.ddl_barrier = 0
+        self.pending_keys.clear()
         text = f"the outcome is unknown: {reason}; read before you repeat it"
         batch, self.batch = self.batch, []
         self.batch_bytes = self.batch_rows = 0

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from qsync_node.core.node import Node
 
 SWITCHOVER_TIMEOUT_NS = 5_000_000_000
+_EXECUTE = 4
+_EVERY_RIGHT = 0xFFFFFFFF
 _ADMINISTRATIVE = frozenset({"box.snapshot", "box.ctl.promote", "box.ctl.demote"})
 
 
@@ -94,18 +96,22 @@ class Procedures:
         name, arguments = _call_fields(call.body)
         function = self._functions.get(name)
         if function is None and name.startswith("box.info."):
+            self._check_rights(call, name)
             self._answer(call, _dig(self.info(), name.split(".")[2:], name))
             return
         if function is None:
             raise ClientError(ErrorCode.NO_SUCH_PROC, f"Procedure '{name}' is not defined")
-        if name in _ADMINISTRATIVE and call.user != "admin":
-            user = self.node.clients.user_of(call)
-            if not getattr(user, "is_super", False):
-                raise ClientError(
-                    ErrorCode.ACCESS_DENIED,
-                    f"Execute access to function '{name}' is denied for user '{call.user}'",
-                )
+        self._check_rights(call, name)
         self._answer(call, function(call, arguments))
+
+    def _check_rights(self, call: Call, name: str) -> None:
+        """Asking needs execute on the universe, moving leadership needs every right there."""
+        wanted = _EVERY_RIGHT if name in _ADMINISTRATIVE else _EXECUTE
+        if self.node.clients.user_of(call).universe & wanted != wanted:
+            raise ClientError(
+                ErrorCode.ACCESS_DENIED,
+                f"Execute access to function '{name}' is denied for user '{call.user}'",
+            )
 
     def _answer(self, call: Call, value: Any) -> None:
         if value is not _LATER and not call.done:
