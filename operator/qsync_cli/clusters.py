@@ -102,6 +102,10 @@ def merge(cluster: QsyncCluster, observed: Observed, saved: ClusterStatus) -> Cl
     fresh = build_status(cluster, observed, wanted, Finding("", ""), time.time())
     if saved.phase == "Ready" and saved.observed_generation == cluster.metadata.generation:
         return fresh
+    messages = {member.name: member.message for member in saved.members}
+    for member in fresh.members:
+        if member.role == "down":
+            member.message = messages.get(member.name)
     return fresh.model_copy(
         update={
             "phase": saved.phase,

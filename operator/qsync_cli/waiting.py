@@ -67,7 +67,7 @@ def _display(is_quiet: bool) -> Iterator["Callable[[QsyncCluster], None]"]:
 
 
 def _told_once() -> "Callable[[QsyncCluster], None]":
-    """In a pipe: a line on stderr whenever there is something new to say."""
+    """In a pipe: a line whenever there is something new to say; stderr is for what went wrong."""
     said = ""
 
     def show(cluster: "QsyncCluster") -> None:
@@ -77,7 +77,8 @@ def _told_once() -> "Callable[[QsyncCluster], None]":
         text = f"{cluster.name}: {sentence(cluster)}"
         if text != said:
             said = text
-            sys.stderr.write(text + "\n")
+            output.say(text)
+            sys.stdout.flush()
 
     return show
 

@@ -164,8 +164,12 @@ def _entering(spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind]) ->
         actions.append(CreateMember(name, kind))
     if actions:
         return ScalePlan(tuple(actions), "; ".join(map(str, actions)))
-    names = ", ".join(member.name for member in joining if member.name in wanted)
-    return ScalePlan((), f"{names} on the way in", is_awaited=True) if names else ScalePlan()
+    awaited = [member for member in joining if member.name in wanted]
+    if not awaited:
+        return ScalePlan()
+    sentence = ", ".join(member.name for member in awaited) + " on the way in"
+    stuck = [f"{member.name}: {member.failure}" for member in awaited if member.failure]
+    return ScalePlan((), "; ".join((sentence, *stuck)), is_awaited=True)
 
 
 def _has_no_disk(observed: Observed, name: str) -> bool:

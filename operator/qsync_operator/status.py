@@ -84,9 +84,7 @@ def _quorum(cluster: QsyncCluster, observed: Observed, voters: int) -> int:
 
 def _sick(observed: Observed, wanted: dict[str, Kind]) -> list[MemberView]:
     return [
-        member
-        for member in observed.members
-        if member.name in wanted and (member.status is None or member.failure)
+        member for member in observed.members if member.name in wanted and member.status is None
     ]
 
 
@@ -113,7 +111,7 @@ def _member_status(observed: Observed, member: MemberView) -> MemberStatus:
             "last_term": said.last_term,
             "signature": said.confirmed_index,
             "lag": max(0, ahead - said.confirmed_index),
-            "message": said.split_brain or said.refused or member.failure or None,
+            "message": said.split_brain or (said.refused if said.role == "joining" else "") or None,
         }
     )
 

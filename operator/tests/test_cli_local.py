@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -310,6 +311,25 @@ def test_changes_of_the_manifest_reach_running_members(orders: Home, tmp_path: P
     reasons = orders.events("orders")
     assert reasons.count("Restart") == 3
     assert reasons.count("Configure") == 3
+
+
+def test_named_ports_are_used_and_one_that_is_taken_is_told(home: Home, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        manifest = tmp_path / "ports.yaml"
+        manifest.write_text(
+            "apiVersion: qsync.dev/v1alpha1\nkind: QsyncCluster\nmetadata: {name: one}\n"
+            f"spec: {{replicas: 1, ports: {{iproto: {port}}}}}\n"
+        )
+        said = home.refuse("local", "apply", "-f", manifest, "--timeout", "6")
+        assert "one is not Ready after 6 s" in said
+        home.until(
+            "one", lambda s: "times after its start" in (s["members"][0].get("message") or "")
+        )
+    home.do("local", "apply", "-f", manifest)
+    assert home.members("one")["one-0"]["address"] == f"127.0.0.1:{port}"
 
 
 def test_a_refused_change_leaves_the_cluster_as_it_is(orders: Home, tmp_path: Path) -> None:

@@ -276,6 +276,19 @@ def test_a_member_that_is_down_keeps_its_place() -> None:
     assert world.status.is_true("Available")
 
 
+def test_a_member_that_cannot_start_says_why_in_status() -> None:
+    world = formed(cluster_of(4), cluster_of(3))
+    world.step()
+    observed = world.observe()
+    stuck = replace(observed.members[3], status=None, failure="it ended 3 times: no port")
+    planned = plan(world.cluster, replace(observed, members=(*observed.members[:3], stuck)), 0, 0)
+    assert planned.actions == ()
+    ready = planned.status.condition("Ready")
+    assert ready is not None
+    assert ready.message == "c-3 on the way in; c-3: it ended 3 times: no port"
+    assert planned.status.members[3].message == "it ended 3 times: no port"
+
+
 # --- configuration and spaces -------------------------------------------------------------------
 
 

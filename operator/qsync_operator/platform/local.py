@@ -157,7 +157,7 @@ class LocalPlatform:
             status=said if is_running else None,
             uuid=record.uuid,
             drift=drift_of(record.applied, wanted) if record.applied else "none",
-            failure=self.processes.failure_of(name),
+            failure=self.processes.failure_of(name) if said is None else "",
             address=f"{HOST}:{record.iproto}",
             admin_address=f"{HOST}:{record.admin}",
             ended_at_ns=self.processes.watched(name).ended_at_ns,
