@@ -167,9 +167,8 @@ def _entering(spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind]) ->
     awaited = [member for member in joining if member.name in wanted]
     if not awaited:
         return ScalePlan()
-    sentence = ", ".join(member.name for member in awaited) + " on the way in"
-    stuck = [f"{member.name}: {member.failure}" for member in awaited if member.failure]
-    return ScalePlan((), "; ".join((sentence, *stuck)), is_awaited=True)
+    names = ", ".join(member.name for member in awaited)
+    return ScalePlan((), f"{names} on the way in", is_awaited=True)
 
 
 def _has_no_disk(observed: Observed, name: str) -> bool:

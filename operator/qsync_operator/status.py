@@ -131,7 +131,8 @@ def _conditions(
     refusal = observed.memory.refusal
     is_settled = not finding.reason and not down
     is_progressing = bool(finding.reason) and not finding.is_degraded
-    sentence = "; ".join(part for part in (finding.sentence, refusal) if part)
+    failures = [f"{m.name}: {m.failure}" for m in observed.members if m.failure]
+    sentence = "; ".join(part for part in (finding.sentence, refusal, *failures) if part)
     is_split = finding.reason == "SplitBrain"
     found: list[tuple[ConditionType, bool, str, str]] = [
         ("Ready", is_settled and leader is not None, finding.reason or "MemberDown", sentence
