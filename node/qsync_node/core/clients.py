@@ -253,6 +253,7 @@ class Clients:
                     return
             except ClientError as error:
                 self._depend(call, int(error.code), error.message, [])
+            self._forget_home(call)
 
     def _forward_queue(self) -> None:
         forwarding = self.node.forwarding
@@ -268,6 +269,7 @@ class Clients:
                 )
             else:
                 forwarding.forward(call)
+                self._forget_home(call)
 
     def _is_homeless(self, call: Call, home: tuple[int, int]) -> bool:
         """Answers a request of a transaction whose leader is gone: it conflicts, it is never run.
@@ -282,12 +284,16 @@ class Clients:
         if bound is None:
             if call.type == Type.BEGIN:
                 self.homes[key] = home
+            elif call.type in (Type.COMMIT, Type.ROLLBACK):
+                # Tarantool answers COMMIT and ROLLBACK without a transaction with success.
+                self.answer(call, [])
+                return True
+            else:
+                call.stream = 0  # a statement without BEGIN is a transaction of its own
             return False
-        ends = call.type in (Type.COMMIT, Type.ROLLBACK)
-        if ends:
-            del self.homes[key]
         if bound == home:
             return False
+        self._forget_home(call)
         if call.type == Type.ROLLBACK:
             self.answer(call, [])
         else:
@@ -297,6 +303,11 @@ class Clients:
                 "Transaction has been aborted by conflict: its leader is gone",
             )
         return True
+
+    def _forget_home(self, call: Call) -> None:
+        """COMMIT or ROLLBACK is on its way: what comes next in the stream begins anew."""
+        if call.type in (Type.COMMIT, Type.ROLLBACK) and not call.link:
+            self.homes.pop((call.session, call.stream), None)
 
     def _can_execute(self) -> bool:
         replica = self.node.replica
@@ -313,6 +324,10 @@ class Clients:
         """Run one request on the leader; False if it has to wait at the head of the queue."""
         if call.stream:
             return self.streams.execute(call)
+        if call.type == Type.SELECT:
+            call.request = decode_request(call.type, call.body)
+            self._read(call)
+            return True
         self.check_writable(call)
         if call.key is not None and self._answer_by_key(call):
             return True

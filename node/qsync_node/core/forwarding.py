@@ -66,7 +66,16 @@ class Forwarding:
             self._bound.add((call.session, link.number))
         replica.send(
             link.number,
-            Forward(number, call.user, call.type, call.body, call.session, call.stream, call.key),
+            Forward(
+                number,
+                call.user,
+                call.type,
+                call.body,
+                call.session,
+                call.stream,
+                call.key,
+                replica.term,
+            ),
         )
 
     def _on_reply(self, link: int, reply: ForwardReply) -> None:
@@ -164,6 +173,12 @@ class Forwarding:
             if self.node.replica.leader is None:
                 reason = "the member it was forwarded to does not lead"
                 self.reply(call, int(ErrorCode.NOT_LEADER), reason, [], 0)
+                return
+            if message.stream and message.term != self.node.replica.term:
+                # Said to an earlier leadership: its transaction is gone, whoever leads now.
+                code = int(ErrorCode.TRANSACTION_CONFLICT)
+                reason = "Transaction has been aborted by conflict: its leader is gone"
+                self.reply(call, code, reason, [], 0)
                 return
             self.node.clients.take(call)
         elif type(message) is ForwardReply:

@@ -179,6 +179,7 @@ class Forward(NamedTuple):
     session: int  # names the session at the sender, so that streams of two do not mix
     stream: int
     key: Any  # idempotency key or None
+    term: int  # a stream lives in the term of its BEGIN, and nowhere else
 
 
 class ForwardReply(NamedTuple):

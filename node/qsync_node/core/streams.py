@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from qsync_node.core.engine.requests import Select, decode_request
+from qsync_node.core.engine.requests import decode_request
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Type
 
@@ -57,21 +57,14 @@ class Streams:
         if call.type in (Type.COMMIT, Type.ROLLBACK):
             return self._end(call, key, stream)
         if stream is None:
-            # A request of a stream without BEGIN is a transaction of its own.
-            call.stream = 0
-            return self.clients._execute(call) if call.type != Type.SELECT else self._read(call)
+            raise ClientError(
+                ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
+            )
         self._check(stream)
         request = decode_request(call.type, call.body)
         user = self.clients.user_of(call)
         tuples = stream.transaction.execute(request, user)
         self.clients.depend(call, 0, "", tuples)
-        return True
-
-    def _read(self, call: "Call") -> bool:
-        request = decode_request(call.type, call.body)
-        assert isinstance(request, Select)
-        tuples = self.node.database.select(request, self.clients.user_of(call))
-        self.clients.answer(call, tuples)
         return True
 
     def _begin(self, call: "Call", key: Any, stream: Stream | None) -> None:
@@ -114,9 +107,10 @@ class Streams:
 
     def _end(self, call: "Call", key: Any, stream: Stream | None) -> bool:
         if stream is None:
-            # Tarantool answers COMMIT and ROLLBACK without a transaction with success.
-            self.clients.answer(call, [])
-            return True
+            # The member it came through saw a BEGIN, this leader has no transaction for it.
+            raise ClientError(
+                ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
+            )
         if call.type == Type.ROLLBACK:
             del self.open[key]
             self.clients.answer(call, [])
