@@ -205,6 +205,9 @@ class Leader:
         replica = self.replica
         index = replica.limbo.confirmed_index
         self.confirm_due_ns = 0
+        if self.switchover is not None and self.switchover.is_nominated:
+            # One more row and the target's log would not be the newest any more (E9).
+            return
         if index <= self.recorded_index or self._is_decision_in_flight():
             return
         self.recorded_index = index
@@ -337,6 +340,8 @@ class Leader:
             return "another membership change is not confirmed yet"
         if self._is_decision_in_flight():
             return "a decision is being written"
+        if self.switchover is not None:
+            return "leadership is being handed over"
         return ""
 
     def write_members(self, rows: list[tuple[int, bytes]]) -> Entry:

@@ -60,7 +60,9 @@ class Space:
         self.id = definition.id
         self.name = definition.name
         self.is_system = definition.id <= SYSTEM_ID_MAX
-        self.is_sync = self.is_system or bool(definition.flags.get("is_sync"))
+        # A space is synchronous unless its row says otherwise: a client that is answered before
+        # the quorum could not read what it wrote (T1).
+        self.is_sync = self.is_system or bool(definition.flags.get("is_sync", True))
         self.index_defs = index_defs
         self.indexes = indexes
         self.secondary = [(iid, indexes[iid]) for iid in sorted(indexes) if iid != 0]
