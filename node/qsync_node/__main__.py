@@ -1,8 +1,8 @@
 """`python -m qsync_node --config FILE`: run one node in the foreground.
 
-SIGTERM and SIGINT hand leadership over, stop cleanly and exit with 0. A node that does not trust its
-memory (a failed write) starts again from disk by itself; one that needs a person exits with 1 and
-says why in one sentence.
+SIGTERM and SIGINT hand leadership over, stop cleanly and exit with 0. A node that does not trust
+its memory (a failed write) starts again from disk by itself; one that needs a person exits with 1
+and says why in one sentence.
 """
 
 import argparse

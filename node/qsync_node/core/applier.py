@@ -300,6 +300,7 @@ class Applier:
     def _follow(self, index: int) -> None:
         replica = self.replica
         self._become(State.FOLLOWING)
+        self.refused = ""
         self.confirmed_goal = 0
         subscription, term, link = self.subscription, replica.term, self.link
 

@@ -64,6 +64,7 @@ def status(node: "Node") -> dict[str, Any]:
         "leader_name": leader_member.name if leader_member else "",
         "is_writable": not read_only_reason(node),
         "ro_reason": read_only_reason(node),
+        "hears_leader": replica.election.hears_leader(),
         "is_fenced": ballot.is_fenced,
         "can_stand": replica.election.can_stand() and replica.election.may_lead(),
         "split_brain": replica.split_brain,

@@ -13,6 +13,7 @@ from aiohttp import web
 from qsync_node import __version__
 from qsync_node.core.status import status
 from qsync_node.errors import ErrorCode
+from qsync_node.server.config import ConfigError
 from qsync_node.server.logs import LEVELS
 from qsync_node.server.metrics import render_metrics
 
@@ -64,7 +65,10 @@ class Admin:
         self._runner = web.AppRunner(application, access_log=None)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port, reuse_address=True)
-        await site.start()
+        try:
+            await site.start()
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
         bound = self._runner.addresses[0]
         self.address = f"{bound[0]}:{bound[1]}"
 

@@ -22,6 +22,7 @@ from qsync_node.core.node import Node
 from qsync_node.core.status import status
 from qsync_node.errors import QsyncError
 from qsync_node.format.auth import stored_hash
+from qsync_node.log.errors import DiskError
 from qsync_node.log.files import OsFileSystem, lock_directory
 from qsync_node.log.storage import Limits, Storage
 from qsync_node.server.config import NodeConfig, split_address
@@ -78,7 +79,17 @@ class NodeServer:
         """Lock the directory, recover what it holds, or make an empty instance."""
         directory = str(self.config.directory)
         self.config.directory.mkdir(parents=True, exist_ok=True)
-        self._lock = lock_directory(directory)
+        try:
+            self._lock = lock_directory(directory)
+        except DiskError as error:
+            raise StartError(f"{error}: stop that process or use another directory") from error
+        try:
+            self._recover(directory)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _recover(self, directory: str) -> None:
         fs = OsFileSystem()
         limits = Limits(self.config.segment_size, self.config.wal_mode == "fsync")
         if not Storage.exists(fs, directory):
@@ -136,9 +147,14 @@ class NodeServer:
 
     async def _listen_on(self, address: str, context: ssl.SSLContext | None) -> asyncio.Server:
         host, port = split_address(address)
-        return await self.loop.create_server(
-            lambda: Session(self), host, port, backlog=1024, reuse_address=True, ssl=context
-        )
+        try:
+            return await self.loop.create_server(
+                lambda: Session(self), host, port, backlog=1024, reuse_address=True, ssl=context
+            )
+        except OSError as error:
+            raise StartError(
+                f"cannot listen on {address}: {error.strerror}; free the port or name another"
+            ) from error
 
     # --- turns ----------------------------------------------------------------------------------
 

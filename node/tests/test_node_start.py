@@ -1,0 +1,90 @@
+"""What keeps a node from starting is one sentence and an exit code, never a traceback."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import REPLICASET, SECRET, NodeProcess, free_port, wait_until
+
+
+def run_node(folder: Path, **changes: Any) -> "subprocess.CompletedProcess[str]":
+    config = {
+        "directory": str(folder / "data"),
+        "name": "n0",
+        "listen": f"127.0.0.1:{free_port()}",
+        "admin_listen": f"127.0.0.1:{free_port()}",
+        "replicaset_uuid": REPLICASET,
+        "secret": SECRET,
+        **changes,
+    }
+    path = folder / "node.yaml"
+    path.write_text(json.dumps(config))
+    command = [sys.executable, "-m", "qsync_node", "--config", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def sentence(done: "subprocess.CompletedProcess[str]") -> str:
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"quorums": 2}, "quorums"),
+        ({"heartbeat": "soon"}, "heartbeat"),
+        ({"replicaset_uuid": "nonsense"}, "replicaset_uuid"),
+        ({"role": "king"}, "role"),
+        ({"secret": "short"}, "secret"),
+        ({"listen": "nowhere"}, "host:port"),
+    ],
+)
+def test_a_wrong_setting_is_named(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    done = run_node(tmp_path, **changes)
+    assert done.returncode in (1, 2)
+    assert words in sentence(done)
+
+
+def test_a_busy_port_and_a_busy_directory_are_named(tmp_path: Path) -> None:
+    first = NodeProcess(tmp_path / "first", "n0")
+    first.start({})
+    try:
+        wait_until("the first node", lambda: bool(first.status()["uuid"]))
+        done = run_node(tmp_path, listen=first.address)
+        assert done.returncode == 1
+        assert "free the port" in sentence(done)
+        done = run_node(tmp_path, directory=str(tmp_path / "first" / "n0"))
+        assert done.returncode == 1
+        assert "another process" in sentence(done)
+    finally:
+        first.kill()
+
+
+def test_a_directory_of_another_replica_set_is_refused(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path, "n0")
+    node.start({})
+    wait_until("the node", lambda: bool(node.status()["uuid"]))
+    assert node.stop() == 0
+    other = "0f3cd8a2-2f4e-4f3a-9d53-6d6f6a0e7c12"
+    done = run_node(tmp_path, directory=str(tmp_path / "n0"), replicaset_uuid=other)
+    assert done.returncode == 1
+    assert "belongs to replica set" in sentence(done)
+
+
+def test_a_flipped_bit_and_a_lost_ballot_are_refused_with_their_place(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path, "n0")
+    node.start({})
+    wait_until("the node", lambda: bool(node.status()["uuid"]))
+    node.post("/bootstrap", {"instance_uuid": node.status()["uuid"], "voters": 1, "users": {}})
+    wait_until("a leader", lambda: bool(node.status()["is_writable"]))
+    node.kill()
+    ballot = tmp_path / "n0" / "ballot"
+    kept = ballot.read_bytes()
+    ballot.write_bytes(kept[:-1] + bytes((kept[-1] ^ 1,)))
+    done = run_node(tmp_path, directory=str(tmp_path / "n0"))
+    assert done.returncode == 1
+    assert "ballot" in sentence(done)
