@@ -8,7 +8,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from qsync_sim.schedule import Schedule
-from qsync_sim.world import Violation
+from qsync_sim.violation import Violation
 
 MUST_HAPPEN = (
     "event leader",

@@ -10,8 +10,7 @@ against it:
   refused        nothing of it was ever confirmed;
   unknown        either, but once at the most;
   a read         returns a state of the order, and never one that was rolled back; a linearizable
-  one
-                 none older than what anybody had been told before it began.
+                 one none older than what anybody had been told before it began.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from qsync_sim.model import ASYNC_SPACE, ROW_TYPES, SPACE, Model
-from qsync_sim.world import Violation
+from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
     from qsync_sim.clients import Operation
@@ -218,9 +217,11 @@ class Checker:
 
     def _fail(self, operation: "Operation", reason: str) -> None:
         raise Violation(
-            f"{reason}; {operation.kind} {operation.value} key {operation.key} at {operation.member}, "
+            f"{reason}; {operation.kind} {operation.value} key {operation.key} "
+            f"at {operation.member}, "
             f"{operation.called_ns / 1e6:.3f} .. {operation.returned_ns / 1e6:.3f} ms, "
-            f"told {operation.outcome} ({operation.code}) index {operation.index} {operation.tuples}"
+            f"told {operation.outcome} ({operation.code}) index {operation.index} "
+            f"{operation.tuples}"
         )
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong: each fault is a function of the world, most with something that ends it later."""
+"""What can go wrong: each fault is a function of the world, most with an end some time later."""
 
 from collections.abc import Callable
 from functools import partial
@@ -254,7 +254,7 @@ def remove_member(world: "World") -> None:
 
 
 def lose_disk(world: "World") -> None:
-    """A disk is gone: the instance is a new one; the old registration is removed when allowed (M6)."""
+    """A disk is gone: the instance is a new one; the old one is unregistered when allowed (M6)."""
     leader = world.leader()
     if leader is None or leader.node is None:
         return
@@ -386,8 +386,8 @@ def lose_what_was_promised(world: "World") -> None:
 def behind_the_back(world: "World") -> None:
     """A member elects another leader behind the old one's back: the old one is deaf, not mute.
 
-    What the old leader sends still arrives, what it would hear does not: a replica that has moved on
-    and acknowledges it all the same would be counted once the cut is healed.
+    What the old leader sends still arrives, what it would hear does not: a replica that has moved
+    on and acknowledges it all the same would be counted once the cut is healed.
     """
     leader = world.leader()
     others = [shell for shell in world.alive() if shell is not leader]

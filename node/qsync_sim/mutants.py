@@ -2,8 +2,8 @@
 
 A mutant is a file of `node/mutants/`: the rule it breaks, the bug in a sentence, and the text to
 replace in the sources. It is applied to a copy of the node, which a process of its own then runs
-seed by seed. A mutant that nothing finds within the allowed number of schedules, or whose text is no
-longer there, fails the run: then the faults or the checker are too weak, or the list is stale.
+seed by seed. A mutant that nothing finds within the allowed number of schedules, or whose text is
+no longer there, fails the run: then faults or checker are too weak, or the list is stale.
 """
 
 import argparse
@@ -25,7 +25,7 @@ TIMEOUT_S = 600
 SOUND, BROKEN, END = "<<<<<<< sound", "======= broken", ">>>>>>>"
 
 
-class StaleMutant(Exception):
+class StaleMutant(Exception):  # noqa: N818  # a mutant is stale, nothing failed
     """The text that a mutant replaces is not in the source, or is there more than once."""
 
 
@@ -87,9 +87,8 @@ def apply_edits(mutant: Mutant, root: Path) -> None:
         path = root / edit.path
         text = path.read_text()
         if text.count(edit.sound) != 1:
-            raise StaleMutant(
-                f"{mutant.name}: {edit.path} holds its text {text.count(edit.sound)} times, not once"
-            )
+            found = text.count(edit.sound)
+            raise StaleMutant(f"{mutant.name}: {edit.path} holds its text {found} times, not once")
         path.write_text(text.replace(edit.sound, edit.broken))
 
 

@@ -158,7 +158,7 @@ class Network:
                 self.break_connection(connection)
 
     def on_stopped(self, shell: "Shell", is_silent: bool) -> None:
-        """A dead process' kernel closes its connections; of a dead machine nobody hears for a while."""
+        """A dead process' kernel closes its connections; a dead machine is silent for a while."""
         for connection in list(self.open.values()):
             if shell not in connection.ends:
                 continue

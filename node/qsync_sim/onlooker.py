@@ -75,7 +75,9 @@ class Onlooker:
         voters = [member.uuid for member in _replica(shell).limbo.configuration.voters]
         granted = sum(1 for uuid in voters if self._may_have_voted(uuid, term, shell.uuid))
         if granted < len(voters) // 2 + 1:
-            raise Violation(f"E1: {shell.name} leads term {term} by {granted} of {len(voters)} votes")
+            raise Violation(
+                f"E1: {shell.name} leads term {term} by {granted} of {len(voters)} votes"
+            )
 
     def _may_have_voted(self, uuid: str, term: int, candidate: str) -> bool:
         ballot = _on_disk(self.world.shells[uuid])

@@ -4,7 +4,8 @@ from qsync_node.core.settings import MILLISECOND, SECOND
 from qsync_sim import faults
 from qsync_sim.checker import Checker
 from qsync_sim.clients import Client
-from qsync_sim.world import Violation, World
+from qsync_sim.violation import Violation
+from qsync_sim.world import World
 
 OPERATIONS_MIN = 200
 FAULTS_MIN = 5

@@ -6,6 +6,7 @@ that queue up behind one another go to the disk together.
 """
 
 from collections import deque
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -151,10 +152,8 @@ class Shell:
             return "power" if left < 0 else None
 
         self.disk.on_call = hook
-        try:
+        with suppress(PowerLoss, DiskError):
             self._perform(self.log_queue[0], [])
-        except (PowerLoss, DiskError):
-            pass
         self.disk.on_call = None
 
     # --- steps --------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ Commands (a member is n1, n2, ...; times are milliseconds):
   run T, until EVENT, settle     let time pass; until somebody reports it; until all logs agree
                                  and nobody waits for an answer
   slow M T, fast M               the disk of M takes T
-  cut A B, heal, break           what A says to B is held back; all cuts end; connections of cuts end
+  cut A B, heal, break           what A says to B is held back; cuts end; cut connections break
   alone M                        cut M off from everybody, both ways
   kill M, power M, start M       kill -9; power loss; a start on the same disk
   refuse M, accept M             M cannot apply user rows; it can again
@@ -51,9 +51,27 @@ if TYPE_CHECKING:
 DIRECTORY = Path(qsync_sim.__file__).resolve().parent.parent / "stories"
 SESSION = 100
 SHOWN_EVENTS = frozenset(
-    "leader step_down rollback rolled_back rewind nack state_in_doubt doubt_ended disk_full "
-    "snapshot_taken split_brain register unregister promoted_to_voting switchover fence checkpoint "
-    "acknowledged_rows_lost nomination_refused".split()
+    {
+        "leader",
+        "step_down",
+        "rollback",
+        "rolled_back",
+        "rewind",
+        "nack",
+        "state_in_doubt",
+        "doubt_ended",
+        "disk_full",
+        "snapshot_taken",
+        "split_brain",
+        "register",
+        "unregister",
+        "promoted_to_voting",
+        "switchover",
+        "fence",
+        "checkpoint",
+        "acknowledged_rows_lost",
+        "nomination_refused",
+    }
 )
 ISOLATIONS = {"linearizable": 4, "dirty": 1}
 
