@@ -8,7 +8,18 @@ import sys
 
 import typer
 
-from qsync_cli import cat, fence, promote, register, snapshot, status, switchover, unfence
+from qsync_cli import (
+    bench,
+    cat,
+    fence,
+    force,
+    promote,
+    register,
+    snapshot,
+    status,
+    switchover,
+    unfence,
+)
 from qsync_cli.failure import Failure
 from qsync_cli.local import apply, credentials, delete, events, logs, scale
 from qsync_cli.local import status as local_status
@@ -61,6 +72,15 @@ app.command("register", epilog=_example("qsync register catalogue-reader-0 --loc
 )
 app.command("snapshot", epilog=_example("qsync snapshot --local orders"))(snapshot.snapshot)
 app.command("cat", epilog=_example("qsync cat 00000000000000000000.xlog -o json"))(cat.cat)
+app.command(
+    "force-confirm",
+    epilog=_example("qsync force-confirm --lost orders-1 --disks-destroyed --local orders"),
+)(force.force_confirm)
+app.command(
+    "force-rollback",
+    epilog=_example("qsync force-rollback --lost orders-1 --disks-destroyed --local orders"),
+)(force.force_rollback)
+app.command("bench", epilog=_example("qsync bench 127.0.0.1:3301 --password SECRET"))(bench.bench)
 
 
 @app.callback()

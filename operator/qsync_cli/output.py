@@ -6,6 +6,8 @@ and people's eyes both read.
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from qsync_cli.options import Output
@@ -42,6 +44,20 @@ def console() -> "Console":
     from rich.console import Console  # noqa: PLC0415
 
     return Console(highlight=False)
+
+
+@contextmanager
+def progress(what: str, total: float, is_quiet: bool) -> Iterator[Callable[[float], None]]:
+    """A bar on a terminal, on standard error; nothing in a pipe."""
+    if is_quiet or not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)
 
 
 def print_document(document: Any, output: Output) -> None:

@@ -1,0 +1,136 @@
+"""`qsync bench`: durable writes against any address, with progress, throughput and percentiles."""
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from qsync_cli.failure import Failure
+
+AddressArgument = Annotated[str, typer.Argument(help="IPROTO address", metavar="HOST:PORT")]
+UserOption = Annotated[str, typer.Option("--user", help="who writes")]
+PasswordOption = Annotated[
+    str, typer.Option("--password", envvar="QSYNC_PASSWORD", help="its password")
+]
+InFlightOption = Annotated[int, typer.Option("--in-flight", help="writes at once", min=1, max=4096)]
+SecondsOption = Annotated[float, typer.Option("--seconds", help="how long", min=0.1, max=86400)]
+BytesOption = Annotated[int, typer.Option("--bytes", help="size of a value", min=1, max=1 << 20)]
+SpaceOption = Annotated[str, typer.Option("--space", help="made if it is not there")]
+JsonOption = Annotated[bool, typer.Option("--json", help="one JSON object instead of a table")]
+
+_SPACES, _INDEXES = 280, 288
+_FIRST_ID = 512
+
+
+def bench(
+    address: AddressArgument,
+    user: UserOption = "app",
+    password: PasswordOption = "",
+    in_flight: InFlightOption = 64,
+    seconds: SecondsOption = 10.0,
+    size: BytesOption = 100,
+    space: SpaceOption = "qsync_bench",
+    as_json: JsonOption = False,
+) -> None:
+    """Write for a while, each write waiting for its quorum."""
+    import asyncio  # noqa: PLC0415
+
+    from qsync_node.errors import QsyncError  # noqa: PLC0415
+
+    try:
+        result = asyncio.run(
+            _run(address, user, password, in_flight, seconds, size, space, as_json)
+        )
+    except (QsyncError, OSError) as error:
+        raise Failure(f"{address}: {error}") from error
+    if as_json:
+        import json  # noqa: PLC0415
+
+        typer.echo(json.dumps(result))
+        return
+    latencies = ", ".join(f"{name} {result[name]:.2f} ms" for name in ("p50", "p90", "p99", "max"))
+    typer.echo(
+        f"{result['writes']} writes, {result['rate']:,.0f} a second with {in_flight} in flight; "
+        f"{latencies}; {result['failed']} failed"
+    )
+
+
+async def _run(
+    address: str,
+    user: str,
+    password: str,
+    in_flight: int,
+    seconds: float,
+    size: int,
+    space: str,
+    is_quiet: bool,
+) -> dict[str, Any]:
+    import asyncio  # noqa: PLC0415
+
+    from qsync_cli.output import progress  # noqa: PLC0415
+    from qsync_node.client import Client, Committed  # noqa: PLC0415
+
+    latencies: list[float] = []
+    failed = 0
+    async with Client([address], user, password, deadline_s=10) as client:
+        space_id = await _space(client, space)
+        started = time.perf_counter()
+        deadline = started + seconds
+
+        async def work(worker: int) -> None:
+            nonlocal failed
+            key = worker
+            while (begin := time.perf_counter()) < deadline:
+                outcome = await client.replace(space_id, [key, "v" * size], retry=False)
+                if isinstance(outcome, Committed):
+                    latencies.append(time.perf_counter() - begin)
+                else:
+                    failed += 1
+                key += in_flight
+
+        workers = asyncio.gather(*(work(number) for number in range(in_flight)))
+        with progress("writing", seconds, is_quiet) as advance:
+            while not workers.done():
+                await asyncio.wait([workers], timeout=0.2)
+                advance(min(time.perf_counter() - started, seconds))
+        await workers
+        took_s = time.perf_counter() - started
+    if not latencies:
+        raise Failure(f"{address}: no write was committed, {failed} failed")
+    return _summary(sorted(latencies), failed, took_s)
+
+
+async def _space(client: Any, name: str) -> int:
+    """Id of the space; made with one unsigned key if it is not there."""
+    from qsync_node.client import Committed  # noqa: PLC0415
+
+    found = await client.select(_SPACES + 1, iterator=2, limit=10_000)
+    if not isinstance(found, Committed):
+        raise Failure(f"the schema cannot be read: {found.reason}")
+    for row in found.tuples:
+        if row[2] == name:
+            return int(row[0])
+    made: int = max([_FIRST_ID - 1, *(row[0] for row in found.tuples)]) + 1
+    for space, row in (
+        (_SPACES, [made, 1, name, "memtx", 0, {"is_sync": True}, []]),
+        (_INDEXES, [made, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]),
+    ):
+        outcome = await client.insert(space, row)
+        if not isinstance(outcome, Committed):
+            raise Failure(f"the space {name} cannot be made: {outcome.reason}")
+    return made
+
+
+def _summary(latencies: list[float], failed: int, took_s: float) -> dict[str, Any]:
+    def at(share: float) -> float:
+        return latencies[min(int(share * len(latencies)), len(latencies) - 1)] * 1000
+
+    return {
+        "writes": len(latencies),
+        "failed": failed,
+        "rate": len(latencies) / took_s,
+        "p50": at(0.5),
+        "p90": at(0.9),
+        "p99": at(0.99),
+        "max": latencies[-1] * 1000,
+    }

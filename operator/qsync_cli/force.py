@@ -1,0 +1,85 @@
+"""`qsync force-confirm` and `force-rollback`: go on after a quorum is lost for good (E11).
+
+Both leave voters out whose disks are destroyed or fenced off. `force-confirm` keeps everything that
+the best survivor has; `force-rollback` keeps only what it knows to be confirmed. Asked for twice,
+because a voter that still lives could elect another leader.
+"""
+
+from typing import Annotated, Any
+
+import typer
+
+from qsync_cli.failure import Failure
+from qsync_cli.options import AddressOption, LocalOption, SecretOption
+from qsync_cli.output import say
+
+LostOption = Annotated[
+    list[str], typer.Option("--lost", help="a voter to leave out, by name or uuid; again for more")
+]
+DestroyedOption = Annotated[
+    bool,
+    typer.Option(
+        "--disks-destroyed", help="state that the disks of all lost voters are gone or fenced off"
+    ),
+]
+
+
+def force_confirm(
+    lost: LostOption,
+    disks_destroyed: DestroyedOption = False,
+    local: LocalOption = None,
+    address: AddressOption = None,
+    secret: SecretOption = None,
+) -> None:
+    """Go on without lost voters; keep everything that the best survivor has."""
+    _force("force-confirm", lost, disks_destroyed, local, address, secret)
+
+
+def force_rollback(
+    lost: LostOption,
+    disks_destroyed: DestroyedOption = False,
+    local: LocalOption = None,
+    address: AddressOption = None,
+    secret: SecretOption = None,
+) -> None:
+    """Go on without lost voters; keep only what the best survivor knows to be confirmed."""
+    _force("force-rollback", lost, disks_destroyed, local, address, secret)
+
+
+def _force(
+    verb: str,
+    lost: list[str],
+    disks_destroyed: bool,
+    local: str | None,
+    address: str | None,
+    secret: str | None,
+) -> None:
+    from qsync_cli.targets import ask, resolve  # noqa: PLC0415
+
+    if not disks_destroyed:
+        raise Failure(
+            "voters that still live could elect another leader: destroy or fence off the disks of "
+            "all lost voters, then say --disks-destroyed"
+        )
+    target = resolve(local, address, secret)
+    survivor = ask(target, lambda links: _order(links, target, verb, lost))
+    say(f"{survivor or address} leads without {', '.join(lost)}; they come back as new instances")
+
+
+async def _order(links: Any, target: Any, verb: str, lost: list[str]) -> str:
+    """Order the best survivor: greatest term of the last row, then the longest log (E2)."""
+    from qsync_cli.targets import statuses  # noqa: PLC0415
+
+    found = await statuses(links, target)
+    survivors = {
+        name: said
+        for name, said in found.items()
+        if said["can_stand"] and name not in lost and said["uuid"] not in lost
+    }
+    if not survivors:
+        raise Failure("no survivor may stand: look at `qsync status`")
+    best = max(survivors, key=lambda n: (survivors[n]["last_term"], survivors[n]["last_index"]))
+    uuids = {m["name"]: m["uuid"] for m in survivors[best]["members"]}
+    order = {"lost": [uuids.get(one, one) for one in lost], "disks_destroyed": True}
+    await links.post(target.address_of(best), f"/verb/{verb}", order)
+    return best

@@ -1,0 +1,69 @@
+"""`qsync bench` and the emergency verbs against real node processes."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
+
+from processes import PASSWORD, SECRET, Cluster, running_cluster, wait_until
+
+QSYNC = str(Path(sys.executable).parent / "qsync")
+
+
+def qsync(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [QSYNC, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with running_cluster(tmp_path, 3) as running:
+        yield running
+
+
+def test_bench_reports_what_was_committed(cluster: Cluster) -> None:
+    address = cluster.leader().address
+    common = ["bench", address, "--password", PASSWORD, "--seconds", "1", "--in-flight", "8"]
+    done = qsync(*common, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["writes"] > 0
+    assert result["failed"] == 0
+    assert result["p50"] <= result["p99"] <= result["max"]
+    done = qsync(*common)
+    assert "a second with 8 in flight" in done.stdout
+
+
+def test_bench_says_in_one_sentence_what_is_wrong(cluster: Cluster) -> None:
+    done = qsync("bench", cluster.leader().address, "--password", "wrong", "--seconds", "1")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "credentials are invalid" in done.stderr
+
+
+def test_a_lost_quorum_is_given_up_by_order_only(cluster: Cluster) -> None:
+    survivor = next(node for node in cluster.nodes if node is not cluster.leader())
+    lost = [node for node in cluster.nodes if node is not survivor]
+    for node in lost:
+        node.kill()
+    address = ["--address", f"127.0.0.1:{survivor.admin_port}", "--secret", SECRET]
+    names = [word for node in lost for word in ("--lost", node.name)]
+    refused = qsync("force-confirm", *names, *address)
+    assert refused.returncode == 1
+    assert "--disks-destroyed" in refused.stderr
+
+    def is_forced() -> bool:
+        # A leader is heard of for up to an election timeout after its death.
+        return qsync("force-confirm", *names, "--disks-destroyed", *address).returncode == 0
+
+    wait_until("the order is taken", is_forced)
+    wait_until("writes", lambda: bool(survivor.status()["is_writable"]))
+    status = survivor.status()
+    assert status["was_forced"]
+    assert [member["name"] for member in status["members"]] == [survivor.name]
