@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: help venv demo test check sim mutants bench rounds clean debian
+.PHONY: help venv demo test check sim mutants bench rounds scale clean debian
 
 help:                         ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -38,11 +38,16 @@ check: $(VENV)/.test          ## formats, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-sim: $(VENV)/.test            ## 10,000 simulated schedules
-	$(BIN)/python -m qsync_sim --seeds 2000..11999
+SEEDS ?= 2000..11999
+
+sim: $(VENV)/.test            ## 10,000 simulated schedules (SEEDS=A..B for others)
+	$(BIN)/python -m qsync_sim --seeds $(SEEDS)
 
 mutants: $(VENV)/.test        ## planted bugs, each of which the simulator has to find
 	$(BIN)/python -m qsync_sim.mutants
+
+scale: $(VENV)/.test          ## 3 -> 5 -> 3 and two switchovers under load, no failed request
+	$(BIN)/python e2e/scale_under_load.py
 
 rounds: $(VENV)/.test         ## 50 rounds of kill -9 of the leader under load
 	$(BIN)/python e2e/chaos/leader_kills.py --rounds 50
