@@ -1,4 +1,4 @@
-"""The list of planted bugs: every one still applies, names its rule, and is found where it is quick.
+"""The list of planted bugs: each still applies, names its rule, and is found where it is quick.
 
 All of them are hunted by `python -m qsync_sim.mutants`.
 """

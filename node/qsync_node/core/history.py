@@ -91,19 +91,20 @@ def common_point(mine: History, my_last: int, theirs: History, their_last: int) 
     Raises `SplitBrain` if one term has two owners or begins at two indexes (H3). A snapshot
     carries the whole history, so both lists begin with the first term of the replica set.
     """
-    by_term = {start.term: position for position, start in enumerate(theirs.starts)}
     common = 0
-    for position, start in enumerate(mine.starts):
-        other_position = by_term.get(start.term)
-        if other_position is None:
+    for position, (start, other) in enumerate(zip(mine.starts, theirs.starts, strict=False)):
+        if start != other:
             break
-        other = theirs.starts[other_position]
-        if other != start:
-            raise SplitBrain(f"term {start.term} is {start} here and {other} there")
-        if other_position != position:
+        my_end, their_end = mine.end_of(position, my_last), theirs.end_of(position, their_last)
+        common = min(my_end, their_end)
+        if my_end != their_end:
+            break
+    by_term = {start.term: start for start in theirs.starts}
+    for start in mine.starts:
+        twin = by_term.get(start.term, start)
+        if twin != start:
+            raise SplitBrain(f"term {start.term} is {start} here and {twin} there")
+        if start.term in by_term and start.first_index > common:
             # Equal terms with different pasts: log matching is broken, no cut can mend it.
-            raise SplitBrain(f"term {start.term} has different terms before it in two logs")
-        common = min(mine.end_of(position, my_last), theirs.end_of(other_position, their_last))
-        if mine.end_of(position, my_last) != theirs.end_of(other_position, their_last):
-            break
+            raise SplitBrain(f"term {start.term} has different rows before it in two logs")
     return common

@@ -70,6 +70,8 @@ class Limbo:
         decision = entry.decision
         if decision is not None:
             assert decision.first > self.confirmed_index, f"B3: {entry} covers what is confirmed"
+            # Whoever read several batches of the leader as one must not lose the whole of it.
+            self._split_at(decision.first - 1)
             self.decisions.append(decision)
 
     @property

@@ -299,7 +299,17 @@ def decode(data: bytes) -> Any:
         fields[3] = [_decode_start(item) for item in fields[3]]
     elif kind is SnapshotChunk:
         fields[5] = [_decode_start(item) for item in fields[5]]
+        vclock = fields[4]
+        _check_items([*vclock, *vclock.values()], int)
+        _check_items(fields[6], bytes)
+    elif kind is Subscribe:
+        _check_items(fields[4], int)
     return kind(*fields[1:])
+
+
+def _check_items(items: list[Any], expected: type[Any]) -> None:
+    if not all(isinstance(item, expected) for item in items):
+        raise ValueError(f"a list holds something else than {expected.__name__}")
 
 
 def _decode_start(item: Any) -> TermStart:

@@ -1,0 +1,109 @@
+"""Messages between members: what is sent arrives, and junk is a ValueError (P1)."""
+
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qsync_node.core import messages as msg
+from qsync_node.core.history import TermStart
+from qsync_node.format.batch import LogBatch
+
+NUMBERS = st.integers(0, 2**63)
+STARTS = st.lists(st.builds(TermStart, NUMBERS, NUMBERS, NUMBERS), max_size=3)
+BATCHES = st.lists(
+    st.builds(LogBatch, NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.binary(max_size=30)), max_size=3
+)
+
+
+def fields_of(kind: type[Any]) -> st.SearchStrategy[Any]:
+    plain: dict[Any, st.SearchStrategy[Any]] = {
+        int: NUMBERS,
+        bool: st.booleans(),
+        str: st.text(max_size=10),
+        bytes: st.binary(max_size=20),
+        Any: st.none() | st.lists(NUMBERS, max_size=3),
+        list[TermStart]: STARTS,
+        list[LogBatch]: BATCHES,
+        list[int]: st.lists(NUMBERS, max_size=3),
+        list[bytes]: st.lists(st.binary(max_size=9), max_size=3),
+        dict[int, int]: st.dictionaries(NUMBERS, NUMBERS, max_size=3),
+    }
+    return st.tuples(*(plain[kind.__annotations__[name]] for name in kind._fields)).map(
+        lambda values: kind(*values)
+    )
+
+
+ANY_MESSAGE = st.one_of([fields_of(kind) for kind in msg.MESSAGES])
+
+
+@given(ANY_MESSAGE)
+def test_round_trip(message: Any) -> None:
+    again = msg.decode(msg.encode(message))
+    assert again == message
+    assert type(again) is type(message)
+    for sent, got in zip(message, again, strict=True):
+        if isinstance(sent, list) and sent and isinstance(sent[0], (LogBatch, TermStart)):
+            assert type(got[0]) is type(sent[0])
+
+
+@given(st.binary(max_size=60))
+def test_bytes_that_are_no_message(junk: bytes) -> None:
+    try:
+        message = msg.decode(junk)
+    except ValueError:
+        return
+    assert type(message) in msg.MESSAGES
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 40) | st.text(max_size=4) | st.binary(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=9)
+        | st.dictionaries(st.integers(0, 9) | st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@given(JUNK)
+def test_values_that_are_no_message(junk: Any) -> None:
+    try:
+        message = msg.decode(msgpack.packb(junk))
+    except ValueError:
+        return
+    assert type(message) in msg.MESSAGES
+
+
+@given(ANY_MESSAGE, st.data())
+def test_one_field_replaced(message: Any, data: st.DataObject) -> None:
+    fields = msgpack.unpackb(msg.encode(message), strict_map_key=False)
+    fields[data.draw(st.integers(0, len(fields) - 1))] = data.draw(JUNK)
+    try:
+        again = msg.decode(msgpack.packb(fields))
+    except ValueError:
+        return
+    assert type(again) in msg.MESSAGES
+
+
+@given(ANY_MESSAGE, st.data())
+def test_cut_off(message: Any, data: st.DataObject) -> None:
+    encoded = msg.encode(message)
+    length = data.draw(st.integers(0, len(encoded) - 1))
+    with pytest.raises(ValueError):
+        msg.decode(encoded[:length])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        msg.SnapshotChunk(1, 0, 5, {1: "five"}, [], [], True, 0),  # type: ignore[dict-item]
+        msg.SnapshotChunk(1, 0, 5, {1: 5}, [], ["text"], True, 0),  # type: ignore[list-item]
+        msg.Subscribe(1, 1, False, ["512"]),  # type: ignore[list-item]
+    ],
+)
+def test_items_of_lists_are_checked(message: Any) -> None:
+    with pytest.raises(ValueError, match="something else"):
+        msg.decode(msg.encode(message))
