@@ -158,6 +158,8 @@ class Checker:
         first = operation.floor_index if operation.kind == "linearizable" else 0
         got = operation.tuples[0] if operation.tuples else None
         states = self._between(operation.space, operation.key, first, operation.ceiling_index)
+        if operation.kind == "linearizable":
+            self.world.count("linearizable reads checked")
         if got not in states:
             self._fail(operation, f"R1/R2: it read {got}, possible were {states}")
 

@@ -403,7 +403,37 @@ def behind_the_back(world: "World") -> None:
     world.after(world.rng.randrange(5, 350) * MILLISECOND, world.network.heal)
 
 
+def strand_a_rollback(world: "World") -> None:
+    """A leader that hears nobody writes a ROLLBACK that nobody gets, dies with it, and is elected
+    again: a decision in the inherited tail, which the new PROMOTE may cover in turn (T5, E8)."""
+    leader = world.leader()
+    others = [shell for shell in world.alive() if shell is not leader]
+    if leader is None or len(others) < 2:
+        return
+    world.count("fault rollback stranded")
+    for other in others:
+        world.network.cut(other, leader)
+
+    def deafen() -> None:
+        for other in others:
+            world.network.cut(leader, other)
+
+    def die() -> None:
+        leader.stop(power_loss=world.rng.random() < 0.5)
+        world.network.heal()
+        world.start_again(leader)
+        world.after(80 * MILLISECOND, come_back)
+
+    def come_back() -> None:
+        if leader.node is not None:
+            world.command(leader, "nominate", term=leader.node.replica.term)
+
+    world.after(world.rng.randrange(5, 60) * MILLISECOND, deafen)
+    world.after(world.rng.randrange(180, 390) * MILLISECOND, die)
+
+
 ALL: list[tuple[int, Fault]] = [
+    (5, strand_a_rollback),
     (14, ambush),
     (8, lose_what_was_promised),
     (5, behind_the_back),

@@ -28,7 +28,8 @@ class Schedule:
         rng = world.rng
         voters = rng.choice([3, 3, 3, 5])
         unconfirmed = rng.choice(["adopt", "adopt", "rollback"])
-        world.bootstrap(voters, failover_unconfirmed=unconfirmed)
+        timeout_ns = rng.choice([700, 700, 120]) * MILLISECOND
+        world.bootstrap(voters, failover_unconfirmed=unconfirmed, synchro_timeout_ns=timeout_ns)
         world.clients = [Client(world, number) for number in range(rng.choice([3, 5, 8]))]
         for client in world.clients:
             client.act()

@@ -68,6 +68,7 @@ class World:
         self._admin_sync = 0
         self._admin_answers: dict[int, fx.Answer] = {}
         self._made = 0
+        self.switchover_ns = 0
         self.ambushes: list[tuple[str, Callable[[Shell], None]]] = []
 
     # --- time ---------------------------------------------------------------------------------
@@ -233,6 +234,9 @@ class World:
             self.trace.append(f"{self.now_ns / 1e6:10.3f} {shell.name:4} {event} {shown}")
         if self.on_event is not None:
             self.on_event(shell, report)
+        self._watch_switchover(event)
+        if event == "rollback" and "too many" in fields["reason"]:
+            self.count("anti-quorums")
         self._spring(shell, event)
         if event == "leader":
             term = fields["term"]
@@ -250,6 +254,20 @@ class World:
             raise Violation(f"L4: {shell.name}: split brain without a cause: {fields['reason']}")
         elif event == "row_not_applied" and not self.counters["fault nack"]:
             raise Violation(f"T7: {shell.name}: {fields['reason']}")
+
+    def _watch_switchover(self, event: str) -> None:
+        """Whether clients that waited through a switchover saw nothing but a pause (E9)."""
+        if event == "switchover":
+            self.switchover_ns = self.now_ns
+        elif event == "promote_confirmed" and self.switchover_ns:
+            began_ns, self.switchover_ns = self.switchover_ns, 0
+            if self.now_ns - began_ns < SECOND:
+                self.after(50 * MILLISECOND, partial(self._count_switchover, began_ns))
+
+    def _count_switchover(self, began_ns: int) -> None:
+        seen = [o for o in self.history[-100:] if o.returned_ns >= began_ns]
+        if seen and not any(o.outcome in ("unknown", "rolled back") for o in seen):
+            self.count("switchovers without a failed request")
 
     def _spring(self, shell: Shell, event: str) -> None:
         """Faults that wait for an event strike a moment after it."""
