@@ -5,13 +5,14 @@ import json
 import socket
 import subprocess
 import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
-from processes import PASSWORD, USER, Cluster, NodeProcess, running_cluster, wait_until
+from processes import PASSWORD, SECRET, USER, Cluster, NodeProcess, running_cluster, wait_until
 
 from qsync_node.client import Client, Committed, Refused
 from qsync_node.format.auth import scramble
@@ -166,8 +167,6 @@ def test_a_false_member_is_not_let_in(cluster: Cluster, raw: Raw) -> None:
 
 def test_admin_verbs_need_the_secret(cluster: Cluster) -> None:
     leader = cluster.leader()
-    import urllib.request  # noqa: PLC0415
-
     request = urllib.request.Request(
         f"http://127.0.0.1:{leader.admin_port}/verb/fence", data=b"{}", method="POST"
     )
@@ -175,6 +174,38 @@ def test_admin_verbs_need_the_secret(cluster: Cluster) -> None:
         urllib.request.urlopen(request, timeout=5)
     assert refused.value.code == 401
     assert not leader.status()["is_fenced"]
+
+
+def test_probes_and_metrics_are_open_and_say_what_is(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    base = f"http://127.0.0.1:{leader.admin_port}"
+    for path in ("/live", "/ready"):
+        with urllib.request.urlopen(base + path, timeout=5) as answer:
+            assert answer.status == 200
+    with urllib.request.urlopen(base + "/metrics", timeout=5) as answer:
+        samples = dict(
+            line.rsplit(" ", 1)
+            for line in answer.read().decode().splitlines()
+            if not line.startswith("#")
+        )
+    status = leader.status()
+    assert float(samples["qsync_is_leader"]) == 1
+    assert float(samples["qsync_term"]) == status["term"]
+    assert float(samples["qsync_log_writes_total"]) > 0
+    assert len([name for name in samples if name.startswith("qsync_follower_lag_rows{")]) == 3
+
+
+def test_administrators_call_what_tarantool_calls_so(cluster: Cluster, raw: Raw) -> None:
+    assert raw.log_in(password=SECRET, user="admin") == 0
+    assert raw.ask(10, {0x22: "box.snapshot", 0x21: []}) == (0, {0x30: ["ok"]})
+    snapshots = list((cluster.leader().folder / cluster.leader().name).glob("*.snap"))
+    assert len(snapshots) >= 1
+    code, body = raw.ask(10, {0x22: "box.info", 0x21: []})
+    assert code == 0
+    assert body[0x30][0]["ro"] is False
+    assert raw.ask(10, {0x22: "box.info.election.state", 0x21: []})[1][0x30] == ["leader"]
+    assert raw.ask(10, {0x22: "box.stat", 0x21: []})[1][0x30][0]["CALL"]["total"] > 0
+    assert raw.ask(10, {0x22: "box.info.nothing", 0x21: []})[0] == 33
 
 
 def test_a_stream_through_a_follower_is_one_transaction(cluster: Cluster) -> None:
