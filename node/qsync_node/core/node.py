@@ -12,6 +12,7 @@ decision removed is dropped, and the clients hear of both.
 """
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from random import Random
 from typing import Any, ClassVar
 
@@ -347,9 +348,9 @@ class Node:
         limbo = self.replica.limbo
         index = limbo.confirmed_index
         starts = self.replica.tail.history.up_to(index).starts
-        bodies = list(self.database.snapshot_bodies())
-        bodies += [body_of_term(start) for start in starts]
-        bodies += [body_of_key(key, value) for key, value in self.keys.items()]
+        own = [body_of_term(start) for start in starts]
+        own += [body_of_key(key, value) for key, value in self.keys.items()]
+        bodies = chain(self.database.snapshot_bodies(), own)
         return View(index, dict(limbo.confirmed_vclock), starts, bodies)
 
     def load_snapshot(self, bodies: list[bytes]) -> Configuration:

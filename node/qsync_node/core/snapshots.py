@@ -10,6 +10,7 @@ the end of the log it shares with the sender.
 """
 
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,20 +26,51 @@ CHUNK_ROWS = 4096
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Confirmed state at `index`: row bodies, the history among them (S2)."""
+    """Confirmed state at `index`: row bodies, the history among them (S2).
+
+    The state is fixed when the view is taken; `bodies` are made from it as they are drawn, once, so
+    that a large state does not hold the node up.
+    """
 
     index: int
     vclock: dict[int, int]
     starts: list[TermStart]
-    bodies: list[bytes]
+    bodies: Iterator[bytes]
 
 
 class _Transfer:
-    __slots__ = ("touched_ns", "view")
+    """One view on its way; what was drawn is kept, so that a receiver may ask for it again."""
+
+    __slots__ = ("checksum", "drawn", "is_complete", "touched_ns", "view")
 
     def __init__(self, view: View, now_ns: int) -> None:
         self.view = view
         self.touched_ns = now_ns
+        self.drawn: list[bytes] = []
+        self.checksum = 0
+        self.is_complete = False
+
+    def chunk(self, position: int, bytes_max: int) -> list[bytes]:
+        """Bodies from `position` on; draws as many as one chunk takes, and looks one ahead."""
+        size = 0
+        end = position
+        while end - position < CHUNK_ROWS and (size < bytes_max or end == position):
+            if not self._draw_to(end):
+                break
+            size += len(self.drawn[end])
+            end += 1
+        self._draw_to(end)
+        return self.drawn[position:end]
+
+    def _draw_to(self, position: int) -> bool:
+        while len(self.drawn) <= position and not self.is_complete:
+            body = next(self.view.bodies, None)
+            if body is None:
+                self.is_complete = True
+            else:
+                self.drawn.append(body)
+                self.checksum = zlib.crc32(body, self.checksum)
+        return len(self.drawn) > position
 
 
 def checksum(bodies: list[bytes]) -> int:
@@ -72,8 +104,8 @@ class Snapshots:
             position = 0
         transfer.touched_ns = replica.now_ns
         view = transfer.view
-        bodies = self._chunk(view.bodies, position)
-        is_last = position + len(bodies) >= len(view.bodies)
+        bodies = transfer.chunk(position, replica.settings.relay_chunk_bytes)
+        is_last = transfer.is_complete and position + len(bodies) >= len(transfer.drawn)
         replica.send(
             link,
             SnapshotChunk(
@@ -84,20 +116,9 @@ class Snapshots:
                 view.starts,
                 bodies,
                 is_last,
-                checksum(view.bodies) if is_last else 0,
+                transfer.checksum if is_last else 0,
             ),
         )
-
-    def _chunk(self, bodies: list[bytes], position: int) -> list[bytes]:
-        size = 0
-        end = position
-        limit = self.replica.settings.relay_chunk_bytes
-        while (
-            end < len(bodies) and end - position < CHUNK_ROWS and (size < limit or end == position)
-        ):
-            size += len(bodies[end])
-            end += 1
-        return bodies[position:end]
 
     def _expire(self) -> None:
         oldest = self.replica.now_ns - VIEW_LIFETIME_NS

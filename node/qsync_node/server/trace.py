@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from qsync_node.core.ballot import Ballot
+from qsync_node.core.effects import WriteSnapshot
 from qsync_node.core.node import Node
 from qsync_node.core.settings import Settings
 from qsync_node.format.batch import LogBatch
@@ -59,10 +60,18 @@ class Trace:
         pickle.dump(birth, self._file)
 
     def record(self, now_ns: int, wall_s: float, inputs: list[Any], effects: list[Any]) -> None:
-        pickle.dump(Step(now_ns, wall_s, inputs, effects), self._file)
+        pickle.dump(Step(now_ns, wall_s, inputs, comparable(effects)), self._file)
 
     def close(self) -> None:
         self._file.close()
+
+
+def comparable(effects: list[Any]) -> list[Any]:
+    """Effects without the bodies of a checkpoint: they can be drawn once, by the disk."""
+    return [
+        effect._replace(bodies=None) if type(effect) is WriteSnapshot else effect
+        for effect in effects
+    ]
 
 
 def read_trace(path: Path) -> Iterator[Birth | Step]:
@@ -82,4 +91,4 @@ def replay(path: Path) -> Iterator[tuple[int, list[Any], list[Any]]]:
             node = item.make()
             continue
         assert node is not None, "a trace begins with a birth"
-        yield number, item.effects, node.step(item.now_ns, item.wall_s, item.inputs)
+        yield number, item.effects, comparable(node.step(item.now_ns, item.wall_s, item.inputs))
