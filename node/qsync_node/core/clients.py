@@ -20,9 +20,10 @@ Invariants
 """
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qsync_node.core import effects as fx
+from qsync_node.core.calls import Call, Waiter, Write
 from qsync_node.core.engine.access import User
 from qsync_node.core.engine.overlay import Pending
 from qsync_node.core.engine.requests import decode_request
@@ -50,72 +51,6 @@ WRITE_TYPES = frozenset({2, 3, 4, 5, 9})
 SYNC_FLAGS = 6
 ASYNC_FLAGS = 0
 BATCH_BYTES_MAX = 1024 * 1024
-
-
-class Call:
-    """One request on its way to an answer; `link` is set when a peer forwarded it."""
-
-    __slots__ = (
-        "arrived_ns",
-        "body",
-        "done",
-        "key",
-        "link",
-        "request",
-        "session",
-        "stream",
-        "sync",
-        "type",
-        "user",
-    )
-
-    def __init__(self, item: fx.Request, now_ns: int) -> None:
-        self.session = item.session
-        self.sync = item.sync
-        self.type = item.type
-        self.body = item.body
-        self.stream = item.stream
-        self.user = item.user
-        self.key = item.key
-        self.link = 0
-        self.arrived_ns = now_ns
-        self.request: Any = None
-        self.done = False
-
-    @property
-    def owner(self) -> tuple[int, int]:
-        """Whose streams these are: (link, session)."""
-        return self.link, self.session
-
-
-class Write:
-    """A transaction in a batch: who waits for it, what to answer, what it changes."""
-
-    __slots__ = ("answer", "call", "changes", "is_sync", "key", "last_index", "rows")
-
-    def __init__(self, call: Call, executed: "Executed", key: Any) -> None:
-        self.call = call
-        self.answer = executed.answer
-        self.changes = executed.changes
-        self.rows = executed.rows
-        self.is_sync = executed.is_sync
-        self.key = key
-        self.last_index = 0
-
-
-class Waiter:
-    """An answer that waits until everything up to `index` is decided (T8)."""
-
-    __slots__ = ("call", "code", "index", "must_repeat", "reason", "rows_before", "tuples")
-
-    def __init__(self, call: Call, code: int, reason: str, tuples: list[bytes]) -> None:
-        self.call = call
-        self.code = code
-        self.reason = reason
-        self.tuples = tuples
-        self.index = 0
-        self.rows_before = 0  # of this step's batch, when it ran
-        self.must_repeat = False
 
 
 class Clients:

@@ -9,7 +9,7 @@ logged. A request is forwarded once: the receiver refuses what it cannot serve i
 
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.core.clients import Call
+from qsync_node.core.calls import Call
 from qsync_node.core.effects import Request
 from qsync_node.core.messages import Forward, ForwardClosed, ForwardReply
 from qsync_node.errors import ErrorCode

@@ -12,7 +12,7 @@ from qsync_node.core.messages import ReadIndex, ReadIndexReply
 from qsync_node.errors import ClientError, ErrorCode
 
 if TYPE_CHECKING:
-    from qsync_node.core.clients import Call
+    from qsync_node.core.calls import Call
     from qsync_node.core.node import Node
 
 _LEVELS = {0: "confirmed", 1: "read-committed", 2: "confirmed", 3: "confirmed", 4: "linearizable"}

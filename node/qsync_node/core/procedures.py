@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from qsync_node.core import effects as fx
-from qsync_node.core.clients import Call
+from qsync_node.core.calls import Call
 from qsync_node.core.messages import Nominate
 from qsync_node.core.settings import Settings
 from qsync_node.core.status import read_only_reason, status

@@ -18,7 +18,8 @@ from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Type
 
 if TYPE_CHECKING:
-    from qsync_node.core.clients import Call, Clients
+    from qsync_node.core.calls import Call
+    from qsync_node.core.clients import Clients
     from qsync_node.core.engine.transaction import Transaction
     from qsync_node.core.node import Node
 
