@@ -123,7 +123,7 @@ def failed_fsync(world: "World") -> None:
     shell = _pick(world)
     if shell is not None:
         world.count("fault failed write")
-        shell.fail_next_write = world.rng.choice(["fail", "short"])
+        shell.fail_next_write = world.rng.choice(["fail", "short", "flush", "flush"])
 
 
 def full_disk(world: "World") -> None:

@@ -332,6 +332,8 @@ class Shell:
             self.fail_next_write = ""
 
             def hook(call: str, path: str) -> Any:
+                if fault == "flush":
+                    return "fail" if call == "sync" else None
                 return fault if call in ("append", "sync") else None
 
             self.disk.on_call = hook

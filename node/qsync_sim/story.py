@@ -199,7 +199,7 @@ class Story:
         self._node(name).refuse_rows = False
 
     def do_failfsync(self, name: str) -> None:
-        self.names[name].fail_next_write = "fail"
+        self.names[name].fail_next_write = "flush"
 
     def do_full(self, name: str) -> None:
         shell = self.names[name]

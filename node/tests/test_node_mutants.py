@@ -67,3 +67,32 @@ def test_a_mutant_is_found() -> None:
     verdict = hunt(mutant, 0, 5)
     assert verdict.seed >= 0
     assert "D1" in verdict.problem
+
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "replication.md"
+RULES = {"L": 9, "D": 8, "T": 11, "R": 2, "E": 13, "M": 6, "S": 6, "P": 3}
+
+
+def test_every_rule_has_a_line() -> None:
+    lines = DOCUMENT.read_text().splitlines()
+    for letter, count in RULES.items():
+        for number in range(1, count + 1):
+            mark = f"| {letter}{number} |"
+            line = next((line for line in lines if line.startswith(mark)), None)
+            assert line is not None, f"{letter}{number} has no line in replication.md"
+            assert line.split("|")[3].strip(), f"{mark} names nothing that breaks with it"
+
+
+def test_what_the_document_names_exists() -> None:
+    text = DOCUMENT.read_text()
+    root = Path(__file__).parents[1]
+    stories = {path.stem for path in (root / "stories").glob("*.txt")}
+    for story in re.findall(r"\*([a-z0-9]+(?:_[a-z0-9]+)+)\*", text):
+        assert story in stories, story
+    for test in re.findall(r"test_node_\w+\.py", text):
+        assert (root / "tests" / test).exists(), test
+    names = {mutant.name for mutant in MUTANTS}
+    for name in names:
+        assert f"`{name}`" in text, f"{name} is not told of"
+    for name in re.findall(r"`([a-z]+(?:_[a-z]+){2,})`", text):
+        assert name in names or name in ("snapshot_installed",), name
