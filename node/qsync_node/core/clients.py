@@ -51,6 +51,7 @@ WRITE_TYPES = frozenset({2, 3, 4, 5, 9})
 SYNC_FLAGS = 6
 ASYNC_FLAGS = 0
 BATCH_BYTES_MAX = 1024 * 1024
+ROW_HEADER_BYTES = 24
 
 
 class Clients:
@@ -67,6 +68,7 @@ class Clients:
         self.ddl_barrier = 0
         self.batch_rows = 0
         self._users: dict[str, User] = {}
+        self._refusal: ClientError | None = None
         self.pending_keys: dict[tuple[str, int], Write] = {}
         self.homes: dict[tuple[int, int], tuple[int, int]] = {}
         self.counters: dict[str, int] = {}
@@ -176,9 +178,12 @@ class Clients:
         if replica.leader is None:
             self._forward_queue()
             return
+        is_ready = False
         while self.queue:
-            if not self._can_execute():
+            # Nothing but our own flush or DDL changes within a step whether requests may run.
+            if not is_ready and not self._can_execute():
                 return
+            barrier = self.ddl_barrier
             call = self.queue.popleft()
             if call.done or self._is_homeless(call, (0, replica.term)):
                 continue
@@ -189,6 +194,7 @@ class Clients:
             except ClientError as error:
                 self._depend(call, int(error.code), error.message, [])
             self._forget_home(call)
+            is_ready = self.ddl_barrier == barrier and self.batch_bytes < BATCH_BYTES_MAX
 
     def _forward_queue(self) -> None:
         forwarding = self.node.forwarding
@@ -253,6 +259,7 @@ class Clients:
             return False
         if self.batch_bytes >= BATCH_BYTES_MAX:
             self.flush()
+        self._refusal = self._find_refusal()
         return True
 
     def _execute(self, call: Call) -> bool:
@@ -263,7 +270,7 @@ class Clients:
             call.request = decode_request(call.type, call.body)
             self._read(call)
             return True
-        self.check_writable(call)
+        self.check_writable()
         if call.key is not None and self._answer_by_key(call):
             return True
         assert self.pending is not None
@@ -273,8 +280,21 @@ class Clients:
         executed = self.pending.execute(request, self.user_of(call))
         return self.log(call, executed)
 
-    def check_writable(self, call: Call) -> None:
+    def check_writable(self) -> None:
         """Limits are checked by the leader, before the log (T11, D5)."""
+        refusal = self._refusal
+        if refusal is not None:
+            raise ClientError(refusal.code, refusal.message)
+
+    def _find_refusal(self) -> ClientError | None:
+        """Why no write may be logged now; looked at once for all requests of a batch."""
+        try:
+            self._check_limits()
+        except ClientError as error:
+            return error
+        return None
+
+    def _check_limits(self) -> None:
         node = self.node
         replica = node.replica
         settings, limbo = node.settings, replica.limbo
@@ -319,7 +339,8 @@ class Clients:
         self.pending.push(executed.changes)
         self.batch.append(write)
         self.batch_rows += len(executed.rows)
-        self.batch_bytes += sum(len(body) + 24 for _, body in executed.rows)
+        for _, body in executed.rows:
+            self.batch_bytes += len(body) + ROW_HEADER_BYTES
         if executed.is_ddl:
             self.flush()
             self.ddl_barrier = replica.tail.last_index

@@ -120,7 +120,7 @@ class Streams:
             del self.open[key]
             self._check(stream)
         try:
-            self.clients.check_writable(call)
+            self.clients.check_writable()
             done = self.clients.log(call, stream.transaction.prepare())
         except ClientError:
             del self.open[key]
