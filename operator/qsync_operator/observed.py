@@ -83,6 +83,7 @@ class NodeStatus:
                     acknowledged_index=int(member.get("acknowledged_index", 0)),
                 )
                 for member in said["members"]
+                if member["role"] != "stock"  # a Tarantool: it has no place of ours
             ),
         )
 

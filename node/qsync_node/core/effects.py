@@ -87,6 +87,15 @@ class Answer(NamedTuple):
     position: bytes | None = None  # where a paginated select goes on
 
 
+class StockPackets(NamedTuple):
+    """Packets for a stock replica's session; `StockDrained` follows when it is `tell_drained`."""
+
+    session: int
+    packets: list[bytes]
+    tell_drained: bool
+    is_last: bool  # the connection ends behind them
+
+
 class Restart(NamedTuple):
     """Stop trusting memory and start again from disk (D4)."""
 
@@ -117,6 +126,7 @@ Effect = (
     | Send
     | CloseLink
     | Answer
+    | StockPackets
     | Restart
     | Stop
     | Report
@@ -200,6 +210,22 @@ class Request(NamedTuple):
     key: Any
 
 
+class StockRequest(NamedTuple):
+    """Tarantool's replication protocol, an acknowledgement (type 0) too."""
+
+    session: int
+    sync: int
+    type: int
+    body: bytes
+    user: str
+
+
+class StockDrained(NamedTuple):
+    """The connection took what it was sent: the next packets may come."""
+
+    session: int
+
+
 class SessionClosed(NamedTuple):
     session: int
 
@@ -232,6 +258,8 @@ Input = (
     | LinkDown
     | Received
     | Request
+    | StockRequest
+    | StockDrained
     | SessionClosed
     | Command
     | SpaceLow

@@ -69,6 +69,16 @@ class History:
         """Who wrote the last PROMOTE in the log; 0 if nobody did."""
         return self.starts[-1].owner_id if self.starts else 0
 
+    def vclock_at(self, index: int) -> dict[int, int]:
+        """The clock behind the row at `index`: every row of a term is its owner's (L1, L2)."""
+        clock: dict[int, int] = {}
+        for position, start in enumerate(self.starts):
+            if start.first_index > index:
+                break
+            end = min(index, self.end_of(position, index))
+            clock[start.owner_id] = clock.get(start.owner_id, 0) + end - start.first_index + 1
+        return clock
+
     def cut(self, after_index: int) -> None:
         """Forget the terms that begin behind `after_index`."""
         while self.starts and self.starts[-1].first_index > after_index:

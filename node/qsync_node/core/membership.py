@@ -6,8 +6,9 @@ too; a cut or a confirmed ROLLBACK restores the one before. A configuration is t
 computed from the one before and a row, and every pending entry that changes it carries the result.
 
 A `_cluster` tuple is `[id, uuid, name, role, is_voting, level]`: Tarantool's three fields, then
-`voter` or `async` (what the member is meant to be), whether it is counted now, and the feature
-level it announced (P2). A removed instance stays known by its uuid in `_qsync_removed` (M5).
+`voter`, `async` or `stock` (what the member is meant to be), whether it is counted now, and the
+feature level it announced (P2). A removed instance stays known by its uuid in `_qsync_removed`
+(M5).
 """
 
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,8 @@ from qsync_node.format.keys import Key, Type
 CLUSTER_SPACE = 320
 REMOVED_SPACE = 492
 REPLICAS_MAX = 31
+STOCK_ROLE = "stock"
+"""A Tarantool that knows no terms: it is registered, and never votes (L7)."""
 LEVEL = 1
 """The feature level this version announces (P2)."""
 

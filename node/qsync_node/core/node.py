@@ -35,6 +35,7 @@ from qsync_node.core.registrar import Registrar
 from qsync_node.core.replica import Replica
 from qsync_node.core.settings import Settings
 from qsync_node.core.snapshots import View
+from qsync_node.core.stock import Stock
 from qsync_node.core.system import (
     REMOVED_SPACE,
     body_of_key,
@@ -70,6 +71,7 @@ class Node:
         self.reads = LinearizableReads(self)
         self.registrar = Registrar(self)
         self.procedures = Procedures(self)
+        self.stock = Stock(self)
         self._control = self._routes()
         self.checkpoint_index = 0
         self.is_checkpointing = False
@@ -111,6 +113,7 @@ class Node:
             vclock, self._loaded_history, first_available_index, settings.tail_cache_bytes
         )
         replica.limbo = Limbo(index, vclock, configuration)
+        self.stock.on_state_loaded(index)
         for batch in batches:
             self._replay(batch)
         replica.tail.durable_index = replica.tail.last_index
@@ -133,6 +136,7 @@ class Node:
                 taken, removed = limbo.confirm(entry.position)
                 if self.observer is not None:
                     self.observer(taken, removed)
+                self.stock.on_removed(removed)
                 self._apply(taken)
 
     def start(self, now_ns: int) -> None:
@@ -160,6 +164,7 @@ class Node:
         self.clients.run_queue()
         self.clients.flush()
         self._consider_checkpoint()
+        self.stock.tick()
         replica.finish_step()
         out = replica.out
         replica.out = []
@@ -185,6 +190,13 @@ class Node:
 
     def _on_session_closed(self, item: fx.SessionClosed) -> None:
         self.clients.on_session_closed(item.session)
+        self.stock.on_session_closed(item.session)
+
+    def _on_stock_request(self, item: fx.StockRequest) -> None:
+        self.stock.on_request(item)
+
+    def _on_stock_drained(self, item: fx.StockDrained) -> None:
+        self.stock.on_drained(item)
 
     def _on_command(self, item: fx.Command) -> None:
         self.procedures.on_command(item)
@@ -202,7 +214,10 @@ class Node:
         self.replica.on_ballot_stored(item.sequence)
 
     def _on_log_read(self, item: fx.LogRead) -> None:
-        self.replica.relays.on_log_read(item.reader, item.batches)
+        if item.reader < 0:
+            self.stock.on_log_read(item.reader, item.batches)
+        else:
+            self.replica.relays.on_log_read(item.reader, item.batches)
 
     def _on_link_up(self, item: fx.LinkUp) -> None:
         self.replica.on_link_up(item)
@@ -220,9 +235,11 @@ class Node:
     def _on_segments_removed(self, item: fx.SegmentsRemoved) -> None:
         tail = self.replica.tail
         tail.first_available_index = max(tail.first_available_index, item.first_available_index)
+        self.stock.on_segments_removed(tail.first_available_index)
 
     def _on_snapshot_installed(self, item: fx.SnapshotInstalled) -> None:
         self.checkpoint_index = self.replica.tail.last_index
+        self.stock.on_state_loaded(self.checkpoint_index)
         self.bytes_since_checkpoint = 0
         self.replica.applier.on_installed(item)
 
@@ -289,6 +306,7 @@ class Node:
         if self.observer is not None:
             self.observer(taken, removed)
         if removed:
+            self.stock.on_removed(removed)
             self.clients.on_rolled_back(removed)
         if self.replica.doubt.is_state_wrong:
             self.clients.on_confirmed(taken)
@@ -413,9 +431,9 @@ class Node:
         """Files may go when a snapshot covers them and every registered replica has them (S5)."""
         replica = self.replica
         index = self.checkpoint_index
-        pinned = replica.snapshots.pinned_index()
-        if pinned is not None:
-            index = min(index, pinned)
+        for pinned in (replica.snapshots.pinned_index(), self.stock.pinned_index()):
+            if pinned is not None:
+                index = min(index, pinned)
         leader = replica.leader
         floor = leader.floor_index() if leader is not None else replica.applier.floor_index
         index = min(index, floor)
@@ -433,6 +451,8 @@ class Node:
         fx.LinkUp: _on_link_up,
         fx.LinkDown: _on_link_down,
         fx.SessionClosed: _on_session_closed,
+        fx.StockRequest: _on_stock_request,
+        fx.StockDrained: _on_stock_drained,
         fx.Command: _on_command,
         fx.SpaceLow: _on_space_low,
         fx.SegmentsRemoved: _on_segments_removed,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import msgpack
 
 from qsync_node.core.entries import Entry
-from qsync_node.core.membership import Member, delete_member, put_member
+from qsync_node.core.membership import STOCK_ROLE, Member, delete_member, put_member
 from qsync_node.core.messages import Register, RegisterReply
 from qsync_node.core.system import OPEN_KEY, PLAN_KEY, schema_value
 from qsync_node.errors import ClientError, ErrorCode
@@ -90,6 +90,17 @@ class Registrar:
         replica.report("register", uuid=uuid, replica_id=replica_id, role=message.role)
         self._waiting[uuid] = (link, message.request)
 
+    def register_stock(self, uuid: str) -> None:
+        """A stock Tarantool becomes a member that is never counted (L7)."""
+        replica = self.node.replica
+        leader = replica.leader
+        replica_id = replica.limbo.configuration.free_id()
+        if leader is None or not replica_id:
+            raise ClientError(ErrorCode.REPLICA_MAX, "31 replicas are registered, no id is free")
+        member = Member(replica_id, uuid, f"tarantool-{uuid[:8]}", STOCK_ROLE, False)
+        leader.write_members([put_member(member)])
+        replica.report("register", uuid=uuid, replica_id=replica_id, role=STOCK_ROLE)
+
     def _reply(self, link: int, request: int, replica_id: int, code: int, reason: str) -> None:
         if link in self.node.replica.links:
             self.node.replica.send(link, RegisterReply(request, replica_id, int(code), reason))
@@ -138,6 +149,10 @@ class Registrar:
             raise ClientError(ErrorCode.UNKNOWN_REPLICA, f"instance {uuid} is not registered")
         if role == member.role:
             return None
+        if member.role == STOCK_ROLE:
+            raise ClientError(
+                ErrorCode.UNSUPPORTED, f"{member.name} is a stock Tarantool: it never votes"
+            )
         if role == "async" and member.is_voting:
             reason = leader.refusal_to_remove(member)
         else:

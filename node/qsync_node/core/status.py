@@ -99,6 +99,7 @@ def status(node: "Node") -> dict[str, Any]:
         "checkpoint_index": node.checkpoint_index,
         "first_available_index": tail.first_available_index,
         "is_open": replica.has_origin and node.registrar.is_open(),
+        "stock": node.stock.status(),
         "links": sorted({link.peer_uuid for link in replica.links.values()}),
     }
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from qsync_node.core import effects as fx
 from qsync_node.format.batch import LogBatch
+from qsync_node.format.row import RowError
 from qsync_node.log.errors import CorruptionError, DiskError, DiskFull, NotInLog
 from qsync_node.log.storage import Storage
 
@@ -152,7 +153,8 @@ class Disk:
     def _read(self, effect: fx.ReadLog) -> None:
         try:
             batches = self.storage.read(effect.after_index, effect.bytes_max)
-        except NotInLog:
+        except (NotInLog, RowError):
+            # RowError: whoever asks stands inside a transaction, where no replica ever stops.
             self._deliver([fx.LogRead(effect.reader, None)])
             return
         except (DiskError, CorruptionError) as error:

@@ -224,6 +224,10 @@ class NodeServer:
                 if not link.out:
                     self._dirty_links.append(link)
                 link.send(effect.message)
+        elif kind is fx.StockPackets:
+            replica = self.sessions.get(effect.session)
+            if replica is not None:
+                replica.send_stock(effect)
         elif kind is fx.Report:
             self.reports[effect.event] = self.reports.get(effect.event, 0) + 1
             self.log(effect.event, **effect.fields)

@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 HELLO = 80
 IN_FLIGHT_MAX = 4096
 UNREAD_BYTES_MAX = 64 << 20
+DRAINED_BYTES = 1 << 20
 CORE_TYPES = frozenset({1, 2, 3, 4, 5, 6, 9, 10, 14, 15, 16})
+STOCK_TYPES = frozenset({65, 66, 68, 69, 70})
+_VOTE, _ACK = 68, 0
 PROTOCOL_VERSION = 6
 FEATURES = [0, 1, 2, 3, 4, 6, 11]
 _SCHEMA_VERSION, _STREAM, _IDEMPOTENCY = 0x05, 0x0A, 0x70
@@ -64,6 +67,8 @@ class Session(asyncio.Protocol):
         self.out: list[bytes] = []
         self.peer: PeerLink | None = None
         self.watched: dict[str, int] = {}
+        self.is_stock = False  # the connection belongs to a replication stream
+        self._owes_drained = False
         self._is_reading = True
 
     # --- connection -----------------------------------------------------------------------------
@@ -79,7 +84,7 @@ class Session(asyncio.Protocol):
             self.transport.close()
             return
         self.number = server.add_session(self)
-        self.transport.set_write_buffer_limits(high=1 << 20)
+        self.transport.set_write_buffer_limits(high=DRAINED_BYTES)
         self.transport.write(encode_greeting(server.uuid, self.salt))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -93,6 +98,9 @@ class Session(asyncio.Protocol):
         self._pause_reading()
 
     def resume_writing(self) -> None:
+        if self._owes_drained:
+            self._owes_drained = False
+            self.server.feed(fx.StockDrained(self.number))
         self._consider_reading()
 
     def _pause_reading(self) -> None:
@@ -128,7 +136,9 @@ class Session(asyncio.Protocol):
     def _take(self, frames: list[Frame]) -> None:
         feed = self.server.feed
         for position, (kind, sync, header, body) in enumerate(frames):
-            if kind in CORE_TYPES:
+            if kind in STOCK_TYPES or self.is_stock:
+                self._take_stock(kind, sync, body)
+            elif kind in CORE_TYPES:
                 if self._is_other_schema(header, sync):
                     continue
                 self.in_flight += 1
@@ -165,6 +175,32 @@ class Session(asyncio.Protocol):
             f"Wrong schema version, current: {current}, in request: {wanted}",
         )
         return True
+
+    # --- replication streams ----------------------------------------------------------------------
+
+    def _take_stock(self, kind: int, sync: int, body: bytes) -> None:
+        """From its first replication request on a connection is nothing else."""
+        if kind not in STOCK_TYPES and kind != _ACK:
+            self._refuse(sync, ErrorCode.PROTOCOL, "this connection is a replication stream")
+            if self.transport is not None:
+                self.transport.close()
+            return
+        self.is_stock = self.is_stock or kind != _VOTE
+        self.server.feed(fx.StockRequest(self.number, sync, kind, body, self.user))
+
+    def send_stock(self, effect: fx.StockPackets) -> None:
+        """Packets of a stream; the core sends the next when these have left."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(b"".join(effect.packets))
+        if effect.is_last:
+            transport.close()
+        elif effect.tell_drained:
+            if transport.get_write_buffer_size() <= DRAINED_BYTES:
+                self.server.feed(fx.StockDrained(self.number))
+            else:
+                self._owes_drained = True
 
     # --- answers --------------------------------------------------------------------------------
 

@@ -1,0 +1,461 @@
+"""Stock Tarantool replicas: JOIN, FETCH_SNAPSHOT, REGISTER and SUBSCRIBE of Tarantool's protocol.
+
+Theory. A peer that knows no terms could neither cut its log nor take its own rows back, so it is
+sent confirmed rows only, and it never votes (L7): what it has is a prefix of the history that no
+failover changes. That makes it simple: any member can serve it, its clock is a position in the log
+(the history of terms says what the clock was at every index), and a row that it cannot read is
+sent as a NOP (`stockrows.py`). Its ACKs are statistics, and hold back the removal of files (S5).
+
+Joining is a registration through the log, as a member of role `stock` that M4 never promotes;
+then a read view that contains it; then a subscription. Instances that keep `replication_anon` get
+the view alone.
+
+A SUBSCRIBE from a position that this member has not confirmed yet is not answered before it has:
+another member told the replica of rows that are confirmed for ever (L3).
+
+Back-pressure. After each group of rows a stream waits until the shell says that the connection
+took them, so a step holds one group a stream, from memory or from disk (T11).
+
+Invariants
+  Q1  nothing behind the confirmed index is sent;
+  Q2  what is sent is contiguous behind a clock that this log passed, no LSN is left out;
+  Q3  what a decision took away is known for every row sent: behind `known_from`, which is where
+      this life's state began, and for nothing before it.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from qsync_node.core import effects as fx
+from qsync_node.core.engine import system
+from qsync_node.core.entries import Entry
+from qsync_node.core.membership import STOCK_ROLE
+from qsync_node.core.stockrows import snapshot_row, stock_rows
+from qsync_node.core.stockwire import (
+    OK,
+    Stage,
+    StockSession,
+    ok_packet,
+    read_clock,
+    read_fields,
+    read_uuid,
+)
+from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.batch import LogBatch, cut_batch
+from qsync_node.format.frame import (
+    encode_error,
+    encode_ok,
+    encode_replication_row,
+    encode_request,
+)
+from qsync_node.format.keys import Key, Type
+from qsync_node.format.row import Row
+from qsync_node.format.vclock import is_equal, normalised, signature
+
+if TYPE_CHECKING:
+    from qsync_node.core.node import Node
+
+HEARTBEAT_NS = 500_000_000
+"""Half of Tarantool's `replication_timeout`; four of those without a word end a connection."""
+STALLED_NS = 600_000_000_000
+
+
+class Stock:
+    """All stock replicas that are connected to this member."""
+
+    def __init__(self, node: "Node") -> None:
+        self.node = node
+        self.sessions: dict[int, StockSession] = {}
+        self.known_from = 0
+        self._removed_firsts: list[int] = []
+        self._removed_lasts: list[int] = []
+
+    # --- what is known of the log ---------------------------------------------------------------
+
+    def on_state_loaded(self, index: int) -> None:
+        """The state began at `index`, by recovery or by another member's snapshot (Q3)."""
+        self.known_from = index
+        self._removed_firsts.clear()
+        self._removed_lasts.clear()
+        for session in list(self.sessions.values()):
+            self._close(session)
+
+    def on_removed(self, removed: list[Entry]) -> None:
+        for entry in removed:
+            self._removed_firsts.append(entry.batch.first_index)
+            self._removed_lasts.append(entry.batch.last_index)
+
+    def on_segments_removed(self, first_available: int) -> None:
+        gone = bisect_right(self._removed_lasts, first_available - 1)
+        del self._removed_firsts[:gone]
+        del self._removed_lasts[:gone]
+
+    def is_removed(self, index: int) -> bool:
+        """Whether a confirmed decision took the confirmed row at `index` away."""
+        position = bisect_right(self._removed_firsts, index) - 1
+        return position >= 0 and index <= self._removed_lasts[position]
+
+    def first_servable(self) -> int:
+        """The first index behind which this member can serve rows."""
+        return max(self.known_from, self.node.replica.tail.first_available_index - 1)
+
+    def pinned_index(self) -> int | None:
+        """The log behind a view that is being sent stays until its replica follows (S4)."""
+        oldest_ns = self.node.replica.now_ns - STALLED_NS
+        pinned = [
+            signature(session.clock)
+            for session in self.sessions.values()
+            if session.stage is Stage.VIEW and session.touched_ns > oldest_ns
+        ]
+        return min(pinned, default=None)
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def on_request(self, item: fx.StockRequest) -> None:
+        try:
+            self._take(item)
+        except ClientError as error:
+            self._refuse(item.session, item.sync, error)
+
+    def _take(self, item: fx.StockRequest) -> None:
+        if item.type == OK:
+            self._on_ack(item)
+            return
+        if item.type == Type.VOTE:
+            self._vote(item)
+            return
+        self._check_served()
+        self._check_access(item)
+        session = self.sessions.get(item.session)
+        if session is None:
+            session = self.sessions[item.session] = StockSession(item.session)
+        session.sync, session.request = item.sync, item.type
+        session.touched_ns = self.node.replica.now_ns
+        fields = read_fields(item.body)
+        if item.type == Type.FETCH_SNAPSHOT:
+            self._begin_view(session)
+        elif item.type == Type.SUBSCRIBE:
+            self._subscribe(session, fields)
+        else:
+            session.uuid = read_uuid(fields, Key.INSTANCE_UUID)
+            session.clock = read_clock(fields) if item.type == Type.REGISTER else {}
+            self._check_identity(session.uuid)
+            session.stage = Stage.JOINING
+
+    def _vote(self, item: fx.StockRequest) -> None:
+        """What a starting replica asks everybody, before it says who it is."""
+        replica = self.node.replica
+        leader = replica.leader
+        is_writable = leader is not None and leader.is_confirmed
+        has_origin = replica.has_origin
+        first = self.first_servable() if has_origin else 0
+        ballot = {
+            1: not is_writable,
+            4: not has_origin,
+            2: normalised(replica.limbo.confirmed_vclock),
+            3: replica.tail.history.vclock_at(first),
+            5: False,
+            6: has_origin,
+        }
+        body = msgpack.packb({int(Key.BALLOT): ballot})
+        answer = encode_ok(item.sync, self.node.database.schema_version, body)
+        replica.out.append(fx.StockPackets(item.session, [answer], False, False))
+
+    def _check_served(self) -> None:
+        if not self.node.replica.has_origin:
+            raise ClientError(ErrorCode.LOADING, "Instance bootstrap hasn't finished yet")
+        self.node.clients.check_state_is_served()
+
+    def _check_access(self, item: fx.StockRequest) -> None:
+        """Tarantool's own test: reads everything, and to register writes `_cluster`."""
+        user = self.node.database.user_by_name(item.user)
+        if user is None:
+            raise ClientError(ErrorCode.NO_SUCH_USER, f"User '{item.user}' is not found")
+        if not user.universe & system.READ:
+            user.deny(system.READ, "universe", "")
+        registers = item.type in (Type.JOIN, Type.REGISTER)
+        if registers and not user.bits("space", system.CLUSTER_ID) & system.WRITE:
+            user.deny(system.WRITE, "space", "_cluster")
+
+    def _check_identity(self, uuid: str) -> None:
+        replica = self.node.replica
+        if uuid == replica.uuid:
+            raise ClientError(ErrorCode.CONNECTION_TO_SELF, "Connection to itself")
+        if replica.is_removed(uuid):
+            raise ClientError(
+                ErrorCode.UNKNOWN_REPLICA,
+                f"Replica {uuid} was removed: join with an empty directory, as a new one",
+            )
+        member = replica.limbo.configuration.by_uuid(uuid)
+        if member is not None and member.role != STOCK_ROLE:
+            raise ClientError(
+                ErrorCode.CFG, f"Replica {uuid} is the member {member.name}, not a stock replica"
+            )
+
+    # --- joining --------------------------------------------------------------------------------
+
+    def _join(self, session: StockSession) -> None:
+        """Register if need be; go on when the registration is confirmed."""
+        node = self.node
+        replica = node.replica
+        if replica.limbo.confirmed_configuration.by_uuid(session.uuid) is not None:
+            if session.request == Type.JOIN:
+                self._begin_view(session)
+            else:
+                self._begin_rows(session)
+            return
+        leader = replica.leader
+        if leader is None:
+            known = replica.limbo.configuration.by_uuid(replica.election.leader_uuid)
+            where = f"join through {known.name}, which leads" if known else "no leader is known"
+            raise ClientError(
+                ErrorCode.READONLY, f"Can't modify data because this instance is read-only: {where}"
+            )
+        if not leader.is_confirmed or not node.registrar.is_open():
+            raise ClientError(ErrorCode.LOADING, "the leader has no quorum yet: try again")
+        is_written = replica.limbo.configuration.by_uuid(session.uuid) is not None
+        if not is_written and not leader.can_change_membership():
+            node.registrar.register_stock(session.uuid)
+
+    def _begin_view(self, session: StockSession) -> None:
+        node = self.node
+        replica = node.replica
+        session.clock = normalised(replica.limbo.confirmed_vclock)
+        session.stage = Stage.VIEW
+        session.rows = self._view_packets(session, node.database.snapshot_bodies())
+        index = replica.limbo.confirmed_index
+        if session.request == Type.JOIN:
+            self._hold_files(session.uuid, index)
+
+    @staticmethod
+    def _view_packets(session: StockSession, bodies: Iterator[bytes]) -> Iterator[bytes]:
+        sync, clock = session.sync, session.clock
+        yield ok_packet(sync, clock)
+        for body in bodies:
+            row = snapshot_row(body)
+            if row is not None:
+                yield encode_replication_row(row, sync)
+        yield ok_packet(sync, clock)
+        if session.request == Type.JOIN:
+            # The registration was confirmed before the view was taken: no rows are left to send.
+            yield ok_packet(sync, clock)
+
+    def _hold_files(self, uuid: str, index: int) -> None:
+        """Statistics of a registered stock replica, for status and for the files it needs (S5)."""
+        replica = self.node.replica
+        member = replica.limbo.configuration.by_uuid(uuid)
+        if replica.leader is None or member is None or member.role != STOCK_ROLE:
+            return
+        term = replica.tail.term_at(index)
+        replica.leader.on_ack(uuid, index, term, 0, index)
+
+    # --- subscribing ----------------------------------------------------------------------------
+
+    def _subscribe(self, session: StockSession, fields: dict[int, Any]) -> None:
+        replicaset = self.node.replica.ballot.replicaset_uuid
+        given = read_uuid(fields, Key.REPLICASET_UUID)
+        if given != replicaset:
+            raise ClientError(
+                ErrorCode.REPLICASET_UUID_MISMATCH,
+                f"Replica set UUID mismatch: expected {replicaset}, got {given}",
+            )
+        session.uuid = read_uuid(fields, Key.INSTANCE_UUID)
+        session.is_anonymous = bool(fields.get(Key.REPLICA_ANON, False))
+        session.clock = read_clock(fields)
+        self._check_identity(session.uuid)
+        for other in list(self.sessions.values()):
+            if other is not session and other.uuid == session.uuid:
+                self._close(other)  # the newest connection is the one that lives
+        session.stage = Stage.WAITING
+
+    def _begin_subscription(self, session: StockSession) -> None:
+        replica = self.node.replica
+        known = replica.limbo.confirmed_configuration.by_uuid(session.uuid)
+        if known is None and not session.is_anonymous:
+            raise ClientError(
+                ErrorCode.UNKNOWN_REPLICA,
+                f"Replica {session.uuid} is not registered with replica set "
+                f"{replica.ballot.replicaset_uuid}",
+            )
+        self._begin_rows(session)
+        fields = {
+            int(Key.VCLOCK): normalised(replica.limbo.confirmed_vclock),
+            int(Key.REPLICASET_UUID): replica.ballot.replicaset_uuid,
+        }
+        answer = encode_request(
+            OK, session.sync, msgpack.packb(fields), replica_id=replica.replica_id
+        )
+        self._hold_files(session.uuid, session.sent_index)
+        replica.report("stock_subscribed", uuid=session.uuid, index=session.sent_index)
+        replica.out.append(fx.StockPackets(session.number, [answer], False, False))
+
+    def _begin_rows(self, session: StockSession) -> None:
+        """Q2: rows begin behind a clock that this log passed."""
+        replica = self.node.replica
+        index = signature(session.clock)
+        if index < self.first_servable():
+            raise ClientError(
+                ErrorCode.XLOG_GAP,
+                f"Missing .xlog file between LSN {index} and {self.first_servable()}: restart the "
+                "replica, it joins again by itself",
+            )
+        mine = replica.tail.history.vclock_at(index)
+        if index > replica.limbo.confirmed_index or not is_equal(mine, session.clock):
+            raise ClientError(
+                ErrorCode.XLOG_GAP,
+                f"the replica is at {session.clock}, where this cluster never was: it has rows of "
+                "its own; join with an empty directory and read_only = true",
+            )
+        session.sent_index = session.acked_index = index
+        session.until_index = replica.limbo.confirmed_index
+        session.stage = Stage.ROWS
+
+    def _on_ack(self, item: fx.StockRequest) -> None:
+        session = self.sessions.get(item.session)
+        if session is None or session.stage is not Stage.ROWS:
+            return
+        index = signature(read_clock(read_fields(item.body)))
+        if session.acked_index <= index <= session.sent_index:
+            session.acked_index = index
+            session.touched_ns = self.node.replica.now_ns
+            if not session.is_anonymous:
+                self._hold_files(session.uuid, index)
+
+    # --- streaming ------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Send every stream its next group; once a step."""
+        for session in list(self.sessions.values()):
+            try:
+                self._advance(session)
+            except ClientError as error:
+                self._refuse(session.number, session.sync, error)
+
+    def _advance(self, session: StockSession) -> None:
+        replica = self.node.replica
+        if session.stage is Stage.IDLE:
+            return
+        self._check_served()
+        if session.stage is Stage.JOINING:
+            self._join(session)
+        elif session.stage is Stage.WAITING:
+            if signature(session.clock) <= replica.limbo.confirmed_index:
+                self._begin_subscription(session)
+        if session.is_blocked:
+            if replica.now_ns - session.touched_ns > STALLED_NS:
+                self._close(session)
+        elif session.stage is Stage.VIEW:
+            self._send_view(session)
+        elif session.stage is Stage.ROWS:
+            if session.uuid and replica.is_removed(session.uuid):
+                self._check_identity(session.uuid)
+            self._pump(session)
+
+    def _send_view(self, session: StockSession) -> None:
+        packets: list[bytes] = []
+        size = 0
+        limit = self.node.settings.relay_chunk_bytes
+        for packet in session.rows:
+            packets.append(packet)
+            size += len(packet)
+            if size >= limit:
+                break
+        else:
+            session.stage = Stage.IDLE
+        self._send(session, packets)
+
+    def _pump(self, session: StockSession) -> None:
+        replica = self.node.replica
+        limit = replica.limbo.confirmed_index
+        if session.sent_index < limit and not session.is_reading:
+            chunk = self.node.settings.relay_chunk_bytes
+            batches = replica.tail.batches_after(session.sent_index, chunk)
+            if batches is None:
+                session.is_reading = True
+                replica.out.append(fx.ReadLog(-session.number, session.sent_index, chunk))
+            else:
+                self._send_rows(session, batches)
+        if session.request == Type.REGISTER:
+            if session.sent_index >= session.until_index:
+                session.stage = Stage.IDLE
+                clock = replica.tail.history.vclock_at(session.sent_index)
+                self._send(session, [ok_packet(session.sync, clock)])
+        elif replica.now_ns >= session.heartbeat_at_ns:
+            beat = Row(OK, replica.replica_id, 0, replica.wall_s)
+            self._send(session, [encode_replication_row(beat, session.sync)])
+
+    def _send_rows(self, session: StockSession, batches: list[LogBatch]) -> None:
+        """Q1: only up to the confirmed index, where a transaction ends."""
+        limit = self.node.replica.limbo.confirmed_index
+        member = self.node.replica.limbo.confirmed_configuration.by_uuid(session.uuid)
+        is_own_known = session.request == Type.SUBSCRIBE and not session.is_anonymous
+        own_uuid, own_id = "", 0
+        if member is not None and is_own_known:
+            own_uuid, own_id = member.uuid, member.replica_id
+        packets: list[bytes] = []
+        for batch in batches:
+            if batch.first_index > limit:
+                break
+            assert batch.first_index == session.sent_index + 1, "Q2: what is sent is contiguous"
+            part = batch if batch.last_index <= limit else cut_batch(batch, limit)[0]
+            rows = stock_rows(part, self.is_removed, own_uuid, own_id)
+            packets += [encode_replication_row(row, session.sync) for row in rows]
+            session.sent_index = part.last_index
+        if packets:
+            self._send(session, packets)
+
+    def _send(self, session: StockSession, packets: list[bytes]) -> None:
+        replica = self.node.replica
+        session.is_blocked = True
+        session.touched_ns = replica.now_ns
+        session.heartbeat_at_ns = replica.now_ns + HEARTBEAT_NS
+        replica.out.append(fx.StockPackets(session.number, packets, True, False))
+
+    def on_drained(self, item: fx.StockDrained) -> None:
+        session = self.sessions.get(item.session)
+        if session is not None:
+            session.is_blocked = False
+
+    def on_log_read(self, number: int, batches: list[LogBatch] | None) -> None:
+        session = self.sessions.get(-number)
+        if session is None or not session.is_reading:
+            return
+        session.is_reading = False
+        if batches is None:
+            error = ClientError(ErrorCode.XLOG_GAP, "rows behind that position are no longer kept")
+            self._refuse(session.number, session.sync, error)
+        elif batches and batches[0].first_index == session.sent_index + 1:
+            self._send_rows(session, batches)
+
+    # --- ends -----------------------------------------------------------------------------------
+
+    def _refuse(self, number: int, sync: int, error: ClientError) -> None:
+        self.sessions.pop(number, None)
+        replica = self.node.replica
+        replica.report("stock_refused", code=int(error.code), reason=error.message)
+        version = self.node.database.schema_version
+        packet = encode_error(sync, version, int(error.code), error.message)
+        replica.out.append(fx.StockPackets(number, [packet], False, True))
+
+    def _close(self, session: StockSession) -> None:
+        """Without a word: a stock replica comes back by itself, it stops at some errors."""
+        self.sessions.pop(session.number, None)
+        self.node.replica.out.append(fx.StockPackets(session.number, [], False, True))
+
+    def on_session_closed(self, number: int) -> None:
+        self.sessions.pop(number, None)
+
+    def status(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "uuid": session.uuid,
+                "is_anonymous": session.is_anonymous,
+                "stage": session.stage.value,
+                "sent_index": session.sent_index,
+                "acknowledged_index": session.acked_index,
+            }
+            for session in self.sessions.values()
+        ]

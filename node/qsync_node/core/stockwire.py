@@ -1,0 +1,103 @@
+"""Bodies of Tarantool's replication requests and answers, and what the core knows of a session."""
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+import msgpack
+
+from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.frame import encode_request
+from qsync_node.format.keys import Key
+from qsync_node.format.vclock import VClock, normalised
+
+OK = 0
+
+
+class Stage(Enum):
+    """Where a connection stands between its requests and its rows."""
+
+    IDLE = "idle"
+    JOINING = "joining"  # waits for its registration
+    VIEW = "snapshot"
+    WAITING = "waiting"  # for rows that this member has not confirmed yet
+    ROWS = "rows"
+
+
+class StockSession:
+    """One connection of a stock replica."""
+
+    __slots__ = (
+        "acked_index",
+        "clock",
+        "heartbeat_at_ns",
+        "is_anonymous",
+        "is_blocked",
+        "is_reading",
+        "number",
+        "request",
+        "rows",
+        "sent_index",
+        "stage",
+        "sync",
+        "touched_ns",
+        "until_index",
+        "uuid",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.sync = 0
+        self.request = 0
+        self.uuid = ""
+        self.is_anonymous = False
+        self.stage = Stage.IDLE
+        self.clock: VClock = {}  # of the view it is sent, or where its rows begin
+        self.rows: Iterator[bytes] = iter(())
+        self.sent_index = 0
+        self.until_index = 0  # REGISTER: where its rows end
+        self.acked_index = 0
+        self.is_blocked = False
+        self.is_reading = False
+        self.heartbeat_at_ns = 0
+        self.touched_ns = 0
+
+
+def ok_packet(sync: int, clock: VClock) -> bytes:
+    return encode_request(OK, sync, msgpack.packb({int(Key.VCLOCK): clock}))
+
+
+def _malformed() -> ClientError:
+    return ClientError(ErrorCode.INVALID_MSGPACK, "Invalid MsgPack - packet body")
+
+
+def read_fields(body: bytes) -> dict[int, Any]:
+    """The map of a request; raises error 20."""
+    if not body:
+        return {}
+    try:
+        fields = msgpack.unpackb(body, strict_map_key=False, unicode_errors="surrogateescape")
+    except (ValueError, TypeError, msgpack.UnpackException):
+        raise _malformed() from None
+    if not isinstance(fields, dict):
+        raise _malformed()
+    return fields
+
+
+def read_uuid(fields: dict[int, Any], key: Key) -> str:
+    try:
+        return str(UUID(fields.get(int(key))))
+    except (ValueError, TypeError, AttributeError):
+        raise _malformed() from None
+
+
+def read_clock(fields: dict[int, Any]) -> VClock:
+    """The replicated part of a clock: component 0 counts the replica's private rows."""
+    clock = fields.get(int(Key.VCLOCK), {})
+    if not isinstance(clock, dict):
+        raise _malformed()
+    for replica_id, lsn in clock.items():
+        if type(replica_id) is not int or type(lsn) is not int or replica_id < 0 or lsn < 0:
+            raise _malformed()
+    return normalised({replica_id: lsn for replica_id, lsn in clock.items() if replica_id})
