@@ -74,6 +74,7 @@ class Leader:
         self.started_ns = replica.now_ns
         self.next_heartbeat_ns = 0
         self.recorded_index = 0
+        self.confirm_index = 0  # where the last CONFIRM row of this term stands
         self.confirm_due_ns = 0
         self.rollback_at = 0
         self.rollback_deadline_ns = 0
@@ -210,12 +211,14 @@ class Leader:
             return
         if index <= self.recorded_index or self._is_decision_in_flight():
             return
+        if index == self.confirm_index == self.recorded_index + 1:
+            return  # only the CONFIRM itself was confirmed since: that needs no other one
         self.recorded_index = index
         owner = replica.replica_id
         lsn = replica.limbo.confirmed_vclock.get(owner, 0)
         body = control_body(replica.term, owner, lsn, index, replica.tail.term_at(index))
         entry = replica.append_control(Kind.CONFIRM, body, index)
-        self.recorded_index = entry.batch.last_index
+        self.confirm_index = entry.batch.last_index
 
     def roll_back(self, entry: Entry, reason: str) -> None:
         """Write a ROLLBACK that takes `entry` and everything behind it away (T4)."""
