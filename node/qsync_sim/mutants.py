@@ -1,9 +1,10 @@
 """`python -m qsync_sim.mutants`: plant bugs one by one and count the schedules until one is found.
 
 A mutant is a file of `node/mutants/`: the rule it breaks, the bug in a sentence, and the text to
-replace in the sources. It is applied to a copy of the node, which a process of its own then runs
-seed by seed. A mutant that nothing finds within the allowed number of schedules, or whose text is
-no longer there, fails the run: then faults or checker are too weak, or the list is stale.
+replace in the sources. One that takes a rare chain of accidents names the story that has it. It is
+applied to a copy of the node, which a process of its own then runs seed by seed. A mutant that
+nothing finds within the allowed number of schedules, or whose text is no longer there, fails the
+run: then faults or checker are too weak, or the list is stale.
 """
 
 import argparse
@@ -46,6 +47,7 @@ class Mutant:
     rules: list[str]
     bug: str
     edits: list[Edit]
+    story: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ def read_mutant(path: Path) -> Mutant:
         raise ValueError(f"{path.name} does not begin with `rule:` and `bug:`")
     edits: list[Edit] = []
     rest = lines[2:]
+    story = rest.pop(0).removeprefix("story: ") if rest[0].startswith("story: ") else ""
     while rest:
         if not rest[0].startswith("file: ") or rest[1] != SOUND:
             raise ValueError(f"{path.name}: an edit begins with `file:` and `{SOUND}`")
@@ -72,9 +75,8 @@ def read_mutant(path: Path) -> Mutant:
         sound, broken = "\n".join(rest[2:middle]), "\n".join(rest[middle + 1 : end])
         edits.append(Edit(rest[0].removeprefix("file: "), sound, broken))
         rest = rest[end + 1 :]
-    return Mutant(
-        path.stem, lines[0].removeprefix("rule: ").split(), lines[1].removeprefix("bug: "), edits
-    )
+    rules, bug = lines[0].removeprefix("rule: ").split(), lines[1].removeprefix("bug: ")
+    return Mutant(path.stem, rules, bug, edits, story)
 
 
 def all_mutants() -> list[Mutant]:
@@ -97,6 +99,7 @@ def copy_sources(target: Path) -> None:
         shutil.copytree(
             ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__")
         )
+    shutil.copytree(ROOT / "stories", target / "stories")
 
 
 def hunt(mutant: Mutant, first_seed: int, schedules_max: int) -> Verdict:
@@ -105,21 +108,26 @@ def hunt(mutant: Mutant, first_seed: int, schedules_max: int) -> Verdict:
         target = Path(directory)
         copy_sources(target)
         apply_edits(mutant, target)
+        if mutant.story and _run(target, "qsync_sim.story", mutant.story).returncode:
+            return Verdict(mutant, first_seed, 1, f"story {mutant.story} is told differently")
         last = first_seed + schedules_max - 1
-        command = [sys.executable, "-m", "qsync_sim", "--hunt", f"{first_seed}..{last}"]
         try:
-            done = subprocess.run(
-                command,
-                cwd=target,
-                env={**os.environ, "PYTHONPATH": str(target), "PYTHONDONTWRITEBYTECODE": "1"},
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
-            )
+            done = _run(target, "qsync_sim", "--hunt", f"{first_seed}..{last}")
         except subprocess.TimeoutExpired:
             return Verdict(mutant, -1, schedules_max, f"not found within {TIMEOUT_S} s")
     return _read_verdict(mutant, first_seed, schedules_max, done.stdout + done.stderr)
+
+
+def _run(target: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=target,
+        env={**os.environ, "PYTHONPATH": str(target), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
 
 
 def _read_verdict(mutant: Mutant, first_seed: int, schedules_max: int, output: str) -> Verdict:

@@ -23,7 +23,7 @@ Commands (a member is n1, n2, ...; times are milliseconds):
   add ROLE, unregister M         a new instance; the leader removes a member
   set M name=value               a setting of the running member
   show                           every member: role, term, last index, on disk, confirmed, limbo
-  state KEY                      what each member answers to a default read
+  state KEY [async]              what each member answers to a default read
 """
 
 import argparse
@@ -336,8 +336,8 @@ class Story:
                 f"on disk {tail.durable_index} confirmed {limbo.confirmed_index} limbo {len(limbo)}"
             )
 
-    def do_state(self, key: str) -> None:
-        body = build_body(SPACE, index=0, limit=10, key=[int(key)])
+    def do_state(self, key: str, space: str = "") -> None:
+        body = build_body(ASYNC_SPACE if space else SPACE, index=0, limit=10, key=[int(key)])
         for name, shell in self.names.items():
             if shell.node is not None:
                 self.say(f"{name}: {self._read_state(shell.node, body)}")
