@@ -297,11 +297,7 @@ class Stock:
         replica = self.node.replica
         index = signature(session.clock)
         if index < self.first_servable():
-            raise ClientError(
-                ErrorCode.XLOG_GAP,
-                f"Missing .xlog file between LSN {index} and {self.first_servable()}: restart the "
-                "replica, it joins again by itself",
-            )
+            raise _gap(index, self.first_servable())
         mine = replica.tail.history.vclock_at(index)
         if index > replica.limbo.confirmed_index or not is_equal(mine, session.clock):
             raise ClientError(
@@ -374,6 +370,7 @@ class Stock:
             chunk = self.node.settings.relay_chunk_bytes
             batches = replica.tail.batches_after(session.sent_index, chunk)
             if batches is None:
+                self._check_kept(session)
                 session.is_reading = True
                 replica.out.append(fx.ReadLog(-session.number, session.sent_index, chunk))
             else:
@@ -424,11 +421,20 @@ class Stock:
         if session is None or not session.is_reading:
             return
         session.is_reading = False
-        if batches is None:
-            error = ClientError(ErrorCode.XLOG_GAP, "rows behind that position are no longer kept")
+        try:
+            if batches is None:
+                raise _gap(session.sent_index, self.first_servable())
+            self._check_kept(session)
+        except ClientError as error:
             self._refuse(session.number, session.sync, error)
-        elif batches and batches[0].first_index == session.sent_index + 1:
+            return
+        if batches and batches[0].first_index == session.sent_index + 1:
             self._send_rows(session, batches)
+
+    def _check_kept(self, session: StockSession) -> None:
+        """A snapshot of another member may be taking the place of the log meanwhile (S3, Q3)."""
+        if session.sent_index + 1 < self.node.replica.tail.first_available_index:
+            raise _gap(session.sent_index, self.first_servable())
 
     # --- ends -----------------------------------------------------------------------------------
 
@@ -459,3 +465,11 @@ class Stock:
             }
             for session in self.sessions.values()
         ]
+
+
+def _gap(index: int, first: int) -> ClientError:
+    return ClientError(
+        ErrorCode.XLOG_GAP,
+        f"Missing .xlog file between LSN {index} and {first}: restart the replica, it joins again "
+        "by itself",
+    )

@@ -1,0 +1,342 @@
+"""A real Tarantool 2.6 follows a cluster as a replica, over Tarantool's own protocol."""
+
+import asyncio
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgpack
+import pytest
+import tarantool
+from processes import (
+    REPLICASET,
+    SECRET,
+    Cluster,
+    NodeProcess,
+    free_port,
+    running_cluster,
+    wait_until,
+)
+from test_node_server import Raw
+
+from qsync_node.client import Client, Committed, RolledBack
+from qsync_node.format.auth import stored_hash
+
+USER, PASSWORD = "replicator", "secret"
+SPACE = 700
+ALL = f"return box.space[{SPACE}]:select()"
+CLOCK = "return box.info.vclock"
+STATUS = """
+    local found = {}
+    for _, one in pairs(box.info.replication) do
+        if one.upstream then table.insert(found, one.upstream.status) end
+    end
+    return found
+"""
+
+
+class StockTarantool:
+    """Debian's Tarantool, configured as a replica; its directory and port stay over restarts."""
+
+    def __init__(self, folder: Path, sources: list[str], is_anonymous: bool = False) -> None:
+        self.folder = folder
+        self.port = free_port()
+        folder.mkdir()
+        self.script = folder / "replica.lua"
+        self.script.write_text(
+            f"""
+            box.cfg{{
+                listen = '127.0.0.1:{self.port}', work_dir = '{folder}', log = '{folder}/log',
+                read_only = true, replication_anon = {str(is_anonymous).lower()},
+                replication = {{{", ".join(map(uri, sources))}}},
+                replication_timeout = 0.3, replication_connect_quorum = 1,
+            }}
+            """
+        )
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(["tarantool", self.script], stdin=subprocess.DEVNULL)
+        wait_until("the replica follows", self.follows)
+
+    def follows(self) -> bool:
+        assert self.process.poll() is None, (self.folder / "log").read_text()
+        return "follow" in self.ask(STATUS)
+
+    def ask(self, lua: str) -> Any:
+        try:
+            connection = tarantool.connect("127.0.0.1", self.port, user=USER, password=PASSWORD)
+        except tarantool.error.Error as error:
+            raise OSError(str(error)) from error
+        try:
+            return connection.eval(lua)[0]
+        finally:
+            connection.close()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def uri(address: str) -> str:
+    return f"'{USER}:{PASSWORD}@{address}'"
+
+
+@contextmanager
+def replica(*arguments: Any, **settings: Any) -> Iterator[StockTarantool]:
+    made = StockTarantool.__new__(StockTarantool)
+    try:
+        made.__init__(*arguments, **settings)  # type: ignore[misc]
+        yield made
+    finally:
+        made.kill()
+
+
+def admin(cluster: Cluster) -> Client:
+    return Client(cluster.addresses, "admin", SECRET)
+
+
+async def prepare(cluster: Cluster) -> None:
+    async with admin(cluster) as client:
+        for space, row in (
+            (304, [40, 1, USER, "user", {"chap-sha1": stored_hash(PASSWORD)}]),
+            (312, [1, 40, "universe", 0, 24 | 4]),
+            (312, [1, 40, "role", 3, 4]),
+            (280, [SPACE, 1, "rows", "memtx", 0, {"is_sync": True}, []]),
+            (288, [SPACE, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]),
+            *((SPACE, [number, f"before {number}"]) for number in range(20)),
+        ):
+            assert isinstance(await client.insert(space, row), Committed)
+
+
+@contextmanager
+def prepared_cluster(folder: Path, **settings: Any) -> Iterator[Cluster]:
+    with running_cluster(folder, 3, **settings) as running:
+        asyncio.run(prepare(running))
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("stock")
+    with prepared_cluster(folder, synchro_timeout="300ms", election_timeout="5s") as running:
+        yield running
+
+
+def same_state(cluster: Cluster, stock: StockTarantool) -> bool:
+    """Whether the replica's clock is what the leader has confirmed."""
+    leader = cluster.leader().status()
+    clock = {key: lsn for key, lsn in stock.ask(CLOCK).items() if key}
+    return bool(sum(clock.values()) == leader["confirmed_index"] == leader["last_index"])
+
+
+async def change_everything(cluster: Cluster) -> list[Any]:
+    """Every kind of row that a log can hold; returns the rows that are left."""
+    async with admin(cluster) as client:
+        base = 1000
+        for number in range(50):
+            assert isinstance(await client.replace(SPACE, [base + number, "row"]), Committed)
+        assert isinstance(await client.update(SPACE, [base], [["=", 1, "updated"]]), Committed)
+        assert isinstance(await client.delete(SPACE, [base + 1]), Committed)
+        assert isinstance(
+            await client.upsert(SPACE, [base + 2, "x"], [["=", 1, "upserted"]]), Committed
+        )
+        async with client.transaction() as work:
+            await work.replace(SPACE, [base + 3, "in one"])
+            await work.replace(SPACE, [base + 4, "transaction"])
+        await client.update(280, [SPACE], [["=", 5, {"is_sync": False}]])
+        await client.update(280, [SPACE], [["=", 5, {"is_sync": True}]])
+        for target, row in (
+            (280, [SPACE + 1, 1, "more", "memtx", 0, {"is_sync": True}, []]),
+            (288, [SPACE + 1, 0, "primary", "hash", {"unique": True}, [[0, "string"]]]),
+            (288, [SPACE, 1, "name", "tree", {"unique": False}, [[1, "string"]]]),
+            (SPACE + 1, ["a", 1]),
+        ):
+            await client.replace(target, row)
+        rows = await client.select(SPACE, [], limit=10_000)
+        assert isinstance(rows, Committed)
+        return rows.tuples
+
+
+@pytest.mark.parametrize("is_anonymous", [False, True])
+def test_it_bootstraps_from_the_leader_and_follows_every_change(
+    cluster: Cluster, tmp_path: Path, is_anonymous: bool
+) -> None:
+    leader = cluster.leader()
+    with replica(tmp_path / "r", [leader.address], is_anonymous=is_anonymous) as stock:
+        assert [0, "before 0"] in stock.ask(ALL)
+        rows = asyncio.run(change_everything(cluster))
+        wait_until("the same clock", lambda: same_state(cluster, stock))
+        assert stock.ask(ALL) == rows
+        assert stock.ask("return box.space.more:select()") == [["a", 1]]
+        assert stock.ask(f"return box.space[{SPACE}].index.name:count('row')") == 45
+        assert stock.ask(f"return box.space[{SPACE}].is_sync") is False
+        assert stock.ask("return box.space._space:count(490)") == 0
+        status = leader.status()
+        found = [one for one in status["stock"] if one["is_anonymous"] is is_anonymous]
+        assert found[0]["acknowledged_index"] == status["confirmed_index"]
+        stocks = [member for member in status["members"] if member["role"] == "stock"]
+        assert not any(member["is_voting"] for member in stocks)
+        assert status["quorum"] == 2
+        own = stock.ask("return {box.info.id, box.info.uuid}")
+        assert ([own[1]] == [m["uuid"] for m in stocks if m["replica_id"] == own[0]]) is not (
+            is_anonymous
+        )
+
+
+def test_an_anonymous_replica_becomes_registered_and_a_restarted_one_goes_on(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    leader = cluster.leader()
+    with replica(tmp_path / "r", [leader.address], is_anonymous=True) as stock:
+        stock.ask("box.cfg{replication_anon = false} return true")
+        uuid = stock.ask("return box.info.uuid")
+        members = {member["uuid"]: member for member in leader.status()["members"]}
+        assert members[uuid]["role"] == "stock"
+        wait_until("it follows", stock.follows)
+        stock.kill()
+        asyncio.run(change_everything(cluster))
+        script = stock.script.read_text()
+        stock.script.write_text(script.replace("replication_anon = true", "read_only = true"))
+        stock.start()
+        wait_until("the same clock", lambda: same_state(cluster, stock))
+
+
+def signal_all(nodes: list[NodeProcess], number: signal.Signals) -> None:
+    for node in nodes:
+        assert node.process is not None
+        node.process.send_signal(number)
+
+
+def test_a_rolled_back_row_is_never_seen(cluster: Cluster, tmp_path: Path) -> None:
+    async def insert_without_quorum() -> None:
+        others = [node for node in cluster.nodes if node is not leader]
+        async with Client([leader.address], "admin", SECRET) as client:
+            assert isinstance(await client.replace(SPACE, [1, "kept"]), Committed)
+            signal_all(others, signal.SIGSTOP)
+            try:
+                row = [6000, "rolled back"]
+                writing = asyncio.create_task(client.insert(SPACE, row, retry=False))
+                while (
+                    '"event": "rollback"' not in (leader.folder / f"{leader.name}.log").read_text()
+                ):
+                    await asyncio.sleep(0.02)
+            finally:
+                signal_all(others, signal.SIGCONT)
+            outcome = await writing
+        assert isinstance(outcome, RolledBack), outcome
+
+    leader = cluster.leader()
+    with replica(tmp_path / "r", [leader.address]) as stock:
+        stock.ask(
+            f"""
+            seen = {{}}
+            box.space[{SPACE}]:on_replace(function(_, new) if new then seen[new[1]] = true end end)
+            return true
+            """
+        )
+        asyncio.run(insert_without_quorum())
+        with pytest.raises(tarantool.error.DatabaseError):
+            stock.ask("box.space._schema:replace{'own', 1} return true")
+        wait_until("the same clock", lambda: same_state(cluster, stock))
+        assert stock.ask("return seen[1] == true and seen[6000] == nil")
+
+
+def test_it_goes_on_with_the_next_leader(tmp_path: Path) -> None:
+    """One that is told where to go, and one that knows all members."""
+    with prepared_cluster(tmp_path / "cluster") as cluster:
+        leader = cluster.leader()
+        with (
+            replica(tmp_path / "one", [leader.address]) as one,
+            replica(tmp_path / "all", cluster.addresses) as all_members,
+        ):
+            asyncio.run(change_everything(cluster))
+            leader.kill()
+            following = cluster.leader()
+            one.ask(f"box.cfg{{replication = {uri(following.address)}}} return true")
+            rows = asyncio.run(change_everything(cluster))
+            for stock in (one, all_members):
+                wait_until("the same clock", lambda stock=stock: same_state(cluster, stock))
+                assert stock.ask(ALL) == rows
+
+
+def join(raw: Raw, kind: int, **fields: Any) -> tuple[int, dict[int, Any]]:
+    names = {"uuid": 0x24, "replicaset": 0x25, "clock": 0x26, "is_anonymous": 0x50}
+    return raw.ask(kind, {names[name]: value for name, value in fields.items()})
+
+
+def test_strangers_and_wrong_identities_are_refused(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    other = next(node for node in cluster.nodes if node is not leader)
+    voter, own = other.status()["uuid"], leader.status()["uuid"]
+    me = str(uuid4())
+    refusals: list[tuple[NodeProcess, bool, int, dict[str, Any], int]] = [
+        (leader, False, 65, {"uuid": me}, 42),
+        (leader, False, 66, {"replicaset": REPLICASET, "uuid": me, "clock": {}}, 42),
+        (leader, False, 69, {}, 42),
+        (leader, True, 65, {"uuid": own}, 117),
+        (leader, True, 65, {"uuid": voter}, 59),
+        (leader, True, 65, {"uuid": "nonsense"}, 20),
+        (leader, True, 70, {"uuid": me, "clock": {1: "x"}}, 20),
+        (other, True, 65, {"uuid": me}, 7),
+        (leader, True, 66, {"replicaset": me, "uuid": me, "clock": {}}, 63),
+        (leader, True, 66, {"replicaset": REPLICASET, "uuid": me, "clock": {}}, 62),
+        (leader, True, 66, {"replicaset": REPLICASET, "uuid": voter, "clock": {}}, 59),
+        (
+            leader,
+            True,
+            66,
+            {"replicaset": REPLICASET, "uuid": me, "clock": {9: 3}, "is_anonymous": True},
+            219,
+        ),
+    ]
+    for node, is_known, kind, fields, code in refusals:
+        raw = Raw(node.address)
+        if is_known:
+            assert raw.log_in(PASSWORD, USER) == 0
+        got, body = join(raw, kind, **fields)
+        assert got == code, (kind, fields, body)
+        if code == 7:
+            assert leader.name in body[0x31]
+        with pytest.raises(EOFError):
+            raw.answer()
+        raw.socket.close()
+
+
+def test_a_position_inside_a_transaction_ends_the_stream_and_nothing_else(
+    cluster: Cluster,
+) -> None:
+    async def transact() -> None:
+        async with admin(cluster) as client, client.transaction() as work:
+            await work.replace(SPACE, [7000, "one"])
+            await work.replace(SPACE, [7001, "two"])
+
+    leader = cluster.leader()
+    asyncio.run(transact())
+    status = leader.status()
+    owner = int(next(iter(status["vclock"])))
+    for missing in range(1, 6):
+        raw = Raw(leader.address)
+        assert raw.log_in(PASSWORD, USER) == 0
+        clock = {owner: status["confirmed_index"] - missing}
+        fields = {"replicaset": REPLICASET, "uuid": str(uuid4()), "clock": clock}
+        assert join(raw, 66, **fields, is_anonymous=True)[0] == 0
+        raw.socket.close()
+    asyncio.run(transact())
+    assert leader.status()["confirmed_index"] > status["confirmed_index"]
+
+
+def test_a_vote_answers_everybody(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    for node in cluster.nodes:
+        code, body = Raw(node.address).ask(68, {})
+        assert code == 0
+        ballot = body[0x29]
+        assert ballot[1] is (node is not leader)
+        assert ballot[4] is False
+        assert sum(ballot[2].values()) >= sum(ballot[3].values())
+    assert msgpack.packb(ballot)
