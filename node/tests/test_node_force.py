@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from qsync_node.core import effects as fx
 from qsync_node.core.settings import SECOND
 from qsync_sim.shell import Shell

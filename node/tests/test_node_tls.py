@@ -19,8 +19,8 @@ def certificates(folder: Path, name: str) -> dict[str, str]:
     """A CA of its own and one certificate."""
     folder.mkdir()
     ca, ca_key = folder / "ca.pem", folder / "ca.key"
-    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(ca_key), "-out", str(ca),
-            "-days", "2", "-subj", f"/CN={name}")  # fmt: skip
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(ca_key), "-out",
+            str(ca), "-days", "2", "-subj", f"/CN={name}")  # fmt: skip
     key, request, cert = folder / "key.pem", folder / "request.pem", folder / "cert.pem"
     openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(request),
             "-subj", "/CN=member")  # fmt: skip

@@ -1,8 +1,8 @@
 """TLS between members and for clients.
 
-Members prove themselves twice: with a certificate of the cluster's CA, and with the cluster's secret
-(`peers.py`). Names in certificates are not compared, because members are known by uuid and their
-addresses come and go. Clients need no certificate; they log in as always.
+Members prove themselves twice: with a certificate of the cluster's CA, and with the cluster's
+secret (`peers.py`). Names in certificates are not compared, because members are known by uuid and
+their addresses come and go. Clients need no certificate; they log in as always.
 """
 
 import ssl
