@@ -1,0 +1,87 @@
+"""Lives of single members that once went wrong."""
+
+from qsync_node.core import effects as fx
+from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_sim.clients import build_body
+from qsync_sim.model import SPACE
+from qsync_sim.shell import Shell
+from qsync_sim.world import World
+
+
+def insert(world: World, first: int, count: int) -> None:
+    for key in range(first, first + count):
+        world.insert(SPACE, [key, "x" * 50, 0])
+
+
+def confirmed_of(shell: Shell) -> int:
+    assert shell.node is not None
+    return shell.node.replica.limbo.confirmed_index
+
+
+def test_an_anonymous_replica_hears_of_a_term_by_its_rows() -> None:
+    """It may follow somebody who does not lead, and its restart must not stumble over that."""
+    world = World(3)
+    world.bootstrap(3)
+    anonymous = world.add("anonymous")
+    anonymous.start()
+    world.run_for(300 * MILLISECOND)
+    old = world.leader()
+    assert old is not None
+    rival, third = (s for s in world.alive() if s not in (old, anonymous))
+    for one in (old, rival):
+        world.network.cut(one, anonymous)
+        world.network.cut(anonymous, one)
+    world.network.break_cut_off()
+    assert rival.node is not None
+    world.command(rival, "nominate", term=rival.node.replica.term)
+    world.run_for(50 * MILLISECOND, lambda: world.leader() is rival)
+    assert world.leader() is rival
+    insert(world, 1, 3)
+    world.run_for(3 * SECOND, lambda: confirmed_of(anonymous) >= confirmed_of(third))
+    world.run_for(50 * MILLISECOND)  # until its disk has them
+    assert anonymous.node is not None
+    term = anonymous.node.replica.tail.last_term
+    assert term == rival.node.replica.term
+    anonymous.stop(power_loss=False)
+    anonymous.start()
+    assert anonymous.node is not None
+    assert anonymous.node.replica.term >= term
+
+
+def test_an_anonymous_replica_gets_the_confirmed_part_of_a_joined_batch() -> None:
+    """Served from a file that joins confirmed and pending rows, while the quorum is lost."""
+    world = World(4)
+    world.bootstrap(3, tail_cache_bytes=1)
+    leader = world.leader()
+    assert leader is not None
+    insert(world, 1, 20)
+    for other in world.alive():
+        if other is not leader:
+            world.network.cut(other, leader)
+    body = build_body(SPACE, tuple=[99, "pending", 0])
+    leader.step([fx.Request(500, 1, 3, body, 0, "admin", None)])
+    world.run_for(50 * MILLISECOND)
+    confirmed = confirmed_of(leader)
+    assert leader.node is not None
+    assert leader.node.replica.tail.durable_index > confirmed
+    anonymous = world.add("anonymous")
+    anonymous.start()
+    world.run_for(250 * MILLISECOND, lambda: confirmed_of(anonymous) >= confirmed)
+    assert confirmed_of(anonymous) == confirmed
+    assert anonymous.node is not None
+    assert anonymous.node.replica.tail.last_index == confirmed
+
+
+def test_nobody_is_given_a_state_in_doubt() -> None:
+    """While the state lacks a confirmed row there is no checkpoint and no snapshot of it."""
+    world = World(6)
+    world.bootstrap(3)
+    follower = next(s for s in world.alive() if s is not world.leader())
+    node = follower.node
+    assert node is not None
+    node.replica.doubt.open(confirmed_of(follower))
+    assert node.replica.doubt.is_state_wrong
+    assert not node.checkpoint()
+    world.run_for(5 * SECOND, lambda: not node.replica.doubt.is_open)
+    assert not node.replica.doubt.is_open
+    assert node.checkpoint()
