@@ -1,0 +1,221 @@
+"""A stock replica in simulated lives: whatever fails, it gets the one history, and all of it.
+
+The subscriber knows Tarantool's protocol only. It moves from member to member as they die, is sent
+rows from memory and from disk, joins again when it is told that rows are gone, and in the end has
+the state that the members have.
+"""
+
+import uuid as uuids
+from functools import partial
+from random import Random
+from typing import Any
+
+import msgpack
+import pytest
+
+from qsync_node.core import effects as fx
+from qsync_node.core.engine.database import Database
+from qsync_node.core.history import History, TermStart
+from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_node.format.frame import FrameDecoder
+from qsync_sim.model import ASYNC_SPACE, SPACE
+from qsync_sim.schedule import Schedule
+from qsync_sim.shell import Shell
+from qsync_sim.world import World
+
+JOIN, SUBSCRIBE, FETCH_SNAPSHOT, OK, NOP = 65, 66, 69, 0, 12
+GAP = 219
+
+
+class Subscriber:
+    """One stock replica, registered or anonymous."""
+
+    def __init__(self, world: World, is_anonymous: bool) -> None:
+        self.world = world
+        self.rng = Random(world.seed)
+        self.uuid = str(uuids.UUID(int=self.rng.getrandbits(128), version=4))
+        self.is_anonymous = is_anonymous
+        self.database = Database()
+        self.clock: dict[int, int] = {}
+        self.is_joined = False
+        self.oks = 0
+        self.shell: Shell | None = None
+        self.life = 0
+        self.away_until_ns = 0
+        self.session = 100_000
+        self.decoder = FrameDecoder()
+        self.rows: list[tuple[int, int, bytes]] = []
+        self.joins = self.connections = 0
+        self.errors: list[int] = []
+        world.after(SECOND, self.act)
+
+    @property
+    def index(self) -> int:
+        return sum(self.clock.values())
+
+    # --- connecting -----------------------------------------------------------------------------
+
+    def act(self) -> None:
+        self.world.after(self.rng.randrange(10, 60) * MILLISECOND, self.act)
+        if self.shell is not None and self.shell.life != self.life:
+            self.shell = None
+        if self.shell is not None and self.rng.random() < 0.01:
+            self.shell.step([fx.SessionClosed(self.session)])
+            self.shell = None
+            self.away_until_ns = self.world.now_ns + self.rng.randrange(2 * SECOND)
+        is_back = self.world.now_ns >= self.away_until_ns
+        if self.shell is None and is_back and self.world.alive():
+            self.connect(self.rng.choice(self.world.alive()))
+
+    def connect(self, shell: Shell) -> None:
+        self.connections += 1
+        self.session += 1
+        self.shell, self.life = shell, shell.life
+        self.decoder = FrameDecoder()
+        self.oks = 0
+        if self.is_joined:
+            self.subscribe()
+            return
+        self.joins += 1
+        self.database = Database()
+        self.say(FETCH_SNAPSHOT if self.is_anonymous else JOIN, {0x24: self.uuid})
+
+    def subscribe(self) -> None:
+        fields = {0x24: self.uuid, 0x25: self.world.replicaset_uuid, 0x26: self.clock}
+        self.say(SUBSCRIBE, {**fields, 0x50: self.is_anonymous})
+
+    def say(self, kind: int, fields: dict[int, Any]) -> None:
+        assert self.shell is not None
+        body = msgpack.packb(fields)
+        self.feed(fx.StockRequest(self.session, 0, kind, body, "admin"))
+
+    def feed(self, item: Any) -> None:
+        shell, life = self.shell, self.life
+
+        def arrive() -> None:
+            if shell is not None and shell.life == life:
+                shell.step([item])
+
+        self.world.after(self.rng.randrange(50_000, 2_000_000), arrive)
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def on_packets(self, shell: Shell, effect: fx.StockPackets) -> None:
+        """They left the member; they arrive in order a moment later."""
+        session = effect.session
+        self.world.after(100_000, partial(self.take, session, effect))
+
+    def take(self, session: int, effect: fx.StockPackets) -> None:
+        if session != self.session or self.shell is None:
+            return
+        for frame in self.decoder.feed(b"".join(effect.packets)):
+            self.take_frame(*frame)
+        if effect.is_last:
+            self.shell = None
+        elif effect.tell_drained:
+            self.feed(fx.StockDrained(self.session))
+            if self.is_joined:
+                self.say(OK, {0x26: self.clock})
+
+    def take_frame(self, kind: int, sync: int, header: dict[int, Any], body: bytes) -> None:
+        if kind >= 0x8000:
+            self.errors.append(kind & 0x7FFF)
+            if kind & 0x7FFF == GAP:
+                self.is_joined = False
+        elif kind == OK and body and not self.is_joined:
+            self.oks += 1
+            self.clock = msgpack.unpackb(body, strict_map_key=False)[0x26]
+            if self.oks == (2 if self.is_anonymous else 3):
+                self.is_joined = True
+                self.subscribe()
+        elif kind != OK and not self.is_joined:
+            self.database.load(body)
+        elif kind != OK:
+            self.follow(kind, header, body)
+
+    def follow(self, kind: int, header: dict[int, Any], body: bytes) -> None:
+        owner, lsn = header[2], header[3]
+        assert lsn == self.clock.get(owner, 0) + 1, "no LSN is left out, none comes twice"
+        self.clock[owner] = lsn
+        self.rows.append((self.index, kind, body))
+        if kind != NOP:
+            self.database.apply(kind, body)
+
+    # --- what must hold -------------------------------------------------------------------------
+
+    def check(self) -> int:
+        """Rows equal the ledger; returns how many a decision had taken away."""
+        removed = 0
+        for index, kind, body in self.rows:
+            seen = self.world.ledger[index]
+            is_taken = bool(seen[3])
+            if kind != NOP:
+                assert is_taken, f"{index} was rolled back"
+                assert seen[2] == body or body[:1] == b"\x82"
+            removed += not is_taken
+        return removed
+
+
+def user_tuples(database: Database) -> list[list[bytes]]:
+    return [
+        [packed for _, packed in database.space(space).indexes[0].entries()]
+        for space in (SPACE, ASYNC_SPACE)
+    ]
+
+
+def live(seed: int, is_anonymous: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[Subscriber, int]:
+    """One life with faults; returns the subscriber and how often it was served from disk."""
+    schedule = Schedule(seed)
+    world = schedule.world
+    subscriber = Subscriber(world, is_anonymous)
+    reads = 0
+    take = Shell._take
+
+    def seen(shell: Shell, effect: Any) -> None:
+        nonlocal reads
+        if type(effect) is fx.StockPackets:
+            subscriber.on_packets(shell, effect)
+            return
+        reads += type(effect) is fx.ReadLog and effect.reader < 0
+        take(shell, effect)
+
+    monkeypatch.setattr(Shell, "_take", seen)
+    schedule.run()
+
+    def has_everything() -> bool:
+        leader = world.leader()
+        assert leader is not None
+        assert leader.node is not None
+        limbo = leader.node.replica.limbo
+        return subscriber.index == limbo.confirmed_index == limbo.last_index
+
+    assert world.run_for(60 * SECOND, has_everything), (subscriber.errors[-5:], subscriber.index)
+    leader = world.leader()
+    assert leader is not None
+    assert leader.node is not None
+    assert user_tuples(subscriber.database) == user_tuples(leader.node.database)
+    return subscriber, reads
+
+
+@pytest.mark.parametrize("is_anonymous", [True, False])
+def test_it_has_the_one_history_whatever_fails(
+    is_anonymous: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed = reads = moves = 0
+    for seed in range(8):
+        with monkeypatch.context() as patch:
+            subscriber, from_disk = live(seed, is_anonymous, patch)
+        removed += subscriber.check()
+        reads += from_disk
+        moves += subscriber.connections - subscriber.joins
+    assert removed
+    assert reads
+    assert moves
+
+
+def test_the_clock_of_an_index_follows_from_the_history_of_terms() -> None:
+    history = History([TermStart(1, 1, 1), TermStart(3, 2, 11), TermStart(4, 1, 16)])
+    assert history.vclock_at(0) == {}
+    assert history.vclock_at(10) == {1: 10}
+    assert history.vclock_at(12) == {1: 10, 2: 2}
+    assert history.vclock_at(20) == {1: 15, 2: 5}
