@@ -50,23 +50,43 @@ def test_an_anonymous_replica_hears_of_a_term_by_its_rows() -> None:
 
 def test_an_anonymous_replica_gets_the_confirmed_part_of_a_joined_batch() -> None:
     """Served from a file that joins confirmed and pending rows, while the quorum is lost."""
-    world = World(4)
+    world = World(1)
     world.bootstrap(3, tail_cache_bytes=1)
     leader = world.leader()
     assert leader is not None
-    insert(world, 1, 20)
+    anonymous = world.add("anonymous")
+    anonymous.start()
+    world.run_for(300 * MILLISECOND)
+    world.network.cut(leader, anonymous)
+    world.network.cut(anonymous, leader)
+    leader.disk_delay_ns = 10 * MILLISECOND
+
+    def write(key: int) -> None:
+        body = build_body(SPACE, tuple=[key, "joined", 0])
+        leader.step([fx.Request(500, key, 3, body, 0, "admin", None)])
+
+    write(1)
+    world.run_for(2 * MILLISECOND)
+    write(2)
+    world.run_for(2 * MILLISECOND)
     for other in world.alive():
-        if other is not leader:
+        if other not in (leader, anonymous):
             world.network.cut(other, leader)
-    body = build_body(SPACE, tuple=[99, "pending", 0])
-    leader.step([fx.Request(500, 1, 3, body, 0, "admin", None)])
-    world.run_for(50 * MILLISECOND)
+            world.network.cut(other, anonymous)
+            world.network.cut(leader, other)
+    write(3)
+    world.run_for(40 * MILLISECOND)
     confirmed = confirmed_of(leader)
     assert leader.node is not None
     assert leader.node.replica.tail.durable_index > confirmed
-    anonymous = world.add("anonymous")
-    anonymous.start()
-    world.run_for(250 * MILLISECOND, lambda: confirmed_of(anonymous) >= confirmed)
+    assert leader.storage is not None
+    joined = leader.storage.read(confirmed - 1, 1)[0]
+    assert joined.first_index <= confirmed < joined.last_index
+    assert confirmed_of(anonymous) < confirmed
+    world.network.break_cut_off()  # it subscribes again and is served from the file
+    world.network.cuts.discard((leader.uuid, anonymous.uuid))
+    world.network.cuts.discard((anonymous.uuid, leader.uuid))
+    world.run_for(200 * MILLISECOND, lambda: confirmed_of(anonymous) >= confirmed)
     assert confirmed_of(anonymous) == confirmed
     assert anonymous.node is not None
     assert anonymous.node.replica.tail.last_index == confirmed
