@@ -498,7 +498,7 @@ class Clients:
         code = ErrorCode.SYNC_QUORUM_TIMEOUT
         for entry in entries:
             if entry.is_answered:
-                self.node.lost_acknowledged += len(entry.payload or ())
+                self.node.lost_acknowledged += len(entry.payload or ()) or entry.answered_writes
             for write in entry.payload or ():
                 if write.key is not None:
                     self.pending_keys.pop((write.key[0], write.key[1]), None)
@@ -540,6 +540,8 @@ class Clients:
             for write in entry.payload or ():
                 if not entry.is_answered:
                     self.refuse(write.call, ErrorCode.OUTCOME_UNKNOWN, text)
+            if entry.is_answered and entry.payload is not None:
+                entry.answered_writes = len(entry.payload)
             entry.payload = None
         waiting = [*self.waiters, *self.unplaced]
         self.waiters.clear()

@@ -43,6 +43,7 @@ class Entry:
 
     __slots__ = (
         "_rows",
+        "answered_writes",
         "batch",
         "configuration",
         "decision",
@@ -62,6 +63,7 @@ class Entry:
         self.kind = kind
         self.is_own = False
         self.is_answered = False
+        self.answered_writes = 0  # asynchronous ones, once the payload is gone (T1)
         self.wait_ack = True
         self.written_at = 0
         self.payload: Any = None
@@ -184,6 +186,7 @@ def split_entry(entry: Entry, index: int) -> tuple[Entry, Entry]:
                 if batch.first_index <= write.last_index <= batch.last_index
             ]
         parts.append(part)
+    parts[1].answered_writes = entry.answered_writes
     return parts[0], parts[1]
 
 

@@ -350,6 +350,11 @@ class Node:
         self.reads.on_leadership_lost()
         self.registrar.on_leadership_lost()
 
+    def on_acknowledged_lost(self, writes: int) -> None:
+        """Asynchronous writes that were answered are cut: nobody loses data silently (T1, L6)."""
+        self.lost_acknowledged += writes
+        self.replica.report("acknowledged_writes_lost", writes=writes)
+
     def on_decision_written(self) -> None:
         self.clients.on_decision_written()
 

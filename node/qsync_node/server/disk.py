@@ -96,8 +96,8 @@ class Disk:
                     self._write(effect, items)
                 else:
                     self._deliver([self._change(effect)])
-            except DiskError as error:
-                self._on_broken(str(error))
+            except Exception as error:  # noqa: BLE001  # a thread that dies in silence hangs the node
+                self._on_broken(f"{type(effect).__name__}: {error or type(error).__name__}")
 
     def _write(self, first: fx.WriteLog, items: "deque[Any]") -> None:
         batches: list[LogBatch] = list(first.batches)
