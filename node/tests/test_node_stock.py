@@ -25,6 +25,7 @@ from test_node_server import Raw
 
 from qsync_node.client import Client, Committed, RolledBack
 from qsync_node.format.auth import stored_hash
+from qsync_node.format.frame import encode_request
 
 USER, PASSWORD = "replicator", "secret"
 SPACE = 700
@@ -328,6 +329,45 @@ def test_a_position_inside_a_transaction_ends_the_stream_and_nothing_else(
         raw.socket.close()
     asyncio.run(transact())
     assert leader.status()["confirmed_index"] > status["confirmed_index"]
+
+
+def test_one_that_does_not_read_is_sent_no_more_than_the_sockets_hold(cluster: Cluster) -> None:
+    count, size = 1500, 20_000
+
+    async def fill(*, is_filling: bool) -> None:
+        async with admin(cluster) as client:
+            for first in range(0, count, 100):
+                keys = range(10_000 + first, 10_000 + first + 100)
+                await asyncio.gather(
+                    *(
+                        client.replace(SPACE, [key, "x" * size])
+                        if is_filling
+                        else client.delete(SPACE, [key])
+                        for key in keys
+                    )
+                )
+
+    def stage() -> str:
+        found: list[str] = [one["stage"] for one in leader.status()["stock"]]
+        return found[0] if found else ""
+
+    leader = cluster.leader()
+    asyncio.run(fill(is_filling=True))
+    raw = Raw(leader.address)
+    assert raw.log_in(PASSWORD, USER) == 0
+    raw.send(encode_request(69, 1, b"\x80"))
+    wait_until("the snapshot begins", lambda: stage() == "snapshot")
+    asyncio.run(fill(is_filling=False))
+    assert stage() == "snapshot", "the rest waits for the reader"
+    keys = set()
+    clocks = 0
+    while clocks < 2:
+        _, body = raw.answer()
+        clocks += 0x26 in body
+        if body.get(0x10) == SPACE and body[0x21][1] == "x" * size:
+            keys.add(body[0x21][0])
+    raw.socket.close()
+    assert keys == set(range(10_000, 10_000 + count)), "the state is that of one moment"
 
 
 def test_a_vote_answers_everybody(cluster: Cluster) -> None:
