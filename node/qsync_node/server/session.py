@@ -77,6 +77,10 @@ class Session(asyncio.Protocol):
         # uvloop's transports have the methods of asyncio.Transport, but not the class.
         self.transport = cast(asyncio.Transport, transport)
         server = self.server
+        if server.ended.done():
+            # A TLS handshake outlived its listener: nobody of this life answers any more.
+            self.transport.abort()
+            return
         if len(server.sessions) >= server.config.max_connections:
             self.transport.write(
                 encode_error(0, 1, ErrorCode.TOO_MANY, "too many connections: close some first")
