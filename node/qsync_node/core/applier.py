@@ -185,7 +185,7 @@ class Applier:
         if message.term > replica.term:
             replica.take_up(message.term)
         if message.term < replica.term:
-            replica.send(link, HeartbeatReply(replica.term, 0))
+            replica.send(link, HeartbeatReply(replica.term, 0, False))
             return
         if replica.leader is not None:
             assert uuid == replica.uuid, f"two leaders of term {replica.term}"
@@ -194,7 +194,7 @@ class Applier:
         self.floor_index = message.floor_index
         if known != uuid:
             self.on_leader_known()
-        reply = HeartbeatReply(message.term, message.sequence)
+        reply = HeartbeatReply(message.term, message.sequence, replica.election.may_lead())
 
         def answer() -> None:
             if replica.term == message.term and not replica.is_write_path_hung():

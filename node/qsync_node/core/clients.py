@@ -255,6 +255,8 @@ class Clients:
         leader = replica.leader
         if leader is None or not leader.is_confirmed or not leader.can_append():
             return False
+        if replica.doubt.is_open:
+            return False  # a caretaker hands over soon; against this state nothing is run (T7)
         if self.ddl_barrier > replica.limbo.confirmed_index:
             return False
         if self.batch_bytes >= BATCH_BYTES_MAX:

@@ -14,8 +14,11 @@ Invariants
   V1  at most one vote a term, stored before it is sent (D2, E1);
   V2  a candidate stores term and own vote in one step before it asks (D2);
   V3  replies count only in the round they answer, each voter once, identified by its connection;
-  V4  a replica in doubt, in split brain, cutting or re-joining does not stand; in split brain it
-      does not vote either (L4).
+  V4  a replica in split brain, cutting or re-joining does not stand; in split brain it does not
+      vote either (L4);
+  V5  who may not lead (fenced, a voter only, in doubt) stands only after it refused a candidate whose
+      log is older than its own, and leads as a caretaker: it takes no user writes and hands over to
+      one that may lead as soon as that one has its log (E1).
 """
 
 from dataclasses import replace
@@ -81,15 +84,18 @@ class Election:
         )
 
     def may_lead(self) -> bool:
-        return self.replica.settings.election_mode != "voter" and not self.replica.ballot.is_fenced
+        """Whether this member may take user writes: not fenced, not a voter only, not in doubt."""
+        ballot = self.replica.ballot
+        if ballot.is_fenced or ballot.doubt_index:
+            return False
+        return self.replica.settings.election_mode != "voter"
 
     def can_stand(self) -> bool:
-        """V4, E1: voting by its own log, able to write, not fenced, not in doubt."""
+        """V4, E1: voting by its own log, and able to write."""
         replica = self.replica
         return (
             replica.is_voting
             and not replica.split_brain
-            and not replica.ballot.doubt_index
             and not replica.is_disk_full
             and not replica.applier.is_replacing_log
             and not replica.is_write_path_hung()
@@ -367,7 +373,7 @@ class Election:
         left = tuple(uuid for uuid in voters if uuid not in lost)
         if unknown:
             return f"{unknown[0]} is not a voting member"
-        if replica.uuid not in left or not self.can_stand():
+        if replica.uuid not in left or replica.ballot.doubt_index or not self.can_stand():
             return "this member is not a voter that may stand: order another survivor"
         if self.hears_leader():
             return "a leader answers: nothing has to be forced"

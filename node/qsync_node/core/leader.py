@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from qsync_node.core.decisions import effective, is_lifted
 from qsync_node.core.entries import Entry, Kind, control_body
 from qsync_node.core.membership import Member, put_member
-from qsync_node.core.messages import Heartbeat, Nominate
+from qsync_node.core.messages import Heartbeat, HeartbeatReply, Nominate
 from qsync_node.core.quorum import is_impossible, needed, reached_index
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Follower:
         "confirmed_index",
         "heard_at_ns",
         "match",
+        "may_lead",
         "nack_index",
         "sequence",
     )
@@ -47,6 +48,7 @@ class Follower:
         self.sequence = 0
         self.confirmed_index = 0
         self.heard_at_ns = 0
+        self.may_lead = False
         self.caught_up_goal = 0
 
 
@@ -304,9 +306,10 @@ class Leader:
                 floor = min(floor, follower.match)
         return floor
 
-    def on_heartbeat_reply(self, uuid: str, sequence: int) -> None:
+    def on_heartbeat_reply(self, uuid: str, reply: HeartbeatReply) -> None:
         follower = self.follower(uuid)
-        follower.sequence = max(follower.sequence, sequence)
+        follower.sequence = max(follower.sequence, reply.sequence)
+        follower.may_lead = reply.may_lead
         follower.heard_at_ns = self.replica.now_ns
 
     def proven_sequence(self) -> int:
@@ -376,7 +379,7 @@ class Leader:
         replica = self.replica
         timeout = replica.settings.election_timeout_ns
         live = []
-        for uuid in {*replica.voter_uuids(), *([extra] if extra else [])}:
+        for uuid in sorted({*replica.voter_uuids(), *([extra] if extra else [])}):
             follower = self.followers.get(uuid)
             is_heard = follower is not None and now_ns - follower.heard_at_ns <= timeout
             if uuid == replica.uuid or is_heard:
@@ -408,11 +411,19 @@ class Leader:
             return "the target is not a voting member"
         if target_uuid not in self.live_voters(replica.now_ns):
             return "the target does not answer"
+        if target_uuid not in self.successors(replica.now_ns):
+            return "the target may not lead: it is fenced, a voter only, or in doubt"
         if self.switchover is not None:
             return "another switchover is under way"
         self.switchover = Switchover(target_uuid, replica.now_ns + timeout_ns)
         replica.report("switchover", target=target_uuid)
         return ""
+
+    def successors(self, now_ns: int) -> list[str]:
+        """Live voters that say they may lead, the one with the most rows first."""
+        live = (uuid for uuid in self.live_voters(now_ns) if uuid != self.replica.uuid)
+        able = [uuid for uuid in live if self.followers[uuid].may_lead]
+        return sorted(able, key=lambda uuid: (-self.followers[uuid].match, uuid))
 
     def _tick_switchover(self, switchover: Switchover) -> None:
         replica = self.replica
@@ -433,9 +444,9 @@ class Leader:
     def _hand_over_caretaking(self) -> None:
         """A leader that may not lead gives way to one that may, once it has the log (E1)."""
         replica = self.replica
-        for uuid in self.live_voters(replica.now_ns):
-            follower = self.followers.get(uuid)
-            if follower is not None and follower.match >= replica.limbo.confirmed_index:
-                if self.is_confirmed:
-                    self.start_switchover(uuid, 2 * replica.settings.election_timeout_ns)
+        if not self.is_confirmed:
+            return
+        for uuid in self.successors(replica.now_ns):
+            if self.followers[uuid].match >= replica.limbo.confirmed_index:
+                self.start_switchover(uuid, 2 * replica.settings.election_timeout_ns)
                 return

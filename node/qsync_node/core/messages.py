@@ -64,6 +64,7 @@ class HeartbeatReply(NamedTuple):
 
     term: int
     sequence: int
+    may_lead: bool  # whether it could take user writes: hand over to nobody else (E1, E9)
 
 
 class Subscribe(NamedTuple):

@@ -296,7 +296,7 @@ class Node:
         if message.term > replica.term:
             replica.take_up(message.term)
         elif replica.leader is not None and message.term == replica.term:
-            replica.leader.on_heartbeat_reply(uuid, message.sequence)
+            replica.leader.on_heartbeat_reply(uuid, message)
             self.reads.on_round()
 
     # --- state machine ------------------------------------------------------------------------

@@ -188,20 +188,15 @@ class Procedures:
 
     def demote(self, call: Call) -> Any:
         """Hand leadership to the best other voter (E9)."""
-        leader = self.node.replica.leader
-        if leader is None:
-            return "this member does not lead"
-        target = self.best_successor()
-        if target is None:
-            raise ClientError(ErrorCode.NO_ELECTION_QUORUM, "no other voting member is alive")
-        return self.switchover(call, target)
-
-    def best_successor(self) -> str | None:
         replica = self.node.replica
-        leader = replica.leader
-        assert leader is not None
-        live = [uuid for uuid in leader.live_voters(replica.now_ns) if uuid != self.node.uuid]
-        return max(live, key=lambda uuid: (leader.follower(uuid).match, uuid), default=None)
+        if replica.leader is None:
+            return "this member does not lead"
+        targets = replica.leader.successors(replica.now_ns)
+        if not targets:
+            raise ClientError(
+                ErrorCode.NO_ELECTION_QUORUM, "no other voting member is alive and may lead"
+            )
+        return self.switchover(call, targets[0])
 
     def switchover(self, call: Call, target: str) -> Any:
         replica = self.node.replica
@@ -241,8 +236,9 @@ class Procedures:
             replica.store_ballot(replace(replica.ballot, is_fenced=is_fenced))
             replica.report("fence" if is_fenced else "unfence")
         if is_fenced and replica.leader is not None:
-            target = self.best_successor()
-            if target is None or replica.leader.start_switchover(target, SWITCHOVER_TIMEOUT_NS):
+            leader = replica.leader
+            targets = leader.successors(replica.now_ns)
+            if not targets or leader.start_switchover(targets[0], SWITCHOVER_TIMEOUT_NS):
                 replica.step_down("this member was fenced")
         return "fenced" if is_fenced else "unfenced"
 

@@ -361,8 +361,8 @@ class Replica:
         self.relays.wake()
         if self.ballot.forced_voters:
             self._end_forced_configuration()
-        if self.doubt.is_open:
-            # A state that does not follow from the log leads nobody (T7, E1).
+        if self.doubt.is_open and not self.election.is_caretaker:
+            # A state that does not follow from the log takes no writes (T7, E1).
             self.step_down("a row that this replica could not apply was confirmed")
 
     def _forget_nacks(self, taken: list[Entry], index: int) -> None:
