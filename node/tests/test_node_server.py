@@ -223,6 +223,36 @@ def test_a_stream_through_a_follower_is_one_transaction(cluster: Cluster) -> Non
     assert found[1][0x30] == [[500, "in a transaction"]]
 
 
+@pytest.mark.parametrize("way", ["read", "linearizable", "stream"])
+def test_a_reader_turns_pages(cluster: Cluster, way: str) -> None:
+    """Pagination, announced in ID: each answer says where the next page begins."""
+    follower = next(node for node in cluster.nodes if node is not cluster.leader())
+    raw = Raw(follower.address)
+    assert raw.log_in() == 0
+    header = {"stream_id": 3} if way == "stream" else {}
+    for key in range(700, 705):
+        assert raw.ask(3, {0x10: SPACE, 0x21: [key, "page"]})[0] == 0
+    if way == "stream":
+        assert raw.ask(14, {}, **header)[0] == 0
+    page = {0x10: SPACE, 0x11: 0, 0x12: 2, 0x13: 0, 0x14: 5, 0x20: [700], 0x1F: True}
+    if way == "linearizable":
+        page[0x59] = 4
+    seen: list[int] = []
+    while True:
+        code, body = raw.ask(1, page, **header)
+        assert code == 0, body
+        keys = [row[0] for row in body[0x30]]
+        if not keys:
+            break
+        seen += keys
+        page[0x2E] = body[0x35]
+    if way == "stream":
+        assert raw.ask(16, {}, **header)[0] == 0
+    assert seen == [*range(700, 705)]
+    for key in range(700, 705):
+        assert raw.ask(5, {0x10: SPACE, 0x11: 0, 0x20: [key]})[0] == 0
+
+
 def test_the_later_of_two_conflicting_transactions_fails(cluster: Cluster) -> None:
     leader = cluster.leader()
     first, second = Raw(leader.address), Raw(leader.address)

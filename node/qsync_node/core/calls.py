@@ -17,6 +17,7 @@ class Call:
         "done",
         "key",
         "link",
+        "position",
         "request",
         "session",
         "stream",
@@ -36,6 +37,7 @@ class Call:
         self.link = 0
         self.arrived_ns = now_ns
         self.request: Any = None
+        self.position: bytes | None = None  # where the select that answers it goes on
         self.done = False
 
     @property

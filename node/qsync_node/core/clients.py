@@ -95,7 +95,7 @@ class Clients:
             self.node.forwarding.reply(call, int(code), reason, tuples, index)
         else:
             self.node.replica.out.append(
-                fx.Answer(call.session, call.sync, int(code), reason, tuples, index)
+                fx.Answer(call.session, call.sync, int(code), reason, tuples, index, call.position)
             )
 
     # --- arrival ------------------------------------------------------------------------------
@@ -143,9 +143,10 @@ class Clients:
             return
         user = self.user_of(call)
         if isolation == "read-committed" and self.pending is not None:
-            self.answer(call, self.pending.select(call.request, user))
-            return
-        self.answer(call, node.database.select(call.request, user))
+            tuples, call.position = self.pending.select_page(call.request, user)
+        else:
+            tuples, call.position = node.database.select_page(call.request, user)
+        self.answer(call, tuples)
 
     def check_state_is_served(self) -> None:
         replica = self.node.replica

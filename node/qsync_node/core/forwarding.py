@@ -106,6 +106,7 @@ class Forwarding:
         if reply.code:
             clients.refuse(outgoing.call, reply.code, reply.reason, reply.log_index)
         else:
+            outgoing.call.position = reply.position or None
             clients.answer(outgoing.call, reply.tuples, reply.log_index)
 
     def on_confirmed(self) -> None:
@@ -188,4 +189,5 @@ class Forwarding:
 
     def reply(self, call: Call, code: int, reason: str, tuples: list[bytes], index: int) -> None:
         if call.link in self.node.replica.links:
-            self.node.replica.send(call.link, ForwardReply(call.sync, code, reason, tuples, index))
+            message = ForwardReply(call.sync, code, reason, tuples, index, call.position or b"")
+            self.node.replica.send(call.link, message)

@@ -139,7 +139,8 @@ class LinearizableReads:
         clients = self.node.clients
         try:
             clients.check_state_is_served()
-            tuples = self.node.database.select(call.request, clients.user_of(call))
+            user = clients.user_of(call)
+            tuples, call.position = self.node.database.select_page(call.request, user)
         except ClientError as error:
             clients.refuse(call, error.code, error.message)
             return

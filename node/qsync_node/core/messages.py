@@ -191,6 +191,7 @@ class ForwardReply(NamedTuple):
     reason: str
     tuples: list[bytes]
     log_index: int
+    position: bytes  # where a paginated select goes on, or empty
 
 
 class ForwardClosed(NamedTuple):

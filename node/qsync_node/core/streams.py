@@ -65,6 +65,7 @@ class Streams:
         request = decode_request(call.type, call.body)
         user = self.clients.user_of(call)
         tuples = stream.transaction.execute(request, user)
+        call.position = stream.transaction.position
         self.clients.depend(call, 0, "", tuples)
         return True
 

@@ -28,20 +28,25 @@ _Result = list[bytes] | tuple[int, str]
 class Transaction:
     """One open transaction of a stream."""
 
-    __slots__ = ("_epoch", "_layer", "_pending", "_statements")
+    __slots__ = ("_epoch", "_layer", "_pending", "_statements", "position")
 
     def __init__(self, pending: "Pending") -> None:
         self._pending = pending
         self._layer = Layer(pending)
         self._epoch = pending.epoch
         self._statements: list[tuple[Request, User, _Result]] = []
+        self.position: bytes | None = None  # where the last statement goes on, if it asked for that
 
     def execute(self, request: Request, user: User) -> list[bytes]:
         """One statement over pending state and this transaction's own writes."""
         if self._pending.epoch != self._epoch:
             self._replay()
+        self.position = None
         try:
-            answer, _ = self._run(self._layer, request, user)
+            if isinstance(request, Select):
+                answer, self.position = reads.select_page(self._layer, request, user)
+            else:
+                answer, _ = self._run(self._layer, request, user)
         except ClientError as error:
             self._statements.append((request, user, (error.code, error.message)))
             raise
