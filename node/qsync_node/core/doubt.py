@@ -4,8 +4,8 @@ Theory. The log is right and the state is not. The replica keeps its log, goes o
 acknowledging and voting, serves no reads, leads only as a caretaker (E1: when its log is needed,
 until one that may lead has it), and replaces its *state*: it pulls a snapshot of its leader at an
 index that its own log reaches, takes the state at exactly that index, and writes it as a checkpoint
-at once, so that a restart begins behind the row. The doubt is stored beside the ballot and ends when
-that checkpoint is durable.
+at once, so that a restart begins behind the row. The doubt is stored beside the ballot and ends
+when that checkpoint is durable.
 
 Between the two the state is right again and confirmed rows go into it, as always; before, they do
 not, and nobody is given a snapshot of it.

@@ -16,9 +16,9 @@ Invariants
   V3  replies count only in the round they answer, each voter once, identified by its connection;
   V4  a replica in split brain, cutting or re-joining does not stand; in split brain it does not
       vote either (L4);
-  V5  who may not lead (fenced, a voter only, in doubt) stands only after it refused a candidate whose
-      log is older than its own, and leads as a caretaker: it takes no user writes and hands over to
-      one that may lead as soon as that one has its log (E1).
+  V5  who may not lead (fenced, a voter only, in doubt) stands only after it refused a candidate
+      whose log is older than its own, and leads as a caretaker: it takes no user writes and hands
+      over to one that may lead as soon as that one has its log (E1).
 """
 
 from dataclasses import replace

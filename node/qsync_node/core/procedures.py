@@ -134,7 +134,7 @@ class Procedures:
             "lsn": replica.tail.vclock.get(replica.replica_id, 0),
             "vclock": dict(replica.tail.vclock),
             "signature": replica.tail.last_index,
-            "status": "running" if replica.has_origin else "loading",
+            "status": _tarantool_status(now),
             "cluster": {"uuid": now["replicaset_uuid"]},
             "replication": {
                 member["replica_id"]: {
@@ -354,3 +354,10 @@ def _dig(value: Any, path: list[str], name: str) -> Any:
             raise ClientError(ErrorCode.NO_SUCH_PROC, f"Procedure '{name}' is not defined")
         value = value[part]
     return value
+
+
+def _tarantool_status(now: dict[str, Any]) -> str:
+    """`orphan` as Tarantool's: the member has no contact to the quorum that it replicates with."""
+    if now["role"] == "joining":
+        return "loading"
+    return "orphan" if now["is_orphan"] else "running"

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from qsync_node.core.applier import State
+
 if TYPE_CHECKING:
     from qsync_node.core.node import Node
 
@@ -22,6 +24,20 @@ def role_of(node: "Node") -> str:
     return "follower" if member.is_voting else "joining"
 
 
+def connect_quorum(node: "Node") -> tuple[int, int]:
+    """(voters connected, this one included; voters that a leader needs)."""
+    replica = node.replica
+    voters = replica.voter_uuids()
+    linked = {link.peer_uuid for link in replica.links.values()} | {replica.uuid}
+    return len(linked.intersection(voters)), len(voters) // 2 + 1
+
+
+def is_orphan(node: "Node") -> bool:
+    """Whether this member neither leads nor follows: what it serves may be old."""
+    replica = node.replica
+    return replica.leader is None and replica.applier.state is not State.FOLLOWING
+
+
 def read_only_reason(node: "Node") -> str:
     """Why a write sent to this member does not run here, in words; "" when it does."""
     replica = node.replica
@@ -32,7 +48,10 @@ def read_only_reason(node: "Node") -> str:
     if replica.is_disk_full:
         return "the disk is full"
     if replica.leader is None:
-        return "another member leads" if replica.election.leader_uuid else "no leader is known"
+        if replica.election.hears_leader():
+            return "another member leads"
+        connected, needed = connect_quorum(node)
+        return f"no leader is known: {connected} of the {needed} voters needed are connected"
     if not replica.leader.is_confirmed:
         return "the PROMOTE of this term has no quorum yet"
     if not node.registrar.is_open():
@@ -71,6 +90,9 @@ def status(node: "Node") -> dict[str, Any]:
         "in_doubt_index": ballot.doubt_index,
         "is_disk_full": replica.is_disk_full,
         "was_forced": ballot.was_forced,
+        "is_orphan": is_orphan(node),
+        "connected_voters": connect_quorum(node)[0],
+        "connect_quorum": connect_quorum(node)[1],
         "applier": replica.applier.state.value,
         "refused": replica.applier.refused,
         "quorum": leader.quorum() if leader is not None else 0,

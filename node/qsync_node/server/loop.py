@@ -145,6 +145,13 @@ class NodeServer:
         self._watch_space()
         self._schedule()
 
+    def peer_address(self) -> tuple[str, int]:
+        """(host, port) that other members dial: of the TLS port if it stands apart."""
+        server = self.tls_server or self.server
+        assert server is not None
+        host, port = server.sockets[0].getsockname()[:2]
+        return str(host), int(port)
+
     async def _listen_on(self, address: str, context: ssl.SSLContext | None) -> asyncio.Server:
         host, port = split_address(address)
         try:

@@ -3,8 +3,10 @@
 A member opens a connection to every address it knows, reads the greeting, and says HELLO: its
 instance uuid, the replica set's uuid, and a proof over the greeting's salt with the cluster's
 secret. The other end answers with its own proof over the nonce in the HELLO. Neither end takes a
-word before; afterwards the connection carries messages of the core in both directions, each behind
-four bytes of length. The sender of a message is the connection's, never the body's.
+word before; both say where they listen, and the accepting end says whom it knows, so that one
+address is enough to find everybody. Afterwards the connection carries messages of the core in both
+directions, each behind four bytes of length. The sender of a message is the connection's, never the
+body's.
 """
 
 import asyncio
@@ -38,8 +40,11 @@ FRAME_BYTES_MAX = 64 << 20
 UNSENT_BYTES_MAX = 256 << 20
 RETRY_S = 0.05
 RETRY_MAX_S = 1.0
+DISCOVERED_MAX = 64
+FORGET_AFTER_S = 600.0
 HANDSHAKE_TIMEOUT_S = 5.0
 _UUID, _REPLICASET, _PROOF, _NONCE, _LEVEL = 0x24, 0x25, 0x73, 0x74, 0x75
+_KNOWN = 0x76  # name -> host:port of members
 
 
 def proof(secret: str, purpose: bytes, challenge: bytes, uuid: str) -> bytes:
@@ -181,6 +186,7 @@ class Dialer(asyncio.Protocol):
                 _PROOF: proof(server.config.secret, b"dial", decoded.salt, server.uuid),
                 _NONCE: self.nonce,
                 _LEVEL: LEVEL,
+                _KNOWN: server.peers.own_address(),
             }
         )
         assert self.transport is not None
@@ -209,6 +215,7 @@ class Dialer(asyncio.Protocol):
             self._give_up(f"{self.name} does not know the cluster's secret")
             return
         self.link = PeerLink(server, self.transport, self.peer_uuid, True, fields.get(_LEVEL, 1))
+        server.peers.discover(fields.get(_KNOWN))
         if not self.done.done():
             self.done.set_result("")
         if data[length:]:
@@ -239,20 +246,63 @@ class Peers:
 
     def __init__(self, server: "NodeServer") -> None:
         self.server = server
-        self.addresses: dict[str, str] = {}
+        self.addresses: dict[str, str] = {}  # what was configured
+        self.discovered: dict[str, str] = {}  # what other members said
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def set_addresses(self, addresses: dict[str, str]) -> None:
         """Who to connect to: name -> host:port. Removed ones are no longer dialled."""
-        for name in list(self._tasks):
-            if addresses.get(name) != self.addresses.get(name):
-                self._tasks.pop(name).cancel()
+        before = {**self.discovered, **self.addresses}
         self.addresses = dict(addresses)
+        self.discovered = {
+            name: address
+            for name, address in self.discovered.items()
+            if name not in addresses and address not in addresses.values()
+        }
+        now = {**self.discovered, **self.addresses}
+        for name in list(self._tasks):
+            if now.get(name) != before.get(name):
+                self._tasks.pop(name).cancel()
+        self._dial(now)
+
+    def _dial(self, addresses: dict[str, str]) -> None:
         for name, address in addresses.items():
             if name != self.server.config.name and name not in self._tasks:
                 self._tasks[name] = asyncio.get_running_loop().create_task(
                     self._keep_connected(name, address)
                 )
+
+    def own_address(self) -> dict[str, str]:
+        """Where others reach this member, if that can be told from its configuration."""
+        config = self.server.config
+        host, port = self.server.peer_address()
+        if config.advertise:
+            host = split_address(config.advertise)[0]
+        if host in ("0.0.0.0", "::", ""):  # every interface: no address for others
+            return {}
+        return {config.name: f"{host}:{port}"}
+
+    def known(self) -> dict[str, str]:
+        return {**self.discovered, **self.addresses, **self.own_address()}
+
+    def discover(self, said: Any) -> None:
+        """Dial members that a member named and nobody configured."""
+        if not isinstance(said, dict):
+            return
+        fresh: dict[str, str] = {}
+        for name, address in said.items():
+            if not isinstance(name, str) or not isinstance(address, str):
+                continue
+            known = self.known()
+            if name in known or address in known.values() or len(self.discovered) >= DISCOVERED_MAX:
+                continue
+            try:
+                split_address(address)
+            except ConfigError:
+                continue
+            self.discovered[name] = fresh[name] = address
+            self.server.log("peer_discovered", peer=name, address=address)
+        self._dial(fresh)
 
     def stop(self) -> None:
         for task in self._tasks.values():
@@ -261,13 +311,19 @@ class Peers:
 
     async def _keep_connected(self, name: str, address: str) -> None:
         wait = RETRY_S
+        loop = asyncio.get_running_loop()
+        reached_s = loop.time()
         while True:
             reason = await self._connect(name, address)
             if reason:
                 self.server.log("link_lost", peer=name, address=address, reason=reason)
+                if name in self.discovered and loop.time() - reached_s > FORGET_AFTER_S:
+                    del self.discovered[name], self._tasks[name]
+                    return
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, RETRY_MAX_S)
             else:
+                reached_s = loop.time()
                 wait = RETRY_S
                 await asyncio.sleep(RETRY_S)
 
@@ -328,7 +384,9 @@ class Peers:
             _UUID: server.uuid,
             _PROOF: proof(server.config.secret, b"accept", nonce, server.uuid),
             _LEVEL: LEVEL,
+            _KNOWN: self.known(),
         }
+        self.discover(fields.get(_KNOWN))
         server.remove_session(session)
         session.transport.write(encode_ok(sync, 1, msgpack.packb(answer)))
         level = fields.get(_LEVEL, 1)

@@ -1,0 +1,59 @@
+"""Members find each other: one known address is enough; who finds too few says so: an orphan."""
+
+from pathlib import Path
+
+from processes import Cluster, NodeProcess, wait_until
+
+
+class Strangers(Cluster):
+    """Each member is told where the first one is, and nothing else."""
+
+    @property
+    def peers(self) -> dict[str, str]:
+        return {"n0": self.nodes[0].address}
+
+
+def test_one_address_is_enough_to_find_everybody(tmp_path: Path) -> None:
+    cluster = Strangers(tmp_path, 3)
+    try:
+        cluster.start()
+        first = cluster.leader()
+        others = [node for node in cluster.nodes if node is not first]
+
+        def all_linked() -> bool:
+            return all(node.status()["connected_voters"] == 3 for node in cluster.nodes)
+
+        wait_until("everybody to be connected to everybody", all_linked)
+        first.kill()
+        # Two that were never told of each other elect one of them.
+        assert cluster.leader() in others
+    finally:
+        cluster.close()
+
+
+def test_who_is_left_alone_says_so(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3)
+    try:
+        cluster.start()
+        leader = cluster.leader()
+        left = next(node for node in cluster.nodes if node is not leader)
+        for node in cluster.nodes:
+            if node is not left:
+                node.kill()
+
+        def is_orphan() -> bool:
+            status = left.status()
+            return bool(status["is_orphan"]) and not status["hears_leader"]
+
+        wait_until("the last member to notice", is_orphan)
+        assert left.status()["ro_reason"] == (
+            "no leader is known: 1 of the 2 voters needed are connected"
+        )
+        _start(cluster, leader)
+        wait_until("a quorum again", lambda: not left.status()["is_orphan"])
+    finally:
+        cluster.close()
+
+
+def _start(cluster: Cluster, node: NodeProcess) -> None:
+    node.start(cluster.peers)
