@@ -146,7 +146,6 @@ class Election:
         if self.leader_uuid != uuid:
             assert not self.leader_uuid, f"two leaders of term {self.replica.term}"
             self.leader_uuid = uuid
-            self.replica.machine.on_leader_known(uuid)
         self._wait(self.replica.settings.election_timeout_ns)
 
     def on_link_up(self, uuid: str) -> None:

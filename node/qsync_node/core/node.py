@@ -162,7 +162,7 @@ class Node:
         self.procedures.tick()
         self.registrar.on_confirmed()
         self.clients.run_queue()
-        self.clients.flush()
+        self.clients.commits.flush()
         self._consider_checkpoint()
         self.stock.tick()
         replica.finish_step()
@@ -307,15 +307,15 @@ class Node:
             self.observer(taken, removed)
         if removed:
             self.stock.on_removed(removed)
-            self.clients.on_rolled_back(removed)
+            self.clients.commits.on_rolled_back(removed)
         if self.replica.doubt.is_state_wrong:
-            self.clients.on_confirmed(taken)
+            self.clients.commits.on_confirmed(taken)
             return
-        if self.clients.has_overlay:
-            self.clients.on_confirmed(taken)
+        if self.clients.commits.pending is not None:
+            self.clients.commits.on_confirmed(taken)
         else:
             self._apply(taken)
-            self.clients.on_confirmed(taken)
+            self.clients.commits.on_confirmed(taken)
         self.registrar.on_confirmed()
 
     def _apply(self, entries: list[Entry]) -> None:
@@ -340,10 +340,10 @@ class Node:
         self.bytes_since_checkpoint += len(entry.batch.data)
 
     def on_written(self, entries: list[Entry]) -> None:
-        self.clients.on_written(entries)
+        self.clients.commits.on_written(entries)
 
     def on_leadership_gained(self) -> None:
-        self.clients.on_leadership_gained()
+        self.clients.commits.on_leadership_gained()
 
     def on_leadership_lost(self, reason: str) -> None:
         self.clients.on_leadership_lost(reason)
@@ -356,10 +356,7 @@ class Node:
         self.replica.report("acknowledged_writes_lost", writes=writes)
 
     def on_decision_written(self) -> None:
-        self.clients.on_decision_written()
-
-    def on_leader_known(self, uuid: str) -> None:
-        self.clients.on_leader_known()
+        self.clients.commits.on_decision_written()
 
     def can_apply(self, entry: Entry) -> bool:
         return not (self.refuse_rows and entry.kind is Kind.USER)

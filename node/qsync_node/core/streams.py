@@ -66,7 +66,7 @@ class Streams:
         user = self.clients.user_of(call)
         tuples = stream.transaction.execute(request, user)
         call.position = stream.transaction.position
-        self.clients.depend(call, 0, "", tuples)
+        self.clients.commits.depend(call, 0, "", tuples)
         return True
 
     def _begin(self, call: "Call", key: Any, stream: Stream | None) -> None:
@@ -92,7 +92,7 @@ class Streams:
             raise ClientError(
                 ErrorCode.ILLEGAL_PARAMS, "Illegal parameters, unknown isolation level"
             )
-        pending = self.clients.pending
+        pending = self.clients.commits.pending
         assert pending is not None
         self.open[key] = Stream(pending.begin(), self.node.replica.now_ns + timeout_ns)
         self.clients.answer(call, [])
@@ -122,7 +122,7 @@ class Streams:
             self._check(stream)
         try:
             self.clients.check_writable()
-            done = self.clients.log(call, stream.transaction.prepare())
+            done = self.clients.commits.log(call, stream.transaction.prepare())
         except ClientError:
             del self.open[key]
             raise

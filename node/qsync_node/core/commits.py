@@ -1,0 +1,311 @@
+"""Writes on their way to a decision, and the answers that wait for one (T6, T8).
+
+Theory. On the leader what a statement wants to write joins the batch of this step, and its answer
+waits in the batch's entry until that is confirmed. An answer that writes nothing but depends on the
+pending state (duplicate key, empty result) waits until the end of the log at the moment it ran is
+decided; if anything up to there is rolled back, it runs again (T8).
+
+Outcomes (T6): *committed* (code 0), *rolled back* (216 for the first entry, 217 behind it),
+*unknown* (295), *refused* (anything else: nothing was logged).
+
+Invariants
+  K2  *committed* is said only of a confirmed entry of this leader's term, or, for asynchronous
+      rows, after the own fsync with nothing synchronous in front (T1);
+  K3  the overlay holds exactly the changes of own entries that no decision in the log covers.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from qsync_node.core.calls import Call, Waiter, Write
+from qsync_node.core.engine.overlay import Pending
+from qsync_node.core.entries import Entry, Kind
+from qsync_node.core.keys import check_key
+from qsync_node.core.membership import CLUSTER_SPACE, REMOVED_SPACE
+from qsync_node.errors import ClientError, ErrorCode
+
+if TYPE_CHECKING:
+    from qsync_node.core.clients import Clients
+    from qsync_node.core.engine.overlay import Executed
+    from qsync_node.core.node import Node
+
+SYNC_FLAGS = 6
+ASYNC_FLAGS = 0
+BATCH_BYTES_MAX = 1024 * 1024
+ROW_HEADER_BYTES = 24
+
+
+class Commits:
+    """What this leader's clients wrote and nobody knows the outcome of yet."""
+
+    def __init__(self, node: "Node", clients: "Clients") -> None:
+        self.node = node
+        self.clients = clients
+        self.pending: Pending | None = None
+        self.batch: list[Write] = []
+        self.batch_bytes = 0
+        self.batch_rows = 0
+        self.waiters: deque[Waiter] = deque()
+        self.unplaced: list[Waiter] = []
+        self.ddl_barrier = 0
+        self.pending_keys: dict[tuple[str, int], Write] = {}
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def log(self, call: Call, executed: "Executed") -> bool:
+        """Put what a statement or transaction wants to write into this step's batch."""
+        if not executed.rows:
+            self.depend(call, 0, "", executed.answer)
+            return True
+        replica = self.node.replica
+        if executed.is_ddl:
+            if touches_membership(executed.rows):
+                raise ClientError(
+                    ErrorCode.UNSUPPORTED,
+                    "_cluster is changed by joining and by `unregister`, not by hand",
+                )
+            if self.batch or replica.limbo.confirmed_index < replica.tail.last_index:
+                return False
+        key = self.node.keys.row_key(call.key, call.body) if call.key is not None else None
+        write = Write(call, executed, key)
+        if key is not None:
+            self.pending_keys[key[0], key[1]] = write
+        assert self.pending is not None
+        self.pending.push(executed.changes)
+        self.batch.append(write)
+        self.batch_rows += len(executed.rows)
+        for _, body in executed.rows:
+            self.batch_bytes += len(body) + ROW_HEADER_BYTES
+        if executed.is_ddl:
+            self.flush()
+            self.ddl_barrier = replica.tail.last_index
+        return True
+
+    def flush(self) -> None:
+        """One batch for everything that this step wrote, behind a CONFIRM if one is due (T3)."""
+        replica = self.node.replica
+        batch = self.batch
+        base = replica.tail.last_index
+        if batch:
+            self.batch = []
+            self.batch_bytes = self.batch_rows = 0
+            assert replica.leader is not None
+            replica.leader.take_confirm()
+            base = replica.tail.last_index
+            for is_sync, writes in _runs(batch):
+                self._append(writes, SYNC_FLAGS if is_sync else ASYNC_FLAGS)
+        if self.unplaced:
+            for waiter in self.unplaced:
+                waiter.index = base + waiter.rows_before
+            self.waiters.extend(self.unplaced)
+            self.unplaced = []
+            self._release_waiters()
+
+    def _append(self, writes: list[Write], flags: int) -> None:
+        replica = self.node.replica
+        transactions = [
+            [(row_type, body, write.key) for row_type, body in write.rows] for write in writes
+        ]
+        index = replica.tail.last_index
+        if flags == ASYNC_FLAGS and len(replica.limbo):
+            flags = 2
+        entry = replica.append_rows(transactions, flags)
+        entry.payload = writes
+        for write in writes:
+            index += len(write.rows)
+            write.last_index = index
+
+    # --- idempotency --------------------------------------------------------------------------
+
+    def answer_by_key(self, call: Call) -> bool:
+        """A retry hears what became of the first attempt; it never runs twice (T9)."""
+        check_key(call.key)
+        node = self.node
+        index = node.keys.find(call.key, call.body, node.replica.limbo.confirmed_index)
+        if index is not None:
+            self.clients.answer(call, [], index)
+            return True
+        wanted = node.keys.row_key(call.key, call.body)
+        write = self.pending_keys.get((wanted[0], wanted[1]))
+        if write is None:
+            return False
+        if write.key != wanted:
+            raise ClientError(
+                ErrorCode.KEY_REUSED, "this idempotency key was used for another request"
+            )
+        # Its outcome is that of the first attempt: ask again when that is decided.
+        waiter = Waiter(call, -1, "", [])
+        waiter.must_repeat = True
+        waiter.rows_before = self.batch_rows
+        self.unplaced.append(waiter)
+        return True
+
+    # --- waiting for decisions ----------------------------------------------------------------
+
+    def depend(self, call: Call, code: int, reason: str, tuples: list[bytes]) -> None:
+        """Answer once everything that the statement saw is decided (T8)."""
+        replica = self.node.replica
+        if not self.batch and replica.limbo.confirmed_index >= replica.tail.last_index:
+            self.clients.finish(call, code, reason, tuples, replica.limbo.confirmed_index)
+            return
+        waiter = Waiter(call, code, reason, tuples)
+        waiter.rows_before = self.batch_rows
+        self.unplaced.append(waiter)
+
+    def _release_waiters(self) -> None:
+        confirmed = self.node.replica.limbo.confirmed_index
+        while self.waiters and self.waiters[0].index <= confirmed:
+            waiter = self.waiters.popleft()
+            if waiter.call.done:
+                continue
+            if waiter.must_repeat:
+                if waiter.call.stream and waiter.code != -1:
+                    self.clients.streams.doom(waiter.call)
+                    self.clients.refuse(
+                        waiter.call,
+                        ErrorCode.TRANSACTION_CONFLICT,
+                        "Transaction has been aborted by conflict",
+                    )
+                else:
+                    self.clients.queue.append(waiter.call)
+            else:
+                self.clients.finish(
+                    waiter.call, waiter.code, waiter.reason, waiter.tuples, waiter.index
+                )
+
+    # --- what becomes of entries ----------------------------------------------------------------
+
+    def on_written(self, entries: list[Entry]) -> None:
+        """Asynchronous rows are answered after the own fsync, if nothing synchronous waits (T1)."""
+        for entry in entries:
+            if entry.kind is Kind.USER and not entry.wait_ack and entry.payload is not None:
+                self._answer_async()
+                return
+
+    def _answer_async(self) -> None:
+        limbo = self.node.replica.limbo
+        durable = self.node.replica.tail.durable_index
+        for entry in limbo.entries:
+            if entry.batch.last_index > durable:
+                return
+            if entry.kind in (Kind.ROLLBACK, Kind.PROMOTE, Kind.MEMBERSHIP):
+                return
+            if entry.kind is Kind.USER and entry.wait_ack:
+                return
+            if entry.payload is not None and not entry.is_answered:
+                entry.is_answered = True
+                for write in entry.payload:
+                    self.clients.answer(write.call, write.answer, write.last_index)
+
+    def on_confirmed(self, entries: list[Entry]) -> None:
+        node = self.node
+        for entry in entries:
+            writes = entry.payload
+            if writes is not None and self.pending is not None:
+                self._confirm_writes(entry, writes)
+            elif self.pending is not None and entry.kind in (Kind.USER, Kind.MEMBERSHIP):
+                node.apply_rows(entry)
+        if self.pending is not None:
+            self._answer_async()
+        if self.waiters:
+            self._release_waiters()
+        node.reads.on_confirmed()
+        node.forwarding.on_confirmed()
+
+    def _confirm_writes(self, entry: Entry, writes: list[Write]) -> None:
+        pending = self.pending
+        assert pending is not None
+        for write in writes:
+            pending.confirm(write.changes)
+            if write.key is not None:
+                self.node.keys.remember(write.key, write.last_index)
+                self.pending_keys.pop((write.key[0], write.key[1]), None)
+            if not entry.is_answered:
+                self.clients.answer(write.call, write.answer, write.last_index)
+        self.node.bytes_since_checkpoint += len(entry.batch.data)
+
+    def on_rolled_back(self, entries: list[Entry]) -> None:
+        """A confirmed decision took these away: only now may it be said (T6)."""
+        first = entries[0].batch.first_index
+        for waiter in self.waiters:
+            if waiter.index >= first:
+                waiter.must_repeat = True
+        code = ErrorCode.SYNC_QUORUM_TIMEOUT
+        for entry in entries:
+            if entry.is_answered:
+                self.node.lost_acknowledged += len(entry.payload or ()) or entry.answered_writes
+            for write in entry.payload or ():
+                if write.key is not None:
+                    self.pending_keys.pop((write.key[0], write.key[1]), None)
+                if not entry.is_answered:
+                    reason = "Quorum collection for a synchronous transaction is timed out"
+                    if code is ErrorCode.SYNC_ROLLBACK:
+                        reason = "A rollback for a synchronous transaction is received"
+                    self.clients.refuse(write.call, code, reason)
+                code = ErrorCode.SYNC_ROLLBACK
+        self.clients.streams.on_rolled_back()
+
+    def on_decision_written(self) -> None:
+        """From now on statements run over what the decision leaves (T5, K3)."""
+        if self.pending is None:
+            return
+        survivors = []
+        for entry in self.node.replica.limbo.surviving():
+            for write in entry.payload or ():
+                survivors.append(write.changes)
+        self.pending.rebuild(survivors)
+
+    # --- leadership ---------------------------------------------------------------------------
+
+    def on_leadership_gained(self) -> None:
+        """Statements run from the confirmed PROMOTE on, when the inherited tail is decided."""
+        self.pending = Pending(self.node.database)
+
+    def on_leadership_lost(self, reason: str) -> list[Call]:
+        """Who waits for an entry hears *unknown*; returns the requests that were never logged."""
+        self.pending = None
+        self.ddl_barrier = 0
+        self.pending_keys.clear()
+        text = f"the outcome is unknown: {reason}; read before you repeat it"
+        unlogged = [write.call for write in self.batch]
+        self.batch = []
+        self.batch_bytes = self.batch_rows = 0
+        for entry in self.node.replica.limbo.entries:
+            for write in entry.payload or ():
+                if not entry.is_answered:
+                    self.clients.refuse(write.call, ErrorCode.OUTCOME_UNKNOWN, text)
+            if entry.is_answered and entry.payload is not None:
+                entry.answered_writes = len(entry.payload)
+            entry.payload = None
+        waiting = [*self.waiters, *self.unplaced]
+        self.waiters.clear()
+        self.unplaced.clear()
+        for waiter in waiting:
+            if waiter.call.done:
+                continue
+            if waiter.call.stream:
+                self.clients.refuse(
+                    waiter.call,
+                    ErrorCode.TRANSACTION_CONFLICT,
+                    "the transaction was aborted: leadership moved on",
+                )
+            else:
+                unlogged.append(waiter.call)
+        return unlogged
+
+
+def _runs(batch: list[Write]) -> list[tuple[bool, list[Write]]]:
+    """Neighbours of one kind: synchronous writes, or asynchronous ones."""
+    runs: list[tuple[bool, list[Write]]] = []
+    for write in batch:
+        if not runs or runs[-1][0] != write.is_sync:
+            runs.append((write.is_sync, []))
+        runs[-1][1].append(write)
+    return runs
+
+
+def touches_membership(rows: list[tuple[int, bytes]]) -> bool:
+    marks = tuple(
+        b"\x10\xce" + space.to_bytes(4, "big") for space in (CLUSTER_SPACE, REMOVED_SPACE)
+    )
+    return any(body[1:7] in marks for _, body in rows)
