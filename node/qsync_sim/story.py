@@ -18,7 +18,8 @@ Commands (a member is n1, n2, ...; times are milliseconds):
   alone M                        cut M off from everybody, both ways
   kill M, power M, start M       kill -9; power loss; a start on the same disk
   refuse M, accept M             M cannot apply user rows; it can again
-  failfsync M, full M, space M   the next flush fails; no space; space again
+  failfsync M, full M, low M, space M
+                                 the next flush fails; no space; little space; space again
   nominate M, switchover M T, fence M, unfence M, snapshot M
   add ROLE, unregister M         a new instance; the leader removes a member
   set M name=value               a setting of the running member
@@ -71,6 +72,8 @@ SHOWN_EVENTS = frozenset(
         "checkpoint",
         "acknowledged_rows_lost",
         "nomination_refused",
+        "let_go",
+        "snapshot_installed",
     }
 )
 ISOLATIONS = {"linearizable": 4, "dirty": 1}
@@ -204,6 +207,9 @@ class Story:
     def do_full(self, name: str) -> None:
         shell = self.names[name]
         shell.disk.capacity_bytes = shell.disk.used_bytes + 1000
+
+    def do_low(self, name: str) -> None:
+        self.names[name].step([fx.SpaceLow(True)])
 
     def do_space(self, name: str) -> None:
         shell = self.names[name]

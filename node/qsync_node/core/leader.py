@@ -82,6 +82,7 @@ class Leader:
         self.rollback_deadline_ns = 0
         self.is_space_low = False
         self.switchover: Switchover | None = None
+        self.let_go: set[str] = set()  # replicas whose rows are kept no longer (S5)
 
     # --- what others ask ----------------------------------------------------------------------
 
@@ -115,6 +116,7 @@ class Leader:
 
     def on_follow(self, uuid: str, index: int) -> None:
         """A new stream: its ACKs count again once past what was acknowledged before (M6)."""
+        self.let_go.discard(uuid)
         follower = self.follower(uuid)
         if index < follower.acked_max:
             follower.match = 0
@@ -298,13 +300,32 @@ class Leader:
         replica = self.replica
         floor = replica.tail.durable_index
         for member in replica.limbo.configuration.members:
-            if member.uuid == replica.uuid:
+            if member.uuid == replica.uuid or member.uuid in self.let_go:
                 continue
             follower = self.follower(member.uuid)
             silent_ns = replica.now_ns - max(follower.heard_at_ns, self.started_ns)
             if silent_ns <= replica.settings.retention_ns:
                 floor = min(floor, follower.match)
         return floor
+
+    def let_go_farthest(self, checkpoint_index: int) -> None:
+        """The disk fills: who alone keeps the log before the checkpoint is waited for no more (S5).
+
+        It comes back by a snapshot (S3). That it was let go is not stored: a later leader decides
+        anew.
+        """
+        replica = self.replica
+        behind = [
+            (self.follower(member.uuid).match, member.uuid)
+            for member in replica.limbo.configuration.members
+            if member.uuid != replica.uuid and member.uuid not in self.let_go
+        ]
+        if not behind:
+            return
+        index, uuid = min(behind)
+        if index < checkpoint_index:
+            self.let_go.add(uuid)
+            replica.report("let_go", uuid=uuid, index=index, checkpoint_index=checkpoint_index)
 
     def on_heartbeat_reply(self, uuid: str, reply: HeartbeatReply) -> None:
         follower = self.follower(uuid)

@@ -33,7 +33,7 @@ from qsync_node.core.membership import LEVEL, Configuration, Member
 from qsync_node.core.procedures import Procedures
 from qsync_node.core.registrar import Registrar
 from qsync_node.core.replica import Replica
-from qsync_node.core.settings import Settings
+from qsync_node.core.settings import SECOND, Settings
 from qsync_node.core.snapshots import View
 from qsync_node.core.stock import Stock
 from qsync_node.core.system import (
@@ -53,6 +53,7 @@ Observer = Callable[[list[Entry], list[Entry]], None]
 """Sees what was confirmed and what a decision removed, in log order: traces and checkers."""
 
 DML_TYPES = frozenset({2, 3, 4, 5, 9})
+RELIEF_INTERVAL_NS = 10 * SECOND
 
 
 class Node:
@@ -76,6 +77,7 @@ class Node:
         self.checkpoint_index = 0
         self.is_checkpointing = False
         self.bytes_since_checkpoint = 0
+        self._relief_due_ns = 0
         self.lost_acknowledged = 0
         self.observer: Observer | None = None
         self.refuse_rows = False  # a fault of tests: this replica cannot apply user rows (T7)
@@ -231,6 +233,18 @@ class Node:
 
     def _on_space_low(self, item: fx.SpaceLow) -> None:
         self.replica.on_space(item.is_low)
+        if item.is_low and self.replica.now_ns >= self._relief_due_ns:
+            self._relief_due_ns = self.replica.now_ns + RELIEF_INTERVAL_NS
+            self._relieve_disk()
+
+    def _relieve_disk(self) -> None:
+        """A checkpoint, so that files may go; next, whoever keeps them back is let go (S5)."""
+        if self.replica.limbo.confirmed_index > self.checkpoint_index and self.checkpoint():
+            return
+        if self.replica.leader is not None:
+            self.replica.leader.let_go_farthest(self.checkpoint_index)
+        self.replica.snapshots.release_stalled()
+        self._collect_garbage()
 
     def _on_segments_removed(self, item: fx.SegmentsRemoved) -> None:
         tail = self.replica.tail

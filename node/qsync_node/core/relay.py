@@ -134,6 +134,7 @@ class Relays:
             replica.send(link, Refusal(message.subscription, replica.term, *refusal))
             return
         self._drop(uuid)
+        replica.snapshots.release(uuid)
         relay = Relay(self._next_number, link, uuid, message)
         self._next_number += 1
         self.by_peer[uuid] = relay

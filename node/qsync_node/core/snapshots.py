@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from qsync_node.core.replica import Replica
 
 VIEW_LIFETIME_NS = 600_000_000_000
+STALLED_NS = 10_000_000_000
 CHUNK_ROWS = 4096
 
 
@@ -132,6 +133,11 @@ class Snapshots:
         """The WAL behind the oldest view in use is kept until its joiner follows (S4)."""
         self._expire()
         return min((t.view.index for t in self._transfers.values()), default=None)
+
+    def release_stalled(self) -> None:
+        """The disk fills: who does not ask for more just now begins anew later (S4, S5)."""
+        oldest = self.replica.now_ns - STALLED_NS
+        self._transfers = {k: t for k, t in self._transfers.items() if t.touched_ns > oldest}
 
     def release(self, uuid: str) -> None:
         """The joiner follows: its pin ends."""
