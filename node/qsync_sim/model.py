@@ -14,6 +14,17 @@ INSERT, REPLACE, UPDATE, DELETE, UPSERT = 2, 3, 4, 5, 9
 ROW_TYPES = frozenset({INSERT, REPLACE, UPDATE, DELETE, UPSERT})
 
 
+def held_by(listed: tuple[str | int, ...]) -> frozenset[int]:
+    """The user spaces of an instance's list; worlds name a space `s` and its id."""
+    return frozenset(item if isinstance(item, int) else int(item[1:]) for item in listed)
+
+
+def is_held(body: bytes, held: frozenset[int]) -> bool:
+    """Whether somebody with this list gets a row; system spaces are below 512, empty is all."""
+    space = msgpack.unpackb(body, strict_map_key=False)[0x10]
+    return not held or space < SPACE or space in held
+
+
 class Model:
     """State after a prefix of the order, and what each row answered."""
 

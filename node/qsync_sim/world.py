@@ -21,13 +21,14 @@ from qsync_node.core.entries import Entry
 from qsync_node.core.node import Node
 from qsync_node.core.settings import MILLISECOND, SECOND, Settings
 from qsync_sim.clients import Client, Operation
-from qsync_sim.model import ASYNC_SPACE, SPACE
+from qsync_sim.model import ASYNC_SPACE, ROW_TYPES, SPACE, held_by, is_held
 from qsync_sim.network import Network
 from qsync_sim.onlooker import Onlooker
 from qsync_sim.shell import Shell, content_of
 from qsync_sim.violation import Violation
 
 ADMIN_SESSION = 7
+NOP = 12
 
 
 class World:
@@ -291,6 +292,8 @@ class World:
             seen = self.ledger.get(index)
             row_type = entry.rows[index - entry.batch.first_index].type
             row = (replica_id, lsn, body, is_taken, row_type)
+            if shell.settings.spaces and seen is not None:
+                seen = _as_sent_to(shell, seen)
             if seen is None:
                 self.ledger[index] = row
                 if shell.node is not None:
@@ -301,6 +304,16 @@ class World:
                     f"L3: {shell.name} confirmed another row at {index}: "
                     f"{_shown(row)} instead of {_shown(seen)}"
                 )
+
+
+def _as_sent_to(
+    shell: Shell, row: tuple[int, int, bytes, bool, int]
+) -> tuple[int, int, bytes, bool, int]:
+    """The row as an instance with a list of spaces gets it: a NOP where it holds nothing."""
+    replica_id, lsn, body, is_taken, row_type = row
+    if row_type not in ROW_TYPES or is_held(body, held_by(shell.settings.spaces)):
+        return row
+    return replica_id, lsn, b"", is_taken, NOP
 
 
 def _shown(row: tuple[int, int, bytes, bool, int]) -> str:

@@ -6,7 +6,9 @@ a snapshot if the leader no longer has what comes next (S3), and only then asks 
 moment its log is *matched*: every row in it is in the leader's log. It acknowledges nothing before
 (T2), and takes rows on no other stream (E4).
 
-An anonymous replica does the same with any member and gets confirmed rows only (L8).
+An anonymous replica does the same with any member and gets confirmed rows only (L8). It may ask for
+some of the spaces only; if they were configured by name, an empty one first fetches the schema, to
+learn their ids (spaces.py).
 
 States: IDLE -> COMPARING -> (CUTTING ->) (FETCHING -> INSTALLING ->) FOLLOWING; an error of the
 connection leads back to IDLE and is tried again, a contradiction of the logs to SPLIT_BRAIN.
@@ -47,6 +49,7 @@ from qsync_node.core.messages import (
     Subscribe,
 )
 from qsync_node.core.snapshots import checksum
+from qsync_node.core.spaces import SCHEMA_ONLY, ids_of, names_in
 from qsync_node.core.tail import Tail
 from qsync_node.format.batch import LogBatch
 
@@ -171,11 +174,13 @@ class Applier:
         self.source_uuid, self.link = uuid, link.number
         self.subscription += 1
         self._become(State.COMPARING)
+        self._settle_list()
         subscription, term = self.subscription, replica.term
+        spaces = list(SCHEMA_ONLY if self._is_learning_spaces else replica.ballot.spaces)
 
         def subscribe() -> None:
             if self.subscription == subscription and self.state is State.COMPARING:
-                replica.send(link.number, Subscribe(subscription, term, self.is_anonymous, []))
+                replica.send(link.number, Subscribe(subscription, term, self.is_anonymous, spaces))
 
         replica.when_settled(subscribe)
 
@@ -481,6 +486,9 @@ class Applier:
             self.transfer += 1
             self._retry_later()
             return
+        if self._is_learning_spaces:
+            self._learn_spaces()
+            return
         self._install(chunk)
 
     def _install(self, chunk: SnapshotChunk) -> None:
@@ -517,6 +525,44 @@ class Applier:
         self._become(State.IDLE)
         self.retry_at_ns = 0
 
+    # --- list of spaces -----------------------------------------------------------------------
+
+    @property
+    def _is_learning_spaces(self) -> bool:
+        """Whether the ids of the configured names are not known yet."""
+        replica = self.replica
+        return bool(
+            replica.settings.spaces and not replica.ballot.spaces and not replica.has_origin
+        )
+
+    def _settle_list(self) -> None:
+        """An empty replica asks for what is configured, any other for what it holds (F1, F2)."""
+        replica = self.replica
+        listed = replica.settings.spaces
+        if replica.has_origin or replica.ballot.listed_spaces == listed:
+            return
+        self._store_list(ids_of(listed, lambda name: None)[0])
+
+    def _store_list(self, ids: tuple[int, ...]) -> None:
+        replica = self.replica
+        listed = replica.settings.spaces if ids else ()
+        if (replica.ballot.spaces, replica.ballot.listed_spaces) != (ids, listed):
+            replica.store_ballot(replace(replica.ballot, spaces=ids, listed_spaces=listed))
+
+    def _learn_spaces(self) -> None:
+        """The schema arrived: its ids are asked for, on this disk first (F2)."""
+        replica = self.replica
+        bodies, self.chunks = self.chunks, []
+        self.transfer += 1
+        self.restart()
+        ids, self.refused = ids_of(replica.settings.spaces, names_in(bodies).get)
+        if self.refused:
+            replica.report("spaces_unknown", reason=self.refused)
+            self.retry_at_ns = replica.now_ns + replica.settings.election_timeout_ns
+            return
+        self._store_list(ids)
+        replica.report("spaces_known", spaces=list(ids))
+
     # --- registration -------------------------------------------------------------------------
 
     def _register(self) -> None:
@@ -524,6 +570,8 @@ class Applier:
         replica = self.replica
         if self.is_anonymous or replica.replica_id or not replica.has_origin:
             return
+        if replica.ballot.spaces:
+            return  # who does not hold everything is never registered (F3)
         leader = replica.election.leader_uuid
         if self.state is not State.FOLLOWING or not leader or replica.now_ns < self.register_at_ns:
             return

@@ -33,6 +33,8 @@ class Ballot:
     registered_name: str = ""
     let_go: tuple[str, ...] = field(default=())  # replicas whose rows are no longer kept (S5)
     doubt_index: int = 0  # a NACKed row that was confirmed all the same: state in doubt (T7)
+    spaces: tuple[int, ...] = ()  # ids of the user spaces held here, () for all (spaces.py, F2)
+    listed_spaces: tuple[str | int, ...] = ()  # how the configuration named them
 
     def in_term(self, term: int) -> "Ballot":
         assert term > self.term, f"D2: term {term} does not follow {self.term}"
@@ -59,9 +61,15 @@ class Ballot:
                 "registered_name": self.registered_name,
                 "let_go": list(self.let_go),
                 "doubt_index": self.doubt_index,
+                **self._list_of_spaces(),
             }
         )
         return packed
+
+    def _list_of_spaces(self) -> dict[str, Any]:
+        if not self.spaces:
+            return {}
+        return {"spaces": list(self.spaces), "listed_spaces": list(self.listed_spaces)}
 
     @classmethod
     def decode(cls, data: bytes) -> "Ballot":
@@ -80,4 +88,6 @@ class Ballot:
             registered_name=fields.get("registered_name", ""),
             let_go=tuple(fields["let_go"]),
             doubt_index=fields["doubt_index"],
+            spaces=tuple(fields.get("spaces", ())),
+            listed_spaces=tuple(fields.get("listed_spaces", ())),
         )

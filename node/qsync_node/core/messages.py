@@ -73,7 +73,7 @@ class Subscribe(NamedTuple):
     subscription: int
     term: int
     is_anonymous: bool
-    spaces: list[int]  # ids to send rows of; empty for all
+    spaces: list[int]  # user spaces to send rows of, empty for all; only of an anonymous replica
 
 
 class Histories(NamedTuple):

@@ -377,14 +377,17 @@ class Node:
 
     # --- snapshots ----------------------------------------------------------------------------
 
-    def snapshot_view(self) -> View:
-        """Confirmed state, clock, history and keys at the confirmed index, at once (S2)."""
+    def snapshot_view(self, spaces: frozenset[int] = frozenset()) -> View:
+        """Confirmed state, clock, history and keys at the confirmed index, at once (S2).
+
+        `spaces` are the user spaces that are wanted, empty for all.
+        """
         limbo = self.replica.limbo
         index = limbo.confirmed_index
         starts = self.replica.tail.history.up_to(index).starts
         own = [body_of_term(start) for start in starts]
         own += [body_of_key(key, value) for key, value in self.keys.items()]
-        bodies = chain(self.database.snapshot_bodies(), own)
+        bodies = chain(self.database.snapshot_bodies(spaces), own)
         return View(index, dict(limbo.confirmed_vclock), starts, bodies)
 
     def load_snapshot(self, bodies: list[bytes]) -> Configuration:
@@ -392,6 +395,7 @@ class Node:
 
     def _load(self, bodies: Iterable[bytes]) -> Configuration:
         database = Database()
+        database.held_spaces = self.replica.ballot.spaces
         keys = KeyTable(self.settings.key_window_rows)
         starts: list[TermStart] = []
         for body in bodies:

@@ -14,6 +14,7 @@ from qsync_node.core import effects as fx
 from qsync_node.core.calls import Call
 from qsync_node.core.messages import Nominate
 from qsync_node.core.settings import Settings
+from qsync_node.core.spaces import refusal_to_change
 from qsync_node.core.status import read_only_reason, status
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Type
@@ -294,6 +295,9 @@ class Procedures:
             raise ClientError(
                 ErrorCode.UNSUPPORTED, "a registered replica never becomes anonymous again (M5)"
             )
+        reason = refusal_to_change(self.node.replica.ballot, before, settings)
+        if reason:
+            raise ClientError(ErrorCode.UNSUPPORTED, reason)
         self.node.settings = settings
         self.node.replica.settings = settings
         if settings.role != before.role:

@@ -7,6 +7,7 @@ import msgpack
 from qsync_node.core.entries import Entry
 from qsync_node.core.membership import STOCK_ROLE, Member, delete_member, put_member
 from qsync_node.core.messages import Register, RegisterReply
+from qsync_node.core.spaces import NEEDS_EVERYTHING
 from qsync_node.core.system import OPEN_KEY, PLAN_KEY, schema_value
 from qsync_node.errors import ClientError, ErrorCode
 
@@ -80,6 +81,8 @@ class Registrar:
         replica_id = configuration.free_id()
         if uuid in configuration.removed:
             reason, code = "this instance was removed: join as a new one", ErrorCode.UNKNOWN_REPLICA
+        elif replica.relays.list_of(link):
+            reason, code = NEEDS_EVERYTHING, ErrorCode.UNSUPPORTED
         elif not replica_id:
             reason, code = "31 replicas are registered, no id is free", ErrorCode.REPLICA_MAX
         if reason:

@@ -5,6 +5,9 @@ get the log as it grows, from their leader only; everybody else gets confirmed r
 (L8, L7). Rows come from memory while the follower keeps up and from disk when it does not; what is
 sent and not yet acknowledged is bounded (T11). The frames hold the bytes of the log itself (L9).
 
+A list of spaces in SUBSCRIBE holds for its connection, until the next SUBSCRIBE: rows of other user
+spaces go out as NOPs, and snapshots without their tuples (spaces.py).
+
 Invariants
   S1  what is sent is contiguous behind `Follow.index`, at which both logs have the same term;
   S2  an unregistered subscriber never gets a row behind the confirmed index;
@@ -16,11 +19,14 @@ from typing import TYPE_CHECKING
 
 from qsync_node.core import effects as fx
 from qsync_node.core.messages import Ack, Follow, Histories, Refusal, Rows, Subscribe
+from qsync_node.core.spaces import NEEDS_EVERYTHING, keep_spaces, refusal_to_serve
 from qsync_node.errors import ErrorCode
 from qsync_node.format.batch import LogBatch, cut_batch
 
 if TYPE_CHECKING:
     from qsync_node.core.replica import Replica
+
+_ALL: frozenset[int] = frozenset()
 
 
 class Relay:
@@ -36,15 +42,19 @@ class Relay:
         "number",
         "peer_uuid",
         "sent_index",
+        "spaces",
         "subscription",
         "term",
     )
 
-    def __init__(self, number: int, link: int, peer_uuid: str, follow: Follow) -> None:
+    def __init__(
+        self, number: int, link: int, peer_uuid: str, follow: Follow, spaces: frozenset[int]
+    ) -> None:
         self.number = number
         self.link = link
         self.peer_uuid = peer_uuid
         self.subscription = follow.subscription
+        self.spaces = spaces
         self.term = follow.term
         self.sent_index = follow.log_index
         self.acked_index = 0
@@ -72,11 +82,16 @@ class Relays:
         self.replica = replica
         self.by_peer: dict[str, Relay] = {}
         self.by_number: dict[int, Relay] = {}
+        self._lists: dict[int, frozenset[int]] = {}  # by link, of those that asked for a list
         self._next_number = 1
         self._is_awake = False
 
     def wake(self) -> None:
         self._is_awake = True
+
+    def list_of(self, link: int) -> frozenset[int]:
+        """The spaces that the peer at this link asked for; empty for all."""
+        return self._lists.get(link, _ALL)
 
     # --- handshake ----------------------------------------------------------------------------
 
@@ -89,6 +104,9 @@ class Relays:
             code, reason = refusal
             replica.send(link, Refusal(message.subscription, replica.term, code, reason))
             return
+        self._lists.pop(link, None)
+        if message.spaces:
+            self._lists[link] = frozenset(message.spaces)
         tail = replica.tail
         replica.send(
             link,
@@ -114,15 +132,24 @@ class Relays:
         is_registered = replica.limbo.configuration.by_uuid(uuid) is not None
         if is_registered and replica.leader is None:
             return int(ErrorCode.NOT_LEADER), "registered replicas follow the leader only"
-        return None
+        if message.spaces and (is_registered or not message.is_anonymous):
+            return int(ErrorCode.UNSUPPORTED), NEEDS_EVERYTHING
+        reason = refusal_to_serve(replica.ballot.spaces, message.spaces)
+        return (int(ErrorCode.UNSUPPORTED), reason) if reason else None
 
     def on_follow(self, link: int, uuid: str, message: Follow) -> None:
         replica = self.replica
         tail = replica.tail
         refusal: tuple[int, str] | None = None
         is_registered = replica.limbo.configuration.by_uuid(uuid) is not None
+        spaces = self.list_of(link)
+        lacking = refusal_to_serve(replica.ballot.spaces, spaces)
         if is_registered and (replica.leader is None or message.term != replica.term):
             refusal = int(ErrorCode.NOT_LEADER), "this member does not lead that term"
+        elif is_registered and spaces:
+            refusal = int(ErrorCode.UNSUPPORTED), NEEDS_EVERYTHING
+        elif lacking:
+            refusal = int(ErrorCode.UNSUPPORTED), lacking
         elif (
             message.log_index > tail.last_index
             or tail.term_at(message.log_index) != message.index_term
@@ -135,7 +162,7 @@ class Relays:
             return
         self._drop(uuid)
         replica.snapshots.release(uuid)
-        relay = Relay(self._next_number, link, uuid, message)
+        relay = Relay(self._next_number, link, uuid, message, spaces)
         self._next_number += 1
         self.by_peer[uuid] = relay
         self.by_number[relay.number] = relay
@@ -189,6 +216,8 @@ class Relays:
             ready.append(batch if batch.last_index <= limit else cut_batch(batch, limit)[0])
         if not ready:
             return False
+        if relay.spaces:
+            ready = [keep_spaces(batch, relay.spaces) for batch in ready]
         self._send_rows(relay, ready)
         return True
 
@@ -244,6 +273,7 @@ class Relays:
             del self.by_number[relay.number]
 
     def on_link_down(self, link: int) -> None:
+        self._lists.pop(link, None)
         for relay in list(self.by_number.values()):
             if relay.link == link:
                 self._drop(relay.peer_uuid)

@@ -6,6 +6,8 @@ decide how soon somebody acts.
 
 from dataclasses import dataclass
 
+from qsync_node.core.spaces import refusal_of_list
+
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
 
@@ -38,6 +40,9 @@ class Settings:
 
     role: str = "voter"
     """What this instance asks for when it registers: `voter`, `async` or `anonymous`."""
+
+    spaces: tuple[str | int, ...] = ()
+    """Names or ids of the user spaces of an anonymous replica; empty for all (spaces.py)."""
 
     priority: int = 10
     """0 to 10: a lower one stands later after a leader is lost, by half a heartbeat a step."""
@@ -84,5 +89,8 @@ class Settings:
             )
         if self.role not in ("voter", "async", "anonymous"):
             raise ValueError(f"role {self.role!r} is none of voter, async, anonymous")
+        reason = refusal_of_list(self.role, self.spaces)
+        if reason:
+            raise ValueError(reason)
         if self.heartbeat_ns * 2 > self.election_timeout_ns:
             raise ValueError("the election timeout must be at least two heartbeats")

@@ -5,6 +5,8 @@ clock and the history of terms up to it. It is pulled in chunks, so that a slow 
 nobody, and can be resumed on a new connection while the sender still holds the view. The checksum
 over all bodies comes with the last chunk; an incomplete transfer is never a start state.
 
+A receiver that subscribed with a list of spaces gets the tuples of those only (spaces.py).
+
 The receiver has cut its unconfirmed tail before it asks (L6), and never takes a snapshot older than
 the end of the log it shares with the sender.
 """
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from qsync_node.core.history import TermStart
 from qsync_node.core.messages import SnapshotChunk, SnapshotRequest
+from qsync_node.core.spaces import refusal_to_serve
 
 if TYPE_CHECKING:
     from qsync_node.core.replica import Replica
@@ -86,12 +89,15 @@ class Snapshots:
 
     def __init__(self, replica: "Replica") -> None:
         self.replica = replica
-        self._transfers: dict[tuple[str, int], _Transfer] = {}
+        self._transfers: dict[tuple[str, int, frozenset[int]], _Transfer] = {}
 
     def on_request(self, link: int, uuid: str, request: SnapshotRequest) -> None:
         replica = self.replica
         self._expire()
-        key = (uuid, request.transfer)
+        spaces = replica.relays.list_of(link)
+        if refusal_to_serve(replica.ballot.spaces, spaces):
+            return
+        key = (uuid, request.transfer, spaces)
         transfer = self._transfers.get(key)
         position = request.position
         if transfer is None:
@@ -99,7 +105,7 @@ class Snapshots:
                 return
             if replica.doubt.is_state_wrong:
                 return
-            transfer = _Transfer(replica.machine.snapshot_view(), replica.now_ns)
+            transfer = _Transfer(replica.machine.snapshot_view(spaces), replica.now_ns)
             self._transfers = {k: t for k, t in self._transfers.items() if k[0] != uuid}
             self._transfers[key] = transfer
             position = 0

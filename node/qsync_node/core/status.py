@@ -95,6 +95,7 @@ def status(node: "Node") -> dict[str, Any]:
         "connect_quorum": connect_quorum(node)[1],
         "applier": replica.applier.state.value,
         "refused": replica.applier.refused,
+        "spaces": list(ballot.spaces),
         "quorum": leader.quorum() if leader is not None else 0,
         "limbo": {
             "len": len(limbo),

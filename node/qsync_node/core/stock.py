@@ -33,6 +33,7 @@ from qsync_node.core import effects as fx
 from qsync_node.core.engine import system
 from qsync_node.core.entries import Entry
 from qsync_node.core.membership import STOCK_ROLE
+from qsync_node.core.spaces import refusal_to_serve
 from qsync_node.core.stockrows import snapshot_row, stock_rows
 from qsync_node.core.stockwire import (
     OK,
@@ -167,6 +168,9 @@ class Stock:
     def _check_served(self) -> None:
         if not self.node.replica.has_origin:
             raise ClientError(ErrorCode.LOADING, "Instance bootstrap hasn't finished yet")
+        reason = refusal_to_serve(self.node.replica.ballot.spaces, ())
+        if reason:
+            raise ClientError(ErrorCode.UNSUPPORTED, reason)
         self.node.clients.check_state_is_served()
 
     def _check_access(self, item: fx.StockRequest) -> None:

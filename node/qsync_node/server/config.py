@@ -9,9 +9,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from qsync_node.core.settings import Settings
+from qsync_node.core.spaces import refusal_of_list
 from qsync_node.errors import QsyncError
 
 _UNITS_NS = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
@@ -75,6 +84,7 @@ class NodeConfig(BaseModel):
     secret: str = Field(min_length=8)
     peers: dict[str, str] = Field(default_factory=dict)
     role: str = Field(default="voter", pattern="^(voter|async|anonymous)$")
+    spaces: list[int | str] = Field(default_factory=list)
     election_mode: str = Field(default="candidate", pattern="^(candidate|manual|voter)$")
     priority: int = Field(default=10, ge=0, le=10)
     quorum: str | int = "majority"
@@ -94,6 +104,16 @@ class NodeConfig(BaseModel):
     tls: TlsConfig | None = None
     trace: Path | None = None
 
+    @field_validator("spaces")
+    @classmethod
+    def _check_spaces(cls, spaces: list[int | str], info: ValidationInfo) -> list[int | str]:
+        if not spaces:
+            raise ValueError("name at least one space, or leave the field out to hold everything")
+        reason = refusal_of_list(str(info.data.get("role", "")), spaces)
+        if reason:
+            raise ValueError(reason)
+        return spaces
+
     def settings(self) -> Settings:
         return Settings(
             heartbeat_ns=self.heartbeat,
@@ -103,6 +123,7 @@ class NodeConfig(BaseModel):
             election_mode=self.election_mode,
             failover_unconfirmed=self.unconfirmed,
             role=self.role,
+            spaces=tuple(self.spaces),
             priority=self.priority,
             name=self.name,
             memory_bytes_max=self.memory,

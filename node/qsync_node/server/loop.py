@@ -19,6 +19,7 @@ from qsync_node.core import effects as fx
 from qsync_node.core.ballot import Ballot
 from qsync_node.core.engine.database import Database
 from qsync_node.core.node import Node
+from qsync_node.core.spaces import refusal_to_start
 from qsync_node.core.status import status
 from qsync_node.errors import QsyncError
 from qsync_node.format.auth import stored_hash
@@ -116,6 +117,10 @@ class NodeServer:
             recovered.first_available_index + 1,
         )
         self.node = birth.make()
+        if snapshot is not None:
+            reason = refusal_to_start(ballot, birth.settings, self.node.database.id_of_space)
+            if reason:
+                raise StartError(f"{directory} cannot be used: {reason}")
         self.trace = Trace(self.config.trace, birth) if self.config.trace is not None else None
         self.disk = Disk(storage, self._deliver, self._on_broken)
         self.log(

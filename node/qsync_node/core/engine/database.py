@@ -9,11 +9,12 @@ leave the same bytes behind for the same history.
 not.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgpack
 
+from qsync_node.core.spaces import is_kept
 from qsync_node.errors import ClientError, ErrorCode
 
 from . import codes, reads, system
@@ -42,12 +43,13 @@ ENTRY_OVERHEAD_BYTES = 112
 class Database(State):
     """All spaces, as confirmed."""
 
-    __slots__ = ("_users", "memory_bytes", "schema_version")
+    __slots__ = ("_users", "held_spaces", "memory_bytes", "schema_version")
 
     def __init__(self) -> None:
         super().__init__()
         self.schema_version = 1
         self.memory_bytes = 0
+        self.held_spaces: tuple[int, ...] = ()  # user spaces whose rows come here, () for all
         self._users: dict[int, User] = {}
         self._open_system_spaces()
 
@@ -155,12 +157,17 @@ class Database(State):
 
     # --- reads ------------------------------------------------------------------------------------
 
-    def snapshot_bodies(self) -> Iterator[bytes]:
-        """Bodies of all rows, as of this call, by space id and primary key."""
+    def snapshot_bodies(self, spaces: Collection[int] = ()) -> Iterator[bytes]:
+        """Bodies of all rows, as of this call, by space id and primary key.
+
+        `spaces` limits them to those user spaces and everything of the system.
+        """
         views: list[tuple[int, Any]] = []
         for space_id in sorted(self.spaces):
             space = self.spaces[space_id]
             if space is None or space.definition.is_view or 0 not in space.indexes:
+                continue
+            if not is_kept(space_id, spaces):
                 continue
             primary = space.indexes[0]
             assert isinstance(primary, TreeIndex | HashIndex)
@@ -176,10 +183,25 @@ class Database(State):
                 yield put_body(space_id, packed)
 
     def select(self, request: Select, user: User) -> list[bytes]:
+        if self.held_spaces:
+            self._check_held(request.space_id)
         return reads.select(self, request, user)
 
     def select_page(self, request: Select, user: User) -> tuple[list[bytes], bytes | None]:
+        if self.held_spaces:
+            self._check_held(request.space_id)
         return reads.select_page(self, request, user)
+
+    def _check_held(self, space_id: int) -> None:
+        """A space whose rows do not come here is not an empty one."""
+        if is_kept(space_id, self.held_spaces):
+            return
+        space = self.space(space_id)
+        raise ClientError(
+            ErrorCode.UNSUPPORTED,
+            f"Space '{space.name}' is not among the spaces that this member holds: "
+            "read it at another member",
+        )
 
     def cluster(self) -> list[list[Any]]:
         """Rows of `_cluster`, decoded, by id."""

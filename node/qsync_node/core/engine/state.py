@@ -67,5 +67,9 @@ class State:
         packed = index.get(name)
         return None if packed is None else self.find_space(decode(packed)[0])
 
+    def id_of_space(self, name: str) -> int | None:
+        space = self.space_by_name(name)
+        return None if space is None else space.id
+
     def change_catalogue(self, space_id: int, old: bytes | None, new: bytes | None) -> None:
         catalogue.on_change(self, space_id, old, new)

@@ -1,0 +1,162 @@
+"""Lists of spaces: an anonymous replica may hold some of the user spaces instead of all.
+
+Theory. Whoever sends rows leaves out what the list does not name, and leaves nothing else out: a
+row of another user space becomes a NOP with the same replica id, LSN and place in its transaction.
+So every index, clock, term and decision is the same in a filtered log, and comparing, confirming,
+restarting and cutting need no special case. Rows of system spaces, control rows and idempotency
+keys always come along; a snapshot leaves out the tuples of other spaces and nothing else.
+
+The list is ids on the wire and on disk. People may write names: an empty replica first takes the
+schema alone (a list without user spaces), reads the ids from `_space` and stores them beside its
+ballot before it asks for rows. From then on a rename changes nothing, and the same list is asked
+for until the directory is emptied, because rows that were left out once are not in the state.
+
+Invariants
+  F1  what a filtered replica holds follows from the log and its list alone, whoever sent it;
+  F2  the list is durable before the first row or snapshot that was filtered by it;
+  F3  a registered replica holds everything, and nobody gets more from a member than it holds.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING
+
+import msgpack
+
+from qsync_node.core.stockrows import space_of
+from qsync_node.format.batch import LogBatch
+from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, UPSERT
+from qsync_node.format.row import decode_rows, encode_header, scan_rows, split_tuple
+
+if TYPE_CHECKING:
+    from qsync_node.core.ballot import Ballot
+    from qsync_node.core.settings import Settings
+
+FIRST_USER_SPACE = 512
+SPACE_ID_MAX = 0x7FFFFFFF
+SCHEMA_ONLY = (280,)
+"""A list without user spaces: `_space`, like all system spaces, comes in any case."""
+NEEDS_EVERYTHING = (
+    "only an anonymous replica may have a list of spaces, a registered one holds everything: "
+    "remove the list and start it on an empty data directory"
+)
+
+_CHANGES = frozenset({INSERT, REPLACE, UPDATE, DELETE, UPSERT})
+_SPACE_NAME_FIELD = 2
+
+
+# --- rows -------------------------------------------------------------------------------------
+
+
+def is_kept(space_id: int, spaces: Collection[int]) -> bool:
+    """Whether rows of a space come along when `spaces` were asked for; empty is all."""
+    return not spaces or space_id < FIRST_USER_SPACE or space_id in spaces
+
+
+def keep_spaces(batch: LogBatch, spaces: Collection[int]) -> LogBatch:
+    """`batch` with a NOP for every row of a space that is not kept; other bytes stay (L9)."""
+    parts: list[bytes] = []
+    start = 0
+    for row, (_, _, end, _) in zip(decode_rows(batch.data), scan_rows(batch.data), strict=True):
+        if row.type in _CHANGES and not is_kept(space_of(row.body), spaces):
+            row.type, row.body = NOP, b""
+            parts.append(encode_header(row))
+        else:
+            parts.append(batch.data[start:end])
+        start = end
+    return batch._replace(data=b"".join(parts))
+
+
+# --- lists ------------------------------------------------------------------------------------
+
+
+def names_in(bodies: Iterable[bytes]) -> dict[str, int]:
+    """Ids of spaces by name, from the bodies of a snapshot."""
+    found: dict[str, int] = {}
+    for body in bodies:
+        parts = split_tuple(body)
+        if parts is not None and parts[0] == SCHEMA_ONLY[0]:
+            fields = msgpack.unpackb(parts[1], unicode_errors="surrogateescape")
+            found[fields[_SPACE_NAME_FIELD]] = fields[0]
+    return found
+
+
+def ids_of(
+    listed: Iterable[str | int], find: Callable[[str], int | None]
+) -> tuple[tuple[int, ...], str]:
+    """The ids that a list of names and ids means, and why it means nothing ("" if it does)."""
+    found: set[int] = set()
+    for item in listed:
+        space_id = item if isinstance(item, int) else find(item)
+        if space_id is None:
+            return (), f"there is no space {item!r} yet: create it, or name its id in `spaces`"
+        if not is_user_space(space_id):
+            return (), f"{item!r} is not a user space: system spaces always come along"
+        found.add(space_id)
+    return tuple(sorted(found)), ""
+
+
+def is_user_space(space_id: int) -> bool:
+    return FIRST_USER_SPACE <= space_id <= SPACE_ID_MAX
+
+
+def shown(spaces: Iterable[str | int]) -> str:
+    return ", ".join(str(space) for space in spaces)
+
+
+# --- refusals ---------------------------------------------------------------------------------
+
+
+def refusal_of_list(role: str, listed: Iterable[str | int]) -> str:
+    """Why an instance of this role cannot be configured with this list; "" if it can."""
+    items = list(listed)
+    if items and role != "anonymous":
+        return NEEDS_EVERYTHING
+    for item in items:
+        if isinstance(item, bool) or item == "":
+            return f"{item!r} is neither the name nor the id of a space"
+        if isinstance(item, int) and not is_user_space(item):
+            return f"{item} is not the id of a user space: system spaces always come along"
+    return ""
+
+
+def refusal_to_serve(held: Collection[int], wanted: Collection[int]) -> str:
+    """Why who holds `held` cannot serve somebody who wants `wanted` (F3); empty is all."""
+    if not held:
+        return ""
+    asked = [space for space in wanted if is_user_space(space)]
+    if wanted and all(space in held for space in asked):
+        return ""
+    return f"this member holds the spaces {shown(held)} only: ask one that holds what is missing"
+
+
+def refusal_to_change(ballot: "Ballot", before: "Settings", after: "Settings") -> str:
+    """Why a running replica cannot take up these settings; "" if it can."""
+    if after.role != before.role and (ballot.spaces or before.spaces):
+        return NEEDS_EVERYTHING
+    if tuple(after.spaces) != before.spaces:
+        return "the list of spaces is changed in the configuration, with an empty data directory"
+    return ""
+
+
+def refusal_to_start(
+    ballot: "Ballot", settings: "Settings", find: Callable[[str], int | None]
+) -> str:
+    """Why a directory that holds a state does not fit the configured list; "" if it does (F1).
+
+    Names were resolved when the state was taken: the same list means the same ids for ever.
+    """
+    held, listed = ballot.spaces, settings.spaces
+    if set(listed) == set(ballot.listed_spaces):
+        return ""
+    ids, reason = ids_of(listed, find)
+    if listed and not reason and ids == held:
+        return ""
+    if not listed:
+        return (
+            f"it holds the spaces {shown(held)} only, the configuration wants everything: "
+            "give the same list of spaces, or empty the directory"
+        )
+    return (
+        f"it holds {f'the spaces {shown(held)}' if held else 'all spaces'}, the configuration "
+        f"wants {shown(listed)}: give the same list of spaces, or empty the directory"
+    )

@@ -1,0 +1,181 @@
+"""An anonymous replica with a list of spaces, as real processes over real sockets and files."""
+
+import shutil
+import subprocess
+import urllib.error
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import SECRET, Cluster, NodeProcess, running_cluster, wait_until
+from test_node_server import Raw
+from test_node_start import run_node, sentence
+
+from qsync_node.errors import ErrorCode
+from qsync_node.format.cat import cat_file
+
+ORDERS, PRIVATE = 800, 801
+SELECT, INSERT, FETCH_SNAPSHOT = 1, 2, 69
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("spaces"), 2) as running:
+        admin = Admin(running.leader())
+        for space, name in ((ORDERS, "orders"), (PRIVATE, "private")):
+            admin.insert(280, [space, 1, name, "memtx", 0, {"is_sync": True}, []])
+            admin.insert(288, [space, 0, "pk", "tree", {"unique": True}, [[0, "unsigned"]]])
+        yield running
+
+
+class Admin(Raw):
+    """A session that may do everything."""
+
+    def __init__(self, node: NodeProcess) -> None:
+        super().__init__(node.address)
+        assert self.log_in(SECRET, "admin") == 0
+
+    def insert(self, space: int, row: list[Any]) -> None:
+        assert self.ask(INSERT, {0x10: space, 0x21: row})[0] == 0
+
+    def select(self, space: int) -> tuple[int, dict[int, Any]]:
+        return self.ask(SELECT, {0x10: space, 0x12: 1000, 0x20: []})
+
+    def write_both(self, first: int, rows: int) -> None:
+        for key in range(first, first + rows):
+            self.insert(ORDERS, [key, f"an order {key}"])
+            self.insert(PRIVATE, [key, f"a secret {key}"])
+
+
+@pytest.fixture
+def reader(cluster: Cluster, tmp_path: Path) -> Iterator[NodeProcess]:
+    node = NodeProcess(tmp_path, "reader", role="anonymous", spaces=["orders"])
+    yield node
+    if node.process is not None and node.process.poll() is None:
+        node.kill()
+
+
+def start(cluster: Cluster, reader: NodeProcess) -> None:
+    reader.start({**cluster.peers, "reader": reader.address})
+    wait_until("the reader follows", lambda: has_all(cluster, reader))
+
+
+def has_all(cluster: Cluster, reader: NodeProcess) -> bool:
+    mine, theirs = reader.status(), cluster.leader().status()
+    return bool(mine["confirmed_index"] == theirs["confirmed_index"] > 0)
+
+
+def data_of(reader: NodeProcess) -> str:
+    """What its files hold, in Tarantool's words; compressed blocks too."""
+    files = sorted((reader.folder / reader.name).rglob("*"))
+    logs = [file for file in files if file.suffix in (".snap", ".xlog")]
+    assert logs
+    return "".join(str(list(cat_file(file.read_bytes()))) for file in logs)
+
+
+def test_it_holds_its_spaces_and_nothing_else(cluster: Cluster, reader: NodeProcess) -> None:
+    leader = Admin(cluster.leader())
+    leader.write_both(1, 20)
+    start(cluster, reader)
+    assert reader.status()["spaces"] == [ORDERS]
+    assert cluster.leader().status()["spaces"] == []
+    mine = Admin(reader)
+    assert len(mine.select(ORDERS)[1][0x30]) == 20
+    code, answer = mine.select(PRIVATE)
+    assert code == ErrorCode.UNSUPPORTED
+    assert "'private' is not among the spaces" in answer[0x31]
+    # The stream, then writes through the reader itself, which go to the leader.
+    leader.write_both(100, 20)
+    mine.write_both(200, 2)
+    wait_until("the reader follows", lambda: has_all(cluster, reader))
+    assert len(mine.select(ORDERS)[1][0x30]) == 42
+    theirs = cluster.leader()
+    wait_until("one clock", lambda: reader.status()["vclock"] == theirs.status()["vclock"])
+    assert "an order 5" in data_of(reader)
+    assert "an order 105" in data_of(reader)
+    assert "a secret" not in data_of(reader)
+    # It finds its place again after a kill, by the same list.
+    reader.kill()
+    leader.write_both(300, 3)
+    start(cluster, reader)
+    assert len(Admin(reader).select(ORDERS)[1][0x30]) == 45
+    assert "a secret" not in data_of(reader)
+    assert sum(line.count("snapshot_installed") for line in log_of(reader)) == 1
+
+
+def log_of(reader: NodeProcess) -> list[str]:
+    return (reader.folder / f"{reader.name}.log").read_text().splitlines()
+
+
+def test_it_gives_nobody_more_than_it_holds(cluster: Cluster, reader: NodeProcess) -> None:
+    Admin(cluster.leader()).write_both(400, 3)
+    start(cluster, reader)
+    code, answer = Admin(reader).ask(FETCH_SNAPSHOT, {})
+    assert code == ErrorCode.UNSUPPORTED
+    assert "holds the spaces 800 only" in answer[0x31]
+    folder = reader.folder / "others"
+    narrow = NodeProcess(folder, "narrow", role="anonymous", spaces=[ORDERS])
+    whole = NodeProcess(folder, "whole", role="anonymous")
+    try:
+        for node in (narrow, whole):
+            # The reader is the only one that they are told of; it names the others.
+            node.start({"reader": reader.address})
+        for node, code in ((narrow, ErrorCode.UNSUPPORTED), (whole, 0)):
+            wait_until(f"{node.name} follows", lambda node=node: has_all(cluster, node))
+            assert Admin(node).select(PRIVATE)[0] == code
+            assert ("a secret" in data_of(node)) == (code == 0)
+    finally:
+        narrow.kill()
+        whole.kill()
+
+
+def test_it_is_registered_on_an_empty_directory_only(cluster: Cluster, reader: NodeProcess) -> None:
+    Admin(cluster.leader()).write_both(500, 3)
+    start(cluster, reader)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        reader.post("/verb/configure", {"role": "async"})
+    assert "empty data directory" in refused.value.read().decode()
+    assert reader.stop() == 0
+    for changes, words in (
+        ({"role": "async"}, "empty the directory"),
+        ({"role": "anonymous"}, "the configuration wants everything"),
+        ({"role": "anonymous", "spaces": ["private"]}, "holds the spaces 800"),
+    ):
+        done = again(reader, **changes)
+        assert done.returncode == 1
+        assert words in sentence(done)
+    reader.settings = {"role": "async"}
+    shutil.rmtree(reader.folder / reader.name)
+    start(cluster, reader)
+    wait_until("the reader is registered", lambda: reader.status()["role"] == "async")
+    wait_until("the reader follows", lambda: has_all(cluster, reader))
+    assert Admin(reader).select(PRIVATE)[0] == 0
+    assert "a secret" in data_of(reader)
+    uuid = reader.status()["uuid"]
+    assert reader.stop() == 0
+    cluster.leader().post("/verb/unregister", {"uuid": uuid})
+    done = again(reader, role="anonymous", spaces=["orders"])
+    assert done.returncode == 1
+    assert "holds all spaces" in sentence(done)
+
+
+def again(reader: NodeProcess, **changes: Any) -> "subprocess.CompletedProcess[str]":
+    return run_node(reader.folder, directory=str(reader.folder / reader.name), **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"spaces": ["orders"]}, "only an anonymous replica may have a list of spaces"),
+        ({"role": "async", "spaces": [600]}, "a registered one holds everything"),
+        ({"role": "anonymous", "spaces": [280]}, "system spaces always come along"),
+        ({"role": "anonymous", "spaces": []}, "leave the field out"),
+        ({"role": "anonymous", "spaces": [1.5]}, "spaces"),
+        ({"role": "anonymous", "spaces": "orders"}, "spaces"),
+    ],
+)
+def test_an_impossible_list_is_named(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    done = run_node(tmp_path, **changes)
+    assert done.returncode == 2
+    assert words in sentence(done)
