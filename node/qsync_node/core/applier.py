@@ -25,15 +25,12 @@ Invariants
 """
 
 from dataclasses import replace
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from qsync_node.core import effects as fx
 from qsync_node.core.ballot import Nack
 from qsync_node.core.entries import Entry, Kind, read_entries
 from qsync_node.core.history import History, SplitBrain, common_point
-from qsync_node.core.limbo import Limbo
-from qsync_node.core.membership import LEVEL
 from qsync_node.core.messages import (
     Ack,
     Follow,
@@ -41,31 +38,17 @@ from qsync_node.core.messages import (
     HeartbeatReply,
     Histories,
     Refusal,
-    Register,
-    RegisterReply,
     Rows,
-    SnapshotChunk,
-    SnapshotRequest,
     Subscribe,
 )
-from qsync_node.core.snapshots import checksum
-from qsync_node.core.spaces import SCHEMA_ONLY, ids_of, names_in
-from qsync_node.core.tail import Tail
+from qsync_node.core.registering import Registering
+from qsync_node.core.rejoin import Rejoin
+from qsync_node.core.spaces import SCHEMA_ONLY
+from qsync_node.core.stage import State
 from qsync_node.format.batch import LogBatch
 
 if TYPE_CHECKING:
     from qsync_node.core.replica import Replica
-
-
-class State(Enum):
-    """Where the conversation with the source stands."""
-
-    IDLE = "idle"
-    COMPARING = "comparing"
-    CUTTING = "cutting"
-    FETCHING = "fetching"
-    INSTALLING = "installing"
-    FOLLOWING = "following"
 
 
 class Applier:
@@ -80,16 +63,12 @@ class Applier:
         self.retry_at_ns = 0
         self.since_ns = 0
         self.confirmed_goal = 0
-        self.goal_index = 0
         self.histories: Histories | None = None
-        self.chunks: list[bytes] = []
-        self.transfer = 0
-        self.transfer_index = 0
-        self.register_request = 0
-        self.register_at_ns = 0
         self.refused = ""
         self.floor_index = 0
         self.is_confirm_due = False
+        self.rejoin = Rejoin(self)
+        self.registering = Registering(self)
 
     @property
     def is_replacing_log(self) -> bool:
@@ -108,14 +87,14 @@ class Applier:
             self.source_uuid = ""
             self.histories = None
             return
-        self._become(State.IDLE)
+        self.become(State.IDLE)
         self.source_uuid = ""
 
     def restart(self) -> None:
         self.stop()
         self.retry_at_ns = 0
 
-    def _become(self, state: State) -> None:
+    def become(self, state: State) -> None:
         self.state = state
         self.since_ns = self.replica.now_ns
 
@@ -130,11 +109,11 @@ class Applier:
 
     def on_link_down(self, link: int) -> None:
         if link == self.link and self.state is not State.IDLE and not self.is_replacing_log:
-            self._retry_later()
+            self.retry_later()
 
-    def _retry_later(self) -> None:
+    def retry_later(self) -> None:
         replica = self.replica
-        self._become(State.IDLE)
+        self.become(State.IDLE)
         self.source_uuid = ""
         wait = replica.settings.heartbeat_ns
         self.retry_at_ns = replica.now_ns + wait // 2 + replica.rng.randrange(wait)
@@ -147,8 +126,8 @@ class Applier:
             self._connect()
         stuck = replica.now_ns - self.since_ns > 2 * replica.settings.election_timeout_ns
         if self.state in (State.COMPARING, State.FETCHING) and stuck:
-            self._retry_later()
-        self._register()
+            self.retry_later()
+        self.registering.tick()
         replica.doubt.tick()
 
     def _source(self) -> str:
@@ -173,10 +152,10 @@ class Applier:
             return
         self.source_uuid, self.link = uuid, link.number
         self.subscription += 1
-        self._become(State.COMPARING)
-        self._settle_list()
+        self.become(State.COMPARING)
+        self.rejoin.settle_list()
         subscription, term = self.subscription, replica.term
-        spaces = list(SCHEMA_ONLY if self._is_learning_spaces else replica.ballot.spaces)
+        spaces = list(SCHEMA_ONLY if self.rejoin.is_learning_spaces else replica.ballot.spaces)
 
         def subscribe() -> None:
             if self.subscription == subscription and self.state is State.COMPARING:
@@ -220,7 +199,7 @@ class Applier:
         self.refused = message.reason
         replica.report("subscription_refused", code=message.code, reason=message.reason)
         if not self.is_replacing_log:
-            self._retry_later()
+            self.retry_later()
 
     # --- comparing and cutting ----------------------------------------------------------------
 
@@ -237,7 +216,7 @@ class Applier:
         self.refused = ""
         tail = replica.tail
         if not replica.has_origin:
-            self._fetch(0)
+            self.rejoin.fetch(0)
             return
         theirs = History(message.starts)
         try:
@@ -262,14 +241,14 @@ class Applier:
                 f"common {common}, confirmed {replica.limbo.confirmed_index}"
             )
         else:
-            self._retry_later()
+            self.retry_later()
 
     def _cut(self, after_index: int) -> None:
         replica = self.replica
         first_cut_term = replica.tail.term_at(after_index + 1)
         rows = replica.tail.last_index - after_index
         replica.flush_log()
-        self._become(State.CUTTING)
+        self.become(State.CUTTING)
         replica.forget_behind(after_index)
         self._drop_nacks_behind(after_index)
         replica.out.append(fx.Rewind(replica.tail.epoch, after_index, first_cut_term))
@@ -288,7 +267,7 @@ class Applier:
         replica.tail.durable_index = replica.tail.last_index
         replica.report("rewound", rows=message.rows, file=message.file)
         if self.histories is None or not self.source_uuid:
-            self._become(State.IDLE)
+            self.become(State.IDLE)
             self.retry_at_ns = 0
             return
         self._go_on(replica.tail.last_index)
@@ -298,13 +277,13 @@ class Applier:
         histories = self.histories
         assert histories is not None
         if common + 1 < histories.first_available_index:
-            self._fetch(common)
+            self.rejoin.fetch(common)
             return
         self._follow(common)
 
     def _follow(self, index: int) -> None:
         replica = self.replica
-        self._become(State.FOLLOWING)
+        self.become(State.FOLLOWING)
         self.refused = ""
         self.confirmed_goal = 0
         subscription, term, link = self.subscription, replica.term, self.link
@@ -331,10 +310,10 @@ class Applier:
             replica.election.on_leader_heard(self.source_uuid)
         tail = replica.tail
         if message.previous_index != tail.last_index:
-            self._retry_later()
+            self.retry_later()
             return
         if message.previous_term != tail.last_term and tail.last_index > 0:
-            self._retry_later()
+            self.retry_later()
             return
         for batch in message.batches:
             if not self._take(batch):
@@ -354,7 +333,7 @@ class Applier:
         except (ValueError, KeyError, TypeError, IndexError) as error:
             replica.report("bad_rows", index=batch.first_index, reason=str(error))
             replica.out.append(fx.CloseLink(self.link, f"rows that cannot be read: {error}"))
-            self._retry_later()
+            self.retry_later()
             return False
         return all(self._take_entry(entry) for entry in entries)
 
@@ -363,7 +342,7 @@ class Applier:
         if not self._continues(entry):
             index = entry.batch.first_index
             replica.report("bad_rows", index=index, reason="they do not continue the log")
-            self._retry_later()
+            self.retry_later()
             return False
         decision = entry.decision
         if decision is not None and decision.first <= replica.limbo.confirmed_index:
@@ -450,147 +429,3 @@ class Applier:
                 replica.limbo.confirmed_index,
             ),
         )
-
-    # --- snapshot -----------------------------------------------------------------------------
-
-    def _fetch(self, at_least_index: int) -> None:
-        """Pull confirmed state from the source (S3); a transfer can be resumed (S4)."""
-        replica = self.replica
-        if self.goal_index != at_least_index or not self.transfer:
-            self.transfer += 1
-            self.chunks = []
-        self.goal_index = at_least_index
-        self._become(State.FETCHING)
-        replica.report("snapshot_wanted", at_least_index=at_least_index, source=self.source_uuid)
-        replica.send(self.link, SnapshotRequest(self.transfer, len(self.chunks), at_least_index))
-
-    def on_chunk(self, link: int, chunk: SnapshotChunk) -> None:
-        replica = self.replica
-        if replica.doubt.on_chunk(link, chunk):
-            return
-        if self.state is not State.FETCHING or chunk.transfer != self.transfer or link != self.link:
-            return
-        if chunk.position == 0:
-            self.chunks = []
-        elif chunk.position != len(self.chunks) or chunk.log_index != self.transfer_index:
-            self._retry_later()
-            return
-        self.transfer_index = chunk.log_index
-        self.chunks.extend(chunk.bodies)
-        self.since_ns = replica.now_ns
-        if not chunk.is_last:
-            replica.send(link, SnapshotRequest(self.transfer, len(self.chunks), self.goal_index))
-            return
-        if checksum(self.chunks) != chunk.checksum or chunk.log_index < self.goal_index:
-            self.chunks = []
-            self.transfer += 1
-            self._retry_later()
-            return
-        if self._is_learning_spaces:
-            self._learn_spaces()
-            return
-        self._install(chunk)
-
-    def _install(self, chunk: SnapshotChunk) -> None:
-        """The snapshot replaces the files; the tail was cut before (S3)."""
-        replica = self.replica
-        if replica.tail.last_index > chunk.log_index:
-            # Rows of our own, matched log lie behind it: it would take something away.
-            self.chunks = []
-            self.transfer += 1
-            self._retry_later()
-            return
-        self._become(State.INSTALLING)
-        epoch = replica.tail.epoch + 1
-        bodies, self.chunks = self.chunks, []
-        self.transfer += 1
-        configuration = replica.machine.load_snapshot(bodies)
-        history = History(chunk.starts)
-        settings = replica.settings
-        replica.tail = Tail(chunk.vclock, history, chunk.log_index + 1, settings.tail_cache_bytes)
-        replica.tail.epoch = epoch
-        replica.limbo = Limbo(chunk.log_index, chunk.vclock, configuration)
-        replica.unwritten.clear()
-        replica.to_write.clear()
-        replica.relays.close_all("the state was replaced by a snapshot")
-        replica.out.append(fx.InstallSnapshot(epoch, chunk.log_index, dict(chunk.vclock), bodies))
-        replica.report("snapshot_taken", index=chunk.log_index)
-
-    def on_installed(self, message: fx.SnapshotInstalled) -> None:
-        replica = self.replica
-        if self.state is not State.INSTALLING or message.epoch != replica.tail.epoch:
-            return
-        self.replica.doubt.on_state_replaced(replica.tail.last_index)
-        replica.report("snapshot_installed", index=replica.tail.last_index)
-        self._become(State.IDLE)
-        self.retry_at_ns = 0
-
-    # --- list of spaces -----------------------------------------------------------------------
-
-    @property
-    def _is_learning_spaces(self) -> bool:
-        """Whether the ids of the configured names are not known yet."""
-        replica = self.replica
-        return bool(
-            replica.settings.spaces and not replica.ballot.spaces and not replica.has_origin
-        )
-
-    def _settle_list(self) -> None:
-        """An empty replica asks for what is configured, any other for what it holds (F1, F2)."""
-        replica = self.replica
-        listed = replica.settings.spaces
-        if replica.has_origin or replica.ballot.listed_spaces == listed:
-            return
-        self._store_list(ids_of(listed, lambda name: None)[0])
-
-    def _store_list(self, ids: tuple[int, ...]) -> None:
-        replica = self.replica
-        listed = replica.settings.spaces if ids else ()
-        if (replica.ballot.spaces, replica.ballot.listed_spaces) != (ids, listed):
-            replica.store_ballot(replace(replica.ballot, spaces=ids, listed_spaces=listed))
-
-    def _learn_spaces(self) -> None:
-        """The schema arrived: its ids are asked for, on this disk first (F2)."""
-        replica = self.replica
-        bodies, self.chunks = self.chunks, []
-        self.transfer += 1
-        self.restart()
-        ids, self.refused = ids_of(replica.settings.spaces, names_in(bodies).get)
-        if self.refused:
-            replica.report("spaces_unknown", reason=self.refused)
-            self.retry_at_ns = replica.now_ns + replica.settings.election_timeout_ns
-            return
-        self._store_list(ids)
-        replica.report("spaces_known", spaces=list(ids))
-
-    # --- registration -------------------------------------------------------------------------
-
-    def _register(self) -> None:
-        """Ask the leader to write us into `_cluster` (M2, M4); again until the log says so."""
-        replica = self.replica
-        if self.is_anonymous or replica.replica_id or not replica.has_origin:
-            return
-        if replica.ballot.spaces:
-            return  # who does not hold everything is never registered (F3)
-        leader = replica.election.leader_uuid
-        if self.state is not State.FOLLOWING or not leader or replica.now_ns < self.register_at_ns:
-            return
-        self.register_at_ns = replica.now_ns + replica.settings.election_timeout_ns
-        self.register_request += 1
-        settings = replica.settings
-        replica.send_to(
-            leader, Register(self.register_request, settings.name, settings.role, LEVEL)
-        )
-
-    def on_register_reply(self, message: RegisterReply) -> None:
-        replica = self.replica
-        if message.request != self.register_request:
-            return
-        if message.code:
-            self.refused = message.reason
-            replica.report("registration_refused", code=message.code, reason=message.reason)
-            return
-        # Registered replicas follow the leader's whole log, not only what is confirmed (L8).
-        if self.state is State.FOLLOWING:
-            self._retry_later()
-            self.retry_at_ns = 0

@@ -255,7 +255,7 @@ class Node:
         self.checkpoint_index = self.replica.tail.last_index
         self.stock.on_state_loaded(self.checkpoint_index)
         self.bytes_since_checkpoint = 0
-        self.replica.applier.on_installed(item)
+        self.replica.applier.rejoin.on_installed(item)
 
     def _on_received(self, item: fx.Received) -> None:
         """P1: the sender is the connection's; a removed instance is ignored, its terms too."""
@@ -289,8 +289,8 @@ class Node:
             msg.Follow: replica.relays.on_follow,
             msg.Refusal: lambda link, uuid, m: applier.on_refusal(link, m),
             msg.SnapshotRequest: snapshots.on_request,
-            msg.SnapshotChunk: lambda link, uuid, m: applier.on_chunk(link, m),
-            msg.RegisterReply: lambda link, uuid, m: applier.on_register_reply(m),
+            msg.SnapshotChunk: lambda link, uuid, m: applier.rejoin.on_chunk(link, m),
+            msg.RegisterReply: lambda link, uuid, m: applier.registering.on_reply(m),
             msg.Register: self.registrar.on_register,
             msg.Nominate: lambda link, uuid, m: self._on_nominate(m),
             msg.ReadIndex: lambda link, uuid, m: self.reads.on_message(link, m),

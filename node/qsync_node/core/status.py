@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.core.applier import State
+from qsync_node.core.stage import State
 
 if TYPE_CHECKING:
     from qsync_node.core.node import Node

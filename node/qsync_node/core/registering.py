@@ -1,0 +1,52 @@
+"""A replica that follows without an id asks the leader to write it into `_cluster` (M2, M4)."""
+
+from typing import TYPE_CHECKING
+
+from qsync_node.core.membership import LEVEL
+from qsync_node.core.messages import Register, RegisterReply
+from qsync_node.core.stage import State
+
+if TYPE_CHECKING:
+    from qsync_node.core.applier import Applier
+
+
+class Registering:
+    """Asks, and asks again, until the own log says that this instance is registered."""
+
+    def __init__(self, applier: "Applier") -> None:
+        self.applier = applier
+        self.replica = applier.replica
+        self._request = 0
+        self._ask_at_ns = 0
+
+    def tick(self) -> None:
+        """Ask the leader to write us into `_cluster` (M2, M4); again until the log says so."""
+        replica = self.replica
+        if self.applier.is_anonymous or replica.replica_id or not replica.has_origin:
+            return
+        if replica.ballot.spaces:
+            return  # who does not hold everything is never registered (F3)
+        leader = replica.election.leader_uuid
+        if (
+            self.applier.state is not State.FOLLOWING
+            or not leader
+            or replica.now_ns < self._ask_at_ns
+        ):
+            return
+        self._ask_at_ns = replica.now_ns + replica.settings.election_timeout_ns
+        self._request += 1
+        settings = replica.settings
+        replica.send_to(leader, Register(self._request, settings.name, settings.role, LEVEL))
+
+    def on_reply(self, message: RegisterReply) -> None:
+        replica = self.replica
+        if message.request != self._request:
+            return
+        if message.code:
+            self.applier.refused = message.reason
+            replica.report("registration_refused", code=message.code, reason=message.reason)
+            return
+        # Registered replicas follow the leader's whole log, not only what is confirmed (L8).
+        if self.applier.state is State.FOLLOWING:
+            self.applier.retry_later()
+            self.applier.retry_at_ns = 0

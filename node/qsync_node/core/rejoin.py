@@ -1,0 +1,158 @@
+"""A replica takes a snapshot of its source instead of rows that the source no longer has (S3).
+
+Theory. The transfer is pulled chunk by chunk and resumed on a new connection while the source holds
+the view (S4); only a complete one with the right checksum replaces log and state, and never one
+that would take away rows of the own, matched log. If spaces were configured by name, an empty
+replica first fetches the schema alone, to learn their ids (spaces.py).
+
+Invariants
+  J1  what is put in place reaches at least the index that was asked for, and all of the own log;
+  J2  the list of spaces is durable before the first snapshot that was filtered by it (F2).
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from qsync_node.core import effects as fx
+from qsync_node.core.history import History
+from qsync_node.core.limbo import Limbo
+from qsync_node.core.messages import SnapshotChunk, SnapshotRequest
+from qsync_node.core.snapshots import checksum
+from qsync_node.core.spaces import ids_of, names_in
+from qsync_node.core.stage import State
+from qsync_node.core.tail import Tail
+
+if TYPE_CHECKING:
+    from qsync_node.core.applier import Applier
+
+
+class Rejoin:
+    """The receiving end of a transfer that replaces log and state."""
+
+    def __init__(self, applier: "Applier") -> None:
+        self.applier = applier
+        self.replica = applier.replica
+        self.chunks: list[bytes] = []
+        self.transfer = 0
+        self.transfer_index = 0
+        self.goal_index = 0
+
+    # --- snapshot -----------------------------------------------------------------------------
+
+    def fetch(self, at_least_index: int) -> None:
+        """Pull confirmed state from the source (S3); a transfer can be resumed (S4)."""
+        replica = self.replica
+        if self.goal_index != at_least_index or not self.transfer:
+            self.transfer += 1
+            self.chunks = []
+        self.goal_index = at_least_index
+        self.applier.become(State.FETCHING)
+        replica.report(
+            "snapshot_wanted", at_least_index=at_least_index, source=self.applier.source_uuid
+        )
+        replica.send(
+            self.applier.link, SnapshotRequest(self.transfer, len(self.chunks), at_least_index)
+        )
+
+    def on_chunk(self, link: int, chunk: SnapshotChunk) -> None:
+        replica = self.replica
+        if replica.doubt.on_chunk(link, chunk):
+            return
+        if (
+            self.applier.state is not State.FETCHING
+            or chunk.transfer != self.transfer
+            or link != self.applier.link
+        ):
+            return
+        if chunk.position == 0:
+            self.chunks = []
+        elif chunk.position != len(self.chunks) or chunk.log_index != self.transfer_index:
+            self.applier.retry_later()
+            return
+        self.transfer_index = chunk.log_index
+        self.chunks.extend(chunk.bodies)
+        self.applier.since_ns = replica.now_ns
+        if not chunk.is_last:
+            replica.send(link, SnapshotRequest(self.transfer, len(self.chunks), self.goal_index))
+            return
+        if checksum(self.chunks) != chunk.checksum or chunk.log_index < self.goal_index:
+            self.chunks = []
+            self.transfer += 1
+            self.applier.retry_later()
+            return
+        if self.is_learning_spaces:
+            self._learn_spaces()
+            return
+        self._install(chunk)
+
+    def _install(self, chunk: SnapshotChunk) -> None:
+        """The snapshot replaces the files; the tail was cut before (S3)."""
+        replica = self.replica
+        if replica.tail.last_index > chunk.log_index:
+            # Rows of our own, matched log lie behind it: it would take something away.
+            self.chunks = []
+            self.transfer += 1
+            self.applier.retry_later()
+            return
+        self.applier.become(State.INSTALLING)
+        epoch = replica.tail.epoch + 1
+        bodies, self.chunks = self.chunks, []
+        self.transfer += 1
+        configuration = replica.machine.load_snapshot(bodies)
+        history = History(chunk.starts)
+        settings = replica.settings
+        replica.tail = Tail(chunk.vclock, history, chunk.log_index + 1, settings.tail_cache_bytes)
+        replica.tail.epoch = epoch
+        replica.limbo = Limbo(chunk.log_index, chunk.vclock, configuration)
+        replica.unwritten.clear()
+        replica.to_write.clear()
+        replica.relays.close_all("the state was replaced by a snapshot")
+        replica.out.append(fx.InstallSnapshot(epoch, chunk.log_index, dict(chunk.vclock), bodies))
+        replica.report("snapshot_taken", index=chunk.log_index)
+
+    def on_installed(self, message: fx.SnapshotInstalled) -> None:
+        replica = self.replica
+        if self.applier.state is not State.INSTALLING or message.epoch != replica.tail.epoch:
+            return
+        self.replica.doubt.on_state_replaced(replica.tail.last_index)
+        replica.report("snapshot_installed", index=replica.tail.last_index)
+        self.applier.become(State.IDLE)
+        self.applier.retry_at_ns = 0
+
+    # --- list of spaces -----------------------------------------------------------------------
+
+    @property
+    def is_learning_spaces(self) -> bool:
+        """Whether the ids of the configured names are not known yet."""
+        replica = self.replica
+        return bool(
+            replica.settings.spaces and not replica.ballot.spaces and not replica.has_origin
+        )
+
+    def settle_list(self) -> None:
+        """An empty replica asks for what is configured, any other for what it holds (F1, F2)."""
+        replica = self.replica
+        listed = replica.settings.spaces
+        if replica.has_origin or replica.ballot.listed_spaces == listed:
+            return
+        self._store_list(ids_of(listed, lambda name: None)[0])
+
+    def _store_list(self, ids: tuple[int, ...]) -> None:
+        replica = self.replica
+        listed = replica.settings.spaces if ids else ()
+        if (replica.ballot.spaces, replica.ballot.listed_spaces) != (ids, listed):
+            replica.store_ballot(replace(replica.ballot, spaces=ids, listed_spaces=listed))
+
+    def _learn_spaces(self) -> None:
+        """The schema arrived: its ids are asked for, on this disk first (F2)."""
+        replica = self.replica
+        bodies, self.chunks = self.chunks, []
+        self.transfer += 1
+        self.applier.restart()
+        ids, self.applier.refused = ids_of(replica.settings.spaces, names_in(bodies).get)
+        if self.applier.refused:
+            replica.report("spaces_unknown", reason=self.applier.refused)
+            self.applier.retry_at_ns = replica.now_ns + replica.settings.election_timeout_ns
+            return
+        self._store_list(ids)
+        replica.report("spaces_known", spaces=list(ids))
