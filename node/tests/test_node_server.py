@@ -19,6 +19,7 @@ from qsync_node.format.auth import scramble
 from qsync_node.format.cat import cat_file, to_json
 from qsync_node.format.frame import FrameDecoder, encode_request
 from qsync_node.format.greeting import decode_greeting
+from qsync_node.server.peers import proof
 
 SPACE = 800
 READ = {0x10: SPACE, 0x12: 1, 0x20: []}
@@ -163,6 +164,58 @@ def test_a_false_member_is_not_let_in(cluster: Cluster, raw: Raw) -> None:
     assert raw.ask(80, fields)[0] == 42
     with pytest.raises((EOFError, ConnectionError)):
         raw.answer()
+
+
+def _join_in(raw: Raw, uuid: str, life: bytes) -> None:
+    """HELLO as a member that knows the secret."""
+    fields = {
+        0x24: uuid,
+        0x25: "0f3cd8a2-2f4e-4f3a-9d53-6d6f6a0e7c11",
+        0x73: proof(SECRET, b"dial", raw.greeting.salt, uuid),
+        0x74: b"\x00" * 16,
+        0x75: 1,
+        0x77: life,
+    }
+    assert raw.ask(80, fields)[0] == 0
+
+
+def _hears_until_closed(raw: Raw) -> bool:
+    """Heartbeats of the leader come before the end."""
+    try:
+        while raw.socket.recv(65536):
+            pass
+    except ConnectionError:
+        pass
+    return True
+
+
+def test_a_peer_that_falls_silent_is_given_up(cluster: Cluster, raw: Raw) -> None:
+    node = cluster.leader()
+    silent, talking = (f"00000000-0000-4000-8000-00000000000{digit}" for digit in "23")
+    _join_in(raw, silent, b"one")
+    other = Raw(node.address)
+    _join_in(other, talking, b"one")
+    assert {silent, talking} <= set(node.status()["links"])
+
+    def is_gone() -> bool:
+        other.send(bytes(4))  # an empty frame: nothing to say, but alive
+        return silent not in node.status()["links"]
+
+    wait_until("the silent peer to be given up", is_gone)
+    assert talking in node.status()["links"]
+    other.socket.close()
+
+
+def test_a_peer_that_was_started_again_has_one_life(cluster: Cluster, raw: Raw) -> None:
+    node = cluster.leader()
+    uuid = "00000000-0000-4000-8000-000000000004"
+    _join_in(raw, uuid, b"one")
+    again = Raw(node.address)
+    _join_in(again, uuid, b"two")
+    raw.socket.settimeout(60)
+    assert _hears_until_closed(raw)
+    assert uuid in node.status()["links"]
+    again.socket.close()
 
 
 def test_admin_verbs_need_the_secret(cluster: Cluster) -> None:

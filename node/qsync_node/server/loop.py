@@ -29,7 +29,8 @@ from qsync_node.log.storage import Limits, Storage
 from qsync_node.server.config import NodeConfig, split_address
 from qsync_node.server.disk import Disk
 from qsync_node.server.logs import Log
-from qsync_node.server.peers import PeerLink, Peers
+from qsync_node.server.peerlink import PeerLink
+from qsync_node.server.peers import Peers
 from qsync_node.server.session import Session
 from qsync_node.server.tls import tls_contexts
 from qsync_node.server.trace import Birth, Trace

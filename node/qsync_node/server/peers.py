@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgpack
 
-from qsync_node.core import effects as fx
-from qsync_node.core import messages as msg
 from qsync_node.core.membership import LEVEL
 from qsync_node.errors import ErrorCode
 from qsync_node.format.frame import (
@@ -30,14 +28,13 @@ from qsync_node.format.frame import (
 )
 from qsync_node.format.greeting import GreetingError, decode_greeting
 from qsync_node.server.config import ConfigError, split_address
+from qsync_node.server.peerlink import PeerLink
 
 if TYPE_CHECKING:
     from qsync_node.server.loop import NodeServer
     from qsync_node.server.session import Session
 
 HELLO = 80
-FRAME_BYTES_MAX = 64 << 20
-UNSENT_BYTES_MAX = 256 << 20
 RETRY_S = 0.05
 RETRY_MAX_S = 1.0
 DISCOVERED_MAX = 64
@@ -45,94 +42,13 @@ FORGET_AFTER_S = 600.0
 HANDSHAKE_TIMEOUT_S = 5.0
 _UUID, _REPLICASET, _PROOF, _NONCE, _LEVEL = 0x24, 0x25, 0x73, 0x74, 0x75
 _KNOWN = 0x76  # name -> host:port of members
+_LIFE = 0x77  # random, of one process: another one means that the peer was restarted
+KEEPALIVE_S = 1.0
 
 
 def proof(secret: str, purpose: bytes, challenge: bytes, uuid: str) -> bytes:
     """That the sender knows `secret`, for one challenge and one identity only."""
     return hmac.digest(secret.encode(), purpose + challenge + uuid.encode(), hashlib.sha256)
-
-
-class PeerLink:
-    """One authenticated connection, whichever end opened it."""
-
-    def __init__(
-        self,
-        server: "NodeServer",
-        transport: asyncio.Transport,
-        uuid: str,
-        is_mine: bool,
-        level: int,
-    ) -> None:
-        self.server = server
-        self.transport = transport
-        self.uuid = uuid
-        self.out: list[bytes] = []
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._wanted = 4
-        self._is_lost = False
-        self.number = server.add_link(self)
-        server.feed(fx.LinkUp(self.number, uuid, is_mine, level))
-
-    def send(self, message: Any) -> None:
-        self.out.append(msg.encode(message))
-
-    def flush(self) -> None:
-        parts: list[bytes] = []
-        for data in self.out:
-            parts.append(len(data).to_bytes(4, "big"))
-            parts.append(data)
-        self.out = []
-        if not self.transport.is_closing():
-            self.transport.write(b"".join(parts))
-            if self.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
-                self.close("the peer does not read")
-
-    def feed(self, data: bytes) -> None:
-        """Bytes of the connection; a whole message goes to the core."""
-        self._parts.append(data)
-        self._size += len(data)
-        if self._size < self._wanted:
-            return
-        buffer = b"".join(self._parts) if len(self._parts) > 1 else data
-        position = 0
-        end = len(buffer)
-        self._wanted = 4
-        while end - position >= 4:
-            length = int.from_bytes(buffer[position : position + 4], "big")
-            if length > FRAME_BYTES_MAX:
-                self.close("a frame is too long")
-                return
-            if end - position - 4 < length:
-                self._wanted = 4 + length
-                break
-            position += 4
-            if not self._take(buffer[position : position + length]):
-                return
-            position += length
-        rest = buffer[position:]
-        self._parts = [rest] if rest else []
-        self._size = len(rest)
-
-    def _take(self, data: bytes) -> bool:
-        try:
-            message = msg.decode(data)
-        except ValueError as error:
-            self.close(str(error))
-            return False
-        self.server.feed(fx.Received(self.number, message))
-        return True
-
-    def close(self, reason: str) -> None:
-        self.server.log("link_closed", peer=self.uuid, reason=reason)
-        self.transport.abort()
-        self.lost()
-
-    def lost(self) -> None:
-        if not self._is_lost:
-            self._is_lost = True
-            self.server.remove_link(self)
-            self.server.feed(fx.LinkDown(self.number))
 
 
 class Dialer(asyncio.Protocol):
@@ -187,6 +103,7 @@ class Dialer(asyncio.Protocol):
                 _NONCE: self.nonce,
                 _LEVEL: LEVEL,
                 _KNOWN: server.peers.own_address(),
+                _LIFE: server.peers.life,
             }
         )
         assert self.transport is not None
@@ -214,7 +131,9 @@ class Dialer(asyncio.Protocol):
         if not hmac.compare_digest(fields.get(_PROOF, b""), expected):
             self._give_up(f"{self.name} does not know the cluster's secret")
             return
-        self.link = PeerLink(server, self.transport, self.peer_uuid, True, fields.get(_LEVEL, 1))
+        level = fields.get(_LEVEL, 1)
+        self.link = PeerLink(server, self.transport, self.peer_uuid, True, level)
+        server.peers.on_link(self.link, fields.get(_LIFE))
         server.peers.discover(fields.get(_KNOWN))
         if not self.done.done():
             self.done.set_result("")
@@ -248,7 +167,9 @@ class Peers:
         self.server = server
         self.addresses: dict[str, str] = {}  # what was configured
         self.discovered: dict[str, str] = {}  # what other members said
+        self.life = os.urandom(8)
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._watch: asyncio.TimerHandle | None = None
 
     def set_addresses(self, addresses: dict[str, str]) -> None:
         """Who to connect to: name -> host:port. Removed ones are no longer dialled."""
@@ -304,7 +225,23 @@ class Peers:
             self.server.log("peer_discovered", peer=name, address=address)
         self._dial(fresh)
 
+    def on_link(self, link: PeerLink, life: Any) -> None:
+        """A link to an earlier process of the same instance is dead, whatever TCP believes."""
+        link.life = life if isinstance(life, bytes) else b""
+        for other in list(self.server.links.values()):
+            if other.uuid == link.uuid and other.life != link.life:
+                other.close("the peer was started again")
+        if self._watch is None:
+            self._keep_alive()
+
+    def _keep_alive(self) -> None:
+        for link in list(self.server.links.values()):
+            link.keep_alive()
+        self._watch = asyncio.get_running_loop().call_later(KEEPALIVE_S, self._keep_alive)
+
     def stop(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
         for task in self._tasks.values():
             task.cancel()
         self._tasks.clear()
@@ -385,11 +322,12 @@ class Peers:
             _PROOF: proof(server.config.secret, b"accept", nonce, server.uuid),
             _LEVEL: LEVEL,
             _KNOWN: self.known(),
+            _LIFE: self.life,
         }
         self.discover(fields.get(_KNOWN))
         server.remove_session(session)
         session.transport.write(encode_ok(sync, 1, msgpack.packb(answer)))
         level = fields.get(_LEVEL, 1)
-        session.peer = PeerLink(
-            server, session.transport, uuid, False, level if isinstance(level, int) else 1
-        )
+        level = level if isinstance(level, int) else 1
+        session.peer = PeerLink(server, session.transport, uuid, False, level)
+        self.on_link(session.peer, fields.get(_LIFE))

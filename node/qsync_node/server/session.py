@@ -33,7 +33,7 @@ from qsync_node.format.keys import Type
 
 if TYPE_CHECKING:
     from qsync_node.server.loop import NodeServer
-    from qsync_node.server.peers import PeerLink
+    from qsync_node.server.peerlink import PeerLink
 
 HELLO = 80
 IN_FLIGHT_MAX = 4096

@@ -1,0 +1,121 @@
+"""One authenticated connection between two members: messages of the core, each behind its length.
+
+Theory. TCP does not notice a machine that is gone, and what is said to it then goes nowhere for
+minutes. So each end says something at least once a `KEEPALIVE_S`, if only an empty frame, and
+closes a link on which nothing was heard for `SILENT_TICKS` of its own ticks. Ticks are counted, not
+seconds: a process that was stopped itself has not ticked, and does not take its peers for dead.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from qsync_node.core import effects as fx
+from qsync_node.core import messages as msg
+
+if TYPE_CHECKING:
+    from qsync_node.server.loop import NodeServer
+
+FRAME_BYTES_MAX = 64 << 20
+UNSENT_BYTES_MAX = 256 << 20
+SILENT_TICKS = 4
+_EMPTY_FRAME = bytes(4)
+
+
+class PeerLink:
+    """One authenticated connection, whichever end opened it."""
+
+    def __init__(
+        self,
+        server: "NodeServer",
+        transport: asyncio.Transport,
+        uuid: str,
+        is_mine: bool,
+        level: int,
+    ) -> None:
+        self.server = server
+        self.transport = transport
+        self.uuid = uuid
+        self.life = b""
+        self.out: list[bytes] = []
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._wanted = 4
+        self._is_lost = False
+        self._was_heard = True
+        self._has_said = False
+        self._silent_ticks = 0
+        self.number = server.add_link(self)
+        server.feed(fx.LinkUp(self.number, uuid, is_mine, level))
+
+    def send(self, message: Any) -> None:
+        self.out.append(msg.encode(message))
+
+    def flush(self) -> None:
+        parts: list[bytes] = []
+        for data in self.out:
+            parts.append(len(data).to_bytes(4, "big"))
+            parts.append(data)
+        self.out = []
+        self._has_said = True
+        if not self.transport.is_closing():
+            self.transport.write(b"".join(parts))
+            if self.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+                self.close("the peer does not read")
+
+    def keep_alive(self) -> None:
+        """Once a `KEEPALIVE_S`."""
+        self._silent_ticks = 0 if self._was_heard else self._silent_ticks + 1
+        self._was_heard = False
+        if self._silent_ticks >= SILENT_TICKS:
+            self.close("nothing was heard from the peer")
+            return
+        if not self._has_said and not self.transport.is_closing():
+            self.transport.write(_EMPTY_FRAME)
+        self._has_said = False
+
+    def feed(self, data: bytes) -> None:
+        """Bytes of the connection; a whole message goes to the core."""
+        self._was_heard = True
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size < self._wanted:
+            return
+        buffer = b"".join(self._parts) if len(self._parts) > 1 else data
+        position = 0
+        end = len(buffer)
+        self._wanted = 4
+        while end - position >= 4:
+            length = int.from_bytes(buffer[position : position + 4], "big")
+            if length > FRAME_BYTES_MAX:
+                self.close("a frame is too long")
+                return
+            if end - position - 4 < length:
+                self._wanted = 4 + length
+                break
+            position += 4
+            if length and not self._take(buffer[position : position + length]):
+                return
+            position += length
+        rest = buffer[position:]
+        self._parts = [rest] if rest else []
+        self._size = len(rest)
+
+    def _take(self, data: bytes) -> bool:
+        try:
+            message = msg.decode(data)
+        except ValueError as error:
+            self.close(str(error))
+            return False
+        self.server.feed(fx.Received(self.number, message))
+        return True
+
+    def close(self, reason: str) -> None:
+        self.server.log("link_closed", peer=self.uuid, reason=reason)
+        self.transport.abort()
+        self.lost()
+
+    def lost(self) -> None:
+        if not self._is_lost:
+            self._is_lost = True
+            self.server.remove_link(self)
+            self.server.feed(fx.LinkDown(self.number))
