@@ -1,5 +1,6 @@
 """Files cut at any byte and with any bit flipped: what is torn, what is corrupt (D7)."""
 
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import pytest
@@ -18,6 +19,8 @@ from qsync_node.format.xlog import (
     FileHeader,
     XlogError,
     checksum,
+    decode_block_data,
+    decode_block_header,
     decode_file_header,
     encode_block,
     encode_file_header,
@@ -160,3 +163,18 @@ def test_a_header_with_unknown_lines_is_read() -> None:
 def test_a_broken_header_is_refused(text: bytes) -> None:
     with pytest.raises(XlogError):
         decode_file_header(text)
+
+
+def test_threads_compress_beside_each_other() -> None:
+    """The log and a checkpoint are written by different threads at the same time."""
+
+    def write(seed: int) -> list[tuple[bytes, bytes]]:
+        rng = Random(seed)
+        made = [rng.randbytes(rng.randrange(3_000, 200_000)) for _ in range(150)]
+        return [(rows, encode_block(rows)) for rows in made]
+
+    with ThreadPoolExecutor(4) as pool:
+        for blocks in pool.map(write, range(4)):
+            for rows, block in blocks:
+                magic, length, crc = decode_block_header(block)
+                assert decode_block_data(magic, block[-length:], crc) == rows

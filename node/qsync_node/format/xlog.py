@@ -13,6 +13,7 @@ magic belongs. Everything else is *corruption*: the file had
 been flushed as a whole and has changed since.
 """
 
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -37,8 +38,17 @@ COMPRESS_FROM_BYTES = 2048
 SECTOR_BYTES = 512
 ZERO_RUN_BYTES = 8
 
-_compressor = zstandard.ZstdCompressor(level=3)
 _extend_crc = google_crc32c.extend
+
+
+class _Compressor(threading.local):
+    """One a thread: a ZstdCompressor's work area is its own, and two at work in it make garbage."""
+
+    def __init__(self) -> None:
+        self.compress = zstandard.ZstdCompressor(level=3).compress
+
+
+_compressor = _Compressor()
 
 
 class XlogError(ValueError):
