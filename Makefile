@@ -2,12 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+VERSION := 0.1.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: help venv demo test check sim mutants bench rounds scale clean debian
+.PHONY: help venv demo demo-kubernetes images crds test check sim mutants bench rounds \
+        scale clean debian
 
 help:                         ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || $(PYTHON) -m virtualenv -q $(VENV)
@@ -24,6 +26,16 @@ venv: $(VENV)/.all            ## .venv with everything; .venv/bin/qsync is the c
 
 demo: $(VENV)/.test           ## three members, a killed leader, nothing lost (FAULT=lose-one must fail)
 	$(BIN)/python e2e/demo.py
+
+demo-kubernetes: $(VENV)/.test ## the same on Kubernetes: $KUBECONFIG, else $E2E_CLUSTER_UP, else kind
+	$(BIN)/python e2e/kubernetes_demo.py
+
+images:                       ## qsync-node and qsync-operator, by docker
+	docker build --target node -t qsync-node:$(VERSION) .
+	docker build --target operator -t qsync-operator:$(VERSION) .
+
+crds: $(VENV)/.test           ## crds/ and the chart's copy, from the models
+	$(BIN)/python -m qsync_operator.crds --write
 
 debian:                       ## what the tests need of Debian's packages
 	.ci/debian

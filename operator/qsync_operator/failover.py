@@ -67,6 +67,8 @@ def plan_failover(spec: ClusterSpec, observed: Observed, now_ns: int) -> Failove
 
 def _best(candidates: list[MemberView | None], tried: list[str]) -> MemberView | None:
     able = [m for m in candidates if m is not None and m.status and m.status.can_stand]
+    # Who is about to go is asked only if there is nobody else.
+    able = [member for member in able if not member.is_leaving] or able
     fresh = [member for member in able if member.name not in tried]
 
     def rank(member: MemberView) -> tuple[int, int, int]:

@@ -96,6 +96,7 @@ class MemberView:
     kind: Kind
     has_disk: bool = True
     is_running: bool = True
+    is_leaving: bool = False  # it was told to go and answers yet: nothing may count on it
     status: NodeStatus | None = None
     uuid: str = ""  # of the instance on its disk, as last seen; "" when never seen
     drift: Drift = "none"
@@ -198,7 +199,7 @@ class Observed:
     def is_live(self, uuid: str) -> bool:
         """Whether it answers us and, if a leader tells, answers the leader too."""
         member = self.by_uuid(uuid)
-        if member is None or not member.is_running:
+        if member is None or not member.is_running or member.is_leaving:
             return False
         leader = self.leader()
         if leader is None or leader.status is None:

@@ -23,7 +23,9 @@ def plan_rollout(spec: ClusterSpec, observed: Observed) -> ScalePlan:
     outdated = [member for member in observed.members if member.drift == "restart"]
     if not outdated:
         return ScalePlan()
-    sick = [m.name for m in observed.members if m.status is None and m.drift == "none"]
+    sick = [
+        m.name for m in observed.members if m.is_leaving or (m.status is None and m.drift == "none")
+    ]
     if sick:
         return ScalePlan((), f"{', '.join(sick)} must answer before the next member restarts")
     outdated.sort(key=lambda member: (member.is_leader, -ordinal_of(member.name)))

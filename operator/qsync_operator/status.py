@@ -49,7 +49,7 @@ def build_status(
             observed.members, key=lambda m: (_KIND_ORDER[m.kind], ordinal_of(m.name))
         )
     ]
-    down = [f"{m.name}: {m.failure or 'it does not answer'}" for m in _sick(observed, wanted)]
+    down = [f"{m.name}: {m.failure or _why_sick(m)}" for m in _sick(observed, wanted)]
     voters = observed.voting()
     status = ClusterStatus(
         observed_generation=cluster.metadata.generation,
@@ -84,8 +84,14 @@ def _quorum(cluster: QsyncCluster, observed: Observed, voters: int) -> int:
 
 def _sick(observed: Observed, wanted: dict[str, Kind]) -> list[MemberView]:
     return [
-        member for member in observed.members if member.name in wanted and member.status is None
+        member
+        for member in observed.members
+        if member.name in wanted and (member.status is None or member.is_leaving)
     ]
+
+
+def _why_sick(member: MemberView) -> str:
+    return "it is being replaced" if member.is_leaving else "it does not answer"
 
 
 def _member_status(observed: Observed, member: MemberView) -> MemberStatus:

@@ -39,6 +39,7 @@ class Life:
     index: int = 10
     drift: Drift = "none"
     has_joined: bool = False
+    leaving: int = 0  # steps for which it answers yet, although it was told to go
 
 
 @dataclass
@@ -66,6 +67,7 @@ class World:
     memory: Memory = field(default_factory=Memory)
     status: ClusterStatus = field(default_factory=ClusterStatus)
     is_forgetful: bool = False
+    lingers: bool = False  # a restart is a pod that goes slowly, and another one that comes
     born: int = 0
     history: list[str] = field(default_factory=list)
 
@@ -107,6 +109,7 @@ class World:
             kind=life.kind,
             has_disk=life.has_disk,
             is_running=life.is_running,
+            is_leaving=life.leaving > 0,
             status=said,
             uuid=life.uuid,
             drift=life.drift,
@@ -171,6 +174,9 @@ class World:
         for life in self.lives.values():
             if life.has_disk and not life.is_dead:
                 life.is_running = True
+            if life.leaving:
+                life.leaving -= 1
+                life.is_running = life.leaving > 0
         if self.leader and not self.lives[self.leader].is_running:
             self.leader = ""
         if not self.leader or not self.has_quorum():
@@ -261,8 +267,14 @@ class World:
         voters = self.voters()
         if life.uuid in voters and len(voters) > 2:
             assert name != self.leader, "the leader hands over before it restarts"
-            rest = [uuid for uuid in self.live_voters() if uuid != life.uuid]
+            rest = [u for u in self.live_voters() if u != life.uuid and self._stays(u)]
             assert len(rest) >= self.quorum(len(voters)), "no action loses quorum"
         life.drift = "none"
-        if name == self.leader:
+        if self.lingers:
+            life.leaving = 3
+        elif name == self.leader:
             self.leader = ""
+
+    def _stays(self, uuid: str) -> bool:
+        life = self._life_of(uuid)
+        return life is not None and not life.leaving

@@ -17,13 +17,13 @@ from qsync_node.server.config import NodeConfig
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.spec import ClusterSpec
 from qsync_operator.models.status import ClusterStatus, Condition
-from qsync_operator.platform import processes
-from qsync_operator.platform.nodeconfig import (
+from qsync_operator.nodeconfig import (
     drift_of,
     live_changes,
     node_settings,
     render_config,
 )
+from qsync_operator.platform import processes
 from qsync_operator.platform.ports import choose_port, is_free
 from qsync_operator.platform.store import MemberRecord, Secrets, State, Store, home
 
@@ -158,8 +158,8 @@ def test_a_port_that_somebody_has_is_not_chosen() -> None:
 def test_a_node_takes_the_file_that_is_written_for_it(tmp_path: Path) -> None:
     spec = ClusterSpec.model_validate({"replication": {"synchroTimeout": "1m30s", "quorum": 2}})
     text = render_config(
-        node_settings(spec, "voter", 1, 2), "orders-0", tmp_path, REPLICASET, "secretsecret",
-        {"orders-1": "127.0.0.1:3"},
+        node_settings(spec, "voter", "127.0.0.1", 1, 2), "orders-0", tmp_path, REPLICASET,
+        "secretsecret", {"orders-1": "127.0.0.1:3"},
     )  # fmt: skip
     settings = NodeConfig.model_validate(yaml.safe_load(text)).settings()
     assert settings.synchro_timeout_ns == 90 * 10**9
@@ -172,7 +172,7 @@ def test_a_node_takes_the_file_that_is_written_for_it(tmp_path: Path) -> None:
 def test_drift_knows_what_can_change_without_a_restart() -> None:
     def of(**replication: object) -> dict[str, object]:
         spec = ClusterSpec.model_validate({"replication": replication})
-        return node_settings(spec, "voter", 1, 2)
+        return node_settings(spec, "voter", "127.0.0.1", 1, 2)
 
     assert drift_of(of(), of()) == "none"
     assert drift_of(of(), of(synchroTimeout="7s")) == "live"

@@ -7,7 +7,7 @@ the same document; `duration_ns` and `quantity_bytes` give the number.
 import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -121,6 +121,63 @@ def _cron_number(text: str, name: str) -> int | None:
     return None
 
 
-Duration = Annotated[str, BeforeValidator(_checked_duration)]
-Quantity = Annotated[str, BeforeValidator(_checked_quantity)]
-Schedule = Annotated[str, BeforeValidator(_checked_schedule)]
+def _cron_pattern() -> str:
+    """The five fields as a pattern: the API server checks the form, the model the limits too."""
+
+    def field(names: list[str]) -> str:
+        value = "|".join([r"[0-9]{1,2}", *names])
+        item = rf"([*]|({value})(-({value}))?)(/[0-9]{{1,2}})?"
+        return f"{item}(,{item})*"
+
+    fields = [field(_CRON_NAMES.get(name, [])) for name, _, _ in _CRON_LIMITS]
+    return f"^(@({'|'.join(sorted(m[1:] for m in _CRON_MACROS))})|(?i){' +'.join(fields)})$"
+
+
+def _formed(form: str, rule: str, message: str, length_max: int = 64) -> WithJsonSchema:
+    """What the API server is told: a rule in CEL with its sentence, because a bare pattern is
+    reported in the words of patterns."""
+    kind: dict[str, Any] = (
+        {"x-kubernetes-int-or-string": True} if form == "int-or-string" else {"type": form}
+    )
+    return WithJsonSchema(
+        {
+            **kind,
+            "maxLength": length_max,
+            "x-kubernetes-validations": [{"rule": rule, "message": message}],
+        }
+    )
+
+
+DURATION_PATTERN = r"^([0-9]+([.][0-9]+)?(ms|s|m|h|d))+$"
+SCHEDULE_PATTERN = _cron_pattern()
+
+Duration = Annotated[
+    str,
+    BeforeValidator(_checked_duration),
+    _formed(
+        "string",
+        f"self.matches('{DURATION_PATTERN}')",
+        "write a duration with its unit, such as 500ms, 5s or 1m30s",
+        length_max=32,
+    ),
+]
+Quantity = Annotated[
+    str,
+    BeforeValidator(_checked_quantity),
+    _formed(
+        "int-or-string",
+        "type(self) == int || isQuantity(self)",
+        "write a quantity such as 10Gi or 500m",
+        length_max=32,
+    ),
+]
+Schedule = Annotated[
+    str,
+    BeforeValidator(_checked_schedule),
+    _formed(
+        "string",
+        f"self.matches('{SCHEDULE_PATTERN}')",
+        "write a schedule of five fields (minute, hour, day, month, weekday), such as '15 * * * *'",
+        length_max=128,
+    ),
+]

@@ -15,13 +15,15 @@ KeyType = Literal[
     "decimal", "uuid", "datetime",
 ]  # fmt: skip
 
+NAME_MAX = 256
+"""Tarantool takes longer ones; a schema that may hold such names costs an API server too much."""
 _NOT_KEYS = frozenset({"any", "array", "map"})
 
 
 class FieldSpec(SpecModel):
     """One field of a space's format."""
 
-    name: str = Field(min_length=1, max_length=65000)
+    name: str = Field(min_length=1, max_length=NAME_MAX)
     type: FieldType = "any"
     is_nullable: bool = False
 
@@ -37,7 +39,7 @@ class PartSpec(SpecModel):
 class IndexSpec(SpecModel):
     """An index; the first one of a space is its primary key."""
 
-    name: str = Field(min_length=1, max_length=65000)
+    name: str = Field(min_length=1, max_length=NAME_MAX)
     type: Literal["TREE", "HASH"] = "TREE"
     unique: bool = True
     parts: list[PartSpec] = Field(min_length=1, max_length=255)
@@ -46,7 +48,7 @@ class IndexSpec(SpecModel):
 class SpaceSpec(SpecModel):
     """A space that the controller creates, and never drops."""
 
-    name: str = Field(min_length=1, max_length=65000, pattern=r"^[^_].*$")
+    name: str = Field(min_length=1, max_length=NAME_MAX, pattern=r"^[^_].*$")
     is_sync: bool = True
     format: list[FieldSpec] = Field(default_factory=list)
     indexes: list[IndexSpec] = Field(min_length=1, max_length=128)

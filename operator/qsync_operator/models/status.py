@@ -27,6 +27,17 @@ class MemberStatus(StatusModel):
     directory: str | None = None
 
 
+class LastRun(StatusModel):
+    """The last audit or compaction that ended."""
+
+    name: str = ""
+    verdict: str = ""
+    started_at: str = ""
+    finished_at: str = ""
+    violations: int = 0
+    report: str = ""
+
+
 class LastFailover(StatusModel):
     """The last time another member took over, and what it cost."""
 
@@ -66,6 +77,8 @@ class ClusterStatus(StatusModel):
     )
     members: list[MemberStatus] = Field(default_factory=list)
     last_failover: LastFailover | None = None
+    last_audit: LastRun | None = None
+    last_compaction: LastRun | None = None
     warnings: list[str] = Field(default_factory=list)
     conditions: list[Condition] = Field(default_factory=list)
 

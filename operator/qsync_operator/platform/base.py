@@ -25,5 +25,9 @@ class Platform(Protocol):
 
     async def act(self, cluster: QsyncCluster, action: Action) -> None: ...
 
+    async def keep(self, cluster: QsyncCluster, observed: Observed) -> str:
+        """What must be so whatever the plan says: processes run, objects are there, labels tell
+        who leads. Returns why it could not be done, or ""."""
+
     async def wait(self, timeout_s: float) -> None:
         """Until something that matters happens, or the time is over."""

@@ -7,11 +7,9 @@ first start, the replica set's uuid before the first member, the founder before 
 
 import asyncio
 import contextlib
-import time
 import uuid
 from typing import Any
 
-from qsync_operator import schema
 from qsync_operator.actions import (
     Action,
     Bootstrap,
@@ -26,27 +24,26 @@ from qsync_operator.actions import (
     Switchover,
     Unregister,
 )
-from qsync_operator.iproto import Connection, DatabaseError
+from qsync_operator.iproto import DatabaseError
 from qsync_operator.links import LinkError, NodeLinks
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.names import ordinal_of, wanted_members
-from qsync_operator.observed import MemberView, Memory, NodeStatus, Observed, Record, SchemaView
-from qsync_operator.platform.base import ActionRefused
-from qsync_operator.platform.nodeconfig import (
+from qsync_operator.nodeconfig import (
     drift_of,
     live_changes,
     node_settings,
     render_config,
 )
+from qsync_operator.observed import MemberView, Memory, NodeStatus, Observed, Record, SchemaView
+from qsync_operator.platform.base import ActionRefused
 from qsync_operator.platform.ports import HOST, NoFreePort, choose_port, is_free
+from qsync_operator.platform.spaces import SpaceKeeper
 from qsync_operator.platform.store import MemberRecord, Secrets, Store, write_whole
 from qsync_operator.platform.supervision import Supervision
 
 STOP_PATIENCE_S = 8.0
 REMOVE_PATIENCE_S = 3.0
-DDL_TIMEOUT_S = 10.0
-COMPARE_AGAIN_S = 30.0
 
 
 class LocalPlatform:
@@ -61,8 +58,7 @@ class LocalPlatform:
         self.processes = Supervision(store, self._state, self._wake.set)
         self._links = NodeLinks(secrets.cluster)
         self._pushed: dict[str, tuple[str, dict[str, str]]] = {}
-        self._schema = SchemaView()
-        self._compared: tuple[int, float] = (-1, 0.0)
+        self._spaces = SpaceKeeper(secrets.cluster)
         if not look_only and not self._state.replicaset_uuid:
             self._state.replicaset_uuid = str(uuid.uuid4())
             store.save_state(self._state)
@@ -72,7 +68,8 @@ class LocalPlatform:
 
     async def wait(self, timeout_s: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
         self._wake.clear()
 
     # --- looking ------------------------------------------------------------------------------
@@ -92,8 +89,9 @@ class LocalPlatform:
         if self._look_only:
             return observed
         await self._push_peers(statuses)
-        await self._compare_schema(cluster, observed)
-        return Observed(members, record, self._schema, memory, previous)
+        leader = observed.writable_leader()
+        spaces = await self._spaces.look(cluster, leader.address if leader else None)
+        return Observed(members, record, spaces, memory, previous)
 
     async def _statuses(self) -> dict[str, NodeStatus]:
         addresses = {
@@ -170,6 +168,7 @@ class LocalPlatform:
         return node_settings(
             cluster.spec,
             record.role or record.kind,
+            HOST,
             iproto or record.iproto,
             admin or record.admin,
         )
@@ -208,8 +207,15 @@ class LocalPlatform:
 
     # --- keeping members running ------------------------------------------------------------------
 
-    def keep_running(self, cluster: QsyncCluster) -> None:
+    async def keep(self, cluster: QsyncCluster, observed: Observed) -> str:
         """Start every member that has a disk and no process."""
+        try:
+            self._keep_running(cluster)
+        except (OSError, NoFreePort) as error:
+            return str(error)
+        return ""
+
+    def _keep_running(self, cluster: QsyncCluster) -> None:
         for name in list(self._state.members):
             if self.processes.look(name) or not self._store.data_directory(name).is_dir():
                 continue
@@ -223,7 +229,7 @@ class LocalPlatform:
         record.iproto = iproto or _kept_or_new(record.iproto, taken)
         record.admin = admin or _kept_or_new(record.admin, taken | {record.iproto})
         role = record.role or record.kind
-        settings = node_settings(cluster.spec, role, record.iproto, record.admin)
+        settings = node_settings(cluster.spec, role, HOST, record.iproto, record.admin)
         record.applied = settings
         self._store.save_state(self._state)
         peers = self._peers()
@@ -238,35 +244,6 @@ class LocalPlatform:
         write_whole(self._store.node_directory(name) / "node.yaml", text)
         self.processes.start(name)
         self._pushed[name] = (record.started, peers)
-
-    # --- spaces -----------------------------------------------------------------------------------
-
-    async def _compare_schema(self, cluster: QsyncCluster, observed: Observed) -> None:
-        leader = observed.writable_leader()
-        spaces = cluster.spec.spaces
-        generation, at_s = self._compared
-        is_fresh = generation == cluster.metadata.generation and (
-            time.monotonic() - at_s < COMPARE_AGAIN_S
-        )
-        if not spaces:
-            self._schema = SchemaView(is_known=True)
-            return
-        if leader is None or is_fresh:
-            return
-        try:
-            self._schema = await asyncio.to_thread(self._compare, leader.address, cluster)
-            self._compared = (cluster.metadata.generation, time.monotonic())
-        except DatabaseError:
-            self._schema = SchemaView()
-
-    def _compare(self, address: str, cluster: QsyncCluster) -> SchemaView:
-        with Connection(address, "admin", self._secrets.cluster, DDL_TIMEOUT_S) as database:
-            return schema.compare(database, cluster.spec.spaces)
-
-    def _create_spaces(self, address: str, cluster: QsyncCluster, names: tuple[str, ...]) -> None:
-        spaces = [space for space in cluster.spec.spaces if space.name in names]
-        with Connection(address, "admin", self._secrets.cluster, DDL_TIMEOUT_S) as database:
-            schema.create(database, spaces)
 
     # --- acting -----------------------------------------------------------------------------------
 
@@ -308,8 +285,7 @@ class LocalPlatform:
                 self._start(cluster, name)
             case CreateSpaces(leader, names):
                 address = f"{HOST}:{self._state.members[leader].iproto}"
-                self._compared = (-1, 0.0)
-                await asyncio.to_thread(self._create_spaces, address, cluster, names)
+                await self._spaces.create(cluster, address, names)
 
     def _create_member(self, cluster: QsyncCluster, name: str, kind: str) -> None:
         record = self._state.members.get(name)

@@ -1,4 +1,4 @@
-"""The configuration file of one local node, from the cluster's specification."""
+"""The configuration file of one node, from the cluster's specification, on every platform."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,6 @@ import yaml
 from qsync_operator.models.base import duration_ns
 from qsync_operator.models.spec import ClusterSpec
 from qsync_operator.observed import Drift
-from qsync_operator.platform.ports import HOST
 
 _LIVE_FIELDS = {
     "heartbeat": "heartbeat_ns",
@@ -20,12 +19,14 @@ _LIVE_FIELDS = {
 }
 
 
-def node_settings(spec: ClusterSpec, kind: str, iproto: int, admin: int) -> dict[str, Any]:
+def node_settings(
+    spec: ClusterSpec, kind: str, host: str, iproto: int, admin: int
+) -> dict[str, Any]:
     """What the specification decides of a node's file; compared to find drift."""
     replication = spec.replication
     return {
-        "listen": f"{HOST}:{iproto}",
-        "admin_listen": f"{HOST}:{admin}",
+        "listen": f"{host}:{iproto}",
+        "admin_listen": f"{host}:{admin}",
         "role": kind,
         "quorum": replication.quorum,
         "election_mode": replication.election_mode,

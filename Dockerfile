@@ -1,0 +1,40 @@
+# Two images from one file, with a plain `docker build`:
+#
+#   docker build --target node -t qsync-node:0.1.0 .
+#   docker build --target operator -t qsync-operator:0.1.0 .
+#
+# Versions are those of requirements.lock. What is installed first changes seldom, so that a change
+# of the sources rebuilds the last layers only.
+ARG PYTHON=python:3.11-slim-bookworm
+
+FROM ${PYTHON} AS node-build
+WORKDIR /src
+RUN python -m venv --without-pip /opt/qsync
+COPY pyproject.toml requirements.lock README.md LICENSE ./
+RUN mkdir node operator \
+ && pip --python /opt/qsync/bin/python install --no-cache-dir -c requirements.lock '.[node]' \
+ && pip --python /opt/qsync/bin/python uninstall -y qsync
+COPY node/qsync_node node/qsync_node
+COPY operator/qsync_operator operator/qsync_operator
+COPY operator/qsync_cli operator/qsync_cli
+RUN pip --python /opt/qsync/bin/python install --no-cache-dir --no-deps .
+
+FROM node-build AS operator-build
+RUN pip --python /opt/qsync/bin/python install --no-cache-dir -c requirements.lock '.[operator]'
+
+# Runs as a user without a name in a file system that it cannot write to: /var/lib/qsync (data),
+# /run/qsync and /tmp are volumes of the pod.
+FROM ${PYTHON} AS base
+# USER: libraries look for the name of a user who has no entry in the list of users.
+ENV PATH=/opt/qsync/bin:$PATH USER=qsync PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+WORKDIR /
+USER 10001:10001
+
+FROM base AS operator
+COPY --from=operator-build /opt/qsync /opt/qsync
+ENTRYPOINT ["python", "-m", "qsync_operator"]
+
+FROM base AS node
+COPY --from=node-build /opt/qsync /opt/qsync
+EXPOSE 3301 8081
+ENTRYPOINT ["python", "-m", "qsync_operator.pod_main"]

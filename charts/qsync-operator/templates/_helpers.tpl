@@ -1,0 +1,56 @@
+{{- define "qsync.labels" -}}
+app.kubernetes.io/name: qsync-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+app.kubernetes.io/part-of: qsync
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "qsync.selector" -}}
+app.kubernetes.io/name: qsync-operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end }}
+
+{{- define "qsync.account" -}}
+{{- .Values.serviceAccount.name | default .Release.Name -}}
+{{- end }}
+
+{{- define "qsync.image" -}}
+{{- $image := .image -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default .version }}
+{{- end -}}
+{{- end }}
+
+{{/* What the operator may do in a namespace that it looks after. No wildcard. */}}
+{{- define "qsync.rules" -}}
+- apiGroups: [qsync.dev]
+  resources: [qsyncclusters]
+  verbs: [get, list, watch]
+- apiGroups: [qsync.dev]
+  resources: [qsyncclusters/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [configmaps, services]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [secrets, serviceaccounts]
+  verbs: [get, create, patch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, patch, delete]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+- apiGroups: [apps]
+  resources: [statefulsets]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
+{{- end }}

@@ -1,0 +1,165 @@
+"""A Kubernetes cluster, driven as a person would: with kubectl, helm and docker.
+
+It is the one of `$KUBECONFIG`; else the one that the program named in `$E2E_CLUSTER_UP` brings up;
+else one that `kind create cluster` makes. Images get there by the program in `$E2E_IMAGE_LOAD`,
+else by `kind load docker-image`; a cluster of `$KUBECONFIG` that is no kind cluster must have them.
+"""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from timeouts import COMMAND_S, IMAGE_BUILD_S, KUBERNETES_UP_S
+
+ROOT = Path(__file__).resolve().parent.parent
+VERSION = "0.1.0"
+KIND_NAME = os.environ.get("E2E_KIND_NAME", "kind")
+IMAGES = {"node": f"qsync-node:{VERSION}", "operator": f"qsync-operator:{VERSION}"}
+SYSTEM = "qsync-system"
+
+
+def run(*command: str, timeout_s: float = COMMAND_S, stdin: str | None = None) -> str:
+    """Standard output of a command. Raises RuntimeError with what it said."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, check=False, input=stdin
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()[-2000:]}")
+    return done.stdout
+
+
+def bring_up() -> str:
+    """Make sure of a cluster; returns how."""
+    if os.environ.get("KUBECONFIG"):
+        run("kubectl", "version")
+        return "the cluster of $KUBECONFIG"
+    program = os.environ.get("E2E_CLUSTER_UP")
+    if program:
+        run(program, timeout_s=KUBERNETES_UP_S)
+        return "the cluster of $E2E_CLUSTER_UP"
+    if KIND_NAME not in run("kind", "get", "clusters").split():
+        run("kind", "create", "cluster", "--name", KIND_NAME, timeout_s=KUBERNETES_UP_S)
+    return f"kind cluster {KIND_NAME}"
+
+
+def build_images() -> None:
+    for target, image in IMAGES.items():
+        run("docker", "build", "--target", target, "-t", image, str(ROOT), timeout_s=IMAGE_BUILD_S)
+
+
+def load_images() -> None:
+    program = os.environ.get("E2E_IMAGE_LOAD")
+    command = [program] if program else ["kind", "load", "docker-image", "--name", KIND_NAME]
+    run(*command, *IMAGES.values(), timeout_s=IMAGE_BUILD_S)
+
+
+def install_operator() -> None:
+    run("kubectl", "apply", "-f", "-", stdin=_namespace(SYSTEM))
+    run(
+        "helm", "upgrade", "--install", "qsync-operator", str(ROOT / "charts" / "qsync-operator"),
+        "--namespace", SYSTEM, "--wait", "--timeout", "120s", timeout_s=150,
+    )  # fmt: skip
+    # The tag stays the same from build to build, so a pod that runs has the old one.
+    run("kubectl", "rollout", "restart", "deployment/qsync-operator", "-n", SYSTEM)
+    run("kubectl", "rollout", "status", "deployment/qsync-operator", "-n", SYSTEM, timeout_s=150)
+
+
+def _namespace(name: str) -> str:
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {
+                "name": name,
+                "labels": {"pod-security.kubernetes.io/enforce": "restricted"},
+            },
+        }
+    )
+
+
+class Namespace:
+    """One namespace with Pod Security `restricted`, and the cluster in it."""
+
+    def __init__(self, name: str, cluster: str) -> None:
+        self.name = name
+        self.cluster = cluster
+
+    def create(self) -> None:
+        run("kubectl", "apply", "-f", "-", stdin=_namespace(self.name))
+
+    def delete(self) -> None:
+        run("kubectl", "delete", "namespace", self.name, "--ignore-not-found", timeout_s=120)
+
+    def kubectl(
+        self, *arguments: str, timeout_s: float = COMMAND_S, stdin: str | None = None
+    ) -> str:
+        return run("kubectl", "-n", self.name, *arguments, timeout_s=timeout_s, stdin=stdin)
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.kubectl("get", kind, name, "-o", "json"))
+        return found
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.get("qsynccluster", self.cluster).get("status") or {}
+        return found
+
+    def is_ready(self, voters: int) -> bool:
+        status = self.status()
+        ready = [c for c in status.get("conditions", []) if c["type"] == "Ready"]
+        roles = [member["role"] for member in status.get("members", [])]
+        return (
+            bool(ready)
+            and ready[0]["status"] == "True"
+            and len(roles) == voters
+            and sum(role in ("leader", "follower") for role in roles) == voters
+        )
+
+    def is_new_and_ready(self, pod: str, old_uid: str) -> bool:
+        """Whether another pod of that name has taken its place: the old one answers for a while."""
+        try:
+            found = self.get("pod", pod)
+        except RuntimeError:
+            return False
+        conditions = found["status"].get("conditions", [])
+        ready = [c["status"] for c in conditions if c["type"] == "Ready"]
+        return found["metadata"]["uid"] != old_uid and ready == ["True"]
+
+    def wait(self, what: str, is_done: Callable[[], bool], timeout_s: float) -> float:
+        """Seconds until it was so. Raises RuntimeError with the status when it never was."""
+        started = time.monotonic()
+        while time.monotonic() - started < timeout_s:
+            if is_done():
+                return time.monotonic() - started
+            time.sleep(0.1)
+        raise RuntimeError(f"waited {timeout_s:g} s for {what}: {json.dumps(self.status())}")
+
+    def save(self, folder: Path) -> None:
+        """What a person needs to understand a failure."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, command in {
+            "objects.txt": ["get", "all,qc,pvc,pdb,endpointslices", "-o", "wide"],
+            "describe.txt": ["describe", "qc,pods,statefulsets"],
+            "events.txt": ["get", "events", "--sort-by=.lastTimestamp"],
+            "nodes.log": [
+                "logs",
+                "-l",
+                f"qsync.dev/cluster={self.cluster}",
+                "--prefix",
+                "--tail=-1",
+            ],
+        }.items():
+            (folder / name).write_text(_whatever(lambda c=command: self.kubectl(*c)))
+        (folder / "operator.log").write_text(
+            _whatever(lambda: run("kubectl", "logs", "-n", SYSTEM, "deployment/qsync-operator"))
+        )
+
+
+def _whatever(ask: Callable[[], str]) -> str:
+    try:
+        return ask()
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        return str(error)

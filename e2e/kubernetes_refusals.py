@@ -1,0 +1,124 @@
+"""What a real API server says of manifests that it must not take: the sentence, each time.
+
+    python e2e/kubernetes_refusals.py
+
+Needs the definitions only, and leaves nothing behind but an empty namespace.
+"""
+
+import json
+import sys
+from typing import Any
+
+from kube import ROOT, Namespace, bring_up, run
+from timeouts import COMMAND_S
+
+DEFINITION = "qsyncclusters.qsync.dev"
+ARCHIVE = {"url": "s3://bucket/orders"}
+PRIMARY = {"name": "primary", "parts": [{"field": 1, "type": "string"}]}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"replicas": 5, "replication": {"quorum": 2}}, "is below a majority of the replicas"),
+    ({"replicas": 3, "replication": {"quorum": 4}}, "it can never be reached"),
+    ({"replication": {"quorum": "most"}}, "a formula over N such as N/2+1"),
+    ({"replicas": 20, "asyncReplicas": 20}, "at most 31 members can be registered"),
+    ({"replicas": 0}, "should be greater than or equal to 1"),
+    ({"failover": {"delay": "5x"}}, "write a duration with its unit"),
+    ({"storage": {"size": "10Q"}}, "write a quantity such as 10Gi"),
+    ({"archive": ARCHIVE, "audit": {"schedule": "15 * * *"}}, "write a schedule of five fields"),
+    ({"archive": ARCHIVE, "audit": {"schedule": "x * * * *"}}, "write a schedule of five fields"),
+    ({"audit": {"schedule": "15 * * * *"}}, "set archive.url too"),
+    ({"auth": {"username": "admin"}}, "exists in every database"),
+    ({"ports": {"iproto": 3301, "admin": 3301}}, "must be two ports"),
+    ({"spaces": [{"name": "_mine", "indexes": [PRIMARY]}]}, "belongs to the database"),
+    ({"spaces": [{"name": "s", "indexes": [{**PRIMARY, "unique": False}]}]}, "must be unique"),
+    ({"replicaz": 3}, 'unknown field "spec.replicaz"'),
+]
+CHANGES: list[tuple[dict[str, Any], str]] = [
+    ({"storage": {"size": "1Gi"}}, "storage.size cannot shrink"),
+    ({"storage": {"storageClass": "another"}}, "storage.storageClass cannot change"),
+    ({"auth": {"username": "another"}}, "auth.username cannot change"),
+    ({"ports": {"iproto": 4000}}, "ports cannot change"),
+]
+TAKEN: list[dict[str, Any]] = [
+    {},
+    {"replicas": 4},
+    {"replicas": 5, "replication": {"quorum": 5}},
+    {"replication": {"quorum": "N/2 + 1", "synchroTimeout": "1m30s"}},
+    {"archive": ARCHIVE, "audit": {"schedule": "*/15 0-6 * jan-mar MON"}},
+]
+
+
+def document(spec: dict[str, Any], name: str = "refused") -> str:
+    kind = {"apiVersion": "qsync.dev/v1alpha1", "kind": "QsyncCluster"}
+    return json.dumps({**kind, "metadata": {"name": name}, "spec": spec})
+
+
+def refusal_of(namespace: Namespace, spec: dict[str, Any], name: str = "refused") -> str:
+    """What the API server says, "" if it would take it."""
+    try:
+        namespace.kubectl(
+            "apply", "--dry-run=server", "-f", "-", stdin=document(spec, name), timeout_s=COMMAND_S
+        )
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def wrong(namespace: Namespace) -> list[str]:
+    """Sentences about every answer that is another one than it should be."""
+    found = []
+    for spec, sentence in REFUSED:
+        said = refusal_of(namespace, spec)
+        if sentence not in said:
+            found.append(f"{spec}: expected {sentence!r}, got {said!r}")
+    found += [f"{spec}: {said}" for spec in TAKEN if (said := refusal_of(namespace, spec))]
+    said = refusal_of(namespace, {}, "a" * 41)
+    if "at most 40 lower-case letters" not in said:
+        found.append(f"a name of 41 letters: {said!r}")
+    for manifest in sorted((ROOT / "docs" / "examples").glob("*.yaml")):
+        namespace.kubectl("apply", "--dry-run=server", "-f", str(manifest))
+    return found + wrong_changes(namespace)
+
+
+def wrong_changes(namespace: Namespace) -> list[str]:
+    """An object that exists, while nobody acts upon it: its members would take time to make."""
+    namespace.kubectl("apply", "-f", "-", stdin=document({}, "existing"))
+    found = []
+    try:
+        for change, sentence in CHANGES:
+            said = ""
+            try:
+                patch = json.dumps({"spec": change})
+                namespace.kubectl(
+                    "patch", "qsynccluster", "existing", "--type=merge", "--dry-run=server",
+                    "-p", patch,
+                )  # fmt: skip
+            except RuntimeError as error:
+                said = str(error)
+            if sentence not in said:
+                found.append(f"change {change}: expected {sentence!r}, got {said!r}")
+    finally:
+        namespace.kubectl("delete", "qsynccluster", "existing")
+    return found
+
+
+def main() -> int:
+    bring_up()
+    # A chart takes over only what a chart installed: what is not there is lent for a while.
+    is_there = bool(run("kubectl", "get", "crd", DEFINITION, "--ignore-not-found"))
+    if not is_there:
+        run("kubectl", "apply", "--server-side", "-f", str(ROOT / "crds"))
+        run("kubectl", "wait", f"crd/{DEFINITION}", "--for=condition=Established")
+    namespace = Namespace("qsync-refusals", "refused")
+    namespace.create()
+    found = wrong(namespace)
+    for sentence in found:
+        print(sentence)
+    print(f"{len(REFUSED) + len(CHANGES) + 1} refusals, {len(found)} wrong")
+    namespace.delete()
+    if not is_there:
+        run("kubectl", "delete", "-f", str(ROOT / "crds"))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""Runs in a pod: writes through given addresses with the project's client, and keeps a ledger.
+
+One JSON line an operation, written before the next operation of that worker begins. The form is
+that of `e2e/writer.py`, so the same checker reads it. It ends when the file STOP appears beside the
+ledger.
+
+    python writer.py SPACE LEDGER WORKERS RATE ROUTE...
+
+A route is a list of addresses with commas between; workers take turns with the routes, and the
+ledger's `member` is the number of the worker's route.
+"""
+
+import asyncio
+import itertools
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TextIO
+
+from qsync_node.client import Client, Committed, RolledBack, Unknown
+
+VSPACE, NAME_INDEX = 281, 2
+
+
+async def space_id(client: Client, name: str) -> int:
+    outcome = await client.select(VSPACE, [name], index=NAME_INDEX)
+    assert isinstance(outcome, Committed), outcome
+    return int(outcome.tuples[0][0])
+
+
+async def work(
+    client: Client, route: int, space: int, numbers: "itertools.count[int]", ledger: TextIO,
+    pause_s: float, stop: Path,
+) -> None:  # fmt: skip
+    while not stop.exists():
+        number = next(numbers)
+        value = f"value-{number}"
+        started = time.time()
+        outcome = await client.insert(space, [number, value, 1.5])
+        match outcome:
+            case Committed():
+                said = "committed"
+            case RolledBack():
+                said = "rolled back"
+            case Unknown():
+                said = "unknown"
+            case _:
+                said = "refused"
+        line = {
+            "id": number, "value": value, "outcome": said, "code": getattr(outcome, "code", 0),
+            "member": route, "started": started, "ended": time.time(),
+        }  # fmt: skip
+        ledger.write(json.dumps(line) + "\n")
+        ledger.flush()
+        await asyncio.sleep(pause_s)
+
+
+async def main(name: str, path: str, workers: int, rate: float, routes: list[str]) -> None:
+    user, password = os.environ["QSYNC_USER"], os.environ["QSYNC_PASSWORD"]
+    stop = Path(path).with_name("STOP")
+    numbers = itertools.count(1)
+    # Each worker has a client, and so a connection, of its own.
+    clients = [Client(routes[n % len(routes)].split(","), user, password) for n in range(workers)]
+    with open(path, "a") as ledger:
+        space = await space_id(clients[0], name)
+        await asyncio.gather(
+            *(
+                work(client, n % len(routes), space, numbers, ledger, workers / rate, stop)
+                for n, client in enumerate(clients)
+            )
+        )
+    for client in clients:
+        await client.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), sys.argv[5:]))

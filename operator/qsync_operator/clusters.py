@@ -1,0 +1,196 @@
+"""All clusters that the operator looks after: one task for each, independent of the others.
+
+A task is started by the first event of its object and ends with the last one. Whatever goes wrong
+in it ends this turn only: it is said, and tried again after a pause that doubles.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import Any
+
+from pydantic import ValidationError
+
+from qsync_operator.controller import Controller
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.manifest import sentence_of
+from qsync_operator.models.status import ClusterStatus, Condition
+from qsync_operator.platform.base import ActionRefused
+from qsync_operator.platform.kubernetes.api import Api, ApiError
+from qsync_operator.platform.kubernetes.cache import Cache, Key
+from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
+from qsync_operator.platform.kubernetes.voice import KubernetesVoice
+
+IDLE_S = 2.0
+BUSY_S = 0.25
+LEADERLESS_S = 0.02
+HURRY_NS = 5_000_000_000
+NUMBERS_EVERY_S = 10.0
+FAILURE_FIRST_S = 0.5
+FAILURE_MAX_S = 30.0
+
+log = logging.getLogger(__name__)
+
+
+class ClusterTask:
+    """Keeps one cluster as its specification says."""
+
+    def __init__(self, api: Api, cache: Cache, image: str, cluster: QsyncCluster) -> None:
+        self._api = api
+        self._cache = cache
+        self._image = image
+        self._platform: KubernetesPlatform | None = None
+        self._changed = asyncio.Event()
+        self._refusal = ""
+        self.cluster = cluster
+        self.voice = KubernetesVoice(api, cluster)
+        self._task = asyncio.create_task(self._run(), name=f"cluster {cluster.name}")
+
+    def change(self, cluster: QsyncCluster) -> None:
+        """A newer document; only what is asked for matters, the status is our own."""
+        is_new = cluster.spec != self.cluster.spec
+        self.cluster = cluster
+        if is_new or self._refusal:
+            self._refusal = ""
+            self._changed.set()
+            if self._platform is not None:
+                self._platform.wake()
+
+    async def refuse(self, document: dict[str, Any], sentence: str) -> None:
+        """The new specification cannot be used: say it, and go on with the last good one."""
+        if sentence == self._refusal:
+            return
+        self._refusal = sentence
+        await self.voice.tell("InvalidSpec", self.cluster.name, sentence, True)
+        generation = int(document["metadata"].get("generation", 0))
+        await self.voice.publish(self.cluster, refused_status(self.cluster, sentence, generation))
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        pause_s = FAILURE_FIRST_S
+        while True:
+            started_s = time.monotonic()
+            try:
+                await self._look_after()
+            except (ApiError, ActionRefused) as error:
+                await self.voice.tell("Waiting", self.cluster.name, str(error), True)
+            except Exception:
+                # A fault of ours in one cluster must not end the others' failover.
+                log.exception("the task of cluster %s failed and starts again", self.cluster.name)
+            if time.monotonic() - started_s > FAILURE_MAX_S:
+                pause_s = FAILURE_FIRST_S
+            await self._rest(pause_s)
+            pause_s = min(pause_s * 2, FAILURE_MAX_S)
+
+    async def _rest(self, pause_s: float) -> None:
+        self._changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._changed.wait()
+
+    async def _look_after(self) -> None:
+        """Raises ApiError and ActionRefused."""
+        platform = await KubernetesPlatform.open(self._api, self._cache, self.cluster, self._image)
+        self._platform = platform
+        try:
+            controller = Controller(platform, self.voice, self.cluster.status, NUMBERS_EVERY_S)
+            while True:
+                await platform.wait(await self._turn(controller))
+        finally:
+            self._platform = None
+            await platform.close()
+
+    async def _turn(self, controller: Controller) -> float:
+        observed = await controller.turn(self.cluster)
+        if observed.writable_leader() is None and controller.memory.lost_at_ns:
+            lost_ns = time.monotonic_ns() - controller.memory.lost_at_ns
+            return LEADERLESS_S if lost_ns < HURRY_NS else BUSY_S
+        is_calm = controller.status.is_true("Ready") and not controller.has_acted
+        return IDLE_S if is_calm else BUSY_S
+
+
+def refused_status(cluster: QsyncCluster, sentence: str, generation: int) -> ClusterStatus:
+    """The status as it was, and beside it what is wrong with the new specification."""
+    degraded = Condition(
+        type="Degraded",
+        status="True",
+        reason="InvalidSpec",
+        message=sentence,
+        last_transition_time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        observed_generation=generation,
+    )
+    others = [c for c in cluster.status.conditions if c.type != "Degraded"]
+    return cluster.status.model_copy(update={"conditions": [*others, degraded]})
+
+
+class Clusters:
+    """By namespace and name; fed by the watch, and acting from `begin` on."""
+
+    def __init__(self, api: Api, cache: Cache, image: str) -> None:
+        self._api = api
+        self._cache = cache
+        self._image = image
+        self._tasks: dict[Key, ClusterTask] = {}
+        self._waiting: dict[Key, dict[str, Any]] | None = {}  # until it is our turn
+
+    async def begin(self) -> None:
+        """This operator is the one that acts."""
+        waiting, self._waiting = self._waiting or {}, None
+        for document in waiting.values():
+            await self.on_event(document, False)
+
+    async def on_event(self, document: dict[str, Any], is_gone: bool) -> None:
+        metadata = document["metadata"]
+        key = (str(metadata["namespace"]), str(metadata["name"]))
+        if self._waiting is not None:
+            self._waiting.pop(key, None)
+            if not is_gone:
+                self._waiting[key] = document
+            return
+        task = self._tasks.get(key)
+        if task is not None and task.cluster.metadata.uid != metadata["uid"]:
+            await self._stop(key)
+            task = None
+        if is_gone or metadata.get("deletionTimestamp"):
+            await self._stop(key)
+            return
+        try:
+            cluster = QsyncCluster.model_validate(document)
+        except ValidationError as error:
+            sentence = sentence_of(error, QsyncCluster)
+            if task is None:
+                await self._refuse_unknown(document, sentence)
+            else:
+                await task.refuse(document, sentence)
+            return
+        if task is None:
+            self._tasks[key] = ClusterTask(self._api, self._cache, self._image, cluster)
+        else:
+            task.change(cluster)
+
+    async def _refuse_unknown(self, document: dict[str, Any], sentence: str) -> None:
+        """Nothing good is known of it, so nothing is done: its nodes, if any, go on alone."""
+        cluster = QsyncCluster.model_validate({**document, "spec": {}})
+        found = cluster.status.condition("Degraded")
+        if found is not None and found.message == sentence:
+            return
+        voice = KubernetesVoice(self._api, cluster)
+        await voice.tell("InvalidSpec", cluster.name, sentence, True)
+        generation = int(document["metadata"].get("generation", 0))
+        await voice.publish(cluster, refused_status(cluster, sentence, generation))
+
+    async def _stop(self, key: Key) -> None:
+        task = self._tasks.pop(key, None)
+        if task is not None:
+            await task.stop()
+
+    def count(self) -> int:
+        return len(self._tasks)
+
+    async def close(self) -> None:
+        for key in list(self._tasks):
+            await self._stop(key)

@@ -1,0 +1,133 @@
+"""One turn of the controller: look, plan, act, and say what happened; the same on every platform.
+
+A nomination comes before everything else, because it needs nobody but the nodes: a store or an API
+server that hangs must not delay it. Otherwise the labels come first, by which clients find the
+leader, then the status, then what takes longer.
+"""
+
+import time
+from dataclasses import replace
+from typing import Protocol
+
+from qsync_operator.actions import Action, Nominate
+from qsync_operator.failover import after_nomination, track_leader
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.status import ClusterStatus
+from qsync_operator.observed import Memory, Observed
+from qsync_operator.plan import plan
+from qsync_operator.platform.base import ActionRefused, Platform
+
+
+class Voice(Protocol):
+    """Where a controller says what it sees. Neither call raises."""
+
+    async def publish(self, cluster: QsyncCluster, status: ClusterStatus) -> bool:
+        """Whether it was stored; if not, it is said again."""
+
+    async def tell(self, reason: str, subject: str, message: str, is_warning: bool) -> None: ...
+
+
+class Controller:
+    """Of one cluster."""
+
+    def __init__(
+        self, platform: Platform, voice: Voice, status: ClusterStatus, numbers_every_s: float
+    ) -> None:
+        self.platform = platform
+        self.status = status
+        self.memory = Memory(
+            leader=status.leader, leader_term=status.term, last_failover=status.last_failover
+        )
+        self._voice = voice
+        self._published: ClusterStatus | None = None
+        self._published_at_s = 0.0
+        self._numbers_every_s = numbers_every_s
+        self._told: set[str] = set()
+        self.has_acted = False  # in the last turn: the next look is worth taking soon
+
+    async def turn(self, cluster: QsyncCluster) -> Observed:
+        """Look, plan, act once; returns what was seen."""
+        observed = await self.platform.observe(cluster, self.memory, self.status)
+        await self._remember(cluster, track_leader(observed, time.monotonic_ns(), time.time()))
+        observed = replace(observed, memory=self.memory)
+        planned = plan(cluster, observed, time.monotonic_ns(), time.time())
+        urgent = [action for action in planned.actions if isinstance(action, Nominate)]
+        refusals = [await self._act(cluster, action) for action in urgent]
+        trouble = await self.platform.keep(cluster, observed)
+        if trouble:
+            await self._tell("StartFailed", cluster.name, trouble, is_warning=True)
+        await self._publish(cluster, planned.status)
+        for action in planned.actions:
+            if not isinstance(action, Nominate):
+                refusals.append(await self._act(cluster, action))
+        said = [refusal for refusal in refusals if refusal]
+        self.memory = replace(self.memory, refusal=said[-1] if said else "")
+        self.has_acted = bool(planned.actions) and not said
+        return observed
+
+    async def _act(self, cluster: QsyncCluster, action: Action) -> str:
+        if isinstance(action, Nominate):
+            self.memory = after_nomination(self.memory, action, time.monotonic_ns())
+        reason = type(action).__name__
+        try:
+            await self.platform.act(cluster, action)
+        except ActionRefused as refused:
+            await self._tell(f"{reason}Refused", cluster.name, str(refused), is_warning=True)
+            return str(refused)
+        self._told.clear()
+        await self._tell(reason, cluster.name, str(action))
+        return ""
+
+    async def _tell(
+        self, reason: str, subject: str, message: str, is_warning: bool = False
+    ) -> None:
+        """An event; the same one is not told again until something else was done."""
+        if message not in self._told:
+            self._told.add(message)
+            await self._voice.tell(reason, subject, message, is_warning)
+
+    async def _remember(self, cluster: QsyncCluster, memory: Memory) -> None:
+        old, new = self.memory.last_failover, memory.last_failover
+        self.memory = memory
+        if new is None or new == old:
+            return
+        if old is not None and old.at == new.at:
+            await self._voice.tell(
+                "RowsRolledBack",
+                new.from_,
+                f"{new.rolled_back_rows} rows that were never confirmed were cut, and"
+                " are kept in rollback files",
+                True,
+            )
+            return
+        await self._voice.tell(
+            "Failover",
+            cluster.name,
+            f"{new.to} leads after {new.from_} ({new.reason}): writes"
+            f" paused for {new.unavailable_milliseconds:g} ms",
+            False,
+        )
+
+    async def _publish(self, cluster: QsyncCluster, status: ClusterStatus) -> None:
+        """Write what changed at once, and numbers alone not more often than people look."""
+        if status.phase != self.status.phase:
+            ready = status.condition("Ready")
+            why = ready.message if ready is not None else ""
+            is_bad = status.phase in ("Degraded", "Unavailable")
+            await self._voice.tell(f"Phase{status.phase}", cluster.name, why, is_bad)
+        self.status = status
+        now_s = time.monotonic()
+        published = self._published
+        is_new = published is None or without_numbers(status) != without_numbers(published)
+        if not is_new and now_s - self._published_at_s < self._numbers_every_s:
+            return
+        if is_new or status != published:
+            if not await self._voice.publish(cluster, status):
+                return
+            self._published = status
+        self._published_at_s = now_s
+
+
+def without_numbers(status: ClusterStatus) -> ClusterStatus:
+    members = [m.model_copy(update={"signature": 0, "lag": 0}) for m in status.members]
+    return status.model_copy(update={"confirmed_signature": 0, "members": members})

@@ -1,0 +1,191 @@
+"""The definitions: names, columns, sub-resources, and where each rule belongs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from qsync_operator.crds import rules
+from qsync_operator.crds.structural import structural_schema, whole_default
+from qsync_operator.models.cluster import NAME_PATTERN, QsyncCluster
+from qsync_operator.models.runs import QsyncAudit, QsyncCompaction
+
+GROUP = "qsync.dev"
+VERSION = "v1alpha1"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of `kubectl get`; those of priority 1 stand in `-o wide` only."""
+
+    name: str
+    path: str
+    type: str = "string"
+    priority: int = 0
+
+    def document(self) -> dict[str, Any]:
+        shown: dict[str, Any] = {"name": self.name, "type": self.type, "jsonPath": self.path}
+        return shown | ({"priority": self.priority} if self.priority else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One custom resource."""
+
+    model: type[BaseModel]
+    plural: str
+    short_name: str
+    columns: tuple[Column, ...]
+    rules: dict[str, list[rules.Rule]]  # path in the schema -> rules there
+    spoken: tuple[str, ...] = ()  # patterns that a rule says in words
+    is_scalable: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.model.__name__
+
+
+AGE = Column("Age", ".metadata.creationTimestamp", "date")
+_RUN_COLUMNS = (
+    Column("Cluster", ".spec.cluster"),
+    Column("Phase", ".status.phase"),
+)
+_RUN_TIMES = (
+    Column("Started", ".status.startedAt", "date", 1),
+    Column("Report", ".status.report", "string", 1),
+    AGE,
+)
+
+KINDS = (
+    Kind(
+        QsyncCluster,
+        "qsyncclusters",
+        "qc",
+        (
+            Column("Ready", ".status.readyReplicas", "integer"),
+            Column("Voters", ".spec.replicas", "integer"),
+            Column("Leader", ".status.leader"),
+            Column("Term", ".status.term", "integer"),
+            Column("Status", ".status.phase"),
+            Column("Quorum", ".status.quorum", "integer", 1),
+            Column("Confirmed", ".status.confirmedSignature", "integer", 1),
+            Column("Last-Failover", ".status.lastFailover.at", "date", 1),
+            Column("Paused-Ms", ".status.lastFailover.unavailableMilliseconds", "number", 1),
+            AGE,
+        ),
+        {
+            "spec": rules.CLUSTER_SPEC,
+            "spec.storage": rules.STORAGE,
+            "spec.auth": rules.AUTH,
+            "spec.ports": rules.PORTS,
+            "spec.spaces[]": rules.SPACE,
+        },
+        spoken=("spec.spaces[].name",),
+        is_scalable=True,
+    ),
+    Kind(
+        QsyncAudit,
+        "qsyncaudits",
+        "qa",
+        (
+            *_RUN_COLUMNS,
+            Column("Verdict", ".status.verdict"),
+            *_RUN_TIMES,
+        ),
+        {"spec": rules.RUN_SPEC},
+    ),
+    Kind(
+        QsyncCompaction,
+        "qsynccompactions",
+        "qcomp",
+        (*_RUN_COLUMNS, *_RUN_TIMES),
+        {"spec": rules.RUN_SPEC},
+    ),
+)
+
+
+def definition(kind: Kind) -> dict[str, Any]:
+    """The CustomResourceDefinition."""
+    subresources: dict[str, Any] = {"status": {}}
+    if kind.is_scalable:
+        subresources["scale"] = {
+            "specReplicasPath": ".spec.replicas",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "names": {
+                "kind": kind.name,
+                "listKind": f"{kind.name}List",
+                "plural": kind.plural,
+                "singular": kind.name.lower(),
+                "shortNames": [kind.short_name],
+                "categories": ["qsync"],
+            },
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": _schema(kind)},
+                    "subresources": subresources,
+                    "additionalPrinterColumns": [c.document() for c in kind.columns],
+                }
+            ],
+        },
+    }
+
+
+def _schema(kind: Kind) -> dict[str, Any]:
+    schema = structural_schema(kind.model)
+    properties = schema["properties"]
+    # The API server knows these three; of metadata a CRD may only name the name.
+    properties["apiVersion"] = {"type": "string"}
+    properties["kind"] = {"type": "string"}
+    properties["metadata"] = {"type": "object"}
+    schema["required"] = [name for name in schema.get("required", []) if name == "spec"]
+    if not schema["required"]:
+        del schema["required"]
+        properties["spec"]["default"] = whole_default(properties["spec"])
+    _without_defaults(properties["status"])
+    _mark_lists(properties["status"])
+    schema["x-kubernetes-validations"] = [rules.name_rule(NAME_PATTERN)]
+    for path in kind.spoken:
+        del _at(properties, path)["pattern"]
+    for path, found in kind.rules.items():
+        _at(properties, path).setdefault("x-kubernetes-validations", []).extend(found)
+    return schema
+
+
+def _at(properties: dict[str, Any], path: str) -> dict[str, Any]:
+    node: dict[str, Any] = {"properties": properties}
+    for part in path.split("."):
+        node = node["properties"][part.removesuffix("[]")]
+        if part.endswith("[]"):
+            node = node["items"]
+    return node
+
+
+def _without_defaults(node: dict[str, Any]) -> None:
+    """A status shows what was seen: the API server must not make it up."""
+    node.pop("default", None)
+    for child in _children(node):
+        _without_defaults(child)
+
+
+def _mark_lists(node: dict[str, Any]) -> None:
+    conditions = node["properties"].get("conditions")
+    if conditions is not None:
+        conditions["x-kubernetes-list-type"] = "map"
+        conditions["x-kubernetes-list-map-keys"] = ["type"]
+
+
+def _children(node: dict[str, Any]) -> list[dict[str, Any]]:
+    found = list(node.get("properties", {}).values())
+    return found + [node[key] for key in ("items", "additionalProperties") if key in node]

@@ -1,0 +1,107 @@
+"""Rules in CEL: what a manifest may not say, each with the sentence that its author reads.
+
+The models check the same and more (`models/spec.py`): a formula of a quorum is parsed there, for
+instance. These are the rules that the API server can hold alone, so that `kubectl apply` says it
+and nothing has to be found in a condition later.
+"""
+
+from typing import Any
+
+from qsync_operator.models.spec import REGISTERED_MAX
+
+Rule = dict[str, Any]
+
+
+def rule(expression: str, message: str) -> Rule:
+    """The message is fixed: what a message with numbers in it might cost is estimated without
+    looking at them, and over the limit at once."""
+    return {"rule": " ".join(expression.split()), "message": message}
+
+
+def name_rule(pattern: str) -> Rule:
+    return rule(
+        f"self.metadata.name.matches('{pattern}')",
+        "metadata.name has at most 40 lower-case letters, digits and hyphens, and begins with a"
+        " letter: pods and jobs are named after it",
+    )
+
+
+QUORUM = "self.replication.quorum"
+HAS_NUMBER = f"has(self.replication) && has({QUORUM}) && type({QUORUM}) == int"
+
+CLUSTER_SPEC = [
+    rule(
+        f"self.replicas + self.asyncReplicas <= {REGISTERED_MAX}",
+        f"at most {REGISTERED_MAX} members can be registered: replicas and asyncReplicas are more"
+        " together",
+    ),
+    rule(
+        f"!({HAS_NUMBER}) || {QUORUM} >= self.replicas / 2 + 1",
+        "replication.quorum is below a majority of the replicas: two halves could confirm"
+        " different writes",
+    ),
+    rule(
+        f"!({HAS_NUMBER}) || {QUORUM} <= self.replicas",
+        "replication.quorum is more than there are replicas: it can never be reached",
+    ),
+    rule(
+        f"!has(self.replication) || !has({QUORUM}) || type({QUORUM}) == int || {QUORUM}.matches("
+        r"'^(majority|(N|[0-9]{1,4})( *[-+*/] *(N|[0-9]{1,4}))*)$')",
+        "replication.quorum is majority, a number, or a formula over N such as N/2+1",
+    ),
+    rule(
+        """has(self.ports) == has(oldSelf.ports)
+           && (!has(self.ports) || self.ports == oldSelf.ports)""",
+        "ports cannot change: members find each other by them",
+    ),
+    rule(
+        "has(self.archive) || !(has(self.audit) || has(self.compaction))",
+        "audit and compaction read the archive: set archive.url too",
+    ),
+]
+
+STORAGE = [
+    rule(
+        """!has(oldSelf.size) || !has(self.size)
+           || quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0""",
+        "storage.size cannot shrink: a volume only grows",
+    ),
+    rule(
+        """has(self.storageClass) == has(oldSelf.storageClass)
+           && (!has(self.storageClass) || self.storageClass == oldSelf.storageClass)""",
+        "storage.storageClass cannot change: volumes stay in the class that made them",
+    ),
+]
+
+AUTH = [
+    rule(
+        "self.username == oldSelf.username",
+        "auth.username cannot change: the database would keep the old user and its rights",
+    ),
+    rule(
+        "!(self.username in ['admin', 'guest', 'public', 'replication', 'super'])",
+        "auth.username exists in every database: name another user",
+    ),
+]
+
+PORTS = [
+    rule(
+        "!has(self.iproto) || !has(self.admin) || self.iproto != self.admin",
+        "ports.iproto and ports.admin must be two ports",
+    ),
+]
+
+SPACE = [
+    rule(
+        "!self.name.startsWith('_')",
+        "a space whose name begins with an underscore belongs to the database",
+    ),
+    rule(
+        "!has(self.indexes[0].unique) || self.indexes[0].unique",
+        "the first index is the primary key: it must be unique",
+    ),
+]
+
+RUN_SPEC = [
+    rule("self == oldSelf", "a run cannot change: create another one"),
+]

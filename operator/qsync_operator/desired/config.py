@@ -1,0 +1,55 @@
+"""The ConfigMap: what members of a kind share, and where each member is."""
+
+import json
+from typing import Any
+
+import yaml
+
+from qsync_operator.desired.labels import Object, build, config_name, ports
+from qsync_operator.desired.state import ClusterState
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.nodeconfig import node_settings
+
+LISTEN = "0.0.0.0"
+
+
+def member_settings(cluster: QsyncCluster, role: str) -> dict[str, Any]:
+    """What the specification decides of a node's file, its role among it."""
+    return node_settings(cluster.spec, role, LISTEN, *ports(cluster))
+
+
+def build_config(cluster: QsyncCluster, state: ClusterState) -> Object:
+    shared = member_settings(cluster, "voter")
+    del shared["role"]
+    return build(
+        cluster,
+        "v1",
+        "ConfigMap",
+        config_name(cluster.name),
+        data={
+            "settings.yaml": yaml.safe_dump(shared, sort_keys=False),
+            "members.json": json.dumps(_members(cluster, state), indent=1) + "\n",
+        },
+    )
+
+
+def _members(cluster: QsyncCluster, state: ClusterState) -> dict[str, dict[str, Any]]:
+    return {
+        name: {
+            "address": peer_address(cluster, name),
+            "advertise": client_address(cluster, name),
+            "role": member.role or member.kind,
+            "incarnation": member.incarnation,
+        }
+        for name, member in state.members.items()
+    }
+
+
+def peer_address(cluster: QsyncCluster, member: str) -> str:
+    """As other members of the namespace resolve it with one look-up."""
+    return f"{member}.{cluster.name}:{ports(cluster)[0]}"
+
+
+def client_address(cluster: QsyncCluster, member: str) -> str:
+    """As any pod of the Kubernetes cluster resolves it."""
+    return f"{member}.{cluster.name}.{cluster.metadata.namespace}.svc:{ports(cluster)[0]}"

@@ -1,0 +1,25 @@
+"""The PodDisruptionBudget: a drain may take as many voters as the quorum can spare."""
+
+from qsync_node.core.quorum import needed
+from qsync_operator.desired.labels import KIND_LABEL, Object, build, selector
+from qsync_operator.desired.state import ClusterState
+from qsync_operator.models.cluster import QsyncCluster
+
+
+def build_disruption_budget(cluster: QsyncCluster, state: ClusterState) -> Object | None:
+    """None where nobody can be spared: a budget of nothing would stop every drain for ever."""
+    voters = len(state.of_kind("voter")) or cluster.spec.replicas
+    spare = voters - needed(voters, cluster.spec.replication.quorum)
+    if spare < 1:
+        return None
+    return build(
+        cluster,
+        "policy/v1",
+        "PodDisruptionBudget",
+        cluster.name,
+        spec={
+            "maxUnavailable": spare,
+            "selector": {"matchLabels": selector(cluster, **{KIND_LABEL: "voter"})},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    )

@@ -1,0 +1,90 @@
+"""Names, labels and selectors of every object, and what all objects have in common."""
+
+from typing import Any
+
+from qsync_operator.models.cluster import API_VERSION, QsyncCluster
+from qsync_operator.observed import Kind
+
+MANAGER = "qsync-operator"
+CLUSTER_LABEL = "qsync.dev/cluster"
+KIND_LABEL = "qsync.dev/kind"
+ROLE_LABEL = "qsync.dev/role"
+INPUTS_ANNOTATION = "qsync.dev/restart-inputs"
+DEFAULT_IPROTO = 3301
+DEFAULT_ADMIN = 8081
+
+Object = dict[str, Any]
+
+_SET_INFIX: dict[Kind, str] = {"voter": "", "async": "-async", "anonymous": "-reader"}
+
+
+def set_name(cluster: str, kind: Kind) -> str:
+    """The StatefulSet whose pods are called as members of this kind are."""
+    return f"{cluster}{_SET_INFIX[kind]}"
+
+
+def identity_name(cluster: str) -> str:
+    return f"{cluster}-identity"
+
+
+def app_secret_name(cluster: str) -> str:
+    return f"{cluster}-app"
+
+
+def config_name(cluster: str) -> str:
+    return f"{cluster}-config"
+
+
+def ports(cluster: QsyncCluster) -> tuple[int, int]:
+    given = cluster.spec.ports
+    return given.iproto or DEFAULT_IPROTO, given.admin or DEFAULT_ADMIN
+
+
+def common_labels(cluster: QsyncCluster) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "qsync",
+        "app.kubernetes.io/instance": cluster.name,
+        "app.kubernetes.io/component": "node",
+        "app.kubernetes.io/part-of": "qsync",
+        "app.kubernetes.io/managed-by": MANAGER,
+        CLUSTER_LABEL: cluster.name,
+    }
+
+
+def selector(cluster: QsyncCluster, **more: str) -> dict[str, str]:
+    """What never changes: a StatefulSet's selector cannot."""
+    return {
+        "app.kubernetes.io/name": "qsync",
+        "app.kubernetes.io/instance": cluster.name,
+        "app.kubernetes.io/component": "node",
+        **more,
+    }
+
+
+def build(
+    cluster: QsyncCluster,
+    api_version: str,
+    kind: str,
+    name: str,
+    *,
+    is_owned: bool = True,
+    **fields: Any,
+) -> Object:
+    """An object of the cluster. What is not owned outlives it, as its data does."""
+    metadata: Object = {
+        "name": name,
+        "namespace": cluster.metadata.namespace,
+        "labels": common_labels(cluster),
+    }
+    if is_owned:
+        metadata["ownerReferences"] = [
+            {
+                "apiVersion": API_VERSION,
+                "kind": "QsyncCluster",
+                "name": cluster.name,
+                "uid": cluster.metadata.uid,
+                "controller": True,
+                "blockOwnerDeletion": False,
+            }
+        ]
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **fields}

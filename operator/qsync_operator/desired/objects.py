@@ -1,0 +1,44 @@
+"""What a cluster consists of, in the order in which it is applied."""
+
+from collections.abc import Mapping
+
+from qsync_operator.desired.config import build_config
+from qsync_operator.desired.disruption import build_disruption_budget
+from qsync_operator.desired.labels import Object, build, set_name
+from qsync_operator.desired.secrets import build_app_secret
+from qsync_operator.desired.services import build_services
+from qsync_operator.desired.state import ClusterState
+from qsync_operator.desired.statefulset import build_statefulset
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.observed import Kind
+
+KINDS: tuple[Kind, ...] = ("voter", "async", "anonymous")
+
+
+def build_objects(
+    cluster: QsyncCluster,
+    state: ClusterState,
+    password: str,
+    image: str,
+    sizes: Mapping[str, str],
+) -> list[Object]:
+    """All but the identity, which is written on its own and before everything else.
+
+    `sizes` has the volumes' size of StatefulSets that exist: it cannot change in place.
+    """
+    objects = [
+        build_app_secret(cluster, state, password),
+        build(cluster, "v1", "ServiceAccount", cluster.name, automountServiceAccountToken=False),
+        build_config(cluster, state),
+        *build_services(cluster),
+    ]
+    budget = build_disruption_budget(cluster, state)
+    if budget is not None:
+        objects.append(budget)
+    for kind in KINDS:
+        name = set_name(cluster.name, kind)
+        if not state.of_kind(kind) and name not in sizes:
+            continue
+        size = sizes.get(name, cluster.spec.storage.size)
+        objects.append(build_statefulset(cluster, state, kind, image, size))
+    return objects

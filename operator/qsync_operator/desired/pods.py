@@ -1,0 +1,160 @@
+"""The pod of a member: one container, no privileges, nothing to write to but its volumes."""
+
+import hashlib
+import json
+from typing import Any
+
+from qsync_operator.desired.labels import (
+    INPUTS_ANNOTATION,
+    KIND_LABEL,
+    Object,
+    common_labels,
+    config_name,
+    identity_name,
+    ports,
+    selector,
+)
+from qsync_operator.desired.overlay import overlay
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.observed import Kind
+
+USER = 10001
+GRACE_S = 30
+START_PATIENCE_S = 1800
+"""A large log takes long to read; only then does the node answer."""
+
+
+def restart_inputs(cluster: QsyncCluster, image: str) -> str:
+    """A mark of everything that only a restart brings into effect.
+
+    It is made of what was asked for and not of the rendered template: a new version of the
+    operator may build the pod differently, and that alone must not restart anybody.
+    """
+    spec = cluster.spec
+    inputs = {
+        "image": image,
+        "ports": ports(cluster),
+        "walMode": spec.replication.wal_mode,
+        "resources": spec.resources.model_dump(mode="json", by_alias=True),
+        "podTemplate": spec.pod_template,
+    }
+    text = json.dumps(inputs, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def build_pod_template(cluster: QsyncCluster, kind: Kind, image: str) -> Object:
+    template = {
+        "metadata": {
+            "labels": {**common_labels(cluster), KIND_LABEL: kind},
+            "annotations": {INPUTS_ANNOTATION: restart_inputs(cluster, image)},
+        },
+        "spec": {
+            "serviceAccountName": cluster.name,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": GRACE_S,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": USER,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "affinity": _affinity(cluster),
+            "topologySpreadConstraints": _spread(cluster, kind),
+            "containers": [_node_container(cluster, image)],
+            "volumes": _volumes(cluster),
+        },
+    }
+    merged: Object = overlay(template, cluster.spec.pod_template)
+    return merged
+
+
+def _node_container(cluster: QsyncCluster, image: str) -> Object:
+    iproto, admin = ports(cluster)
+    return {
+        "name": "node",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        "ports": [
+            {"name": "iproto", "containerPort": iproto, "protocol": "TCP"},
+            {"name": "admin", "containerPort": admin, "protocol": "TCP"},
+        ],
+        "resources": {
+            name: dict(amounts)
+            for name, amounts in (
+                ("requests", cluster.spec.resources.requests),
+                ("limits", cluster.spec.resources.limits),
+            )
+            if amounts
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "lifecycle": {
+            "preStop": {"exec": {"command": ["python", "-m", "qsync_operator.pod_leave"]}}
+        },
+        "startupProbe": _probe("/live", period_s=1, failures=START_PATIENCE_S),
+        # Alive is whoever's event loop runs and whose disk does not hang; a leader that is only
+        # busy is not killed for it.
+        "livenessProbe": _probe("/live", period_s=5, failures=6),
+        "readinessProbe": _probe("/ready", period_s=1, failures=2),
+        "volumeMounts": [
+            {"name": "data", "mountPath": "/var/lib/qsync"},
+            {"name": "config", "mountPath": "/etc/qsync/config", "readOnly": True},
+            {"name": "identity", "mountPath": "/etc/qsync/identity", "readOnly": True},
+            {"name": "run", "mountPath": "/run/qsync"},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+    }
+
+
+def _probe(path: str, period_s: int, failures: int) -> Object:
+    return {
+        "httpGet": {"path": path, "port": "admin", "scheme": "HTTP"},
+        "periodSeconds": period_s,
+        "timeoutSeconds": 3,
+        "failureThreshold": failures,
+    }
+
+
+def _volumes(cluster: QsyncCluster) -> list[Object]:
+    items = [{"key": key, "path": key} for key in ("replicasetUUID", "secret")]
+    return [
+        {"name": "config", "configMap": {"name": config_name(cluster.name)}},
+        {
+            "name": "identity",
+            "secret": {
+                "secretName": identity_name(cluster.name),
+                "items": items,
+                "defaultMode": 0o440,
+            },
+        },
+        {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+    ]
+
+
+def _affinity(cluster: QsyncCluster) -> Object:
+    """Two members on one machine die together; a small cluster may have no other."""
+    term = {
+        "labelSelector": {"matchLabels": selector(cluster)},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    preferred = [{"weight": 100, "podAffinityTerm": term}]
+    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+
+
+def _spread(cluster: QsyncCluster, kind: Kind) -> list[dict[str, Any]]:
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": "topology.kubernetes.io/zone",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": selector(cluster, **{KIND_LABEL: kind})},
+        }
+    ]

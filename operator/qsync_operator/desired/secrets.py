@@ -1,0 +1,60 @@
+"""Secrets: the identity, which lives as long as the data, and what an application needs."""
+
+import base64
+
+from qsync_operator.desired.config import client_address
+from qsync_operator.desired.labels import Object, app_secret_name, build, identity_name, ports
+from qsync_operator.desired.state import ClusterState
+from qsync_operator.models.cluster import QsyncCluster
+
+
+def _is_owned(cluster: QsyncCluster) -> bool:
+    """Kept volumes are worth nothing without the uuid and the passwords that belong to them."""
+    return cluster.spec.storage.retention == "Delete"
+
+
+def build_identity(cluster: QsyncCluster, state: ClusterState) -> Object:
+    return build(
+        cluster,
+        "v1",
+        "Secret",
+        identity_name(cluster.name),
+        is_owned=_is_owned(cluster),
+        type="Opaque",
+        data=encoded(state.strings()),
+    )
+
+
+def build_app_secret(cluster: QsyncCluster, state: ClusterState, password: str) -> Object:
+    host = f"{cluster.name}-leader.{cluster.metadata.namespace}.svc"
+    port, username = ports(cluster)[0], cluster.spec.auth.username
+    addresses = [client_address(cluster, name) for name in state.of_kind("voter")]
+    return build(
+        cluster,
+        "v1",
+        "Secret",
+        app_secret_name(cluster.name),
+        is_owned=_is_owned(cluster),
+        type="Opaque",
+        data=encoded(
+            {
+                "username": username,
+                "password": password,
+                "host": host,
+                "port": str(port),
+                "uri": f"{username}:{password}@{host}:{port}",
+                "addresses": ",".join(addresses),
+            }
+        ),
+    )
+
+
+def encoded(strings: dict[str, str]) -> dict[str, str]:
+    """As the API server keeps it: applied `stringData` would own fields that nobody ever sees."""
+    return {key: base64.b64encode(value.encode()).decode() for key, value in strings.items()}
+
+
+def decoded(secret: Object) -> dict[str, str]:
+    """Raises ValueError on what is not text."""
+    data = secret.get("data") or {}
+    return {key: base64.b64decode(value).decode() for key, value in data.items()}

@@ -1,0 +1,87 @@
+"""What may not be forgotten of one cluster, and lives as long as its data: a Secret.
+
+It is written before it is acted upon: the replica set's uuid before the first node starts, the
+founder before the order, a member's incarnation before its pod. Everything else can be looked up.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+
+from qsync_operator.observed import Kind, Record
+
+STATE_KEY = "state.json"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    """One member that has a place. `role` differs from its kind for a registered reader."""
+
+    kind: Kind
+    role: str = ""
+    uuid: str = ""
+    incarnation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """The Secret NAME-identity, read."""
+
+    replicaset_uuid: str
+    secret: str
+    image: str = ""  # of nodes, when the cluster was made: an operator's upgrade restarts nobody
+    bootstrap_member: str = ""
+    bootstrap_uuid: str = ""
+    is_formed: bool = False
+    members: dict[str, MemberState] = field(default_factory=dict)
+    incarnations: dict[str, int] = field(default_factory=dict)  # how often a name was taken away
+
+    @property
+    def record(self) -> Record:
+        return Record(
+            self.replicaset_uuid, self.bootstrap_member, self.bootstrap_uuid, self.is_formed
+        )
+
+    def of_kind(self, kind: Kind) -> list[str]:
+        return [name for name, member in self.members.items() if member.kind == kind]
+
+    # --- changes --------------------------------------------------------------------------------
+
+    def with_member(self, name: str, kind: Kind) -> "ClusterState":
+        """A place for a member, or a new instance in its place."""
+        member = MemberState(kind, incarnation=self.incarnations.get(name, 0))
+        return replace(self, members={**self.members, name: member})
+
+    def without_member(self, name: str) -> "ClusterState":
+        rest = {other: member for other, member in self.members.items() if other != name}
+        taken = self.incarnations.get(name, 0) + 1
+        return replace(self, members=rest, incarnations={**self.incarnations, name: taken})
+
+    def with_instance(self, name: str, uuid: str, role: str = "") -> "ClusterState":
+        member = replace(self.members[name], uuid=uuid, role=role or self.members[name].role)
+        return replace(self, members={**self.members, name: member})
+
+    def founded_by(self, name: str, uuid: str) -> "ClusterState":
+        return replace(self, bootstrap_member=name, bootstrap_uuid=uuid)
+
+    def formed(self) -> "ClusterState":
+        return replace(self, is_formed=True)
+
+    # --- as a Secret ----------------------------------------------------------------------------
+
+    def strings(self) -> dict[str, str]:
+        document = asdict(self)
+        uuid, secret = document.pop("replicaset_uuid"), document.pop("secret")
+        state = json.dumps(document, sort_keys=True)
+        return {"replicasetUUID": uuid, "secret": secret, STATE_KEY: state}
+
+    @classmethod
+    def from_strings(cls, strings: dict[str, str]) -> "ClusterState":
+        """Raises KeyError, TypeError or ValueError on what is not a state."""
+        document = json.loads(strings.get(STATE_KEY, "{}"))
+        members = {n: MemberState(**fields) for n, fields in document.pop("members", {}).items()}
+        return cls(
+            replicaset_uuid=strings["replicasetUUID"],
+            secret=strings["secret"],
+            members=members,
+            **document,
+        )

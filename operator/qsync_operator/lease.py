@@ -1,0 +1,97 @@
+"""One operator acts, others watch: a Lease of the API server says which.
+
+Safety does not rest on it, but on the members' votes and on the version of each cluster's identity:
+two operators would only be noisy. So time is measured by the own clock alone: a holder whose record
+has not changed for a whole duration, as seen from here, is gone. Who loses the Lease ends, and
+begins again with everything looked up; a container that starts again in the same pod is the same
+holder, and goes on at once.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from datetime import UTC, datetime
+
+from qsync_operator.desired.labels import MANAGER, Object
+from qsync_operator.platform.kubernetes.api import Api, ApiError
+
+DURATION_S = 15
+RENEW_DEADLINE_S = 10.0
+RETRY_S = 2.0
+
+log = logging.getLogger(__name__)
+
+
+class Lease:
+    """Acquire it, then hold it until it is lost or released."""
+
+    def __init__(self, api: Api, namespace: str, holder: str, name: str = MANAGER) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._name = name
+        self._holder = holder
+        self._version = ""
+        self._seen: tuple[str, float] = ("", 0.0)  # version, and since when it is that
+
+    async def acquire(self) -> None:
+        """Returns as the holder, however long that takes."""
+        while not await self._try():
+            await asyncio.sleep(RETRY_S)
+        log.info("%s holds Lease %s", self._holder, self._name)
+
+    async def hold(self) -> None:
+        """Renews; returns when the Lease is lost."""
+        renewed_s = time.monotonic()
+        while time.monotonic() - renewed_s < RENEW_DEADLINE_S:
+            await asyncio.sleep(RETRY_S)
+            if await self._try():
+                renewed_s = time.monotonic()
+        log.warning("%s lost Lease %s", self._holder, self._name)
+
+    async def release(self) -> None:
+        """The next one need not wait. Nothing is written by whoever never held it."""
+        if not self._version:
+            return
+        with contextlib.suppress(ApiError):
+            await self._write("", 1)
+
+    async def _try(self) -> bool:
+        try:
+            found = await self._api.get("Lease", self._namespace, self._name)
+            if found is not None and not self._may_take(found):
+                return False
+            self._version = found["metadata"]["resourceVersion"] if found is not None else ""
+            await self._write(self._holder, DURATION_S)
+        except ApiError as error:
+            log.warning("Lease %s was not written: %s", self._name, error)
+            return False
+        return True
+
+    def _may_take(self, found: Object) -> bool:
+        spec, version = found.get("spec") or {}, str(found["metadata"]["resourceVersion"])
+        if version != self._seen[0]:
+            self._seen = (version, time.monotonic())
+        if spec.get("holderIdentity", "") in ("", self._holder):
+            return True
+        return time.monotonic() - self._seen[1] > float(spec.get("leaseDurationSeconds") or 0)
+
+    async def _write(self, holder: str, duration_s: int) -> None:
+        """Raises ApiError; 409 if somebody else was quicker."""
+        metadata: Object = {"name": self._name, "namespace": self._namespace}
+        document = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": {
+                "holderIdentity": holder,
+                "leaseDurationSeconds": duration_s,
+                "renewTime": datetime.now(UTC).isoformat(timespec="microseconds")[:26] + "Z",
+            },
+        }
+        if self._version:
+            metadata["resourceVersion"] = self._version
+            found = await self._api.apply(document)
+        else:
+            found = await self._api.create(document)
+        self._version = str(found["metadata"]["resourceVersion"])

@@ -1,0 +1,137 @@
+"""A connection to each member that tells at once: who became leader, and whose process ended.
+
+It speaks IPROTO's WATCH, which needs no password: a node pushes its status when that changes, and
+the kernel of a process that died closes its connections. So nothing has to wait for the next look.
+A connection that was closed is a hint and not a death certificate: the member counts as ended until
+a new connection stands, and if it is nominated against by mistake, the voters refuse.
+"""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgpack
+
+from qsync_node.format.frame import FrameDecoder, FrameError, encode_request
+from qsync_node.format.greeting import GREETING_BYTES, GreetingError, decode_greeting
+from qsync_node.format.keys import Type
+
+WATCHED = ("box.status", "box.election")
+CONNECT_TIMEOUT_S = 3.0
+RETRY_FIRST_S = 0.05
+RETRY_MAX_S = 1.0
+READ_BYTES = 1 << 16
+EVENT_KEY = 0x57
+KEEPALIVE = (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 4))
+
+
+@dataclass(slots=True)
+class LinkState:
+    """What one connection has shown."""
+
+    address: str
+    number: int = 0  # of the connections that stood so far
+    is_connected: bool = False
+    ended_at_ns: int = 0  # of the last one that was closed by the other end
+
+    @property
+    def has_ended(self) -> bool:
+        return bool(self.ended_at_ns) and not self.is_connected
+
+
+class LiveLinks:
+    """Keeps one connection for each member; close it."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._targets: dict[str, str] = {}
+        self._links: dict[str, LinkState] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def state(self, member: str) -> LinkState:
+        return self._links.get(member) or LinkState("")
+
+    def set_addresses(self, addresses: dict[str, str]) -> None:
+        """Where members are to be found from now on.
+
+        A connection that stands is kept, though its member is said to be elsewhere or gone: a pod
+        that was deleted by force runs on for a while, and may lead.
+        """
+        self._targets = dict(addresses)
+        for member in {*self._links, *addresses}:
+            link = self._links.setdefault(member, LinkState(""))
+            if link.is_connected or addresses.get(member) == link.address:
+                continue
+            task = self._tasks.pop(member, None)
+            if task is not None:
+                task.cancel()
+            if member in addresses:
+                link.address = addresses[member]
+                self._tasks[member] = asyncio.create_task(self._keep(member, link))
+            else:
+                del self._links[member]
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _keep(self, member: str, link: LinkState) -> None:
+        pause_s = RETRY_FIRST_S
+        while True:
+            # Whatever it was, the connection is over.
+            with contextlib.suppress(OSError, EOFError, GreetingError, FrameError, ValueError):
+                await self._watch(link)
+            if link.is_connected:
+                link.is_connected = False
+                link.ended_at_ns = time.monotonic_ns()
+                pause_s = RETRY_FIRST_S
+                self._wake()
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RETRY_MAX_S)
+            link.address = self._targets.get(member, link.address)
+
+    async def _watch(self, link: LinkState) -> None:
+        host, _, port = link.address.rpartition(":")
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        _notice_silence(writer.get_extra_info("socket"))
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                decode_greeting(await reader.readexactly(GREETING_BYTES))
+            for number, key in enumerate(WATCHED, 1):
+                writer.write(_watch_request(number, key))
+            link.number += 1
+            link.is_connected = True
+            self._wake()
+            await self._listen(reader, writer)
+        finally:
+            writer.close()
+
+    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        decoder = FrameDecoder()
+        while data := await reader.read(READ_BYTES):
+            for kind, number, _, body in decoder.feed(data):
+                if kind == Type.EVENT:
+                    fields = msgpack.unpackb(body, strict_map_key=False)
+                    # To watch again is to acknowledge: only then the next event is sent.
+                    writer.write(_watch_request(number, str(fields[EVENT_KEY])))
+                    self._wake()
+        raise EOFError
+
+
+def _notice_silence(connection: socket.socket) -> None:
+    """A machine that lost its power closes nothing: the kernel asks it, and gives up on it."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE:
+        if hasattr(socket, name):  # as far as the system has it
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _watch_request(number: int, key: str) -> bytes:
+    return encode_request(int(Type.WATCH), number, msgpack.packb({EVENT_KEY: key}))

@@ -1,0 +1,1 @@
+"""The Kubernetes platform: members are pods, disks are volumes."""

@@ -1,0 +1,83 @@
+"""The few verbs of the API server that the operator uses, behind one protocol.
+
+Tests stand at this line: nothing above it knows how a request is sent.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from qsync_operator.desired.labels import Object
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Where objects of a kind live."""
+
+    api_version: str
+    plural: str
+
+    def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
+        root = "/api" if self.api_version == "v1" else "/apis"
+        parts = [root, self.api_version, "namespaces", namespace, self.plural, name, subresource]
+        return "/".join(part for part in parts if part)
+
+
+RESOURCES = {
+    "ConfigMap": Resource("v1", "configmaps"),
+    "Event": Resource("v1", "events"),
+    "PersistentVolumeClaim": Resource("v1", "persistentvolumeclaims"),
+    "Pod": Resource("v1", "pods"),
+    "PodDisruptionBudget": Resource("policy/v1", "poddisruptionbudgets"),
+    "QsyncCluster": Resource("qsync.dev/v1alpha1", "qsyncclusters"),
+    "Lease": Resource("coordination.k8s.io/v1", "leases"),
+    "Secret": Resource("v1", "secrets"),
+    "Service": Resource("v1", "services"),
+    "ServiceAccount": Resource("v1", "serviceaccounts"),
+    "StatefulSet": Resource("apps/v1", "statefulsets"),
+}
+
+
+class ApiError(Exception):
+    """The API server did not do it; `status` is HTTP's, 0 if it was not reached."""
+
+    def __init__(self, sentence: str, status: int = 0) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class Api(Protocol):
+    """Every call raises ApiError, and none lasts longer than its deadline."""
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None: ...
+
+    async def find(self, kind: str, namespace: str, labels: str = "") -> list[Object]: ...
+
+    async def create(self, document: Object) -> Object: ...
+
+    async def apply(self, document: Object, subresource: str = "") -> Object:
+        """Server-side, as the one field manager, taking owned fields back."""
+
+    async def delete(self, kind: str, namespace: str, name: str, uid: str = "") -> None:
+        """With `uid` only that very object; what is gone is no error."""
+
+
+def name_of(document: Object) -> str:
+    return str(document["metadata"]["name"])
+
+
+def is_within(wanted: Any, found: Any) -> bool:
+    """Whether everything that is wanted is there: what others added or defaulted may stay.
+
+    Lists are compared item by item, because the API server keeps the order of what was applied.
+    """
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(
+            is_within(value, found.get(key)) for key, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(found, list)
+            and len(wanted) == len(found)
+            and all(is_within(a, b) for a, b in zip(wanted, found, strict=True))
+        )
+    return bool(wanted == found)

@@ -1,0 +1,75 @@
+"""Keeps the objects of one cluster as the builders want them.
+
+What is watched is held against the last thing seen, so that a hand-edited field is put back and an
+idle operator writes nothing. What is not watched (Secrets, ServiceAccounts) is looked at once and
+then written when it is to change. A field that the API server writes in another form than it was
+given would differ for ever: the answer to an apply counts as equal to what was applied.
+"""
+
+import hashlib
+import json
+
+from qsync_operator.desired.labels import Object
+from qsync_operator.platform.kubernetes.api import Api, is_within, name_of
+from qsync_operator.platform.kubernetes.cache import Cache, Key
+
+WATCHED = ("StatefulSet", "Service", "ConfigMap", "PodDisruptionBudget")
+
+
+class ObjectKeeper:
+    """Of one cluster."""
+
+    def __init__(self, api: Api, cache: Cache, key: Key) -> None:
+        self._api = api
+        self._cache = cache
+        self._key = key
+        self._applied: dict[tuple[str, str], tuple[str, str]] = {}  # -> mark, resource version
+
+    async def keep(self, wanted: list[Object]) -> None:
+        """Raises ApiError."""
+        for document in wanted:
+            await self._keep_one(document)
+        await self._remove_budget(wanted)
+
+    async def _keep_one(self, document: Object) -> None:
+        kind, name = document["kind"], name_of(document)
+        mark = _mark(document)
+        applied_mark, version = self._applied.get((kind, name), ("", ""))
+        if kind in WATCHED:
+            live = self._cache.get(self._key, kind, name)
+            if live is not None and mark == applied_mark and _version(live) == version:
+                return
+        elif mark == applied_mark:
+            return
+        else:
+            live = await self._api.get(kind, self._key[0], name)
+        if live is not None and is_within(document, live):
+            self._applied[kind, name] = (mark, _version(live))
+            return
+        if live is None and mark == applied_mark and kind in WATCHED:
+            # Applied a moment ago, and the watch has not told of it; or it was deleted.
+            live = await self._api.get(kind, self._key[0], name)
+            if live is not None:
+                self._cache.note(kind, live)
+                return
+        found = await self._api.apply(document)
+        self._applied[kind, name] = (mark, _version(found))
+        if kind in WATCHED:
+            self._cache.note(kind, found)
+
+    async def _remove_budget(self, wanted: list[Object]) -> None:
+        """The only object that may become unwanted while the cluster lives."""
+        kind, name = "PodDisruptionBudget", self._key[1]
+        if any(document["kind"] == kind for document in wanted):
+            return
+        if self._cache.get(self._key, kind, name) is not None:
+            await self._api.delete(kind, self._key[0], name)
+            self._applied.pop((kind, name), None)
+
+
+def _mark(document: Object) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def _version(document: Object) -> str:
+    return str(document["metadata"].get("resourceVersion", ""))

@@ -1,0 +1,363 @@
+"""The platform: looks at pods and nodes, performs the plan's actions, keeps objects and labels.
+
+It remembers nothing that matters: the state is in a Secret, everything else is looked up. Nodes are
+asked by the address of their pod, and know each other by name, so that neither the operator nor
+the API server is needed once they run.
+"""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+from qsync_operator.actions import (
+    Action,
+    Bootstrap,
+    Configure,
+    CreateMember,
+    CreateSpaces,
+    Nominate,
+    RecordBootstrap,
+    RecordFormed,
+    RemoveMember,
+    Restart,
+    Switchover,
+    Unregister,
+)
+from qsync_operator.desired.config import client_address, member_settings, peer_address
+from qsync_operator.desired.labels import ROLE_LABEL, Object, ports, set_name
+from qsync_operator.desired.objects import KINDS, build_objects
+from qsync_operator.desired.pods import restart_inputs
+from qsync_operator.desired.state import ClusterState, MemberState
+from qsync_operator.iproto import DatabaseError
+from qsync_operator.links import LinkError, NodeLinks
+from qsync_operator.livelinks import LiveLinks
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.status import ClusterStatus
+from qsync_operator.nodeconfig import drift_of, live_changes
+from qsync_operator.observed import Drift, MemberView, Memory, NodeStatus, Observed, SchemaView
+from qsync_operator.platform.base import ActionRefused
+from qsync_operator.platform.kubernetes import pods
+from qsync_operator.platform.kubernetes.api import Api, ApiError, name_of
+from qsync_operator.platform.kubernetes.cache import Cache, Key
+from qsync_operator.platform.kubernetes.identity import Identity
+from qsync_operator.platform.kubernetes.objects import ObjectKeeper
+from qsync_operator.platform.spaces import SpaceKeeper
+
+JOINED = ("leader", "follower", "async", "anonymous")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a running node was told, over which connection: a new process was told nothing."""
+
+    connection: int
+    settings: dict[str, Any]
+    peers: dict[str, str]
+
+
+class KubernetesPlatform:
+    """Performs for one cluster."""
+
+    def __init__(self, api: Api, cache: Cache, identity: Identity, password: str, key: Key) -> None:
+        self._api = api
+        self._cache = cache
+        self._identity = identity
+        self._password = password
+        self._key = key
+        self._wake = asyncio.Event()
+        self._links = NodeLinks(identity.state.secret)
+        self._live = LiveLinks(self._wake.set)
+        self._objects = ObjectKeeper(api, cache, key)
+        self._spaces = SpaceKeeper(identity.state.secret)
+        self._told: dict[str, Told] = {}
+        cache.listen(key, self._wake.set)
+
+    @classmethod
+    async def open(
+        cls, api: Api, cache: Cache, cluster: QsyncCluster, image: str
+    ) -> "KubernetesPlatform":
+        """Raises ApiError or ActionRefused; nothing runs before the identity is stored (M1)."""
+        key = (cluster.metadata.namespace or "", cluster.name)
+        identity = await Identity.open(api, cluster, image)
+        password = await identity.password(cluster)
+        return cls(api, cache, identity, password, key)
+
+    async def close(self) -> None:
+        self._cache.forget(self._key)
+        await self._live.close()
+        await self._links.close()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        # Not `wait_for`: that of Python 3.11 loses a cancellation that comes with the event.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        self._wake.clear()
+
+    @property
+    def _state(self) -> ClusterState:
+        return self._identity.state
+
+    def _pod(self, member: str) -> Object | None:
+        return self._cache.get(self._key, "Pod", member)
+
+    # --- looking ------------------------------------------------------------------------------
+
+    async def observe(
+        self, cluster: QsyncCluster, memory: Memory, previous: ClusterStatus
+    ) -> Observed:
+        self._connect(cluster)
+        statuses = await self._statuses(cluster)
+        await self._note_instances(cluster, statuses)
+        await self._tell_nodes(cluster, statuses)
+        members = tuple(
+            self._view(cluster, name, member, statuses.get(name))
+            for name, member in self._state.members.items()
+        )
+        observed = Observed(members, self._state.record, SchemaView(), memory, previous)
+        leader = observed.writable_leader()
+        address = self._address(leader.name, ports(cluster)[0]) if leader else None
+        spaces = await self._spaces.look(cluster, address)
+        return Observed(members, self._state.record, spaces, memory, previous)
+
+    def _address(self, member: str, port: int) -> str:
+        """Where the member is that we are connected to, or else where its pod is."""
+        link = self._live.state(member)
+        if link.is_connected:
+            return f"{link.address.rpartition(':')[0]}:{port}"
+        return self._pod_address(member, port)
+
+    def _pod_address(self, member: str, port: int) -> str:
+        ip = pods.pod_ip(self._pod(member))
+        return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}" if ip else ""
+
+    def _admin_addresses(self, cluster: QsyncCluster) -> dict[str, str]:
+        port = ports(cluster)[1]
+        found = {name: self._address(name, port) for name in self._state.members}
+        return {name: address for name, address in found.items() if address}
+
+    def _connect(self, cluster: QsyncCluster) -> None:
+        port = ports(cluster)[0]
+        found = {name: self._pod_address(name, port) for name in self._state.members}
+        self._live.set_addresses({name: address for name, address in found.items() if address})
+
+    def _runs(self, member: str) -> bool:
+        """A closed connection says sooner than the API server that a process ended."""
+        link = self._live.state(member)
+        return link.is_connected or (pods.is_running(self._pod(member)) and not link.has_ended)
+
+    async def _statuses(self, cluster: QsyncCluster) -> dict[str, NodeStatus]:
+        addresses = {
+            name: address
+            for name, address in self._admin_addresses(cluster).items()
+            if self._runs(name)
+        }
+        found: dict[str, NodeStatus] = {}
+        for name, said in (await self._links.statuses(addresses)).items():
+            if isinstance(said, LinkError) or said.get("name") != name:
+                continue
+            if said.get("replicaset_uuid") not in ("", self._state.replicaset_uuid):
+                continue  # an address that another cluster's pod has now
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                found[name] = NodeStatus.from_json(said)
+        return found
+
+    async def _note_instances(self, cluster: QsyncCluster, statuses: dict[str, NodeStatus]) -> None:
+        """Remember which instance a volume holds, and that a reader was registered (M5)."""
+        state = self._state
+        for name, said in statuses.items():
+            member = state.members[name]
+            is_registered_reader = member.kind == "anonymous" and said.replica_id > 0
+            role = "async" if is_registered_reader else member.role
+            if said.uuid and (member.uuid, member.role) != (said.uuid, role):
+                state = state.with_instance(name, said.uuid, role)
+        with contextlib.suppress(ApiError):  # the next look finds it again
+            await self._identity.save(cluster, state)
+
+    def _view(
+        self, cluster: QsyncCluster, name: str, member: MemberState, said: NodeStatus | None
+    ) -> MemberView:
+        pod = self._pod(name)
+        runs = self._runs(name)
+        return MemberView(
+            name=name,
+            kind=member.kind,
+            is_running=runs,
+            is_leaving=runs and said is not None and (pod is None or pods.is_leaving(pod)),
+            status=said if runs else None,
+            uuid=member.uuid,
+            drift=self._drift(cluster, name, member, pod),
+            failure=pods.failure_of(pod) if said is None else "",
+            address=client_address(cluster, name),
+            admin_address=self._address(name, ports(cluster)[1]),
+            ended_at_ns=self._live.state(name).ended_at_ns,
+        )
+
+    def _drift(
+        self, cluster: QsyncCluster, name: str, member: MemberState, pod: Object | None
+    ) -> Drift:
+        if pod is None or pods.is_leaving(pod):
+            return "none"
+        if pods.inputs_of(pod) != restart_inputs(cluster, self._image(cluster)):
+            return "restart"
+        told = self._told.get(name)
+        if told is None or told.connection != self._live.state(name).number:
+            return "none"
+        wanted = member_settings(cluster, member.role or member.kind)
+        return drift_of(told.settings, wanted)
+
+    def _image(self, cluster: QsyncCluster) -> str:
+        return cluster.spec.image or self._state.image
+
+    # --- telling ------------------------------------------------------------------------------
+
+    async def _tell_nodes(self, cluster: QsyncCluster, statuses: dict[str, NodeStatus]) -> None:
+        """A process that is new to us hears settings and peers: the files that it started with
+        may have been older than what is wanted. Later changes of settings are the plan's."""
+        peers = {name: peer_address(cluster, name) for name in self._state.members}
+        for name in statuses:
+            told, connection = self._told.get(name), self._live.state(name).number
+            if connection == 0:
+                continue
+            if told is None or told.connection != connection:
+                await self._tell_settings(cluster, name, {})
+                told = self._told.get(name)
+            if told is not None and told.peers != peers:
+                with contextlib.suppress(LinkError):
+                    await self._post(cluster, name, "/peers", {"addresses": peers})
+                    self._told[name] = Told(told.connection, told.settings, peers)
+
+    async def _tell_settings(
+        self, cluster: QsyncCluster, name: str, applied: dict[str, Any]
+    ) -> None:
+        member = self._state.members[name]
+        wanted = member_settings(cluster, member.role or member.kind)
+        connection = self._live.state(name).number
+        with contextlib.suppress(LinkError):
+            await self._post(cluster, name, "/verb/configure", live_changes(applied, wanted))
+            old = self._told.get(name)
+            is_same = old is not None and old.connection == connection
+            self._told[name] = Told(connection, wanted, old.peers if old and is_same else {})
+
+    async def _post(
+        self, cluster: QsyncCluster, member: str, path: str, fields: dict[str, Any]
+    ) -> Any:
+        address = self._address(member, ports(cluster)[1])
+        if not address:
+            raise LinkError(f"{member} has no address yet")
+        return await self._links.post(address, path, fields)
+
+    # --- keeping ------------------------------------------------------------------------------
+
+    async def keep(self, cluster: QsyncCluster, observed: Observed) -> str:
+        try:
+            await self._keep_labels(observed)
+            sizes = self._sizes(cluster)
+            await self._objects.keep(
+                build_objects(cluster, self._state, self._password, self._image(cluster), sizes)
+            )
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    async def _keep_labels(self, observed: Observed) -> None:
+        """The label is moved to whoever leads; while nobody does, it stays where it was."""
+        leader = observed.writable_leader()
+        if leader is None:
+            return
+        wanted = [(leader.name, "leader")]
+        wanted += [
+            (member.name, "replica")
+            for member in observed.members
+            if member.name != leader.name and (member.role in JOINED or not member.is_running)
+        ]
+        for name, role in wanted:
+            pod = self._pod(name)
+            labels = pod["metadata"].get("labels", {}) if pod is not None else {}
+            if pod is None or pods.is_leaving(pod) or labels.get(ROLE_LABEL) == role:
+                continue
+            await self._label(pod, role)
+
+    async def _label(self, pod: Object, role: str) -> None:
+        metadata = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")}
+        document = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**metadata, "labels": {ROLE_LABEL: role}},
+        }
+        try:
+            self._cache.note("Pod", await self._api.apply(document))
+        except ApiError as error:
+            if error.status not in (404, 409, 422):  # it went away meanwhile
+                raise
+
+    def _sizes(self, cluster: QsyncCluster) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for kind in KINDS:
+            name = set_name(cluster.name, kind)
+            live = self._cache.get(self._key, "StatefulSet", name)
+            if live is not None:
+                claim = live["spec"]["volumeClaimTemplates"][0]
+                found[name] = claim["spec"]["resources"]["requests"]["storage"]
+        return found
+
+    # --- acting -------------------------------------------------------------------------------
+
+    async def act(self, cluster: QsyncCluster, action: Action) -> None:
+        try:
+            await self._act(cluster, action)
+        except (LinkError, ApiError, DatabaseError, OSError) as error:
+            raise ActionRefused(f"{action}: {error}") from error
+
+    async def _act(self, cluster: QsyncCluster, action: Action) -> None:
+        state = self._state
+        match action:
+            case CreateMember(name, kind):
+                if name not in state.members and self._pod(name) is not None:
+                    raise ActionRefused(f"{action}: the pod that had this name is still leaving")
+                await self._change(cluster, state.with_member(name, kind))
+            case RecordBootstrap(name, instance):
+                await self._change(cluster, state.founded_by(name, instance))
+            case Bootstrap(name, instance, voters):
+                users = {cluster.spec.auth.username: self._password}
+                order = {"instance_uuid": instance, "voters": voters, "users": users}
+                await self._post(cluster, name, "/bootstrap", order)
+            case RecordFormed():
+                await self._change(cluster, state.formed())
+            case Nominate(name, term):
+                await self._post(cluster, name, "/verb/nominate", {"term": term})
+            case Switchover(leader, target, _):
+                order = {"target": state.members[target].uuid}
+                await self._post(cluster, leader, "/verb/switchover", order)
+            case Unregister(leader, _, instance, _):
+                await self._post(cluster, leader, "/verb/unregister", {"uuid": instance})
+            case RemoveMember(name):
+                await self._change(cluster, state.without_member(name))
+                await self._delete_pod(name)
+            case Configure(name):
+                told = self._told.get(name)
+                await self._tell_settings(cluster, name, told.settings if told else {})
+            case Restart(name):
+                await self._delete_pod(name)
+            case CreateSpaces(leader, names):
+                address = self._address(leader, ports(cluster)[0])
+                await self._spaces.create(cluster, address, names)
+
+    async def _change(self, cluster: QsyncCluster, state: ClusterState) -> None:
+        """The state is stored, and then the objects follow it."""
+        await self._identity.save(cluster, state)
+        image, sizes = self._image(cluster), self._sizes(cluster)
+        await self._objects.keep(build_objects(cluster, state, self._password, image, sizes))
+
+    async def _delete_pod(self, name: str) -> None:
+        pod = self._pod(name)
+        if pod is not None and not pods.is_leaving(pod):
+            uid = pod["metadata"]["uid"]
+            await self._api.delete("Pod", self._key[0], name_of(pod), uid)
+            # Until the watch says so: the next look must not count on it.
+            leaving = {**pod["metadata"], "deletionTimestamp": "now"}
+            self._cache.note("Pod", {**pod, "metadata": leaving})

@@ -1,0 +1,56 @@
+"""What a pod says of the member in it: whether it runs, where, and why it does not."""
+
+from typing import Any
+
+from qsync_operator.desired.labels import INPUTS_ANNOTATION, Object
+
+_PATIENT = {"ContainerCreating", "PodInitializing"}
+MESSAGE_MAX = 300
+
+
+def pod_ip(pod: Object | None) -> str:
+    """Of the pod's network, as long as it has one."""
+    return str((pod or {}).get("status", {}).get("podIP") or "")
+
+
+def is_leaving(pod: Object) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def container_of(pod: Object | None) -> dict[str, Any]:
+    statuses = (pod or {}).get("status", {}).get("containerStatuses") or []
+    return next((status for status in statuses if status.get("name") == "node"), {})
+
+
+def is_running(pod: Object | None) -> bool:
+    return "running" in (container_of(pod).get("state") or {})
+
+
+def inputs_of(pod: Object) -> str:
+    return str((pod["metadata"].get("annotations") or {}).get(INPUTS_ANNOTATION, ""))
+
+
+def failure_of(pod: Object | None) -> str:
+    """Why the member cannot be kept running, one sentence; "" while it may be an accident."""
+    if pod is None:
+        return ""
+    if (sentence := _unscheduled(pod)) is not None:
+        return sentence
+    status = container_of(pod)
+    waiting = (status.get("state") or {}).get("waiting")
+    if not waiting or waiting.get("reason") in (None, *_PATIENT):
+        return ""
+    reason, message = waiting["reason"], str(waiting.get("message") or "")
+    if reason == "CrashLoopBackOff":
+        last = (status.get("lastState") or {}).get("terminated") or {}
+        said = str(last.get("message") or "").strip().splitlines()
+        ended = f"it ended with exit code {last.get('exitCode', '?')}"
+        message = f"{ended}: {said[-1]}" if said else ended
+    return f"{reason}: {message[:MESSAGE_MAX]}".removesuffix(": ")
+
+
+def _unscheduled(pod: Object) -> str | None:
+    for condition in pod.get("status", {}).get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return f"{condition.get('reason')}: {str(condition.get('message'))[:MESSAGE_MAX]}"
+    return None

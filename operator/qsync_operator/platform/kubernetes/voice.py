@@ -1,0 +1,68 @@
+"""Says what happened in the API server: status by server-side apply, and Events."""
+
+import logging
+from datetime import UTC, datetime
+
+from qsync_operator.desired.labels import MANAGER
+from qsync_operator.models.cluster import API_VERSION, QsyncCluster
+from qsync_operator.models.status import ClusterStatus
+from qsync_operator.platform.kubernetes.api import Api, ApiError
+
+MESSAGE_MAX = 1000
+
+log = logging.getLogger(__name__)
+
+
+class KubernetesVoice:
+    """Of one cluster; an API server that does not answer makes it silent, not broken."""
+
+    def __init__(self, api: Api, cluster: QsyncCluster) -> None:
+        self._api = api
+        self._reference = {
+            "apiVersion": API_VERSION,
+            "kind": "QsyncCluster",
+            "name": cluster.name,
+            "namespace": cluster.metadata.namespace,
+            "uid": cluster.metadata.uid,
+        }
+
+    async def publish(self, cluster: QsyncCluster, status: ClusterStatus) -> bool:
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": "QsyncCluster",
+            "metadata": {"name": cluster.name, "namespace": cluster.metadata.namespace},
+            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+        }
+        try:
+            await self._api.apply(document, "status")
+        except ApiError as error:
+            log.warning("status of %s was not stored: %s", cluster.name, error)
+            return False
+        return True
+
+    async def tell(self, reason: str, subject: str, message: str, is_warning: bool) -> None:
+        log.info("%s %s: %s", subject, reason, message)
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        cluster = self._reference["name"]
+        said = message if subject == cluster else f"{subject}: {message}"
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "generateName": f"{cluster}.",
+                "namespace": self._reference["namespace"],
+            },
+            "involvedObject": self._reference,
+            "reason": reason,
+            "message": said[:MESSAGE_MAX],
+            "type": "Warning" if is_warning else "Normal",
+            "source": {"component": MANAGER},
+            "reportingComponent": MANAGER,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            await self._api.create(event)
+        except ApiError as error:
+            log.warning("event %s of %s was not stored: %s", reason, cluster, error)

@@ -1,0 +1,53 @@
+"""Declared spaces against the leader's, looked at now and then and after every change."""
+
+import asyncio
+import time
+
+from qsync_operator import schema
+from qsync_operator.iproto import Connection, DatabaseError
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.observed import SchemaView
+
+DDL_TIMEOUT_S = 10.0
+COMPARE_AGAIN_S = 30.0
+
+
+class SpaceKeeper:
+    """Of one cluster; blocking conversations run in a thread."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+        self._view = SchemaView()
+        self._compared: tuple[int, float] = (-1, 0.0)
+
+    async def look(self, cluster: QsyncCluster, leader: str | None) -> SchemaView:
+        """`leader` is the address of who takes writes, if anybody does."""
+        if not cluster.spec.spaces:
+            self._view = SchemaView(is_known=True)
+            return self._view
+        generation, at_s = self._compared
+        is_fresh = generation == cluster.metadata.generation and (
+            time.monotonic() - at_s < COMPARE_AGAIN_S
+        )
+        if leader is None or is_fresh:
+            return self._view
+        try:
+            self._view = await asyncio.to_thread(self._compare, leader, cluster)
+            self._compared = (cluster.metadata.generation, time.monotonic())
+        except DatabaseError:
+            self._view = SchemaView()
+        return self._view
+
+    async def create(self, cluster: QsyncCluster, leader: str, names: tuple[str, ...]) -> None:
+        """Raises DatabaseError."""
+        self._compared = (-1, 0.0)
+        await asyncio.to_thread(self._create, leader, cluster, names)
+
+    def _compare(self, address: str, cluster: QsyncCluster) -> SchemaView:
+        with Connection(address, "admin", self._secret, DDL_TIMEOUT_S) as database:
+            return schema.compare(database, cluster.spec.spaces)
+
+    def _create(self, address: str, cluster: QsyncCluster, names: tuple[str, ...]) -> None:
+        spaces = [space for space in cluster.spec.spaces if space.name in names]
+        with Connection(address, "admin", self._secret, DDL_TIMEOUT_S) as database:
+            schema.create(database, spaces)

@@ -1,0 +1,38 @@
+"""What the operator itself is told, by its environment: the chart sets it."""
+
+import os
+import socket
+from dataclasses import dataclass
+
+
+class SettingsError(Exception):
+    """The operator cannot start; the text says which variable is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`namespaces` is empty where the whole Kubernetes cluster is looked after."""
+
+    node_image: str
+    namespaces: tuple[str, ...]
+    own_namespace: str
+    own_name: str
+    health_port: int
+
+
+def load_settings() -> Settings:
+    """Raises SettingsError."""
+    image = os.environ.get("QSYNC_NODE_IMAGE", "")
+    if not image:
+        raise SettingsError("QSYNC_NODE_IMAGE is empty: it names the image of nodes")
+    port = os.environ.get("QSYNC_HEALTH_PORT", "8080")
+    if not port.isdigit():
+        raise SettingsError(f"QSYNC_HEALTH_PORT is {port!r}: it is the port of /healthz")
+    names = os.environ.get("QSYNC_NAMESPACES", "").split(",")
+    return Settings(
+        node_image=image,
+        namespaces=tuple(name.strip() for name in names if name.strip()),
+        own_name=os.environ.get("POD_NAME") or socket.gethostname(),
+        own_namespace=os.environ.get("POD_NAMESPACE", "default"),
+        health_port=int(port),
+    )

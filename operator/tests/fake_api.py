@@ -1,0 +1,90 @@
+"""The API server as far as the operator's code sees it: a place where documents are, with versions.
+
+It stands at the boundary only (`platform/kubernetes/api.py`). What a real one does beyond that, the
+scenarios on a real cluster show.
+"""
+
+import copy
+import itertools
+from typing import Any
+
+from qsync_operator.platform.kubernetes.api import ApiError
+
+
+class FakeApi:
+    """Records every write; `failing` makes calls fail that touch a kind."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
+        self.writes: list[tuple[str, str, str]] = []
+        self.events: list[dict[str, Any]] = []
+        self.failing: set[str] = set()
+        self._versions = itertools.count(1)
+
+    def named(self, kind: str, name: str, namespace: str = "ns") -> dict[str, Any]:
+        return self.objects[kind, namespace, name]
+
+    def put(self, document: dict[str, Any]) -> dict[str, Any]:
+        """As somebody else would: not among the writes."""
+        return self._store(copy.deepcopy(document))
+
+    async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        self._check(kind)
+        return copy.deepcopy(self.objects.get((kind, namespace, name)))
+
+    async def find(self, kind: str, namespace: str, labels: str = "") -> list[dict[str, Any]]:
+        self._check(kind)
+        return [o for (k, n, _), o in self.objects.items() if (k, n) == (kind, namespace)]
+
+    async def create(self, document: dict[str, Any]) -> dict[str, Any]:
+        kind = document["kind"]
+        self._check(kind)
+        if kind == "Event":
+            self.events.append(document)
+            return document
+        key = _key(document)
+        if key in self.objects:
+            raise ApiError("it exists", 409)
+        self.writes.append(("create", kind, key[2]))
+        return copy.deepcopy(self._store(copy.deepcopy(document)))
+
+    async def apply(self, document: dict[str, Any], subresource: str = "") -> dict[str, Any]:
+        kind, key = document["kind"], _key(document)
+        self._check(kind)
+        found = self.objects.get(key)
+        wanted = document["metadata"].get("resourceVersion")
+        if wanted and (found is None or found["metadata"]["resourceVersion"] != wanted):
+            raise ApiError("it was changed meanwhile", 409)
+        uid = document["metadata"].get("uid")
+        if uid and (found is None or found["metadata"]["uid"] != uid):
+            raise ApiError("it is another one", 409)
+        self.writes.append(("status" if subresource else "apply", kind, key[2]))
+        merged = _merged(found or {}, copy.deepcopy(document))
+        return copy.deepcopy(self._store(merged))
+
+    async def delete(self, kind: str, namespace: str, name: str, uid: str = "") -> None:
+        self._check(kind)
+        self.writes.append(("delete", kind, name))
+        self.objects.pop((kind, namespace, name), None)
+
+    def _check(self, kind: str) -> None:
+        if kind in self.failing:
+            raise ApiError("the API server cannot be reached")
+
+    def _store(self, document: dict[str, Any]) -> dict[str, Any]:
+        version = str(next(self._versions))
+        metadata = document["metadata"]
+        metadata["resourceVersion"] = version
+        metadata.setdefault("uid", f"uid-{version}")
+        self.objects[_key(document)] = document
+        return document
+
+
+def _key(document: dict[str, Any]) -> tuple[str, str, str]:
+    return document["kind"], document["metadata"]["namespace"], document["metadata"]["name"]
+
+
+def _merged(old: Any, new: Any) -> Any:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
+    return new

@@ -1,0 +1,136 @@
+"""CRDs: the files are those of the models, and nothing in them is what an API server refuses."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from qsync_operator.crds.__main__ import main, rendered
+from qsync_operator.crds.kinds import KINDS, definition
+from qsync_operator.crds.structural import SchemaError, structural_schema
+from qsync_operator.models.base import DURATION_PATTERN, SCHEDULE_PATTERN
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.manifest import parse_manifest
+
+ROOT = Path(__file__).parents[2]
+BYTES_MAX = 200_000
+"""`kubectl apply` without `--server-side` keeps a copy in an annotation of 256 KiB at most."""
+
+
+def nodes(schema: dict[str, Any], path: str = "") -> list[tuple[str, dict[str, Any]]]:
+    found = [(path, schema)]
+    for name, child in schema.get("properties", {}).items():
+        found += nodes(child, f"{path}.{name}")
+    for key in ("items", "additionalProperties"):
+        if key in schema:
+            found += nodes(schema[key], f"{path}[]")
+    return found
+
+
+def all_nodes() -> list[tuple[str, dict[str, Any]]]:
+    found = []
+    for kind in KINDS:
+        version = definition(kind)["spec"]["versions"][0]
+        found += nodes(version["schema"]["openAPIV3Schema"], kind.name)
+    return found
+
+
+@pytest.mark.parametrize("directory", ["crds", "charts/qsync-operator/files/crds"])
+def test_the_files_are_those_of_the_models(directory: str) -> None:
+    found = {path.name: path.read_text() for path in (ROOT / directory).glob("*.yaml")}
+    assert found == rendered(), "the models changed: run `make crds`"
+
+
+def test_the_command_says_what_differs_and_writes_it(tmp_path: Path) -> None:
+    assert main([str(tmp_path)]) == 1
+    assert main(["--write", str(tmp_path)]) == 0
+    assert main([str(tmp_path)]) == 0
+
+
+def test_every_place_has_a_type_and_a_limit() -> None:
+    for path, node in all_nodes():
+        assert "type" in node or node.get("x-kubernetes-int-or-string"), path
+        if node.get("type") == "array":
+            assert "maxItems" in node, path
+        if node.get("type") == "string" and "enum" not in node:
+            is_servers_own = path.endswith((".apiVersion", ".kind"))
+            assert is_servers_own or "maxLength" in node, path
+        assert not node.keys() & {"$ref", "anyOf", "title", "const", "exclusiveMinimum"}, path
+        assert not ({"properties", "additionalProperties"} <= node.keys()), path
+
+
+def test_every_rule_has_a_sentence_of_its_own() -> None:
+    sentences = [
+        rule["message"]
+        for _, node in all_nodes()
+        for rule in node.get("x-kubernetes-validations", [])
+    ]
+    assert len(sentences) > 20
+    assert all(len(sentence) > 20 and "\n" not in sentence for sentence in sentences)
+
+
+def test_a_default_is_whole_so_that_rules_can_look_at_it() -> None:
+    for path, node in all_nodes():
+        for name, child in node.get("properties", {}).items():
+            if "default" in child and "properties" in child:
+                inner = {k: c["default"] for k, c in child["properties"].items() if "default" in c}
+                assert child["default"] == inner, f"{path}.{name}"
+
+
+def test_defaults_of_the_schema_are_those_of_the_model() -> None:
+    cluster = definition(KINDS[0])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    text = "apiVersion: qsync.dev/v1alpha1\nkind: QsyncCluster\nmetadata: {name: c}\nspec: "
+    default = cluster["properties"]["spec"]["default"]
+    filled = parse_manifest(text + yaml.safe_dump(default, default_flow_style=True)).cluster
+    assert filled.spec == parse_manifest(text + "{}").cluster.spec
+
+
+def test_statuses_have_no_defaults() -> None:
+    assert not [path for path, node in all_nodes() if ".status" in path and "default" in node]
+
+
+def test_names_and_sub_resources() -> None:
+    found = {kind.name: definition(kind)["spec"] for kind in KINDS}
+    assert {name: spec["names"]["shortNames"] for name, spec in found.items()} == {
+        "QsyncCluster": ["qc"],
+        "QsyncAudit": ["qa"],
+        "QsyncCompaction": ["qcomp"],
+    }
+    assert all(spec["names"]["categories"] == ["qsync"] for spec in found.values())
+    scale = found["QsyncCluster"]["versions"][0]["subresources"]["scale"]
+    assert scale["labelSelectorPath"] == ".status.selector"
+    assert all(len(text) < BYTES_MAX for text in rendered().values())
+
+
+def test_what_no_crd_can_say_is_refused_when_the_crds_are_made() -> None:
+    class Wrong(QsyncCluster):
+        pair: int | list[str] = 1
+
+    with pytest.raises(SchemaError, match=r"Wrong\.pair"):
+        structural_schema(Wrong)
+
+
+@pytest.mark.parametrize("text", ["500ms", "5s", "1m30s", "1.5h", "2d"])
+def test_durations_that_the_api_server_takes(text: str) -> None:
+    assert re.search(DURATION_PATTERN, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_taken"),
+    [
+        ("15 * * * *", True),
+        ("*/5 0-6,18-23 1,15 jan-mar MON", True),
+        ("@daily", True),
+        ("@sometimes", False),
+        ("a * * * *", False),
+        ("* * * *", False),
+        ("* * * * * *", False),
+        ("100 * * * *", False),
+    ],
+)
+def test_schedules_that_the_api_server_takes(text: str, is_taken: bool) -> None:
+    # RE2 has its flag in the middle; Python wants it at the start.
+    pattern = "(?i)" + SCHEDULE_PATTERN.replace("(?i)", "")
+    assert bool(re.search(pattern, text)) == is_taken

@@ -1,0 +1,189 @@
+"""Builders: golden manifests, and the rules that they obey whatever is asked for.
+
+`QSYNC_WRITE_GOLDEN=1` writes the golden files anew.
+"""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from qsync_node.server.config import NodeConfig
+from qsync_operator.desired.labels import INPUTS_ANNOTATION
+from qsync_operator.desired.objects import build_objects
+from qsync_operator.desired.overlay import overlay
+from qsync_operator.desired.pods import build_pod_template, restart_inputs
+from qsync_operator.desired.secrets import build_identity, decoded
+from qsync_operator.desired.state import ClusterState
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.manifest import load_manifest
+from qsync_operator.names import wanted_members
+from qsync_operator.pod_main import PodError, node_document
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+GOLDEN = Path(__file__).parent / "golden"
+UUID = "0d4e6c2a-9d1f-4d0c-8a57-3f1f6a6f5a10"
+IMAGE = "qsync-node:test"
+
+
+def cluster_of(**spec: Any) -> QsyncCluster:
+    return QsyncCluster.model_validate(
+        {
+            "apiVersion": "qsync.dev/v1alpha1",
+            "kind": "QsyncCluster",
+            "metadata": {"name": "orders", "namespace": "ns", "uid": "cluster-uid"},
+            "spec": spec,
+        }
+    )
+
+
+def state_of(cluster: QsyncCluster) -> ClusterState:
+    state = ClusterState(UUID, "cluster-secret", IMAGE)
+    for name, kind in wanted_members(cluster.name, cluster.spec).items():
+        state = state.with_member(name, kind)
+    return state
+
+
+def built(cluster: QsyncCluster, **sizes: str) -> list[dict[str, Any]]:
+    return build_objects(cluster, state_of(cluster), "app-password", IMAGE, sizes)
+
+
+def one(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    return next(o for o in objects if (o["kind"], o["metadata"]["name"]) == (kind, name))
+
+
+@pytest.mark.parametrize("example", ["three-nodes", "async-and-readers"])
+def test_objects_of_an_example(example: str) -> None:
+    given = load_manifest(EXAMPLES / f"{example}.yaml").cluster.model_dump(by_alias=True)
+    given["metadata"] |= {"namespace": "ns", "uid": "cluster-uid"}
+    cluster = QsyncCluster.model_validate(given)
+    objects = [build_identity(cluster, state_of(cluster)), *built(cluster)]
+    text = yaml.safe_dump_all(objects, sort_keys=False, width=100)
+    path = GOLDEN / f"{example}.yaml"
+    if os.environ.get("QSYNC_WRITE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_everything_belongs_to_the_cluster_but_what_kept_volumes_need() -> None:
+    for retention, unowned in (("Retain", {"orders-identity", "orders-app"}), ("Delete", set())):
+        cluster = cluster_of(storage={"retention": retention})
+        objects = [build_identity(cluster, state_of(cluster)), *built(cluster)]
+        found = {o["metadata"]["name"] for o in objects if "ownerReferences" not in o["metadata"]}
+        assert found == unowned
+        sets = one(objects, "StatefulSet", "orders")["spec"]
+        assert sets["persistentVolumeClaimRetentionPolicy"] == {
+            "whenDeleted": retention,
+            "whenScaled": retention,
+        }
+
+
+def test_pods_pass_pod_security_restricted() -> None:
+    pod = build_pod_template(cluster_of(), "voter", IMAGE)["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    for container in pod["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+@pytest.mark.parametrize(("replicas", "spare"), [(1, None), (2, None), (3, 1), (4, 1), (5, 2)])
+def test_a_drain_may_take_what_the_quorum_can_spare(replicas: int, spare: int | None) -> None:
+    budgets = [
+        o for o in built(cluster_of(replicas=replicas)) if o["kind"] == "PodDisruptionBudget"
+    ]
+    assert [b["spec"]["maxUnavailable"] for b in budgets] == ([] if spare is None else [spare])
+
+
+def test_only_what_needs_a_restart_marks_the_pod() -> None:
+    plain = restart_inputs(cluster_of(), IMAGE)
+    assert restart_inputs(cluster_of(replicas=5), IMAGE) == plain
+    assert restart_inputs(cluster_of(replication={"synchroTimeout": "9s"}), IMAGE) == plain
+    assert restart_inputs(cluster_of(replication={"walMode": "write"}), IMAGE) != plain
+    assert restart_inputs(cluster_of(), "another:1") != plain
+    assert restart_inputs(cluster_of(resources={"limits": {"memory": "1Gi"}}), IMAGE) != plain
+    template = build_pod_template(cluster_of(), "voter", IMAGE)
+    assert template["metadata"]["annotations"] == {INPUTS_ANNOTATION: plain}
+
+
+def test_a_pod_template_is_laid_over_by_name() -> None:
+    given = {
+        "metadata": {"labels": {"team": "a"}},
+        "spec": {
+            "nodeSelector": {"disk": "ssd"},
+            "containers": [
+                {"name": "node", "env": [{"name": "TZ", "value": "UTC"}]},
+                {"name": "sidecar", "image": "x"},
+            ],
+        },
+    }
+    template = build_pod_template(cluster_of(podTemplate=given), "voter", IMAGE)
+    node, sidecar = template["spec"]["containers"]
+    assert [variable["name"] for variable in node["env"]] == ["POD_NAME", "TZ"]
+    assert (node["image"], sidecar["name"]) == (IMAGE, "sidecar")
+    assert template["metadata"]["labels"]["team"] == "a"
+    assert template["metadata"]["labels"]["qsync.dev/cluster"] == "orders"
+    assert overlay([1, 2], [3]) == [3]
+
+
+def test_volumes_keep_the_size_that_a_statefulset_has() -> None:
+    objects = built(cluster_of(storage={"size": "20Gi"}), orders="10Gi")
+    claim = one(objects, "StatefulSet", "orders")["spec"]["volumeClaimTemplates"][0]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "10Gi"
+
+
+def test_a_state_survives_its_secret() -> None:
+    cluster = cluster_of(replicas=3, asyncReplicas=1)
+    state = state_of(cluster).founded_by("orders-0", "some-uuid").formed()
+    state = state.with_instance("orders-1", "uuid-1").without_member("orders-2")
+    found = ClusterState.from_strings(decoded(build_identity(cluster, state)))
+    assert found == state
+
+
+def test_a_name_that_was_taken_away_begins_in_a_directory_of_its_own() -> None:
+    state = state_of(cluster_of(replicas=3))
+    state = state.without_member("orders-2").with_member("orders-2", "voter")
+    assert state.members["orders-2"].incarnation == 1
+    state = state.without_member("orders-2")
+    assert (
+        replace(state, members={}).with_member("orders-2", "voter").members["orders-2"].incarnation
+        == 2
+    )
+
+
+# --- in the pod -----------------------------------------------------------------------------------
+
+
+def mounted(cluster: QsyncCluster) -> tuple[dict[str, Any], dict[str, Any]]:
+    data = one(built(cluster), "ConfigMap", "orders-config")["data"]
+    return yaml.safe_load(data["settings.yaml"]), json.loads(data["members.json"])
+
+
+def test_the_node_takes_the_file_that_its_pod_makes() -> None:
+    cluster = cluster_of(replicas=3, asyncReplicas=1, replication={"quorum": 3})
+    settings, members = mounted(cluster)
+    identity = {"replicasetUUID": UUID, "secret": "cluster-secret"}
+    document = node_document(settings, members, identity, "orders-async-0", Path("/v"))
+    config = NodeConfig.model_validate(document)
+    assert (config.role, config.quorum, config.name) == ("async", 3, "orders-async-0")
+    assert str(config.directory) == "/v/data-0"
+    assert config.listen == "0.0.0.0:3301"
+    assert config.advertise == "orders-async-0.orders.ns.svc:3301"
+    assert config.peers["orders-1"] == "orders-1.orders:3301"
+
+
+def test_a_pod_that_cannot_start_says_why() -> None:
+    settings, members = mounted(cluster_of())
+    with pytest.raises(PodError, match="orders-7 is not among the members"):
+        node_document(settings, members, {}, "orders-7", Path("/v"))
+    with pytest.raises(PodError, match="no replicasetUUID"):
+        node_document(settings, members, {}, "orders-0", Path("/v"))

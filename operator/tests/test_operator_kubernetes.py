@@ -1,0 +1,402 @@
+"""The Kubernetes platform against a fake API: what is written, when, and what is left alone."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from fake_api import FakeApi
+
+from qsync_operator.actions import CreateMember, RecordBootstrap, RecordFormed, RemoveMember
+from qsync_operator.clusters import Clusters
+from qsync_operator.controller import Controller
+from qsync_operator.desired.labels import ROLE_LABEL
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.status import ClusterStatus
+from qsync_operator.observed import MemberView, Memory, NodeStatus, Observed, Record
+from qsync_operator.platform.base import ActionRefused
+from qsync_operator.platform.kubernetes import pods
+from qsync_operator.platform.kubernetes.api import ApiError, Resource, is_within
+from qsync_operator.platform.kubernetes.cache import Cache
+from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
+from qsync_operator.platform.kubernetes.voice import KubernetesVoice
+
+KEY = ("ns", "orders")
+IMAGE = "qsync-node:test"
+
+
+def document_of(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "qsync.dev/v1alpha1",
+        "kind": "QsyncCluster",
+        "metadata": {"name": "orders", "namespace": "ns", "uid": "cluster-uid", "generation": 1},
+        "spec": spec,
+    }
+
+
+def cluster_of(**spec: Any) -> QsyncCluster:
+    return QsyncCluster.model_validate(document_of(**spec))
+
+
+def pod_of(name: str, **status: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "ns",
+            "uid": f"uid-{name}",
+            "labels": {"qsync.dev/cluster": "orders"},
+        },
+        "status": status,
+    }
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    api: FakeApi, cluster: QsyncCluster, cache: Cache | None = None
+) -> AsyncIterator[tuple[KubernetesPlatform, Cache]]:
+    cache = cache or Cache()
+    platform = await KubernetesPlatform.open(api, cache, cluster, IMAGE)
+    try:
+        yield platform, cache
+    finally:
+        await platform.close()
+
+
+async def observed(platform: KubernetesPlatform, cluster: QsyncCluster) -> Observed:
+    return await platform.observe(cluster, Memory(), ClusterStatus())
+
+
+# --- identity -------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_the_identity_is_stored_before_anything_runs_and_found_again() -> None:
+    api, cluster = FakeApi(), cluster_of()
+    async with opened(api, cluster) as (platform, _):
+        assert api.writes == [("create", "Secret", "orders-identity")]
+        await platform.act(cluster, CreateMember("orders-0", "voter"))
+        await platform.act(cluster, RecordBootstrap("orders-0", "instance-0"))
+        await platform.act(cluster, RecordFormed())
+        first = (await observed(platform, cluster)).record
+    kinds = [kind for _, kind, _ in api.writes]
+    assert kinds.index("Secret") < kinds.index("StatefulSet")
+    async with opened(api, cluster) as (platform, _):
+        again = (await observed(platform, cluster)).record
+    assert first == again == Record(first.replicaset_uuid, "orders-0", "instance-0", True)
+
+
+@pytest.mark.asyncio
+async def test_of_two_operators_one_makes_the_identity_and_the_other_reads_it() -> None:
+    api, cluster = FakeApi(), cluster_of()
+    async with opened(api, cluster) as (one, _), opened(api, cluster) as (two, _):
+        assert (await observed(one, cluster)).record == (await observed(two, cluster)).record
+        await one.act(cluster, CreateMember("orders-0", "voter"))
+        with pytest.raises(ActionRefused, match="changed meanwhile"):
+            await two.act(cluster, CreateMember("orders-0", "voter"))
+        # It has read again what it did not know, and goes on from there.
+        await two.act(cluster, RecordBootstrap("orders-0", "instance-0"))
+        assert [m.name for m in (await observed(two, cluster)).members] == ["orders-0"]
+
+
+@pytest.mark.asyncio
+async def test_an_identity_that_is_going_away_is_waited_for() -> None:
+    api = FakeApi()
+    async with opened(api, cluster_of(storage={"retention": "Delete"})):
+        pass
+    later = cluster_of()
+    later.metadata.uid = "another-cluster"
+    with pytest.raises(ActionRefused, match="is being deleted"):
+        await KubernetesPlatform.open(api, Cache(), later, IMAGE)
+
+
+@pytest.mark.asyncio
+async def test_a_password_is_the_users_or_made_once() -> None:
+    api = FakeApi()
+    named = cluster_of(auth={"passwordSecret": "mine"})
+    with pytest.raises(ActionRefused, match=r"Secret mine .* has no password"):
+        await KubernetesPlatform.open(api, Cache(), named, IMAGE)
+    async with opened(api, cluster_of()) as (platform, _):
+        await platform.act(cluster_of(), CreateMember("orders-0", "voter"))
+    made = api.named("Secret", "orders-app")["data"]["password"]
+    async with opened(api, cluster_of()) as (platform, _):
+        await platform.act(cluster_of(), CreateMember("orders-1", "voter"))
+    assert api.named("Secret", "orders-app")["data"]["password"] == made
+
+
+# --- objects --------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_keeping_twice_writes_once_and_a_hand_edit_is_put_back() -> None:
+    api, cluster = FakeApi(), cluster_of()
+    async with opened(api, cluster) as (platform, cache):
+        for ordinal in range(3):
+            await platform.act(cluster, CreateMember(f"orders-{ordinal}", "voter"))
+        look = await observed(platform, cluster)
+        api.writes.clear()
+        assert await platform.keep(cluster, look) == ""
+        assert api.writes == []
+        edited = api.named("StatefulSet", "orders")
+        edited["spec"]["replicas"] = 1
+        edited["metadata"]["annotations"] = {"somebody": "else"}
+        cache.note("StatefulSet", api.put(edited))
+        assert await platform.keep(cluster, look) == ""
+        assert api.writes == [("apply", "StatefulSet", "orders")]
+        found = api.named("StatefulSet", "orders")
+        assert found["spec"]["replicas"] == 3
+        assert found["metadata"]["annotations"] == {"somebody": "else"}
+        cache.note("Service", api.named("Service", "orders-leader"), is_gone=True)
+        del api.objects["Service", "ns", "orders-leader"]
+        assert await platform.keep(cluster, look) == ""
+        assert api.writes[1:] == [("apply", "Service", "orders-leader")]
+
+
+@pytest.mark.asyncio
+async def test_an_api_server_that_is_away_is_said_and_nothing_is_lost() -> None:
+    api, cluster = FakeApi(), cluster_of()
+    async with opened(api, cluster) as (platform, _):
+        api.failing = {"Secret"}
+        with pytest.raises(ActionRefused, match="cannot be reached"):
+            await platform.act(cluster, CreateMember("orders-0", "voter"))
+        assert (await observed(platform, cluster)).members == ()
+        api.failing = {"StatefulSet"}
+        with pytest.raises(ActionRefused, match="cannot be reached"):
+            await platform.act(cluster, CreateMember("orders-0", "voter"))
+        api.failing = set()
+        look = await observed(platform, cluster)
+        assert [member.name for member in look.members] == ["orders-0"]
+        assert await platform.keep(cluster, look) == ""
+        assert api.named("StatefulSet", "orders")["spec"]["replicas"] == 1
+
+
+# --- members --------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_member_that_comes_back_under_its_name_waits_for_the_old_pod() -> None:
+    api, cluster = FakeApi(), cluster_of(replicas=2)
+    async with opened(api, cluster) as (platform, cache):
+        for ordinal in range(2):
+            await platform.act(cluster, CreateMember(f"orders-{ordinal}", "voter"))
+        cache.note("Pod", pod_of("orders-1"))
+        await platform.act(cluster, RemoveMember("orders-1"))
+        assert api.named("StatefulSet", "orders")["spec"]["replicas"] == 1
+        assert api.writes[-1] == ("delete", "Pod", "orders-1")
+        with pytest.raises(ActionRefused, match="still leaving"):
+            await platform.act(cluster, CreateMember("orders-1", "voter"))
+        cache.note("Pod", pod_of("orders-1"), is_gone=True)
+        await platform.act(cluster, CreateMember("orders-1", "voter"))
+        config = api.named("ConfigMap", "orders-config")["data"]["members.json"]
+        assert '"incarnation": 1' in config
+
+
+@pytest.mark.asyncio
+async def test_the_role_label_moves_with_leadership_and_stays_while_nobody_leads() -> None:
+    api, cluster = FakeApi(), cluster_of()
+    async with opened(api, cluster) as (platform, cache):
+        for ordinal in range(2):
+            await platform.act(cluster, CreateMember(f"orders-{ordinal}", "voter"))
+            cache.note("Pod", api.put(pod_of(f"orders-{ordinal}")))
+
+        def roles() -> list[str]:
+            found = [api.named("Pod", f"orders-{n}")["metadata"]["labels"] for n in range(2)]
+            return [labels.get(ROLE_LABEL, "") for labels in found]
+
+        def look(leader: str) -> Observed:
+            return Observed(
+                tuple(
+                    MemberView(
+                        name,
+                        "voter",
+                        status=NodeStatus(
+                            uuid=name,
+                            role="leader" if name == leader else "follower",
+                            is_writable=name == leader,
+                        ),
+                    )
+                    for name in ("orders-0", "orders-1")
+                ),
+                Record("rs"),
+            )
+
+        for leader, expected in (
+            ("orders-0", ["leader", "replica"]),
+            ("", ["leader", "replica"]),
+            ("orders-1", ["replica", "leader"]),
+        ):
+            await platform.keep(cluster, look(leader))
+            assert roles() == expected
+        api.writes.clear()
+        await platform.keep(cluster, look("orders-1"))
+        assert api.writes == []
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [
+        ({}, ""),
+        ({"containerStatuses": [{"name": "node", "state": {"running": {}}}]}, ""),
+        (
+            {
+                "containerStatuses": [
+                    {"name": "node", "state": {"waiting": {"reason": "ContainerCreating"}}}
+                ]
+            },
+            "",
+        ),
+        (
+            {
+                "containerStatuses": [
+                    {
+                        "name": "node",
+                        "state": {"waiting": {"reason": "ErrImagePull", "message": "no such"}},
+                    }
+                ]
+            },
+            "ErrImagePull: no such",
+        ),
+        (
+            {
+                "containerStatuses": [
+                    {
+                        "name": "node",
+                        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                        "lastState": {"terminated": {"exitCode": 1}},
+                    }
+                ]
+            },
+            "CrashLoopBackOff: it ended with exit code 1",
+        ),
+        (
+            {
+                "conditions": [
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": "0/1 nodes are available",
+                    }
+                ]
+            },
+            "Unschedulable: 0/1 nodes are available",
+        ),
+    ],
+)
+def test_why_a_member_does_not_run(status: dict[str, Any], sentence: str) -> None:
+    assert pods.failure_of(pod_of("orders-0", **status)) == sentence
+
+
+# --- the loop -------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_new_cluster_gets_all_its_members_and_then_nothing_is_written() -> None:
+    api, cluster = FakeApi(), cluster_of(replicas=3, asyncReplicas=1)
+    async with opened(api, cluster) as (platform, _):
+        voice = KubernetesVoice(api, cluster)
+        api.put(document_of())
+        controller = Controller(platform, voice, ClusterStatus(), 10.0)
+        await controller.turn(cluster)
+        await controller.turn(cluster)
+        assert api.named("StatefulSet", "orders")["spec"]["replicas"] == 3
+        assert api.named("StatefulSet", "orders-async")["spec"]["replicas"] == 1
+        reasons = [event["reason"] for event in api.events]
+        assert reasons == ["PhaseCreating", *["CreateMember"] * 4]
+        before = len(api.writes)
+        for _ in range(5):
+            await controller.turn(cluster)
+        assert len(api.writes) == before
+    status = api.named("QsyncCluster", "orders")["status"]
+    assert status["phase"] == "Creating"
+    assert status["selector"] == "qsync.dev/cluster=orders,qsync.dev/kind=voter"
+
+
+async def settled(condition: Any) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.asyncio
+async def test_a_bad_specification_is_said_and_the_last_good_one_goes_on() -> None:
+    api, cache = FakeApi(), Cache()
+    clusters = Clusters(api, cache, IMAGE)
+    await clusters.begin()
+    api.put(document_of())
+    try:
+        await clusters.on_event(document_of(replicas=3), False)
+        await settled(lambda: ("StatefulSet", "ns", "orders") in api.objects)
+        # The API server refuses most; a formula is only understood here.
+        bad = document_of(replicas=3, replication={"quorum": "N-2"})
+        await clusters.on_event(bad, False)
+        await clusters.on_event(bad, False)
+        told = [e["message"] for e in api.events if e["reason"] == "InvalidSpec"]
+        assert len(told) == 1
+        assert "below a majority" in told[0]
+        conditions = api.named("QsyncCluster", "orders")["status"]["conditions"]
+        degraded = next(c for c in conditions if c["type"] == "Degraded")
+        assert (degraded["status"], degraded["reason"]) == ("True", "InvalidSpec")
+        assert clusters.count() == 1
+        await clusters.on_event(document_of(replicas=3), True)
+        assert clusters.count() == 0
+    finally:
+        await clusters.close()
+
+
+@pytest.mark.asyncio
+async def test_a_bad_specification_of_an_unknown_cluster_starts_nothing() -> None:
+    api = FakeApi()
+    clusters = Clusters(api, Cache(), IMAGE)
+    await clusters.begin()
+    api.put(document_of())
+    await clusters.on_event(document_of(replication={"quorum": "N-2"}), False)
+    assert clusters.count() == 0
+    assert [kind for _, kind, _ in api.writes] == ["QsyncCluster"]
+
+
+@pytest.mark.asyncio
+async def test_a_voice_without_an_api_server_is_silent_and_not_broken() -> None:
+    api, cluster = FakeApi(), cluster_of()
+    voice = KubernetesVoice(api, cluster)
+    api.failing = {"QsyncCluster", "Event"}
+    await voice.tell("Failover", "orders", "it happened", False)
+    assert not await voice.publish(cluster, ClusterStatus())
+
+
+@pytest.mark.asyncio
+async def test_whoever_waits_for_the_lease_remembers_and_does_nothing() -> None:
+    api = FakeApi()
+    clusters = Clusters(api, Cache(), IMAGE)
+    api.put(document_of())
+    try:
+        await clusters.on_event(document_of(replicas=1), False)
+        await clusters.on_event(
+            {**document_of(), "metadata": {"name": "x", "namespace": "ns"}}, True
+        )
+        assert (clusters.count(), api.writes) == (0, [])
+        await clusters.begin()
+        assert clusters.count() == 1
+    finally:
+        await clusters.close()
+
+
+# --- small parts ----------------------------------------------------------------------------------
+
+
+def test_what_others_added_is_not_a_difference() -> None:
+    wanted = {"spec": {"ports": [{"port": 1}], "type": "A"}}
+    assert is_within(wanted, {"spec": {"ports": [{"port": 1, "x": 2}], "type": "A", "ip": 3}})
+    assert not is_within(wanted, {"spec": {"ports": [{"port": 1}, {"port": 2}], "type": "A"}})
+    assert not is_within(wanted, {"spec": {"ports": [{"port": 2}], "type": "A"}})
+
+
+def test_paths_of_the_api() -> None:
+    assert Resource("v1", "pods").path("ns", "a") == "/api/v1/namespaces/ns/pods/a"
+    assert (
+        Resource("apps/v1", "statefulsets").path("ns", "a", "status")
+        == "/apis/apps/v1/namespaces/ns/statefulsets/a/status"
+    )
+    assert ApiError("x", 404).status == 404

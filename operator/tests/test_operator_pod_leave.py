@@ -1,0 +1,66 @@
+"""preStop: leadership is given away, and the node serves on until nobody is sent to it."""
+
+import http.server
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from qsync_operator import pod_leave
+
+
+class Node(http.server.BaseHTTPRequestHandler):
+    """The admin side of a node that is ready, or not."""
+
+    asked: list[tuple[str, str, str]]
+    is_ready = True
+
+    def do_GET(self) -> None:
+        self._answer(200 if self.is_ready else 503)
+
+    def do_POST(self) -> None:
+        self._answer(409)  # it does not lead: nothing to hand over
+
+    def _answer(self, code: int) -> None:
+        self.asked.append((self.command, self.path, self.headers.get("Authorization", "")))
+        self.send_response(code)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def node() -> Iterator[tuple[type[Node], dict[str, str]]]:
+    handler = type("Handler", (Node,), {"asked": []})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield handler, {"admin_listen": f"0.0.0.0:{server.server_port}", "secret": "the-secret"}
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_it_hands_over_and_lingers(node: tuple[type[Node], dict[str, str]]) -> None:
+    handler, document = node
+    started_s = time.monotonic()
+    pod_leave.leave(document, linger_s=0.3)
+    assert time.monotonic() - started_s >= 0.3
+    assert handler.asked == [
+        ("GET", "/ready", "Bearer the-secret"),
+        ("POST", "/verb/demote", "Bearer the-secret"),
+    ]
+
+
+def test_a_member_that_nobody_is_sent_to_goes_at_once(
+    node: tuple[type[Node], dict[str, str]],
+) -> None:
+    handler, document = node
+    handler.is_ready = False
+    started_s = time.monotonic()
+    pod_leave.leave(document, linger_s=30)
+    assert time.monotonic() - started_s < 5
+    assert [path for _, path, _ in handler.asked] == ["/ready"]
