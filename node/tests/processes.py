@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -20,10 +21,21 @@ USER, PASSWORD = "app", "app's password"
 READY_S = 60.0
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """A port that nobody has, nobody was given, and no outgoing connection takes by chance."""
+    while True:
+        port = random.randrange(15_000, 32_000)  # below Linux's range for outgoing connections
+        if port in _given:
+            continue
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        _given.add(port)
         return port
 
 
@@ -100,6 +112,14 @@ class NodeProcess:
         with urllib.request.urlopen(request, timeout=30) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
+
+    def post_status(self, path: str, fields: dict[str, Any]) -> int:
+        """HTTP status of a POST, whatever it is."""
+        try:
+            self.post(path, fields)
+        except urllib.error.HTTPError as error:
+            return error.code
+        return 200
 
 
 class Cluster:

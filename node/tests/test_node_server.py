@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -13,12 +12,12 @@ from typing import Any
 import msgpack
 import pytest
 from processes import PASSWORD, SECRET, USER, Cluster, NodeProcess, running_cluster, wait_until
+from raw import Raw
 
 from qsync_node.client import Client, Committed, Refused
 from qsync_node.format.auth import scramble
 from qsync_node.format.cat import cat_file, to_json
-from qsync_node.format.frame import FrameDecoder, encode_request
-from qsync_node.format.greeting import decode_greeting
+from qsync_node.format.frame import encode_request
 from qsync_node.server.peers import proof
 
 SPACE = 800
@@ -40,44 +39,6 @@ async def make_space(cluster: Cluster) -> None:
             (288, [SPACE, 0, "primary", "tree", {"unique": True}, parts]),
         ):
             assert isinstance(await client.insert(space, row), Committed)
-
-
-class Raw:
-    """A connection that says whatever a test wants."""
-
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), 10)
-        self.greeting = decode_greeting(self._exactly(128))
-        self.decoder = FrameDecoder()
-        self.frames: list[Any] = []
-
-    def _exactly(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            data += self.socket.recv(count - len(data))
-        return data
-
-    def send(self, data: bytes) -> None:
-        self.socket.sendall(data)
-
-    def answer(self) -> tuple[int, dict[int, Any]]:
-        """(code, body) of the next answer; code 0 is success. EOFError when closed."""
-        while not self.frames:
-            data = self.socket.recv(65536)
-            if not data:
-                raise EOFError
-            self.frames += self.decoder.feed(data)
-        kind, _, _, body = self.frames.pop(0)
-        return kind & 0x7FFF, msgpack.unpackb(body, strict_map_key=False) if body else {}
-
-    def ask(self, kind: int, fields: dict[int, Any], **header: int) -> tuple[int, dict[int, Any]]:
-        self.send(encode_request(kind, 1, msgpack.packb(fields), **header))
-        return self.answer()
-
-    def log_in(self, password: str = PASSWORD, user: str = USER) -> int:
-        proof = scramble(password, self.greeting.salt)
-        return self.ask(7, {0x23: user, 0x21: ["chap-sha1", proof]})[0]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ start: it forgot whom it voted for and is a lost disk (M6).
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgpack
+from qsync_node.format.mp import pack, unpack
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Ballot:
         return min((nack.index for nack in self.nacks if nack.term >= term), default=0)
 
     def encode(self) -> bytes:
-        packed: bytes = msgpack.packb(
+        packed: bytes = pack(
             {
                 "term": self.term,
                 "vote": self.vote,
@@ -74,7 +74,7 @@ class Ballot:
     @classmethod
     def decode(cls, data: bytes) -> "Ballot":
         """Raises ValueError when `data` is not a ballot."""
-        fields: Any = msgpack.unpackb(data)
+        fields: Any = unpack(data)
         if not isinstance(fields, dict) or not isinstance(fields.get("term"), int):
             raise ValueError("not a ballot")
         return cls(

@@ -21,7 +21,8 @@ from qsync_node.core.calls import Call, Waiter, Write
 from qsync_node.core.engine.overlay import Pending
 from qsync_node.core.entries import Entry, Kind
 from qsync_node.core.keys import check_key
-from qsync_node.core.membership import CLUSTER_SPACE, REMOVED_SPACE
+from qsync_node.core.stockrows import space_of
+from qsync_node.core.system import OWN_SPACES, SCHEMA_SPACE, is_own_mark
 from qsync_node.errors import ClientError, ErrorCode
 
 if TYPE_CHECKING:
@@ -59,10 +60,11 @@ class Commits:
             return True
         replica = self.node.replica
         if executed.is_ddl:
-            if touches_membership(executed.rows):
+            if touches_own_rows(executed.rows):
                 raise ClientError(
                     ErrorCode.UNSUPPORTED,
-                    "_cluster is changed by joining and by `unregister`, not by hand",
+                    "_cluster and what belongs to it is changed by joining and by `unregister`, "
+                    "not by hand",
                 )
             if self.batch or replica.limbo.confirmed_index < replica.tail.last_index:
                 return False
@@ -304,8 +306,12 @@ def _runs(batch: list[Write]) -> list[tuple[bool, list[Write]]]:
     return runs
 
 
-def touches_membership(rows: list[tuple[int, bytes]]) -> bool:
-    marks = tuple(
-        b"\x10\xce" + space.to_bytes(4, "big") for space in (CLUSTER_SPACE, REMOVED_SPACE)
-    )
-    return any(body[1:7] in marks for _, body in rows)
+def touches_own_rows(rows: list[tuple[int, bytes]]) -> bool:
+    """Whether rows change what only the node itself writes: members, and its marks in `_schema`."""
+    for _, body in rows:
+        space = space_of(body)
+        if space in OWN_SPACES:
+            return True
+        if space == SCHEMA_SPACE and is_own_mark(body):
+            return True
+    return False

@@ -12,12 +12,11 @@ is the last row kept. ROLLBACK: the position is the first row taken away.
 from enum import IntEnum
 from typing import Any
 
-import msgpack
-
 from qsync_node.core.decisions import Decision
 from qsync_node.core.membership import CLUSTER_SPACE, REMOVED_SPACE, Configuration
 from qsync_node.format.batch import LogBatch, cut_batch
 from qsync_node.format.keys import Key, Type
+from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row, decode_rows
 
 OWNER_KEY = 0x02
@@ -83,7 +82,7 @@ class Entry:
 
 
 def control_body(term: int, owner_id: int, owner_lsn: int, index: int, index_term: int) -> bytes:
-    body: bytes = msgpack.packb(
+    body: bytes = pack(
         {
             OWNER_KEY: owner_id,
             LSN_KEY: owner_lsn,
@@ -135,7 +134,7 @@ def read_entries(batch: LogBatch, term: int, configuration: Configuration) -> li
         elif kind is Kind.USER:
             entry.wait_ack = any(row.flags & 4 for row in group)
         else:
-            fields = msgpack.unpackb(group[0].body, strict_map_key=False)
+            fields = unpack(group[0].body)
             entry.position = fields[Key.INDEX]
             entry.decision = decision_of(kind, entry.position, part.first_index)
             if kind is Kind.PROMOTE:

@@ -8,6 +8,7 @@ leader for the index and waits until it has applied it. Leases prove nothing her
 
 from typing import TYPE_CHECKING, Any
 
+from qsync_node.core.engine.requests import isolation_level
 from qsync_node.core.messages import ReadIndex, ReadIndexReply
 from qsync_node.errors import ClientError, ErrorCode
 
@@ -46,9 +47,7 @@ class LinearizableReads:
         """What the SELECT asks for in key 0x59; `confirmed` unless it says otherwise (R1)."""
         if _ISOLATION_MARK not in body:
             return "confirmed"
-        import msgpack  # noqa: PLC0415  # rare: only bodies that may hold the key come here
-
-        level = msgpack.unpackb(body, strict_map_key=False).get(0x59, 0)
+        level = isolation_level(body)
         if level not in _LEVELS:
             raise ClientError(
                 ErrorCode.ILLEGAL_PARAMS, "Illegal parameters, unknown isolation level"

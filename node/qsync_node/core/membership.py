@@ -13,9 +13,8 @@ feature level it announced (P2). A removed instance stays known by its uuid in `
 
 from dataclasses import dataclass, field, replace
 
-import msgpack
-
 from qsync_node.format.keys import Key, Type
+from qsync_node.format.mp import pack, unpack
 
 CLUSTER_SPACE = 320
 REMOVED_SPACE = 492
@@ -90,7 +89,7 @@ class Configuration:
         """The configuration behind one row; itself for a row of any other space."""
         if not body:
             return self
-        fields = msgpack.unpackb(body, strict_map_key=False)
+        fields = unpack(body)
         space = fields.get(Key.SPACE_ID)
         if space == REMOVED_SPACE and row_type in (Type.INSERT, Type.REPLACE):
             return self.with_removed(fields[Key.TUPLE][0])
@@ -105,18 +104,16 @@ class Configuration:
 
 def put_member(member: Member) -> tuple[int, bytes]:
     """The row that registers or changes `member`."""
-    body: bytes = msgpack.packb(
-        {int(Key.SPACE_ID): CLUSTER_SPACE, int(Key.TUPLE): member.as_tuple()}
-    )
+    body: bytes = pack({int(Key.SPACE_ID): CLUSTER_SPACE, int(Key.TUPLE): member.as_tuple()})
     return int(Type.REPLACE), body
 
 
 def delete_member(member: Member) -> list[tuple[int, bytes]]:
     """The rows that unregister `member` and remember its uuid (M5)."""
-    delete: bytes = msgpack.packb(
+    delete: bytes = pack(
         {int(Key.SPACE_ID): CLUSTER_SPACE, int(Key.INDEX_ID): 0, int(Key.KEY): [member.replica_id]}
     )
-    remember: bytes = msgpack.packb(
+    remember: bytes = pack(
         {int(Key.SPACE_ID): REMOVED_SPACE, int(Key.TUPLE): [member.uuid, member.replica_id]}
     )
     return [(int(Type.DELETE), delete), (int(Type.REPLACE), remember)]

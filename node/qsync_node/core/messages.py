@@ -13,10 +13,9 @@ A replica whose rows the leader no longer has asks for a snapshot between the tw
 
 from typing import Any, NamedTuple
 
-import msgpack
-
 from qsync_node.core.history import TermStart
 from qsync_node.format.batch import LogBatch
+from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
 
 
 class VoteRequest(NamedTuple):
@@ -271,7 +270,7 @@ for _message in MESSAGES:
 
 def encode(message: Any) -> bytes:
     """Wire form of any message of `MESSAGES`."""
-    packed: bytes = msgpack.packb((_KIND[type(message)], *message))
+    packed: bytes = pack((_KIND[type(message)], *message))
     return packed
 
 
@@ -281,8 +280,8 @@ def decode(data: bytes) -> Any:
     Checked field by field: what a peer sends is as untrusted as what a client sends.
     """
     try:
-        fields = msgpack.unpackb(data, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
+        fields = unpack(data)
+    except BAD_MSGPACK as error:
         raise ValueError(f"not a peer message: {error}") from error
     if not isinstance(fields, list) or not fields or not isinstance(fields[0], int):
         raise ValueError("not a peer message")

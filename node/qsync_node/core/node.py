@@ -16,8 +16,6 @@ from itertools import chain
 from random import Random
 from typing import Any, ClassVar
 
-import msgpack
-
 from qsync_node.core import effects as fx
 from qsync_node.core import messages as msg
 from qsync_node.core.ballot import Ballot
@@ -48,6 +46,7 @@ from qsync_node.core.system import (
 from qsync_node.core.tail import Tail
 from qsync_node.errors import ClientError
 from qsync_node.format.batch import LogBatch
+from qsync_node.format.mp import pack
 
 Observer = Callable[[list[Entry], list[Entry]], None]
 """Sees what was confirmed and what a decision removed, in log order: traces and checkers."""
@@ -92,7 +91,7 @@ class Node:
         database = Database.bootstrap(replicaset_uuid)
         define_own_spaces(database, planned_voters)
         member = Member(1, uuid, name, "voter", True, LEVEL)
-        body = msgpack.packb({0x10: 320, 0x21: member.as_tuple()})
+        body = pack({0x10: 320, 0x21: member.as_tuple()})
         database.apply(3, body)
         return list(database.snapshot_bodies())
 

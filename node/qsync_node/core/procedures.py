@@ -8,21 +8,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import msgpack
-
 from qsync_node.core import effects as fx
 from qsync_node.core.calls import Call
 from qsync_node.core.messages import Nominate
 from qsync_node.core.settings import Settings
 from qsync_node.core.spaces import refusal_to_change
 from qsync_node.core.status import read_only_reason, status
+from qsync_node.core.streams import is_number
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Type
+from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
 
 if TYPE_CHECKING:
     from qsync_node.core.node import Node
 
 SWITCHOVER_TIMEOUT_NS = 5_000_000_000
+WAIT_MAX_S = 1e6
 _EXECUTE = 4
 _EVERY_RIGHT = 0xFFFFFFFF
 _ADMINISTRATIVE = frozenset({"box.snapshot", "box.ctl.promote", "box.ctl.demote"})
@@ -89,7 +90,7 @@ class Procedures:
             self._answer(call, verb(call, item.arguments))
         except ClientError as error:
             self.node.clients.refuse(call, error.code, error.message)
-        except (KeyError, ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError, LookupError) as error:
             self.node.clients.refuse(call, ErrorCode.ILLEGAL_PARAMS, f"{item.verb}: {error}")
 
     def on_call(self, call: Call) -> None:
@@ -116,7 +117,7 @@ class Procedures:
 
     def _answer(self, call: Call, value: Any) -> None:
         if value is not _LATER and not call.done:
-            self.node.clients.answer(call, [msgpack.packb(value)])
+            self.node.clients.answer(call, [pack(value)])
 
     # --- asking -------------------------------------------------------------------------------
 
@@ -244,12 +245,9 @@ class Procedures:
         return "fenced" if is_fenced else "unfenced"
 
     def wait_writable(self, call: Call, arguments: list[Any]) -> Any:
-        timeout = arguments[0] if arguments and isinstance(arguments[0], (int, float)) else 100
-        return self._wait(
-            call, "wait_rw", lambda: not read_only_reason(self.node), int(timeout * 1e9)
-        )
-
-    # --- the rest -----------------------------------------------------------------------------
+        timeout = arguments[0] if arguments and is_number(arguments[0]) else 100
+        timeout_ns = int(min(max(timeout, 0), WAIT_MAX_S) * 1e9)
+        return self._wait(call, "wait_rw", lambda: not read_only_reason(self.node), timeout_ns)
 
     def snapshot(self, call: Call) -> Any:
         if not self.node.checkpoint():
@@ -339,13 +337,13 @@ _LATER = _Later()
 
 def _call_fields(body: bytes) -> tuple[str, list[Any]]:
     try:
-        fields = msgpack.unpackb(body, strict_map_key=False)
+        fields = unpack(body)
         name, arguments = fields[0x22], fields.get(0x21, [])
     except KeyError:
         raise ClientError(
             ErrorCode.MISSING_REQUEST_FIELD, "Missing mandatory field 'function name' in request"
         ) from None
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+    except BAD_MSGPACK as error:
         raise ClientError(ErrorCode.INVALID_MSGPACK, f"Invalid MsgPack - {error}") from error
     if not isinstance(name, str) or not isinstance(arguments, list):
         raise ClientError(ErrorCode.INVALID_MSGPACK, "Invalid MsgPack - packet body")

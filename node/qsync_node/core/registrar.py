@@ -2,14 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-import msgpack
-
 from qsync_node.core.entries import Entry
 from qsync_node.core.membership import STOCK_ROLE, Member, delete_member, put_member
 from qsync_node.core.messages import Register, RegisterReply
 from qsync_node.core.spaces import NEEDS_EVERYTHING
 from qsync_node.core.system import OPEN_KEY, PLAN_KEY, schema_value
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.mp import pack
 
 if TYPE_CHECKING:
     from qsync_node.core.node import Node
@@ -58,7 +57,7 @@ class Registrar:
         voters = len(replica.limbo.confirmed_configuration.voters)
         if voters < self.planned_voters() // 2 + 1 or leader.can_change_membership():
             return
-        body = msgpack.packb({0x10: SCHEMA_SPACE, 0x21: [OPEN_KEY, True]})
+        body = pack({0x10: SCHEMA_SPACE, 0x21: [OPEN_KEY, True]})
         entry = replica.append_rows([[(3, body, None)]], SYNC_FLAGS)
         entry.is_own = False  # a control row never times out (T4)
         self._opening_index = entry.batch.last_index

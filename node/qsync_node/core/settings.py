@@ -4,8 +4,10 @@ Durations are integer nanoseconds of a monotonic clock: no safety rule reads a c
 decide how soon somebody acts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from qsync_node.core.membership import REPLICAS_MAX
+from qsync_node.core.quorum import needed
 from qsync_node.core.spaces import refusal_of_list
 
 MILLISECOND = 1_000_000
@@ -79,6 +81,16 @@ class Settings:
     """How long rows are kept for a registered replica that is gone (S5)."""
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type is not int:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+                raise ValueError(f"{field.name} is a whole number from 0 on, not {value!r}")
+        if isinstance(self.quorum, bool) or not isinstance(self.quorum, str | int):
+            raise ValueError(f"quorum is `majority`, a number or a formula, not {self.quorum!r}")
+        for voters in range(1, REPLICAS_MAX + 1):
+            needed(voters, self.quorum)
         if self.election_mode not in ("candidate", "manual", "voter"):
             raise ValueError(
                 f"election_mode {self.election_mode!r} is none of candidate, manual, voter"

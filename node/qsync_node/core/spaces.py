@@ -20,11 +20,10 @@ Invariants
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
-import msgpack
-
 from qsync_node.core.stockrows import space_of
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, UPSERT
+from qsync_node.format.mp import unpack
 from qsync_node.format.row import decode_rows, encode_header, scan_rows, split_tuple
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def names_in(bodies: Iterable[bytes]) -> dict[str, int]:
     for body in bodies:
         parts = split_tuple(body)
         if parts is not None and parts[0] == SCHEMA_ONLY[0]:
-            fields = msgpack.unpackb(parts[1], unicode_errors="surrogateescape")
+            fields = unpack(parts[1])
             found[fields[_SPACE_NAME_FIELD]] = fields[0]
     return found
 

@@ -27,8 +27,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import msgpack
-
 from qsync_node.core import effects as fx
 from qsync_node.core.engine import system
 from qsync_node.core.entries import Entry
@@ -53,6 +51,7 @@ from qsync_node.format.frame import (
     encode_request,
 )
 from qsync_node.format.keys import Key, Type
+from qsync_node.format.mp import pack
 from qsync_node.format.row import Row
 from qsync_node.format.vclock import is_equal, normalised, signature
 
@@ -161,7 +160,7 @@ class Stock:
             5: False,
             6: has_origin,
         }
-        body = msgpack.packb({int(Key.BALLOT): ballot})
+        body = pack({int(Key.BALLOT): ballot})
         answer = encode_ok(item.sync, self.node.database.schema_version, body)
         replica.out.append(fx.StockPackets(item.session, [answer], False, False))
 
@@ -289,9 +288,7 @@ class Stock:
             int(Key.VCLOCK): normalised(replica.limbo.confirmed_vclock),
             int(Key.REPLICASET_UUID): replica.ballot.replicaset_uuid,
         }
-        answer = encode_request(
-            OK, session.sync, msgpack.packb(fields), replica_id=replica.replica_id
-        )
+        answer = encode_request(OK, session.sync, pack(fields), replica_id=replica.replica_id)
         self._hold_files(session.uuid, session.sent_index)
         replica.report("stock_subscribed", uuid=session.uuid, index=session.sent_index)
         replica.out.append(fx.StockPackets(session.number, [answer], False, False))

@@ -14,12 +14,11 @@ keys and the WAIT flags go.
 from collections.abc import Callable
 from typing import Any
 
-import msgpack
-
 from qsync_node.core.membership import CLUSTER_SPACE, REMOVED_SPACE
 from qsync_node.core.system import KEY_SPACE, TERM_SPACE
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, UPSERT, Key
+from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row, decode_rows
 
 _SCHEMA, _SPACE, _INDEX, _PRIV = 272, 280, 288, 312
@@ -78,12 +77,12 @@ def space_of(body: bytes) -> int:
 
 
 def _unpack(body: bytes) -> Body:
-    fields: Body = msgpack.unpackb(body, strict_map_key=False, unicode_errors="surrogateescape")
+    fields: Body = unpack(body, strict_map_key=False)
     return fields
 
 
 def _pack(fields: Body) -> bytes:
-    packed: bytes = msgpack.packb(fields, unicode_errors="surrogateescape")
+    packed: bytes = pack(fields)
     return packed
 
 

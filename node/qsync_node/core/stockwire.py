@@ -5,11 +5,10 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-import msgpack
-
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.frame import encode_request
 from qsync_node.format.keys import Key
+from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
 from qsync_node.format.vclock import VClock, normalised
 
 OK = 0
@@ -65,7 +64,7 @@ class StockSession:
 
 
 def ok_packet(sync: int, clock: VClock) -> bytes:
-    return encode_request(OK, sync, msgpack.packb({int(Key.VCLOCK): clock}))
+    return encode_request(OK, sync, pack({int(Key.VCLOCK): clock}))
 
 
 def _malformed() -> ClientError:
@@ -77,8 +76,8 @@ def read_fields(body: bytes) -> dict[int, Any]:
     if not body:
         return {}
     try:
-        fields = msgpack.unpackb(body, strict_map_key=False, unicode_errors="surrogateescape")
-    except (ValueError, TypeError, msgpack.UnpackException):
+        fields = unpack(body, strict_map_key=False)
+    except BAD_MSGPACK:
         raise _malformed() from None
     if not isinstance(fields, dict):
         raise _malformed()

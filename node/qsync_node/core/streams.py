@@ -9,13 +9,13 @@ A stream lives on the leader. One opened on another member is bound to the leade
 with that leader's term or with the link (T10).
 """
 
+import math
 from typing import TYPE_CHECKING, Any
-
-import msgpack
 
 from qsync_node.core.engine.requests import decode_request
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Type
+from qsync_node.format.mp import BAD_MSGPACK, unpack
 
 if TYPE_CHECKING:
     from qsync_node.core.calls import Call
@@ -81,12 +81,12 @@ class Streams:
         fields = _options(call.body)
         wanted = fields.get(TIMEOUT_KEY)
         if wanted is not None:
-            if not isinstance(wanted, (int, float)) or isinstance(wanted, bool) or wanted <= 0:
+            if not is_number(wanted) or wanted <= 0:
                 raise ClientError(
                     ErrorCode.ILLEGAL_PARAMS,
                     "Illegal parameters, timeout must be a number greater than 0",
                 )
-            timeout_ns = min(timeout_ns, int(wanted * 1e9))
+            timeout_ns = int(min(timeout_ns, wanted * 1e9))
         isolation = fields.get(ISOLATION_KEY, 0)
         if not isinstance(isolation, int) or not 0 <= isolation <= 4:
             raise ClientError(
@@ -157,11 +157,18 @@ class Streams:
                 stream.doomed = ErrorCode.TRANSACTION_TIMEOUT
 
 
+def is_number(value: object) -> bool:
+    """An int or a finite float, as msgpack and JSON have them; no bool."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value)
+
+
 def _options(body: bytes) -> dict[Any, Any]:
     if not body:
         return {}
     try:
-        fields = msgpack.unpackb(body, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
+        fields = unpack(body)
+    except BAD_MSGPACK as error:
         raise ClientError(ErrorCode.INVALID_MSGPACK, f"Invalid MsgPack - {error}") from error
     return fields if isinstance(fields, dict) else {}

@@ -8,9 +8,9 @@ it is open.
 
 from typing import TYPE_CHECKING, Any
 
-import msgpack
-
 from qsync_node.core.history import TermStart
+from qsync_node.format.keys import Key
+from qsync_node.format.mp import pack, unpack
 
 if TYPE_CHECKING:
     from qsync_node.core.engine.database import Database
@@ -21,15 +21,21 @@ REMOVED_SPACE = 492
 PLAN_KEY = "qsync_plan"
 OPEN_KEY = "qsync_open"
 
+CLUSTER_SPACE = 320
+SCHEMA_SPACE = 272
+OWN_SPACES = frozenset({CLUSTER_SPACE, TERM_SPACE, KEY_SPACE, REMOVED_SPACE})
+"""Nobody but the node writes here: members are counted by these rows (M2)."""
+
 _INSERT = 2
-_SPACE, _INDEX, _SCHEMA = 280, 288, 272
+_SPACE, _INDEX, _SCHEMA = 280, 288, SCHEMA_SPACE
+_OWN_MARKS = (PLAN_KEY, OPEN_KEY)
 _TERM_MARK = b"\x82\x10\xce" + TERM_SPACE.to_bytes(4, "big")
 _KEY_MARK = b"\x82\x10\xce" + KEY_SPACE.to_bytes(4, "big")
 _TUPLE_OFFSET = 8
 
 
 def _insert(space: int, fields: list[Any]) -> bytes:
-    packed: bytes = msgpack.packb(fields)
+    packed: bytes = pack(fields)
     return b"\x82\x10\xce" + space.to_bytes(4, "big") + b"\x21" + packed
 
 
@@ -74,7 +80,7 @@ def rows_of(database: "Database", space_id: int) -> list[list[Any]]:
     space = database.find_space(space_id)
     if space is None:
         return []
-    return [msgpack.unpackb(packed) for _, packed in space.indexes[0].entries()]
+    return [unpack(packed) for _, packed in space.indexes[0].entries()]
 
 
 def schema_value(database: "Database", name: str) -> Any:
@@ -85,6 +91,13 @@ def schema_value(database: "Database", name: str) -> Any:
     return None
 
 
+def is_own_mark(body: bytes) -> bool:
+    """Whether a row of `_schema` is one of the bootstrap's."""
+    fields = unpack(body)
+    key = fields.get(Key.TUPLE if fields.get(Key.KEY) is None else Key.KEY)
+    return bool(key) and key[0] in _OWN_MARKS
+
+
 def body_of_term(start: TermStart) -> bytes:
     return _insert(TERM_SPACE, list(start))
 
@@ -92,7 +105,7 @@ def body_of_term(start: TermStart) -> bytes:
 def read_term_body(body: bytes) -> TermStart | None:
     if not body.startswith(_TERM_MARK):
         return None
-    return TermStart(*msgpack.unpackb(body[_TUPLE_OFFSET:]))
+    return TermStart(*unpack(body[_TUPLE_OFFSET:]))
 
 
 def body_of_key(key: tuple[str, int], value: tuple[int, int]) -> bytes:
@@ -102,5 +115,5 @@ def body_of_key(key: tuple[str, int], value: tuple[int, int]) -> bytes:
 def read_key_body(body: bytes) -> tuple[tuple[str, int], tuple[int, int]] | None:
     if not body.startswith(_KEY_MARK):
         return None
-    client, number, digest, index = msgpack.unpackb(body[_TUPLE_OFFSET:])
+    client, number, digest, index = unpack(body[_TUPLE_OFFSET:])
     return (client, number), (digest, index)

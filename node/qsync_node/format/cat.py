@@ -14,8 +14,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import msgpack
-
+from qsync_node.format.mp import unpack
 from qsync_node.format.row import Row, decode_rows
 from qsync_node.format.xlog import Block, Damage, decode_file_header, read_blocks
 
@@ -32,6 +31,7 @@ _KEY_NAMES = {
     0x24: "instance_uuid", 0x25: "cluster_uuid", 0x26: "vector_clock", 0x27: "expression",
     0x28: "operations",
 }  # fmt: skip
+SCALE_SHOWN_MAX = 100
 _SPARSE_RATIO = 2
 _SPARSE_SAFE = 10
 
@@ -59,9 +59,7 @@ def record_of(row: Row) -> Record:
 
 
 def _shown_body(row: Row) -> Any:
-    body = msgpack.unpackb(
-        row.body, strict_map_key=False, unicode_errors="surrogateescape", ext_hook=_shown_extension
-    )
+    body = unpack(row.body, ext_hook=_shown_extension)
     if row.type in _DML_TYPES:
         named = {_KEY_NAMES.get(key, key): value for key, value in body.items()}
         if any(isinstance(key, str) for key in named):
@@ -115,10 +113,12 @@ def _shown_extension(code: int, data: bytes) -> Any:
 
 def _decimal_text(data: bytes) -> str:
     """Packed decimal: scale, then nibbles of digits, the last of which is the sign."""
-    scale = msgpack.unpackb(data[: _int_bytes(data)])
+    scale = unpack(data[: _int_bytes(data)])
     nibbles = data[_int_bytes(data) :].hex()
     digits = nibbles[:-1].lstrip("0") or "0"
     sign = "-" if nibbles[-1] in "bd" else ""
+    if abs(scale) > SCALE_SHOWN_MAX:
+        return f"{sign}{digits}E{-scale}"
     if scale <= 0:
         return sign + digits + ("0" * -scale if digits != "0" else "")
     digits = digits.rjust(scale + 1, "0")
@@ -126,7 +126,7 @@ def _decimal_text(data: bytes) -> str:
 
 
 def _int_bytes(data: bytes) -> int:
-    return {0xCC: 2, 0xD0: 2, 0xCD: 3, 0xD1: 3}.get(data[0], 1)
+    return {0xCC: 2, 0xD0: 2, 0xCD: 3, 0xD1: 3, 0xCE: 5, 0xD2: 5}.get(data[0], 1)
 
 
 def cat_file(data: bytes) -> Iterator[Record | Damage]:

@@ -47,7 +47,10 @@ class FrameError(Exception):
 
 def _new_unpacker() -> Any:
     return msgpack.Unpacker(
-        strict_map_key=False, max_buffer_size=2 * _FRAME_BYTES_LIMIT, read_size=16384
+        strict_map_key=False,
+        max_buffer_size=2 * _FRAME_BYTES_LIMIT,
+        read_size=16384,
+        unicode_errors="surrogateescape",
     )
 
 
@@ -172,7 +175,7 @@ _HEAD_AND_DATA = Struct(">BIHBIHQHIHBI")
 _HEAD_BYTES = _HEAD.size - 5
 _OK = 0
 _CHUNK = 128
-_pack = msgpack.Packer(autoreset=True, use_bin_type=True).pack
+_pack = msgpack.Packer(autoreset=True, use_bin_type=True, unicode_errors="surrogateescape").pack
 
 
 def encode_answer(type: int, sync: int, schema_version: int, body: bytes) -> bytes:

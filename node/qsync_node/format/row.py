@@ -116,7 +116,7 @@ def encode_uint(value: int) -> bytes:
 
 
 _DOUBLE = Struct(">d")
-_pack = msgpack.Packer(autoreset=True).pack
+_pack = msgpack.Packer(autoreset=True, unicode_errors="surrogateescape").pack
 
 
 def encode_header(row: Row, sync: int = 0) -> bytes:
@@ -212,7 +212,10 @@ def encode_singles(
 
 def _unpacker(data: bytes) -> Any:
     unpacker = msgpack.Unpacker(
-        strict_map_key=False, max_buffer_size=ROW_BYTES_MAX, read_size=max(len(data), 1)
+        strict_map_key=False,
+        max_buffer_size=ROW_BYTES_MAX,
+        read_size=max(len(data), 1),
+        unicode_errors="surrogateescape",
     )
     unpacker.feed(data)
     return unpacker

@@ -7,13 +7,13 @@ import hmac
 import os
 from typing import TYPE_CHECKING, Any
 
-import msgpack
 from aiohttp import web
 
 from qsync_node import __version__
 from qsync_node.core.status import status
 from qsync_node.errors import ErrorCode
-from qsync_node.server.config import ConfigError
+from qsync_node.format.mp import unpack
+from qsync_node.server.config import ConfigError, split_address
 from qsync_node.server.logs import LEVELS
 from qsync_node.server.metrics import render_metrics
 
@@ -116,7 +116,7 @@ class Admin:
         """The JSON object of a POST; raises 401 without the secret and 400 for anything else."""
         given = request.headers.get("Authorization", "")
         wanted = f"Bearer {self.server.config.secret}"
-        if not hmac.compare_digest(given.encode(), wanted.encode()):
+        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), wanted.encode()):
             raise web.HTTPUnauthorized(text="the cluster's secret is needed: Authorization: Bearer")
         if not request.can_read_body:
             return {}
@@ -133,7 +133,7 @@ class Admin:
         users = fields.get("users", {})
         try:
             uuid, voters = str(fields["instance_uuid"]), int(fields["voters"])
-        except (KeyError, ValueError, TypeError):
+        except (KeyError, ValueError, TypeError, OverflowError):
             return _refusal(400, "bootstrap needs instance_uuid and voters")
         if not 1 <= voters <= 31 or not isinstance(users, dict):
             return _refusal(400, "voters is 1 to 31, users is an object of passwords")
@@ -147,7 +147,12 @@ class Admin:
         addresses = fields.get("addresses")
         if not isinstance(addresses, dict):
             return _refusal(400, "peers needs addresses: an object of name to host:port")
-        self.server.peers.set_addresses({str(k): str(v) for k, v in addresses.items()})
+        try:
+            for address in addresses.values():
+                split_address(address)
+        except (ConfigError, TypeError, AttributeError) as error:
+            return _refusal(400, f"peers: {error}")
+        self.server.peers.set_addresses(addresses)
         return web.json_response({"result": "ok"})
 
     async def _verb(self, request: web.Request) -> web.Response:
@@ -164,13 +169,11 @@ class Admin:
         if answer.code:
             http = 504 if answer.code in _TIMEOUTS else 409
             return web.json_response({"error": answer.reason, "code": answer.code}, status=http)
-        return web.json_response(
-            {"result": msgpack.unpackb(answer.tuples[0], strict_map_key=False)}
-        )
+        return web.json_response({"result": unpack(answer.tuples[0])})
 
     async def _log_level(self, request: web.Request) -> web.Response:
         level = (await self._fields(request)).get("level")
-        if level not in LEVELS:
+        if not isinstance(level, str) or level not in LEVELS:
             return _refusal(400, f"level is one of {', '.join(LEVELS)}")
         self.server.log.level = level
         return web.json_response({"result": level})

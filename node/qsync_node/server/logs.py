@@ -9,6 +9,7 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _LEVEL_OF = {
     "split_brain": "error",
     "restart": "error",
+    "bug": "error",
     "stop": "error",
     "disk_full": "error",
     "state_in_doubt": "error",

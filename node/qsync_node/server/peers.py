@@ -15,8 +15,6 @@ import hmac
 import os
 from typing import TYPE_CHECKING, Any, cast
 
-import msgpack
-
 from qsync_node.core.membership import LEVEL
 from qsync_node.errors import ErrorCode
 from qsync_node.format.frame import (
@@ -27,6 +25,7 @@ from qsync_node.format.frame import (
     encode_request,
 )
 from qsync_node.format.greeting import GreetingError, decode_greeting
+from qsync_node.format.mp import pack, unpack
 from qsync_node.server.config import ConfigError, split_address
 from qsync_node.server.peerlink import PeerLink
 
@@ -95,7 +94,7 @@ class Dialer(asyncio.Protocol):
             return
         self.peer_uuid = decoded.instance_uuid
         self._decoder = FrameDecoder(1 << 16)
-        body = msgpack.packb(
+        body = pack(
             {
                 _UUID: server.uuid,
                 _REPLICASET: server.config.replicaset_uuid,
@@ -122,7 +121,7 @@ class Dialer(asyncio.Protocol):
             self._give_up(error.why)
             return
         kind, _, _, body = frames[0]
-        fields = msgpack.unpackb(body, strict_map_key=False)
+        fields = unpack(body)
         if kind != 0:
             self._give_up(str(fields.get(0x31, "refused")))
             return
@@ -196,7 +195,10 @@ class Peers:
     def own_address(self) -> dict[str, str]:
         """Where others reach this member, if that can be told from its configuration."""
         config = self.server.config
-        host, port = self.server.peer_address()
+        address = self.server.peer_address()
+        if address is None:
+            return {}
+        host, port = address
         if config.advertise:
             host = split_address(config.advertise)[0]
         if host in ("0.0.0.0", "::", ""):  # every interface: no address for others
@@ -326,7 +328,7 @@ class Peers:
         }
         self.discover(fields.get(_KNOWN))
         server.remove_session(session)
-        session.transport.write(encode_ok(sync, 1, msgpack.packb(answer)))
+        session.transport.write(encode_ok(sync, 1, pack(answer)))
         level = fields.get(_LEVEL, 1)
         level = level if isinstance(level, int) else 1
         session.peer = PeerLink(server, session.transport, uuid, False, level)

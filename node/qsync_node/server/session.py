@@ -12,8 +12,6 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any, cast
 
-import msgpack
-
 from qsync_node.core import effects as fx
 from qsync_node.errors import ErrorCode
 from qsync_node.format.auth import is_valid
@@ -30,6 +28,7 @@ from qsync_node.format.frame import (
 )
 from qsync_node.format.greeting import encode_greeting
 from qsync_node.format.keys import Type
+from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
 
 if TYPE_CHECKING:
     from qsync_node.server.loop import NodeServer
@@ -250,7 +249,7 @@ class Session(asyncio.Protocol):
             self._authenticate(sync, body)
         elif kind == Type.ID:
             fields = {0x54: PROTOCOL_VERSION, 0x55: FEATURES, 0x5B: "chap-sha1"}
-            self._write(encode_ok(sync, self._schema_version(), msgpack.packb(fields)))
+            self._write(encode_ok(sync, self._schema_version(), pack(fields)))
         elif kind in (Type.WATCH, Type.UNWATCH, Type.WATCH_ONCE):
             self._watch(kind, sync, body)
         elif kind == MALFORMED:
@@ -263,8 +262,8 @@ class Session(asyncio.Protocol):
     def _fields(self, sync: int, body: bytes) -> dict[int, Any] | None:
         """The body's map, or None after an error 20."""
         try:
-            fields = msgpack.unpackb(body, strict_map_key=False, unicode_errors="surrogateescape")
-        except (ValueError, msgpack.UnpackException, TypeError):
+            fields = unpack(body)
+        except BAD_MSGPACK:
             fields = None
         if not isinstance(fields, dict):
             self._refuse(sync, ErrorCode.INVALID_MSGPACK, "Invalid MsgPack - packet body")
@@ -327,7 +326,7 @@ class Session(asyncio.Protocol):
     def notify(self, key: str, value: bytes | None) -> None:
         """One event; the next of this key only after the client has acknowledged it."""
         sync = self.watched.get(key, 0)
-        body = msgpack.packb({0x57: key})
+        body = pack({0x57: key})
         if value is not None:
             body = b"\x82" + body[1:] + b"\x58" + value
         self._write(encode_answer(int(Type.EVENT), sync, self._schema_version(), body))

@@ -12,10 +12,9 @@ not.
 from collections.abc import Collection, Iterator
 from typing import Any
 
-import msgpack
-
 from qsync_node.core.spaces import is_kept
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.mp import pack
 
 from . import codes, reads, system
 from .access import User, fill_user
@@ -60,7 +59,7 @@ class Database(State):
         """A fresh database with the rows every cluster starts with."""
         db = cls()
         for space_id, row in bootstrap_rows(replicaset_uuid, version):
-            db.load(put_body(space_id, msgpack.packb(row)))
+            db.load(put_body(space_id, pack(row)))
         return db
 
     def _open_system_spaces(self) -> None:
@@ -178,7 +177,7 @@ class Database(State):
     def _bodies(views: list[tuple[int, Any]], schema_version: int) -> Iterator[bytes]:
         for space_id, tuples in views:
             if space_id == system.SCHEMA_ID and schema_version != 1:
-                yield put_body(space_id, msgpack.packb([system.SCHEMA_VERSION_KEY, schema_version]))
+                yield put_body(space_id, pack([system.SCHEMA_VERSION_KEY, schema_version]))
             for packed in tuples:
                 yield put_body(space_id, packed)
 

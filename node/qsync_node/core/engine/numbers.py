@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgpack
 
+from qsync_node.format.mp import pack
+
 from .fields import EXT_DECIMAL
 
 INTEGER_MIN: Final = -(1 << 63)
@@ -30,8 +32,8 @@ def pack_decimal(value: Decimal) -> bytes:
         digits, exponent = (*digits, *([0] * exponent)), 0
     text = "".join(map(str, digits)) + ("d" if sign else "c")
     text = "0" + text if len(text) % 2 else text
-    payload = msgpack.packb(-exponent) + bytes.fromhex(text)
-    return bytes(msgpack.packb(msgpack.ExtType(EXT_DECIMAL, payload)))
+    payload = pack(-exponent) + bytes.fromhex(text)
+    return bytes(pack(msgpack.ExtType(EXT_DECIMAL, payload)))
 
 
 def is_number(value: object) -> bool:
@@ -55,7 +57,7 @@ def _pack_float(value: float) -> bytes:
         is_exact = struct.unpack("f", struct.pack("f", value))[0] == value
     except OverflowError:
         is_exact = False
-    return bytes(msgpack.packb(value, use_single_float=is_exact))
+    return bytes(pack(value, use_single_float=is_exact))
 
 
 def add(one: Any, two: Any, is_minus: bool) -> bytes | None:
@@ -70,7 +72,7 @@ def add(one: Any, two: Any, is_minus: bool) -> bytes | None:
     total = one - two if is_minus else one + two
     if not INTEGER_MIN <= total <= INTEGER_MAX:
         return None
-    return bytes(msgpack.packb(total))
+    return bytes(pack(total))
 
 
 def _add_decimals(one: Decimal, two: Decimal, is_minus: bool) -> bytes | None:

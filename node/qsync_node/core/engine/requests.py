@@ -215,6 +215,16 @@ def _values(body: bytes) -> dict[int, Any]:
     return values
 
 
+def isolation_level(body: bytes) -> int:
+    """What a SELECT says in key 0x59; 0 if it says nothing, -1 if that is no number."""
+    items = split_map(body)
+    for key, raw in zip(items[::2], items[1::2], strict=True):
+        if key == b"\x59":
+            level = decode(raw)
+            return level if level.__class__ is int else -1
+    return 0
+
+
 def _position(value: object) -> bytes:
     if isinstance(value, bytes):
         return value

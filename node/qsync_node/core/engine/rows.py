@@ -13,6 +13,7 @@ from .paths import PathError, parse_path
 
 BINARY_COLLATIONS = frozenset({0, 3, "none", "binary"})
 PARTS_MAX = 255
+INDEX_FIELD_MAX = 100_000
 NAME_BYTES_MAX = 65000
 # Names that old rows have for some types.
 _TYPE_ALIASES = {"*": "any", "num": "unsigned", "str": "string"}
@@ -207,6 +208,8 @@ def _read_part(number: int, raw: Any, index_name: str, space: SpaceDef) -> Part:
         )
     if type(field) is not int or field < 0:
         raise _wrong_parts("field id must be an integer")
+    if field >= INDEX_FIELD_MAX:
+        raise index_error(index_name, space.name, "field no is too big")
     if type_value is None:
         raise _wrong_parts("a field type is missing")
     type_name = _type_name(type_value)

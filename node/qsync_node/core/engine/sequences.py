@@ -2,9 +2,8 @@
 
 from typing import Any, NamedTuple, Protocol
 
-import msgpack
-
 from qsync_node.errors import ClientError
+from qsync_node.format.mp import pack
 
 from . import codes, system
 from .fields import decode
@@ -69,5 +68,5 @@ def record_value(state: _Reader, sequence_id: int, value: Any) -> list[Change]:
     is_restart = sequence.is_cyclic and value in (sequence.least, sequence.greatest)
     if is_ahead and not is_restart:
         return []
-    packed = msgpack.packb([sequence_id, value])
+    packed = pack([sequence_id, value])
     return [state.space(system.SEQUENCE_DATA_ID).change_to(packed, [sequence_id, value], False)]

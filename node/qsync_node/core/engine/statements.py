@@ -10,9 +10,8 @@ sequence gave last is a change without a row: every member draws it from the ins
 
 from typing import Any, NamedTuple, Protocol
 
-import msgpack
-
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.mp import pack
 
 from . import codes, sequences
 from .fields import decode
@@ -84,7 +83,7 @@ def _fill_sequence(
     if value is None:
         value = sequences.next_value(state, use.sequence_id)
         items = split_array(packed)
-        items[use.field] = msgpack.packb(value)
+        items[use.field] = pack(value)
         packed = join_array(items)
         fields = [*fields[: use.field], value, *fields[use.field + 1 :]]
         body = put_body(space.id, packed)

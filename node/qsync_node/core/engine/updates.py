@@ -10,9 +10,8 @@ value are taken apart and joined again around it, so every byte that is not mean
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgpack
-
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.mp import pack
 
 from . import codes, numbers
 from .fields import decode
@@ -168,7 +167,7 @@ def _do(fields: list[bytes], operation: Operation, doubles: frozenset[int]) -> l
 def _widen(fields: list[bytes], at: int) -> None:
     """A field of type `double` stays one, also where a float would lose nothing."""
     if fields[at][0] == 0xCA:
-        fields[at] = _Changed(msgpack.packb(decode(fields[at])))
+        fields[at] = _Changed(pack(decode(fields[at])))
 
 
 def _check_inside(
@@ -213,7 +212,7 @@ def _do_in_map(packed: bytes, step: Step, rest: Sequence[Step], operation: Opera
         return join_map(pairs)
     name = operation.name
     if at < 0 and name in "=!":
-        return join_map([msgpack.packb(wanted), operation.arguments[0], *pairs])
+        return join_map([pack(wanted), operation.arguments[0], *pairs])
     if at < 0:
         raise _not_found(operation)
     if name == "!":
@@ -289,7 +288,7 @@ def _combine_bits(old: bytes, operation: Operation) -> bytes:
         raise _wrong_argument(operation, "a positive integer")
     right = int(decode(operation.arguments[0]))
     bits = {"&": left & right, "|": left | right, "^": left ^ right}[operation.name]
-    return bytes(msgpack.packb(bits))
+    return bytes(pack(bits))
 
 
 def _splice(old: bytes, operation: Operation) -> bytes:
@@ -311,9 +310,7 @@ def _splice(old: bytes, operation: Operation) -> bytes:
 
 
 def _pack_string(text: bytes) -> bytes:
-    return bytes(
-        msgpack.packb(text.decode("utf-8", "surrogateescape"), unicode_errors="surrogateescape")
-    )
+    return bytes(pack(text.decode("utf-8", "surrogateescape")))
 
 
 _CHANGES: dict[str, Callable[[bytes, Operation], bytes]] = {

@@ -1,0 +1,68 @@
+"""A connection of its own making: it says whatever a test wants, and imports no client."""
+
+import socket
+from typing import Any
+
+from processes import PASSWORD, USER
+
+from qsync_node.format.auth import scramble
+from qsync_node.format.frame import FrameDecoder, encode_request
+from qsync_node.format.greeting import decode_greeting
+from qsync_node.format.mp import pack, unpack
+
+PING = 64
+
+
+class Raw:
+    """A connection that says whatever a test wants."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), 10)
+        self.greeting = decode_greeting(self._exactly(128))
+        self.decoder = FrameDecoder()
+        self.frames: list[Any] = []
+
+    def _exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            data += self.socket.recv(count - len(data))
+        return data
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def _frame(self) -> Any:
+        while not self.frames:
+            data = self.socket.recv(65536)
+            if not data:
+                raise EOFError
+            self.frames += self.decoder.feed(data)
+        return self.frames.pop(0)
+
+    def answer(self) -> tuple[int, dict[int, Any]]:
+        """(code, body) of the next answer; code 0 is success. EOFError when closed."""
+        kind, _, _, body = self._frame()
+        return kind & 0x7FFF, unpack(body) if body else {}
+
+    def ask(self, kind: int, fields: dict[int, Any], **header: int) -> tuple[int, dict[int, Any]]:
+        self.send(encode_request(kind, 1, pack(fields), **header))
+        return self.answer()
+
+    def send_bodies(self, requests: list[tuple[int, bytes, int]]) -> None:
+        """(type, body, stream) of each, in one segment."""
+        packets = [
+            encode_request(kind, 1, body, **({"stream_id": stream} if stream else {}))
+            for kind, body, stream in requests
+        ]
+        self.send(b"".join(packets))
+
+    def drain(self) -> None:
+        """Read until everything that was sent has been taken: a PING's answer says so."""
+        self.send(encode_request(PING, 77))
+        while self._frame()[1] != 77:
+            pass
+
+    def log_in(self, password: str = PASSWORD, user: str = USER) -> int:
+        proof = scramble(password, self.greeting.salt)
+        return self.ask(7, {0x23: user, 0x21: ["chap-sha1", proof]})[0]

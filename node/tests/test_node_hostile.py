@@ -1,0 +1,215 @@
+"""Well-framed requests with anything inside: one clear error each, and the members go on."""
+
+import json
+import math
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import msgpack
+import pytest
+from processes import SECRET, USER, Cluster, running_cluster, wait_until
+from raw import Raw
+
+SPACE = 512
+NOT_UTF8 = b"\xff\xfe"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("hostile"), 3) as running:
+        raw = log_in(running)
+        parts = [[0, "unsigned"]]
+        for space, row in (
+            (280, [SPACE, 1, "hostile", "memtx", 0, {"is_sync": True}, []]),
+            (288, [SPACE, 0, "primary", "tree", {"unique": True}, parts]),
+        ):
+            assert raw.ask(2, {0x10: space, 0x21: row})[0] == 0
+        yield running
+
+
+def log_in(cluster: Cluster, user: str = USER, **login: str) -> Raw:
+    raw = Raw(cluster.leader().address)
+    assert raw.log_in(user=user, **login) == 0
+    return raw
+
+
+def bugs(cluster: Cluster) -> list[str]:
+    """What the members' logs hold that is no line of a healthy node."""
+    found = []
+    for node in cluster.nodes:
+        for line in (node.folder / f"{node.name}.log").read_text().splitlines():
+            if not line.startswith("{") or json.loads(line)["event"] == "bug":
+                found.append(line)
+    return found
+
+
+def assert_unharmed(cluster: Cluster, term: int) -> None:
+    assert bugs(cluster) == []
+    leader = cluster.leader()
+    assert leader.status()["term"] == term
+    raw = log_in(cluster)
+    assert raw.ask(3, {0x10: SPACE, 0x21: [1, "alive"]})[0] == 0
+
+
+def text(data: bytes) -> msgpack.ExtType | str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def pack(fields: Any) -> bytes:
+    packed: bytes = msgpack.packb(fields, unicode_errors="surrogateescape")
+    return packed
+
+
+HOSTILE: list[tuple[int, dict[int, Any]]] = [
+    (4, {0x10: SPACE, 0x11: 0, 0x20: [1], 0x21: [["=", text(NOT_UTF8), 1]]}),
+    (14, {0x56: math.nan}),
+    (14, {0x56: math.inf}),
+    (14, {0x56: -math.inf}),
+    (14, {0x56: True}),
+    (1, {0x10: SPACE, 0x11: 0, 0x12: 1, 0x13: 0, 0x20: [1], 0x59: [1]}),
+    (1, {0x10: SPACE, 0x11: 0, 0x12: 1, 0x13: 0, 0x20: [1], 0x59: {}}),
+    (1, {0x10: SPACE, 0x11: 0, 0x12: 1, 0x13: 0, 0x20: [text(b"Y\xff")]}),
+    (77, {0x57: text(NOT_UTF8)}),
+    (78, {0x57: text(NOT_UTF8)}),
+    (10, {0x22: text(NOT_UTF8), 0x21: []}),
+    (10, {0x22: "box.ctl.wait_rw", 0x21: [math.nan]}),
+    (10, {0x22: "box.ctl.wait_rw", 0x21: [math.inf]}),
+    (2, {0x10: 280, 0x21: [600, 1, text(NOT_UTF8), "memtx", 0, {}, []]}),
+    (2, {0x10: 280, 0x21: [601, 1, "odd", text(NOT_UTF8), 0, {}, []]}),
+    (2, {0x10: 312, 0x21: [1, 2, text(NOT_UTF8), 0, 1]}),
+    (2, {0x10: 304, 0x21: [90, 1, text(NOT_UTF8), "user", {}]}),
+    (7, {0x23: text(NOT_UTF8), 0x21: ["chap-sha1", b"x" * 20]}),
+    (73, {0x54: [], 0x55: {}}),
+]
+
+
+@pytest.mark.parametrize("is_guest", [True, False])
+def test_odd_values_are_errors_and_nothing_else(cluster: Cluster, is_guest: bool) -> None:
+    term = cluster.leader().status()["term"]
+    for kind, fields in HOSTILE:
+        raw = Raw(cluster.leader().address) if is_guest else log_in(cluster)
+        raw.socket.settimeout(20)
+        # A write in the same segment: what goes wrong beside it must not lose it.
+        other = pack({0x10: SPACE, 0x21: [2, "beside"]})
+        raw.send_bodies([(kind, pack(fields), 5), (3, other, 0)])
+        if kind != 78 and fields.get(0x22) != "box.ctl.wait_rw":
+            raw.answer()
+        raw.socket.close()
+    assert_unharmed(cluster, term)
+
+
+@pytest.mark.parametrize("space", [320, 490, 491, 492])
+@pytest.mark.parametrize("width", ["short", "long"])
+def test_membership_rows_are_nobody_elses(cluster: Cluster, space: int, width: str) -> None:
+    raw = log_in(cluster, user="admin", password=SECRET)
+    head = b"\xcd" + space.to_bytes(2, "big")
+    if width == "long":
+        head = b"\xce" + space.to_bytes(4, "big")
+    row = {320: [9, "00000000-0000-4000-8000-000000000009"], 492: ["00000000", 3]}
+    members = raw.ask(1, {0x10: 320, 0x11: 0, 0x12: 100, 0x13: 0, 0x14: 2, 0x20: []})[1][0x30]
+    put = b"\x82\x10" + head + b"\x21" + pack(row.get(space, ["c", 1, 2, 3]))
+    key = [1] if space in (320, 490) else ["c", 1]
+    delete = b"\x83\x10" + head + b"\x11\x00\x20" + pack(key)
+    update = b"\x84\x10" + head + b"\x11\x00\x20" + pack(key) + b"\x21" + pack([["=", 1, "x"]])
+    for kind, body in ((2, put), (3, put), (5, delete), (4, update)):
+        raw.send_bodies([(kind, body, 0)])
+        code, answer = raw.answer()
+        # A row that is not there is not deleted: that is no change, and so no error.
+        assert code != 0 or answer[0x30] == [], (kind, answer)
+    again = raw.ask(1, {0x10: 320, 0x11: 0, 0x12: 100, 0x13: 0, 0x14: 2, 0x20: []})[1][0x30]
+    assert again == members
+
+
+def test_marks_of_the_bootstrap_stay(cluster: Cluster) -> None:
+    raw = log_in(cluster, user="admin", password=SECRET)
+    for key in ("qsync_plan", "qsync_open"):
+        assert raw.ask(5, {0x10: 272, 0x11: 0, 0x20: [key]})[0] != 0
+        assert raw.ask(3, {0x10: 272, 0x21: [key, 7]})[0] != 0
+
+
+def test_an_index_part_far_out_is_refused(cluster: Cluster) -> None:
+    raw = log_in(cluster)
+    for field in (100_000, 10**7, 2**62):
+        row = [SPACE, 1, "far", "tree", {"unique": False}, [[field, "unsigned"]]]
+        assert raw.ask(2, {0x10: 288, 0x21: row})[0] == 14
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"checkpoint_bytes": "x"},
+        {"quorum": []},
+        {"quorum": "N/0"},
+        {"quorum": "os.system(1)"},
+        {"synchro_timeout_ns": -1},
+        {"heartbeat_ns": True},
+    ],
+)
+def test_a_bad_setting_is_refused_and_not_in_force(
+    cluster: Cluster, settings: dict[str, Any]
+) -> None:
+    term = cluster.leader().status()["term"]
+    for node in cluster.nodes:
+        assert node.post_status("/verb/configure", settings) == 409
+    assert_unharmed(cluster, term)
+
+
+def test_strings_that_are_not_utf8_survive_a_restart(cluster: Cluster) -> None:
+    raw = log_in(cluster, user="admin", password=SECRET)
+    assert raw.ask(3, {0x10: 272, 0x21: ["a key of mine", text(NOT_UTF8)]})[0] == 0
+    assert raw.ask(3, {0x10: SPACE, 0x21: [3, text(NOT_UTF8)]})[0] == 0
+    for node in cluster.nodes:
+        node.kill()
+    for node in cluster.nodes:
+        node.start(cluster.peers)
+    wait_until("a leader", lambda: any(node.status()["is_writable"] for node in cluster.nodes))
+    raw = log_in(cluster)
+    found = raw.ask(1, {0x10: SPACE, 0x11: 0, 0x12: 1, 0x13: 0, 0x20: [3]})[1][0x30]
+    assert [row[1].encode("utf-8", "surrogateescape") for row in found] == [NOT_UTF8]
+    assert bugs(cluster) == []
+
+
+def test_random_requests_harm_nobody(cluster: Cluster) -> None:
+    """Thousands of requests of every type, keys and values at random; the seed is in the test."""
+    term = cluster.leader().status()["term"]
+    rng = random.Random(20)
+    keys = [0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x1F, 0x20, 0x21, 0x22, 0x23, 0x28, 0x2E, 0x2F]
+    keys += [0x54, 0x55, 0x56, 0x57, 0x58, 0x59]
+    kinds = [1, 2, 3, 4, 5, 7, 9, 10, 14, 15, 16, 64, 68, 69, 70, 73, 74, 75, 76, 77, 0x55]
+
+    def value(depth: int = 0) -> Any:
+        choices: list[Any] = [
+            rng.choice([0, 1, -1, 280, 288, 320, SPACE, 2**31, 2**63, -(2**63), 2**64 - 1]),
+            rng.choice([0.5, math.nan, math.inf, -1e308]),
+            text(rng.randbytes(rng.randrange(4))),
+            rng.randbytes(rng.randrange(4)),
+            rng.choice([None, True, False]),
+            msgpack.ExtType(rng.randrange(0, 6), rng.randbytes(rng.choice([1, 2, 8, 16]))),
+            rng.choice(["=", "+", "-", "#", "!", ":", "&", "primary"]),
+        ]
+        if depth < 3:
+            choices.append([value(depth + 1) for _ in range(rng.randrange(4))])
+            choices.append({text(rng.randbytes(1)): value(depth + 1) for _ in range(2)})
+        return rng.choice(choices)
+
+    def fields() -> dict[int, Any]:
+        made = {key: value() for key in rng.sample(keys, rng.randrange(len(keys)))}
+        if rng.random() < 0.7:  # near enough to get past the first checks
+            made[0x10] = rng.choice([SPACE, SPACE, 280, 281, 289, 304, 306])
+            made[0x11] = 0
+            made[0x20] = [value() for _ in range(rng.randrange(3))]
+            made[0x21] = [value() for _ in range(rng.randrange(6))]
+        return made
+
+    for _ in range(60):
+        raw = log_in(cluster) if rng.random() < 0.8 else Raw(cluster.leader().address)
+        bodies = [(rng.choice(kinds), pack(fields()), rng.choice([0, 0, 0, 1])) for _ in range(50)]
+        raw.send_bodies(bodies)
+        with suppress(
+            EOFError, ConnectionError
+        ):  # replication requests that are refused end the connection
+            raw.drain()
+        raw.socket.close()
+    assert_unharmed(cluster, term)
