@@ -10,7 +10,7 @@ at the disks when somebody promises something.
   E1  a leader has the votes of a majority of the voters in its own log, on their disks;
   L2  what a leader confirms is on the disks of a quorum of the voters in its log, pending ones too
       (M2), and so is the PROMOTE of its term;
-  M2  no log holds two membership changes that are not confirmed;
+  M2  no leader's log holds two membership changes that nobody confirmed;
   T7  a row that too many replicas refused is not confirmed in that term.
 """
 
@@ -123,8 +123,13 @@ class Onlooker:
         limbo = node.replica.limbo
         if limbo.configuration is limbo.confirmed_configuration:
             return
-        pending = sum(1 for entry in limbo.entries if entry.kind is Kind.MEMBERSHIP)
-        if pending > 1 and node.replica.leader is not None:
+        changes = [entry for entry in limbo.entries if entry.kind is Kind.MEMBERSHIP]
+        if len(changes) < 2 or node.replica.leader is None:
+            return
+        # A leader that was started again has yet to hear of what an earlier one confirmed.
+        confirmed = max(self.world.ledger, default=0)
+        pending = sum(1 for entry in changes if entry.batch.last_index > confirmed)
+        if pending > 1:
             raise Violation(f"M2: {shell.name} holds {pending} membership changes")
 
 
