@@ -165,6 +165,22 @@ def test_a_broken_header_is_refused(text: bytes) -> None:
         decode_file_header(text)
 
 
+@pytest.mark.parametrize(
+    ("payload", "shown"),
+    [
+        (b"\xd2\x00\x00\x00\x02\x12\x3c", "1.23"),
+        (b"\xce\x00\x00\x00\x01\x12\x3d", "-12.3"),
+        (b"\xce\x7f\xff\xff\xff\x1c", "1E-2147483647"),
+        (b"\xd2\x80\x00\x00\x00\x1c", "1E2147483648"),
+    ],
+)
+def test_decimals_are_shown_however_their_scale_is_encoded(payload: bytes, shown: str) -> None:
+    body = b"\x82\x10\xcd\x02\x00\x21\x91\xc7" + bytes([len(payload), 1]) + payload
+    block = encode_block(encode_rows([Row(type=2, replica_id=1, lsn=13, body=body)]))
+    (record,) = cat_file(HEAD + block + EOF_MARKER)
+    assert shown in str(record)
+
+
 def test_threads_compress_beside_each_other() -> None:
     """The log and a checkpoint are written by different threads at the same time."""
 

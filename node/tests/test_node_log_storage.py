@@ -9,8 +9,20 @@ from random import Random
 import pytest
 
 from qsync_node.format.batch import LogBatch
-from qsync_node.format.row import Row, encode_rows, encode_singles
-from qsync_node.format.xlog import EOF_MARKER, XLOG, FileHeader, encode_file
+from qsync_node.format.row import Row, encode_rows, encode_singles, encode_uint
+from qsync_node.format.xlog import (
+    BLOCK_HEADER_BYTES,
+    EOF_MARKER,
+    XLOG,
+    Block,
+    FileHeader,
+    checksum,
+    decode_block_header,
+    decode_file_header,
+    encode_block,
+    encode_file,
+    read_blocks,
+)
 from qsync_node.log.errors import CorruptionError, DiskError, DiskFull, NotInLog
 from qsync_node.log.files import FileSystem, OsFile, OsFileSystem, lock_directory
 from qsync_node.log.storage import Limits, Storage
@@ -475,3 +487,55 @@ def test_the_real_disk_reports_its_failures(tmp_path: Path) -> None:
     with pytest.raises(DiskError):
         file.append(b"closed")
     assert fs.free_bytes(str(tmp_path)) > 0
+
+
+@pytest.mark.parametrize("damage", ["removed", "cut", "cut at a block", "grown"])
+def test_a_log_that_ends_elsewhere_than_at_its_clean_stop_is_refused(
+    tmp_path: Path, damage: str
+) -> None:
+    """No crash shortens a log that was stopped cleanly: what is missing had been acknowledged."""
+    fs, directory = OsFileSystem(), str(tmp_path / "data")
+    filled(fs, directory).clean_stop()
+    last = Path(segments(fs, directory)[-1])
+    data = last.read_bytes()
+    if damage == "removed":
+        last.unlink()
+    elif damage == "cut":
+        last.write_bytes(data[:-20])
+    elif damage == "cut at a block":
+        start = decode_file_header(data)[1]
+        found = [item.end for item in read_blocks(data, start) if isinstance(item, Block)]
+        last.write_bytes(data[: [start, *found][-2]])
+    else:
+        block = encode_block(batch(31).data)
+        last.write_bytes(data[: -len(EOF_MARKER)] + block)
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="stopped cleanly") as refused:
+            Storage.open(fs, directory, SMALL)
+        assert directory in str(refused.value)
+    if damage != "removed":
+        last.write_bytes(data)
+        assert Storage.open(fs, directory, SMALL)[1].clean
+
+
+def test_a_snapshot_that_cannot_be_unpacked_is_not_taken(tmp_path: Path) -> None:
+    """Its checksums are right: it was garbled before it was written."""
+    fs, directory = OsFileSystem(), str(tmp_path / "data")
+    storage = filled(fs, directory)
+    storage.write_snapshot({1: 10}, [body(n) for n in range(10)], 1.5)
+    storage.write_snapshot({1: 20}, [body(n) * 200 for n in range(10)], 1.5)
+    storage.close()
+    newest = sorted(Path(directory).glob("*.snap"))[-1]
+    data = newest.read_bytes()
+    _, offset = decode_file_header(data)
+    magic, length, _ = decode_block_header(data, offset)
+    start = offset + BLOCK_HEADER_BYTES
+    garbled = data[start : start + 12] + bytes(length - 12)
+    head = magic + encode_uint(length) + b"\x00" + encode_uint(checksum(garbled))
+    pad = BLOCK_HEADER_BYTES - len(head) - 1
+    block = head + bytes((0xA0 | pad,)) + bytes(pad) + garbled
+    newest.write_bytes(data[:offset] + block + data[start + length :])
+    _, recovered = Storage.open(fs, directory, SMALL)
+    assert recovered.snapshot is not None
+    assert recovered.snapshot.index == 10
+    assert indexes(recovered.batches) == list(range(11, 31))

@@ -21,7 +21,6 @@ from qsync_node.format.xlog import (
     SNAP,
     FileHeader,
     XlogError,
-    checksum,
     decode_block_data,
     decode_block_header,
     decode_file_header,
@@ -145,16 +144,19 @@ class Snapshot:
 
 
 def open_snapshot(fs: FileSystem, path: str) -> Snapshot:
-    """Reads every checksum; raises CorruptionError if the file is not complete and sound."""
+    """Reads every block; raises CorruptionError if the file is not complete and sound."""
     try:
         header, offset = decode_file_header(fs.read(path, 0, HEADER_BYTES_MAX))
     except XlogError as error:
         raise CorruptionError(path, 0, str(error)) from None
     if header.filetype != SNAP or not path.endswith(file_name(signature(header.vclock), "snap")):
         raise CorruptionError(path, 0, "the file's name and its header disagree")
-    for _, block_offset, data, crc in _stored_blocks(fs, path, offset):
-        if checksum(data) != crc:
-            raise CorruptionError(path, block_offset, "checksum of a block")
+    for magic, block_offset, data, crc in _stored_blocks(fs, path, offset):
+        try:
+            # Unpacked too: a right checksum says that the bytes are those that were written.
+            decode_block_data(magic, data, crc)
+        except XlogError as error:
+            raise CorruptionError(path, block_offset, str(error)) from None
     return Snapshot(fs, path, header.instance_uuid, header.vclock, offset)
 
 

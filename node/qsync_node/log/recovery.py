@@ -9,7 +9,8 @@ The end of the last segment may be torn by a crash and is then cut to its last w
 other damage is refused (D7).
 
 What was read may be in the page cache only, and a flush after a failed flush proves nothing.
-Unless the last stop left a clean mark, the last segment is therefore copied to a new file, which
+Unless the last stop left a clean mark (a log that does not end where it says was changed since, and
+is refused), the last segment is therefore copied to a new file, which
 is flushed and renamed over it, before anything else is written (D3). The copy drops the torn tail
 in the same step. The ballot is written anew for the same reason. Earlier segments were flushed
 before the next one was begun, and a snapshot before it got its name.
@@ -269,11 +270,17 @@ def _take_clean_mark(fs: FileSystem, directory: str, segments: list[Segment], ta
     path = join(directory, CLEAN_NAME)
     if not fs.exists(path):
         return False
-    is_clean = (
-        bool(segments)
-        and not tail.torn_bytes
-        and fs.read(path) == clean_mark(segments[-1], signature(tail.vclock))
-    )
+    mark = fs.read(path)
+    last = segments[-1] if segments else None
+    index = signature(tail.vclock)
+    if last is None or tail.torn_bytes or mark != clean_mark(last, index):
+        # No crash does that: the log was whole when it was stopped, and nobody wrote since.
+        raise CorruptionError(
+            last.path if last is not None else directory,
+            last.end_bytes if last is not None else 0,
+            f"the log ends here, at {index}, but was stopped cleanly at "
+            f"{mark.decode(errors='replace').strip()} (file, bytes, index)",
+        )
     remove_if_there(fs, path)
     fs.sync_dir(directory)
-    return is_clean
+    return True
