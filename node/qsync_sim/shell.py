@@ -56,6 +56,7 @@ class Shell:
         self.fail_next_write = ""
         self.ballot_on_disk = b""
         self.term_before = 0  # when the step began whose effects are performed
+        self.voters_before: tuple[str, ...] = ()  # the same, by its log
         self.disk_index = 0  # where the log on disk ended when this instance stopped
 
     # --- life ---------------------------------------------------------------------------------
@@ -167,6 +168,7 @@ class Shell:
             return
         life = self.life
         self.term_before = self.node.replica.term
+        self.voters_before = self.node.replica.limbo.configuration.voter_uuids
         wall = 1e9 + self.world.now_ns / 1e9 + self.wall_offset_s
         out = self.node.step(self.now_ns(), wall, inputs)
         for effect in out:
