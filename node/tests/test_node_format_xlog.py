@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from qsync_node.format.cat import cat_file
 from qsync_node.format.row import Row, encode_rows
 from qsync_node.format.xlog import (
+    BLOCK_HEADER_BYTES,
     EOF_MARKER,
     SECTOR_BYTES,
     XLOG,
@@ -163,6 +164,22 @@ def test_a_header_with_unknown_lines_is_read() -> None:
 def test_a_broken_header_is_refused(text: bytes) -> None:
     with pytest.raises(XlogError):
         decode_file_header(text)
+
+
+@pytest.mark.parametrize("kept", range(1, 19))
+@pytest.mark.parametrize("size", [200, 256, 512, 70_000])
+def test_a_block_whose_header_is_torn_is_torn(kept: int, size: int) -> None:
+    """The rest of the header and all rows are zeros, as a sector that was never written is."""
+    rng = Random(size)
+    room = (-kept - len(HEAD) - BLOCK_HEADER_BYTES) % SECTOR_BYTES + SECTOR_BYTES
+    data = HEAD + encode_block(rng.randbytes(room))
+    assert (len(data) + kept) % SECTOR_BYTES == 0
+    block = encode_block(rng.randbytes(size))
+    *sound, last = read_blocks(data + block[:kept] + bytes(len(block) - kept), len(HEAD))
+    assert len(sound) == 1
+    assert isinstance(last, Damage)
+    assert last.is_torn
+    assert last.offset == len(data)
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,9 @@ def decode_block_header(data: bytes, offset: int = 0) -> tuple[bytes, int, int]:
         crc, position = _decode_uint(head, position)
     except IndexError:
         raise XlogError("a block header is too long") from None
-    if length == 0 or position > BLOCK_HEADER_BYTES:
+    # Zeros have the checksum 0, so a header whose end is missing could vouch for a block of them.
+    padding = BLOCK_HEADER_BYTES - position - 1
+    if length == 0 or padding < -1 or (padding >= 0 and head[position] != 0xA0 | padding):
         raise XlogError("a block header is not one")
     return magic, length, crc
 
