@@ -63,6 +63,13 @@ def _shown(record: dict[str, Any], output: Format) -> str:
         import yaml  # noqa: PLC0415
 
         return "---\n" + str(yaml.safe_dump(record, sort_keys=False, allow_unicode=True)) + "..."
+    return shown_as_text(record)
+
+
+def shown_as_text(record: dict[str, Any]) -> str:
+    """One line."""
+    from qsync_node.format.cat import to_json  # noqa: PLC0415
+
     header = record["HEADER"]
     body = record.get("BODY", {})
     place = f"{header.get('replica_id', 0)}:{header.get('lsn', 0)}"

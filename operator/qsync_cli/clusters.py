@@ -117,6 +117,9 @@ def merge(cluster: QsyncCluster, observed: Observed, saved: ClusterStatus) -> Cl
 
 def is_settled(cluster: QsyncCluster) -> bool:
     status = cluster.status
+    if cluster.spec.hibernate:
+        is_down = all(member.role == "down" for member in status.members)
+        return status.phase == "Hibernated" and is_down
     return (
         status.observed_generation == cluster.metadata.generation
         and status.phase == "Ready"

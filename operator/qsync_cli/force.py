@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from qsync_cli.failure import Failure
-from qsync_cli.options import AddressOption, LocalOption, SecretOption
-from qsync_cli.output import say
+from qsync_cli.options import Output, OutputOption
+from qsync_cli.output import done
+from qsync_cli.where import Where, aimed
 
 LostOption = Annotated[
     list[str], typer.Option("--lost", help="a voter to leave out, by name or uuid; again for more")
@@ -24,35 +25,30 @@ DestroyedOption = Annotated[
 ]
 
 
+@aimed
 def force_confirm(
+    where: Where,
     lost: LostOption,
     disks_destroyed: DestroyedOption = False,
-    local: LocalOption = None,
-    address: AddressOption = None,
-    secret: SecretOption = None,
+    output: OutputOption = None,
 ) -> None:
     """Go on without lost voters; keep everything that the best survivor has."""
-    _force("force-confirm", lost, disks_destroyed, local, address, secret)
+    _force("force-confirm", where, lost, disks_destroyed, output)
 
 
+@aimed
 def force_rollback(
+    where: Where,
     lost: LostOption,
     disks_destroyed: DestroyedOption = False,
-    local: LocalOption = None,
-    address: AddressOption = None,
-    secret: SecretOption = None,
+    output: OutputOption = None,
 ) -> None:
     """Go on without lost voters; keep only what the best survivor knows to be confirmed."""
-    _force("force-rollback", lost, disks_destroyed, local, address, secret)
+    _force("force-rollback", where, lost, disks_destroyed, output)
 
 
 def _force(
-    verb: str,
-    lost: list[str],
-    disks_destroyed: bool,
-    local: str | None,
-    address: str | None,
-    secret: str | None,
+    verb: str, where: Where, lost: list[str], disks_destroyed: bool, output: Output | None
 ) -> None:
     from qsync_cli.targets import ask, resolve  # noqa: PLC0415
 
@@ -61,9 +57,15 @@ def _force(
             "voters that still live could elect another leader: destroy or fence off the disks of "
             "all lost voters, then say --disks-destroyed"
         )
-    target = resolve(local, address, secret)
+    target = resolve(where, lost[0])
     survivor = ask(target, lambda links: _order(links, target, verb, lost))
-    say(f"{survivor or address} leads without {', '.join(lost)}; they come back as new instances")
+    name = survivor or target.address_of("")
+    done(
+        f"{name} leads without {', '.join(lost)}; they come back as new instances",
+        output,
+        leader=name,
+        lost=lost,
+    )
 
 
 async def _order(links: Any, target: Any, verb: str, lost: list[str]) -> str:

@@ -9,17 +9,23 @@ import sys
 import typer
 
 from qsync_cli import (
+    annotate,
     bench,
+    bundle,
     cat,
     fence,
     force,
     promote,
     register,
+    rollbacks,
     snapshot,
     status,
     switchover,
     unfence,
 )
+from qsync_cli import credentials as remote_credentials
+from qsync_cli import events as remote_events
+from qsync_cli import logs as remote_logs
 from qsync_cli.failure import Failure
 from qsync_cli.local import apply, credentials, delete, events, logs, scale
 from qsync_cli.local import status as local_status
@@ -61,7 +67,11 @@ local_app.command(
 
 app.command(
     "status",
-    epilog=_example("qsync status --local orders", "qsync status --address 127.0.0.1:20001"),
+    epilog=_example(
+        "qsync status --local orders",
+        "qsync status --address 127.0.0.1:20001",
+        "kubectl qsync status orders -n shop",
+    ),
 )(status.status)
 app.command("promote", epilog=_example("qsync promote orders-1 --local orders"))(promote.promote)
 app.command("switchover", epilog=_example("qsync switchover --local orders"))(switchover.switchover)
@@ -71,6 +81,22 @@ app.command("register", epilog=_example("qsync register catalogue-reader-0 --loc
     register.register
 )
 app.command("snapshot", epilog=_example("qsync snapshot --local orders"))(snapshot.snapshot)
+app.command("logs", epilog=_example("qsync logs orders-0 -f", "kubectl qsync logs -n shop"))(
+    remote_logs.logs
+)
+app.command("events", epilog=_example("qsync events", "kubectl qsync events -n shop"))(
+    remote_events.events
+)
+app.command("credentials", epilog=_example("qsync credentials -o json"))(
+    remote_credentials.credentials
+)
+app.command("rollbacks", epilog=_example("qsync rollbacks --local orders", "qsync rollbacks"))(
+    rollbacks.rollbacks
+)
+app.command("pause", epilog=_example("qsync pause --cluster orders"))(annotate.pause)
+app.command("resume", epilog=_example("qsync resume --cluster orders"))(annotate.resume)
+app.command("restart", epilog=_example("qsync restart --cluster orders"))(annotate.restart)
+app.command("bundle", epilog=_example("qsync bundle --cluster orders"))(bundle.bundle)
 app.command("cat", epilog=_example("qsync cat 00000000000000000000.xlog -o json"))(cat.cat)
 app.command(
     "force-confirm",

@@ -36,6 +36,14 @@ def say(text: str = "") -> None:
     sys.stdout.write(text + "\n")
 
 
+def done(text: str, chosen: Output | None, **facts: Any) -> None:
+    """What a verb did: a sentence for people, its facts for tools."""
+    if chosen in (Output.json, Output.yaml):
+        print_document({"message": text, **facts}, chosen)
+    else:
+        say(text)
+
+
 def warn(text: str) -> None:
     sys.stderr.write(f"warning: {text}\n")
 

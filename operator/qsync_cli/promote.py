@@ -5,8 +5,9 @@ from typing import Annotated, Any
 import typer
 
 from qsync_cli.failure import Failure
-from qsync_cli.options import AddressOption, LocalOption, SecretOption
-from qsync_cli.output import say
+from qsync_cli.options import OutputOption
+from qsync_cli.output import done
+from qsync_cli.where import Where, aimed
 
 MemberArgument = Annotated[
     str | None, typer.Argument(help="who shall lead; not needed with --address", metavar="MEMBER")
@@ -15,27 +16,21 @@ WAIT_S = 10.0
 POLL_S = 0.05
 
 
-def promote(
-    member: MemberArgument = None,
-    local: LocalOption = None,
-    address: AddressOption = None,
-    secret: SecretOption = None,
-) -> None:
+@aimed
+def promote(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
     """Let a member lead: by switchover where somebody leads, by nomination where nobody does."""
     from qsync_cli.targets import ask, resolve  # noqa: PLC0415
 
-    target = resolve(local, address, secret)
-    if address is not None:
-        if member is not None:
-            raise typer.BadParameter("--address names the node: leave MEMBER out")
-        ask(target, lambda links: links.post(address, "/verb/promote", {}))
-        say(f"{address} leads")
-        return
+    if (member is None) != (where.address is not None):
+        raise typer.BadParameter("name the MEMBER that shall lead, but not with --address")
+    target = resolve(where, member)
+    node = target.address_of(member or "")
     if member is None:
-        raise typer.BadParameter("name the MEMBER that shall lead")
-    target.address_of(member)
+        ask(target, lambda links: links.post(node, "/verb/promote", {}))
+        done(f"{node} leads", output, leader=node)
+        return
     term = ask(target, lambda links: _promote(links, target, member))
-    say(f"{member} leads in term {term}")
+    done(f"{member} leads in term {term}", output, leader=member, term=term)
 
 
 async def _promote(links: Any, target: Any, member: str) -> int:

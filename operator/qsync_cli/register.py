@@ -5,8 +5,9 @@ from typing import Annotated, Any
 import typer
 
 from qsync_cli.failure import Failure
-from qsync_cli.options import AddressOption, LocalOption, SecretOption
-from qsync_cli.output import say
+from qsync_cli.options import OutputOption
+from qsync_cli.output import done
+from qsync_cli.where import Where, aimed
 
 MemberArgument = Annotated[
     str | None, typer.Argument(help="an anonymous member; not needed with --address")
@@ -15,21 +16,18 @@ WAIT_S = 20.0
 POLL_S = 0.05
 
 
-def register(
-    member: MemberArgument = None,
-    local: LocalOption = None,
-    address: AddressOption = None,
-    secret: SecretOption = None,
-) -> None:
+@aimed
+def register(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
     """Register an anonymous member: an id is kept for it, and its log, but it is never counted."""
     from qsync_cli.targets import ask, resolve  # noqa: PLC0415
 
-    target = resolve(local, address, secret)
-    if (member is None) != (address is not None):
-        raise typer.BadParameter("name the MEMBER with --local, and only there")
-    node, name = target.address_of(member or ""), member or address or ""
+    if (member is None) != (where.address is not None):
+        raise typer.BadParameter("name the MEMBER, but not with --address")
+    target = resolve(where, member)
+    node = target.address_of(member or "")
+    name = member or node
     replica_id = ask(target, lambda links: _register(links, node, name))
-    say(f"{name} is registered with id {replica_id}")
+    done(f"{name} is registered with id {replica_id}", output, member=name, replicaId=replica_id)
 
 
 async def _register(links: Any, node: str, name: str) -> int:

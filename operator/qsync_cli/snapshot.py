@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qsync_cli.options import AddressOption, LocalOption, SecretOption
-from qsync_cli.output import say
+from qsync_cli.options import OutputOption
+from qsync_cli.output import done
+from qsync_cli.where import Where, aimed
 
 if TYPE_CHECKING:
     from qsync_cli.targets import Target
@@ -15,26 +16,22 @@ MemberArgument = Annotated[
 ]
 
 
-def snapshot(
-    member: MemberArgument = None,
-    local: LocalOption = None,
-    address: AddressOption = None,
-    secret: SecretOption = None,
-) -> None:
+@aimed
+def snapshot(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
     """Write snapshots now; nodes also do it by themselves as the log grows."""
     from qsync_cli.targets import resolve  # noqa: PLC0415
 
-    target = resolve(local, address, secret)
-    if address is not None and member is not None:
+    if where.address is not None and member is not None:
         raise typer.BadParameter("--address names the node: leave MEMBER out")
+    target = resolve(where, member)
     names = [member] if member is not None else list(target.addresses)
-    for name in names:
-        _write(target, name)
-        say(f"{name or address} wrote a snapshot")
+    written = [_write(target, name) for name in names]
+    done("\n".join(f"{name} wrote a snapshot" for name in written), output, members=written)
 
 
-def _write(target: "Target", name: str) -> None:
+def _write(target: "Target", name: str) -> str:
     from qsync_cli.targets import ask  # noqa: PLC0415
 
     node = target.address_of(name)
     ask(target, lambda links: links.post(node, "/verb/snapshot", {}))
+    return name or node

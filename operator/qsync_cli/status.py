@@ -1,27 +1,65 @@
 """`qsync status`: a cluster, or what one node says of itself."""
 
-from qsync_cli.options import AddressOption, LocalOption, Output, OutputOption, SecretOption
-from qsync_cli.output import print_document, print_table
+from typing import Annotated
+
+import typer
+
+from qsync_cli.options import Output, OutputOption
+from qsync_cli.output import cluster_lines, print_document, print_table, say
+from qsync_cli.where import Where, aimed
+
+ClusterArgument = Annotated[
+    str | None, typer.Argument(help="a QsyncCluster of Kubernetes", metavar="[NAME]")
+]
 
 
-def status(
-    local: LocalOption = None,
-    address: AddressOption = None,
-    secret: SecretOption = None,
-    output: OutputOption = None,
-) -> None:
+@aimed
+def status(where: Where, name: ClusterArgument = None, output: OutputOption = None) -> None:
     """Show a cluster's members, or one node's view of itself."""
-    from qsync_cli.targets import ask, resolve  # noqa: PLC0415
-
-    target = resolve(local, address, secret)
-    if local is not None:
+    if where.local is not None:
         from qsync_cli.local.status import status as local_status  # noqa: PLC0415
 
-        local_status(local, output)
-        return
-    said = ask(target, lambda links: links.status(target.addresses[""]))
+        local_status(where.local, output)
+    elif where.address is not None:
+        _show_node(where, output)
+    else:
+        _show_cluster(where, name, output)
+
+
+def _show_node(where: Where, output: Output | None) -> None:
+    from qsync_cli.targets import ask, resolve  # noqa: PLC0415
+
+    target = resolve(where)
+    said = ask(target, lambda links: links.status(target.address_of("")))
     if output in (Output.json, Output.yaml):
         print_document(said, output)
         return
     shown = ("name", "role", "address", "term", "confirmed_index", "leader_name", "ro_reason")
     print_table([f.upper().replace("_", " ") for f in shown], [[str(said[f]) for f in shown]])
+
+
+def _show_cluster(where: Where, name: str | None, output: Output | None) -> None:
+    from dataclasses import replace  # noqa: PLC0415
+
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    from qsync_cli.kubernetes.session import converse  # noqa: PLC0415
+    from qsync_cli.kubernetes.status import lines, look, table  # noqa: PLC0415
+    from qsync_operator.models.cluster import QsyncCluster  # noqa: PLC0415
+
+    if name is not None:
+        where = replace(where, cluster=name)
+    seen = converse(where, lambda session: look(session, where))
+    document = seen.document
+    if output in (Output.json, Output.yaml):
+        document["metadata"].pop("managedFields", None)
+        print_document(document, output)
+        return
+    try:
+        cluster = QsyncCluster.model_validate(document)
+    except ValidationError:
+        # The operator says what is wrong with it; the rest can be shown.
+        cluster = QsyncCluster.model_validate({**document, "spec": {}})
+    for line in [*cluster_lines(cluster), *lines(cluster, seen)]:
+        say(line)
+    print_table(*table(cluster, seen, output is Output.wide))

@@ -5,26 +5,24 @@ from typing import Annotated, Any
 import typer
 
 from qsync_cli.failure import Failure
-from qsync_cli.options import AddressOption, LocalOption, SecretOption
-from qsync_cli.output import say
+from qsync_cli.options import OutputOption
+from qsync_cli.output import done
+from qsync_cli.where import Where, aimed
 
 MemberArgument = Annotated[
     str | None, typer.Argument(help="who shall lead; the best other one without", metavar="MEMBER")
 ]
 
 
-def switchover(
-    member: MemberArgument = None,
-    local: LocalOption = None,
-    address: AddressOption = None,
-    secret: SecretOption = None,
-) -> None:
+@aimed
+def switchover(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
     """Move leadership to another member after everything is confirmed."""
     from qsync_cli.targets import ask, resolve  # noqa: PLC0415
 
-    target = resolve(local, address, secret)
+    target = resolve(where, member)
     leader = ask(target, lambda links: _switch_over(links, target, member))
-    say(f"{leader or address} handed leadership over")
+    name = leader or target.address_of("")
+    done(f"{name} handed leadership over", output, previousLeader=name)
 
 
 async def _switch_over(links: Any, target: Any, member: str | None) -> str:

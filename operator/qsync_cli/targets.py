@@ -1,22 +1,45 @@
-"""Which nodes a verb is for: the members of a local cluster, or one node by its admin address."""
+"""Which nodes a verb is for, and how they are spoken to.
+
+Members of a local cluster and a node named by its address are asked over HTTP. On Kubernetes a
+question goes through the API server into the member's pod: no port has to be open, and who asked
+what stands in the audit log.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from qsync_cli.failure import Failure
+from qsync_cli.where import Where
 from qsync_operator.links import LinkError, NodeLinks
 
 Result = TypeVar("Result")
 
 
+class Links(Protocol):
+    """Every call raises LinkError."""
+
+    async def status(self, address: str) -> dict[str, Any]: ...
+
+    async def post(self, address: str, path: str, fields: dict[str, Any]) -> Any: ...
+
+    async def statuses(self, addresses: dict[str, str]) -> dict[str, dict[str, Any] | LinkError]:
+        """What each named node says, asked at the same time."""
+
+    async def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Admin addresses by member; "" names the only node of `--address`."""
+    """Addresses by member, as `open` takes them; "" names the only node of `--address`."""
 
     addresses: dict[str, str]
-    secret: str
+    open: Callable[[], Links]
+
+    @property
+    def is_one_node(self) -> bool:
+        return "" in self.addresses
 
     def address_of(self, member: str) -> str:
         address = self.addresses.get(member)
@@ -26,30 +49,36 @@ class Target:
         return address
 
 
-def resolve(local: str | None, address: str | None, secret: str | None) -> Target:
-    import typer  # noqa: PLC0415
+def resolve(where: Where, member: str | None = None) -> Target:
+    """`member` says which cluster is meant where several could be."""
+    if where.address is not None:
+        return Target({"": where.address}, lambda: NodeLinks(where.secret or ""))
+    if where.local is not None:
+        return _local(where.local)
+    from qsync_cli.kubernetes.session import pod_target  # noqa: PLC0415
 
-    if (local is None) == (address is None):
-        raise typer.BadParameter("give either --local NAME or --address HOST:PORT")
-    if address is not None:
-        return Target({"": address}, secret or "")
+    names, open_links = pod_target(where, member)
+    return Target({name: name for name in names}, open_links)
+
+
+def _local(name: str) -> Target:
     from qsync_cli.clusters import ensure_supervisor, open_store, secrets_of  # noqa: PLC0415
 
-    assert local is not None
-    store = open_store(local)
+    store = open_store(name)
     ensure_supervisor(store)
     members = store.load_state().members
+    secret = secrets_of(store).cluster
     return Target(
         {name: f"127.0.0.1:{record.admin}" for name, record in members.items()},
-        secrets_of(store).cluster,
+        lambda: NodeLinks(secret),
     )
 
 
-def ask(target: Target, question: Callable[[NodeLinks], Awaitable[Result]]) -> Result:
+def ask(target: Target, question: Callable[[Links], Awaitable[Result]]) -> Result:
     """Run a conversation with nodes; what they refuse becomes the command's sentence."""
 
     async def run() -> Result:
-        links = NodeLinks(target.secret)
+        links = target.open()
         try:
             return await question(links)
         finally:
@@ -61,7 +90,7 @@ def ask(target: Target, question: Callable[[NodeLinks], Awaitable[Result]]) -> R
         raise Failure(str(error)) from error
 
 
-async def statuses(links: NodeLinks, target: Target) -> dict[str, dict[str, Any]]:
+async def statuses(links: Links, target: Target) -> dict[str, dict[str, Any]]:
     """What each member that answers says. Raises LinkError if none does."""
     answers = await links.statuses(target.addresses)
     found = {name: said for name, said in answers.items() if not isinstance(said, LinkError)}

@@ -4,26 +4,23 @@ from typing import Annotated
 
 import typer
 
-from qsync_cli.options import AddressOption, LocalOption, SecretOption
-from qsync_cli.output import say
+from qsync_cli.options import OutputOption
+from qsync_cli.output import done
+from qsync_cli.where import Where, aimed
 
 MemberArgument = Annotated[
     str | None, typer.Argument(help="the member; not needed with --address", metavar="MEMBER")
 ]
 
 
-def unfence(
-    member: MemberArgument = None,
-    local: LocalOption = None,
-    address: AddressOption = None,
-    secret: SecretOption = None,
-) -> None:
+@aimed
+def unfence(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
     """Let a fenced member lead again."""
     from qsync_cli.targets import ask, resolve  # noqa: PLC0415
 
-    target = resolve(local, address, secret)
-    if (member is None) != (address is not None):
-        raise typer.BadParameter("name the MEMBER with --local, and only there")
+    if (member is None) != (where.address is not None):
+        raise typer.BadParameter("name the MEMBER, but not with --address")
+    target = resolve(where, member)
     node = target.address_of(member or "")
     ask(target, lambda links: links.post(node, "/verb/unfence", {}))
-    say(f"{member or address} is unfenced")
+    done(f"{member or node} is unfenced", output, member=member or node, fenced=False)

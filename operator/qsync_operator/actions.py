@@ -124,6 +124,57 @@ class CreateSpaces:
         return f"create {', '.join(self.spaces)}"
 
 
+@dataclass(frozen=True, slots=True)
+class RecordFenced:
+    """Store which members an annotation fences, before they are: only those are unfenced."""
+
+    members: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"record as fenced by annotation: {', '.join(self.members) or 'nobody'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Keep a member from leading; the node stores it (E10)."""
+
+    member: str
+
+    def __str__(self) -> str:
+        return f"fence {self.member}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unfence:
+    """Let a member lead again."""
+
+    member: str
+
+    def __str__(self) -> str:
+        return f"unfence {self.member}"
+
+
+@dataclass(frozen=True, slots=True)
+class GrowStorage:
+    """Let the volumes grow while members run."""
+
+    size: str
+
+    def __str__(self) -> str:
+        return f"let the volumes grow to {self.size}"
+
+
+@dataclass(frozen=True, slots=True)
+class GrantAccess:
+    """Make users and roles what is declared, through the leader."""
+
+    leader: str
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"make users and roles as declared: {', '.join(self.names)}"
+
+
 Action = (
     CreateMember
     | RecordBootstrap
@@ -136,4 +187,9 @@ Action = (
     | Configure
     | Restart
     | CreateSpaces
+    | RecordFenced
+    | Fence
+    | Unfence
+    | GrowStorage
+    | GrantAccess
 )

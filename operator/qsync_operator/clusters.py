@@ -6,6 +6,7 @@ in it ends this turn only: it is said, and tried again after a pause that double
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
 from typing import Any
@@ -13,14 +14,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from qsync_operator.controller import Controller
+from qsync_operator.desired.config import SPEC_KEY
+from qsync_operator.desired.labels import config_name
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.manifest import sentence_of
-from qsync_operator.models.status import ClusterStatus, Condition
 from qsync_operator.platform.base import ActionRefused
 from qsync_operator.platform.kubernetes.api import Api, ApiError
 from qsync_operator.platform.kubernetes.cache import Cache, Key
 from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
 from qsync_operator.platform.kubernetes.voice import KubernetesVoice
+from qsync_operator.refusal import refusal_now
 
 IDLE_S = 2.0
 BUSY_S = 0.25
@@ -42,29 +45,31 @@ class ClusterTask:
         self._image = image
         self._platform: KubernetesPlatform | None = None
         self._changed = asyncio.Event()
-        self._refusal = ""
         self.cluster = cluster
         self.voice = KubernetesVoice(api, cluster)
         self._task = asyncio.create_task(self._run(), name=f"cluster {cluster.name}")
 
     def change(self, cluster: QsyncCluster) -> None:
         """A newer document; only what is asked for matters, the status is our own."""
-        is_new = cluster.spec != self.cluster.spec
-        self.cluster = cluster
-        if is_new or self._refusal:
-            self._refusal = ""
+        old, self.cluster = self.cluster, cluster
+        is_new = cluster.spec != old.spec or cluster.metadata.annotations != (
+            old.metadata.annotations
+        )
+        if is_new or self.voice.refusal is not None:
+            self.voice.refusal = None
             self._changed.set()
             if self._platform is not None:
                 self._platform.wake()
 
     async def refuse(self, document: dict[str, Any], sentence: str) -> None:
         """The new specification cannot be used: say it, and go on with the last good one."""
-        if sentence == self._refusal:
+        if self.voice.refusal is not None and self.voice.refusal.sentence == sentence:
             return
-        self._refusal = sentence
-        await self.voice.tell("InvalidSpec", self.cluster.name, sentence, True)
         generation = int(document["metadata"].get("generation", 0))
-        await self.voice.publish(self.cluster, refused_status(self.cluster, sentence, generation))
+        self.voice.refusal = refusal_now(sentence, generation)
+        if not is_told(self.cluster, sentence):
+            await self.voice.tell("InvalidSpec", self.cluster.name, sentence, True)
+        await self.voice.publish(self.cluster, self.cluster.status)
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -113,18 +118,10 @@ class ClusterTask:
         return IDLE_S if is_calm else BUSY_S
 
 
-def refused_status(cluster: QsyncCluster, sentence: str, generation: int) -> ClusterStatus:
-    """The status as it was, and beside it what is wrong with the new specification."""
-    degraded = Condition(
-        type="Degraded",
-        status="True",
-        reason="InvalidSpec",
-        message=sentence,
-        last_transition_time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        observed_generation=generation,
-    )
-    others = [c for c in cluster.status.conditions if c.type != "Degraded"]
-    return cluster.status.model_copy(update={"conditions": [*others, degraded]})
+def is_told(cluster: QsyncCluster, sentence: str) -> bool:
+    """By an operator that was here before."""
+    found = cluster.status.condition("Degraded")
+    return found is not None and found.message == sentence
 
 
 class Clusters:
@@ -163,7 +160,7 @@ class Clusters:
         except ValidationError as error:
             sentence = sentence_of(error, QsyncCluster)
             if task is None:
-                await self._refuse_unknown(document, sentence)
+                await self._refuse_unknown(key, document, sentence)
             else:
                 await task.refuse(document, sentence)
             return
@@ -172,16 +169,33 @@ class Clusters:
         else:
             task.change(cluster)
 
-    async def _refuse_unknown(self, document: dict[str, Any], sentence: str) -> None:
-        """Nothing good is known of it, so nothing is done: its nodes, if any, go on alone."""
+    async def _refuse_unknown(self, key: Key, document: dict[str, Any], sentence: str) -> None:
+        """This operator never saw a good one. The last that another one saw was kept; if there
+        is none, nothing is done: its nodes, if any, go on alone."""
+        cluster = await self._last_good(document)
+        if cluster is not None:
+            task = self._tasks[key] = ClusterTask(self._api, self._cache, self._image, cluster)
+            await task.refuse(document, sentence)
+            return
         cluster = QsyncCluster.model_validate({**document, "spec": {}})
-        found = cluster.status.condition("Degraded")
-        if found is not None and found.message == sentence:
+        if is_told(cluster, sentence):
             return
         voice = KubernetesVoice(self._api, cluster)
+        voice.refusal = refusal_now(sentence, int(document["metadata"].get("generation", 0)))
         await voice.tell("InvalidSpec", cluster.name, sentence, True)
-        generation = int(document["metadata"].get("generation", 0))
-        await voice.publish(cluster, refused_status(cluster, sentence, generation))
+        await voice.publish(cluster, cluster.status)
+
+    async def _last_good(self, document: dict[str, Any]) -> QsyncCluster | None:
+        metadata = document["metadata"]
+        try:
+            found = await self._api.get(
+                "ConfigMap", str(metadata["namespace"]), config_name(str(metadata["name"]))
+            )
+            spec = json.loads((found or {}).get("data", {}).get(SPEC_KEY, "null"))
+            return QsyncCluster.model_validate({**document, "spec": spec}) if spec else None
+        except (ApiError, ValueError) as error:
+            log.warning("no last specification of %s: %s", metadata["name"], error)
+            return None
 
     async def _stop(self, key: Key) -> None:
         task = self._tasks.pop(key, None)

@@ -15,7 +15,7 @@ from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.observed import Memory, Observed
 from qsync_operator.plan import plan
-from qsync_operator.platform.base import ActionRefused, Platform
+from qsync_operator.platform.base import ActionAwaits, ActionRefused, Platform
 
 
 class Voice(Protocol):
@@ -48,7 +48,12 @@ class Controller:
     async def turn(self, cluster: QsyncCluster) -> Observed:
         """Look, plan, act once; returns what was seen."""
         observed = await self.platform.observe(cluster, self.memory, self.status)
-        await self._remember(cluster, track_leader(observed, time.monotonic_ns(), time.time()))
+        if cluster.spec.hibernate:
+            # Nobody leads because nobody shall: what comes after is no failover.
+            self.memory = Memory(last_failover=self.memory.last_failover)
+        else:
+            memory = track_leader(observed, time.monotonic_ns(), time.time())
+            await self._remember(cluster, memory)
         observed = replace(observed, memory=self.memory)
         planned = plan(cluster, observed, time.monotonic_ns(), time.time())
         urgent = [action for action in planned.actions if isinstance(action, Nominate)]
@@ -71,6 +76,8 @@ class Controller:
         reason = type(action).__name__
         try:
             await self.platform.act(cluster, action)
+        except ActionAwaits as awaited:
+            return str(awaited)
         except ActionRefused as refused:
             await self._tell(f"{reason}Refused", cluster.name, str(refused), is_warning=True)
             return str(refused)

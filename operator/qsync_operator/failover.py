@@ -41,11 +41,8 @@ def plan_failover(spec: ClusterSpec, observed: Observed, now_ns: int) -> Failove
     if not voters:
         return FailoverPlan(None, "no member answers yet")
     if len(reachable) < majority:
-        return FailoverPlan(
-            None,
-            f"{len(reachable)} of {len(voters)} voters answer and {majority} are needed to elect"
-            " a leader: bring the others back",
-        )
+        said = f"{len(reachable)} of {len(voters)} voters answer and {majority} are needed to elect"
+        return FailoverPlan(None, f"{said} a leader: {_way_back(observed)}")
     memory = observed.memory
     if memory.lost_at_ns and now_ns - memory.lost_at_ns < duration_ns(spec.failover.delay):
         return FailoverPlan(None, f"the leader is gone: acting after {spec.failover.delay}")
@@ -63,6 +60,17 @@ def plan_failover(spec: ClusterSpec, observed: Observed, now_ns: int) -> Failove
         return FailoverPlan(None, "no voter that answers can stand: see the members' messages")
     term = max((m.status.term for m in observed.members if m.status), default=0)
     return FailoverPlan(Nominate(best.name, term), f"no member leads: {best.name} is nominated")
+
+
+def _way_back(observed: Observed) -> str:
+    names = {voter.name for voter in observed.voting()}
+    empty = [m.name for m in observed.members if m.is_empty and m.name in names]
+    if not empty:
+        return "bring the others back"
+    return (
+        f"the volumes of {', '.join(empty)} are new. Put the old ones back, or, if their data is"
+        " gone for good, go on without it: `qsync force-confirm` (docs/operations.md)"
+    )
 
 
 def _best(candidates: list[MemberView | None], tried: list[str]) -> MemberView | None:

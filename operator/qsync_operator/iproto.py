@@ -10,7 +10,7 @@ from qsync_node.format.auth import MECHANISM, scramble
 from qsync_node.format.frame import Frame, FrameDecoder, FrameError, encode_request
 from qsync_node.format.greeting import GREETING_BYTES, GreetingError, decode_greeting
 
-SELECT, INSERT, REPLACE, AUTH = 1, 2, 3, 7
+SELECT, INSERT, REPLACE, DELETE, AUTH = 1, 2, 3, 5, 7
 SPACE, INDEX, LIMIT, OFFSET, ITERATOR, KEY, TUPLE, USER = (
     0x10, 0x11, 0x12, 0x13, 0x14, 0x20, 0x21, 0x23,
 )  # fmt: skip
@@ -66,6 +66,9 @@ class Connection:
 
     def replace(self, space: int, row: list[Any]) -> None:
         self._request(REPLACE, {SPACE: space, TUPLE: row})
+
+    def delete(self, space: int, key: list[Any]) -> None:
+        self._request(DELETE, {SPACE: space, INDEX: 0, KEY: key})
 
     def _request(self, kind: int, body: dict[int, Any]) -> list[list[Any]]:
         self._sync += 1

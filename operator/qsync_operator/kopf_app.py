@@ -23,6 +23,7 @@ WATCHED = (
     ("", "v1", "configmaps", "ConfigMap"),
     ("apps", "v1", "statefulsets", "StatefulSet"),
     ("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
+    ("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
 )
 
 

@@ -49,6 +49,7 @@ class NodeStatus:
     refused: str = ""
     quorum: int = 0
     rolled_back_rows: int = 0
+    is_fenced: bool = False
     registered: tuple[Registered, ...] = ()
 
     @classmethod
@@ -72,6 +73,7 @@ class NodeStatus:
             refused=str(said["refused"] or ""),
             quorum=int(said["quorum"]),
             rolled_back_rows=int(limbo.get("rolled_back_rows", 0)),
+            is_fenced=bool(said.get("is_fenced", False)),
             registered=tuple(
                 Registered(
                     uuid=str(member["uuid"]),
@@ -112,6 +114,12 @@ class MemberView:
         return self.status.role if self.status is not None else "down"
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it answers and has nothing: neither rows nor a place in a cluster."""
+        said = self.status
+        return said is not None and said.role == "joining" and not said.registered
+
+    @property
     def is_leader(self) -> bool:
         return self.role == "leader"
 
@@ -124,6 +132,15 @@ class Record:
     bootstrap_member: str = ""
     bootstrap_uuid: str = ""
     is_formed: bool = False
+    fenced: tuple[str, ...] = ()  # members that were fenced because an annotation asked for it
+
+
+@dataclass(frozen=True, slots=True)
+class StorageView:
+    """How the volumes compare with what is asked for; `outgrown` names sets of them."""
+
+    outgrown: tuple[str, ...] = ()
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +148,14 @@ class SchemaView:
     """How the declared spaces compare with the database; `is_known` once somebody looked."""
 
     is_known: bool = False
+    missing: tuple[str, ...] = ()
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessView:
+    """Users and roles that are not as declared, or why they cannot be."""
+
     missing: tuple[str, ...] = ()
     refusal: str = ""
 
@@ -167,6 +192,9 @@ class Observed:
     schema: SchemaView = field(default_factory=SchemaView)
     memory: Memory = field(default_factory=Memory)
     previous: ClusterStatus = field(default_factory=ClusterStatus)
+    storage: StorageView = field(default_factory=StorageView)
+    access: AccessView = field(default_factory=AccessView)
+    warnings: tuple[str, ...] = ()  # what is asked for and cannot be done here
 
     def member(self, name: str) -> MemberView | None:
         return next((member for member in self.members if member.name == name), None)

@@ -3,7 +3,8 @@
 Level-based: it looks at what is, not at what was done, so it can be asked at any moment, twice,
 or by a controller that has just started. The order of concerns, of which the first that has
 something to say acts: form the cluster; keep it writable (failover.py); membership (scale.py);
-configuration (rollout.py); spaces. A split brain stops everything but looking.
+configuration (rollout.py); volumes; spaces;
+users and roles. A split brain stops everything but looking.
 """
 
 from dataclasses import dataclass
@@ -13,10 +14,14 @@ from qsync_operator.actions import (
     Bootstrap,
     CreateMember,
     CreateSpaces,
+    GrantAccess,
+    GrowStorage,
     RecordBootstrap,
     RecordFormed,
 )
 from qsync_operator.failover import plan_failover
+from qsync_operator.fences import plan_fences
+from qsync_operator.models.annotations import is_paused
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.names import member_name, wanted_members
@@ -24,6 +29,13 @@ from qsync_operator.observed import Kind, Observed
 from qsync_operator.rollout import plan_rollout
 from qsync_operator.scale import plan_scale
 from qsync_operator.status import Finding, build_status
+
+PAUSE = "changes wait until the annotation qsync.dev/paused is taken away; failover goes on"
+DATA_LOST = (
+    "every volume is new, and the cluster existed before: its data is gone. Put the old volumes"
+    " back; or, to begin an empty cluster, delete this one with its volumes and its identity"
+    " (docs/operations.md) and apply it again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +60,31 @@ def _decide(
         assert split[0].status is not None
         said = f"{split[0].name}: {split[0].status.split_brain}"
         return (), Finding("SplitBrain", said, is_degraded=True)
+    if cluster.spec.hibernate:
+        said = "the members are stopped, their data is kept: hibernate: false wakes them"
+        return (), Finding("Hibernated", said)
     is_formed = observed.record.is_formed or any(
         m.status and m.status.registered for m in observed.members
     )
     if not is_formed:
+        if is_paused(cluster):
+            return (), Finding("Paused", PAUSE)
         return _form(cluster, observed, wanted)
+    if _is_everything_lost(observed, wanted):
+        return (), Finding("DataLost", DATA_LOST, is_degraded=True)
     kept: tuple[Action, ...] = () if observed.record.is_formed else (RecordFormed(),)
     actions, finding = _keep(cluster, observed, wanted, now_ns)
-    return (*kept, *actions), finding
+    fences = () if is_paused(cluster) else plan_fences(cluster, observed)
+    return (*kept, *fences, *actions), finding
+
+
+def _is_everything_lost(observed: Observed, wanted: dict[str, Kind]) -> bool:
+    """Every voter answers, and none of them has a row of the cluster that existed."""
+    voters = [observed.member(name) for name, kind in wanted.items() if kind == "voter"]
+    known = [member for member in observed.members if member.name not in wanted]
+    return observed.record.is_formed and all(
+        member is not None and member.is_empty for member in (*voters, *known)
+    )
 
 
 def _form(
@@ -102,6 +131,8 @@ def _keep(
     leader = observed.writable_leader()
     if leader is None:
         return _without_leader(cluster, observed, wanted, now_ns)
+    if is_paused(cluster):
+        return (), Finding("Paused", PAUSE)
     scale = plan_scale(spec, observed, wanted)
     if scale.actions or scale.sentence:
         reason = "ScaleRefused" if scale.is_refused else "Scaling"
@@ -109,7 +140,11 @@ def _keep(
     rollout = plan_rollout(spec, observed)
     if rollout.actions or rollout.sentence:
         reason = "RolloutRefused" if rollout.is_refused else "RollingOut"
+        reason = "AwaitingSwitchover" if rollout.is_awaited else reason
         return rollout.actions, Finding(reason, rollout.sentence, rollout.is_refused)
+    if observed.storage.outgrown and not observed.storage.refusal:
+        growth = GrowStorage(spec.storage.size)
+        return (growth,), Finding("GrowingStorage", str(growth))
     schema = observed.schema
     if schema.refusal:
         return (), Finding("SchemaRefused", schema.refusal, is_degraded=True)
@@ -118,6 +153,13 @@ def _keep(
         return (action,), Finding("CreatingSpaces", str(action))
     if cluster.spec.spaces and not schema.is_known:
         return (), Finding("CreatingSpaces", "the spaces are being compared")
+    if observed.access.refusal:
+        return (), Finding("AccessRefused", observed.access.refusal, is_degraded=True)
+    if observed.access.missing:
+        access = GrantAccess(leader.name, observed.access.missing)
+        return (access,), Finding("GrantingAccess", str(access))
+    if observed.storage.refusal:
+        return (), Finding("StorageRefused", observed.storage.refusal, is_degraded=True)
     return (), Finding("", "")
 
 
@@ -128,7 +170,7 @@ def _without_leader(
     known = {member.name for member in observed.members}
     registered = {member.name for member in observed.registered()}
     missing: tuple[Action, ...] = ()
-    if not any(member.status for member in observed.members):
+    if not any(member.status for member in observed.members) and not is_paused(cluster):
         missing = tuple(
             CreateMember(name, kind)
             for name, kind in wanted.items()

@@ -47,6 +47,12 @@ def _restart(spec: ClusterSpec, observed: Observed, member: MemberView) -> Scale
             )
     action: Action = Restart(member.name)
     if member.is_leader:
+        if spec.rollout.strategy == "Supervised":
+            sentence = (
+                f"only {member.name} has yet to restart, and it leads: move leadership with"
+                f" `kubectl qsync switchover`, or delete its pod"
+            )
+            return ScalePlan((), sentence, is_awaited=True)
         target = successor(observed, member, [m.name for m in observed.members])
         if target is not None:
             action = Switchover(member.name, target, f"{member.name} restarts")

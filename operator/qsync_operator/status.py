@@ -23,7 +23,11 @@ _PHASES = {
     "Scaling": "Scaling",
     "RollingOut": "RollingOut",
     "CreatingSpaces": "Creating",
+    "Hibernated": "Hibernated",
+    "Paused": "Paused",
 }
+RESTING = ("Hibernated", "Paused")
+"""Nothing is being done, and that is what was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ def build_status(
         )
     ]
     down = [f"{m.name}: {m.failure or _why_sick(m)}" for m in _sick(observed, wanted)]
+    if finding.reason == "Hibernated":
+        down = []
     voters = observed.voting()
     status = ClusterStatus(
         observed_generation=cluster.metadata.generation,
@@ -65,11 +71,19 @@ def build_status(
         replicaset_uuid=observed.record.replicaset_uuid,
         members=members,
         last_failover=observed.memory.last_failover or observed.previous.last_failover,
-        warnings=spec_warnings(cluster.spec),
+        warnings=[*spec_warnings(cluster.spec), *_fences(observed), *observed.warnings],
     )
     status.phase = _phase(finding, down, leader is not None)
     status.conditions = _conditions(cluster, observed, finding, down, wall_s)
     return status
+
+
+def _fences(observed: Observed) -> list[str]:
+    return [
+        f"{member.name} is fenced: it votes, and does not lead"
+        for member in observed.members
+        if member.status is not None and member.status.is_fenced
+    ]
 
 
 _KIND_ORDER: dict[Kind, int] = {"voter": 0, "async": 1, "anonymous": 2}
@@ -116,6 +130,7 @@ def _member_status(observed: Observed, member: MemberView) -> MemberStatus:
             "term": said.term,
             "last_term": said.last_term,
             "signature": said.confirmed_index,
+            "fenced": said.is_fenced,
             "lag": max(0, ahead - said.confirmed_index),
             "message": said.split_brain or (said.refused if said.role == "joining" else "") or None,
         }
@@ -136,15 +151,18 @@ def _conditions(
     leader = observed.writable_leader()
     refusal = observed.memory.refusal
     is_settled = not finding.reason and not down
-    is_progressing = bool(finding.reason) and not finding.is_degraded
+    is_resting = finding.reason in RESTING
+    is_progressing = bool(finding.reason) and not finding.is_degraded and not is_resting
     failures = [f"{m.name}: {m.failure}" for m in observed.members if m.failure]
     sentence = "; ".join(part for part in (finding.sentence, refusal, *failures) if part)
     is_split = finding.reason == "SplitBrain"
     found: list[tuple[ConditionType, bool, str, str]] = [
         ("Ready", is_settled and leader is not None, finding.reason or "MemberDown", sentence
          or "; ".join(down)),
-        ("Available", leader is not None, "NoLeader", "no member takes writes"),
-        ("Progressing", is_progressing, finding.reason if is_progressing else "Settled",
+        ("Available", leader is not None,
+         "Hibernated" if finding.reason == "Hibernated" else "NoLeader", "no member takes writes"),
+        ("Progressing", is_progressing,
+         finding.reason if is_progressing or is_resting else "Settled",
          sentence if is_progressing else ""),
         ("Degraded", finding.is_degraded or bool(down),
          finding.reason if finding.is_degraded else "MemberDown" if down else "Healthy",

@@ -39,6 +39,7 @@ class Life:
     index: int = 10
     drift: Drift = "none"
     has_joined: bool = False
+    is_fenced: bool = False
     leaving: int = 0  # steps for which it answers yet, although it was told to go
 
 
@@ -135,7 +136,8 @@ class World:
             last_index=life.index,
             confirmed_index=life.index,
             is_writable=is_leader and self.has_quorum(),
-            can_stand=entry is not None and entry.is_voting,
+            can_stand=entry is not None and entry.is_voting and not life.is_fenced,
+            is_fenced=life.is_fenced,
             registered=tuple(
                 Registered(
                     uuid=uuid,
@@ -230,6 +232,20 @@ class World:
             case act.CreateSpaces(leader, names):
                 assert leader == self.leader
                 self.spaces.update(names)
+            case _:
+                self._perform_fence(action)
+
+    def _perform_fence(self, action: act.Action) -> None:
+        match action:
+            case act.RecordFenced(names):
+                self.record = replace(self.record, fenced=names)
+            case act.Fence(name):
+                assert name in self.record.fenced, "recorded before it is done"
+                self.lives[name].is_fenced = True
+                if self.leader == name:
+                    self.leader = ""
+            case act.Unfence(name):
+                self.lives[name].is_fenced = False
 
     def _create(self, name: str, kind: Kind) -> None:
         old = self.lives.get(name)

@@ -19,6 +19,7 @@ class FakeApi:
         self.writes: list[tuple[str, str, str]] = []
         self.events: list[dict[str, Any]] = []
         self.failing: set[str] = set()
+        self.kinds: set[str] = set()  # of those that not every Kubernetes cluster has
         self._versions = itertools.count(1)
 
     def named(self, kind: str, name: str, namespace: str = "ns") -> dict[str, Any]:
@@ -35,6 +36,9 @@ class FakeApi:
     async def find(self, kind: str, namespace: str, labels: str = "") -> list[dict[str, Any]]:
         self._check(kind)
         return [o for (k, n, _), o in self.objects.items() if (k, n) == (kind, namespace)]
+
+    async def has_kind(self, kind: str) -> bool:
+        return kind in self.kinds
 
     async def create(self, document: dict[str, Any]) -> dict[str, Any]:
         kind = document["kind"]
@@ -62,7 +66,9 @@ class FakeApi:
         merged = _merged(found or {}, copy.deepcopy(document))
         return copy.deepcopy(self._store(merged))
 
-    async def delete(self, kind: str, namespace: str, name: str, uid: str = "") -> None:
+    async def delete(
+        self, kind: str, namespace: str, name: str, uid: str = "", keeps_pods: bool = False
+    ) -> None:
         self._check(kind)
         self.writes.append(("delete", kind, name))
         self.objects.pop((kind, namespace, name), None)

@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from qsync_node import server as node_server
 from qsync_node.server.config import NodeConfig
 from qsync_operator.desired.labels import INPUTS_ANNOTATION
 from qsync_operator.desired.objects import build_objects
@@ -187,3 +189,42 @@ def test_a_pod_that_cannot_start_says_why() -> None:
         node_document(settings, members, {}, "orders-7", Path("/v"))
     with pytest.raises(PodError, match="no replicasetUUID"):
         node_document(settings, members, {}, "orders-0", Path("/v"))
+
+
+# --- network and monitoring -----------------------------------------------------------------------
+
+
+def test_orders_come_from_members_and_the_operator_only() -> None:
+    policy = one(built(cluster_of()), "NetworkPolicy", "orders")["spec"]
+    clients, orders = policy["ingress"]
+    assert clients == {"ports": [{"protocol": "TCP", "port": 3301}]}
+    assert orders["ports"] == [{"protocol": "TCP", "port": 8081}]
+    names = [p["podSelector"]["matchLabels"]["app.kubernetes.io/name"] for p in orders["from"]]
+    assert names == ["qsync", "qsync-operator"]
+    watched = one(built(cluster_of(monitoring={"podMonitor": True})), "NetworkPolicy", "orders")
+    assert len(watched["spec"]["ingress"][1]["from"]) == 3
+    off = built(cluster_of(networkPolicy={"enabled": False}))
+    assert not [o for o in off if o["kind"] == "NetworkPolicy"]
+
+
+def test_monitoring_is_made_when_it_is_asked_for_and_its_kinds_exist() -> None:
+    cluster = cluster_of(monitoring={"podMonitor": True, "prometheusRule": True})
+    state = state_of(cluster)
+    for existing in ((), ("PodMonitor",), ("PodMonitor", "PrometheusRule")):
+        objects = build_objects(cluster, state, "p", IMAGE, {}, existing)
+        found = [o["kind"] for o in objects if o["apiVersion"].startswith("monitoring")]
+        assert found == list(existing)
+    both = ("PodMonitor", "PrometheusRule")
+    assert [
+        o for o in build_objects(cluster_of(), state, "p", IMAGE, {}, both) if o["kind"] in both
+    ] == []
+
+
+def test_every_metric_of_the_alerts_is_one_of_a_node() -> None:
+    cluster = cluster_of(monitoring={"prometheusRule": True})
+    objects = build_objects(cluster, state_of(cluster), "p", IMAGE, {}, ("PrometheusRule",))
+    groups = one(objects, "PrometheusRule", "orders")["spec"]["groups"]
+    source = (Path(node_server.__file__).parent / "metrics.py").read_text()
+    for rule in groups[0]["rules"]:
+        for name in re.findall(r"qsync_[a-z_]+", rule["expr"]):
+            assert f'"{name.removesuffix("_total")}"' in source, rule

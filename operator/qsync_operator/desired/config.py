@@ -11,6 +11,7 @@ from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.nodeconfig import node_settings
 
 LISTEN = "0.0.0.0"
+SPEC_KEY = "spec.json"
 
 
 def member_settings(cluster: QsyncCluster, role: str) -> dict[str, Any]:
@@ -28,9 +29,16 @@ def build_config(cluster: QsyncCluster, state: ClusterState) -> Object:
         config_name(cluster.name),
         data={
             "settings.yaml": yaml.safe_dump(shared, sort_keys=False),
+            # What an operator goes on with that starts when a later one cannot be used.
+            SPEC_KEY: json.dumps(given_spec(cluster), indent=1) + "\n",
             "members.json": json.dumps(_members(cluster, state), indent=1) + "\n",
         },
     )
+
+
+def given_spec(cluster: QsyncCluster) -> dict[str, Any]:
+    """Without defaults, which are those of whoever reads it."""
+    return cluster.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def _members(cluster: QsyncCluster, state: ClusterState) -> dict[str, dict[str, Any]]:

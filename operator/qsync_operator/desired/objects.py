@@ -1,10 +1,12 @@
 """What a cluster consists of, in the order in which it is applied."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from qsync_operator.desired.config import build_config
 from qsync_operator.desired.disruption import build_disruption_budget
 from qsync_operator.desired.labels import Object, build, set_name
+from qsync_operator.desired.monitoring import build_monitoring
+from qsync_operator.desired.network import build_network_policy
 from qsync_operator.desired.secrets import build_app_secret
 from qsync_operator.desired.services import build_services
 from qsync_operator.desired.state import ClusterState
@@ -21,10 +23,12 @@ def build_objects(
     password: str,
     image: str,
     sizes: Mapping[str, str],
+    existing: Collection[str] = (),
 ) -> list[Object]:
     """All but the identity, which is written on its own and before everything else.
 
     `sizes` has the volumes' size of StatefulSets that exist: it cannot change in place.
+    `existing` names kinds that not every Kubernetes cluster has.
     """
     objects = [
         build_app_secret(cluster, state, password),
@@ -32,9 +36,9 @@ def build_objects(
         build_config(cluster, state),
         *build_services(cluster),
     ]
-    budget = build_disruption_budget(cluster, state)
-    if budget is not None:
-        objects.append(budget)
+    optional = (build_disruption_budget(cluster, state), build_network_policy(cluster))
+    objects += [document for document in optional if document is not None]
+    objects += build_monitoring(cluster, existing)
     for kind in KINDS:
         name = set_name(cluster.name, kind)
         if not state.of_kind(kind) and name not in sizes:

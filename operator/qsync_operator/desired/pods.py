@@ -15,6 +15,7 @@ from qsync_operator.desired.labels import (
     selector,
 )
 from qsync_operator.desired.overlay import overlay
+from qsync_operator.models.annotations import restarted_at
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.observed import Kind
 
@@ -31,13 +32,15 @@ def restart_inputs(cluster: QsyncCluster, image: str) -> str:
     operator may build the pod differently, and that alone must not restart anybody.
     """
     spec = cluster.spec
-    inputs = {
+    inputs: dict[str, Any] = {
         "image": image,
         "ports": ports(cluster),
         "walMode": spec.replication.wal_mode,
         "resources": spec.resources.model_dump(mode="json", by_alias=True),
         "podTemplate": spec.pod_template,
     }
+    if restarted := restarted_at(cluster):
+        inputs["restartedAt"] = restarted
     text = json.dumps(inputs, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -33,12 +33,17 @@ class ClusterState:
     bootstrap_uuid: str = ""
     is_formed: bool = False
     members: dict[str, MemberState] = field(default_factory=dict)
+    fenced: tuple[str, ...] = ()  # by annotation
     incarnations: dict[str, int] = field(default_factory=dict)  # how often a name was taken away
 
     @property
     def record(self) -> Record:
         return Record(
-            self.replicaset_uuid, self.bootstrap_member, self.bootstrap_uuid, self.is_formed
+            self.replicaset_uuid,
+            self.bootstrap_member,
+            self.bootstrap_uuid,
+            self.is_formed,
+            self.fenced,
         )
 
     def of_kind(self, kind: Kind) -> list[str]:
@@ -66,6 +71,9 @@ class ClusterState:
     def formed(self) -> "ClusterState":
         return replace(self, is_formed=True)
 
+    def with_fenced(self, members: tuple[str, ...]) -> "ClusterState":
+        return replace(self, fenced=members)
+
     # --- as a Secret ----------------------------------------------------------------------------
 
     def strings(self) -> dict[str, str]:
@@ -79,7 +87,9 @@ class ClusterState:
         """Raises KeyError, TypeError or ValueError on what is not a state."""
         document = json.loads(strings.get(STATE_KEY, "{}"))
         members = {n: MemberState(**fields) for n, fields in document.pop("members", {}).items()}
+        fenced = tuple(document.pop("fenced", ()))
         return cls(
+            fenced=fenced,
             replicaset_uuid=strings["replicasetUUID"],
             secret=strings["secret"],
             members=members,

@@ -17,6 +17,7 @@ def build_statefulset(
 ) -> Object:
     """As many pods as there are places; `size` is that of the volumes, which cannot change."""
     retention = cluster.spec.storage.retention
+    places = max((ordinal_of(m) + 1 for m in state.of_kind(kind)), default=0)
     claim: Object = {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": size}},
@@ -29,14 +30,15 @@ def build_statefulset(
         "StatefulSet",
         set_name(cluster.name, kind),
         spec={
-            "replicas": max((ordinal_of(m) + 1 for m in state.of_kind(kind)), default=0),
+            "replicas": 0 if cluster.spec.hibernate else places,
             "serviceName": cluster.name,
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "OnDelete"},
             "revisionHistoryLimit": 3,
             "persistentVolumeClaimRetentionPolicy": {
                 "whenDeleted": retention,
-                "whenScaled": retention,
+                # A cluster that sleeps keeps its data, whatever a smaller one would do with it.
+                "whenScaled": "Retain" if cluster.spec.hibernate else retention,
             },
             "selector": {"matchLabels": selector(cluster, **{KIND_LABEL: kind})},
             "template": build_pod_template(cluster, kind, image),

@@ -6,7 +6,9 @@ from pydantic import Field, field_validator, model_validator
 
 from qsync_node.core.quorum import evaluate, needed
 from qsync_operator.models.base import Duration, Quantity, Schedule, SpecModel, duration_ns
+from qsync_operator.models.podtemplate import refuse_template
 from qsync_operator.models.spaces import SpaceSpec, refuse_repeated
+from qsync_operator.models.users import RoleSpec, UserSpec
 
 REGISTERED_MAX = 31
 
@@ -122,6 +124,18 @@ class JobSpec(SpecModel):
     spark: SparkSpec = Field(default_factory=SparkSpec)
 
 
+class RolloutSpec(SpecModel):
+    """How a change that needs restarts reaches the leader: by a switchover, or by yours."""
+
+    strategy: Literal["Automatic", "Supervised"] = "Automatic"
+
+
+class NetworkPolicySpec(SpecModel):
+    """Who may reach members: each other and the operator always, clients on the data port."""
+
+    enabled: bool = True
+
+
 class MonitoringSpec(SpecModel):
     """Objects for Prometheus' operator, where its kinds exist."""
 
@@ -136,6 +150,8 @@ class ClusterSpec(SpecModel):
     async_replicas: int = Field(default=0, ge=0, le=REGISTERED_MAX - 1)
     read_replicas: int = Field(default=0, ge=0, le=1000)
     image: str | None = None
+    hibernate: bool = False
+    rollout: RolloutSpec = Field(default_factory=RolloutSpec)
     replication: ReplicationSpec = Field(default_factory=ReplicationSpec)
     failover: FailoverSpec = Field(default_factory=FailoverSpec)
     storage: StorageSpec = Field(default_factory=StorageSpec)
@@ -144,10 +160,13 @@ class ClusterSpec(SpecModel):
     auth: AuthSpec = Field(default_factory=AuthSpec)
     ports: PortsSpec = Field(default_factory=PortsSpec)
     spaces: list[SpaceSpec] = Field(default_factory=list)
+    roles: list[RoleSpec] = Field(default_factory=list)
+    users: list[UserSpec] = Field(default_factory=list)
     archive: ArchiveSpec | None = None
     audit: JobSpec | None = None
     compaction: JobSpec | None = None
     pod_template: dict[str, Any] = Field(default_factory=dict)
+    network_policy: NetworkPolicySpec = Field(default_factory=NetworkPolicySpec)
     monitoring: MonitoringSpec = Field(default_factory=MonitoringSpec)
 
     @model_validator(mode="after")
@@ -160,6 +179,9 @@ class ClusterSpec(SpecModel):
             )
         self._check_quorum()
         refuse_repeated([space.name for space in self.spaces], "space")
+        names = [one.name for one in (*self.roles, *self.users)]
+        refuse_repeated([*names, self.auth.username], "user or role")
+        refuse_template(self.pod_template)
         for job, what in ((self.audit, "audit"), (self.compaction, "compaction")):
             if job is not None and self.archive is None:
                 raise ValueError(f"{what} reads the archive: set archive.url too")
@@ -197,6 +219,7 @@ def spec_warnings(spec: ClusterSpec) -> list[str]:
 
 _KUBERNETES_ONLY = {
     "image", "resources", "pod_template", "monitoring", "archive", "audit", "compaction", "tls",
+    "users", "roles", "network_policy",
 }  # fmt: skip
 
 

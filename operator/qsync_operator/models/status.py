@@ -22,6 +22,7 @@ class MemberStatus(StatusModel):
     last_term: int = 0
     signature: int = 0
     lag: int = 0
+    fenced: bool = False
     message: str | None = None
     pid: int | None = None
     directory: str | None = None

@@ -16,6 +16,10 @@ class ActionRefused(Exception):  # noqa: N818 - it is an answer, not a fault
     """The action did not happen; the text says why, in one sentence."""
 
 
+class ActionAwaits(ActionRefused):
+    """It did not happen yet, and time alone will change that: nothing is wrong."""
+
+
 class Platform(Protocol):
     """Local processes or Kubernetes."""
 

@@ -16,12 +16,16 @@ from qsync_operator.actions import (
     Configure,
     CreateMember,
     CreateSpaces,
+    Fence,
+    GrowStorage,
     Nominate,
     RecordBootstrap,
+    RecordFenced,
     RecordFormed,
     RemoveMember,
     Restart,
     Switchover,
+    Unfence,
     Unregister,
 )
 from qsync_operator.iproto import DatabaseError
@@ -83,7 +87,11 @@ class LocalPlatform:
         )
         state = self._state
         record = Record(
-            state.replicaset_uuid, state.bootstrap_member, state.bootstrap_uuid, state.is_formed
+            state.replicaset_uuid,
+            state.bootstrap_member,
+            state.bootstrap_uuid,
+            state.is_formed,
+            tuple(state.fenced),
         )
         observed = Observed(members, record, SchemaView(), memory, previous)
         if self._look_only:
@@ -210,7 +218,10 @@ class LocalPlatform:
     async def keep(self, cluster: QsyncCluster, observed: Observed) -> str:
         """Start every member that has a disk and no process."""
         try:
-            self._keep_running(cluster)
+            if cluster.spec.hibernate:
+                await self.stop_all(STOP_PATIENCE_S)
+            else:
+                self._keep_running(cluster)
         except (OSError, NoFreePort) as error:
             return str(error)
         return ""
@@ -269,6 +280,19 @@ class LocalPlatform:
             case RecordFormed():
                 self._state.is_formed = True
                 self._store.save_state(self._state)
+            case RemoveMember(name):
+                await self._remove_member(cluster, name)
+            case RecordFenced(names):
+                self._state.fenced = list(names)
+                self._store.save_state(self._state)
+            case GrowStorage():
+                pass  # a directory grows by itself
+            case _:
+                await self._order(cluster, action)
+
+    async def _order(self, cluster: QsyncCluster, action: Action) -> None:
+        """What is asked of members and changes nothing that is stored here."""
+        match action:
             case Nominate(name, term):
                 await self._post(name, "/verb/nominate", {"term": term})
             case Switchover(leader, target, _):
@@ -276,13 +300,15 @@ class LocalPlatform:
                 await self._post(leader, "/verb/switchover", {"target": uuid_of_target})
             case Unregister(leader, _, instance, _):
                 await self._post(leader, "/verb/unregister", {"uuid": instance})
-            case RemoveMember(name):
-                await self._remove_member(cluster, name)
             case Configure(name):
                 await self._configure(cluster, name)
             case Restart(name):
                 await self.processes.stop(name, STOP_PATIENCE_S)
                 self._start(cluster, name)
+            case Fence(name):
+                await self._post(name, "/verb/fence", {})
+            case Unfence(name):
+                await self._post(name, "/verb/unfence", {})
             case CreateSpaces(leader, names):
                 address = f"{HOST}:{self._state.members[leader].iproto}"
                 await self._spaces.create(cluster, address, names)

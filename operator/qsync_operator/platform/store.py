@@ -61,6 +61,7 @@ class State:
     bootstrap_uuid: str = ""
     is_formed: bool = False
     members: dict[str, MemberRecord] = field(default_factory=dict)
+    fenced: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

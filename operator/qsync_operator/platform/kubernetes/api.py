@@ -26,8 +26,11 @@ RESOURCES = {
     "ConfigMap": Resource("v1", "configmaps"),
     "Event": Resource("v1", "events"),
     "PersistentVolumeClaim": Resource("v1", "persistentvolumeclaims"),
+    "NetworkPolicy": Resource("networking.k8s.io/v1", "networkpolicies"),
     "Pod": Resource("v1", "pods"),
     "PodDisruptionBudget": Resource("policy/v1", "poddisruptionbudgets"),
+    "PodMonitor": Resource("monitoring.coreos.com/v1", "podmonitors"),
+    "PrometheusRule": Resource("monitoring.coreos.com/v1", "prometheusrules"),
     "QsyncCluster": Resource("qsync.dev/v1alpha1", "qsyncclusters"),
     "Lease": Resource("coordination.k8s.io/v1", "leases"),
     "Secret": Resource("v1", "secrets"),
@@ -52,12 +55,16 @@ class Api(Protocol):
 
     async def find(self, kind: str, namespace: str, labels: str = "") -> list[Object]: ...
 
+    async def has_kind(self, kind: str) -> bool: ...
+
     async def create(self, document: Object) -> Object: ...
 
     async def apply(self, document: Object, subresource: str = "") -> Object:
         """Server-side, as the one field manager, taking owned fields back."""
 
-    async def delete(self, kind: str, namespace: str, name: str, uid: str = "") -> None:
+    async def delete(
+        self, kind: str, namespace: str, name: str, uid: str = "", keeps_pods: bool = False
+    ) -> None:
         """With `uid` only that very object; what is gone is no error."""
 
 

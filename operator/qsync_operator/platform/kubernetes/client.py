@@ -4,17 +4,25 @@ Its generated classes are not used: they cannot apply, and they turn manifests i
 than what a person would read.
 """
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, ApiException, Configuration
+from kubernetes.aio.stream import WsApiClient
 
 from qsync_operator.desired.labels import MANAGER, Object
 from qsync_operator.platform.kubernetes.api import RESOURCES, ApiError, name_of
 
 DEADLINE_S = 10.0
+EXECUTE_S = 30.0
 APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+STDOUT, STDERR, OUTCOME = 1, 2, 3
+"""Channels of a command in a pod."""
 
 
 class KubernetesApi:
@@ -35,8 +43,83 @@ class KubernetesApi:
             )
         return cls(ApiClient(configuration))
 
+    @classmethod
+    async def connect_as(cls, context: str | None) -> "KubernetesApi":
+        """As the person of a kubeconfig, or else as a pod. Raises ApiError."""
+        configuration = Configuration()
+        try:
+            await config.load_kube_config(  # type: ignore[no-untyped-call]
+                context=context, client_configuration=configuration
+            )
+        except config.ConfigException as error:
+            try:
+                config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+            except config.ConfigException:
+                raise ApiError(f"no Kubernetes cluster is known: {error}") from error
+        return cls(ApiClient(configuration))
+
     async def close(self) -> None:
         await self._client.close()  # type: ignore[no-untyped-call]
+
+    async def patch(self, kind: str, namespace: str, name: str, change: Any) -> Object:
+        """A merge, for what a person asks of an object that is somebody else's."""
+        path = RESOURCES[kind].path(namespace, name)
+        return await self._ask("PATCH", path, [("fieldManager", "kubectl-qsync")], change, MERGE)
+
+    async def log(
+        self, namespace: str, pod: str, is_followed: bool, tail: int | None
+    ) -> AsyncIterator[bytes]:
+        """Pieces of a member's log as they come."""
+        query = [("container", "node")] + ([("follow", "true")] if is_followed else [])
+        query += [("tailLines", str(tail))] if tail is not None else []
+        path = RESOURCES["Pod"].path(namespace, pod, "log")
+        try:
+            request = await self._client.param_serialize(
+                "GET", path, query_params=query, auth_settings=["BearerToken"]
+            )
+            patience_s = None if is_followed else EXECUTE_S
+            answer = await self._client.call_api(
+                *request, _request_timeout=aiohttp.ClientTimeout(total=patience_s)
+            )
+            if answer.status != 200:
+                text = await answer.read()  # type: ignore[no-untyped-call]
+                raise ApiError(f"log of {pod}: {_sentence(text)}", int(answer.status))
+            async for piece in answer.response.content.iter_any():
+                yield piece
+        except (TimeoutError, OSError, aiohttp.ClientError) as error:
+            raise ApiError(f"log of {pod}: {error}") from error
+
+    async def execute(
+        self, namespace: str, pod: str, command: tuple[str, ...]
+    ) -> tuple[int, str, str]:
+        """Run a command in a member's pod: exit code, standard output, standard error."""
+        path = RESOURCES["Pod"].path(namespace, pod, "exec")
+        query = [("container", "node"), ("stdout", "true"), ("stderr", "true")]
+        query += [("command", word) for word in command]
+        client = WsApiClient(self._client.configuration)  # type: ignore[no-untyped-call]
+        said = {STDOUT: b"", STDERR: b"", OUTCOME: b""}
+        try:
+            request = await client.param_serialize(
+                "GET", path, query_params=query, auth_settings=["BearerToken"]
+            )
+            opened = await client.call_api(  # type: ignore[no-untyped-call]
+                *request, _preload_content=False
+            )
+            async with asyncio.timeout(EXECUTE_S), opened.response as stream:
+                async for message in stream:
+                    if message.type is aiohttp.WSMsgType.BINARY and message.data:
+                        channel = message.data[0]
+                        said[channel] = said.get(channel, b"") + message.data[1:]
+        except aiohttp.WSServerHandshakeError as error:
+            raise ApiError(f"exec in {pod}: {error.message}", error.status) from error
+        except TimeoutError as error:
+            raise ApiError(f"exec in {pod}: no answer within {EXECUTE_S:g} s") from error
+        except (OSError, aiohttp.ClientError) as error:
+            raise ApiError(f"the API server cannot be reached: {error}") from error
+        finally:
+            await client.close()  # type: ignore[no-untyped-call]
+        out, err = (said[channel].decode(errors="replace") for channel in (STDOUT, STDERR))
+        return exit_code(said[OUTCOME]), out, err
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
         try:
@@ -52,6 +135,15 @@ class KubernetesApi:
         items: list[Object] = found["items"]
         return items
 
+    async def has_kind(self, kind: str) -> bool:
+        try:
+            found = await self._ask("GET", f"/apis/{RESOURCES[kind].api_version}")
+        except ApiError as error:
+            if error.status in (403, 404):
+                return False
+            raise
+        return any(resource["kind"] == kind for resource in found["resources"])
+
     async def create(self, document: Object) -> Object:
         path = RESOURCES[document["kind"]].path(document["metadata"]["namespace"])
         return await self._ask("POST", path, [("fieldManager", MANAGER)], document)
@@ -63,8 +155,12 @@ class KubernetesApi:
         query = [("fieldManager", MANAGER), ("force", "true")]
         return await self._ask("PATCH", path, query, document, APPLY)
 
-    async def delete(self, kind: str, namespace: str, name: str, uid: str = "") -> None:
-        body = {"preconditions": {"uid": uid}} if uid else {}
+    async def delete(
+        self, kind: str, namespace: str, name: str, uid: str = "", keeps_pods: bool = False
+    ) -> None:
+        body: Object = {"preconditions": {"uid": uid}} if uid else {}
+        if keeps_pods:
+            body["propagationPolicy"] = "Orphan"
         try:
             await self._ask("DELETE", RESOURCES[kind].path(namespace, name), [], body)
         except ApiError as error:
@@ -100,6 +196,31 @@ class KubernetesApi:
             raise ApiError(f"{method} {path}: {_sentence(text)}", int(answer.status))
         found: Object = json.loads(text)
         return found
+
+
+def current_namespace(context: str | None) -> str:
+    """Of a context of the kubeconfig, of the current one without. Raises ApiError."""
+    try:
+        contexts, active = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]
+    except config.ConfigException as error:
+        if context is None:
+            return "default"  # in a pod
+        raise ApiError(f"context {context} is not known: {error}") from error
+    found = active if context is None else next((c for c in contexts if c["name"] == context), None)
+    if found is None:
+        raise ApiError(f"context {context} is not in the kubeconfig")
+    return str(found["context"].get("namespace") or "default")
+
+
+def exit_code(outcome: bytes) -> int:
+    """What the last message of a command says; a command that was cut off has none."""
+    try:
+        said = json.loads(outcome)
+        if said.get("status") == "Success":
+            return 0
+        return int(said["details"]["causes"][0]["message"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        return 1
 
 
 def _sentence(text: bytes | str) -> str:

@@ -6,14 +6,20 @@ then written when it is to change. A field that the API server writes in another
 given would differ for ever: the answer to an apply counts as equal to what was applied.
 """
 
+import asyncio
 import hashlib
 import json
 
 from qsync_operator.desired.labels import Object
-from qsync_operator.platform.kubernetes.api import Api, is_within, name_of
+from qsync_operator.platform.kubernetes.api import Api, ApiError, is_within, name_of
 from qsync_operator.platform.kubernetes.cache import Cache, Key
 
-WATCHED = ("StatefulSet", "Service", "ConfigMap", "PodDisruptionBudget")
+WATCHED = ("StatefulSet", "Service", "ConfigMap", "PodDisruptionBudget", "NetworkPolicy")
+OPTIONAL = ("PodDisruptionBudget", "NetworkPolicy")
+"""May become unwanted while the cluster lives."""
+
+GONE_POLLS = 100
+GONE_POLL_S = 0.1
 
 
 class ObjectKeeper:
@@ -29,7 +35,23 @@ class ObjectKeeper:
         """Raises ApiError."""
         for document in wanted:
             await self._keep_one(document)
-        await self._remove_budget(wanted)
+        for kind in OPTIONAL:
+            await self._remove_unwanted(kind, wanted)
+
+    async def replace_set(self, live: Object) -> None:
+        """Delete a StatefulSet and leave its pods; the next `keep` makes it anew. Raises
+        ApiError."""
+        kind, name, uid = "StatefulSet", name_of(live), str(live["metadata"]["uid"])
+        await self._api.delete(kind, self._key[0], name, uid, keeps_pods=True)
+        for _ in range(GONE_POLLS):
+            found = await self._api.get(kind, self._key[0], name)
+            if found is None or found["metadata"]["uid"] != uid:
+                break
+            await asyncio.sleep(GONE_POLL_S)
+        else:
+            raise ApiError(f"StatefulSet {name} is not gone yet")
+        self._cache.note(kind, live, is_gone=True)
+        self._applied.pop((kind, name), None)
 
     async def _keep_one(self, document: Object) -> None:
         kind, name = document["kind"], name_of(document)
@@ -57,9 +79,8 @@ class ObjectKeeper:
         if kind in WATCHED:
             self._cache.note(kind, found)
 
-    async def _remove_budget(self, wanted: list[Object]) -> None:
-        """The only object that may become unwanted while the cluster lives."""
-        kind, name = "PodDisruptionBudget", self._key[1]
+    async def _remove_unwanted(self, kind: str, wanted: list[Object]) -> None:
+        name = self._key[1]
         if any(document["kind"] == kind for document in wanted):
             return
         if self._cache.get(self._key, kind, name) is not None:

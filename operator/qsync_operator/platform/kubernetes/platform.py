@@ -16,32 +16,50 @@ from qsync_operator.actions import (
     Configure,
     CreateMember,
     CreateSpaces,
+    Fence,
+    GrantAccess,
+    GrowStorage,
     Nominate,
     RecordBootstrap,
+    RecordFenced,
     RecordFormed,
     RemoveMember,
     Restart,
     Switchover,
+    Unfence,
     Unregister,
 )
 from qsync_operator.desired.config import client_address, member_settings, peer_address
-from qsync_operator.desired.labels import ROLE_LABEL, Object, ports, set_name
-from qsync_operator.desired.objects import KINDS, build_objects
+from qsync_operator.desired.labels import ROLE_LABEL, Object, ports
+from qsync_operator.desired.objects import build_objects
 from qsync_operator.desired.pods import restart_inputs
+from qsync_operator.desired.secrets import decoded
 from qsync_operator.desired.state import ClusterState, MemberState
 from qsync_operator.iproto import DatabaseError
 from qsync_operator.links import LinkError, NodeLinks
 from qsync_operator.livelinks import LiveLinks
+from qsync_operator.models.annotations import is_paused
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.nodeconfig import drift_of, live_changes
-from qsync_operator.observed import Drift, MemberView, Memory, NodeStatus, Observed, SchemaView
-from qsync_operator.platform.base import ActionRefused
+from qsync_operator.observed import (
+    AccessView,
+    Drift,
+    MemberView,
+    Memory,
+    NodeStatus,
+    Observed,
+    SchemaView,
+)
+from qsync_operator.platform.access import AccessKeeper
+from qsync_operator.platform.base import ActionAwaits, ActionRefused
 from qsync_operator.platform.kubernetes import pods
 from qsync_operator.platform.kubernetes.api import Api, ApiError, name_of
 from qsync_operator.platform.kubernetes.cache import Cache, Key
 from qsync_operator.platform.kubernetes.identity import Identity
+from qsync_operator.platform.kubernetes.monitoring import MonitoringKinds
 from qsync_operator.platform.kubernetes.objects import ObjectKeeper
+from qsync_operator.platform.kubernetes.volumes import VolumeKeeper
 from qsync_operator.platform.spaces import SpaceKeeper
 
 JOINED = ("leader", "follower", "async", "anonymous")
@@ -69,7 +87,10 @@ class KubernetesPlatform:
         self._links = NodeLinks(identity.state.secret)
         self._live = LiveLinks(self._wake.set)
         self._objects = ObjectKeeper(api, cache, key)
+        self._volumes = VolumeKeeper(api, cache, self._objects, key)
         self._spaces = SpaceKeeper(identity.state.secret)
+        self._access = AccessKeeper(identity.state.secret, self._read_password)
+        self._monitoring = MonitoringKinds(api, key)
         self._told: dict[str, Told] = {}
         cache.listen(key, self._wake.set)
 
@@ -122,7 +143,19 @@ class KubernetesPlatform:
         leader = observed.writable_leader()
         address = self._address(leader.name, ports(cluster)[0]) if leader else None
         spaces = await self._spaces.look(cluster, address)
-        return Observed(members, self._state.record, spaces, memory, previous)
+        storage = self._volumes.look(cluster)
+        try:
+            access = await self._access.look(cluster, address)
+        except ApiError:  # a Secret cannot be read now: the next look tries again
+            access = AccessView()
+        warnings = self._monitoring.warnings(cluster)
+        return Observed(
+            members, self._state.record, spaces, memory, previous, storage, access, warnings
+        )
+
+    async def _read_password(self, name: str) -> str | None:
+        secret = await self._api.get("Secret", self._key[0], name)
+        return decoded(secret).get("password") if secret is not None else None
 
     def _address(self, member: str, port: int) -> str:
         """Where the member is that we are connected to, or else where its pod is."""
@@ -256,10 +289,11 @@ class KubernetesPlatform:
     async def keep(self, cluster: QsyncCluster, observed: Observed) -> str:
         try:
             await self._keep_labels(observed)
-            sizes = self._sizes(cluster)
-            await self._objects.keep(
-                build_objects(cluster, self._state, self._password, self._image(cluster), sizes)
-            )
+            if is_paused(cluster):
+                return ""
+            await self._monitoring.look(cluster)
+            await self._monitoring.remove_unwanted(cluster)
+            await self._objects.keep(self._build(cluster, self._state))
         except ApiError as error:
             return str(error)
         return ""
@@ -295,16 +329,6 @@ class KubernetesPlatform:
             if error.status not in (404, 409, 422):  # it went away meanwhile
                 raise
 
-    def _sizes(self, cluster: QsyncCluster) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for kind in KINDS:
-            name = set_name(cluster.name, kind)
-            live = self._cache.get(self._key, "StatefulSet", name)
-            if live is not None:
-                claim = live["spec"]["volumeClaimTemplates"][0]
-                found[name] = claim["spec"]["resources"]["requests"]["storage"]
-        return found
-
     # --- acting -------------------------------------------------------------------------------
 
     async def act(self, cluster: QsyncCluster, action: Action) -> None:
@@ -318,7 +342,7 @@ class KubernetesPlatform:
         match action:
             case CreateMember(name, kind):
                 if name not in state.members and self._pod(name) is not None:
-                    raise ActionRefused(f"{action}: the pod that had this name is still leaving")
+                    raise ActionAwaits(f"{action}: the pod that had this name is still leaving")
                 await self._change(cluster, state.with_member(name, kind))
             case RecordBootstrap(name, instance):
                 await self._change(cluster, state.founded_by(name, instance))
@@ -328,6 +352,21 @@ class KubernetesPlatform:
                 await self._post(cluster, name, "/bootstrap", order)
             case RecordFormed():
                 await self._change(cluster, state.formed())
+            case RemoveMember(name):
+                await self._change(cluster, state.without_member(name))
+                await self._delete_pod(name)
+            case RecordFenced(names):
+                await self._identity.save(cluster, state.with_fenced(names))
+            case GrowStorage():
+                await self._volumes.grow(cluster, state)
+                await self._change(cluster, state)
+            case _:
+                await self._order(cluster, action)
+
+    async def _order(self, cluster: QsyncCluster, action: Action) -> None:
+        """What is asked of members and changes nothing that is stored here."""
+        state = self._state
+        match action:
             case Nominate(name, term):
                 await self._post(cluster, name, "/verb/nominate", {"term": term})
             case Switchover(leader, target, _):
@@ -335,14 +374,17 @@ class KubernetesPlatform:
                 await self._post(cluster, leader, "/verb/switchover", order)
             case Unregister(leader, _, instance, _):
                 await self._post(cluster, leader, "/verb/unregister", {"uuid": instance})
-            case RemoveMember(name):
-                await self._change(cluster, state.without_member(name))
-                await self._delete_pod(name)
             case Configure(name):
                 told = self._told.get(name)
                 await self._tell_settings(cluster, name, told.settings if told else {})
             case Restart(name):
                 await self._delete_pod(name)
+            case Fence(name):
+                await self._post(cluster, name, "/verb/fence", {})
+            case Unfence(name):
+                await self._post(cluster, name, "/verb/unfence", {})
+            case GrantAccess(leader):
+                await self._access.bring(cluster, self._address(leader, ports(cluster)[0]))
             case CreateSpaces(leader, names):
                 address = self._address(leader, ports(cluster)[0])
                 await self._spaces.create(cluster, address, names)
@@ -350,8 +392,13 @@ class KubernetesPlatform:
     async def _change(self, cluster: QsyncCluster, state: ClusterState) -> None:
         """The state is stored, and then the objects follow it."""
         await self._identity.save(cluster, state)
-        image, sizes = self._image(cluster), self._sizes(cluster)
-        await self._objects.keep(build_objects(cluster, state, self._password, image, sizes))
+        await self._monitoring.look(cluster)
+        await self._objects.keep(self._build(cluster, state))
+
+    def _build(self, cluster: QsyncCluster, state: ClusterState) -> list[Object]:
+        image, sizes = self._image(cluster), self._volumes.sizes(cluster)
+        existing = self._monitoring.existing
+        return build_objects(cluster, state, self._password, image, sizes, existing)
 
     async def _delete_pod(self, name: str) -> None:
         pod = self._pod(name)

@@ -7,6 +7,7 @@ from qsync_operator.desired.labels import MANAGER
 from qsync_operator.models.cluster import API_VERSION, QsyncCluster
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.platform.kubernetes.api import Api, ApiError
+from qsync_operator.refusal import Refusal, with_refusal
 
 MESSAGE_MAX = 1000
 
@@ -18,6 +19,7 @@ class KubernetesVoice:
 
     def __init__(self, api: Api, cluster: QsyncCluster) -> None:
         self._api = api
+        self.refusal: Refusal | None = None  # of a newer specification
         self._reference = {
             "apiVersion": API_VERSION,
             "kind": "QsyncCluster",
@@ -27,6 +29,8 @@ class KubernetesVoice:
         }
 
     async def publish(self, cluster: QsyncCluster, status: ClusterStatus) -> bool:
+        if self.refusal is not None:
+            status = with_refusal(status, self.refusal)
         document = {
             "apiVersion": API_VERSION,
             "kind": "QsyncCluster",

@@ -1,0 +1,48 @@
+"""`kubectl qsync pause`, `resume` and `restart`: annotations that the operator obeys."""
+
+from typing import Any
+
+import typer
+
+from qsync_cli.options import OutputOption
+from qsync_cli.output import done
+from qsync_cli.where import Where, aimed
+
+
+@aimed
+def pause(where: Where, output: OutputOption = None) -> None:
+    """Let the operator change nothing of a cluster; failover goes on."""
+    name = _annotate(where, "paused", "true")
+    done(f"{name} is paused: `kubectl qsync resume` ends it", output, cluster=name, paused=True)
+
+
+@aimed
+def resume(where: Where, output: OutputOption = None) -> None:
+    """End a pause."""
+    name = _annotate(where, "paused", None)
+    done(f"{name} is looked after again", output, cluster=name, paused=False)
+
+
+@aimed
+def restart(where: Where, output: OutputOption = None) -> None:
+    """Restart all members, one at a time: followers first, the leader last."""
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    name = _annotate(where, "restartedAt", now)
+    done(f"{name} restarts its members, one at a time", output, cluster=name, restartedAt=now)
+
+
+def _annotate(where: Where, key: str, value: str | None) -> str:
+    if not where.is_kubernetes:
+        raise typer.BadParameter("annotations are Kubernetes': name a cluster there")
+    from qsync_cli.kubernetes.session import Session, choose, converse  # noqa: PLC0415
+
+    async def write(session: Session) -> str:
+        cluster = choose(await session.clusters(), where, session.namespace, None)
+        name = str(cluster["metadata"]["name"])
+        change: dict[str, Any] = {"metadata": {"annotations": {f"qsync.dev/{key}": value}}}
+        await session.api.patch("QsyncCluster", session.namespace, name, change)
+        return name
+
+    return converse(where, write)

@@ -1,0 +1,87 @@
+"""`kubectl qsync bundle`: what somebody who helps needs, in one file, without secrets."""
+
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qsync_cli.options import OutputOption
+from qsync_cli.output import done
+from qsync_cli.where import Where, aimed
+
+if TYPE_CHECKING:
+    from qsync_cli.kubernetes.session import Session
+
+FileOption = Annotated[
+    Path | None, typer.Option("--file", help="NAME-bundle.tar.gz without", show_default=False)
+]
+LOG_LINES = 5000
+KINDS = (
+    "QsyncCluster", "StatefulSet", "Pod", "Service", "ConfigMap", "PodDisruptionBudget",
+    "PersistentVolumeClaim",
+)  # fmt: skip
+
+
+@aimed
+def bundle(where: Where, file: FileOption = None, output: OutputOption = None) -> None:
+    """Write objects, status, events and logs of a cluster to one archive; no Secret is read."""
+    if not where.is_kubernetes:
+        raise typer.BadParameter("a bundle is made of a cluster on Kubernetes")
+    from qsync_cli.kubernetes.session import converse  # noqa: PLC0415
+
+    name, parts = converse(where, lambda session: _collect(session, where))
+    path = file or Path(f"{name}-bundle.tar.gz")
+    _pack(path, name, parts)
+    done(f"{path} has {len(parts)} files", output, file=str(path), parts=sorted(parts))
+
+
+async def _collect(session: "Session", where: Where) -> tuple[str, dict[str, str]]:
+    from qsync_cli.events import read_events  # noqa: PLC0415
+    from qsync_cli.kubernetes.status import look  # noqa: PLC0415
+    from qsync_operator.platform.kubernetes.api import ApiError  # noqa: PLC0415
+
+    seen = await look(session, where)
+    name = seen.name
+    parts = {f"members/{member}.json": _text(status) for member, status in seen.said.items()}
+    for kind in KINDS:
+        labels = "" if kind == "QsyncCluster" else f"app.kubernetes.io/instance={name}"
+        try:
+            found = await session.api.find(kind, session.namespace, labels)
+        except ApiError as error:
+            parts[f"objects/{kind}.error"] = str(error)  # a right that this person lacks
+            continue
+        ours = [o for o in found if kind != "QsyncCluster" or o["metadata"]["name"] == name]
+        parts[f"objects/{kind}.json"] = _text(ours)
+    parts["events.json"] = _text(await read_events(session, where))
+    for pod in seen.pods:
+        member = str(pod["metadata"]["name"])
+        pieces: list[bytes] = []
+        try:
+            async for piece in session.api.log(session.namespace, member, False, LOG_LINES):
+                pieces.append(piece)
+        except ApiError as error:
+            pieces.append(str(error).encode())
+        parts[f"logs/{member}.log"] = b"".join(pieces).decode(errors="replace")
+    return name, parts
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
+def _pack(path: Path, name: str, parts: dict[str, str]) -> None:
+    import tarfile  # noqa: PLC0415
+
+    from qsync_cli.failure import Failure  # noqa: PLC0415
+
+    try:
+        with tarfile.open(path, "w:gz") as archive:
+            for part, text in sorted(parts.items()):
+                data = text.encode()
+                entry = tarfile.TarInfo(f"{name}-bundle/{part}")
+                entry.size, entry.mode = len(data), 0o600
+                archive.addfile(entry, io.BytesIO(data))
+    except OSError as error:
+        raise Failure(f"{path} cannot be written: {error.strerror}") from error

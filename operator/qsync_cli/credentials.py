@@ -1,0 +1,40 @@
+"""`qsync credentials`: the application's user, its password, and where to connect."""
+
+import typer
+
+from qsync_cli.options import Output, OutputOption
+from qsync_cli.output import print_document, say
+from qsync_cli.where import Where, aimed
+
+
+@aimed
+def credentials(where: Where, output: OutputOption = None) -> None:
+    """Show what the Secret NAME-app holds."""
+    if where.address is not None:
+        raise typer.BadParameter("a node does not tell passwords: name --local or a cluster")
+    if where.local is not None:
+        from qsync_cli.local.credentials import credentials as local  # noqa: PLC0415
+
+        local(where.local, output)
+        return
+    from qsync_cli.failure import Failure  # noqa: PLC0415
+    from qsync_cli.kubernetes.session import Session, choose, converse  # noqa: PLC0415
+    from qsync_operator.desired.labels import app_secret_name  # noqa: PLC0415
+    from qsync_operator.desired.secrets import decoded  # noqa: PLC0415
+
+    async def read(session: Session) -> dict[str, object]:
+        cluster = choose(await session.clusters(), where, session.namespace, None)
+        name = app_secret_name(str(cluster["metadata"]["name"]))
+        secret = await session.api.get("Secret", session.namespace, name)
+        if secret is None:
+            raise Failure(f"there is no Secret {name} yet: try again when the cluster is Ready")
+        found: dict[str, object] = dict(decoded(secret))
+        addresses = str(found.get("addresses", ""))
+        return {**found, "port": int(str(found["port"])), "addresses": addresses.split(",")}
+
+    shown = converse(where, read)
+    if output in (Output.json, Output.yaml):
+        print_document(shown, output)
+        return
+    for key, value in shown.items():
+        say(f"{key}: {', '.join(value) if isinstance(value, list) else value}")

@@ -1,0 +1,64 @@
+"""`qsync events`: what the operator did and saw, oldest first."""
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from qsync_cli.options import Output, OutputOption
+from qsync_cli.output import print_document, print_table
+from qsync_cli.where import Where, aimed
+
+if TYPE_CHECKING:
+    from qsync_cli.kubernetes.session import Session
+
+FIELDS = ("time", "type", "reason", "object", "message")
+
+
+@aimed
+def events(where: Where, output: OutputOption = None) -> None:
+    """Show what happened to a cluster and its pods."""
+    if where.address is not None:
+        raise typer.BadParameter("a node keeps no events: name --local or a cluster")
+    if where.local is not None:
+        from qsync_cli.local.events import events as local_events  # noqa: PLC0415
+
+        local_events(where.local, output)
+        return
+    from qsync_cli.kubernetes.session import converse  # noqa: PLC0415
+
+    found = converse(where, lambda session: read_events(session, where))
+    if output in (Output.json, Output.yaml):
+        print_document(found, output)
+        return
+    print_table([f.upper() for f in FIELDS], [[event[f] for f in FIELDS] for event in found])
+
+
+async def read_events(session: "Session", where: Where) -> list[dict[str, str]]:
+    """Of the cluster and of everything that carries its name."""
+    from qsync_cli.kubernetes.session import choose  # noqa: PLC0415
+
+    cluster = choose(await session.clusters(), where, session.namespace, None)
+    name = str(cluster["metadata"]["name"])
+    found = await session.api.find("Event", session.namespace)
+    return sorted((_shown(e) for e in found if _is_of(e, name)), key=lambda event: event["time"])
+
+
+def _is_of(event: dict[str, Any], cluster: str) -> bool:
+    """Another cluster's name may begin with this one's."""
+    import re  # noqa: PLC0415
+
+    subject = str(event["involvedObject"].get("name", ""))
+    member = rf"(data-)?{re.escape(cluster)}(-async|-reader)?(-\d+)?"
+    return re.fullmatch(rf"{member}|{re.escape(cluster)}-(leader|replicas)", subject) is not None
+
+
+def _shown(event: dict[str, Any]) -> dict[str, str]:
+    subject = event["involvedObject"]
+    time = event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp")
+    return {
+        "time": str(time or event["metadata"].get("creationTimestamp") or ""),
+        "type": str(event.get("type") or ""),
+        "reason": str(event.get("reason") or ""),
+        "object": f"{str(subject.get('kind')).lower()}/{subject.get('name')}",
+        "message": str(event.get("message") or "").strip(),
+    }

@@ -1,0 +1,102 @@
+"""A conversation with the API server, and which QsyncCluster is meant."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from qsync_cli.failure import Failure
+from qsync_cli.where import Where
+from qsync_operator.links import LinkError
+from qsync_operator.platform.kubernetes.api import ApiError
+
+if TYPE_CHECKING:
+    from qsync_operator.platform.kubernetes.client import KubernetesApi
+    from qsync_operator.platform.kubernetes.podlinks import PodLinks
+
+Result = TypeVar("Result")
+Document = dict[str, Any]
+CLUSTER_LABEL = "qsync.dev/cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The client, and the namespace that is meant."""
+
+    api: "KubernetesApi"
+    namespace: str
+
+    async def clusters(self) -> list[Document]:
+        return await self.api.find("QsyncCluster", self.namespace)
+
+    async def pods(self, cluster: str) -> list[Document]:
+        return await self.api.find("Pod", self.namespace, f"{CLUSTER_LABEL}={cluster}")
+
+
+def converse(where: Where, conversation: Callable[[Session], Awaitable[Result]]) -> Result:
+    """What the API server refuses becomes the command's sentence."""
+
+    async def run() -> Result:
+        namespace = _namespace(where)
+        api = await _connect(where)
+        try:
+            return await conversation(Session(api, namespace))
+        finally:
+            await api.close()
+
+    try:
+        return asyncio.run(run())
+    except (ApiError, LinkError) as error:
+        raise Failure(str(error)) from error
+
+
+def _namespace(where: Where) -> str:
+    try:
+        from qsync_operator.platform.kubernetes.client import current_namespace  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise Failure(
+            f"this installation has no {error.name}: `pip install 'qsync[operator]'`, or name"
+            " --local NAME or --address HOST:PORT"
+        ) from error
+    return where.namespace or current_namespace(where.context)
+
+
+async def _connect(where: Where) -> "KubernetesApi":
+    from qsync_operator.platform.kubernetes.client import KubernetesApi  # noqa: PLC0415
+
+    return await KubernetesApi.connect_as(where.context)
+
+
+def choose(clusters: list[Document], where: Where, namespace: str, member: str | None) -> Document:
+    """The one that was named, or whose member was, or the only one. Raises Failure."""
+    by_name = {str(cluster["metadata"]["name"]): cluster for cluster in clusters}
+    known = ", ".join(by_name)
+    if where.cluster is not None:
+        if where.cluster not in by_name:
+            hint = f": there are {known}" if known else ""
+            raise Failure(f"namespace {namespace} has no QsyncCluster {where.cluster}{hint}")
+        return by_name[where.cluster]
+    if len(by_name) == 1:
+        return next(iter(by_name.values()))
+    if not by_name:
+        raise Failure(f"namespace {namespace} has no QsyncCluster: name another one with -n")
+    owners = [name for name in by_name if member is not None and member.startswith(f"{name}-")]
+    if not owners:
+        raise Failure(f"namespace {namespace} has {known}: name one with --cluster")
+    return by_name[max(owners, key=len)]
+
+
+def pod_target(where: Where, member: str | None) -> tuple[list[str], "Callable[[], PodLinks]"]:
+    """Names of members that have a pod, and how they are asked."""
+    from qsync_operator.platform.kubernetes.podlinks import PodLinks  # noqa: PLC0415
+
+    async def look(session: Session) -> tuple[str, list[str]]:
+        cluster = choose(await session.clusters(), where, session.namespace, member)
+        name = str(cluster["metadata"]["name"])
+        pods = await session.pods(name)
+        return session.namespace, [str(pod["metadata"]["name"]) for pod in pods]
+
+    namespace, names = converse(where, look)
+    if not names:
+        raise Failure("no member has a pod: look at `kubectl qsync status`")
+    return sorted(names), lambda: PodLinks(lambda: _connect(where), namespace)

@@ -1,0 +1,92 @@
+"""`qsync logs`: what members wrote, each line with its member's name in front."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qsync_cli.options import Output, OutputOption
+from qsync_cli.output import print_document
+from qsync_cli.where import Where, aimed
+
+if TYPE_CHECKING:
+    from qsync_cli.kubernetes.session import Session
+
+MemberArgument = Annotated[
+    str | None, typer.Argument(help="a member; all without", metavar="[MEMBER]")
+]
+FollowOption = Annotated[bool, typer.Option("-f", "--follow", help="go on until interrupted")]
+TailOption = Annotated[
+    int | None, typer.Option("--tail", help="lines of each member", min=0, show_default=False)
+]
+
+
+@aimed
+def logs(
+    where: Where,
+    member: MemberArgument = None,
+    follow: FollowOption = False,
+    tail: TailOption = None,
+    output: OutputOption = None,
+) -> None:
+    """Print the log of a member, or of all of them."""
+    if where.address is not None:
+        raise typer.BadParameter("a node does not show its log: name --local or a cluster")
+    if where.local is not None:
+        from qsync_cli.local.logs import logs as local_logs  # noqa: PLC0415
+
+        local_logs(where.local, member, follow)
+        return
+    from qsync_cli.kubernetes.session import converse  # noqa: PLC0415
+
+    is_document = output in (Output.json, Output.yaml)
+    try:
+        found = converse(where, lambda s: _read(s, where, member, follow, tail, is_document))
+    except KeyboardInterrupt:
+        return
+    if is_document and output is not None:
+        print_document(found, output)
+
+
+async def _read(
+    session: "Session",
+    where: Where,
+    member: str | None,
+    follow: bool,
+    tail: int | None,
+    is_document: bool,
+) -> dict[str, list[str]]:
+    import asyncio  # noqa: PLC0415
+
+    from qsync_cli.failure import Failure  # noqa: PLC0415
+    from qsync_cli.kubernetes.session import choose  # noqa: PLC0415
+
+    cluster = choose(await session.clusters(), where, session.namespace, member)
+    pods = await session.pods(str(cluster["metadata"]["name"]))
+    names = sorted(str(pod["metadata"]["name"]) for pod in pods)
+    if member is not None:
+        if member not in names:
+            raise Failure(f"there is no member {member}: there are {', '.join(names)}")
+        names = [member]
+    found: dict[str, list[str]] = {name: [] for name in names}
+
+    async def read(name: str) -> None:
+        prefix = "" if member is not None else f"{name}: "
+        rest = b""
+        pieces: Any = session.api.log(session.namespace, name, follow and not is_document, tail)
+        async for piece in pieces:
+            *whole, rest = (rest + piece).split(b"\n")
+            for line in whole:
+                text = line.decode(errors="replace")
+                if is_document:
+                    found[name].append(text)
+                else:
+                    sys.stdout.write(f"{prefix}{text}\n")
+            sys.stdout.flush()
+
+    if follow:
+        await asyncio.gather(*(read(name) for name in names))
+    else:
+        for name in names:
+            await read(name)
+    return found

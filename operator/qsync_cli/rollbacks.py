@@ -1,0 +1,77 @@
+"""`qsync rollbacks`: rows that members had to give up, because they were never confirmed."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qsync_cli.failure import Failure
+from qsync_cli.options import Output, OutputOption
+from qsync_cli.output import print_document, say
+from qsync_cli.where import Where, aimed
+
+if TYPE_CHECKING:
+    from qsync_operator.platform.kubernetes.podlinks import PodLinks
+
+MemberArgument = Annotated[
+    str | None, typer.Argument(help="a member; all without", metavar="[MEMBER]")
+]
+
+
+@aimed
+def rollbacks(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
+    """Show rows that were cut from logs after a failover; their files stay."""
+    if where.address is not None:
+        raise typer.BadParameter("files are read where they are: name --local or a cluster")
+    found = _of_processes(where.local, member) if where.local else _of_pods(where, member)
+    if output in (Output.json, Output.yaml):
+        print_document(found, output)
+        return
+    count = 0
+    for name, files in found.items():
+        for file in files:
+            say(f"{name} {file['file']}" + (f" (damaged: {file['damage']})" * bool(file["damage"])))
+            for row in file["rows"]:
+                count += 1
+                say(_line(row))
+    say(f"{count} rows were cut" if count else "no rows were cut")
+
+
+def _line(row: dict[str, Any]) -> str:
+    from qsync_cli.cat import shown_as_text  # noqa: PLC0415
+
+    return shown_as_text(row)
+
+
+def _of_processes(cluster: str, member: str | None) -> dict[str, Any]:
+    from qsync_cli.clusters import open_store  # noqa: PLC0415
+    from qsync_operator.rollbacks import rollback_rows  # noqa: PLC0415
+
+    store = open_store(cluster)
+    names = list(store.load_state().members)
+    if member is not None and member not in names:
+        raise Failure(f"there is no member {member}: there are {', '.join(names)}")
+    chosen = [member] if member is not None else names
+    return {name: rollback_rows(store.data_directory(name)) for name in chosen}
+
+
+def _of_pods(where: Where, member: str | None) -> dict[str, Any]:
+    import asyncio  # noqa: PLC0415
+
+    from qsync_cli.kubernetes.session import pod_target  # noqa: PLC0415
+    from qsync_operator.links import LinkError  # noqa: PLC0415
+
+    names, open_links = pod_target(where, member)
+    if member is not None and member not in names:
+        raise Failure(f"there is no member {member}: there are {', '.join(names)}")
+
+    async def read(links: "PodLinks") -> dict[str, Any]:
+        try:
+            chosen = [member] if member is not None else names
+            return {name: await links.rollbacks(name) for name in chosen}
+        finally:
+            await links.close()
+
+    try:
+        return asyncio.run(read(open_links()))
+    except LinkError as error:
+        raise Failure(str(error)) from error

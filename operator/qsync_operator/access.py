@@ -1,0 +1,143 @@
+"""Declared users and roles against those of the database.
+
+The manifest owns whom it names: the password, the roles and the grants are made what it says, and
+what else was granted to them is taken back. Whom it does not name is left alone, and nobody is
+dropped: what they own would have to go with them.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qsync_node.format.auth import stored_hash
+from qsync_operator.iproto import Connection
+from qsync_operator.models.spec import ClusterSpec
+from qsync_operator.models.users import GrantSpec, RoleSpec, UserSpec
+
+USER_SPACE, PRIV_SPACE, SPACE_SPACE = 304, 312, 280
+BY_NAME = 2
+ADMIN_ID, PUBLIC_ID = 1, 2
+FIRST_USER = 32  # ids below are the database's own
+BITS = {"read": 1, "write": 2, "execute": 4, "create": 32, "drop": 64, "alter": 128}
+SESSION_AND_USAGE = 8 | 16
+
+Granted = dict[tuple[str, Any], int]  # object's type and id -> privileges
+
+
+class AccessRefused(Exception):  # noqa: N818 - it is an answer, not a fault
+    """A declaration names what is not there; the text is one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A user, or a role: who has no password."""
+
+    name: str
+    password_hash: str | None
+    roles: tuple[str, ...]
+    grants: tuple[GrantSpec, ...]
+
+    @property
+    def kind(self) -> str:
+        return "role" if self.password_hash is None else "user"
+
+    @property
+    def auth(self) -> dict[str, str]:
+        return {} if self.password_hash is None else {"chap-sha1": self.password_hash}
+
+
+def principals(spec: ClusterSpec, passwords: Mapping[str, str]) -> list[Principal]:
+    """Roles first: users have them."""
+    roles = [_principal(role, None) for role in spec.roles]
+    return roles + [_principal(u, stored_hash(passwords[u.name])) for u in spec.users]
+
+
+def _principal(declared: RoleSpec | UserSpec, password_hash: str | None) -> Principal:
+    return Principal(declared.name, password_hash, tuple(declared.roles), tuple(declared.grants))
+
+
+def differing(database: Connection, wanted: Iterable[Principal]) -> tuple[str, ...]:
+    """Names of those who are not as declared. Raises DatabaseError and AccessRefused."""
+    found = []
+    declared = {principal.name for principal in wanted}
+    for principal in wanted:
+        row = _row(database, principal.name)
+        if row is None or not _is_same(row, principal):
+            found.append(principal.name)
+            continue
+        missing = [r for r in principal.roles if r in declared and _row(database, r) is None]
+        if missing or _grants_of(database, row[0]) != _wanted(database, principal):
+            found.append(principal.name)
+    return tuple(found)
+
+
+def bring(database: Connection, wanted: Iterable[Principal]) -> None:
+    """Make them what is declared; what was done before a fault stays. Raises as `differing`."""
+    chosen = list(wanted)
+    ids = {principal.name: _bring_row(database, principal) for principal in chosen}
+    for principal in chosen:
+        grantee = ids[principal.name]
+        found, asked = _grants_of(database, grantee), _wanted(database, principal)
+        for (kind, object_id), bits in asked.items():
+            if found.get((kind, object_id)) != bits:
+                database.replace(PRIV_SPACE, [ADMIN_ID, grantee, kind, object_id, bits])
+        for kind, object_id in found.keys() - asked.keys():
+            database.delete(PRIV_SPACE, [grantee, kind, object_id])
+
+
+def _bring_row(database: Connection, principal: Principal) -> int:
+    row = _row(database, principal.name)
+    if row is None:
+        taken = [int(one[0]) for one in database.select(USER_SPACE)]
+        user_id = max([FIRST_USER - 1, *taken]) + 1
+        row = [user_id, ADMIN_ID, principal.name, principal.kind, principal.auth]
+        database.insert(USER_SPACE, row)
+    elif not _is_same(row, principal):
+        database.replace(USER_SPACE, [*row[:4], principal.auth, *row[5:]])
+    return int(row[0])
+
+
+def _row(database: Connection, name: str) -> list[Any] | None:
+    rows = database.select(USER_SPACE, [name], BY_NAME)
+    return rows[0] if rows else None
+
+
+def _is_same(row: list[Any], principal: Principal) -> bool:
+    """Raises AccessRefused where the name is somebody of another kind."""
+    if row[3] != principal.kind:
+        raise AccessRefused(
+            f"{principal.name} is a {row[3]} in the database and declared as a {principal.kind}:"
+            " declare another name"
+        )
+    return principal.password_hash is None or row[4] == principal.auth
+
+
+def _grants_of(database: Connection, grantee: int) -> Granted:
+    rows = database.select(PRIV_SPACE, [grantee])
+    return {(row[2], row[3]): int(row[4]) for row in rows if int(row[1]) == grantee}
+
+
+def _wanted(database: Connection, principal: Principal) -> Granted:
+    """Raises AccessRefused."""
+    asked: Granted = {}
+    if principal.kind == "user":
+        # As `box.schema.user.create` gives them to everybody: to log in, and what is public.
+        asked = {("role", PUBLIC_ID): BITS["execute"], ("universe", 0): SESSION_AND_USAGE}
+    for name in principal.roles:
+        row = _row(database, name)
+        if row is None or row[3] != "role":
+            raise AccessRefused(f"{principal.name} is given the role {name}, which is not there")
+        asked["role", row[0]] = BITS["execute"]
+    for grant in principal.grants:
+        place: tuple[str, Any] = ("universe", 0)
+        if grant.space is not None:
+            rows = database.select(SPACE_SPACE, [grant.space], BY_NAME)
+            if not rows:
+                raise AccessRefused(
+                    f"{principal.name} is granted the space {grant.space}, which is not there:"
+                    " declare it under spaces, or create it"
+                )
+            place = ("space", rows[0][0])
+        for privilege in grant.privileges:
+            asked[place] = asked.get(place, 0) | BITS[privilege]
+    return asked

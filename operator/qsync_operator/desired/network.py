@@ -1,0 +1,44 @@
+"""The NetworkPolicy: anybody may be a client, and nobody else may give orders.
+
+The data port asks for a password, so it is open; the admin port, which serves status without one,
+is for members, the operator and, where it is asked to watch, Prometheus.
+"""
+
+from typing import Any
+
+from qsync_operator.desired.labels import Object, build, ports, selector
+from qsync_operator.models.cluster import QsyncCluster
+
+OPERATOR = {
+    "app.kubernetes.io/name": "qsync-operator",
+    "app.kubernetes.io/component": "operator",
+}
+PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
+
+
+def build_network_policy(cluster: QsyncCluster) -> Object | None:
+    """None where it is switched off."""
+    if not cluster.spec.network_policy.enabled:
+        return None
+    iproto, admin = ({"protocol": "TCP", "port": port} for port in ports(cluster))
+    trusted: list[dict[str, Any]] = [
+        {"podSelector": {"matchLabels": selector(cluster)}},
+        _anywhere(OPERATOR),
+    ]
+    if cluster.spec.monitoring.pod_monitor:
+        trusted.append(_anywhere(PROMETHEUS))
+    return build(
+        cluster,
+        "networking.k8s.io/v1",
+        "NetworkPolicy",
+        cluster.name,
+        spec={
+            "podSelector": {"matchLabels": selector(cluster)},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"ports": [iproto]}, {"from": trusted, "ports": [admin]}],
+        },
+    )
+
+
+def _anywhere(labels: dict[str, str]) -> dict[str, Any]:
+    return {"namespaceSelector": {}, "podSelector": {"matchLabels": labels}}

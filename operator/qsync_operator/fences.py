@@ -1,0 +1,34 @@
+"""Fences that an annotation asks for: set in the nodes, which store them, and taken away again.
+
+A fence that a person set by the admin API is nobody else's business. So the plan records which
+fences it sets before it does, and takes away those only.
+"""
+
+from qsync_operator.actions import Action, Fence, RecordFenced, Unfence
+from qsync_operator.models.annotations import fenced_members
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.observed import Observed
+
+
+def plan_fences(cluster: QsyncCluster, observed: Observed) -> tuple[Action, ...]:
+    """Whether or not somebody leads: a fence may be why nobody does."""
+    known = {member.name for member in observed.members}
+    wanted = fenced_members(cluster) & known
+    recorded = frozenset(observed.record.fenced)
+    actions: list[Action] = []
+    kept = wanted | recorded
+    for member in observed.members:
+        said, name = member.status, member.name
+        if said is None:
+            continue
+        if name in wanted and not said.is_fenced:
+            actions.append(Fence(name))
+        elif name in recorded - wanted:
+            if said.is_fenced:
+                actions.append(Unfence(name))
+            else:
+                kept -= {name}
+    kept &= known
+    if kept != recorded:
+        actions.insert(0, RecordFenced(tuple(sorted(kept))))
+    return tuple(actions)

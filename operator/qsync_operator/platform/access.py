@@ -1,0 +1,78 @@
+"""Declared users and roles against the leader's, looked at now and then and after every change.
+
+Passwords are read each time, so that a Secret that was changed takes effect by itself.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from qsync_operator import access
+from qsync_operator.access import AccessRefused, Principal
+from qsync_operator.iproto import Connection, DatabaseError
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.observed import AccessView
+from qsync_operator.platform.base import ActionRefused
+
+TIMEOUT_S = 10.0
+COMPARE_AGAIN_S = 30.0
+ReadPassword = Callable[[str], Awaitable[str | None]]
+
+
+class AccessKeeper:
+    """Of one cluster; blocking conversations run in a thread."""
+
+    def __init__(self, secret: str, read_password: ReadPassword) -> None:
+        self._secret = secret
+        self._read_password = read_password
+        self._view = AccessView()
+        self._compared: tuple[int, float] = (-1, 0.0)
+
+    async def look(self, cluster: QsyncCluster, leader: str | None) -> AccessView:
+        """`leader` is the address of who takes writes, if anybody does."""
+        spec = cluster.spec
+        if not spec.users and not spec.roles:
+            return AccessView()
+        generation, at_s = self._compared
+        is_fresh = generation == cluster.metadata.generation and (
+            time.monotonic() - at_s < COMPARE_AGAIN_S
+        )
+        if leader is None or is_fresh:
+            return self._view
+        try:
+            wanted = await self._principals(cluster)
+            self._view = AccessView(await asyncio.to_thread(self._compare, leader, wanted))
+        except (AccessRefused, ActionRefused) as refused:
+            self._view = AccessView(refusal=str(refused))
+        except DatabaseError:
+            return AccessView()
+        self._compared = (cluster.metadata.generation, time.monotonic())
+        return self._view
+
+    async def bring(self, cluster: QsyncCluster, leader: str) -> None:
+        """Raises DatabaseError or ActionRefused."""
+        self._compared = (-1, 0.0)
+        wanted = await self._principals(cluster)
+        try:
+            await asyncio.to_thread(self._bring, leader, wanted)
+        except AccessRefused as refused:
+            raise ActionRefused(str(refused)) from refused
+
+    async def _principals(self, cluster: QsyncCluster) -> list[Principal]:
+        passwords: dict[str, str] = {}
+        for user in cluster.spec.users:
+            password = await self._read_password(user.password_secret)
+            if not password:
+                raise ActionRefused(
+                    f"Secret {user.password_secret} of user {user.name} has no password: create it"
+                )
+            passwords[user.name] = password
+        return access.principals(cluster.spec, passwords)
+
+    def _compare(self, address: str, wanted: list[Principal]) -> tuple[str, ...]:
+        with Connection(address, "admin", self._secret, TIMEOUT_S) as database:
+            return access.differing(database, wanted)
+
+    def _bring(self, address: str, wanted: list[Principal]) -> None:
+        with Connection(address, "admin", self._secret, TIMEOUT_S) as database:
+            access.bring(database, wanted)

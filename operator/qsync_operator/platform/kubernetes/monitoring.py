@@ -1,0 +1,48 @@
+"""Which kinds of Prometheus' operator exist here: somebody may install or remove it meanwhile."""
+
+import time
+
+from qsync_operator.desired.monitoring import KINDS, asked_kinds
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.platform.kubernetes.api import Api
+from qsync_operator.platform.kubernetes.cache import Key
+
+LOOK_AGAIN_S = 300.0
+
+
+class MonitoringKinds:
+    """As one cluster needs to know it: nothing is asked while nothing is wanted."""
+
+    def __init__(self, api: Api, key: Key) -> None:
+        self._api = api
+        self._key = key
+        self._looked: tuple[list[str], float] = ([], 0.0)
+        self._cleared: set[str] = set()
+        self.existing: frozenset[str] = frozenset()
+
+    async def look(self, cluster: QsyncCluster) -> None:
+        """Raises ApiError."""
+        asked, (before, at_s) = asked_kinds(cluster), self._looked
+        if not asked or (asked == before and time.monotonic() - at_s < LOOK_AGAIN_S):
+            return
+        self.existing = frozenset([kind for kind in asked if await self._api.has_kind(kind)])
+        self._looked = (asked, time.monotonic())
+        self._cleared -= set(asked)
+
+    async def remove_unwanted(self, cluster: QsyncCluster) -> None:
+        """Once for each process: an operator before us may have made them. Raises ApiError."""
+        for kind in KINDS:
+            if kind in asked_kinds(cluster) or kind in self._cleared:
+                continue
+            if await self._api.has_kind(kind):
+                await self._api.delete(kind, *self._key)
+            self._cleared.add(kind)
+
+    def warnings(self, cluster: QsyncCluster) -> tuple[str, ...]:
+        missing = [kind for kind in asked_kinds(cluster) if kind not in self.existing]
+        if not missing or not self._looked[0]:
+            return ()
+        return (
+            f"monitoring asks for {' and '.join(missing)}, which this Kubernetes cluster does not"
+            " know: install Prometheus' operator, or do not ask",
+        )

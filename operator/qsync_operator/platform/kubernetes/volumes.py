@@ -1,0 +1,71 @@
+"""Lets volumes grow: claims are changed, StatefulSets made again, and a refusal is remembered."""
+
+import time
+
+from qsync_operator.desired.labels import Object, selector, set_name
+from qsync_operator.desired.objects import KINDS
+from qsync_operator.desired.state import ClusterState
+from qsync_operator.desired.volumes import claims_to_grow, outgrown_sets
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.observed import StorageView
+from qsync_operator.platform.base import ActionRefused
+from qsync_operator.platform.kubernetes.api import Api, ApiError, name_of
+from qsync_operator.platform.kubernetes.cache import Cache, Key
+from qsync_operator.platform.kubernetes.objects import ObjectKeeper
+
+ASK_AGAIN_S = 60.0
+REFUSALS = (403, 422)
+
+
+class VolumeKeeper:
+    """Of one cluster."""
+
+    def __init__(self, api: Api, cache: Cache, objects: ObjectKeeper, key: Key) -> None:
+        self._api = api
+        self._cache = cache
+        self._objects = objects
+        self._key = key
+        self._refusal = ""
+        self._refused: tuple[str, float] = ("", 0.0)  # which size, when
+
+    def look(self, cluster: QsyncCluster) -> StorageView:
+        size, at_s = self._refused
+        is_fresh = time.monotonic() - at_s < ASK_AGAIN_S and size == cluster.spec.storage.size
+        outgrown = outgrown_sets(cluster.spec.storage.size, self.sizes(cluster))
+        return StorageView(tuple(outgrown), self._refusal if outgrown and is_fresh else "")
+
+    def sizes(self, cluster: QsyncCluster) -> dict[str, str]:
+        """Of volumes of the StatefulSets that exist: a template cannot change in place."""
+        found: dict[str, str] = {}
+        for kind in KINDS:
+            live = self._live(set_name(cluster.name, kind))
+            if live is not None:
+                claim = live["spec"]["volumeClaimTemplates"][0]
+                found[name_of(live)] = claim["spec"]["resources"]["requests"]["storage"]
+        return found
+
+    def _live(self, name: str) -> Object | None:
+        return self._cache.get(self._key, "StatefulSet", name)
+
+    async def grow(self, cluster: QsyncCluster, state: ClusterState) -> None:
+        """Whatever is interrupted here goes on from where it is. Raises ApiError, or
+        ActionRefused if the class of the volumes cannot do it."""
+        size = cluster.spec.storage.size
+        labels = ",".join(f"{key}={value}" for key, value in selector(cluster).items())
+        claims = await self._api.find("PersistentVolumeClaim", self._key[0], labels)
+        for change in claims_to_grow(claims, state.members, size):
+            try:
+                await self._api.apply(change)
+            except ApiError as error:
+                if error.status not in REFUSALS:
+                    raise
+                self._refused = (size, time.monotonic())
+                self._refusal = (
+                    f"the volumes cannot grow to {size}: {error}. Let their StorageClass"
+                    " expand them (allowVolumeExpansion: true); until then they stay as they are"
+                )
+                raise ActionRefused(self._refusal) from error
+        for name in outgrown_sets(size, self.sizes(cluster)):
+            live = self._live(name)
+            if live is not None:
+                await self._objects.replace_set(live)

@@ -1,0 +1,70 @@
+"""Asks the node of this pod, from within: what `kubectl qsync` runs by `pods/exec`.
+
+    python -m qsync_operator.pod_ask ask METHOD PATH [JSON]
+    python -m qsync_operator.pod_ask rollbacks
+
+The cluster's secret stays in the pod: whoever may exec into it may ask, and nobody has to read
+Secrets. The answer is one JSON object on standard output, `{"status": HTTP's, "answer": ...}`.
+"""
+
+import json
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from qsync_operator.rollbacks import rollback_rows
+
+NODE_FILE = Path("/run/qsync/node.yaml")
+TIMEOUT_S = 15.0
+
+
+def ask(document: dict[str, Any], method: str, path: str, body: str) -> dict[str, Any]:
+    """Raises OSError where nobody answers."""
+    port = str(document["admin_listen"]).rpartition(":")[2]
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}",
+        data=body.encode() if method == "POST" else None,
+        method=method,
+        headers={
+            "Authorization": f"Bearer {document['secret']}",
+            "Content-Type": "application/json",
+        },
+    )
+    # No proxy of the environment stands between a pod and itself.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=TIMEOUT_S) as response:
+            status, text = response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        status, text = error.code, error.read().decode(errors="replace")
+    try:
+        return {"status": status, "answer": json.loads(text)}
+    except ValueError:
+        return {"status": status, "answer": text}
+
+
+def main(arguments: list[str] | None = None, node_file: Path = NODE_FILE) -> int:
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        document = yaml.safe_load(node_file.read_text())
+        match given:
+            case ["ask", method, path, *body]:
+                said = ask(document, method, path, body[0] if body else "{}")
+            case ["rollbacks"]:
+                said = {"status": 200, "answer": rollback_rows(Path(document["directory"]))}
+            case _:
+                sys.stderr.write("use: pod_ask ask METHOD PATH [JSON], or pod_ask rollbacks\n")
+                return 2
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        sys.stderr.write(f"the node of this pod does not answer: {error}\n")
+        return 1
+    sys.stdout.write(json.dumps(said) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

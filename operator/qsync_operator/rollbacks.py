@@ -1,0 +1,28 @@
+"""Rows that a member had to give up: they were never confirmed, and are kept as files."""
+
+from pathlib import Path
+from typing import Any
+
+DIRECTORY = "rollback"
+ROWS_MAX = 10_000
+
+
+def rollback_rows(directory: Path) -> list[dict[str, Any]]:
+    """Of every file under a node's directory, oldest first; what is damaged says so."""
+    from qsync_node.format.cat import cat_file  # noqa: PLC0415 - only who asks pays for it
+    from qsync_node.format.xlog import Damage, XlogError  # noqa: PLC0415
+
+    found: list[dict[str, Any]] = []
+    for path in sorted((directory / DIRECTORY).glob("*.xlog")):
+        rows: list[dict[str, Any]] = []
+        damage = ""
+        try:
+            for record in cat_file(path.read_bytes()):
+                if isinstance(record, Damage):
+                    damage = str(record.why)
+                elif len(rows) < ROWS_MAX:
+                    rows.append(record)
+        except (OSError, XlogError) as error:
+            damage = str(error)
+        found.append({"file": path.name, "damage": damage, "rows": rows})
+    return found

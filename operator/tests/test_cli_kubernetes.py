@@ -1,0 +1,238 @@
+"""`kubectl qsync`: which cluster is meant, how a node is asked through its pod, what is shown."""
+
+import http.server
+import json
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qsync_cli.bundle import _pack
+from qsync_cli.events import _is_of
+from qsync_cli.failure import Failure
+from qsync_cli.kubernetes.session import choose
+from qsync_cli.kubernetes.status import Look, lines, table
+from qsync_cli.where import Where
+from qsync_operator import pod_ask
+from qsync_operator.links import LinkError
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.platform.kubernetes.api import ApiError
+from qsync_operator.platform.kubernetes.client import exit_code
+from qsync_operator.platform.kubernetes.podlinks import PodLinks
+from qsync_operator.rollbacks import rollback_rows
+
+XLOG = Path(__file__).parents[2] / "node" / "tests" / "vectors" / "00000000000000000000.xlog"
+
+
+def document(name: str = "orders", **status: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "qsync.dev/v1alpha1",
+        "kind": "QsyncCluster",
+        "metadata": {"name": name, "namespace": "ns", "generation": 1},
+        "status": status,
+    }
+
+
+# --- which cluster --------------------------------------------------------------------------------
+
+
+def test_the_cluster_is_named_or_found_by_its_member_or_the_only_one() -> None:
+    both = [document("orders"), document("orders-eu")]
+    assert choose(both[:1], Where(), "ns", None)["metadata"]["name"] == "orders"
+    assert choose(both, Where(cluster="orders"), "ns", None)["metadata"]["name"] == "orders"
+    assert choose(both, Where(), "ns", "orders-eu-1")["metadata"]["name"] == "orders-eu"
+    for where, member, sentence in (
+        (Where(), None, "has orders, orders-eu: name one with --cluster"),
+        (Where(cluster="x"), None, "has no QsyncCluster x: there are orders, orders-eu"),
+        (Where(), "bills-0", "name one with --cluster"),
+    ):
+        with pytest.raises(Failure, match=sentence):
+            choose(both, where, "ns", member)
+    with pytest.raises(Failure, match="name another one with -n"):
+        choose([], Where(), "ns", None)
+
+
+@pytest.mark.parametrize(
+    ("subject", "is_ours"),
+    [
+        ("orders", True),
+        ("orders-0", True),
+        ("orders-async-1", True),
+        ("data-orders-0", True),
+        ("orders-leader", True),
+        ("orders-eu", False),
+        ("orders-eu-0", False),
+        ("bills-0", False),
+    ],
+)
+def test_events_are_of_one_cluster(subject: str, is_ours: bool) -> None:
+    assert _is_of({"involvedObject": {"name": subject}}, "orders") == is_ours
+
+
+# --- through the pod ------------------------------------------------------------------------------
+
+
+class Pods:
+    """Answers as a command in a pod would."""
+
+    def __init__(self, answers: dict[str, tuple[int, str, str]]) -> None:
+        self.answers = answers
+        self.commands: list[tuple[str, tuple[str, ...]]] = []
+
+    async def execute(
+        self, namespace: str, pod: str, command: tuple[str, ...]
+    ) -> tuple[int, str, str]:
+        assert namespace == "ns"
+        self.commands.append((pod, command))
+        if pod not in self.answers:
+            raise ApiError("pods is forbidden", 403)
+        return self.answers[pod]
+
+    async def close(self) -> None: ...
+
+
+def said(status: int, answer: Any) -> tuple[int, str, str]:
+    return 0, json.dumps({"status": status, "answer": answer}), ""
+
+
+@pytest.mark.asyncio
+async def test_a_node_is_asked_by_a_command_in_its_pod() -> None:
+    pods = Pods(
+        {
+            "orders-0": said(200, {"role": "leader", "result": "done"}),
+            "orders-1": said(409, {"error": "it is fenced"}),
+            "orders-2": (1, "", "Traceback\nModuleNotFoundError: no qsync_operator.pod_ask"),
+        }
+    )
+
+    async def connect() -> Pods:
+        return pods
+
+    links = PodLinks(connect, "ns")
+    names = ("orders-0", "orders-1", "orders-2", "orders-3")
+    answers = await links.statuses({name: name for name in names})
+    assert answers["orders-0"] == {"role": "leader", "result": "done"}
+    for name, sentence in (
+        ("orders-1", "it is fenced"),
+        ("orders-2", "orders-2 cannot be asked: ModuleNotFoundError"),
+        ("orders-3", "orders-3 cannot be asked: pods is forbidden"),
+    ):
+        assert isinstance(answers[name], LinkError)
+        assert sentence in str(answers[name])
+    assert await links.post("orders-0", "/verb/fence", {"a": 1}) == "done"
+    python = ("python", "-m", "qsync_operator.pod_ask")
+    assert pods.commands[-1] == ("orders-0", (*python, "ask", "POST", "/verb/fence", '{"a": 1}'))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (b'{"status": "Success"}', 0),
+        (b'{"status": "Failure", "details": {"causes": [{"message": "7"}]}}', 7),
+        (b'{"status": "Failure", "message": "no such container"}', 1),
+        (b"", 1),
+    ],
+)
+def test_how_a_command_in_a_pod_ended(outcome: bytes, code: int) -> None:
+    assert exit_code(outcome) == code
+
+
+class _Node(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        is_allowed = self.headers["Authorization"] == "Bearer secret"
+        self.send_response(200 if is_allowed else 401)
+        self.end_headers()
+        self.wfile.write(json.dumps({"path": self.path, "got": json.loads(body)}).encode())
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+@pytest.fixture
+def node_file(tmp_path: Path) -> Iterator[Path]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Node)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    path = tmp_path / "node.yaml"
+    address = f"0.0.0.0:{server.server_port}"
+    fields = {"admin_listen": address, "secret": "secret", "directory": str(tmp_path)}
+    path.write_text(json.dumps(fields))
+    yield path
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_secret_stays_in_the_pod(node_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pod_ask.main(["ask", "POST", "/verb/fence", '{"x": 1}'], node_file) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"status": 200, "answer": {"path": "/verb/fence", "got": {"x": 1}}}
+    node_file.write_text(node_file.read_text().replace('"secret"}', '"other"}'))
+    assert pod_ask.main(["rollbacks"], node_file) == 0
+    assert json.loads(capsys.readouterr().out) == {"status": 200, "answer": []}
+    assert pod_ask.main(["nonsense"], node_file) == 2
+    assert pod_ask.main(["rollbacks"], node_file.with_name("nothing")) == 1
+    assert "does not answer" in capsys.readouterr().err
+
+
+def test_a_rollback_file_that_is_damaged_says_so(tmp_path: Path) -> None:
+    (tmp_path / "rollback").mkdir()
+    (tmp_path / "rollback" / "1.2.xlog").write_bytes(b"nonsense")
+    (tmp_path / "rollback" / "2.2.xlog").write_bytes(XLOG.read_bytes())
+    found = rollback_rows(tmp_path)
+    assert [file["file"] for file in found] == ["1.2.xlog", "2.2.xlog"]
+    assert found[0]["damage"]
+    assert found[0]["rows"] == []
+    assert found[1]["damage"] == ""
+    assert "HEADER" in found[1]["rows"][0]
+    assert json.dumps(found), "it has to pass through a pod's standard output"
+
+
+# --- what is shown --------------------------------------------------------------------------------
+
+
+def pod(name: str, restarts: int = 0) -> dict[str, Any]:
+    container = {"name": "node", "ready": True, "restartCount": restarts, "image": "i"}
+    return {
+        "metadata": {"name": name},
+        "spec": {"nodeName": "worker"},
+        "status": {"containerStatuses": [container]},
+    }
+
+
+def test_what_members_say_now_wins_over_what_was_written_down() -> None:
+    written = document(
+        leader="orders-0",
+        observedGeneration=1,
+        members=[{"name": "orders-0", "role": "leader"}, {"name": "orders-1", "role": "follower"}],
+        conditions=[
+            {"type": "Degraded", "status": "True", "reason": "InvalidSpec", "message": "no"}
+        ],
+    )
+    cluster = QsyncCluster.model_validate(written)
+    now = {
+        "role": "leader", "term": 3, "confirmed_index": 7, "replica_id": 2, "uuid": "u",
+        "is_fenced": True,
+    }  # fmt: skip
+    seen = Look(written, [pod("orders-1", 2)], {"orders-1": now}, {})
+    titles, rows = table(cluster, seen, False)
+    shown = [dict(zip(titles, row, strict=True)) for row in rows]
+    assert shown[1] == {
+        "MEMBER": "orders-1", "ROLE": "leader", "READY": "yes", "RESTARTS": "2",
+        "MACHINE": "worker", "TERM": "3", "SIGNATURE": "7", "LAG": "0", "FENCED": "yes",
+    }  # fmt: skip
+    assert (shown[0]["READY"], shown[0]["TERM"]) == ("no", "-")
+    text = "\n".join(lines(cluster, seen))
+    assert "orders-1 leads now, and the operator has not said so" in text
+    assert "Degraded (InvalidSpec): no" in text
+    assert len(table(cluster, seen, True)[0]) == len(table(cluster, seen, True)[1][0])
+
+
+def test_a_bundle_is_one_archive(tmp_path: Path) -> None:
+    _pack(tmp_path / "b.tar.gz", "orders", {"logs/a.log": "text", "events.json": "[]"})
+    with tarfile.open(tmp_path / "b.tar.gz") as archive:
+        names = ["orders-bundle/events.json", "orders-bundle/logs/a.log"]
+        assert archive.getnames() == names
+    with pytest.raises(Failure, match="cannot be written"):
+        _pack(tmp_path / "no" / "b.tar.gz", "orders", {})

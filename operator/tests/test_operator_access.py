@@ -1,0 +1,142 @@
+"""Declared users and roles against a database: made as declared, nobody else touched."""
+
+from typing import Any, cast
+
+import pytest
+from pydantic import ValidationError
+from test_operator_desired import cluster_of
+
+from qsync_node.format.auth import stored_hash
+from qsync_operator.access import AccessRefused, bring, differing, principals
+from qsync_operator.iproto import Connection
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.manifest import sentence_of
+
+KEYS = {304: (0,), 312: (1, 2, 3), 280: (0,)}
+
+
+class Catalogue:
+    """The three system spaces, with the requests that this makes."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, list[list[Any]]] = {
+            280: [[512, 1, "orders", "memtx", 0, {}, []]],
+            304: [[1, 1, "admin", "user", {}], [2, 1, "public", "role", {}],
+                  [32, 1, "app", "user", {}]],
+            312: [[1, 32, "universe", 0, 255]],
+        }  # fmt: skip
+        self.writes = 0
+
+    def select(self, space: int, key: list[Any] | None = None, index: int = 0) -> list[list[Any]]:
+        field = 2 if index == 2 else KEYS[space][0]
+        return [row for row in self.rows[space] if not key or row[field] == key[0]]
+
+    def insert(self, space: int, row: list[Any]) -> None:
+        assert not self._same(space, row)
+        self.rows[space].append(row)
+        self.writes += 1
+
+    def replace(self, space: int, row: list[Any]) -> None:
+        self.rows[space] = [old for old in self.rows[space] if old not in self._same(space, row)]
+        self.rows[space].append(row)
+        self.writes += 1
+
+    def delete(self, space: int, key: list[Any]) -> None:
+        self.rows[space] = [r for r in self.rows[space] if [r[f] for f in KEYS[space]] != key]
+        self.writes += 1
+
+    def _same(self, space: int, row: list[Any]) -> list[list[Any]]:
+        fields = KEYS[space]
+        return [r for r in self.rows[space] if all(r[f] == row[f] for f in fields)]
+
+    def grants(self, name: str) -> dict[tuple[str, int], int]:
+        user = next(row[0] for row in self.rows[304] if row[2] == name)
+        return {(r[2], r[3]): r[4] for r in self.rows[312] if r[1] == user}
+
+
+SPEC: dict[str, Any] = {
+    "roles": [{"name": "clerk", "grants": [{"space": "orders", "privileges": ["read", "write"]}]}],
+    "users": [
+        {"name": "alice", "passwordSecret": "alice", "roles": ["clerk"]},
+        {
+            "name": "bob",
+            "passwordSecret": "bob",
+            "grants": [{"universe": True, "privileges": ["execute"]}],
+        },
+    ],
+}
+
+
+def test_users_and_roles_become_what_is_declared_and_nobody_else_is_touched() -> None:
+    catalogue = Catalogue()
+    database = cast(Connection, catalogue)
+    wanted = principals(cluster_of(**SPEC).spec, {"alice": "a", "bob": "b"})
+    assert differing(database, wanted) == ("clerk", "alice", "bob")
+    bring(database, wanted)
+    assert differing(database, wanted) == ()
+    assert catalogue.grants("clerk") == {("space", 512): 3}
+    assert catalogue.grants("alice") == {("role", 2): 4, ("universe", 0): 24, ("role", 33): 4}
+    assert catalogue.grants("bob") == {("role", 2): 4, ("universe", 0): 28}
+    assert catalogue.grants("app") == {("universe", 0): 255}
+    row = next(row for row in catalogue.rows[304] if row[2] == "alice")
+    assert row[1:] == [1, "alice", "user", {"chap-sha1": stored_hash("a")}]
+    before = catalogue.writes
+    bring(database, wanted)
+    assert catalogue.writes == before
+
+
+def test_a_new_password_and_a_hand_made_grant_are_put_right() -> None:
+    catalogue = Catalogue()
+    database = cast(Connection, catalogue)
+    bring(database, principals(cluster_of(**SPEC).spec, {"alice": "a", "bob": "b"}))
+    catalogue.insert(312, [1, 34, "space", 280, 1])
+    wanted = principals(cluster_of(**SPEC).spec, {"alice": "a", "bob": "another"})
+    assert differing(database, wanted) == ("alice", "bob")
+    bring(database, wanted)
+    assert ("space", 280) not in catalogue.grants("alice")
+    assert differing(database, wanted) == ()
+
+
+@pytest.mark.parametrize(
+    ("user", "sentence"),
+    [
+        ({"grants": [{"space": "no", "privileges": ["read"]}]}, "granted the space no, which is"),
+        ({"roles": ["no"]}, "given the role no, which is not there"),
+        ({"name": "public2", "roles": ["app"]}, "given the role app, which is not there"),
+    ],
+)
+def test_what_is_not_there_is_said(user: dict[str, Any], sentence: str) -> None:
+    spec = {"users": [{"name": "eve", "passwordSecret": "s", **user}]}
+    wanted = principals(cluster_of(**spec).spec, {"eve": "e", "public2": "e"})
+    with pytest.raises(AccessRefused, match=sentence):
+        bring(cast(Connection, Catalogue()), wanted)
+
+
+def test_a_user_is_never_made_of_a_role() -> None:
+    catalogue = Catalogue()
+    catalogue.insert(304, [40, 1, "eve", "role", {}])
+    spec = {"users": [{"name": "eve", "passwordSecret": "s"}]}
+    with pytest.raises(AccessRefused, match="is a role in the database"):
+        differing(cast(Connection, catalogue), principals(cluster_of(**spec).spec, {"eve": "e"}))
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ({"users": [{"name": "admin", "passwordSecret": "s"}]}, "exists in every database"),
+        ({"users": [{"name": "app", "passwordSecret": "s"}]}, "app"),
+        ({"roles": [{"name": "r", "grants": [{"privileges": ["read"]}]}]}, "name one"),
+        (
+            {"podTemplate": {"spec": {"containers": [{"name": "node", "command": ["sh"]}]}}},
+            "podTemplate.spec.containers[node].command belongs to the operator: the pod starts",
+        ),
+        ({"podTemplate": {"spec": {"volumes": [{"name": "data"}]}}}, "give yours another name"),
+        ({"podTemplate": {"metadata": {"labels": {"qsync.dev/role": "x"}}}}, "Services select"),
+        ({"podTemplate": {"spec": {"restartPolicy": "Never"}}}, "is started again"),
+        ({"podTemplate": {"spec": {"containers": "x"}}}, "are lists of mappings"),
+    ],
+)
+def test_a_bad_declaration_is_refused_with_a_sentence(spec: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        cluster_of(**spec)
+    assert sentence in sentence_of(refused.value, QsyncCluster)

@@ -1,0 +1,148 @@
+"""Day 2, decided: fences, pauses, sleep, supervised rollouts, growing volumes, lost data."""
+
+from dataclasses import replace
+
+from cluster_model import World
+from test_operator_plan import cluster_of, decide, formed, run
+
+from qsync_operator.actions import Fence, GrowStorage, Nominate, RecordFenced, Restart, Unfence
+from qsync_operator.models.annotations import FENCED, PAUSED
+from qsync_operator.models.status import Condition
+from qsync_operator.observed import StorageView
+from qsync_operator.plan import Plan, plan
+
+
+def planned(world: World, storage: StorageView | None = None) -> Plan:
+    observed = replace(world.observe(), storage=storage or StorageView())
+    return plan(world.cluster, observed, world.now_ns, 0)
+
+
+def condition(found: Plan, kind: str) -> Condition:
+    shown = found.status.condition(kind)
+    assert shown is not None
+    return shown
+
+
+# --- fences ---------------------------------------------------------------------------------------
+
+
+def test_an_annotation_fences_and_takes_back_only_what_it_fenced() -> None:
+    world = formed(cluster_of(3))
+    world.lives["c-2"].is_fenced = True  # by a person, through the node
+    world.cluster.metadata.annotations[FENCED] = "c-1, c-7"
+    assert decide(world) == (RecordFenced(("c-1",)), Fence("c-1"))
+    run(world)
+    assert decide(world) == ()
+    shown = planned(world).status
+    assert [m.name for m in shown.members if m.fenced] == ["c-1", "c-2"]
+    assert "c-1 is fenced: it votes, and does not lead" in shown.warnings
+    del world.cluster.metadata.annotations[FENCED]
+    assert decide(world) == (Unfence("c-1"),)
+    run(world)
+    assert world.record.fenced == ()
+    assert (world.lives["c-1"].is_fenced, world.lives["c-2"].is_fenced) == (False, True)
+
+
+def test_a_leader_that_is_fenced_is_followed_by_another() -> None:
+    world = formed(cluster_of(3))
+    world.cluster.metadata.annotations[FENCED] = "c-0"
+    run(world)
+    assert world.leader == "c-1"
+
+
+def test_a_fence_is_taken_away_although_nobody_leads() -> None:
+    world = formed(cluster_of(3), leader="")
+    world.record = replace(world.record, fenced=("c-0", "c-1", "c-2"))
+    for life in world.lives.values():
+        life.is_fenced = True
+    assert decide(world) == (Unfence("c-0"), Unfence("c-1"), Unfence("c-2"))
+
+
+# --- pause and sleep ------------------------------------------------------------------------------
+
+
+def test_a_pause_stops_changes_and_not_failover() -> None:
+    world = formed(cluster_of(5), cluster_of(3))
+    world.cluster.metadata.annotations[PAUSED] = "true"
+    found = planned(world)
+    assert (found.actions, found.status.phase) == ((), "Paused")
+    assert "failover goes on" in condition(found, "Ready").message
+    assert condition(found, "Progressing").reason == "Paused"
+    world.lives["c-0"].is_running, world.leader = False, ""
+    assert decide(world) == (Nominate("c-1", 1),)
+    del world.cluster.metadata.annotations[PAUSED]
+    assert run(world)[-1].startswith("create voter c-4")
+
+
+def test_a_cluster_that_sleeps_is_neither_degraded_nor_elected() -> None:
+    world = formed(cluster_of(3), leader="")
+    world.cluster.spec.hibernate = True
+    for life in world.lives.values():
+        life.is_running = False
+    found = planned(world)
+    assert (found.actions, found.status.phase) == ((), "Hibernated")
+    assert condition(found, "Degraded").status == "False"
+    assert condition(found, "Available").reason == "Hibernated"
+    world.cluster.spec.hibernate = False
+    assert run(world) == ["nominate c-0 in term 1"]
+
+
+# --- rollouts and volumes -------------------------------------------------------------------------
+
+
+def test_a_supervised_rollout_leaves_the_leader_to_a_person() -> None:
+    world = formed(cluster_of(3))
+    world.cluster.spec.rollout.strategy = "Supervised"
+    for life in world.lives.values():
+        life.drift = "restart"
+    for _ in range(10):
+        world.step()
+    assert world.history == [
+        "restart c-2 with its new configuration",
+        "restart c-1 with its new configuration",
+    ]
+    found = planned(world)
+    assert found.actions == ()
+    assert condition(found, "Progressing").reason == "AwaitingSwitchover"
+    assert "only c-0 has yet to restart" in condition(found, "Ready").message
+    world.leader = "c-1"
+    assert decide(world) == (Restart("c-0"),)
+
+
+def test_volumes_grow_and_a_class_that_cannot_is_said() -> None:
+    world = formed(cluster_of(3))
+    world.cluster.spec.storage.size = "20Gi"
+    found = planned(world, StorageView(("c",)))
+    assert found.actions == (GrowStorage("20Gi"),)
+    found = planned(world, StorageView(("c",), "the volumes cannot grow"))
+    assert found.actions == ()
+    degraded = condition(found, "Degraded")
+    assert (degraded.reason, degraded.message) == ("StorageRefused", "the volumes cannot grow")
+
+
+# --- lost data ------------------------------------------------------------------------------------
+
+
+def test_a_cluster_whose_volumes_are_all_new_is_never_founded_again() -> None:
+    world = formed(cluster_of(3), leader="")
+    world.registered.clear()
+    for life in world.lives.values():
+        life.uuid, life.has_joined, life.index = f"new-{life.uuid}", False, 0
+    found = planned(world)
+    assert found.actions == ()
+    degraded = condition(found, "Degraded")
+    assert degraded.reason == "DataLost"
+    assert "its data is gone" in degraded.message
+    world.lives["c-1"].is_running = False  # it may be the one that has it
+    assert condition(planned(world), "Degraded").reason != "DataLost"
+
+
+def test_a_majority_of_new_volumes_is_left_to_a_person() -> None:
+    world = formed(cluster_of(3), leader="")
+    for name in ("c-1", "c-2"):
+        world.lives[name].uuid, world.lives[name].has_joined = f"new-{name}", False
+    found = planned(world)
+    assert found.actions == ()
+    said = condition(found, "Ready").message
+    assert "the volumes of c-1, c-2 are new" in said
+    assert "force-confirm" in said
