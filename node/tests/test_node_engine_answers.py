@@ -1,9 +1,11 @@
 """Every recorded request gets the answer that a real Tarantool 2.6 gave, byte for byte.
 
 Left out of the recording, because the engine differs on purpose: a broken msgpack value inside a
-tuple is always error 20; space ids end at 2^31; a part of an index must name its field; UUIDs are
-scalars, as in later versions; numbers of different kinds compare exactly, where 2.6 rounds a double
-next to a decimal (and cannot order infinities beside decimals at all).
+tuple is always error 20; space ids end at 2^31, and numbers are not cut to 32 bits; a part of an
+index must name its field; UUIDs are scalars, as in later versions; an index of an unknown type is
+called by its name, where 2.6 reads behind the end of its list of names; numbers of different kinds
+compare exactly, where 2.6 rounds a double next to a decimal (and cannot order infinities beside
+decimals at all).
 """
 
 import random

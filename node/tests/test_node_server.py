@@ -1,6 +1,8 @@
 """Strangers, bad input and dying leaders, against real processes over real sockets."""
 
 import asyncio
+import base64
+import hashlib
 import json
 import subprocess
 import urllib.error
@@ -54,6 +56,23 @@ def test_wrong_password_and_unknown_user_are_told_apart_by_nobody(raw: Raw) -> N
     assert first[0] == second[0] == 47
     assert first[1][0x31] == second[1][0x31]
     assert raw.log_in() == 0
+
+
+def test_without_the_right_session_nobody_logs_in(cluster: Cluster, raw: Raw) -> None:
+    stored = base64.b64encode(hashlib.sha1(hashlib.sha1(b"pw").digest()).digest()).decode()
+    assert raw.log_in(password=SECRET, user="admin") == 0
+    user = [60, 1, "caller", "user", {"chap-sha1": stored}, [], 0]
+    assert raw.ask(2, {0x10: 304, 0x21: user})[0] == 0
+    caller = Raw(cluster.leader().address)
+    proof = ["chap-sha1", scramble("pw", caller.greeting.salt)]
+    code, body = caller.ask(7, {0x23: "caller", 0x21: proof})
+    assert (code, body[0x31]) == (42, "Session access to universe '' is denied for user 'caller'")
+    # The refused one is still who he was, and whoever does not know the password learns less.
+    assert caller.ask(1, READ)[1][0x31].endswith("denied for user 'guest'")
+    assert caller.log_in(password="wrong", user="caller") == 47
+    assert raw.ask(2, {0x10: 312, 0x21: [1, 60, "universe", 0, 8 | 16]})[0] == 0
+    assert caller.log_in(password="pw", user="caller") == 0
+    caller.socket.close()
 
 
 def test_a_stranger_reads_nothing(raw: Raw) -> None:

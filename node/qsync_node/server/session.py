@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING, Any, cast
 
 from qsync_node.core import effects as fx
-from qsync_node.errors import ErrorCode
+from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.auth import is_valid
 from qsync_node.format.frame import (
     MALFORMED,
@@ -297,6 +297,13 @@ class Session(asyncio.Protocol):
             or not is_valid(proof[1], self.salt, stored)
         ):
             self._refuse(sync, ErrorCode.PASSWORD_MISMATCH, _BAD_CREDENTIALS)
+            return
+        assert user is not None
+        try:
+            # Not before the password was right: a stranger learns nothing about users.
+            user.check_session()
+        except ClientError as error:
+            self._refuse(sync, error.code, error.message)
             return
         self.user = name
         self._write(encode_ok(sync, self._schema_version()))

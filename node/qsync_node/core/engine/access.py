@@ -39,6 +39,11 @@ class User:
             | grants.get((object_type, object_id), 0)
         )
 
+    def check_session(self) -> None:
+        """Raise 42 unless the user may log in."""
+        if not self.universe & system.SESSION:
+            self.deny(system.SESSION, "universe", "")
+
     def check_space(self, space: SpaceDef, privilege: int) -> None:
         """Raise 42 unless the user may do this with the space."""
         wanted = (privilege | system.USAGE) & ~self.universe

@@ -92,7 +92,7 @@ _SPACES: tuple[tuple[int, str, str, str], ...] = (
     (380, "_session_settings", "service", "name:string value:any"),
 )
 _FLAGS: dict[int, dict[str, Any]] = {257: {"group_id": 1}, 380: {"temporary": True}}
-_OWNERS = {380: 2}
+_FIELD_COUNTS = {380: 2}
 
 _INDEXES: tuple[tuple[int, str], ...] = (
     (272, "0=primary=0:string"),
@@ -145,8 +145,16 @@ def _fields(text: str) -> list[dict[str, Any]]:
 
 def space_rows() -> Iterator[list[Any]]:
     for space_id, name, engine, fields in _SPACES:
-        owner = _OWNERS.get(space_id, system.ADMIN)
-        yield [space_id, owner, name, engine, 0, _FLAGS.get(space_id, {}), _fields(fields)]
+        count = _FIELD_COUNTS.get(space_id, 0)
+        yield [
+            space_id,
+            system.ADMIN,
+            name,
+            engine,
+            count,
+            _FLAGS.get(space_id, {}),
+            _fields(fields),
+        ]
 
 
 def index_rows() -> Iterator[list[Any]]:

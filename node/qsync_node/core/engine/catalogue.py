@@ -59,11 +59,6 @@ def _check_space_change(known: Space, definition: SpaceDef) -> None:
         raise rows.alter_error(known.name, "can not change space engine")
     if bool(known.definition.flags.get("group_id")) != bool(definition.flags.get("group_id")):
         raise rows.alter_error(known.name, "replication group is immutable")
-    if definition.is_view and definition.fields == known.definition.fields:
-        return
-    for index in known.index_defs.values():
-        for number, part in enumerate(index.parts):
-            rows.check_against_format(number, part, index.name, definition)
 
 
 def _replace_definition(state: "State", known: Space, definition: SpaceDef) -> None:
@@ -132,10 +127,9 @@ def _on_index(state: "State", old: Fields, new: Fields) -> None:
     if new is None:
         _drop_index(state, space, row[1])
         return
-    definition = rows.read_index(new, space.definition)
-    if definition.id != 0 and 0 not in space.index_defs and not space.definition.is_view:
+    if row[1] != 0 and 0 not in space.index_defs and not space.definition.is_view:
         raise rows.alter_error(space.name, "can not add a secondary key before primary")
-    _put_index(state, space, definition)
+    _put_index(state, space, rows.read_index(new, space.definition))
 
 
 def _drop_index(state: "State", space: Space, index_id: int) -> None:
@@ -161,11 +155,17 @@ def _put_index(state: "State", space: Space, definition: IndexDef) -> None:
     index_defs = dict(space.index_defs)
     index_defs[definition.id] = definition
     index_defs = dict(sorted(index_defs.items()))
+    # Of two indexes that disagree about a field, an error names the changed one last.
+    others = [other for other in index_defs.values() if other is not definition]
+    in_order = [definition, *others] if definition.id == 0 else [*others, definition]
+    tuple_format = TupleFormat(space.definition, in_order)
     if known is not None and _is_same_structure(known, definition):
         indexes = space.indexes
     else:
-        indexes = _build_indexes(state, space, index_defs, definition)
-    state.set_space(space.id, Space(space.definition, index_defs, indexes, space.sequence))
+        indexes = _build_indexes(state, space, index_defs, definition, tuple_format)
+    state.set_space(
+        space.id, Space(space.definition, index_defs, indexes, space.sequence, tuple_format)
+    )
 
 
 def _is_same_structure(one: IndexDef, two: IndexDef) -> bool:
@@ -173,7 +173,11 @@ def _is_same_structure(one: IndexDef, two: IndexDef) -> bool:
 
 
 def _build_indexes(
-    state: "State", space: Space, index_defs: dict[int, IndexDef], changed: IndexDef
+    state: "State",
+    space: Space,
+    index_defs: dict[int, IndexDef],
+    changed: IndexDef,
+    tuple_format: TupleFormat,
 ) -> dict[int, IndexView]:
     """The space's indexes with the changed one built; a new primary key rebuilds them all."""
     primary_parts = index_defs[0].parts if 0 in index_defs else changed.parts
@@ -185,7 +189,6 @@ def _build_indexes(
         indexes[index_id] = state.new_index(definition, key_def)
     old_primary = space.indexes.get(0)
     if old_primary is not None:
-        tuple_format = TupleFormat(space.definition, index_defs.values())
         for _, packed in old_primary.entries():
             fields = decode(packed)
             tuple_format.validate(fields)
@@ -223,7 +226,12 @@ def _on_sequence(state: "State", old: Fields, new: Fields) -> None:
 
 
 def _check_sequence(sequence: sequences.Sequence, is_new: bool) -> None:
-    rows.check_name(sequence.name)
+    code, verb = (codes.CREATE_SEQUENCE, "create") if is_new else (codes.ALTER_SEQUENCE, "modify")
+    name = sequence.name
+    if rows.is_too_long(name):
+        name = rows.shortened(name)
+        raise ClientError(code, f"Failed to {verb} sequence '{name}': sequence name is too long")
+    rows.check_name(name)
     if sequence.step == 0:
         reason = "step option must be non-zero"
     elif sequence.least > sequence.greatest:
@@ -232,8 +240,7 @@ def _check_sequence(sequence: sequences.Sequence, is_new: bool) -> None:
         reason = "start must be between min and max"
     else:
         return
-    code, verb = (codes.CREATE_SEQUENCE, "create") if is_new else (codes.ALTER_SEQUENCE, "modify")
-    raise ClientError(code, f"Failed to {verb} sequence '{sequence.name}': {reason}")
+    raise ClientError(code, f"Failed to {verb} sequence '{name}': {reason}")
 
 
 def _cannot_drop_sequence(name: str, reason: str) -> ClientError:
@@ -297,6 +304,11 @@ def _cannot_drop_user(name: str, reason: str) -> ClientError:
 
 def _check_user(row: list[Any], is_new: bool) -> None:
     user_id, _, name, kind = row[:4]
+    if rows.is_too_long(name):
+        raise ClientError(
+            ErrorCode.CREATE_USER,
+            f"Failed to create user '{rows.shortened(name)}': user name is too long",
+        )
     failed = ClientError(
         ErrorCode.CREATE_USER, f"Failed to create user '{name}': invalid user password"
     )

@@ -40,6 +40,7 @@ GT: Final = int(Iterator.GT)
 ITERATOR_NAMES: Final = tuple(iterator.name for iterator in Iterator)
 
 # Error numbers of Tarantool that only the engine answers.
+INDEX_PART_TYPE_MISMATCH: Final = 24
 DROP_FUNCTION: Final = 53
 NO_SUCH_ROLE: Final = 82
 ROLE_LOOP: Final = 87

@@ -22,6 +22,8 @@ from .tuples import join_array, split_array
 if TYPE_CHECKING:
     from .state import State
 
+_ITERATOR_COUNT = len(codes.ITERATOR_NAMES)
+
 
 def select(state: "State", request: Select, user: User) -> list[bytes]:
     """The tuples a SELECT answers."""
@@ -30,6 +32,8 @@ def select(state: "State", request: Select, user: User) -> list[bytes]:
 
 def select_page(state: "State", request: Select, user: User) -> tuple[list[bytes], bytes | None]:
     """The tuples, and where to go on if that was asked for and there were any."""
+    if request.iterator >= _ITERATOR_COUNT:
+        raise ClientError(ErrorCode.ILLEGAL_PARAMS, "Illegal parameters, Invalid iterator type")
     space = state.space(request.space_id)
     user.check_space(space.definition, system.READ)
     if space.definition.is_view:
@@ -67,8 +71,6 @@ def _scan(
     space: Space, index_id: int, index: IndexView, request: Select
 ) -> Iterator[tuple[Any, bytes]]:
     iterator = request.iterator
-    if iterator >= len(codes.ITERATOR_NAMES):
-        raise ClientError(ErrorCode.ILLEGAL_PARAMS, "Illegal parameters, Invalid iterator type")
     is_tree = space.index_defs[index_id].is_tree
     key_def = index.key_def
     if not is_tree:

@@ -10,9 +10,11 @@ from typing import Any
 
 from qsync_node.errors import ClientError, ErrorCode
 
+from . import codes
 from .definitions import FieldDef, IndexDef, SpaceDef
 from .fields import KINDS, is_narrower_or_equal, is_of_type
 from .keydef import Part
+from .paths import Step
 
 _NULL_KIND = frozenset({type(None)})
 
@@ -34,18 +36,30 @@ class TupleFormat:
     def __init__(self, space: SpaceDef, indexes: Iterable[IndexDef]) -> None:
         fields = list(space.fields)
         path_parts: list[Part] = []
+        indexed: set[int] = set()
+        inside: dict[tuple[Step, ...], str] = {}
         for index in indexes:
             for part in index.parts:
                 while len(fields) <= part.field:
                     fields.append(FieldDef("", "any", True))
                 if part.path:
                     path_parts.append(part)
+                    _join_path(fields[part.field].type, part, inside)
+                elif (part.field,) in inside:
+                    raise _part_mismatch(str(part.field + 1), inside[part.field,], part.type)
                 else:
-                    fields[part.field] = _join(fields[part.field], part)
+                    is_indexed = part.field in indexed
+                    fields[part.field] = _join(fields[part.field], part, is_indexed)
+                    indexed.add(part.field)
         self.fields = fields
         self.field_numbers = {field.name: at for at, field in enumerate(space.fields)}
-        self._exact_count = space.field_count
-        self._path_parts = path_parts
+        # A format without a single field checks nothing at all.
+        self._exact_count = space.field_count if fields else 0
+        # With the narrowest type that a part wants of the place.
+        self._path_parts = [
+            part._replace(type=inside[part.field, *part.path])
+            for part in sorted(path_parts, key=lambda part: part.field)
+        ]
         self._kinds: list[tuple[int, frozenset[type]]] = []
         self._unsigned: list[int] = []
         self._length = 0
@@ -89,12 +103,32 @@ class TupleFormat:
             if value is None and field.is_nullable:
                 continue
             if not is_of_type(value, field.type):
+                # What is wrong inside of an earlier field comes first.
+                self._find_missing(fields, number)
                 raise wrong_type(str(number + 1), field.type)
+        missing = self._find_missing(fields, len(self.fields)) if self._path_parts else None
         for number in range(len(fields), len(self.fields)):
-            if not self.fields[number].is_nullable:
+            if not (self.fields[number].is_nullable or self._looks_into(number)):
                 raise missing_field(str(number + 1))
+        if missing is not None:
+            raise missing_field(_path_name(missing, len(missing.path)))
+
+    def _find_missing(self, fields: list[Any], stop: int) -> Part | None:
+        """The first part that looks into a field before `stop` and finds nothing."""
+        missing = None
         for part in self._path_parts:
-            _validate_path(fields, part)
+            number = part.field
+            if number < len(fields):
+                is_there = number >= stop or _is_path_there(fields[number], part)
+            else:
+                is_there = part.is_nullable
+            if not is_there and missing is None:
+                missing = part
+        return missing
+
+    def _looks_into(self, number: int) -> bool:
+        """Whether a part wants something inside of the field, which then lacks nothing itself."""
+        return any(part.field == number for part in self._path_parts)
 
 
 def wrong_type(field: str, expected: str) -> ClientError:
@@ -110,20 +144,21 @@ def missing_field(field: str) -> ClientError:
     )
 
 
-def _validate_path(fields: list[Any], part: Part) -> None:
-    value = fields[part.field] if part.field < len(fields) else None
+def _is_path_there(value: Any, part: Part) -> bool:
+    """Whether the field has what the part needs; raises if something on the way is no container."""
     for depth, step in enumerate(part.path):
-        if value is None and (depth or part.field >= len(fields) or part.is_nullable):
+        if value is None and (depth or part.is_nullable):
             break
         container = dict if isinstance(step, str) else list
         if not isinstance(value, container):
             expected = "map" if container is dict else "array"
             raise wrong_type(_path_name(part, depth), expected)
         value = _child(value, step)
-    if value is None and not part.is_nullable:
-        raise missing_field(_path_name(part, len(part.path)))
-    if value is not None and not is_of_type(value, part.type):
+    if value is None:
+        return part.is_nullable
+    if not is_of_type(value, part.type):
         raise wrong_type(_path_name(part, len(part.path)), part.type)
+    return True
 
 
 def _child(container: Any, step: Any) -> Any:
@@ -142,6 +177,46 @@ def _path_name(part: Part, depth: int) -> str:
     return f"[{part.field + 1}]" + "".join(steps)
 
 
-def _join(field: FieldDef, part: Part) -> FieldDef:
-    narrower = part.type if is_narrower_or_equal(part.type, field.type) else field.type
+def _join(field: FieldDef, part: Part, is_indexed: bool) -> FieldDef:
+    """The field as the format and the indexes so far have it, with one more part."""
+    narrower = part.type
+    if not is_narrower_or_equal(part.type, field.type):
+        narrower = field.type
+        if not is_narrower_or_equal(field.type, part.type):
+            raise _mismatch(field, part, is_indexed)
     return FieldDef(field.name, narrower, field.is_nullable and part.is_nullable)
+
+
+def _mismatch(field: FieldDef, part: Part, is_indexed: bool) -> ClientError:
+    number = part.field + 1
+    if is_indexed:
+        return _part_mismatch(str(number), field.type, part.type)
+    return ClientError(
+        ErrorCode.FORMAT_MISMATCH_INDEX_PART,
+        f"Field {number} has type '{field.type}' in space format, "
+        f"but type '{part.type}' in index definition",
+    )
+
+
+def _part_mismatch(place: str, known: str, wanted: str) -> ClientError:
+    return ClientError(
+        codes.INDEX_PART_TYPE_MISMATCH,
+        f"Field {place} has type '{known}' in one index, but type '{wanted}' in another",
+    )
+
+
+def _join_path(root_type: str, part: Part, inside: dict[tuple[Step, ...], str]) -> None:
+    """Note which types a part wants along its path: by field number and steps."""
+    inside.setdefault((part.field,), root_type)
+    for depth, step in enumerate(part.path):
+        place = (part.field, *part.path[:depth])
+        container = "map" if isinstance(step, str) else "array"
+        if inside.setdefault(place, "any") not in ("any", container):
+            raise _part_mismatch(_path_name(part, depth), inside[place], container)
+        inside[place] = container
+    leaf = (part.field, *part.path)
+    known = inside.get(leaf, "any")
+    if is_narrower_or_equal(part.type, known):
+        inside[leaf] = part.type
+    elif not is_narrower_or_equal(known, part.type):
+        raise _part_mismatch(_path_name(part, len(part.path)), known, part.type)

@@ -196,9 +196,16 @@ def _do_inside(packed: bytes, steps: Sequence[Step], operation: Operation) -> by
         return join_array(items)
     if is_map(packed):
         return _do_in_map(packed, step, steps[1:], operation)
+    raise _wrong_container(operation, step, is_last=len(steps) == 1)
+
+
+def _wrong_container(operation: Operation, step: Step, *, is_last: bool) -> ClientError:
+    """No such place; only what would be put there is told why."""
+    if not is_last or operation.name not in "=!":
+        return _not_found(operation)
     if isinstance(step, int):
-        raise _update_error(operation, "can not access by index a non-array field")
-    raise _update_error(operation, "can not access by key a non-map field")
+        return _update_error(operation, "can not access by index a non-array field")
+    return _update_error(operation, "can not access by key a non-map field")
 
 
 def _do_in_map(packed: bytes, step: Step, rest: Sequence[Step], operation: Operation) -> bytes:
@@ -211,10 +218,10 @@ def _do_in_map(packed: bytes, step: Step, rest: Sequence[Step], operation: Opera
         pairs[at + 1] = _do_inside(pairs[at + 1], rest, operation)
         return join_map(pairs)
     name = operation.name
-    if at < 0 and name in "=!":
+    if at < 0 and isinstance(step, str) and name in "=!":
         return join_map([pack(wanted), operation.arguments[0], *pairs])
     if at < 0:
-        raise _not_found(operation)
+        raise _wrong_container(operation, step, is_last=True)
     if name == "!":
         raise _update_error(operation, "the key exists already")
     if name == "#":
