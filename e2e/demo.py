@@ -8,13 +8,12 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from checker import read_ledger
-from local_cluster import ROOT, LocalCluster, kill
+from local_cluster import ROOT, LocalCluster, kill, temporary_cluster
 from rich.console import Console
 from rich.table import Table
 from timeouts import CONVERGE_S, FAILOVER_S, WRITER_S
@@ -168,13 +167,8 @@ def report(check: "subprocess.CompletedProcess[str]", found: dict[str, Any], too
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="qsync-demo-") as temporary:
-        folder = Path(temporary)
-        cluster = LocalCluster("orders", MANIFEST, folder / "home")
-        try:
-            return run(cluster, folder)
-        finally:
-            cluster.delete()
+    with temporary_cluster(MANIFEST, "demo") as (cluster, folder):
+        return run(cluster, folder)
 
 
 if __name__ == "__main__":

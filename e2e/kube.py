@@ -134,7 +134,7 @@ class Namespace:
         while time.monotonic() - started < timeout_s:
             if is_done():
                 return time.monotonic() - started
-            time.sleep(0.1)
+            time.sleep(0.1)  # between two looks: each asks the API server
         raise RuntimeError(f"waited {timeout_s:g} s for {what}: {json.dumps(self.status())}")
 
     def save(self, folder: Path) -> None:

@@ -222,7 +222,7 @@ def grow(namespace: Namespace) -> str:
         return asked == {template["spec"]["resources"]["requests"]["storage"]} == {"128Mi"}
 
     namespace.wait("larger claims", has_grown, CONVERGE_S)
-    time.sleep(3)
+    time.sleep(3)  # a restart that was wrong would have begun by now
     namespace.wait("three nodes", lambda: namespace.is_ready(3), CONVERGE_S)
     assert pods(namespace) == before, "nobody restarts"
     assert claims_of(namespace) == volumes, "no volume is another one"
@@ -246,7 +246,7 @@ def lost(namespace: Namespace) -> str:
     namespace.kubectl("delete", "pvc", "--all", "--wait=false")
     namespace.kubectl("delete", "pods", "--all", timeout_s=READY_S)
     namespace.wait("the sentence", has_reason(namespace, "Degraded", "DataLost"), ROLL_S)
-    time.sleep(5)
+    time.sleep(5)  # several turns of the operator, any of which could have founded it anew
     found = condition(namespace, "Degraded")
     assert found["reason"] == "DataLost", "nothing is founded silently"
     return found["message"]
@@ -279,7 +279,7 @@ def majority(namespace: Namespace) -> str:
 def idle(namespace: Namespace) -> str:
     """Nothing is written while nothing happens."""
     start(namespace, monitoring={"podMonitor": True})
-    time.sleep(5)
+    time.sleep(5)  # the last writes of its founding
     kinds = "qc,statefulsets,services,configmaps,secrets,pdb,networkpolicies,serviceaccounts,pvc"
 
     def versions() -> dict[str, str]:
@@ -290,7 +290,7 @@ def idle(namespace: Namespace) -> str:
         }
 
     before = versions()
-    time.sleep(60)
+    time.sleep(60)  # the minute that is promised
     assert before == versions(), "an idle operator writes nothing"
     return f"{len(before)} objects stayed as they were for a minute"
 

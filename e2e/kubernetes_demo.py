@@ -137,7 +137,7 @@ class Writer:
 
     def _is_writing(self) -> bool:
         before = self.lines()
-        time.sleep(1)
+        time.sleep(1)  # a writer that lives has written more in a second
         return self.lines() != before
 
     def longest_pauses(self, since: float, until: float) -> str:
@@ -234,7 +234,7 @@ def delete_leader(namespace: Namespace, writer: Writer, *how: str) -> None:
     new = namespace.status()["leader"]
     namespace.wait("a new pod", lambda: namespace.is_new_and_ready(leader, old), CONVERGE_S)
     namespace.wait("the old leader following", lambda: namespace.is_ready(3), CONVERGE_S)
-    time.sleep(1)
+    time.sleep(1)  # what comes late is a pause, too
     pauses = writer.longest_pauses(deleted_at - 1, deleted_at + 15)
     failover = namespace.status().get("lastFailover", {})
     console.print(

@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +69,7 @@ class LocalCluster:
         while time.monotonic() < deadline:
             if is_done():
                 return
-            time.sleep(0.1)
+            time.sleep(0.1)  # between two looks: each starts a process
         raise TimeoutError(f"{what}: not within {timeout_s:.0f} s: {self.status()}")
 
     def all_follow(self, count: int) -> bool:
@@ -79,6 +81,18 @@ class LocalCluster:
             and len(leaders) == 1
             and all(m["signature"] >= leaders[0]["signature"] - 3 for m in members)
         )
+
+
+@contextmanager
+def temporary_cluster(manifest: Path, purpose: str) -> Iterator[tuple[LocalCluster, Path]]:
+    """A cluster named `orders` and a folder for what belongs to it; both are gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix=f"qsync-{purpose}-") as temporary:
+        folder = Path(temporary)
+        cluster = LocalCluster("orders", manifest, folder / "home")
+        try:
+            yield cluster, folder
+        finally:
+            cluster.delete()
 
 
 def kill(pid: int) -> None:

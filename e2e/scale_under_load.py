@@ -9,7 +9,6 @@ every write is answered *committed*, at the price of a pause that is printed.
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 from checker import read_ledger
 from demo import HERE, MANIFEST, console, space_id
-from local_cluster import LocalCluster
+from local_cluster import LocalCluster, temporary_cluster
 from timeouts import CONVERGE_S, READY_S, WRITER_S
 
 
@@ -39,7 +38,7 @@ def scale(cluster: LocalCluster, ledger: Path, count: int) -> None:
     since = time.time()
     cluster.qsync("local", "scale", cluster.name, "--replicas", str(count), timeout_s=READY_S)
     cluster.wait(f"{count} voters", lambda: voters(cluster) == count, CONVERGE_S)
-    time.sleep(1)
+    time.sleep(1)  # a pause that begins at the end of the change is part of it
     console.print(f"scaled to {count}: longest pause {longest_pause_ms(ledger, since):.0f} ms")
 
 
@@ -54,7 +53,7 @@ def switch_over(cluster: LocalCluster, ledger: Path) -> None:
         return leader is not None and leader["name"] == target
 
     cluster.wait(f"{target} leading", leads, CONVERGE_S)
-    time.sleep(1)
+    time.sleep(1)  # the same
     pause_ms = longest_pause_ms(ledger, since)
     console.print(f"switched over to {target}: longest pause {pause_ms:.0f} ms")
 
@@ -74,7 +73,7 @@ def run(cluster: LocalCluster, folder: Path) -> int:
         env=environment,
     )  # fmt: skip
     try:
-        time.sleep(2)
+        time.sleep(2)  # load before the first change, to compare with
         scale(cluster, ledger, 5)
         switch_over(cluster, ledger)
         switch_over(cluster, ledger)
@@ -110,13 +109,8 @@ def judge(
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="qsync-scale-") as temporary:
-        folder = Path(temporary)
-        cluster = LocalCluster("orders", MANIFEST, folder / "home")
-        try:
-            return run(cluster, folder)
-        finally:
-            cluster.delete()
+    with temporary_cluster(MANIFEST, "scale") as (cluster, folder):
+        return run(cluster, folder)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -21,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from demo import console, space_id, unavailability_ms  # noqa: E402  # after the path is set
-from local_cluster import ROOT, LocalCluster, kill  # noqa: E402
+from local_cluster import ROOT, LocalCluster, kill, temporary_cluster  # noqa: E402
 from rich.progress import Progress  # noqa: E402
 from timeouts import CONVERGE_S, WRITER_S  # noqa: E402
 
@@ -102,15 +101,9 @@ def main() -> int:
     parser.add_argument("--members", type=int, choices=(3, 5), default=3)
     arguments = parser.parse_args()
     name = {3: "three-nodes", 5: "five-nodes"}[arguments.members]
-    with tempfile.TemporaryDirectory(prefix="qsync-rounds-") as temporary:
-        folder = Path(temporary)
-        cluster = LocalCluster(
-            "orders", ROOT / "docs" / "examples" / f"{name}.yaml", folder / "home"
-        )
-        try:
-            return run(cluster, folder, arguments.rounds)
-        finally:
-            cluster.delete()
+    manifest = ROOT / "docs" / "examples" / f"{name}.yaml"
+    with temporary_cluster(manifest, "rounds") as (cluster, folder):
+        return run(cluster, folder, arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """Error codes and the exceptions that carry them.
 
-Exceptions branch by *who must act*: the caller (`ClientError`), a peer that broke the protocol
-(`RemoteError`: the link is closed, the node goes on), a person (`log.errors.CorruptionError`),
-the node itself (`log.errors.DiskError`: restart from disk). Numbers are Tarantool's where one
-exists; those from 0x4000 on are Qsync's own.
+Exceptions branch by *who must act*: the caller (`ClientError`), a person
+(`log.errors.CorruptionError`), the node itself (`log.errors.DiskError`: restart from disk).
+Numbers are Tarantool's where one exists; those from 0x4000 on are Qsync's own.
 """
 
 from enum import IntEnum
@@ -100,7 +99,3 @@ class ClientError(QsyncError):
         super().__init__(message)
         self.code = code
         self.message = message
-
-
-class RemoteError(QsyncError):
-    """A peer broke the protocol: its link is closed, the node itself goes on."""

@@ -238,12 +238,6 @@ class SimDisk:
         self._root.lose_power(rng)
         self.used_bytes = sum(len(inode.seen) for inode in _inodes(self._root))
 
-    def wipe(self) -> None:
-        """The disk is replaced by an empty one."""
-        self.kill()
-        self._root = _Directory()
-        self.used_bytes = 0
-
     def enter(self, call: str, path: str) -> Fault | None:
         """Every changing call begins here; raises PowerLoss for the rest of a crashed life."""
         if self._is_off:

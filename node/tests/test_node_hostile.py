@@ -12,6 +12,8 @@ import pytest
 from processes import SECRET, USER, Cluster, running_cluster, wait_until
 from raw import Raw
 
+from qsync_node.format.mp import pack
+
 SPACE = 512
 NOT_UTF8 = b"\xff\xfe"
 
@@ -53,13 +55,8 @@ def assert_unharmed(cluster: Cluster, term: int) -> None:
     assert raw.ask(3, {0x10: SPACE, 0x21: [1, "alive"]})[0] == 0
 
 
-def text(data: bytes) -> msgpack.ExtType | str:
+def text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
-
-
-def pack(fields: Any) -> bytes:
-    packed: bytes = msgpack.packb(fields, unicode_errors="surrogateescape")
-    return packed
 
 
 HOSTILE: list[tuple[int, dict[int, Any]]] = [

@@ -310,14 +310,17 @@ def test_a_registered_replica_cannot_ask_for_a_list() -> None:
         sent.clear()
 
 
+def _configure(arguments: dict[str, Any], sync: int) -> fx.Command:
+    return fx.Command(7, sync, "configure", arguments)
+
+
 def test_a_filtered_replica_is_not_registered() -> None:
     world, leader = cluster(5)
     reader = world.add("anonymous", spaces=(SPACE,))
     reader.start()
     assert world.run_for(3 * SECOND, lambda: follows(reader, leader))
     for wanted in ({"role": "async", "spaces": []}, {"role": "voter"}, {"spaces": [600]}):
-        command = partial(fx.Command, 7, verb="configure", arguments=wanted)
-        answer = world.ask(reader, lambda sync, command=command: command(sync=sync))  # type: ignore[misc]
+        answer = world.ask(reader, partial(_configure, wanted))
         assert answer is not None
         assert answer.code in (ErrorCode.UNSUPPORTED, ErrorCode.ILLEGAL_PARAMS)
         assert "empty data directory" in answer.reason

@@ -1,5 +1,6 @@
 """`kubectl qsync pause`, `resume` and `restart`: annotations that the operator obeys."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import typer
@@ -26,8 +27,6 @@ def resume(where: Where, output: OutputOption = None) -> None:
 @aimed
 def restart(where: Where, output: OutputOption = None) -> None:
     """Restart all members, one at a time: followers first, the leader last."""
-    from datetime import UTC, datetime  # noqa: PLC0415
-
     now = datetime.now(UTC).isoformat(timespec="seconds")
     name = _annotate(where, "restartedAt", now)
     done(f"{name} restarts its members, one at a time", output, cluster=name, restartedAt=now)
@@ -36,7 +35,7 @@ def restart(where: Where, output: OutputOption = None) -> None:
 def _annotate(where: Where, key: str, value: str | None) -> str:
     if not where.is_kubernetes:
         raise typer.BadParameter("annotations are Kubernetes': name a cluster there")
-    from qsync_cli.kubernetes.session import Session, choose, converse  # noqa: PLC0415
+    from qsync_cli.kubernetes.session import Session, choose, converse  # noqa: PLC0415 - only who asks pays
 
     async def write(session: Session) -> str:
         cluster = choose(await session.clusters(), where, session.namespace, None)

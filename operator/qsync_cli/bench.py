@@ -1,5 +1,6 @@
 """`qsync bench`: durable writes against any address, with progress, throughput and percentiles."""
 
+import json
 import time
 from typing import Annotated, Any
 
@@ -33,9 +34,9 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Write for a while, each write waiting for its quorum."""
-    import asyncio  # noqa: PLC0415
+    import asyncio  # noqa: PLC0415 - only who writes pays, not `--help`
 
-    from qsync_node.errors import QsyncError  # noqa: PLC0415
+    from qsync_node.errors import QsyncError  # noqa: PLC0415 - the same
 
     try:
         result = asyncio.run(
@@ -44,8 +45,6 @@ def bench(
     except (QsyncError, OSError) as error:
         raise Failure(f"{address}: {error}") from error
     if as_json:
-        import json  # noqa: PLC0415
-
         typer.echo(json.dumps(result))
         return
     latencies = ", ".join(f"{name} {result[name]:.2f} ms" for name in ("p50", "p90", "p99", "max"))
@@ -65,7 +64,7 @@ async def _run(
     space: str,
     is_quiet: bool,
 ) -> dict[str, Any]:
-    import asyncio  # noqa: PLC0415
+    import asyncio  # noqa: PLC0415 - only who writes pays, not `--help`
 
     from qsync_cli.output import progress  # noqa: PLC0415
     from qsync_node.client import Client, Committed  # noqa: PLC0415

@@ -37,10 +37,6 @@ class Target:
     addresses: dict[str, str]
     open: Callable[[], Links]
 
-    @property
-    def is_one_node(self) -> bool:
-        return "" in self.addresses
-
     def address_of(self, member: str) -> str:
         address = self.addresses.get(member)
         if address is None:

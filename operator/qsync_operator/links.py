@@ -1,6 +1,7 @@
 """Talks to nodes over their admin HTTP: one client, kept connections, one sentence per failure."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -78,15 +79,20 @@ class NodeLinks:
 
     async def statuses(self, addresses: dict[str, str]) -> dict[str, dict[str, Any] | LinkError]:
         """What each named node says, asked at the same time."""
-        answers = await asyncio.gather(
-            *(self.status(address) for address in addresses.values()), return_exceptions=True
-        )
-        found: dict[str, dict[str, Any] | LinkError] = {}
-        for name, answer in zip(addresses, answers, strict=True):
-            if isinstance(answer, BaseException) and not isinstance(answer, LinkError):
-                raise answer
-            found[name] = answer
-        return found
+        return await ask_each(self.status, addresses)
+
+
+async def ask_each(
+    ask: Callable[[str], Awaitable[dict[str, Any]]], addresses: dict[str, str]
+) -> dict[str, dict[str, Any] | LinkError]:
+    """The answer of each named address, or why there is none, asked at the same time."""
+    answers = await asyncio.gather(*map(ask, addresses.values()), return_exceptions=True)
+    found: dict[str, dict[str, Any] | LinkError] = {}
+    for name, answer in zip(addresses, answers, strict=True):
+        if isinstance(answer, BaseException) and not isinstance(answer, LinkError):
+            raise answer
+        found[name] = answer
+    return found
 
 
 def _reason(error: Exception) -> str:

@@ -109,7 +109,7 @@ class Clients:
         """A single read: confirmed state of this member, unless asked otherwise (R1, R2)."""
         node = self.node
         self.check_state_is_served()
-        isolation = node.reads.isolation_of(call.body)
+        isolation = node.reads.isolation_of(call.request)
         if isolation == "linearizable":
             node.reads.start(call)
             return

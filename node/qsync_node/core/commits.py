@@ -245,7 +245,6 @@ class Commits:
                         reason = "A rollback for a synchronous transaction is received"
                     self.clients.refuse(write.call, code, reason)
                 code = ErrorCode.SYNC_ROLLBACK
-        self.clients.streams.on_rolled_back()
 
     def on_decision_written(self) -> None:
         """From now on statements run over what the decision leaves (T5, K3)."""

@@ -8,16 +8,15 @@ leader for the index and waits until it has applied it. Leases prove nothing her
 
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.core.engine.requests import isolation_level
 from qsync_node.core.messages import ReadIndex, ReadIndexReply
 from qsync_node.errors import ClientError, ErrorCode
 
 if TYPE_CHECKING:
     from qsync_node.core.calls import Call
+    from qsync_node.core.engine.requests import Select
     from qsync_node.core.node import Node
 
 _LEVELS = {0: "confirmed", 1: "read-committed", 2: "confirmed", 3: "confirmed", 4: "linearizable"}
-_ISOLATION_MARK = b"\x59"
 
 
 class Proof:
@@ -43,16 +42,14 @@ class LinearizableReads:
         self.applying: list[tuple[int, Call]] = []
         self._next = 1
 
-    def isolation_of(self, body: bytes) -> str:
-        """What the SELECT asks for in key 0x59; `confirmed` unless it says otherwise (R1)."""
-        if _ISOLATION_MARK not in body:
-            return "confirmed"
-        level = isolation_level(body)
-        if level not in _LEVELS:
+    def isolation_of(self, request: "Select") -> str:
+        """What the SELECT asks for; `confirmed` unless it says otherwise (R1)."""
+        level = _LEVELS.get(request.isolation)
+        if level is None:
             raise ClientError(
                 ErrorCode.ILLEGAL_PARAMS, "Illegal parameters, unknown isolation level"
             )
-        return _LEVELS[level]
+        return level
 
     def start(self, call: "Call") -> None:
         replica = self.node.replica

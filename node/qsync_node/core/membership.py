@@ -65,9 +65,6 @@ class Configuration:
     def by_uuid(self, uuid: str) -> Member | None:
         return next((member for member in self.members if member.uuid == uuid), None)
 
-    def by_id(self, replica_id: int) -> Member | None:
-        return next((member for member in self.members if member.replica_id == replica_id), None)
-
     def free_id(self) -> int:
         """The lowest free id, 0 if all are taken. A freed one is given again (M5)."""
         taken = {member.replica_id for member in self.members}

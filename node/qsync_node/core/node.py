@@ -27,7 +27,7 @@ from qsync_node.core.history import History, TermStart
 from qsync_node.core.keys import KeyTable
 from qsync_node.core.limbo import Limbo
 from qsync_node.core.linearizable import LinearizableReads
-from qsync_node.core.membership import LEVEL, Configuration, Member
+from qsync_node.core.membership import LEVEL, REMOVED_SPACE, Configuration, Member
 from qsync_node.core.procedures import Procedures
 from qsync_node.core.registrar import Registrar
 from qsync_node.core.replica import Replica
@@ -35,7 +35,6 @@ from qsync_node.core.settings import SECOND, Settings
 from qsync_node.core.snapshots import View
 from qsync_node.core.stock import Stock
 from qsync_node.core.system import (
-    REMOVED_SPACE,
     body_of_key,
     body_of_term,
     define_own_spaces,

@@ -14,10 +14,9 @@ from qsync_node.core.messages import Nominate
 from qsync_node.core.settings import Settings
 from qsync_node.core.spaces import refusal_to_change
 from qsync_node.core.status import read_only_reason, status
-from qsync_node.core.streams import is_number
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Type
-from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
+from qsync_node.format.mp import BAD_MSGPACK, is_number, pack, unpack
 
 if TYPE_CHECKING:
     from qsync_node.core.node import Node

@@ -284,7 +284,3 @@ class Relays:
             code = int(ErrorCode.XLOG_GAP)
             self.replica.send(relay.link, Refusal(relay.subscription, relay.term, code, reason))
             self._drop(relay.peer_uuid)
-
-    def slowest_index(self) -> int | None:
-        """What the registered replica farthest behind has acknowledged (S5)."""
-        return min((relay.acked_index for relay in self.by_number.values()), default=None)

@@ -64,6 +64,8 @@ def status(node: "Node") -> dict[str, Any]:
     replica = node.replica
     limbo, tail, ballot = replica.limbo, replica.tail, replica.ballot
     leader = replica.leader
+    connected_voters, needed_voters = connect_quorum(node)
+    reason = read_only_reason(node)
     leader_member = limbo.configuration.by_uuid(replica.election.leader_uuid)
     return {
         "uuid": node.uuid,
@@ -81,8 +83,8 @@ def status(node: "Node") -> dict[str, Any]:
         "leader_uuid": replica.election.leader_uuid,
         "leader_id": leader_member.replica_id if leader_member else 0,
         "leader_name": leader_member.name if leader_member else "",
-        "is_writable": not read_only_reason(node),
-        "ro_reason": read_only_reason(node),
+        "is_writable": not reason,
+        "ro_reason": reason,
         "hears_leader": replica.election.hears_leader(),
         "is_fenced": ballot.is_fenced,
         "can_stand": replica.election.can_stand() and replica.election.may_lead(),
@@ -91,8 +93,8 @@ def status(node: "Node") -> dict[str, Any]:
         "is_disk_full": replica.is_disk_full,
         "was_forced": ballot.was_forced,
         "is_orphan": is_orphan(node),
-        "connected_voters": connect_quorum(node)[0],
-        "connect_quorum": connect_quorum(node)[1],
+        "connected_voters": connected_voters,
+        "connect_quorum": needed_voters,
         "applier": replica.applier.state.value,
         "refused": replica.applier.refused,
         "spaces": list(ballot.spaces),

@@ -14,8 +14,8 @@ keys and the WAIT flags go.
 from collections.abc import Callable
 from typing import Any
 
-from qsync_node.core.membership import CLUSTER_SPACE, REMOVED_SPACE
-from qsync_node.core.system import KEY_SPACE, TERM_SPACE
+from qsync_node.core.membership import CLUSTER_SPACE
+from qsync_node.core.system import PRIVATE_SPACES
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, UPSERT, Key
 from qsync_node.format.mp import pack, unpack
@@ -23,7 +23,6 @@ from qsync_node.format.row import Row, decode_rows
 
 _SCHEMA, _SPACE, _INDEX, _PRIV = 272, 280, 288, 312
 _FIRST_USER_SPACE = 512
-_PRIVATE = frozenset({TERM_SPACE, KEY_SPACE, REMOVED_SPACE})
 _PRIVATE_KEY = "qsync_"
 _READABLE = frozenset({INSERT, REPLACE, UPDATE, DELETE, UPSERT})
 _FLAGS_FIELD = 5
@@ -77,7 +76,7 @@ def space_of(body: bytes) -> int:
 
 
 def _unpack(body: bytes) -> Body:
-    fields: Body = unpack(body, strict_map_key=False)
+    fields: Body = unpack(body)
     return fields
 
 
@@ -89,7 +88,7 @@ def _pack(fields: Body) -> bytes:
 def _system_body(row_type: int, body: bytes, own_uuid: str, own_id: int) -> bytes | None:
     """The body of a row in a system space, changed where needed; None to send nothing of it."""
     space = space_of(body)
-    if space in _PRIVATE:
+    if space in PRIVATE_SPACES:
         return None
     if space not in (_SCHEMA, _SPACE, _INDEX, _PRIV, CLUSTER_SPACE):
         return body
@@ -111,8 +110,8 @@ def _is_private(space: int, key: list[Any], is_tuple: bool) -> bool:
         return isinstance(key[0], str) and key[0].startswith(_PRIVATE_KEY)
     if space == _PRIV:
         named = key[2:4] if is_tuple else key[1:3]
-        return len(named) > 1 and named[0] == "space" and named[1] in _PRIVATE
-    return key[0] in _PRIVATE
+        return len(named) > 1 and named[0] == "space" and named[1] in PRIVATE_SPACES
+    return key[0] in PRIVATE_SPACES
 
 
 def _cluster_body(row_type: int, fields: Body, own_uuid: str, own_id: int) -> bytes | None:

@@ -9,13 +9,12 @@ A stream lives on the leader. One opened on another member is bound to the leade
 with that leader's term or with the link (T10).
 """
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from qsync_node.core.engine.requests import decode_request
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Type
-from qsync_node.format.mp import BAD_MSGPACK, unpack
+from qsync_node.format.mp import BAD_MSGPACK, is_number, unpack
 
 if TYPE_CHECKING:
     from qsync_node.core.calls import Call
@@ -136,9 +135,6 @@ class Streams:
         if stream is not None:
             stream.doomed = ErrorCode.TRANSACTION_CONFLICT
 
-    def on_rolled_back(self) -> None:
-        """Statements ran over rows that are gone; COMMIT runs them again and finds out."""
-
     def on_leadership_lost(self) -> None:
         self.open.clear()
 
@@ -155,13 +151,6 @@ class Streams:
         for stream in self.open.values():
             if now >= stream.deadline_ns and not stream.doomed:
                 stream.doomed = ErrorCode.TRANSACTION_TIMEOUT
-
-
-def is_number(value: object) -> bool:
-    """An int or a finite float, as msgpack and JSON have them; no bool."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value)
 
 
 def _options(body: bytes) -> dict[Any, Any]:

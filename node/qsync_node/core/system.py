@@ -9,6 +9,7 @@ it is open.
 from typing import TYPE_CHECKING, Any
 
 from qsync_node.core.history import TermStart
+from qsync_node.core.membership import CLUSTER_SPACE, REMOVED_SPACE
 from qsync_node.format.keys import Key
 from qsync_node.format.mp import pack, unpack
 
@@ -17,13 +18,12 @@ if TYPE_CHECKING:
 
 TERM_SPACE = 490
 KEY_SPACE = 491
-REMOVED_SPACE = 492
 PLAN_KEY = "qsync_plan"
 OPEN_KEY = "qsync_open"
 
-CLUSTER_SPACE = 320
 SCHEMA_SPACE = 272
-OWN_SPACES = frozenset({CLUSTER_SPACE, TERM_SPACE, KEY_SPACE, REMOVED_SPACE})
+PRIVATE_SPACES = frozenset({TERM_SPACE, KEY_SPACE, REMOVED_SPACE})
+OWN_SPACES = PRIVATE_SPACES | {CLUSTER_SPACE}
 """Nobody but the node writes here: members are counted by these rows (M2)."""
 
 _INSERT = 2

@@ -5,6 +5,7 @@ stored under any name can be said again, in an answer, an error or a row. `unpac
 `BAD_MSGPACK` names, for whatever a stranger sends.
 """
 
+import math
 from functools import partial
 
 import msgpack
@@ -13,3 +14,10 @@ BAD_MSGPACK = (ValueError, TypeError, msgpack.UnpackException)
 
 pack = partial(msgpack.packb, unicode_errors="surrogateescape")
 unpack = partial(msgpack.unpackb, strict_map_key=False, unicode_errors="surrogateescape")
+
+
+def is_number(value: object) -> bool:
+    """An int or a finite float, as msgpack and JSON have them; no bool."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value)

@@ -117,10 +117,6 @@ class Storage:
         """Index of the newest snapshot; 0 if there is none."""
         return self._snapshot_index
 
-    @property
-    def wal_bytes(self) -> int:
-        return self._wal.total_bytes
-
     def segments(self) -> list[SegmentRange]:
         """Segments on disk, oldest first; all but the last are complete."""
         return [

@@ -62,6 +62,7 @@ class Select:
     after_position: bytes | None = None
     after_tuple: bytes | None = None
     wants_position: bool = False
+    isolation: int = 0  # as the client said it, -1 for no number
     type: int = codes.SELECT
 
 
@@ -188,6 +189,7 @@ def _decode_by_key(type_: int, body: bytes) -> Request:
         values.get(codes.AFTER_POSITION),
         values.get(codes.AFTER_TUPLE),
         values.get(codes.FETCH_POSITION, False),
+        values.get(codes.TXN_ISOLATION, 0),
     )
 
 
@@ -210,19 +212,12 @@ def _values(body: bytes) -> dict[int, Any]:
             values[key] = raw
         elif key == codes.FETCH_POSITION:
             values[key] = decode(raw) is True
+        elif key == codes.TXN_ISOLATION:
+            level = decode(raw)
+            values[key] = level if level.__class__ is int else -1
         elif key == codes.AFTER_POSITION:
             values[key] = _position(decode(raw))
     return values
-
-
-def isolation_level(body: bytes) -> int:
-    """What a SELECT says in key 0x59; 0 if it says nothing, -1 if that is no number."""
-    items = split_map(body)
-    for key, raw in zip(items[::2], items[1::2], strict=True):
-        if key == b"\x59":
-            level = decode(raw)
-            return level if level.__class__ is int else -1
-    return 0
 
 
 def _position(value: object) -> bytes:

@@ -4,12 +4,11 @@ For people, whose machines reach no pod: `pods/exec` is the only right that it t
 the name of a pod.
 """
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from qsync_operator.links import LinkError
+from qsync_operator.links import LinkError, ask_each
 from qsync_operator.platform.kubernetes.api import ApiError
 
 ASK = ("python", "-m", "qsync_operator.pod_ask")
@@ -61,15 +60,7 @@ class PodLinks:
                 self._api = await self._connect()
             except ApiError as error:
                 return dict.fromkeys(addresses, LinkError(str(error)))
-        answers = await asyncio.gather(
-            *(self.status(address) for address in addresses.values()), return_exceptions=True
-        )
-        found: dict[str, dict[str, Any] | LinkError] = {}
-        for name, answer in zip(addresses, answers, strict=True):
-            if isinstance(answer, BaseException) and not isinstance(answer, LinkError):
-                raise answer
-            found[name] = answer
-        return found
+        return await ask_each(self.status, addresses)
 
     async def _ask(self, pod: str, *arguments: str) -> Any:
         try:
