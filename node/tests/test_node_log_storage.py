@@ -203,7 +203,8 @@ def test_one_write_is_one_append_and_one_flush() -> None:
     assert calls == ["append", "sync"]
     calls.clear()
     storage.rotate()
-    assert calls == ["append", "sync", "create", "append", "sync", "rename", "sync_dir"]
+    put_file = ["create", "append", "sync", "rename", "sync_dir"]
+    assert calls == ["append", "sync", *put_file, *put_file], "end marker, segment, its note"
 
 
 def test_a_thread_reads_while_another_writes_and_cuts(tmp_path: Path) -> None:
@@ -332,6 +333,29 @@ def test_a_missing_segment_is_a_gap(number: int) -> None:
     with pytest.raises(CorruptionError) as caught:
         Storage.open(disk, "/data", SMALL)
     assert caught.value.file == paths[number + 1]
+
+
+def test_the_newest_segment_is_missed(place: tuple[FileSystem, str]) -> None:
+    fs, directory = place
+    filled(fs, directory).close()
+    newest = segments(fs, directory)[-1]
+    fs.remove(newest)
+    with pytest.raises(CorruptionError, match="newest file of the log is missing") as caught:
+        Storage.open(fs, directory, SMALL)
+    assert caught.value.file == newest
+
+
+def test_a_segment_that_was_cut_off_is_not_missed(place: tuple[FileSystem, str]) -> None:
+    fs, directory = place
+    storage = filled(fs, directory)
+    storage.rewind(4, 2)
+    storage.close()
+    again, recovered = Storage.open(fs, directory, SMALL)
+    assert recovered.last_index == 4
+    again.install_snapshot({1: 50}, [body(50)])
+    again.close()
+    _, recovered = Storage.open(fs, directory, SMALL)
+    assert recovered.last_index == 50
 
 
 @pytest.mark.parametrize("contents", [None, b"", b"QSBALLOT", b"x" * 40])
@@ -510,7 +534,7 @@ def test_a_log_that_ends_elsewhere_than_at_its_clean_stop_is_refused(
         block = encode_block(batch(31).data)
         last.write_bytes(data[: -len(EOF_MARKER)] + block)
     for _ in range(2):
-        with pytest.raises(CorruptionError, match="stopped cleanly") as refused:
+        with pytest.raises(CorruptionError, match="stopped cleanly|missing") as refused:
             Storage.open(fs, directory, SMALL)
         assert directory in str(refused.value)
     if damage != "removed":

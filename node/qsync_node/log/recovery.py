@@ -1,9 +1,9 @@
 """From a data directory to what a node knows: newest sound snapshot, then the WAL behind it (S1).
 
 Steps: leftovers of a crash (`.inprogress`) are deleted; the ballot is read (without one the
-directory is a lost disk, D2); the newest sound snapshot is taken; segments that continue it are
-read row by row, and refused with file and offset where they do not (W1, S3). Older segments stay
-unread; slow followers read them.
+directory is a lost disk, D2); the segment that was noted as the newest must be there (D7); the
+newest sound snapshot is taken; segments that continue it are read row by row, and refused with file
+and offset where they do not (W1, S3). Older segments stay unread; slow followers read them.
 
 The end of the last segment may be torn by a crash and is then cut to its last whole block; any
 other damage is refused (D7).
@@ -40,6 +40,7 @@ from qsync_node.log.ballot import load_ballot, store_ballot
 from qsync_node.log.checkpoint import Snapshot, open_snapshot
 from qsync_node.log.errors import CorruptionError
 from qsync_node.log.files import FileSystem, join
+from qsync_node.log.newest import check_newest, note_newest
 from qsync_node.log.rewind import ROLLBACK_DIRECTORY
 from qsync_node.log.wal import (
     Limits,
@@ -84,6 +85,7 @@ def recover(fs: FileSystem, directory: str, limits: Limits) -> tuple[Wal, Recove
     remove_in_progress(fs, join(directory, ROLLBACK_DIRECTORY))
     ballot = load_ballot(fs, directory)
     names = fs.listdir(directory)
+    check_newest(fs, directory, names)
     segments, uuids = _open_segments(fs, directory, names)
     snapshot = _newest_snapshot(fs, directory, names, segments)
     if snapshot is not None:
@@ -98,6 +100,7 @@ def recover(fs: FileSystem, directory: str, limits: Limits) -> tuple[Wal, Recove
         tail = _Tail([], normalised(start_vclock))
     elif not is_clean:
         _copy_last_segment(fs, directory, segments[-1])
+    note_newest(fs, directory, segments[-1].path.rsplit("/", 1)[1])
     if not is_clean:
         store_ballot(fs, directory, ballot)
     wal = Wal(fs, directory, instance_uuid, limits, segments, tail.vclock)

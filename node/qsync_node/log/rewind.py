@@ -28,6 +28,7 @@ from qsync_node.format.xlog import Block as XlogBlock
 from qsync_node.log.atomic import put_file
 from qsync_node.log.errors import DiskError
 from qsync_node.log.files import FileSystem, join
+from qsync_node.log.newest import forget_newest, note_newest
 from qsync_node.log.wal import Wal, read_batches
 
 ROLLBACK_DIRECTORY = "rollback"
@@ -104,6 +105,8 @@ def read_saved_rows(fs: FileSystem, path: str) -> bytes | None:
 
 def _cut(wal: Wal, after_index: int) -> None:
     wal.close()
+    if wal.segments[-1].start_index > after_index:
+        forget_newest(wal.fs, wal.directory)
     while wal.segments[-1].start_index > after_index:
         wal.fs.remove(wal.segments[-1].path)
         wal.fs.sync_dir(wal.directory)
@@ -124,6 +127,7 @@ def _cut(wal: Wal, after_index: int) -> None:
         offset = _rewrite(wal, offset, kept_rows)
     segment.end_index, segment.end_bytes = after_index, offset
     wal.reopen_last()
+    note_newest(wal.fs, wal.directory, segment.path.rsplit("/", 1)[1])
 
 
 def _rows_up_to(batches: list[LogBatch], index: int) -> bytes:

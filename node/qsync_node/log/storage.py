@@ -7,6 +7,7 @@ one thread at a time; `read` and `write_snapshot` may run beside them in another
     00000000000000000012.xlog   segments       ballot      term, vote and the like (D2)
     00000000000000000012.snap   snapshots      clean       the last stop was clean (D3)
     rollback/                   what was cut   lock        held by the process (D8)
+    newest                      the name of the newest segment (D7)
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,7 +5,7 @@ appended to the last one only. One `write` is one block, one writev and one fdat
 number of batches it carries, and the next begins only when this one is durable: therefore a crash
 can damage nothing but the last block of the last segment, and rule D7 can tell a torn tail from
 corruption. A new segment is begun under a temporary name, flushed and renamed, and its directory
-flushed, before a row goes into it (D1).
+flushed, and its name noted, before a row goes into it (D1).
 
 What is known about a segment counts durable bytes only: `read` never returns a row whose write has
 not returned, and may run in another thread than `write`. Cuts and removals exclude readers by a
@@ -44,6 +44,7 @@ from qsync_node.format.xlog import (
 from qsync_node.log.atomic import put_file
 from qsync_node.log.errors import CorruptionError, DiskError, DiskFull, NotInLog
 from qsync_node.log.files import File, FileSystem, join
+from qsync_node.log.newest import forget_newest, note_newest
 
 MARK_EVERY_BYTES = 64 * 1024
 READ_WINDOW_BYTES = 256 * 1024
@@ -402,11 +403,19 @@ def create_segment(
     header = encode_file_header(FileHeader(XLOG, instance_uuid, normalised(vclock), previous))
     name = file_name(signature(vclock), "xlog")
     put_file(fs, directory, name, [header])
+    try:
+        note_newest(fs, directory, name)
+    except DiskFull:
+        # The log goes on in the segment before, and this one would not continue it.
+        fs.remove(join(directory, name))
+        fs.sync_dir(directory)
+        raise
     return Segment(join(directory, name), vclock, len(header))
 
 
 def remove_all_segments(fs: FileSystem, directory: str, segments: Sequence[Segment]) -> None:
     """Newest first with a flush each: what a crash leaves is contiguous from the oldest on."""
+    forget_newest(fs, directory)
     for segment in reversed(segments):
         fs.remove(segment.path)
         fs.sync_dir(directory)
