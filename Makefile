@@ -6,7 +6,7 @@ VERSION := 0.1.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: help venv demo demo-kubernetes images crds test check sim mutants bench rounds \
-        scale clean debian
+        scale costs clean debian
 
 help:                         ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
@@ -67,6 +67,9 @@ rounds: $(VENV)/.test         ## 50 rounds of kill -9 of the leader under load
 bench: $(VENV)/.all debian    ## side by side with Redis, PostgreSQL, etcd and Tarantool
 	$(BIN)/python -m pip list -q >/dev/null
 	$(BIN)/python e2e/bench/compare.py
+
+costs: $(VENV)/.all           ## where the time of a write goes, by process and by file
+	$(BIN)/python e2e/bench/costs.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache artifacts
