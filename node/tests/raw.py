@@ -32,7 +32,7 @@ class Raw:
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def _frame(self) -> Any:
+    def frame(self) -> Any:
         while not self.frames:
             data = self.socket.recv(65536)
             if not data:
@@ -42,7 +42,7 @@ class Raw:
 
     def answer(self) -> tuple[int, dict[int, Any]]:
         """(code, body) of the next answer; code 0 is success. EOFError when closed."""
-        kind, _, _, body = self._frame()
+        kind, _, _, body = self.frame()
         return kind & 0x7FFF, unpack(body) if body else {}
 
     def ask(self, kind: int, fields: dict[int, Any], **header: int) -> tuple[int, dict[int, Any]]:
@@ -60,7 +60,7 @@ class Raw:
     def drain(self) -> None:
         """Read until everything that was sent has been taken: a PING's answer says so."""
         self.send(encode_request(PING, 77))
-        while self._frame()[1] != 77:
+        while self.frame()[1] != 77:
             pass
 
     def log_in(self, password: str = PASSWORD, user: str = USER) -> int:

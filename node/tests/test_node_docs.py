@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from qsync_node.core.engine.overlay import MAX_TUPLE_BYTES
+from qsync_node.core.engine.rows import PARTS_MAX
+from qsync_node.core.engine.updates import OPERATIONS_MAX
+from qsync_node.core.keys import CLIENT_BYTES_MAX
+from qsync_node.core.membership import REPLICAS_MAX
+from qsync_node.core.settings import SECOND, Settings
+from qsync_node.core.streams import STREAMS_MAX
 from qsync_node.errors import ErrorCode
+from qsync_node.server import admin, session
+from qsync_node.server.config import NodeConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,3 +43,43 @@ def test_files_of_the_reading_order_exist() -> None:
     assert len(names) > 8
     for name in names:
         assert (ROOT / "node" / "qsync_node" / name).exists(), name
+
+
+def size(value: int) -> str:
+    return f"{value >> 20} MiB"
+
+
+SETTINGS = Settings()
+CONFIG = {name: field.default for name, field in NodeConfig.model_fields.items()}
+LIMITS = {
+    "connections": f"{CONFIG['max_connections']:,}",
+    "a request": size(CONFIG["max_request"]),
+    "a request before log-in": size(session.STRANGER_REQUEST_BYTES_MAX),
+    "requests in flight on a connection": f"{session.IN_FLIGHT_MAX:,}",
+    "answers that a client does not read": size(session.UNREAD_BYTES_MAX),
+    "watched keys of a connection": f"{session.WATCHED_KEYS_MAX:,}",
+    "a tuple": size(MAX_TUPLE_BYTES),
+    "operations of one update": f"{OPERATIONS_MAX:,}",
+    "parts of an index": str(PARTS_MAX),
+    "open transactions of a leader": f"{STREAMS_MAX:,}",
+    "what a transaction writes": size(SETTINGS.transaction_bytes_max),
+    "what all open transactions hold": size(SETTINGS.transactions_bytes_max),
+    "age of an open transaction": f"{SETTINGS.transaction_timeout_ns // SECOND} s",
+    "unconfirmed transactions, bytes": size(SETTINGS.limbo_bytes_max),
+    "unconfirmed transactions": f"{SETTINGS.limbo_entries_max:,}",
+    "memory of the tuples": "none" if not SETTINGS.memory_bytes_max else "",
+    "free space of a disk": size(CONFIG["disk_reserve"]),
+    "registered members": str(REPLICAS_MAX),
+    "rows in which an idempotency key is remembered": f"{SETTINGS.key_window_rows:,}",
+    "length of an idempotency key's client": str(CLIENT_BYTES_MAX),
+    "body of an HTTP request": size(admin.BODY_BYTES_MAX),
+}
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (ROOT / "docs" / "limits.md").read_text().splitlines()
+        if line.startswith("| ")
+    ]
+    assert {what: limit for what, limit, *_ in rows[1:] if what != "---"} == LIMITS

@@ -12,9 +12,11 @@ import pytest
 from processes import SECRET, USER, Cluster, running_cluster, wait_until
 from raw import Raw
 
-from qsync_node.format.mp import pack
+from qsync_node.format.frame import encode_request
+from qsync_node.format.mp import pack, unpack
 
 SPACE = 512
+BEGIN, COMMIT, WATCH, EVENT = 14, 15, 74, 76
 NOT_UTF8 = b"\xff\xfe"
 
 
@@ -209,4 +211,40 @@ def test_random_requests_harm_nobody(cluster: Cluster) -> None:
         ):  # replication requests that are refused end the connection
             raw.drain()
         raw.socket.close()
+    assert_unharmed(cluster, term)
+
+
+def test_who_has_not_logged_in_makes_us_keep_little(cluster: Cluster) -> None:
+    large = {0x10: SPACE, 0x21: [3, "x" * (3 << 20)]}
+    code, answer = Raw(cluster.leader().address).ask(3, large)
+    assert code == 20
+    assert "too big packet size" in answer[0x31]
+    code, answer = log_in(cluster).ask(3, large)
+    assert code == 110, "who has logged in hears what is wrong with the tuple"
+
+
+def test_a_connection_watches_so_many_keys(cluster: Cluster) -> None:
+    raw = log_in(cluster)
+    for number in range(1025):
+        raw.send(encode_request(WATCH, number, pack({0x57: f"key {number}"})))
+    while (frame := raw.frame())[0] == EVENT:
+        assert frame[1] < 1024
+    assert frame[1] == 1024
+    assert "too many keys" in unpack(frame[3])[0x31]
+
+
+def test_a_transaction_that_no_frame_carries_is_refused(cluster: Cluster) -> None:
+    term = cluster.leader().status()["term"]
+    raw = log_in(cluster)
+    raw.socket.settimeout(60)
+    large = "x" * 1_000_000
+    requests = [(BEGIN, pack({}), 1)]
+    requests += [(3, pack({0x10: SPACE, 0x21: [100 + n, large]}), 1) for n in range(18)]
+    codes = []
+    for request in requests:
+        raw.send_bodies([request])
+        codes.append(raw.answer()[0])
+    assert codes == [0] * 17 + [2, 2], "16 MiB are taken, and no more"
+    raw.send_bodies([(COMMIT, pack({}), 1)])
+    assert raw.answer()[0] == 0
     assert_unharmed(cluster, term)

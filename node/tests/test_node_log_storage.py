@@ -534,7 +534,7 @@ def test_a_log_that_ends_elsewhere_than_at_its_clean_stop_is_refused(
         block = encode_block(batch(31).data)
         last.write_bytes(data[: -len(EOF_MARKER)] + block)
     for _ in range(2):
-        with pytest.raises(CorruptionError, match="stopped cleanly|missing") as refused:
+        with pytest.raises(CorruptionError, match=r"stopped cleanly|missing") as refused:
             Storage.open(fs, directory, SMALL)
         assert directory in str(refused.value)
     if damage != "removed":

@@ -15,6 +15,7 @@ Invariants
 """
 
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from qsync_node.core import effects as fx
@@ -207,7 +208,8 @@ class Relays:
     def _send(self, relay: Relay, batches: list[LogBatch], limit: int) -> bool:
         """S2: only rows up to `limit`, where a transaction ends; False if there are none.
 
-        A batch from a file may hold more than was confirmed: what is behind `limit` waits.
+        A batch from a file may hold more than was confirmed: what is behind `limit` waits. A block
+        of a file may be larger than a frame may be: it goes out in several.
         """
         ready: list[LogBatch] = []
         for batch in batches:
@@ -218,7 +220,8 @@ class Relays:
             return False
         if relay.spaces:
             ready = [keep_spaces(batch, relay.spaces) for batch in ready]
-        self._send_rows(relay, ready)
+        for part in in_frames(ready, self.replica.settings.relay_chunk_bytes):
+            self._send_rows(relay, part)
         return True
 
     def _send_rows(self, relay: Relay, batches: list[LogBatch]) -> None:
@@ -284,3 +287,16 @@ class Relays:
             code = int(ErrorCode.XLOG_GAP)
             self.replica.send(relay.link, Refusal(relay.subscription, relay.term, code, reason))
             self._drop(relay.peer_uuid)
+
+
+def in_frames(batches: list[LogBatch], bytes_max: int) -> Iterator[list[LogBatch]]:
+    """`batches` in order, in lists of at most `bytes_max` bytes, or of one batch."""
+    part: list[LogBatch] = []
+    size = 0
+    for batch in batches:
+        if part and size + len(batch.data) > bytes_max:
+            yield part
+            part, size = [], 0
+        part.append(batch)
+        size += len(batch.data)
+    yield part

@@ -71,6 +71,12 @@ class Settings:
     transaction_timeout_ns: int = 300 * SECOND
     """How long an interactive transaction may stay open."""
 
+    transaction_bytes_max: int = 16 * 1024 * 1024
+    """What one transaction may write. It goes to a follower as a whole, in one frame (T11)."""
+
+    transactions_bytes_max: int = 256 * 1024 * 1024
+    """What all open transactions may hold; beyond it statements of transactions are refused."""
+
     key_window_rows: int = 100_000
     """An idempotency key is remembered until the log has grown by so many rows (T9)."""
 

@@ -30,13 +30,14 @@ STREAMS_MAX = 10_000
 class Stream:
     """An open transaction."""
 
-    __slots__ = ("deadline_ns", "doomed", "seen_index", "transaction")
+    __slots__ = ("deadline_ns", "doomed", "held_bytes", "transaction", "written_bytes")
 
     def __init__(self, transaction: "Transaction", deadline_ns: int) -> None:
         self.transaction = transaction
         self.deadline_ns = deadline_ns
         self.doomed = 0  # an ErrorCode once it cannot commit any more
-        self.seen_index = 0
+        self.held_bytes = 0  # of its requests, and of the answers that COMMIT compares
+        self.written_bytes = 0  # of the requests that write
 
 
 class Streams:
@@ -46,6 +47,7 @@ class Streams:
         self.node = node
         self.clients = clients
         self.open: dict[tuple[tuple[int, int], int], Stream] = {}
+        self.held_bytes = 0
 
     def execute(self, call: "Call") -> bool:
         """One request of a stream; False if it has to wait at the head of the queue."""
@@ -63,10 +65,36 @@ class Streams:
         self._check(stream)
         request = decode_request(call.type, call.body)
         user = self.clients.user_of(call)
+        self._make_room(stream, call)
         tuples = stream.transaction.execute(request, user)
+        self._hold(stream, sum(map(len, tuples)))
         call.position = stream.transaction.position
         self.clients.commits.depend(call, 0, "", tuples)
         return True
+
+    def _make_room(self, stream: Stream, call: "Call") -> None:
+        settings = self.node.settings
+        wanted = len(call.body)
+        if call.type != Type.SELECT:
+            if stream.written_bytes + wanted > settings.transaction_bytes_max:
+                raise ClientError(
+                    ErrorCode.MEMORY_ISSUE,
+                    f"a transaction writes at most {settings.transaction_bytes_max} bytes: "
+                    "commit it in parts",
+                )
+            stream.written_bytes += wanted
+        if self.held_bytes + wanted > settings.transactions_bytes_max:
+            raise ClientError(
+                ErrorCode.MEMORY_ISSUE, "open transactions hold too much: finish some first"
+            )
+        self._hold(stream, wanted)
+
+    def _hold(self, stream: Stream, size: int) -> None:
+        stream.held_bytes += size
+        self.held_bytes += size
+
+    def _close(self, key: tuple[tuple[int, int], int]) -> None:
+        self.held_bytes -= self.open.pop(key).held_bytes
 
     def _begin(self, call: "Call", key: Any, stream: Stream | None) -> None:
         if stream is not None:
@@ -113,20 +141,20 @@ class Streams:
                 ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
             )
         if call.type == Type.ROLLBACK:
-            del self.open[key]
+            self._close(key)
             self.clients.answer(call, [])
             return True
         if stream.doomed:
-            del self.open[key]
+            self._close(key)
             self._check(stream)
         try:
             self.clients.check_writable()
             done = self.clients.commits.log(call, stream.transaction.prepare())
         except ClientError:
-            del self.open[key]
+            self._close(key)
             raise
         if done:
-            del self.open[key]
+            self._close(key)
         return done
 
     def doom(self, call: "Call") -> None:
@@ -137,14 +165,15 @@ class Streams:
 
     def on_leadership_lost(self) -> None:
         self.open.clear()
+        self.held_bytes = 0
 
     def close(self, owner: tuple[int, int]) -> None:
         for key in [key for key in self.open if key[0] == owner]:
-            del self.open[key]
+            self._close(key)
 
     def close_link(self, link: int) -> None:
         for key in [key for key in self.open if key[0][0] == link]:
-            del self.open[key]
+            self._close(key)
 
     def tick(self) -> None:
         now = self.node.replica.now_ns

@@ -98,7 +98,7 @@ class NodeConfig(BaseModel):
     checkpoint_size: Size = 256 << 20
     memory: Size = 0
     max_connections: int = Field(default=10_000, ge=1)
-    max_request: Size = 16 << 20
+    max_request: Size = Field(default=16 << 20, le=32 << 20)
     disk_reserve: Size = 64 << 20
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     tls: TlsConfig | None = None

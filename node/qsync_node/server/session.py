@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 HELLO = 80
 IN_FLIGHT_MAX = 4096
 UNREAD_BYTES_MAX = 64 << 20
+# What one connection may make us keep before it said who it is; there may be ten thousand.
+STRANGER_REQUEST_BYTES_MAX = 2 << 20
+WATCHED_KEYS_MAX = 1024
 DRAINED_BYTES = 1 << 20
 CORE_TYPES = frozenset({1, 2, 3, 4, 5, 6, 9, 10, 14, 15, 16})
 STOCK_TYPES = frozenset({65, 66, 68, 69, 70})
@@ -60,7 +63,7 @@ class Session(asyncio.Protocol):
         self.number = 0
         self.user = "guest"
         self.salt = os.urandom(32)
-        self.decoder = FrameDecoder(server.config.max_request)
+        self.decoder = FrameDecoder(min(server.config.max_request, STRANGER_REQUEST_BYTES_MAX))
         self.transport: asyncio.Transport | None = None
         self.in_flight = 0
         self.out: list[bytes] = []
@@ -306,6 +309,8 @@ class Session(asyncio.Protocol):
             self._refuse(sync, error.code, error.message)
             return
         self.user = name
+        if name != "guest":
+            self.decoder.limit_bytes = self.server.config.max_request
         self._write(encode_ok(sync, self._schema_version()))
 
     # --- watchers -------------------------------------------------------------------------------
@@ -327,6 +332,9 @@ class Session(asyncio.Protocol):
         else:
             # A WATCH of a key that is watched acknowledges its last event.
             first = key not in self.watched
+            if first and len(self.watched) >= WATCHED_KEYS_MAX:
+                self._refuse(sync, ErrorCode.TOO_MANY, "too many keys are watched: unwatch some")
+                return
             self.watched[key] = sync
             self.server.watch(self, key, is_first=first)
 
