@@ -5,7 +5,7 @@ The ballot lives in a file of its own, replaced atomically and fsynced before an
 start: it forgot whom it voted for and is a lost disk (M6).
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from qsync_node.format.mp import pack, unpack
@@ -31,7 +31,6 @@ class Ballot:
     was_forced: bool = False  # shown in status for ever after (E11)
     replicaset_uuid: str = ""
     registered_name: str = ""
-    let_go: tuple[str, ...] = field(default=())  # replicas whose rows are no longer kept (S5)
     doubt_index: int = 0  # a NACKed row that was confirmed all the same: state in doubt (T7)
     spaces: tuple[int, ...] = ()  # ids of the user spaces held here, () for all (spaces.py, F2)
     listed_spaces: tuple[str | int, ...] = ()  # how the configuration named them
@@ -59,7 +58,6 @@ class Ballot:
                 "was_forced": self.was_forced,
                 "replicaset_uuid": self.replicaset_uuid,
                 "registered_name": self.registered_name,
-                "let_go": list(self.let_go),
                 "doubt_index": self.doubt_index,
                 **self._list_of_spaces(),
             }
@@ -86,7 +84,6 @@ class Ballot:
             was_forced=fields["was_forced"],
             replicaset_uuid=fields["replicaset_uuid"],
             registered_name=fields.get("registered_name", ""),
-            let_go=tuple(fields["let_go"]),
             doubt_index=fields["doubt_index"],
             spaces=tuple(fields.get("spaces", ())),
             listed_spaces=tuple(fields.get("listed_spaces", ())),
