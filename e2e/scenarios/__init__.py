@@ -1,0 +1,27 @@
+"""Scenarios on Kubernetes, by meaning; to import this package is to register all of them."""
+
+from scenarios import (
+    controllers,
+    failover,
+    machines_fail,
+    membership,
+    permissions,
+    refusals,
+    rollouts,
+    specifications,
+    verbs,
+    volumes,
+)
+
+__all__ = [
+    "controllers",
+    "failover",
+    "machines_fail",
+    "membership",
+    "permissions",
+    "refusals",
+    "rollouts",
+    "specifications",
+    "verbs",
+    "volumes",
+]
