@@ -151,22 +151,24 @@ class Writer:
 
 
 @contextlib.contextmanager
-def forwarded(namespace: Namespace, pods: list[str]) -> Iterator[list[str]]:
-    """A local port for each pod, by `kubectl port-forward`."""
+def forwarded(namespace: Namespace, pods: list[str], *ports: int) -> Iterator[list[str]]:
+    """A local address for each port of each pod, by `kubectl port-forward`."""
     processes, addresses = [], []
     try:
         for pod in pods:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
-            processes.append(
-                subprocess.Popen(
-                    ["kubectl", "-n", namespace.name, "port-forward", f"pod/{pod}", f"{port}:3301"],
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
+            for port in ports or (3301,):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", 0))
+                    local = probe.getsockname()[1]
+                command = ["port-forward", f"pod/{pod}", f"{local}:{port}"]
+                processes.append(
+                    subprocess.Popen(
+                        ["kubectl", "-n", namespace.name, *command],
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.DEVNULL,
+                    )
                 )
-            )
-            addresses.append(f"127.0.0.1:{port}")
+                addresses.append(f"127.0.0.1:{local}")
         for address in addresses:
             namespace.wait(f"{address}", lambda a=address: _answers(a), FAILOVER_S)
         yield addresses
@@ -177,10 +179,11 @@ def forwarded(namespace: Namespace, pods: list[str]) -> Iterator[list[str]]:
 
 
 def _answers(address: str) -> bool:
+    """Whether it takes a connection; one that speaks TLS says nothing before it is greeted."""
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), 1) as connection:
-            return bool(connection.recv(1))
+        with socket.create_connection((host, int(port)), 1):
+            return True
     except OSError:
         return False
 

@@ -1,6 +1,7 @@
 """Scenarios on Kubernetes, by meaning; to import this package is to register all of them."""
 
 from scenarios import (
+    certificates,
     controllers,
     failover,
     machines_fail,
@@ -14,6 +15,7 @@ from scenarios import (
 )
 
 __all__ = [
+    "certificates",
     "controllers",
     "failover",
     "machines_fail",

@@ -31,6 +31,11 @@ def process_kill(scene: Scene) -> str:
         at_s = Process(scene.name, leader).signal("KILL")
         _settled(scene, leader)
         scene.measure("kill -9 of the leader's process", at_s - LATE_S, KILL_PAUSE_MS)
+        # A container that ends again and again is started later and later: a new pod is not.
+        uid = scene.pods()[leader]
+        scene.kubectl("delete", "pod", leader, "--wait=false")
+        scene.wait("a new pod", lambda n=leader, u=uid: scene.is_new_and_ready(n, u), CONVERGE_S)
+        scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
     return summary(scene.figures["kill -9 of the leader's process"])
 
 

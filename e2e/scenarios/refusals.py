@@ -21,7 +21,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"archive": ARCHIVE, "audit": {"schedule": "x * * * *"}}, "write a schedule of five fields"),
     ({"audit": {"schedule": "15 * * * *"}}, "set archive.url too"),
     ({"auth": {"username": "admin"}}, "exists in every database"),
-    ({"ports": {"iproto": 3301, "admin": 3301}}, "must be two ports"),
+    ({"ports": {"iproto": 3301, "admin": 3301}}, "must be different ports"),
     ({"spaces": [{"name": "_mine", "indexes": [PRIMARY]}]}, "belongs to the database"),
     ({"spaces": [{"name": "s", "indexes": [{**PRIMARY, "unique": False}]}]}, "must be unique"),
     ({"replicaz": 3}, 'unknown field "spec.replicaz"'),
