@@ -6,10 +6,10 @@ VERSION := 0.1.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: help venv demo demo-kubernetes images crds test check sim mutants bench rounds \
-        scale costs clean debian
+        scale costs clean debian e2e e2e-quick e2e-write
 
 help:                         ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || $(PYTHON) -m virtualenv -q $(VENV)
@@ -29,6 +29,15 @@ demo: $(VENV)/.test           ## three members, a killed leader, nothing lost (F
 
 demo-kubernetes: $(VENV)/.test ## the same on Kubernetes: $KUBECONFIG, else $E2E_CLUSTER_UP, else kind
 	$(BIN)/python e2e/kubernetes_demo.py
+
+e2e: $(VENV)/.test            ## every scenario on Kubernetes, of docs/testing-kubernetes.md
+	$(BIN)/python e2e/kubernetes_run.py
+
+e2e-quick: $(VENV)/.test      ## those that take least: under 15 minutes
+	$(BIN)/python e2e/kubernetes_run.py --quick
+
+e2e-write: $(VENV)/.test      ## all of them, and what they measured into docs/kubernetes-failover.md
+	$(BIN)/python e2e/kubernetes_run.py --write
 
 images:                       ## qsync-node and qsync-operator, by docker
 	docker build --target node -t qsync-node:$(VERSION) .

@@ -1,25 +1,32 @@
 """A Kubernetes cluster, driven as a person would: with kubectl, helm and docker.
 
-It is the one of `$KUBECONFIG`; else the one that the program named in `$E2E_CLUSTER_UP` brings up;
-else one that `kind create cluster` makes. Images get there by the program in `$E2E_IMAGE_LOAD`,
-else by `kind load docker-image`; a cluster of `$KUBECONFIG` that is no kind cluster must have them.
+It is the one of `$KUBECONFIG`; else the one that the command in `$E2E_CLUSTER_UP` brings up; else
+one of three machines that `kind create cluster` makes. Images get there by the program in
+`$E2E_IMAGE_LOAD`, else by `kind load docker-image`; a cluster of `$KUBECONFIG` that is no kind
+cluster must have them.
 """
 
 import json
 import os
+import shlex
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from timeouts import COMMAND_S, IMAGE_BUILD_S, KUBERNETES_UP_S
+from timeouts import CHART_S, COMMAND_S, DELETE_S, IMAGE_BUILD_S, KUBERNETES_UP_S
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = "0.1.0"
 KIND_NAME = os.environ.get("E2E_KIND_NAME", "kind")
 IMAGES = {"node": f"qsync-node:{VERSION}", "operator": f"qsync-operator:{VERSION}"}
 SYSTEM = "qsync-system"
+THREE_MACHINES = {
+    "kind": "Cluster",
+    "apiVersion": "kind.x-k8s.io/v1alpha4",
+    "nodes": [{"role": "control-plane"}, {"role": "worker"}, {"role": "worker"}],
+}
 
 
 def run(*command: str, timeout_s: float = COMMAND_S, stdin: str | None = None) -> str:
@@ -37,12 +44,15 @@ def bring_up() -> str:
     if os.environ.get("KUBECONFIG"):
         run("kubectl", "version")
         return "the cluster of $KUBECONFIG"
-    program = os.environ.get("E2E_CLUSTER_UP")
-    if program:
-        run(program, timeout_s=KUBERNETES_UP_S)
+    command = shlex.split(os.environ.get("E2E_CLUSTER_UP", ""))
+    if command:
+        run(*command, timeout_s=KUBERNETES_UP_S)
         return "the cluster of $E2E_CLUSTER_UP"
     if KIND_NAME not in run("kind", "get", "clusters").split():
-        run("kind", "create", "cluster", "--name", KIND_NAME, timeout_s=KUBERNETES_UP_S)
+        run(
+            "kind", "create", "cluster", "--name", KIND_NAME, "--config", "-",
+            timeout_s=KUBERNETES_UP_S, stdin=json.dumps(THREE_MACHINES),
+        )  # fmt: skip
     return f"kind cluster {KIND_NAME}"
 
 
@@ -61,11 +71,13 @@ def install_operator() -> None:
     run("kubectl", "apply", "-f", "-", stdin=_namespace(SYSTEM))
     run(
         "helm", "upgrade", "--install", "qsync-operator", str(ROOT / "charts" / "qsync-operator"),
-        "--namespace", SYSTEM, "--wait", "--timeout", "120s", timeout_s=150,
+        "--namespace", SYSTEM, "--wait", "--timeout", f"{CHART_S:g}s", timeout_s=CHART_S + 30,
     )  # fmt: skip
     # The tag stays the same from build to build, so a pod that runs has the old one.
     run("kubectl", "rollout", "restart", "deployment/qsync-operator", "-n", SYSTEM)
-    run("kubectl", "rollout", "status", "deployment/qsync-operator", "-n", SYSTEM, timeout_s=150)
+    run(
+        "kubectl", "rollout", "status", "deployment/qsync-operator", "-n", SYSTEM, timeout_s=CHART_S
+    )
 
 
 def _namespace(name: str) -> str:
@@ -92,7 +104,7 @@ class Namespace:
         run("kubectl", "apply", "-f", "-", stdin=_namespace(self.name))
 
     def delete(self) -> None:
-        run("kubectl", "delete", "namespace", self.name, "--ignore-not-found", timeout_s=120)
+        run("kubectl", "delete", "namespace", self.name, "--ignore-not-found", timeout_s=DELETE_S)
 
     def kubectl(
         self, *arguments: str, timeout_s: float = COMMAND_S, stdin: str | None = None

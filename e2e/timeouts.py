@@ -1,13 +1,36 @@
 """How long anything may take before a scenario fails; each named after what it waits for.
 
-Generous on purpose: a timeout here is a hang, not a measurement.
+Generous on purpose: a timeout here is a hang, not a measurement. `E2E_PATIENCE=3` triples those of
+Kubernetes, for a slow machine.
 """
 
-READY_S = 120.0
-COMMAND_S = 60.0
-CONVERGE_S = 60.0
-FAILOVER_S = 30.0
-WRITER_S = 120.0
-KUBERNETES_UP_S = 900.0
-IMAGE_BUILD_S = 900.0
-ROLL_S = 180.0
+import os
+
+PATIENCE = float(os.environ.get("E2E_PATIENCE", "1"))
+
+READY_S = 120.0 * PATIENCE
+COMMAND_S = 60.0 * PATIENCE
+CONVERGE_S = 60.0 * PATIENCE
+FAILOVER_S = 30.0 * PATIENCE
+WRITER_S = 120.0 * PATIENCE
+KUBERNETES_UP_S = 900.0 * PATIENCE
+IMAGE_BUILD_S = 900.0 * PATIENCE
+ROLL_S = 180.0 * PATIENCE
+DELETE_S = 120.0 * PATIENCE
+CHART_S = 150.0 * PATIENCE
+DRAIN_S = 120.0 * PATIENCE
+API_SERVER_BACK_S = 120.0 * PATIENCE
+
+# Spans that a scenario lasts on purpose.
+API_SERVER_STOPPED_S = 60.0
+MACHINE_PAUSED_S = 20.0
+PACKETS_DROPPED_S = 20.0
+IDLE_S = 60.0
+SETTLE_S = 5.0
+LATE_S = 1.0
+
+# What a client may wait at most, ten times the goal.
+KILL_PAUSE_MS = 10_000.0
+DELETE_PAUSE_MS = 5_000.0
+MACHINE_PAUSE_MS = 50_000.0
+CHANGE_PAUSE_MS = 20_000.0

@@ -3,12 +3,14 @@
 import socket
 import ssl
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from processes import Cluster, free_port
 
 from qsync_node.format.greeting import decode_greeting
+from qsync_node.server.tls import RELOAD_CHECK_S
 
 
 def openssl(*arguments: str) -> None:
@@ -76,6 +78,61 @@ def test_a_plain_port_beside_the_tls_one(cluster: Cluster) -> None:
             context = ssl.create_default_context(cafile=node.settings["tls"]["ca"])
             context.check_hostname = False
             with context.wrap_socket(raw) as connection:
+                assert connection.recv(9) == b"Tarantool"
+    finally:
+        cluster.close()
+
+
+def test_a_certificate_that_changes_is_shown_without_a_restart(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    node = cluster.nodes[0]
+    cluster.nodes = [node]
+
+    def shown() -> bytes:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with (
+            socket.create_connection(("127.0.0.1", node.port), 10) as plain,
+            context.wrap_socket(plain) as secure,
+        ):
+            certificate = secure.getpeercert(binary_form=True)
+            assert certificate is not None
+            return certificate
+
+    try:
+        cluster.start()
+        before = shown()
+        # A key without its certificate is refused, and what was good stays in use.
+        other = certificates(tmp_path / "other", "another authority")
+        Path(node.settings["tls"]["key"]).write_bytes(Path(other["key"]).read_bytes())
+        time.sleep(RELOAD_CHECK_S + 1)  # it looked once
+        assert shown() == before
+        for name in ("cert", "ca"):
+            Path(node.settings["tls"][name]).write_bytes(Path(other[name]).read_bytes())
+        deadline = time.monotonic() + 10 * RELOAD_CHECK_S
+        while shown() == before:
+            assert time.monotonic() < deadline, "the new certificate was never shown"
+            time.sleep(0.2)
+    finally:
+        cluster.close()
+
+
+def test_two_ports_that_both_ask_for_tls(cluster: Cluster) -> None:
+    node = cluster.nodes[0]
+    second = free_port()
+    more = {"listen": f"127.0.0.1:{second}", "is_required": True}
+    node.settings["tls"] = {**node.settings["tls"], **more}
+    cluster.nodes = [node]
+    try:
+        cluster.start()
+        for port in (node.port, second):
+            context = ssl.create_default_context(cafile=node.settings["tls"]["ca"])
+            context.check_hostname = False
+            with (
+                socket.create_connection(("127.0.0.1", port), 10) as raw,
+                context.wrap_socket(raw) as connection,
+            ):
                 assert connection.recv(9) == b"Tarantool"
     finally:
         cluster.close()

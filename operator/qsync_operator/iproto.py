@@ -1,6 +1,7 @@
 """A small blocking IPROTO client for DDL: connect, authenticate, one request at a time."""
 
 import socket
+import ssl
 from types import TracebackType
 from typing import Any
 
@@ -26,13 +27,22 @@ class DatabaseError(Exception):
 class Connection:
     """Use as a context manager."""
 
-    def __init__(self, address: str, user: str, password: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        address: str,
+        user: str,
+        password: str,
+        timeout_s: float,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
         host, _, port = address.rpartition(":")
         self._decoder = FrameDecoder()
         self._frames: list[Frame] = []
         self._sync = 0
         try:
             self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
+            if context is not None:
+                self._socket = context.wrap_socket(self._socket)
             greeting = decode_greeting(self._read_exactly(GREETING_BYTES))
         except (OSError, GreetingError) as error:
             raise DatabaseError(f"{address} cannot be reached: {error}") from error

@@ -9,6 +9,7 @@ a new connection stands, and if it is nominated against by mistake, the voters r
 import asyncio
 import contextlib
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,8 +46,14 @@ class LinkState:
 class LiveLinks:
     """Keeps one connection for each member; close it."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        wake: Callable[[], None],
+        context: Callable[[], ssl.SSLContext | None] = lambda: None,
+    ) -> None:
+        """`context` is asked for each connection: whom to trust may change."""
         self._wake = wake
+        self._context = context
         self._targets: dict[str, str] = {}
         self._links: dict[str, LinkState] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -99,7 +106,9 @@ class LiveLinks:
     async def _watch(self, link: LinkState) -> None:
         host, _, port = link.address.rpartition(":")
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            reader, writer = await asyncio.open_connection(
+                host.strip("[]"), int(port), ssl=self._context()
+            )
         _notice_silence(writer.get_extra_info("socket"))
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):

@@ -195,6 +195,7 @@ class Observed:
     storage: StorageView = field(default_factory=StorageView)
     access: AccessView = field(default_factory=AccessView)
     warnings: tuple[str, ...] = ()  # what is asked for and cannot be done here
+    certificate_refusal: str = ""
 
     def member(self, name: str) -> MemberView | None:
         return next((member for member in self.members if member.name == name), None)

@@ -49,6 +49,9 @@ class Plan:
 def plan(cluster: QsyncCluster, observed: Observed, now_ns: int, wall_s: float) -> Plan:
     wanted = wanted_members(cluster.name, cluster.spec)
     actions, finding = _decide(cluster, observed, wanted, now_ns)
+    if observed.certificate_refusal and not finding.is_degraded:
+        # The members go on with what they have, or cannot start and say no more than that.
+        finding = Finding("CertificateRefused", observed.certificate_refusal, is_degraded=True)
     return Plan(actions, build_status(cluster, observed, wanted, finding, wall_s))
 
 

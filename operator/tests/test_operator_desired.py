@@ -180,7 +180,7 @@ def test_the_node_takes_the_file_that_its_pod_makes() -> None:
     assert str(config.directory) == "/v/data-0"
     assert config.listen == "0.0.0.0:3301"
     assert config.advertise == "orders-async-0.orders.ns.svc:3301"
-    assert config.peers["orders-1"] == "orders-1.orders:3301"
+    assert config.peers["orders-1"] == "orders-1.orders:3302"
 
 
 def test_a_pod_that_cannot_start_says_why() -> None:
@@ -197,8 +197,10 @@ def test_a_pod_that_cannot_start_says_why() -> None:
 def test_orders_come_from_members_and_the_operator_only() -> None:
     policy = one(built(cluster_of()), "NetworkPolicy", "orders")["spec"]
     clients, orders = policy["ingress"]
-    assert clients == {"ports": [{"protocol": "TCP", "port": 3301}]}
-    assert orders["ports"] == [{"protocol": "TCP", "port": 8081}]
+    assert [p["port"] for p in clients["ports"]] == [3301, 3302]
+    assert [p["port"] for p in orders["ports"]] == [8081, 3302]
+    unencrypted = one(built(cluster_of(tls={"clients": "Off"})), "NetworkPolicy", "orders")
+    assert [p["port"] for p in unencrypted["spec"]["ingress"][0]["ports"]] == [3301]
     names = [p["podSelector"]["matchLabels"]["app.kubernetes.io/name"] for p in orders["from"]]
     assert names == ["qsync", "qsync-operator"]
     watched = one(built(cluster_of(monitoring={"podMonitor": True})), "NetworkPolicy", "orders")

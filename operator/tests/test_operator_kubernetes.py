@@ -91,7 +91,8 @@ async def observed(platform: KubernetesPlatform, cluster: QsyncCluster) -> Obser
 async def test_the_identity_is_stored_before_anything_runs_and_found_again() -> None:
     api, cluster = FakeApi(), cluster_of()
     async with opened(api, cluster) as (platform, _):
-        assert api.writes == [("create", "Secret", "orders-identity")]
+        made = [("create", "Secret", f"orders-{name}") for name in ("identity", "ca", "tls")]
+        assert api.writes == made
         await platform.act(cluster, CreateMember("orders-0", "voter"))
         await platform.act(cluster, RecordBootstrap("orders-0", "instance-0"))
         await platform.act(cluster, RecordFormed())

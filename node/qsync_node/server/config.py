@@ -58,8 +58,8 @@ Size = Annotated[int, BeforeValidator(parse_size_bytes)]
 class TlsConfig(BaseModel):
     """Certificates of this node; peers are checked against `ca`.
 
-    With `listen` the TLS port stands beside the plain one, and `peers` name TLS ports; without it
-    the main port speaks TLS only.
+    With `listen` the TLS port stands beside the plain one, and `peers` name TLS ports; without it,
+    or where `is_required`, the main port speaks TLS only.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -68,6 +68,7 @@ class TlsConfig(BaseModel):
     key: Path
     ca: Path
     listen: str | None = None
+    is_required: bool = False
 
 
 class NodeConfig(BaseModel):

@@ -26,13 +26,13 @@ from qsync_node.format.mp import pack
 from qsync_node.log.errors import DiskError
 from qsync_node.log.files import OsFileSystem, lock_directory
 from qsync_node.log.storage import Limits, Storage
-from qsync_node.server.config import NodeConfig, split_address
+from qsync_node.server.config import ConfigError, NodeConfig, split_address
 from qsync_node.server.disk import Disk
 from qsync_node.server.logs import Log
 from qsync_node.server.peerlink import PeerLink
 from qsync_node.server.peers import Peers
 from qsync_node.server.session import Session
-from qsync_node.server.tls import tls_contexts
+from qsync_node.server.tls import RELOAD_CHECK_S, Certificates
 from qsync_node.server.trace import Birth, Trace
 
 COMMAND_SESSION = -1
@@ -141,10 +141,12 @@ class NodeServer:
         tls = self.config.tls
         context: ssl.SSLContext | None = None
         if tls is not None:
-            context, self.peer_tls = tls_contexts(tls)
+            certificates = Certificates(tls)
+            context, self.peer_tls = certificates.listening, certificates.dialling
             if tls.listen is not None:
                 self.tls_server = await self._listen_on(tls.listen, context)
-                context = None
+                context = context if tls.is_required else None
+            self._watch_certificates(certificates)
         self.server = await self._listen_on(self.config.listen, context)
         self.address = self.server.sockets[0].getsockname()[:2]
         self.peers.set_addresses(self.config.peers)
@@ -428,6 +430,16 @@ class NodeServer:
             self.trace.close()
         self._lock.release()
         gc.unfreeze()
+
+    def _watch_certificates(self, certificates: Certificates) -> None:
+        if self.ended.done():
+            return
+        try:
+            if certificates.reload():
+                self.log("certificates_changed")
+        except ConfigError as error:
+            self.log("certificates_refused", reason=str(error))
+        self.loop.call_later(RELOAD_CHECK_S, self._watch_certificates, certificates)
 
     def _watch_space(self) -> None:
         """Refuse writes before the disk is full, and go on when there is space again (D5)."""

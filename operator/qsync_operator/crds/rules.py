@@ -86,8 +86,10 @@ AUTH = [
 
 PORTS = [
     rule(
-        "!has(self.iproto) || !has(self.admin) || self.iproto != self.admin",
-        "ports.iproto and ports.admin must be two ports",
+        """(!has(self.iproto) || !has(self.admin) || self.iproto != self.admin)
+           && (!has(self.iproto) || !has(self.tls) || self.iproto != self.tls)
+           && (!has(self.admin) || !has(self.tls) || self.admin != self.tls)""",
+        "ports.iproto, ports.admin and ports.tls must be different ports",
     ),
 ]
 

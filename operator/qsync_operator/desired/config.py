@@ -5,18 +5,26 @@ from typing import Any
 
 import yaml
 
-from qsync_operator.desired.labels import Object, build, config_name, ports
+from qsync_operator.desired.labels import Object, build, config_name, ports, tls_port
 from qsync_operator.desired.state import ClusterState
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.nodeconfig import node_settings
 
 LISTEN = "0.0.0.0"
 SPEC_KEY = "spec.json"
+TLS_DIRECTORY = "/etc/qsync/tls"
 
 
 def member_settings(cluster: QsyncCluster, role: str) -> dict[str, Any]:
     """What the specification decides of a node's file, its role among it."""
-    return node_settings(cluster.spec, role, LISTEN, *ports(cluster))
+    tls = {
+        "cert": f"{TLS_DIRECTORY}/tls.crt",
+        "key": f"{TLS_DIRECTORY}/tls.key",
+        "ca": f"{TLS_DIRECTORY}/ca.crt",
+        "listen": f"{LISTEN}:{tls_port(cluster)}",
+        "is_required": cluster.spec.tls.clients == "Require",
+    }
+    return {**node_settings(cluster.spec, role, LISTEN, *ports(cluster)), "tls": tls}
 
 
 def build_config(cluster: QsyncCluster, state: ClusterState) -> Object:
@@ -55,7 +63,7 @@ def _members(cluster: QsyncCluster, state: ClusterState) -> dict[str, dict[str, 
 
 def peer_address(cluster: QsyncCluster, member: str) -> str:
     """As other members of the namespace resolve it with one look-up."""
-    return f"{member}.{cluster.name}:{ports(cluster)[0]}"
+    return f"{member}.{cluster.name}:{tls_port(cluster)}"
 
 
 def client_address(cluster: QsyncCluster, member: str) -> str:

@@ -12,6 +12,7 @@ ROLE_LABEL = "qsync.dev/role"
 INPUTS_ANNOTATION = "qsync.dev/restart-inputs"
 DEFAULT_IPROTO = 3301
 DEFAULT_ADMIN = 8081
+DEFAULT_TLS = 3302
 
 Object = dict[str, Any]
 
@@ -38,6 +39,11 @@ def config_name(cluster: str) -> str:
 def ports(cluster: QsyncCluster) -> tuple[int, int]:
     given = cluster.spec.ports
     return given.iproto or DEFAULT_IPROTO, given.admin or DEFAULT_ADMIN
+
+
+def tls_port(cluster: QsyncCluster) -> int:
+    """Of members among themselves, of the operator, and of clients that like."""
+    return cluster.spec.ports.tls or DEFAULT_TLS
 
 
 def common_labels(cluster: QsyncCluster) -> dict[str, str]:

@@ -1,12 +1,13 @@
 """The NetworkPolicy: anybody may be a client, and nobody else may give orders.
 
-The data port asks for a password, so it is open; the admin port, which serves status without one,
-is for members, the operator and, where it is asked to watch, Prometheus.
+The data ports ask for a password, so they are open (the TLS one is not where clients may not use
+it); the admin port, which serves status without one, is for members, the operator and, where it is
+asked to watch, Prometheus.
 """
 
 from typing import Any
 
-from qsync_operator.desired.labels import Object, build, ports, selector
+from qsync_operator.desired.labels import Object, build, ports, selector, tls_port
 from qsync_operator.models.cluster import QsyncCluster
 
 OPERATOR = {
@@ -20,13 +21,16 @@ def build_network_policy(cluster: QsyncCluster) -> Object | None:
     """None where it is switched off."""
     if not cluster.spec.network_policy.enabled:
         return None
-    iproto, admin = ({"protocol": "TCP", "port": port} for port in ports(cluster))
+    iproto, admin, tls = (
+        {"protocol": "TCP", "port": port} for port in (*ports(cluster), tls_port(cluster))
+    )
     trusted: list[dict[str, Any]] = [
         {"podSelector": {"matchLabels": selector(cluster)}},
         _anywhere(OPERATOR),
     ]
     if cluster.spec.monitoring.pod_monitor:
         trusted.append(_anywhere(PROMETHEUS))
+    for_clients = [iproto] if cluster.spec.tls.clients == "Off" else [iproto, tls]
     return build(
         cluster,
         "networking.k8s.io/v1",
@@ -35,7 +39,7 @@ def build_network_policy(cluster: QsyncCluster) -> Object | None:
         spec={
             "podSelector": {"matchLabels": selector(cluster)},
             "policyTypes": ["Ingress"],
-            "ingress": [{"ports": [iproto]}, {"from": trusted, "ports": [admin]}],
+            "ingress": [{"ports": for_clients}, {"from": trusted, "ports": [admin, tls]}],
         },
     )
 

@@ -24,14 +24,16 @@ def build_objects(
     image: str,
     sizes: Mapping[str, str],
     existing: Collection[str] = (),
+    authorities: str = "",
 ) -> list[Object]:
     """All but the identity, which is written on its own and before everything else.
 
     `sizes` has the volumes' size of StatefulSets that exist: it cannot change in place.
-    `existing` names kinds that not every Kubernetes cluster has.
+    `existing` names kinds that not every Kubernetes cluster has; `authorities` is what clients that
+    speak TLS shall trust.
     """
     objects = [
-        build_app_secret(cluster, state, password),
+        build_app_secret(cluster, state, password, authorities),
         build(cluster, "v1", "ServiceAccount", cluster.name, automountServiceAccountToken=False),
         build_config(cluster, state),
         *build_services(cluster),

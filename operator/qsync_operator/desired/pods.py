@@ -4,6 +4,8 @@ import hashlib
 import json
 from typing import Any
 
+from qsync_operator.desired.certificates import BUNDLE_KEYS, bundle_name
+from qsync_operator.desired.config import TLS_DIRECTORY
 from qsync_operator.desired.labels import (
     INPUTS_ANNOTATION,
     KIND_LABEL,
@@ -13,6 +15,7 @@ from qsync_operator.desired.labels import (
     identity_name,
     ports,
     selector,
+    tls_port,
 )
 from qsync_operator.desired.overlay import overlay
 from qsync_operator.models.annotations import restarted_at
@@ -38,6 +41,7 @@ def restart_inputs(cluster: QsyncCluster, image: str) -> str:
         "walMode": spec.replication.wal_mode,
         "resources": spec.resources.model_dump(mode="json", by_alias=True),
         "podTemplate": spec.pod_template,
+        "tls": [spec.tls.clients == "Require", bundle_name(cluster), tls_port(cluster)],
     }
     if restarted := restarted_at(cluster):
         inputs["restartedAt"] = restarted
@@ -84,6 +88,7 @@ def _node_container(cluster: QsyncCluster, image: str) -> Object:
         "ports": [
             {"name": "iproto", "containerPort": iproto, "protocol": "TCP"},
             {"name": "admin", "containerPort": admin, "protocol": "TCP"},
+            {"name": "tls", "containerPort": tls_port(cluster), "protocol": "TCP"},
         ],
         "resources": {
             name: dict(amounts)
@@ -110,6 +115,7 @@ def _node_container(cluster: QsyncCluster, image: str) -> Object:
             {"name": "data", "mountPath": "/var/lib/qsync"},
             {"name": "config", "mountPath": "/etc/qsync/config", "readOnly": True},
             {"name": "identity", "mountPath": "/etc/qsync/identity", "readOnly": True},
+            {"name": "tls", "mountPath": TLS_DIRECTORY, "readOnly": True},
             {"name": "run", "mountPath": "/run/qsync"},
             {"name": "tmp", "mountPath": "/tmp"},
         ],
@@ -134,6 +140,14 @@ def _volumes(cluster: QsyncCluster) -> list[Object]:
             "secret": {
                 "secretName": identity_name(cluster.name),
                 "items": items,
+                "defaultMode": 0o440,
+            },
+        },
+        {
+            "name": "tls",
+            "secret": {
+                "secretName": bundle_name(cluster),
+                "items": [{"key": key, "path": key} for key in BUNDLE_KEYS],
                 "defaultMode": 0o440,
             },
         },

@@ -3,7 +3,14 @@
 import base64
 
 from qsync_operator.desired.config import client_address
-from qsync_operator.desired.labels import Object, app_secret_name, build, identity_name, ports
+from qsync_operator.desired.labels import (
+    Object,
+    app_secret_name,
+    build,
+    identity_name,
+    ports,
+    tls_port,
+)
 from qsync_operator.desired.state import ClusterState
 from qsync_operator.models.cluster import QsyncCluster
 
@@ -25,9 +32,12 @@ def build_identity(cluster: QsyncCluster, state: ClusterState) -> Object:
     )
 
 
-def build_app_secret(cluster: QsyncCluster, state: ClusterState, password: str) -> Object:
+def build_app_secret(
+    cluster: QsyncCluster, state: ClusterState, password: str, authorities: str
+) -> Object:
     host = f"{cluster.name}-leader.{cluster.metadata.namespace}.svc"
     port, username = ports(cluster)[0], cluster.spec.auth.username
+    encrypted = {"ca.crt": authorities, "tlsPort": str(tls_port(cluster))}
     addresses = [client_address(cluster, name) for name in state.of_kind("voter")]
     return build(
         cluster,
@@ -44,6 +54,7 @@ def build_app_secret(cluster: QsyncCluster, state: ClusterState, password: str) 
                 "port": str(port),
                 "uri": f"{username}:{password}@{host}:{port}",
                 "addresses": ",".join(addresses),
+                **(encrypted if cluster.spec.tls.clients != "Off" else {}),
             }
         ),
     )

@@ -4,7 +4,7 @@ The last two select by the role label, which the operator sets on pods. Any memb
 and passes it on, so a label that is late costs a hop and not a request.
 """
 
-from qsync_operator.desired.labels import ROLE_LABEL, Object, build, ports, selector
+from qsync_operator.desired.labels import ROLE_LABEL, Object, build, ports, selector, tls_port
 from qsync_operator.models.cluster import QsyncCluster
 
 
@@ -12,6 +12,8 @@ def build_services(cluster: QsyncCluster) -> list[Object]:
     iproto, admin = ports(cluster)
     data_port = {"name": "iproto", "port": iproto, "targetPort": "iproto", "protocol": "TCP"}
     admin_port = {"name": "admin", "port": admin, "targetPort": "admin", "protocol": "TCP"}
+    tls = {"name": "tls", "port": tls_port(cluster), "targetPort": "tls", "protocol": "TCP"}
+    for_clients = [data_port] if cluster.spec.tls.clients == "Off" else [data_port, tls]
     headless = build(
         cluster,
         "v1",
@@ -22,7 +24,7 @@ def build_services(cluster: QsyncCluster) -> list[Object]:
             # Members must find each other before any of them is ready.
             "publishNotReadyAddresses": True,
             "selector": selector(cluster),
-            "ports": [data_port, admin_port],
+            "ports": [data_port, admin_port, tls],
         },
     )
     by_role = [
@@ -31,7 +33,7 @@ def build_services(cluster: QsyncCluster) -> list[Object]:
             "v1",
             "Service",
             f"{cluster.name}-{name}",
-            spec={"selector": selector(cluster, **{ROLE_LABEL: role}), "ports": [data_port]},
+            spec={"selector": selector(cluster, **{ROLE_LABEL: role}), "ports": for_clients},
         )
         for name, role in (("leader", "leader"), ("replicas", "replica"))
     ]

@@ -23,7 +23,7 @@ _NODE = {
     "startupProbe": "a large log takes long to read",
 }
 _LABEL_PREFIXES = ("qsync.dev/", "app.kubernetes.io/")
-_OWN_VOLUMES = ("data", "config", "identity", "run", "tmp")
+_OWN_VOLUMES = ("data", "config", "identity", "tls", "run", "tmp")
 REFUSED = (
     *(f"spec.{field}" for field in _POD),
     *(f"spec.containers[node].{field}" for field in _NODE),

@@ -60,7 +60,9 @@ class ResourcesSpec(SpecModel):
 
 
 class TlsSpec(SpecModel):
-    """Certificates: the controller's own authority unless a Secret is named."""
+    """Certificates: the controller's own authority unless a Secret is named, which holds tls.crt,
+    tls.key and ca.crt as cert-manager writes them. Members speak TLS to each other in any case.
+    """
 
     clients: Literal["Accept", "Require", "Off"] = "Accept"
     secret_name: str | None = None
@@ -85,6 +87,7 @@ class PortsSpec(SpecModel):
 
     iproto: int | None = Field(default=None, ge=1, le=65535)
     admin: int | None = Field(default=None, ge=1, le=65535)
+    tls: int | None = Field(default=None, ge=1, le=65535)
 
 
 class ArchiveSpec(SpecModel):

@@ -4,6 +4,7 @@ Passwords are read each time, so that a Secret that was changed takes effect by 
 """
 
 import asyncio
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 
@@ -22,8 +23,14 @@ ReadPassword = Callable[[str], Awaitable[str | None]]
 class AccessKeeper:
     """Of one cluster; blocking conversations run in a thread."""
 
-    def __init__(self, secret: str, read_password: ReadPassword) -> None:
+    def __init__(
+        self,
+        secret: str,
+        read_password: ReadPassword,
+        context: Callable[[], ssl.SSLContext | None] = lambda: None,
+    ) -> None:
         self._secret = secret
+        self._context = context
         self._read_password = read_password
         self._view = AccessView()
         self._compared: tuple[int, float] = (-1, 0.0)
@@ -69,10 +76,13 @@ class AccessKeeper:
             passwords[user.name] = password
         return access.principals(cluster.spec, passwords)
 
+    def _connect(self, address: str) -> Connection:
+        return Connection(address, "admin", self._secret, TIMEOUT_S, self._context())
+
     def _compare(self, address: str, wanted: list[Principal]) -> tuple[str, ...]:
-        with Connection(address, "admin", self._secret, TIMEOUT_S) as database:
+        with self._connect(address) as database:
             return access.differing(database, wanted)
 
     def _bring(self, address: str, wanted: list[Principal]) -> None:
-        with Connection(address, "admin", self._secret, TIMEOUT_S) as database:
+        with self._connect(address) as database:
             access.bring(database, wanted)

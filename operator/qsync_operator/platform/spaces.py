@@ -1,7 +1,9 @@
 """Declared spaces against the leader's, looked at now and then and after every change."""
 
 import asyncio
+import ssl
 import time
+from collections.abc import Callable
 
 from qsync_operator import schema
 from qsync_operator.iproto import Connection, DatabaseError
@@ -15,8 +17,11 @@ COMPARE_AGAIN_S = 30.0
 class SpaceKeeper:
     """Of one cluster; blocking conversations run in a thread."""
 
-    def __init__(self, secret: str) -> None:
+    def __init__(
+        self, secret: str, context: Callable[[], ssl.SSLContext | None] = lambda: None
+    ) -> None:
         self._secret = secret
+        self._context = context
         self._view = SchemaView()
         self._compared: tuple[int, float] = (-1, 0.0)
 
@@ -43,11 +48,14 @@ class SpaceKeeper:
         self._compared = (-1, 0.0)
         await asyncio.to_thread(self._create, leader, cluster, names)
 
+    def _connect(self, address: str) -> Connection:
+        return Connection(address, "admin", self._secret, DDL_TIMEOUT_S, self._context())
+
     def _compare(self, address: str, cluster: QsyncCluster) -> SchemaView:
-        with Connection(address, "admin", self._secret, DDL_TIMEOUT_S) as database:
+        with self._connect(address) as database:
             return schema.compare(database, cluster.spec.spaces)
 
     def _create(self, address: str, cluster: QsyncCluster, names: tuple[str, ...]) -> None:
         spaces = [space for space in cluster.spec.spaces if space.name in names]
-        with Connection(address, "admin", self._secret, DDL_TIMEOUT_S) as database:
+        with self._connect(address) as database:
             schema.create(database, spaces)

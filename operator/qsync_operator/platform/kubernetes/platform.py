@@ -30,7 +30,7 @@ from qsync_operator.actions import (
     Unregister,
 )
 from qsync_operator.desired.config import client_address, member_settings, peer_address
-from qsync_operator.desired.labels import ROLE_LABEL, Object, ports
+from qsync_operator.desired.labels import ROLE_LABEL, Object, ports, tls_port
 from qsync_operator.desired.objects import build_objects
 from qsync_operator.desired.pods import restart_inputs
 from qsync_operator.desired.secrets import decoded
@@ -56,6 +56,7 @@ from qsync_operator.platform.base import ActionAwaits, ActionRefused
 from qsync_operator.platform.kubernetes import pods
 from qsync_operator.platform.kubernetes.api import Api, ApiError, name_of
 from qsync_operator.platform.kubernetes.cache import Cache, Key
+from qsync_operator.platform.kubernetes.certificates import CertificateKeeper
 from qsync_operator.platform.kubernetes.identity import Identity
 from qsync_operator.platform.kubernetes.monitoring import MonitoringKinds
 from qsync_operator.platform.kubernetes.objects import ObjectKeeper
@@ -77,7 +78,15 @@ class Told:
 class KubernetesPlatform:
     """Performs for one cluster."""
 
-    def __init__(self, api: Api, cache: Cache, identity: Identity, password: str, key: Key) -> None:
+    def __init__(
+        self,
+        api: Api,
+        cache: Cache,
+        identity: Identity,
+        password: str,
+        certificates: CertificateKeeper,
+        key: Key,
+    ) -> None:
         self._api = api
         self._cache = cache
         self._identity = identity
@@ -85,11 +94,14 @@ class KubernetesPlatform:
         self._key = key
         self._wake = asyncio.Event()
         self._links = NodeLinks(identity.state.secret)
-        self._live = LiveLinks(self._wake.set)
+        self._certificates = certificates
+        self._live = LiveLinks(self._wake.set, certificates.context)
         self._objects = ObjectKeeper(api, cache, key)
         self._volumes = VolumeKeeper(api, cache, self._objects, key)
-        self._spaces = SpaceKeeper(identity.state.secret)
-        self._access = AccessKeeper(identity.state.secret, self._read_password)
+        self._spaces = SpaceKeeper(identity.state.secret, certificates.context)
+        self._access = AccessKeeper(
+            identity.state.secret, self._read_password, certificates.context
+        )
         self._monitoring = MonitoringKinds(api, key)
         self._told: dict[str, Told] = {}
         cache.listen(key, self._wake.set)
@@ -102,7 +114,9 @@ class KubernetesPlatform:
         key = (cluster.metadata.namespace or "", cluster.name)
         identity = await Identity.open(api, cluster, image)
         password = await identity.password(cluster)
-        return cls(api, cache, identity, password, key)
+        certificates = CertificateKeeper(api, key)
+        await certificates.look(cluster)
+        return cls(api, cache, identity, password, certificates, key)
 
     async def close(self) -> None:
         self._cache.forget(self._key)
@@ -131,6 +145,8 @@ class KubernetesPlatform:
     async def observe(
         self, cluster: QsyncCluster, memory: Memory, previous: ClusterStatus
     ) -> Observed:
+        with contextlib.suppress(ApiError):  # what was read before is good for long
+            await self._certificates.look(cluster)
         self._connect(cluster)
         statuses = await self._statuses(cluster)
         await self._note_instances(cluster, statuses)
@@ -141,7 +157,7 @@ class KubernetesPlatform:
         )
         observed = Observed(members, self._state.record, SchemaView(), memory, previous)
         leader = observed.writable_leader()
-        address = self._address(leader.name, ports(cluster)[0]) if leader else None
+        address = self._address(leader.name, tls_port(cluster)) if leader else None
         spaces = await self._spaces.look(cluster, address)
         storage = self._volumes.look(cluster)
         try:
@@ -150,7 +166,15 @@ class KubernetesPlatform:
             access = AccessView()
         warnings = self._monitoring.warnings(cluster)
         return Observed(
-            members, self._state.record, spaces, memory, previous, storage, access, warnings
+            members,
+            self._state.record,
+            spaces,
+            memory,
+            previous,
+            storage,
+            access,
+            warnings,
+            self._certificates.refusal,
         )
 
     async def _read_password(self, name: str) -> str | None:
@@ -174,7 +198,7 @@ class KubernetesPlatform:
         return {name: address for name, address in found.items() if address}
 
     def _connect(self, cluster: QsyncCluster) -> None:
-        port = ports(cluster)[0]
+        port = tls_port(cluster)
         found = {name: self._pod_address(name, port) for name in self._state.members}
         self._live.set_addresses({name: address for name, address in found.items() if address})
 
@@ -384,9 +408,9 @@ class KubernetesPlatform:
             case Unfence(name):
                 await self._post(cluster, name, "/verb/unfence", {})
             case GrantAccess(leader):
-                await self._access.bring(cluster, self._address(leader, ports(cluster)[0]))
+                await self._access.bring(cluster, self._address(leader, tls_port(cluster)))
             case CreateSpaces(leader, names):
-                address = self._address(leader, ports(cluster)[0])
+                address = self._address(leader, tls_port(cluster))
                 await self._spaces.create(cluster, address, names)
 
     async def _change(self, cluster: QsyncCluster, state: ClusterState) -> None:
@@ -398,7 +422,8 @@ class KubernetesPlatform:
     def _build(self, cluster: QsyncCluster, state: ClusterState) -> list[Object]:
         image, sizes = self._image(cluster), self._volumes.sizes(cluster)
         existing = self._monitoring.existing
-        return build_objects(cluster, state, self._password, image, sizes, existing)
+        authorities = self._certificates.authorities
+        return build_objects(cluster, state, self._password, image, sizes, existing, authorities)
 
     async def _delete_pod(self, name: str) -> None:
         pod = self._pod(name)

@@ -1,18 +1,12 @@
-"""What a real API server says of manifests that it must not take: the sentence, each time.
-
-    python e2e/kubernetes_refusals.py
-
-Needs the definitions only, and leaves nothing behind but an empty namespace.
-"""
+"""What a real API server says of manifests that it must not take: the sentence, each time."""
 
 import json
-import sys
 from typing import Any
 
-from kube import ROOT, Namespace, bring_up, run
+from kube import ROOT, Namespace
+from scenario import Scene, Wrong, scenario
 from timeouts import COMMAND_S
 
-DEFINITION = "qsyncclusters.qsync.dev"
 ARCHIVE = {"url": "s3://bucket/orders"}
 PRIMARY = {"name": "primary", "parts": [{"field": 1, "type": "string"}]}
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -27,7 +21,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"archive": ARCHIVE, "audit": {"schedule": "x * * * *"}}, "write a schedule of five fields"),
     ({"audit": {"schedule": "15 * * * *"}}, "set archive.url too"),
     ({"auth": {"username": "admin"}}, "exists in every database"),
-    ({"ports": {"iproto": 3301, "admin": 3301}}, "must be two ports"),
+    ({"ports": {"iproto": 3301, "admin": 3301}}, "must be different ports"),
     ({"spaces": [{"name": "_mine", "indexes": [PRIMARY]}]}, "belongs to the database"),
     ({"spaces": [{"name": "s", "indexes": [{**PRIMARY, "unique": False}]}]}, "must be unique"),
     ({"replicaz": 3}, 'unknown field "spec.replicaz"'),
@@ -101,24 +95,10 @@ def wrong_changes(namespace: Namespace) -> list[str]:
     return found
 
 
-def main() -> int:
-    bring_up()
-    # A chart takes over only what a chart installed: what is not there is lent for a while.
-    is_there = bool(run("kubectl", "get", "crd", DEFINITION, "--ignore-not-found"))
-    if not is_there:
-        run("kubectl", "apply", "--server-side", "-f", str(ROOT / "crds"))
-        run("kubectl", "wait", f"crd/{DEFINITION}", "--for=condition=Established")
-    namespace = Namespace("qsync-refusals", "refused")
-    namespace.create()
-    found = wrong(namespace)
-    for sentence in found:
-        print(sentence)
-    print(f"{len(REFUSED) + len(CHANGES) + 1} refusals, {len(found)} wrong")
-    namespace.delete()
-    if not is_there:
-        run("kubectl", "delete", "-f", str(ROOT / "crds"))
-    return 1 if found else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+@scenario(quick=True)
+def refusals(scene: Scene) -> str:
+    """Each sentence, and what must be taken; nothing but definitions is needed."""
+    found = wrong(scene)
+    if found:
+        raise Wrong("; ".join(found))
+    return f"{len(REFUSED) + len(CHANGES) + 1} manifests and changes were refused in words"

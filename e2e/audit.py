@@ -1,0 +1,134 @@
+"""The API server's audit log: switched on in a kind cluster, and what it says of one account.
+
+The policy and the log are on the control plane's machine; the static pod of the API server is
+changed there, and the kubelet starts it again.
+"""
+
+import json
+import time
+from typing import NamedTuple
+
+import yaml
+from kube import run
+from machines import control_plane, on, whether
+from timeouts import API_SERVER_BACK_S
+
+MANIFEST = "/etc/kubernetes/manifests/kube-apiserver.yaml"
+POLICY_PATH, LOG_DIRECTORY = "/etc/kubernetes/pki/qsync-audit.yaml", "/var/log/kubernetes-audit"
+POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [
+        {
+            "level": "Metadata",
+            "userGroups": ["system:serviceaccounts:qsync-system"],
+        },
+        {"level": "None"},
+    ],
+}
+
+
+class Right(NamedTuple):
+    """One verb upon one kind of object, as a Role has it."""
+
+    group: str
+    resource: str
+    verb: str
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}"
+
+
+def switch_on() -> None:
+    machine = control_plane()
+    document = yaml.safe_load(on(machine, f"cat {MANIFEST}"))
+    container = document["spec"]["containers"][0]
+    if any(flag.startswith("--audit-log-path") for flag in container["command"]):
+        return
+    container["command"] += [
+        f"--audit-policy-file={POLICY_PATH}",
+        f"--audit-log-path={LOG_DIRECTORY}/audit.log",
+        "--audit-log-maxbackup=20",
+        "--audit-log-maxsize=50",
+    ]
+    container["volumeMounts"].append({"name": "qsync-audit", "mountPath": LOG_DIRECTORY})
+    document["spec"]["volumes"].append(
+        {
+            "name": "qsync-audit",
+            "hostPath": {"path": LOG_DIRECTORY, "type": "DirectoryOrCreate"},
+        }
+    )
+    _write(machine, POLICY_PATH, yaml.safe_dump(POLICY))
+    _write(machine, MANIFEST, yaml.safe_dump(document))
+    deadline_s = time.monotonic() + API_SERVER_BACK_S
+    while time.monotonic() < deadline_s:
+        if whether(f"docker exec {machine} test -s {LOG_DIRECTORY}/audit.log") or (
+            whether(f"docker exec {machine} test -d {LOG_DIRECTORY}")
+            and whether("kubectl get --raw /readyz")
+            and _is_auditing()
+        ):
+            return
+        time.sleep(1)
+    raise RuntimeError("the API server did not come back with its audit log")
+
+
+def _is_auditing() -> bool:
+    path = "jsonpath={.items[0].spec.containers[0].command}"
+    chosen = ("get", "pods", "-n", "kube-system", "-l", "component=kube-apiserver", "-o", path)
+    return "--audit-log-path" in run("kubectl", *chosen)
+
+
+def _write(machine: str, path: str, text: str) -> None:
+    # Beside first, then renamed: the kubelet reads whatever is in its directory.
+    run("docker", "exec", "-i", machine, "sh", "-c", f"cat > /tmp/new && mv /tmp/new {path}",
+        stdin=text)  # fmt: skip
+
+
+def clear() -> None:
+    on(control_plane(), f"rm -f {LOG_DIRECTORY}/audit-*.log; : > {LOG_DIRECTORY}/audit.log")
+
+
+def used_rights(account: str) -> tuple[set[Right], set[Right]]:
+    """(what it was allowed to do and did, what it was refused)."""
+    used: set[Right] = set()
+    refused: set[Right] = set()
+    found = on(control_plane(), f"cat {LOG_DIRECTORY}/audit*.log | grep -F '{account}' || true")
+    for line in found.splitlines():
+        entry = json.loads(line)
+        target = entry.get("objectRef")
+        if entry["user"]["username"] != account or not target:
+            continue
+        resource = target["resource"]
+        if target.get("subresource"):
+            resource += f"/{target['subresource']}"
+        right = Right(target.get("apiGroup", ""), resource, entry["verb"])
+        is_refused = entry.get("responseStatus", {}).get("code") == 403
+        (refused if is_refused else used).add(right)
+    return used, refused
+
+
+def granted_rights(account: str) -> set[Right]:
+    """By every Role and ClusterRole that is bound to a service account `NAMESPACE:NAME`."""
+    namespace, _, name = account.removeprefix("system:serviceaccount:").partition(":")
+    found: set[Right] = set()
+    for kind in ("clusterrolebindings", "rolebindings"):
+        bindings = json.loads(run("kubectl", "get", kind, "-A", "-o", "json"))["items"]
+        for binding in bindings:
+            if {"kind": "ServiceAccount", "name": name, "namespace": namespace} not in (
+                binding.get("subjects") or []
+            ):
+                continue
+            role = binding["roleRef"]
+            place = ["-n", binding["metadata"]["namespace"]] if role["kind"] == "Role" else []
+            document = json.loads(
+                run("kubectl", "get", role["kind"], role["name"], *place, "-o", "json")
+            )
+            for rule in document["rules"]:
+                found |= {
+                    Right(group, resource, verb)
+                    for group in rule.get("apiGroups", [])
+                    for resource in rule.get("resources", [])
+                    for verb in rule["verbs"]
+                }
+    return found

@@ -1,0 +1,217 @@
+"""Who writes to a cluster on Kubernetes, and who reads everything back.
+
+The writer is a pod with the project's client, half of its workers by the leader's Service and half
+by the members' names; the checker is `e2e/checker.py` through `kubectl port-forward`.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from checker import read_ledger
+from kube import IMAGES, Namespace
+from timeouts import FAILOVER_S, READY_S, WRITER_S
+
+HERE = Path(__file__).resolve().parent
+LEDGER = "/ledger/ledger.jsonl"
+SPACE = "orders"
+WORKERS, RATE = 8, 400
+ROUTES = ("the Service", "the members' names")
+
+
+def routes(cluster: str) -> list[str]:
+    """Two ways in: by the leader's Service, and by the members' names."""
+    return [f"{cluster}-leader:3301", ",".join(f"{cluster}-{n}.{cluster}:3301" for n in range(3))]
+
+
+def writer_pod(namespace: Namespace, machine: str) -> str:
+    """A pod of the node's image: its client, the application's Secret, a script from outside."""
+    secret = f"{namespace.cluster}-app"
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "writer", "labels": {"app": "writer"}},
+        "spec": {
+            **({"nodeSelector": {"kubernetes.io/hostname": machine}} if machine else {}),
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 10001,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": "writer",
+                    "image": IMAGES["node"],
+                    "command": [
+                        "sh", "-c",
+                        f"python /script/writer.py {SPACE} {LEDGER} {WORKERS} {RATE}"
+                        f" {' '.join(routes(namespace.cluster))}; sleep 3600",
+                    ],
+                    "env": [
+                        {
+                            "name": f"QSYNC_{key.upper().removesuffix('NAME')}",
+                            "valueFrom": {"secretKeyRef": {"name": secret, "key": key}},
+                        }
+                        for key in ("username", "password")
+                    ],
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "readOnlyRootFilesystem": True,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                    "volumeMounts": [
+                        {"name": "script", "mountPath": "/script"},
+                        {"name": "ledger", "mountPath": "/ledger"},
+                    ],
+                }
+            ],
+            "volumes": [
+                {"name": "script", "configMap": {"name": "writer"}},
+                {"name": "ledger", "emptyDir": {}},
+            ],
+        },
+    }  # fmt: skip
+    return json.dumps(pod)
+
+
+class Writer:
+    """The pod that writes, and its ledger."""
+
+    def __init__(self, namespace: Namespace, folder: Path, machine: str = "") -> None:
+        self.namespace = namespace
+        self.machine = machine  # where it runs; "" leaves that to the scheduler
+        self.path = folder / "ledger.jsonl"
+
+    def start(self) -> None:
+        script = json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": "writer"},
+                "data": {"writer.py": (HERE / "pods" / "writer.py").read_text()},
+            }
+        )
+        self.namespace.kubectl("apply", "-f", "-", stdin=script)
+        self.namespace.kubectl("apply", "-f", "-", stdin=writer_pod(self.namespace, self.machine))
+        self.namespace.wait("the writer", lambda: self.lines() > RATE, READY_S)
+
+    def _exec(self, *command: str) -> str:
+        return self.namespace.kubectl("exec", "writer", "--", *command)
+
+    def lines(self) -> int:
+        with contextlib.suppress(RuntimeError):
+            return int(self._exec("sh", "-c", f"cat {LEDGER} | wc -l"))
+        return 0
+
+    def fetch(self) -> None:
+        self.path.write_text(self._exec("cat", LEDGER))
+
+    def stop(self) -> None:
+        self._exec("touch", "/ledger/STOP")
+        self.namespace.wait("the writer's end", lambda: not self._is_writing(), WRITER_S)
+        self.fetch()
+
+    def _is_writing(self) -> bool:
+        before = self.lines()
+        time.sleep(1)  # a writer that lives has written more in a second
+        return self.lines() != before
+
+    def ledger(self) -> list[dict[str, Any]]:
+        """Every operation so far."""
+        self.fetch()
+        return list(read_ledger(str(self.path)).values())
+
+    def longest_pauses(self, since: float, until: float) -> str:
+        """Between two acknowledgements in a span of time, by each route."""
+        self.fetch()
+        said = []
+        for route, name in enumerate(ROUTES):
+            ends = sorted(
+                operation["ended"]
+                for operation in read_ledger(str(self.path)).values()
+                if operation["outcome"] == "committed"
+                and operation["member"] == route
+                and since <= operation["ended"] <= until
+            )
+            longest_ms = max((b - a) * 1000 for a, b in itertools.pairwise(ends))
+            said.append(f"[bold]{longest_ms:.0f} ms[/] by {name}")
+        return ", ".join(said)
+
+
+@contextlib.contextmanager
+def forwarded(namespace: Namespace, pods: list[str], *ports: int) -> Iterator[list[str]]:
+    """A local address for each port of each pod, by `kubectl port-forward`."""
+    processes, addresses = [], []
+    try:
+        for pod in pods:
+            for port in ports or (3301,):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", 0))
+                    local = probe.getsockname()[1]
+                command = ["port-forward", f"pod/{pod}", f"{local}:{port}"]
+                processes.append(
+                    subprocess.Popen(
+                        ["kubectl", "-n", namespace.name, *command],
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.DEVNULL,
+                    )
+                )
+                addresses.append(f"127.0.0.1:{local}")
+        for address in addresses:
+            namespace.wait(f"{address}", lambda a=address: _answers(a), FAILOVER_S)
+        yield addresses
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _answers(address: str) -> bool:
+    """Whether it takes a connection; one that speaks TLS says nothing before it is greeted."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), 1):
+            return True
+    except OSError:
+        return False
+
+
+def check(namespace: Namespace, writer: Writer) -> str:
+    """Every acknowledged write, from every member, by asynctnt: a sentence.
+
+    Raises RuntimeError with what is lost, changed or invented.
+    """
+    secret = namespace.get("secret", f"{namespace.cluster}-app")["data"]
+    user, password = (b64decode(secret[key]).decode() for key in ("username", "password"))
+    members = [member["name"] for member in namespace.status()["members"]]
+    with forwarded(namespace, members) as addresses:
+        done = subprocess.run(
+            [
+                sys.executable, str(HERE / "checker.py"), "--ledger", str(writer.path),
+                "--addresses", ",".join(addresses), "--user", user,
+                "--space", "512",
+            ],
+            env={**os.environ, "QSYNC_PASSWORD": password},
+            capture_output=True, text=True, timeout=WRITER_S, check=False,
+        )  # fmt: skip
+    found = json.loads(done.stdout) if done.stdout else {}
+    told = ", ".join(f"{n} {name}" for name, n in sorted(found.get("outcomes", {}).items()))
+    if done.returncode or len(found.get("members", {})) != len(members):
+        raise RuntimeError(
+            f"the checker says {json.dumps(found.get('members', {}))}, the client was told {told}:"
+            f" {done.stderr.strip()[-800:]}"
+        )
+    rows = sorted({member["rows"] for member in found["members"].values()})
+    return f"{len(members)} members hold {rows} rows, nothing lost; the client was told: {told}"

@@ -1,0 +1,170 @@
+"""`make e2e`: every scenario on Kubernetes, one after another, on the cluster that is there.
+
+    python e2e/kubernetes_run.py [--quick] [--write] [--no-build] [SCENARIO...]
+
+The cluster is the one of `$KUBECONFIG`; else the one that the command in `$E2E_CLUSTER_UP` brings
+up; else one of three machines that kind makes. A scenario that cannot run there is skipped with a
+reason of `LACKS`. Artefacts of a failure are in `artifacts/e2e/SCENARIO`. `--write` puts what was
+measured into docs/kubernetes-failover.md.
+"""
+
+import argparse
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import audit
+import scenarios  # noqa: F401 - registers them
+from kube import ROOT, bring_up, build_images, install_operator, load_images, run
+from machines import control_plane, machines
+from operators import operator_log
+from rich.console import Console
+from rich.markup import escape
+from scenario import SCENARIOS, Pauses, Scenario, Scene, Wrong
+from writeup import write_page
+
+ARTEFACTS = ROOT / "artifacts" / "e2e"
+LACKS = {
+    "machines": "its machines are no containers of this docker, so none can be paused or cut off",
+    "three machines": "it has fewer than three machines that take pods",
+    "audit log": "its API server's audit log cannot be switched on from here",
+    "all before": "not every scenario ran before it, so a right may be unused by chance",
+}
+FAILURES = (AssertionError, RuntimeError, Wrong, subprocess.TimeoutExpired, KeyError, OSError)
+console = Console(highlight=False, soft_wrap=True)
+
+
+def found_here(is_whole_run: bool, is_ours: bool) -> set[str]:
+    """Which needs this cluster meets; one that we brought up is made to meet them."""
+    found: set[str] = set()
+    if is_whole_run:
+        found.add("all before")
+    known = machines()
+    if not known:
+        return found
+    found.add("machines")
+    if is_ours:
+        taint = "node-role.kubernetes.io/control-plane:NoSchedule-"
+        with contextlib.suppress(RuntimeError):  # it is not there any more
+            run("kubectl", "taint", "nodes", control_plane(), taint)
+        if is_whole_run:
+            audit.switch_on()
+            audit.clear()
+            found.add("audit log")
+    if len(known) >= 3:
+        found.add("three machines")
+    return found
+
+
+def perform(scenario: Scenario, folder: Path) -> tuple[str, dict[str, list[Pauses]]]:
+    """What it says, and what it measured. Raises what it fails with; artefacts are saved."""
+    scene = Scene(f"qsync-e2e-{scenario.name.replace('_', '-')}", folder)
+    scene.delete()
+    scene.create()
+    started_s = time.monotonic()
+    try:
+        if scenario.has_load:
+            scene.start_with_load(**scenario.spec)
+        said = scenario.run(scene)
+        if scenario.has_load:
+            said = f"{said}; {scene.nothing_is_lost()}"
+        log = operator_log(time.monotonic() - started_s)
+        if "Traceback" in log:
+            raise Wrong("the operator's log has a traceback")
+    except FAILURES:
+        scene.save(ARTEFACTS / scenario.name)
+        raise
+    finally:
+        scene.delete()
+    return said, scene.figures
+
+
+def table() -> str:
+    """Every scenario and what it needs, as docs/testing-kubernetes.md has it."""
+    lines = [
+        "| scenario | what happens | load | quick | needs |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for one in SCENARIOS.values():
+        what = " ".join((one.run.__doc__ or "").split())
+        marks = ["yes" if is_so else "" for is_so in (one.has_load, one.is_quick)]
+        lines.append(f"| `{one.name}` | {what} | {' | '.join(marks)} | {', '.join(one.needs)} |")
+    lines += ["", "| needs | skipped where |", "| --- | --- |"]
+    lines += [f"| {need} | {reason} |" for need, reason in LACKS.items()]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("scenarios", nargs="*", help="all of them without")
+    parser.add_argument("--quick", action="store_true", help="those that take least")
+    parser.add_argument("--write", action="store_true", help="write what was measured into docs")
+    parser.add_argument("--list", action="store_true", help="the table of docs/testing-kubernetes")
+    parser.add_argument("--no-build", action="store_true", help="images and operator are there")
+    arguments = parser.parse_args()
+    if arguments.list:
+        print(table())
+        return 0
+    unknown = set(arguments.scenarios) - set(SCENARIOS)
+    if unknown:
+        parser.error(f"{', '.join(sorted(unknown))}: choose of {', '.join(sorted(SCENARIOS))}")
+    chosen = [
+        one
+        for one in SCENARIOS.values()
+        if one.name in arguments.scenarios
+        or (not arguments.scenarios and (one.is_quick or not arguments.quick))
+    ]
+    # What looks back at the whole run comes last.
+    chosen.sort(key=lambda one: "all before" in one.needs)
+    started_s = time.monotonic()
+    how = bring_up()
+    console.print(f"{len(chosen)} scenarios on {how}")
+    here = found_here(len(chosen) == len(SCENARIOS), "KUBECONFIG" not in how)
+    if not arguments.no_build:
+        build_images()
+        load_images()
+        install_operator()
+        console.print(f"images and operator are there after {time.monotonic() - started_s:.0f} s")
+    failed, figures = _perform_all(chosen, here)
+    console.print(
+        f"{len(chosen)} scenarios, {len(failed)} failed"
+        f" ({time.monotonic() - started_s:.0f} s)" + (f": {', '.join(failed)}" if failed else "")
+    )
+    if arguments.write and not failed:
+        console.print(f"{write_page(figures)} written")
+    return 1 if failed else 0
+
+
+def _perform_all(
+    chosen: list[Scenario], here: set[str]
+) -> tuple[list[str], dict[str, list[Pauses]]]:
+    failed: list[str] = []
+    figures: dict[str, list[Pauses]] = {}
+    for scenario in chosen:
+        lacking = [need for need in scenario.needs if need not in here]
+        if lacking:
+            console.print(f"[yellow]skipped[/] {scenario.name}: {LACKS[lacking[0]]}")
+            continue
+        started_s = time.monotonic()
+        try:
+            with tempfile.TemporaryDirectory(prefix="qsync-e2e-") as folder:
+                said, measured = perform(scenario, Path(folder))
+        except FAILURES as error:
+            failed.append(scenario.name)
+            took_s = time.monotonic() - started_s
+            what = escape(f"{type(error).__name__}: {error}"[:3000])
+            console.print(f"[red]FAILED[/] {scenario.name} ({took_s:.0f} s): {what}")
+            console.print(f"   logs, events and objects are in {ARTEFACTS / scenario.name}")
+            continue
+        for what, pauses in measured.items():
+            figures.setdefault(what, []).extend(pauses)
+        took_s = time.monotonic() - started_s
+        console.print(f"[green]ok[/] {scenario.name} ({took_s:.0f} s): {escape(said)}")
+    return failed, figures
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""The operator's own pods: how many there are, which one acts, what they wrote."""
+
+import json
+import time
+from typing import Any
+
+from kube import SYSTEM, run
+from machines import Process
+from timeouts import CONVERGE_S
+
+DEPLOYMENT = "deployment/qsync-operator"
+CHOSEN = "app.kubernetes.io/name=qsync-operator,app.kubernetes.io/component=operator"
+
+
+def _all_pods() -> list[dict[str, Any]]:
+    found = run("kubectl", "-n", SYSTEM, "get", "pods", "-l", CHOSEN, "-o", "json")
+    items: list[dict[str, Any]] = json.loads(found)["items"]
+    return items
+
+
+def operator_pods() -> list[str]:
+    """Those that are to stay."""
+    return [
+        item["metadata"]["name"]
+        for item in _all_pods()
+        if "deletionTimestamp" not in item["metadata"]
+    ]
+
+
+def _is_ready(pod: dict[str, Any]) -> bool:
+    conditions = pod["status"].get("conditions", [])
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def set_operators(count: int) -> None:
+    """Returns when there are as many, all of them ready, and no other one."""
+    run("kubectl", "-n", SYSTEM, "scale", DEPLOYMENT, f"--replicas={count}")
+    deadline_s = time.monotonic() + CONVERGE_S
+    while time.monotonic() < deadline_s:
+        pods = _all_pods()
+        if len(pods) == count and all(map(_is_ready, pods)):
+            return
+        time.sleep(0.2)  # between two looks: each asks the API server
+    raise RuntimeError(f"waited {CONVERGE_S:g} s for {count} operators: {operator_pods()}")
+
+
+def acting() -> str:
+    """The pod that holds the Lease, "" if nobody does."""
+    path = "jsonpath={.spec.holderIdentity}"
+    return run("kubectl", "-n", SYSTEM, "get", "lease", "qsync-operator", "-o", path).strip()
+
+
+def operator_process(pod: str) -> Process:
+    return Process(SYSTEM, pod)
+
+
+def operator_log(since_s: float) -> str:
+    """Of all pods, their ended lives too, in the last seconds."""
+    said = []
+    for pod in operator_pods():
+        command = ["kubectl", "-n", SYSTEM, "logs", pod, f"--since={max(1, int(since_s))}s"]
+        said.append(run(*command))
+        try:
+            said.append(run(*command, "--previous"))
+        except RuntimeError:
+            continue  # it had no life before this one
+    return "\n".join(said)

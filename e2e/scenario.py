@@ -1,0 +1,216 @@
+"""What a scenario is: a function with a cluster of its own, and what it measured.
+
+It is registered by `@scenario(...)`, run by `e2e/kubernetes_run.py`, and gets a `Scene`: a fresh
+namespace with Pod Security `restricted`. With `load`, three members and a writer run before it
+begins, and every acknowledged write is read back from every member after it has ended.
+"""
+
+import itertools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clients import ROUTES, Writer, check
+from kube import Namespace, run
+from machines import control_plane, machines
+from timeouts import READY_S
+
+CLUSTER = "orders"
+QSYNC = str(Path(sys.executable).parent / "kubectl-qsync")
+SPACE = {
+    "name": "orders",
+    "isSync": True,
+    "format": [
+        {"name": "id", "type": "unsigned"},
+        {"name": "customer", "type": "string"},
+        {"name": "total", "type": "number", "isNullable": True},
+    ],
+    "indexes": [{"name": "primary", "parts": [{"field": "id"}]}],
+}
+
+
+class Wrong(Exception):  # noqa: N818 - it is a finding, not a fault
+    """Something is not as it must be; the text says what."""
+
+
+@dataclass
+class Pauses:
+    """How long a client waited, in milliseconds, and what it was told meanwhile."""
+
+    by_route: dict[str, float]
+    failed: int
+    leaderless_ms: float = 0.0
+
+    @property
+    def longest_ms(self) -> float:
+        return max(self.by_route.values())
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{pause:.0f} ms by {name}" for name, pause in self.by_route.items())
+        return f"{said}, {self.failed} failed requests"
+
+
+@dataclass
+class Scene(Namespace):
+    """One namespace, the cluster in it, and who writes to it."""
+
+    name: str
+    folder: Path
+    cluster: str = CLUSTER
+    writer: Writer | None = None
+    figures: dict[str, list[Pauses]] = field(default_factory=dict)
+
+    # --- what a user does -----------------------------------------------------------------------
+
+    def apply(self, **spec: Any) -> None:
+        self.kubectl("apply", "-f", "-", stdin=self.manifest(**spec))
+
+    def manifest(self, **spec: Any) -> str:
+        return json.dumps(
+            {
+                "apiVersion": "qsync.dev/v1alpha1",
+                "kind": "QsyncCluster",
+                "metadata": {"name": self.cluster},
+                "spec": {"storage": {"size": "64Mi"}, **spec},
+            }
+        )
+
+    def start(self, **spec: Any) -> float:
+        self.apply(**spec)
+        voters = int(spec.get("replicas", 3))
+        return self.wait("all nodes", lambda: self.is_ready(voters), READY_S)
+
+    def start_with_load(self, **spec: Any) -> None:
+        self.start(spaces=[SPACE], **spec)
+        # Not on a machine that is going to fail, where machines can: the client is a witness.
+        self.writer = Writer(self, self.folder, control_plane() if machines() else "")
+        self.writer.start()
+
+    def patch(self, **spec: Any) -> None:
+        self.kubectl("patch", "qc", self.cluster, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+    def qsync(self, *arguments: str) -> str:
+        return run(QSYNC, *arguments, "-n", self.name)
+
+    # --- what a user sees -----------------------------------------------------------------------
+
+    def condition(self, kind: str) -> dict[str, str]:
+        found: list[dict[str, str]] = self.status().get("conditions", [])
+        nothing = {"status": "", "reason": "", "message": ""}
+        return next((c for c in found if c["type"] == kind), nothing)
+
+    def has_reason(self, kind: str, reason: str) -> Callable[[], bool]:
+        return lambda: self.condition(kind)["reason"] == reason
+
+    def leader(self) -> str:
+        return str(self.status().get("leader", ""))
+
+    def pods(self) -> dict[str, str]:
+        """Members' pods: name -> uid."""
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self._members()}
+
+    def roles(self) -> dict[str, str]:
+        """Members' pods: name -> role label."""
+        return {
+            pod["metadata"]["name"]: pod["metadata"]["labels"].get("qsync.dev/role", "")
+            for pod in self._members()
+        }
+
+    def _members(self) -> list[dict[str, Any]]:
+        chosen = ("get", "pods", "-l", f"qsync.dev/cluster={self.cluster}", "-o", "json")
+        found: list[dict[str, Any]] = json.loads(self.kubectl(*chosen))["items"]
+        return found
+
+    def claims(self) -> dict[str, str]:
+        """Name -> uid."""
+        found = json.loads(self.kubectl("get", "pvc", "-o", "json"))["items"]
+        return {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in found}
+
+    def leader_by_asking(self) -> str:
+        """Who leads as the members say: the operator's word is not asked for."""
+        for line in self.qsync("status").splitlines():
+            cells = line.split()
+            if len(cells) > 1 and cells[1] == "leader":
+                return cells[0]
+        return ""
+
+    def events(self, reason: str) -> list[str]:
+        found = json.loads(self.kubectl("get", "events", "-o", "json"))["items"]
+        return [str(event["message"]) for event in found if event["reason"] == reason]
+
+    # --- what a client sees ---------------------------------------------------------------------
+
+    def pauses(self, since: float, until: float | None = None) -> Pauses:
+        """Between two acknowledgements in a span of the wall clock."""
+        assert self.writer is not None
+        end = time.time() if until is None else until
+        operations = [o for o in self.writer.ledger() if since <= o["ended"] <= end]
+        found: dict[str, float] = {}
+        for route, name in enumerate(ROUTES):
+            acknowledged = sorted(
+                o["ended"] for o in operations
+                if o["member"] == route and o["outcome"] == "committed"
+            )  # fmt: skip
+            if len(acknowledged) < 2:
+                raise Wrong(f"no write was acknowledged by {name} in {end - since:.0f} s")
+            gaps = ((b - a) * 1000 for a, b in itertools.pairwise([*acknowledged, end]))
+            found[name] = max(gaps)
+        failed = sum(operation["outcome"] != "committed" for operation in operations)
+        return Pauses(found, failed)
+
+    def measure(self, what: str, since: float, at_most_ms: float) -> Pauses:
+        """Kept for the distribution; raises Wrong where a client waited ten times too long."""
+        found = self.pauses(since)
+        failover = self.status().get("lastFailover") or {}
+        found.leaderless_ms = float(failover.get("unavailableMilliseconds", 0))
+        self.figures.setdefault(what, []).append(found)
+        if found.longest_ms > at_most_ms:
+            raise Wrong(f"{what}: writes paused for {found}, and {at_most_ms:g} ms is too long")
+        return found
+
+    def nothing_is_lost(self) -> str:
+        assert self.writer is not None
+        self.writer.stop()
+        return check(self, self.writer)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """`needs` names what a cluster may lack: see `kubernetes_run.LACKS`."""
+
+    run: Callable[[Scene], str]
+    is_quick: bool
+    has_load: bool
+    needs: tuple[str, ...]
+    spec: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.run.__name__
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(
+    *, quick: bool = False, load: bool = False, needs: tuple[str, ...] = (), **spec: Any
+) -> Callable[[Callable[[Scene], str]], Callable[[Scene], str]]:
+    """Registers what it decorates; a scenario with `load` begins with a cluster of `spec`."""
+
+    def register(function: Callable[[Scene], str]) -> Callable[[Scene], str]:
+        SCENARIOS[function.__name__] = Scenario(function, quick, load, needs, spec)
+        return function
+
+    return register
+
+
+def summary(pauses: list[Pauses]) -> str:
+    """Median and worst, as a sentence of a result."""
+    longest = [p.longest_ms for p in pauses]
+    median_ms = statistics.median(longest)
+    return f"{len(longest)} rounds, median {median_ms:.0f} ms, worst {max(longest):.0f} ms"

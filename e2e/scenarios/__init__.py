@@ -1,0 +1,29 @@
+"""Scenarios on Kubernetes, by meaning; to import this package is to register all of them."""
+
+from scenarios import (
+    certificates,
+    controllers,
+    failover,
+    machines_fail,
+    membership,
+    permissions,
+    refusals,
+    rollouts,
+    specifications,
+    verbs,
+    volumes,
+)
+
+__all__ = [
+    "certificates",
+    "controllers",
+    "failover",
+    "machines_fail",
+    "membership",
+    "permissions",
+    "refusals",
+    "rollouts",
+    "specifications",
+    "verbs",
+    "volumes",
+]

@@ -1,0 +1,137 @@
+"""TLS: between members always, to clients as asked, and certificates that change under way."""
+
+import contextlib
+import json
+import socket
+import ssl
+import time
+from base64 import b64decode
+
+from clients import forwarded
+from scenario import Scene, Wrong, scenario
+from timeouts import CONVERGE_S, LATE_S, READY_S, ROLL_S
+
+PLAIN, TLS = 3301, 3302
+
+
+def _secret(scene: Scene, name: str) -> dict[str, str]:
+    found = scene.get("secret", name)["data"]
+    return {key: b64decode(value).decode() for key, value in found.items()}
+
+
+def _shown(address: str, authorities: str) -> bytes:
+    """The certificate that a member shows a client that trusts these. Raises OSError."""
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cadata=authorities)
+    with (
+        socket.create_connection((host, int(port)), CONVERGE_S) as plain,
+        context.wrap_socket(plain, server_hostname="orders-leader") as secure,
+    ):
+        if not secure.recv(9).startswith(b"Tarantool"):
+            raise Wrong(f"{address} speaks TLS and not IPROTO")
+        return secure.getpeercert(binary_form=True) or b""
+
+
+def _is_shown(scene: Scene, authorities: str, pem: str) -> bool:
+    """Whether every member shows this certificate."""
+    wanted = ssl.PEM_cert_to_DER_cert(pem.strip())
+    with forwarded(scene, sorted(scene.pods()), TLS) as addresses:
+        for address in addresses:
+            with contextlib.suppress(OSError):
+                if _shown(address, authorities) == wanted:
+                    continue
+            return False
+    return True
+
+
+def _members_connect_by_tls(scene: Scene) -> bool:
+    """Members' connections among each other, as the kernel of one of them lists them."""
+    script = (
+        "import re\n"
+        "lines = open('/proc/net/tcp').read() + open('/proc/net/tcp6').read()\n"
+        "peers = re.findall(r'[0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:([0-9A-F]{4}) 01', lines)\n"
+        f"print(sum(int(p, 16) == {TLS} for pair in peers for p in pair))\n"
+    )
+    return int(scene.kubectl("exec", "orders-0", "--", "python", "-c", script)) >= 2
+
+
+@scenario(quick=True, load=True)
+def certificates(scene: Scene) -> str:
+    """The certificate is made anew under load, then the authority: nobody restarts."""
+    assert _members_connect_by_tls(scene)
+    pods, at_s = scene.pods(), time.time()
+    before = _secret(scene, "orders-tls")
+    trusted = _secret(scene, "orders-app")["ca.crt"]
+    assert _is_shown(scene, trusted, before["tls.crt"])
+    scene.kubectl("delete", "secret", "orders-tls")
+    scene.wait("another one", lambda: _has(scene, "orders-tls"), CONVERGE_S)
+    after = _secret(scene, "orders-tls")
+    assert after["tls.crt"] != before["tls.crt"]
+    took_s = scene.wait("it shown", lambda: _is_shown(scene, trusted, after["tls.crt"]), ROLL_S)
+    scene.kubectl("delete", "secret", "orders-ca")
+    scene.wait("another authority", lambda: _has(scene, "orders-ca"), CONVERGE_S)
+    scene.wait(
+        "both trusted",
+        lambda: _secret(scene, "orders-app")["ca.crt"].count("BEGIN CERTIFICATE") == 2,
+        CONVERGE_S,
+    )
+    assert _secret(scene, "orders-tls")["tls.crt"] == after["tls.crt"], "announced, and not used"
+    leader = scene.leader()
+    scene.kubectl("delete", "pod", leader, "--grace-period=0", "--force")
+    scene.wait("a pod", lambda: scene.is_new_and_ready(leader, pods[leader]), CONVERGE_S)
+    scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
+    kept = {name: uid for name, uid in scene.pods().items() if name != leader}
+    assert kept == {name: uid for name, uid in pods.items() if name != leader}
+    time.sleep(LATE_S)
+    pauses = scene.pauses(at_s)
+    return f"a new certificate was shown by all after {took_s:.0f} s; writes paused for {pauses}"
+
+
+def _has(scene: Scene, name: str) -> bool:
+    return bool(scene.kubectl("get", "secret", name, "--ignore-not-found"))
+
+
+@scenario()
+def given_certificates(scene: Scene) -> str:
+    """A Secret that is named and missing is said; when it is there and changes, it is used."""
+    donor = Scene(f"{scene.name}-donor", scene.folder)
+    donor.delete()
+    donor.create()
+    try:
+        given = []
+        for _ in range(2):
+            donor.start(replicas=1)
+            given.append(_secret(donor, "orders-tls"))
+            donor.kubectl("delete", "qc", "orders")
+            donor.kubectl("delete", "secret", "orders-tls", "orders-ca", "--ignore-not-found")
+            donor.kubectl("delete", "secret,pvc", "--all", timeout_s=READY_S)
+    finally:
+        donor.delete()
+    scene.apply(tls={"secretName": "mine", "clients": "Require"})
+    scene.wait("it", scene.has_reason("Degraded", "CertificateRefused"), CONVERGE_S)
+    said = scene.condition("Degraded")["message"]
+    _put(scene, given[0])
+    scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
+    with forwarded(scene, ["orders-0"], PLAIN) as addresses:
+        _shown(addresses[0], given[0]["ca.crt"])
+        host, _, port = addresses[0].rpartition(":")
+        with socket.create_connection((host, int(port)), CONVERGE_S) as plain:
+            plain.settimeout(LATE_S)
+            with contextlib.suppress(TimeoutError):
+                assert not plain.recv(9), "a client that does not encrypt is greeted"
+    pods = scene.pods()
+    both = given[1] | {"ca.crt": given[1]["ca.crt"] + given[0]["ca.crt"]}
+    _put(scene, both)
+    scene.wait("it", lambda: _is_shown(scene, both["ca.crt"], both["tls.crt"]), ROLL_S)
+    assert scene.pods() == pods, "nobody restarts"
+    return f"{said}; then it was used, and so was the next one without a restart"
+
+
+def _put(scene: Scene, strings: dict[str, str]) -> None:
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "mine"},
+        "stringData": strings,
+    }
+    scene.kubectl("apply", "-f", "-", stdin=json.dumps(secret))

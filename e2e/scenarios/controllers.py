@@ -1,0 +1,104 @@
+"""The operator itself: absent, killed, two at once, and without an API server."""
+
+import time
+
+from machines import Process, api_server, frozen, whether
+from operators import acting, operator_log, operator_pods, operator_process, set_operators
+from scenario import Scene, scenario
+from timeouts import (
+    API_SERVER_BACK_S,
+    API_SERVER_STOPPED_S,
+    CONVERGE_S,
+    FAILOVER_S,
+    LATE_S,
+    READY_S,
+    ROLL_S,
+)
+
+
+@scenario(quick=True)
+def absent(scene: Scene) -> str:
+    """No operator: the nodes elect alone; when it returns, it corrects the role labels."""
+    scene.start()
+    old = scene.status()["leader"]
+    set_operators(0)
+    try:
+        uid = scene.pods()[old]
+        scene.kubectl("delete", "pod", old, "--grace-period=0", "--force")
+        took_s = scene.wait(
+            "another leader", lambda: scene.leader_by_asking() not in ("", old), FAILOVER_S
+        )
+        scene.wait("a new pod", lambda: scene.is_new_and_ready(old, uid), CONVERGE_S)
+        new = scene.leader_by_asking()
+        assert scene.roles()[new] == "replica", "nobody was there to label it"
+        assert scene.status()["leader"] == old, "nobody was there to say it"
+    finally:
+        set_operators(1)
+    scene.wait("labels", lambda: scene.roles()[new] == "leader", CONVERGE_S)
+    scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
+    assert list(scene.roles().values()).count("leader") == 1
+    return f"{new} was seen to lead {took_s:.1f} s after the leader's pod, without an operator"
+
+
+@scenario(load=True, needs=("machines",))
+def operator_killed(scene: Scene) -> str:
+    """The operator's process and the leader's end in the same moment, then while it scales."""
+    leader = scene.leader()
+    pod = acting()
+    own, process = operator_process(pod), Process(scene.name, leader)
+    own.signal("KILL")
+    at_s = process.signal("KILL")
+    scene.wait("another leader", lambda: scene.leader() not in ("", leader), FAILOVER_S)
+    scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
+    time.sleep(LATE_S)
+    found = scene.pauses(at_s - LATE_S)
+    scene.kubectl("scale", "qc", scene.cluster, "--replicas=4")
+    scene.wait("a fourth pod", lambda: "orders-3" in scene.pods(), CONVERGE_S)
+    operator_process(acting()).signal("KILL")
+    scene.wait("four nodes", lambda: scene.is_ready(4), ROLL_S)
+    scene.kubectl("scale", "qc", scene.cluster, "--replicas=3")
+    scene.wait("three pods", lambda: len(scene.pods()) == 3, ROLL_S)
+    scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
+    return f"with the leader: writes paused for {found}; in the middle of a scale: it went on"
+
+
+@scenario(load=True, needs=("machines",))
+def two_operators(scene: Scene) -> str:
+    """One stops for longer than its Lease, another one takes over, the first wakes up again."""
+    set_operators(2)
+    try:
+        first = acting()
+        process = operator_process(first)
+        with frozen(process):
+            took_s = scene.wait("the other one", lambda: acting() not in ("", first), READY_S)
+            leader, uid = scene.leader(), scene.pods()
+            scene.kubectl("delete", "pod", leader, "--grace-period=0", "--force")
+            scene.wait("another leader", lambda: scene.leader() not in ("", leader), FAILOVER_S)
+        scene.wait("a pod", lambda: scene.is_new_and_ready(leader, uid[leader]), CONVERGE_S)
+        scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
+        assert acting() != first, "who lost its Lease does not act"
+        assert list(scene.roles().values()).count("leader") == 1
+    finally:
+        set_operators(1)
+    scene.wait("an operator", lambda: acting() in operator_pods(), READY_S)
+    return f"the other one acted after {took_s:.1f} s; the first one woke up and held its peace"
+
+
+@scenario(load=True, needs=("machines",))
+def api_server_stopped(scene: Scene) -> str:
+    """For a minute the API server hangs, and in the middle of it the leader is killed."""
+    leader = scene.leader()
+    process = Process(scene.name, leader)
+    with frozen(api_server()):
+        time.sleep(API_SERVER_STOPPED_S / 2)
+        at_s = process.signal("KILL")
+        time.sleep(API_SERVER_STOPPED_S / 2)
+    scene.wait("the API server", lambda: whether("kubectl get nodes"), API_SERVER_BACK_S)
+    scene.wait("three nodes", lambda: scene.is_ready(3), API_SERVER_BACK_S)
+    scene.wait("another leader", lambda: scene.leader() not in ("", leader), FAILOVER_S)
+    scene.wait("its label", lambda: scene.roles()[scene.leader()] == "leader", CONVERGE_S)
+    found = scene.pauses(at_s - LATE_S, at_s + API_SERVER_STOPPED_S / 2)
+    assert found.by_route["the members' names"] < 10_000, f"nobody needs the API server: {found}"
+    lives = [s for s in operator_log(time.time() - at_s + 60).splitlines() if "Traceback" in s]
+    assert not lives
+    return f"the leader was killed meanwhile, and writes paused for {found}"

@@ -1,0 +1,95 @@
+"""The leader goes: its process, its pod with and without a warning, all pods at once."""
+
+import time
+
+from machines import Process
+from scenario import Pauses, Scene, scenario, summary
+from timeouts import (
+    CONVERGE_S,
+    DELETE_PAUSE_MS,
+    FAILOVER_S,
+    KILL_PAUSE_MS,
+    LATE_S,
+    READY_S,
+)
+
+KILLS, DELETES = 10, 3
+
+
+def _settled(scene: Scene, old: str) -> None:
+    """Another one leads, and the old leader follows."""
+    scene.wait("another leader", lambda: scene.leader() not in ("", old), FAILOVER_S)
+    scene.wait("the old leader following", lambda: scene.is_ready(3), CONVERGE_S)
+    time.sleep(LATE_S)  # what comes late is a pause, too
+
+
+@scenario(load=True, needs=("machines",))
+def process_kill(scene: Scene) -> str:
+    """`kill -9` of the leader's process, ten times."""
+    for _ in range(KILLS):
+        leader = scene.leader()
+        at_s = Process(scene.name, leader).signal("KILL")
+        _settled(scene, leader)
+        scene.measure("kill -9 of the leader's process", at_s - LATE_S, KILL_PAUSE_MS)
+        # A container that ends again and again is started later and later: a new pod is not.
+        uid = scene.pods()[leader]
+        scene.kubectl("delete", "pod", leader, "--wait=false")
+        scene.wait("a new pod", lambda n=leader, u=uid: scene.is_new_and_ready(n, u), CONVERGE_S)
+        scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
+    return summary(scene.figures["kill -9 of the leader's process"])
+
+
+def _delete(scene: Scene, *how: str) -> Pauses:
+    leader = scene.leader()
+    uid = scene.pods()[leader]
+    at_s = time.time()
+    scene.kubectl("delete", "pod", leader, "--wait=false", *how)
+    scene.wait("a new pod", lambda: scene.is_new_and_ready(leader, uid), CONVERGE_S)
+    _settled(scene, leader)
+    what = " ".join(["kubectl delete pod of the leader", *how])
+    return scene.measure(what, at_s - LATE_S, DELETE_PAUSE_MS)
+
+
+@scenario(quick=True, load=True)
+def graceful_delete(scene: Scene) -> str:
+    """`kubectl delete pod` of the leader: no request of a client that retries may fail."""
+    for _ in range(DELETES):
+        found = _delete(scene)
+        assert not found.failed, f"{found}: leadership is handed over before the pod stops"
+    return summary(scene.figures["kubectl delete pod of the leader"])
+
+
+@scenario(quick=True, load=True)
+def forced_delete(scene: Scene) -> str:
+    """The same without a warning."""
+    for _ in range(DELETES):
+        _delete(scene, "--grace-period=0", "--force")
+    return summary(next(iter(scene.figures.values())))
+
+
+@scenario(load=True)
+def all_at_once(scene: Scene) -> str:
+    """Every pod is deleted by force in one moment: the volumes are the cluster."""
+    before = {m["name"]: m["uuid"] for m in scene.status()["members"]}
+    uids = scene.pods()
+    at_s = time.time()
+    scene.kubectl("delete", "pods", *uids, "--grace-period=0", "--force")
+    for name, uid in uids.items():
+        scene.wait(f"a new {name}", lambda n=name, u=uid: scene.is_new_and_ready(n, u), READY_S)
+    scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
+    time.sleep(LATE_S)
+    assert before == {m["name"]: m["uuid"] for m in scene.status()["members"]}
+    return f"the same instances came back; writes paused for {scene.pauses(at_s - LATE_S)}"
+
+
+@scenario(load=True, needs=("machines",))
+def all_killed(scene: Scene) -> str:
+    """`kill -9` of every member's process: as a power failure, with the disks left."""
+    processes = [Process(scene.name, name) for name in scene.pods()]
+    at_s = time.time()
+    for process in processes:
+        process.signal("KILL")
+    time.sleep(LATE_S)
+    scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
+    time.sleep(LATE_S)
+    return f"writes paused for {scene.pauses(at_s - LATE_S)}"

@@ -1,0 +1,102 @@
+"""Machines and networks that fail without a word: nothing is closed, nobody is told."""
+
+import time
+
+from kube import SYSTEM, run
+from machines import control_plane, cut_off, machine_of, paused
+from operators import operator_pods, set_operators
+from scenario import Scene, Wrong, scenario, summary
+from timeouts import (
+    CONVERGE_S,
+    FAILOVER_S,
+    LATE_S,
+    MACHINE_PAUSE_MS,
+    MACHINE_PAUSED_S,
+    PACKETS_DROPPED_S,
+    READY_S,
+)
+
+ROUNDS = 3
+
+
+def _lead_elsewhere(scene: Scene) -> str:
+    """Leadership on a machine that holds neither the control plane, the operator nor the writer:
+    those are other scenarios. Returns the leader."""
+    taken = {control_plane(), machine_of(scene.name, "writer")}
+    taken |= {machine_of(SYSTEM, pod) for pod in operator_pods()}
+    free = {name for name in scene.pods() if machine_of(scene.name, name) not in taken}
+    if not free:
+        raise Wrong(f"every member shares a machine with one of {sorted(taken)}")
+    if scene.leader() not in free:
+        scene.qsync("switchover", sorted(free)[0])
+        scene.wait("a leader there", lambda: scene.leader() in free, FAILOVER_S)
+    time.sleep(LATE_S)
+    return scene.leader()
+
+
+@scenario(load=True, needs=("machines", "three machines"))
+def machine_paused(scene: Scene) -> str:
+    """`docker pause` of the leader's machine."""
+    what = "docker pause of the leader's machine"
+    for _ in range(ROUNDS):
+        leader = _lead_elsewhere(scene)
+        machine = machine_of(scene.name, leader)
+        at_s = time.time()
+        with paused(machine):
+            scene.wait("another leader", lambda old=leader: scene.leader() not in ("", old),
+                       MACHINE_PAUSED_S + FAILOVER_S)  # fmt: skip
+            time.sleep(max(0.0, at_s + MACHINE_PAUSED_S - time.time()))
+            scene.measure(what, at_s - LATE_S, MACHINE_PAUSE_MS)
+        scene.wait("the old leader following", lambda: scene.is_ready(3), READY_S)
+    return summary(scene.figures[what])
+
+
+@scenario(load=True, needs=("machines",))
+def packets_dropped(scene: Scene) -> str:
+    """Packets from and to the leader vanish, without a reset."""
+    what = "packets from and to the leader dropped"
+    for _ in range(ROUNDS):
+        leader = scene.leader()
+        at_s = time.time()
+        with cut_off(scene.name, leader):
+            scene.wait("another leader", lambda old=leader: scene.leader() not in ("", old),
+                       PACKETS_DROPPED_S + FAILOVER_S)  # fmt: skip
+            time.sleep(max(0.0, at_s + PACKETS_DROPPED_S - time.time()))
+            scene.measure(what, at_s - LATE_S, MACHINE_PAUSE_MS)
+        scene.wait("the old leader following", lambda: scene.is_ready(3), CONVERGE_S)
+    return summary(scene.figures[what])
+
+
+def _operator_on_a_worker() -> str:
+    """Its machine; it is moved there if it was beside the API server, which must go on."""
+    if machine_of(SYSTEM, operator_pods()[0]) == control_plane():
+        run("kubectl", "cordon", control_plane())
+        set_operators(0)
+        set_operators(1)
+        run("kubectl", "uncordon", control_plane())
+    return machine_of(SYSTEM, operator_pods()[0])
+
+
+@scenario(load=True, needs=("machines", "three machines"))
+def operators_machine_paused(scene: Scene) -> str:
+    """The leader and the operator are on one machine, and it stops: the members elect alone."""
+    operator = _operator_on_a_worker()
+    beside = [name for name in scene.pods() if machine_of(scene.name, name) == operator]
+    if not beside or machine_of(scene.name, "writer") == operator:
+        raise Wrong(f"{operator} has the operator, and not a member without the writer")
+    if scene.leader() != beside[0]:
+        scene.qsync("switchover", beside[0])
+        scene.wait("the leader there", lambda: scene.leader() == beside[0], FAILOVER_S)
+    at_s = time.time()
+    with paused(operator):
+        time.sleep(MACHINE_PAUSED_S)
+        found = [
+            o for o in (scene.writer.ledger() if scene.writer else [])
+            if o["outcome"] == "committed" and o["member"] == 1 and o["ended"] > at_s + 5
+        ]  # fmt: skip
+        assert found, "by the members' names writes go on, with nobody to label a new leader"
+    scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
+    first = min(o["ended"] for o in found)
+    return (
+        f"by names {len(found)} writes while both were away, the first seen at {first - at_s:.1f} s"
+    )

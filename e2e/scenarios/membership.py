@@ -1,0 +1,45 @@
+"""Members come and go while clients write."""
+
+import time
+
+from scenario import Scene, scenario
+from timeouts import CHANGE_PAUSE_MS, LATE_S, ROLL_S
+
+
+@scenario(quick=True, load=True)
+def scale(scene: Scene) -> str:
+    """3 -> 5 -> 3 by `kubectl scale`; the leader is one of those that leave."""
+    said = []
+    for replicas in (5, 3):
+        if replicas == 3:
+            scene.qsync("switchover", "orders-4")
+            scene.wait("orders-4", lambda: scene.leader() == "orders-4", ROLL_S)
+        at_s = time.time()
+        scene.kubectl("scale", "qsynccluster", scene.cluster, f"--replicas={replicas}")
+        took_s = scene.wait("members", lambda n=replicas: scene.is_ready(n), ROLL_S)
+        time.sleep(LATE_S)
+        found = scene.measure("3 -> 5 and 5 -> 3 members", at_s - LATE_S, CHANGE_PAUSE_MS)
+        said.append(f"{replicas} members after {took_s:.0f} s, writes paused for {found}")
+    scene.wait("three pods", lambda: len(scene.pods()) == 3, ROLL_S)
+    return "; ".join(said)
+
+
+@scenario()
+def readers(scene: Scene) -> str:
+    """Asynchronous members and readers come and go, and count for nothing."""
+    scene.start(asyncReplicas=1, readReplicas=1)
+    wanted = {"orders-0", "orders-1", "orders-2", "orders-async-0", "orders-reader-0"}
+
+    def roles() -> dict[str, str]:
+        return {m["name"]: m["role"] for m in scene.status()["members"]}
+
+    scene.wait("five members", lambda: set(roles()) == wanted, ROLL_S)
+    scene.wait(
+        "their roles",
+        lambda: (roles()["orders-async-0"], roles()["orders-reader-0"]) == ("async", "anonymous"),
+        ROLL_S,
+    )
+    assert scene.status()["quorum"] == 2, "neither of them counts"
+    scene.patch(asyncReplicas=0, readReplicas=0)
+    scene.wait("three members", lambda: len(roles()) == 3 and len(scene.pods()) == 3, ROLL_S)
+    return "an asynchronous member and a reader came, counted for nothing, and went"

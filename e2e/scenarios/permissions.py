@@ -1,0 +1,122 @@
+"""What the operator and its pods may do: no more than they do, and not elsewhere."""
+
+import json
+
+from audit import granted_rights, used_rights
+from kube import ROOT, SYSTEM, Namespace, run
+from scenario import CLUSTER, Scene, Wrong, scenario
+from timeouts import CONVERGE_S, READY_S, ROLL_S
+
+ACCOUNT = f"system:serviceaccount:{SYSTEM}:qsync-operator"
+MONITORING = ("podmonitors", "prometheusrules")
+ONE_NAMESPACE = "qsync-narrow"
+
+
+def _can(account: str, verb: str, what: str, namespace: str) -> bool:
+    asked = ("auth", "can-i", verb, what, "-n", namespace, "--as", account)
+    try:
+        return run("kubectl", *asked).strip() == "yes"
+    except RuntimeError:
+        return False
+
+
+@scenario(quick=True)
+def secrets_elsewhere(scene: Scene) -> str:
+    """A chart for one namespace reads no other's Secrets; members' pods read nothing at all."""
+    other = Namespace(ONE_NAMESPACE, CLUSTER)
+    narrow = "qsync-narrow-operator"
+    try:
+        rendered = run(
+            "helm", "template", narrow, str(ROOT / "charts" / "qsync-operator"), "--namespace",
+            SYSTEM, "--set", f"watchNamespaces={{{scene.name}}}", "--set", "crds.install=false",
+            "--show-only", "templates/rbac.yaml",
+        )  # fmt: skip
+        other.create()
+        run("kubectl", "apply", "-f", "-", stdin=rendered)
+        account = f"system:serviceaccount:{SYSTEM}:{narrow}"
+        assert _can(account, "get", "secrets", scene.name)
+        for namespace in (other.name, SYSTEM, "kube-system"):
+            assert not _can(account, "get", "secrets", namespace), namespace
+        run("kubectl", "delete", "-f", "-", stdin=rendered)
+    finally:
+        other.delete()
+    scene.start()
+    member = f"system:serviceaccount:{scene.name}:{CLUSTER}"
+    for verb, what in (("get", "secrets"), ("list", "pods"), ("get", "qsyncclusters.qsync.dev")):
+        assert not _can(member, verb, what, scene.name), f"a member may {verb} {what}"
+    token = "ls /var/run/secrets/kubernetes.io 2>/dev/null || true"
+    assert not scene.kubectl("exec", "orders-0", "--", "sh", "-c", token).strip()
+    return "an operator of one namespace reads Secrets there only; members have no right, no token"
+
+
+@scenario()
+def monitoring(scene: Scene) -> str:
+    """Objects for Prometheus' operator come where its kinds exist, and go when unasked."""
+    names = [f"{plural}.monitoring.coreos.com" for plural in MONITORING]
+    there = [name for name in names if run("kubectl", "get", "crd", name, "--ignore-not-found")]
+    if there:
+        raise Wrong(f"{there} exist already: this scenario brings its own")
+    run("kubectl", "apply", "-f", "-", stdin=json.dumps(_definitions()))
+    try:
+        for name in names:
+            run("kubectl", "wait", f"crd/{name}", "--for=condition=Established")
+        asked = {"podMonitor": True, "prometheusRule": True}
+        scene.start(monitoring=asked)
+        scene.wait("both", lambda: _names(scene) == ["PodMonitor", "PrometheusRule"], CONVERGE_S)
+        rules = scene.get("prometheusrules", CLUSTER)["spec"]["groups"][0]["rules"]
+        scene.patch(monitoring={"podMonitor": False, "prometheusRule": False})
+        scene.wait("neither", lambda: not _names(scene), CONVERGE_S)
+    finally:
+        run("kubectl", "delete", "crd", *names, timeout_s=READY_S)
+    return f"a PodMonitor and {len(rules)} alert rules came and went"
+
+
+def _names(scene: Scene) -> list[str]:
+    found = scene.kubectl("get", ",".join(MONITORING), "-o", "json")
+    return sorted(item["kind"] for item in json.loads(found)["items"])
+
+
+def _definitions() -> dict[str, object]:
+    kinds = zip(MONITORING, ("PodMonitor", "PrometheusRule"), strict=True)
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return {
+        "apiVersion": "v1",
+        "kind": "List",
+        "items": [
+            {
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": {"name": f"{plural}.monitoring.coreos.com"},
+                "spec": {
+                    "group": "monitoring.coreos.com",
+                    "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+                    "scope": "Namespaced",
+                    "versions": [
+                        {
+                            "name": "v1",
+                            "served": True,
+                            "storage": True,
+                            "schema": {"openAPIV3Schema": schema},
+                        }
+                    ],
+                },
+            }
+            for plural, kind in kinds
+        ],
+    }
+
+
+@scenario(needs=("audit log", "all before"))
+def rights(scene: Scene) -> str:
+    """The audit log of the whole run: nothing was refused, and no right was left unused."""
+    scene.start()
+    scene.patch(storage={"retention": "Delete"})
+    scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
+    used, refused = used_rights(ACCOUNT)
+    granted = granted_rights(ACCOUNT)
+    wrong = [f"was refused: {right}" for right in sorted(refused)]
+    wrong += [f"has no right and did: {right}" for right in sorted(used - granted)]
+    wrong += [f"never used: {right}" for right in sorted(granted - used)]
+    if wrong:
+        raise Wrong("; ".join(wrong))
+    return f"{len(granted)} rights granted, the same {len(used)} used, none refused"

@@ -1,0 +1,126 @@
+"""Changes that restart members, machines that are drained, and changes that are bad."""
+
+import time
+from typing import Any
+
+from kube import IMAGES, KIND_NAME, run
+from machines import machines
+from scenario import Scene, Wrong, scenario
+from timeouts import CHANGE_PAUSE_MS, DRAIN_S, IMAGE_BUILD_S, LATE_S, READY_S, ROLL_S
+
+NEXT = "qsync-node:e2e-next"
+
+
+def _another_build() -> None:
+    """The node's image with another identity: what a new version is to Kubernetes."""
+    lines = f"FROM {IMAGES['node']}\nLABEL dev.qsync.e2e=next\n"
+    run("docker", "build", "-t", NEXT, "-", stdin=lines, timeout_s=IMAGE_BUILD_S)
+    run("kind", "load", "docker-image", "--name", KIND_NAME, NEXT, timeout_s=IMAGE_BUILD_S)
+
+
+def _rolled(scene: Scene, before: dict[str, str]) -> bool:
+    now = scene.pods()
+    return set(now) == set(before) and not set(now.values()) & set(before.values())
+
+
+@scenario(quick=True, load=True, needs=("machines",))
+def rolling_update(scene: Scene) -> str:
+    """Another image, then other resources, under load: followers first, the leader last."""
+    _another_build()
+    changes: list[dict[str, Any]] = [
+        {"image": NEXT},
+        {"resources": {"requests": {"cpu": "20m"}}},
+    ]
+    said = []
+    for change in changes:
+        before, leader = scene.pods(), scene.leader()
+        at_s = time.time()
+        scene.patch(**change)
+        order = _order_of_restarts(scene, before)
+        scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
+        took_s = time.time() - at_s
+        time.sleep(LATE_S)
+        assert order[-1] == leader, f"{leader} led and went before the others: {order}"
+        found = scene.measure("a rolling update of three members", at_s - LATE_S, CHANGE_PAUSE_MS)
+        said.append(f"{', '.join(change)} after {took_s:.0f} s, writes paused for {found}")
+    images = {
+        c["image"] for name in scene.pods() for c in scene.get("pod", name)["spec"]["containers"]
+    }
+    assert images == {NEXT}
+    return "; ".join(said)
+
+
+def _order_of_restarts(scene: Scene, before: dict[str, str]) -> list[str]:
+    order: list[str] = []
+
+    def has_rolled() -> bool:
+        now = scene.pods()
+        order.extend(n for n in before if n not in order and now.get(n) not in (before[n], None))
+        return len(order) == len(before)
+
+    scene.wait("every pod anew", has_rolled, ROLL_S)
+    return order
+
+
+@scenario(load=True, needs=("machines", "three machines"))
+def drain(scene: Scene) -> str:
+    """`kubectl drain` of each machine in turn, its members and the operator with it."""
+    said = []
+    for machine in machines():
+        at_s = time.time()
+        try:
+            run(
+                "kubectl", "drain", machine, "--ignore-daemonsets", "--delete-emptydir-data",
+                "--pod-selector=app.kubernetes.io/part-of=qsync", f"--timeout={DRAIN_S:g}s",
+                timeout_s=DRAIN_S + 10,
+            )  # fmt: skip
+            time.sleep(LATE_S)
+        finally:
+            run("kubectl", "uncordon", machine)
+        scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
+        time.sleep(LATE_S)
+        found = scene.measure("kubectl drain of one machine", at_s - LATE_S, CHANGE_PAUSE_MS)
+        said.append(f"{machine}: {found}")
+    return "; ".join(said)
+
+
+def _bad(scene: Scene, spec: dict[str, Any], back: dict[str, Any], words: str) -> str:
+    """It stops at the first member and says why; the old specification heals it."""
+    before = scene.pods()
+    at_s = time.time()
+    scene.patch(**spec)
+
+    def is_said() -> bool:
+        found = scene.condition("Degraded")
+        return found["status"] == "True" and words in found["message"]
+
+    try:
+        scene.wait(f"Degraded with {words!r}", is_said, ROLL_S)
+    except RuntimeError as error:
+        raise Wrong(str(error)) from error
+    said = scene.condition("Degraded")["message"]
+    untouched = [name for name, uid in scene.pods().items() if before.get(name) == uid]
+    assert len(untouched) == 2, f"two members go on as they were, and not {untouched}"
+    assert scene.status()["leader"] in untouched
+    found = scene.pauses(at_s - LATE_S)
+    assert found.longest_ms < CHANGE_PAUSE_MS, f"two others serve: {found}"
+    assert any(words in event for event in scene.events("PhaseDegraded")), "an Event says it"
+    scene.patch(**back)
+    scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
+    return said
+
+
+@scenario(load=True)
+def bad_changes(scene: Scene) -> str:
+    """An image that nobody has, resources that no machine has, a pod that may not be."""
+    good = scene.get("qsynccluster", scene.cluster)["spec"].get("image")
+    said = [_bad(scene, {"image": "qsync-node:nobody-has-it"}, {"image": good}, "ImagePull")]
+    vast = {"resources": {"requests": {"cpu": "1000"}}}
+    said.append(_bad(scene, vast, {"resources": None}, "Unschedulable"))
+    root = {"containers": [{"name": "node", "securityContext": {"runAsUser": 0}}]}
+    forbidden = {"podTemplate": {"spec": {**root, "hostNetwork": True}}}
+    said.append(_bad(scene, forbidden, {"podTemplate": None}, "violates PodSecurity"))
+    ended = {"containers": [{"name": "node", "env": [{"name": "PYTHONHOME", "value": "/nowhere"}]}]}
+    crashing = {"podTemplate": {"spec": ended}}
+    said.append(_bad(scene, crashing, {"podTemplate": None}, "CrashLoopBackOff"))
+    return "; ".join(said)

@@ -1,0 +1,105 @@
+"""What is asked for: users, templates, what only the operator refuses, and nothing new."""
+
+import json
+import time
+
+from operators import set_operators
+from scenario import Scene, scenario
+from timeouts import CONVERGE_S, IDLE_S, READY_S, ROLL_S, SETTLE_S
+
+
+@scenario()
+def access(scene: Scene) -> str:
+    """A declared user may do what is declared; a Secret that changes is a new password."""
+
+    def put_password(password: str) -> None:
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "alice"},
+            "stringData": {"password": password},
+        }
+        scene.kubectl("apply", "-f", "-", stdin=json.dumps(secret))
+
+    space = {"name": "stock", "indexes": [{"name": "p", "parts": [{"field": 1, "type": "string"}]}]}
+    role = {"name": "reader", "grants": [{"space": "stock", "privileges": ["read"]}]}
+    user = {"name": "alice", "passwordSecret": "alice", "roles": ["reader"]}
+    scene.apply(spaces=[space], roles=[role], users=[user])
+    scene.wait("the sentence", scene.has_reason("Degraded", "AccessRefused"), READY_S)
+    assert "Secret alice of user alice has no password" in scene.condition("Degraded")["message"]
+    put_password("first")
+    scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
+
+    def tries(password: str, request: str) -> str:
+        """As alice, in a member's pod: what she is told, "" where she may."""
+        script = (
+            "import sys; from qsync_operator.iproto import Connection, DatabaseError\n"
+            "try:\n"
+            f"    with Connection('127.0.0.1:3301', 'alice', '{password}', 5) as c: c.{request}\n"
+            "except DatabaseError as error: print(error)\n"
+        )
+        return scene.kubectl("exec", "orders-0", "--", "python", "-c", script).strip()
+
+    assert tries("first", "select(512)") == ""
+    assert "Write access to space 'stock' is denied" in tries("first", "insert(512, ['a'])")
+    put_password("second")
+    took_s = scene.wait("the new password", lambda: not tries("second", "select(512)"), ROLL_S)
+    assert tries("first", "select(512)")
+    assert scene.get("networkpolicy", "orders")["spec"]["policyTypes"] == ["Ingress"]
+    return f"a reader reads and does not write; a new password works after {took_s:.0f} s"
+
+
+@scenario()
+def template(scene: Scene) -> str:
+    """What belongs to the operator is refused by it, and the last good specification goes on."""
+    scene.start(podTemplate={"metadata": {"annotations": {"team": "a"}}})
+    found = scene.get("pod", "orders-0")["metadata"]["annotations"]
+    assert found["team"] == "a"
+    bad = {"spec": {"containers": [{"name": "node", "command": ["sh"]}]}}
+    scene.patch(podTemplate=bad, monitoring={"podMonitor": True})
+    scene.wait("a refusal", scene.has_reason("Degraded", "InvalidSpec"), CONVERGE_S)
+    said = scene.condition("Degraded")["message"]
+    scene.apply(monitoring={"podMonitor": True})
+    scene.wait("a warning", lambda: bool(scene.status().get("warnings")), CONVERGE_S)
+    scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
+    return f"{said}; {scene.status()['warnings'][0]}"
+
+
+@scenario(quick=True)
+def invalid(scene: Scene) -> str:
+    """A specification that only the operator refuses, and an operator that starts after it."""
+    scene.start()
+    scene.patch(replication={"quorum": "N-2"})
+    scene.wait("a refusal", scene.has_reason("Degraded", "InvalidSpec"), CONVERGE_S)
+    set_operators(0)
+    set_operators(1)
+    old = scene.status()["leader"]
+    uid = scene.pods()[old]
+    scene.kubectl("delete", "pod", old)
+    scene.wait("a failover", lambda: scene.roles().get(old) == "replica", CONVERGE_S)
+    scene.wait("a new pod", lambda: scene.is_new_and_ready(old, uid), CONVERGE_S)
+    scene.wait("labels", lambda: "leader" in scene.roles().values(), CONVERGE_S)
+    assert scene.condition("Degraded")["reason"] == "InvalidSpec"
+    scene.patch(replication={"quorum": "majority"})
+    scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
+    return "failover went on with the last good one"
+
+
+@scenario()
+def idle(scene: Scene) -> str:
+    """Nothing is written while nothing happens."""
+    scene.start(monitoring={"podMonitor": True})
+    time.sleep(SETTLE_S)  # the last writes of its founding
+    kinds = "qc,statefulsets,services,configmaps,secrets,pdb,networkpolicies,serviceaccounts,pvc"
+
+    def versions() -> dict[str, str]:
+        found = json.loads(scene.kubectl("get", kinds, "-o", "json"))["items"]
+        return {
+            f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["resourceVersion"]
+            for one in found
+        }
+
+    before = versions()
+    time.sleep(IDLE_S)  # the minute that is promised
+    assert before == versions(), "an idle operator writes nothing"
+    return f"{len(before)} objects stayed as they were for a minute"

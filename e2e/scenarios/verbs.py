@@ -1,0 +1,72 @@
+"""What a person orders: fence, pause, hibernate, restart under supervision."""
+
+from scenario import Scene, scenario
+from timeouts import CONVERGE_S, FAILOVER_S, READY_S, ROLL_S
+
+
+@scenario()
+def hibernate(scene: Scene) -> str:
+    """`hibernate` stops the pods and wakes the same instances."""
+    scene.start()
+    before = {m["name"]: m["uuid"] for m in scene.status()["members"]}
+    scene.patch(hibernate=True)
+    slept_s = scene.wait("no pods", lambda: not scene.pods(), ROLL_S)
+    assert scene.status()["phase"] == "Hibernated"
+    scene.patch(hibernate=False)
+    woke_s = scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
+    assert before == {m["name"]: m["uuid"] for m in scene.status()["members"]}
+    return f"asleep after {slept_s:.0f} s, awake after {woke_s:.0f} s, the same instances"
+
+
+@scenario(quick=True)
+def fence(scene: Scene) -> str:
+    """The leader is fenced by annotation, and unfenced."""
+    scene.start()
+    leader = scene.status()["leader"]
+    scene.kubectl("annotate", "qc", "orders", f"qsync.dev/fenced={leader}")
+
+    def is_fenced() -> bool:
+        found = [m["name"] for m in scene.status()["members"] if m.get("fenced")]
+        return found == [leader] and scene.status()["leader"] not in ("", leader)
+
+    took_s = scene.wait("the fence", is_fenced, FAILOVER_S)
+    scene.kubectl("annotate", "qc", "orders", "qsync.dev/fenced-")
+    scene.wait(
+        "its end",
+        lambda: not any(m.get("fenced") for m in scene.status()["members"]),
+        FAILOVER_S,
+    )
+    return f"another member led {took_s:.1f} s after the annotation"
+
+
+@scenario()
+def pause(scene: Scene) -> str:
+    """Under `kubectl qsync pause` a scale waits and a failover does not."""
+    scene.start()
+    scene.qsync("pause")
+    scene.wait("the pause", scene.has_reason("Progressing", "Paused"), CONVERGE_S)
+    scene.kubectl("scale", "qc", "orders", "--replicas=5")
+    old = scene.status()["leader"]
+    scene.kubectl("delete", "pod", old, "--wait=false")
+    scene.wait("a failover", lambda: scene.status().get("leader") not in ("", old), FAILOVER_S)
+    assert len(scene.pods()) <= 3
+    scene.qsync("resume")
+    scene.wait("five nodes", lambda: scene.is_ready(5), ROLL_S)
+    return "a scale waited, a failover did not"
+
+
+@scenario()
+def supervised(scene: Scene) -> str:
+    """A rollout waits for `kubectl qsync switchover` before the leader."""
+    scene.start(rollout={"strategy": "Supervised"})
+    before, leader = scene.pods(), scene.status()["leader"]
+    scene.qsync("restart")
+    scene.wait("the leader's turn", scene.has_reason("Progressing", "AwaitingSwitchover"), ROLL_S)
+    now = scene.pods()
+    assert [name for name in before if before[name] == now[name]] == [leader]
+    scene.qsync("switchover")
+    scene.wait(
+        "the last one", lambda: scene.pods().get(leader) not in (None, before[leader]), ROLL_S
+    )
+    scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
+    return f"{leader} restarted after `kubectl qsync switchover` only"

@@ -1,0 +1,132 @@
+"""Volumes: larger ones, lost ones, full ones."""
+
+import json
+import time
+
+from kube import run
+from machines import SmallDisk
+from scenario import Scene, Wrong, scenario
+from timeouts import CONVERGE_S, READY_S, ROLL_S, SETTLE_S
+
+CLASS = "qsync-e2e-expandable"
+
+
+@scenario()
+def grow(scene: Scene) -> str:
+    """A class that cannot expand is said; one that can takes the new size, and nobody restarts."""
+    scene.start()
+    scene.patch(storage={"size": "128Mi"})
+    scene.wait("a refusal", scene.has_reason("Degraded", "StorageRefused"), CONVERGE_S)
+    assert scene.status()["leader"], "it serves all the same"
+    said = scene.condition("Degraded")["message"]
+    scene.kubectl("delete", "qc", "orders")
+    scene.kubectl("delete", "secret,pvc", "--all", timeout_s=READY_S)
+    found = json.loads(run("kubectl", "get", "storageclass", "-o", "json"))["items"]
+    kept = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": CLASS},
+        "provisioner": found[0]["provisioner"],
+        "volumeBindingMode": "WaitForFirstConsumer",
+        "allowVolumeExpansion": True,
+    }
+    run("kubectl", "apply", "-f", "-", stdin=json.dumps(kept))
+    # Under `Delete` claims belong to the StatefulSet, and must outlive it all the same.
+    scene.start(storage={"size": "64Mi", "storageClass": CLASS, "retention": "Delete"})
+    before, volumes = scene.pods(), scene.claims()
+    scene.patch(storage={"size": "128Mi"})
+
+    def has_grown() -> bool:
+        claims = json.loads(scene.kubectl("get", "pvc", "-o", "json"))["items"]
+        asked = {c["spec"]["resources"]["requests"]["storage"] for c in claims}
+        try:
+            template = scene.get("statefulset", "orders")["spec"]["volumeClaimTemplates"][0]
+        except RuntimeError:
+            return False
+        return asked == {template["spec"]["resources"]["requests"]["storage"]} == {"128Mi"}
+
+    scene.wait("larger claims", has_grown, CONVERGE_S)
+    time.sleep(3)  # a restart that was wrong would have begun by now
+    scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
+    assert scene.pods() == before, "nobody restarts"
+    assert scene.claims() == volumes, "no volume is another one"
+    run("kubectl", "delete", "storageclass", CLASS)
+    return f"claims and template have 128Mi, no pod was replaced; refused before: {said}"
+
+
+@scenario()
+def lost(scene: Scene) -> str:
+    """Volumes are deleted by hand: one, and then all of them."""
+    scene.start()
+    victim = next(m["name"] for m in scene.status()["members"] if m["role"] == "follower")
+    old = next(m["uuid"] for m in scene.status()["members"] if m["name"] == victim)
+    scene.kubectl("delete", "pvc", f"data-{victim}", "--wait=false")
+    scene.kubectl("delete", "pod", victim)
+
+    def is_replaced() -> bool:
+        uuids = {m["name"]: m.get("uuid") for m in scene.status()["members"]}
+        return scene.is_ready(3) and uuids[victim] != old
+
+    scene.wait("a new instance", is_replaced, ROLL_S)
+    scene.kubectl("delete", "pvc", "--all", "--wait=false")
+    scene.kubectl("delete", "pods", "--all", timeout_s=READY_S)
+    scene.wait("the sentence", scene.has_reason("Degraded", "DataLost"), ROLL_S)
+    time.sleep(SETTLE_S)  # several turns of the operator, any of which could have founded it anew
+    found = scene.condition("Degraded")
+    assert found["reason"] == "DataLost", "nothing is founded silently"
+    return found["message"]
+
+
+@scenario()
+def majority(scene: Scene) -> str:
+    """Two of three volumes are gone: nobody is elected until a person says so."""
+    scene.start()
+    leader = scene.status()["leader"]
+    others = [m["name"] for m in scene.status()["members"] if m["name"] != leader]
+    scene.kubectl("delete", "pvc", *(f"data-{name}" for name in others), "--wait=false")
+    scene.kubectl("delete", "pods", *others, "--grace-period=0", "--force")
+
+    def is_said() -> bool:
+        return f"the volumes of {', '.join(others)} are new" in scene.condition("Ready")["message"]
+
+    scene.wait("the sentence", is_said, ROLL_S)
+    lost_ones = [word for name in others for word in ("--lost", name)]
+    started = time.monotonic()
+    scene.qsync("force-confirm", *lost_ones, "--disks-destroyed")
+    scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
+    took_s = time.monotonic() - started
+    assert scene.status()["leader"] == leader
+    return f"{leader} went on alone, and three members were there {took_s:.0f} s later"
+
+
+@scenario(load=True, needs=("machines",))
+def disk_full(scene: Scene) -> str:
+    """The leader's disk is full: another one leads, status says why, room is made, it is back."""
+    leader = scene.leader()
+    uid = scene.pods()[leader]
+    disk = SmallDisk(scene, leader)
+    disk.mount(96)
+    try:
+        scene.kubectl("delete", "pod", leader, "--grace-period=0", "--force")
+        scene.wait("a new pod", lambda: scene.is_new_and_ready(leader, uid), CONVERGE_S)
+        scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
+        if scene.leader() != leader:
+            scene.qsync("switchover", leader)
+            scene.wait("it leading", lambda: scene.leader() == leader, CONVERGE_S)
+        at_s = time.time()
+        disk.fill()
+        scene.wait("another leader", lambda: scene.leader() not in ("", leader), CONVERGE_S)
+        time.sleep(SETTLE_S)
+        found = scene.pauses(at_s)
+        told = [m.get("message") for m in scene.status()["members"] if m["name"] == leader]
+        degraded = scene.condition("Degraded")["message"]
+        disk.empty()
+        scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
+    finally:
+        disk.unmount()
+    scene.kubectl("delete", "pod", leader, "--grace-period=0", "--force")
+    time.sleep(SETTLE_S)
+    scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
+    if not degraded and not any(told):
+        raise Wrong(f"a full disk is not said: member {told}, Degraded {degraded!r}")
+    return f"writes paused for {found}; said: {degraded or told}"

@@ -1,0 +1,60 @@
+"""docs/kubernetes-failover.md: how long writes paused, as the scenarios measured it."""
+
+import os
+import statistics
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from clients import RATE, ROUTES
+from kube import ROOT
+from scenario import Pauses
+
+PAGE = ROOT / "docs" / "kubernetes-failover.md"
+
+
+def write_page(figures: dict[str, list[Pauses]]) -> Path:
+    """Only what was measured is there: a row without a measurement is no row."""
+    rows = [_row(what, pauses) for what, pauses in figures.items()]
+    PAGE.write_text(_HEAD.format(
+        day=datetime.now(UTC).date(), cores=os.cpu_count(), rate=RATE, rows="\n".join(rows)
+    ))  # fmt: skip
+    return PAGE
+
+
+def _row(what: str, pauses: list[Pauses]) -> str:
+    cells = [what, str(len(pauses))]
+    cells += [_span(pauses, lambda p, r=route: p.by_route[r]) for route in ROUTES]
+    failovers = [p for p in pauses if p.leaderless_ms > 0]
+    cells.append(_span(failovers, lambda p: p.leaderless_ms) if failovers else "-")
+    cells.append(str(sum(p.failed for p in pauses)))
+    return f"| {' | '.join(cells)} |"
+
+
+def _span(pauses: list[Pauses], value: Callable[[Pauses], float]) -> str:
+    found = sorted(value(one) for one in pauses)
+    return f"{found[0]:.0f} / **{statistics.median(found):.0f}** / {found[-1]:.0f}"
+
+
+_HEAD = """# How long writes pause on Kubernetes
+
+Written by `make e2e-write`, which runs every scenario and fails rather than leave a bad round
+out. {day}, a kind cluster of three machines on one computer of {cores} cores, on which everything
+runs: the Kubernetes cluster, three members, the operator, and a client of eight workers that
+writes {rate} rows a second, half of them by the Service `orders-leader`, half by the members'
+names. A pause is the longest time between two acknowledgements, in milliseconds: least /
+**median** / worst.
+
+| what | rounds | by the Service | by names | nobody led | failed requests |
+| --- | --- | --- | --- | --- | --- |
+{rows}
+
+"Nobody led" is the operator's own figure, `status.lastFailover.unavailableMilliseconds`. A failed
+request is one whose outcome the client was told to be unknown, refused or rolled back, after its
+own retries. After each scenario every acknowledged write is read back from every member by a
+connector of somebody else's.
+
+By the Service a pause is longer where a pod ends without a warning: each machine's proxy follows
+a change of endpoints after a second or so. A client that is given all addresses of the Secret
+(`addresses`) does not wait for that.
+"""

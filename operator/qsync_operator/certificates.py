@@ -1,0 +1,212 @@
+"""The cluster's own authority, and the certificate that its members share: what is due, pure.
+
+Invariants:
+
+1. A certificate is signed by a new authority only when that one was announced for `ANNOUNCED`: by
+   then every member has read a bundle with it, so nobody meets a certificate that it cannot check.
+2. An authority that was replaced stays in the bundle until it expires.
+3. Nothing is signed anew before two thirds of its life are over, or its names are other ones.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+AUTHORITY_LIFE = timedelta(days=5 * 365)
+CERTIFICATE_LIFE = timedelta(days=90)
+ANNOUNCED = timedelta(minutes=10)
+CLOCK_SKEW = timedelta(minutes=5)
+
+
+class CertificateError(Exception):
+    """Certificates that cannot be used; the text says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """PEM texts; `previous` holds the certificates of those that it replaced."""
+
+    certificate: str
+    key: str
+    previous: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """PEM texts as members read them: whom to trust, and what to show."""
+
+    authorities: str
+    certificate: str
+    key: str
+
+
+def renew(
+    authority: Authority | None,
+    bundle: Bundle | None,
+    cluster: str,
+    names: list[str],
+    now: datetime,
+) -> tuple[Authority, Bundle]:
+    """What is to be stored, the same where nothing is due. Raises CertificateError."""
+    trusted = bundle.authorities if bundle is not None else ""
+    if authority is None or _is_due(_one(authority.certificate), now):
+        before = [authority.certificate, authority.previous] if authority is not None else []
+        kept = _unexpired([*before, trusted], now)
+        authority = _found(cluster, kept, now)
+    kept = _unexpired([authority.certificate, authority.previous], now)
+    if bundle is None or _must_sign(authority, bundle, names, now):
+        certificate, key = _sign(authority, cluster, names, now)
+        return authority, Bundle(kept, certificate, key)
+    return authority, Bundle(kept, bundle.certificate, bundle.key)
+
+
+def expiry(bundle: Bundle) -> datetime:
+    """Of what is shown. Raises CertificateError."""
+    return _one(bundle.certificate).not_valid_after_utc
+
+
+def refuse_unusable(bundle: Bundle, now: datetime) -> None:
+    """Raises CertificateError with a sentence where members could not use it."""
+    certificate = _one(bundle.certificate)
+    try:
+        key = serialization.load_pem_private_key(bundle.key.encode(), None)
+        authorities = x509.load_pem_x509_certificates(bundle.authorities.encode())
+    except (ValueError, TypeError) as error:
+        raise CertificateError(f"tls.key or ca.crt is not PEM: {error}") from error
+    if key.public_key() != certificate.public_key():
+        raise CertificateError("tls.key does not belong to tls.crt")
+    if certificate.not_valid_after_utc <= now:
+        raise CertificateError(f"tls.crt expired on {certificate.not_valid_after_utc:%Y-%m-%d}")
+    if not any(_is_issued(certificate, one) for one in authorities):
+        raise CertificateError("tls.crt was not signed by ca.crt, so members would refuse it")
+
+
+def _must_sign(authority: Authority, bundle: Bundle, names: list[str], now: datetime) -> bool:
+    certificate, issuer = _one(bundle.certificate), _one(authority.certificate)
+    if _is_issued(certificate, issuer):
+        return _is_due(certificate, now) or _names(certificate) != names
+    is_known = issuer.fingerprint(hashes.SHA256()) in {
+        one.fingerprint(hashes.SHA256())
+        for one in x509.load_pem_x509_certificates(bundle.authorities.encode())
+    }
+    was_announced = is_known and now - issuer.not_valid_before_utc >= CLOCK_SKEW + ANNOUNCED
+    return was_announced or certificate.not_valid_after_utc <= now
+
+
+def _is_issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except Exception:  # noqa: BLE001 - a signature fails in more ways than one class names
+        return False
+    return True
+
+
+def _is_due(certificate: x509.Certificate, now: datetime) -> bool:
+    life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+    return now >= certificate.not_valid_before_utc + life * 2 / 3
+
+
+def _names(certificate: x509.Certificate) -> list[str]:
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return found.value.get_values_for_type(x509.DNSName)
+
+
+def _one(pem: str) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pem.encode())
+    except ValueError as error:
+        raise CertificateError(f"a certificate is not PEM: {error}") from error
+
+
+def _unexpired(pems: Iterable[str], now: datetime) -> str:
+    """Certificates of these texts, each once, in their order."""
+    found: dict[bytes, str] = {}
+    for pem in pems:
+        for one in x509.load_pem_x509_certificates(pem.encode()) if pem.strip() else []:
+            if one.not_valid_after_utc > now:
+                found[one.fingerprint(hashes.SHA256())] = _pem(one)
+    return "".join(found.values())
+
+
+def _found(cluster: str, previous: str, now: datetime) -> Authority:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(f"{cluster} authority of {now:%Y-%m-%d %H:%M}")
+    certificate = (
+        _builder(name, name, key.public_key(), now, AUTHORITY_LIFE)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return Authority(_pem(certificate), _key_pem(key), previous)
+
+
+def _sign(authority: Authority, cluster: str, names: list[str], now: datetime) -> tuple[str, str]:
+    issuer = _one(authority.certificate)
+    signer = serialization.load_pem_private_key(authority.key.encode(), None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    certificate = (
+        _builder(_name(cluster), issuer.subject, key.public_key(), now, CERTIFICATE_LIFE)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False
+        )
+        .sign(signer, hashes.SHA256())
+    )
+    return _pem(certificate), _key_pem(key)
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    now: datetime,
+    life: timedelta,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + life)
+    )
+
+
+def _usage(signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ).decode()

@@ -1,0 +1,68 @@
+"""Secrets of certificates: the authority, which only the operator reads, and what members mount."""
+
+from qsync_operator.certificates import Authority, Bundle
+from qsync_operator.desired.labels import Object, build
+from qsync_operator.desired.secrets import encoded
+from qsync_operator.models.cluster import QsyncCluster
+
+BUNDLE_KEYS = ("ca.crt", "tls.crt", "tls.key")
+"""As cert-manager writes them, so that a Secret of its making can be named instead."""
+
+
+def authority_name(cluster: str) -> str:
+    return f"{cluster}-ca"
+
+
+def bundle_name(cluster: QsyncCluster) -> str:
+    """The Secret that members mount: a named one, or our own."""
+    return cluster.spec.tls.secret_name or f"{cluster.name}-tls"
+
+
+def certificate_names(cluster: QsyncCluster) -> list[str]:
+    """Under which clients reach members, from within the namespace and from elsewhere."""
+    name, namespace = cluster.name, cluster.metadata.namespace
+    hosts = [f"{name}-leader", f"{name}-replicas", name, f"*.{name}"]
+    suffixes = ("", f".{namespace}", f".{namespace}.svc", f".{namespace}.svc.cluster.local")
+    return [f"{host}{suffix}" for host in hosts for suffix in suffixes] + ["localhost"]
+
+
+def build_authority(cluster: QsyncCluster, authority: Authority) -> Object:
+    return _secret(
+        cluster,
+        authority_name(cluster.name),
+        "Opaque",
+        {
+            "ca.crt": authority.certificate,
+            "ca.key": authority.key,
+            "previous.crt": authority.previous,
+        },
+    )
+
+
+def build_bundle(cluster: QsyncCluster, bundle: Bundle) -> Object:
+    return _secret(
+        cluster,
+        f"{cluster.name}-tls",
+        "kubernetes.io/tls",
+        {
+            "ca.crt": bundle.authorities,
+            "tls.crt": bundle.certificate,
+            "tls.key": bundle.key,
+        },
+    )
+
+
+def _secret(cluster: QsyncCluster, name: str, kind: str, strings: dict[str, str]) -> Object:
+    return build(cluster, "v1", "Secret", name, type=kind, data=encoded(strings))
+
+
+def authority_of(strings: dict[str, str]) -> Authority | None:
+    if not strings.get("ca.crt") or not strings.get("ca.key"):
+        return None
+    return Authority(strings["ca.crt"], strings["ca.key"], strings.get("previous.crt", ""))
+
+
+def bundle_of(strings: dict[str, str]) -> Bundle | None:
+    if not all(strings.get(key) for key in BUNDLE_KEYS):
+        return None
+    return Bundle(*(strings[key] for key in BUNDLE_KEYS))

@@ -1,0 +1,136 @@
+"""Keeps certificates: our own authority's, or a Secret that somebody else fills.
+
+Looked at now and then, because a Secret is not watched: renewal takes days, and a Secret that was
+deleted is made again within half a minute.
+"""
+
+import ssl
+import time
+from datetime import UTC, datetime
+
+from qsync_operator.certificates import (
+    Bundle,
+    CertificateError,
+    expiry,
+    refuse_unusable,
+    renew,
+)
+from qsync_operator.desired.certificates import (
+    authority_name,
+    authority_of,
+    build_authority,
+    build_bundle,
+    bundle_name,
+    bundle_of,
+    certificate_names,
+)
+from qsync_operator.desired.labels import Object
+from qsync_operator.desired.secrets import decoded
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.platform.kubernetes.api import Api
+from qsync_operator.platform.kubernetes.cache import Key
+
+LOOK_AGAIN_S = 30.0
+
+
+class CertificateKeeper:
+    """Of one cluster."""
+
+    def __init__(self, api: Api, key: Key) -> None:
+        self._api = api
+        self._key = key
+        self._looked: tuple[str | None, float] = ("", 0.0)  # which Secret was named, when
+        self._bundle: Bundle | None = None
+        self._context: ssl.SSLContext | None = None
+        self.refusal = ""
+
+    @property
+    def authorities(self) -> str:
+        """PEM, for clients; "" as long as nothing is known."""
+        return self._bundle.authorities if self._bundle is not None else ""
+
+    @property
+    def expires_s(self) -> float:
+        """In seconds of the epoch; 0 as long as nothing is known."""
+        return expiry(self._bundle).timestamp() if self._bundle is not None else 0.0
+
+    def context(self) -> ssl.SSLContext | None:
+        """For connections to members, as they are trusted now."""
+        return self._context
+
+    async def look(self, cluster: QsyncCluster) -> None:
+        """Make, renew or read. Raises ApiError."""
+        named, (before, at_s) = cluster.spec.tls.secret_name, self._looked
+        if named == before and time.monotonic() - at_s < LOOK_AGAIN_S:
+            return
+        try:
+            found = await (self._read(cluster) if named is not None else self._renew(cluster))
+            self.refusal = ""
+        except CertificateError as error:
+            self.refusal = str(error)
+            self._looked = (named, time.monotonic())
+            return
+        if found != self._bundle:
+            self._bundle, self._context = found, _context(found.authorities)
+        self._looked = (named, time.monotonic())
+
+    async def _read(self, cluster: QsyncCluster) -> Bundle:
+        name = bundle_name(cluster)
+        bundle = bundle_of(_strings(await self._api.get("Secret", self._key[0], name)))
+        if bundle is None:
+            raise CertificateError(
+                f"Secret {name} of tls.secretName has no ca.crt, tls.crt or tls.key: create it, or"
+                " have cert-manager do so"
+            )
+        try:
+            refuse_unusable(bundle, datetime.now(UTC))
+        except CertificateError as error:
+            raise CertificateError(
+                f"Secret {name} of tls.secretName cannot be used: {error}"
+            ) from error
+        return bundle
+
+    async def _renew(self, cluster: QsyncCluster) -> Bundle:
+        namespace, name = self._key
+        stored = [
+            await self._api.get("Secret", namespace, one)
+            for one in (authority_name(name), f"{name}-tls")
+        ]
+        before = (authority_of(_strings(stored[0])), bundle_of(_strings(stored[1])))
+        names = certificate_names(cluster)
+        authority, bundle = renew(*before, name, names, datetime.now(UTC))
+        # The authority first: a certificate of one that was never stored could not be renewed.
+        if authority != before[0]:
+            await self._store(build_authority(cluster, authority), stored[0])
+        if bundle != before[1]:
+            await self._store(build_bundle(cluster, bundle), stored[1])
+        return bundle
+
+    async def _store(self, document: Object, before: Object | None) -> None:
+        """Of two operators that renew at once, one is refused. Raises ApiError."""
+        if before is None:
+            await self._api.create(document)
+            return
+        document["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"]
+        await self._api.apply(document)
+
+
+def _strings(secret: Object | None) -> dict[str, str]:
+    if secret is None or "deletionTimestamp" in secret["metadata"]:
+        return {}
+    try:
+        return decoded(secret)
+    except ValueError as error:
+        raise CertificateError(f"Secret {secret['metadata']['name']} holds no text") from error
+
+
+def _context(authorities: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # Members are reached by their pods' addresses, which no certificate names.
+    context.check_hostname = False
+    try:
+        context.load_verify_locations(cadata=authorities)
+    except ssl.SSLError as error:
+        raise CertificateError(f"ca.crt cannot be used: {error}") from error
+    return context

@@ -1,0 +1,97 @@
+"""When certificates are made anew, and what members may be shown."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+
+from qsync_operator.certificates import (
+    ANNOUNCED,
+    AUTHORITY_LIFE,
+    CERTIFICATE_LIFE,
+    CLOCK_SKEW,
+    Authority,
+    Bundle,
+    CertificateError,
+    expiry,
+    refuse_unusable,
+    renew,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NAMES = ["orders-leader", "*.orders"]
+
+
+def made(now: datetime = NOW) -> tuple[Authority, Bundle]:
+    return renew(None, None, "orders", NAMES, now)
+
+
+def trusted(bundle: Bundle) -> int:
+    return len(x509.load_pem_x509_certificates(bundle.authorities.encode()))
+
+
+def test_what_is_made_can_be_used_and_is_left_alone() -> None:
+    authority, bundle = made()
+    refuse_unusable(bundle, NOW)
+    assert renew(authority, bundle, "orders", NAMES, NOW + timedelta(days=1)) == (authority, bundle)
+    assert expiry(bundle) == NOW + CERTIFICATE_LIFE
+
+
+def test_a_certificate_is_signed_anew_before_it_expires_and_by_other_names() -> None:
+    authority, bundle = made()
+    later = NOW + CERTIFICATE_LIFE * 2 / 3
+    same, fresh = renew(authority, bundle, "orders", NAMES, later)
+    assert same == authority
+    assert expiry(fresh) > expiry(bundle)
+    _, renamed = renew(authority, bundle, "orders", ["other"], NOW)
+    assert renamed.certificate != bundle.certificate
+
+
+def test_a_new_authority_is_announced_before_it_signs() -> None:
+    _, bundle = made()
+    # The Secret of the authority was deleted: what members trust is in the bundle.
+    at = NOW + timedelta(days=1)
+    authority, announced = renew(None, bundle, "orders", NAMES, at)
+    assert announced.certificate == bundle.certificate
+    assert trusted(announced) == 2
+    refuse_unusable(announced, at)
+    almost = at + ANNOUNCED - timedelta(seconds=1)
+    assert renew(authority, announced, "orders", NAMES, almost) == (authority, announced)
+    _, signed = renew(authority, announced, "orders", NAMES, at + ANNOUNCED)
+    assert signed.certificate != bundle.certificate
+    assert trusted(signed) == 2, "the old one is trusted until it expires"
+    refuse_unusable(signed, at + ANNOUNCED)
+
+
+def test_an_authority_signs_nothing_that_members_have_not_seen_announced() -> None:
+    _, bundle = made()
+    authority, _ = renew(None, bundle, "orders", NAMES, NOW)
+    # The bundle was never stored, however long ago that authority was made.
+    _, late = renew(authority, bundle, "orders", NAMES, NOW + timedelta(days=1))
+    assert late.certificate == bundle.certificate
+    assert trusted(late) == 2
+
+
+def test_an_authority_is_replaced_in_time_and_forgotten_when_it_expired() -> None:
+    authority, _ = made()
+    # Founded a little before NOW by its own date, because clocks differ.
+    due = NOW - CLOCK_SKEW + (AUTHORITY_LIFE + CLOCK_SKEW) * 2 / 3
+    recent, bundle = renew(authority, None, "orders", NAMES, due)
+    assert recent != authority
+    assert trusted(bundle) == 2
+    after = NOW + AUTHORITY_LIFE + timedelta(days=1)
+    _, last = renew(recent, bundle, "orders", NAMES, after)
+    assert trusted(last) == 1
+
+
+def test_what_a_user_gives_is_checked() -> None:
+    _, bundle = made()
+    _, other = made()
+    with pytest.raises(CertificateError, match="does not belong"):
+        refuse_unusable(Bundle(bundle.authorities, bundle.certificate, other.key), NOW)
+    with pytest.raises(CertificateError, match="was not signed by"):
+        refuse_unusable(Bundle(other.authorities, bundle.certificate, bundle.key), NOW)
+    with pytest.raises(CertificateError, match="expired on"):
+        refuse_unusable(bundle, NOW + CERTIFICATE_LIFE)
+    with pytest.raises(CertificateError, match="not PEM"):
+        refuse_unusable(Bundle(bundle.authorities, "nothing", bundle.key), NOW)

@@ -1,0 +1,83 @@
+"""Certificates as the platform stores and reads them."""
+
+import base64
+import ssl
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from fake_api import FakeApi
+
+from qsync_operator.certificates import Bundle, renew
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.platform.kubernetes.certificates import CertificateKeeper
+
+KEY = ("ns", "orders")
+
+
+def cluster_of(**tls: Any) -> QsyncCluster:
+    return QsyncCluster.model_validate(
+        {
+            "apiVersion": "qsync.dev/v1alpha1",
+            "kind": "QsyncCluster",
+            "metadata": {"name": "orders", "namespace": "ns", "uid": "cluster-uid"},
+            "spec": {"tls": tls},
+        }
+    )
+
+
+def secret_of(name: str, bundle: Bundle) -> dict[str, Any]:
+    strings = {
+        "ca.crt": bundle.authorities,
+        "tls.crt": bundle.certificate,
+        "tls.key": bundle.key,
+    }
+    data = {key: base64.b64encode(text.encode()).decode() for key, text in strings.items()}
+    metadata = {"name": name, "namespace": "ns", "uid": "uid-secret"}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
+
+
+@pytest.mark.asyncio
+async def test_the_own_authority_is_made_once_and_the_next_operator_reads_it() -> None:
+    api = FakeApi()
+    first = CertificateKeeper(api, KEY)
+    await first.look(cluster_of())
+    assert [name for _, _, name in api.writes] == ["orders-ca", "orders-tls"]
+    assert isinstance(first.context(), ssl.SSLContext)
+    second = CertificateKeeper(api, KEY)
+    await second.look(cluster_of())
+    assert len(api.writes) == 2
+    assert second.authorities == first.authorities
+    assert second.expires_s == first.expires_s > 0
+
+
+@pytest.mark.asyncio
+async def test_a_deleted_certificate_is_made_again_by_the_same_authority() -> None:
+    api = FakeApi()
+    before = CertificateKeeper(api, KEY)
+    await before.look(cluster_of())
+    await api.delete("Secret", "ns", "orders-tls")
+    after = CertificateKeeper(api, KEY)
+    await after.look(cluster_of())
+    assert after.authorities == before.authorities
+    assert ("Secret", "ns", "orders-tls") in api.objects
+
+
+@pytest.mark.asyncio
+async def test_a_named_secret_is_read_and_nothing_is_made() -> None:
+    api, cluster = FakeApi(), cluster_of(secretName="mine")
+    keeper = CertificateKeeper(api, KEY)
+    await keeper.look(cluster)
+    assert "Secret mine of tls.secretName has no ca.crt, tls.crt or tls.key" in keeper.refusal
+    assert keeper.context() is None
+    _, bundle = renew(None, None, "orders", ["orders-leader"], datetime.now(UTC))
+    _, other = renew(None, None, "orders", ["orders-leader"], datetime.now(UTC))
+    api.put(secret_of("mine", Bundle(bundle.authorities, bundle.certificate, other.key)))
+    keeper = CertificateKeeper(api, KEY)
+    await keeper.look(cluster)
+    assert "tls.key does not belong to tls.crt" in keeper.refusal
+    api.put(secret_of("mine", bundle))
+    keeper = CertificateKeeper(api, KEY)
+    await keeper.look(cluster)
+    assert (keeper.refusal, keeper.authorities) == ("", bundle.authorities)
+    assert api.writes == []
