@@ -35,7 +35,7 @@ async def _operate(settings: Settings) -> int:
         )
         return 1
     cache = Cache()
-    clusters = Clusters(api, cache, settings.node_image)
+    clusters = Clusters(api, cache, settings.node_image, settings.spark)
     lease = Lease(api, settings.own_namespace, settings.own_name)
     leading = asyncio.create_task(_lead(lease, clusters))
     watching = asyncio.create_task(watch(settings, clusters, cache, stopping))

@@ -16,14 +16,17 @@ from pydantic import ValidationError
 from qsync_operator.controller import Controller
 from qsync_operator.desired.config import SPEC_KEY
 from qsync_operator.desired.labels import config_name
+from qsync_operator.models.annotations import is_paused
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.manifest import sentence_of
 from qsync_operator.platform.base import ActionRefused
 from qsync_operator.platform.kubernetes.api import Api, ApiError
 from qsync_operator.platform.kubernetes.cache import Cache, Key
 from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
+from qsync_operator.platform.kubernetes.runs import RunKeeper, refuse_run
 from qsync_operator.platform.kubernetes.voice import KubernetesVoice
 from qsync_operator.refusal import refusal_now
+from qsync_operator.settings import NO_SPARK, SparkSupply
 
 IDLE_S = 2.0
 BUSY_S = 0.25
@@ -39,10 +42,13 @@ log = logging.getLogger(__name__)
 class ClusterTask:
     """Keeps one cluster as its specification says."""
 
-    def __init__(self, api: Api, cache: Cache, image: str, cluster: QsyncCluster) -> None:
+    def __init__(
+        self, api: Api, cache: Cache, image: str, spark: SparkSupply, cluster: QsyncCluster
+    ) -> None:
         self._api = api
         self._cache = cache
         self._image = image
+        self._spark = spark
         self._platform: KubernetesPlatform | None = None
         self._changed = asyncio.Event()
         self.cluster = cluster
@@ -99,15 +105,29 @@ class ClusterTask:
 
     async def _look_after(self) -> None:
         """Raises ApiError and ActionRefused."""
-        platform = await KubernetesPlatform.open(self._api, self._cache, self.cluster, self._image)
+        platform = await KubernetesPlatform.open(
+            self._api, self._cache, self.cluster, self._image, self._spark
+        )
         self._platform = platform
         try:
             controller = Controller(platform, self.voice, self.cluster.status, NUMBERS_EVERY_S)
+            key = (self.cluster.metadata.namespace or "", self.cluster.name)
+            runs = RunKeeper(self._api, self._cache, key, self.voice)
             while True:
-                await platform.wait(await self._turn(controller))
+                rest_s = await self._turn(controller)
+                if not is_paused(self.cluster):
+                    await self._keep_runs(runs)
+                await platform.wait(rest_s)
         finally:
             self._platform = None
             await platform.close()
+
+    async def _keep_runs(self, runs: RunKeeper) -> None:
+        """Their trouble is theirs: the cluster's own turn goes on."""
+        try:
+            await runs.keep(self.cluster, self._spark.image)
+        except ApiError as error:
+            log.warning("runs of %s wait: %s", self.cluster.name, error)
 
     async def _turn(self, controller: Controller) -> float:
         observed = await controller.turn(self.cluster)
@@ -127,10 +147,11 @@ def is_told(cluster: QsyncCluster, sentence: str) -> bool:
 class Clusters:
     """By namespace and name; fed by the watch, and acting from `begin` on."""
 
-    def __init__(self, api: Api, cache: Cache, image: str) -> None:
+    def __init__(self, api: Api, cache: Cache, image: str, spark: SparkSupply = NO_SPARK) -> None:
         self._api = api
         self._cache = cache
         self._image = image
+        self._spark = spark
         self._tasks: dict[Key, ClusterTask] = {}
         self._waiting: dict[Key, dict[str, Any]] | None = {}  # until it is our turn
 
@@ -165,16 +186,32 @@ class Clusters:
                 await task.refuse(document, sentence)
             return
         if task is None:
-            self._tasks[key] = ClusterTask(self._api, self._cache, self._image, cluster)
+            self._tasks[key] = ClusterTask(
+                self._api, self._cache, self._image, self._spark, cluster
+            )
         else:
             task.change(cluster)
+
+    async def on_run(self, document: dict[str, Any]) -> None:
+        """A run of a cluster that is not there is refused; the others are their clusters' own."""
+        cluster = str((document.get("spec") or {}).get("cluster", ""))
+        namespace = str(document["metadata"]["namespace"])
+        if self._waiting is not None or (namespace, cluster) in self._tasks:
+            return
+        try:
+            if await self._api.get("QsyncCluster", namespace, cluster) is None:
+                await refuse_run(self._api, document)
+        except ApiError as error:
+            log.warning("run %s waits: %s", document["metadata"]["name"], error)
 
     async def _refuse_unknown(self, key: Key, document: dict[str, Any], sentence: str) -> None:
         """This operator never saw a good one. The last that another one saw was kept; if there
         is none, nothing is done: its nodes, if any, go on alone."""
         cluster = await self._last_good(document)
         if cluster is not None:
-            task = self._tasks[key] = ClusterTask(self._api, self._cache, self._image, cluster)
+            task = self._tasks[key] = ClusterTask(
+                self._api, self._cache, self._image, self._spark, cluster
+            )
             await task.refuse(document, sentence)
             return
         cluster = QsyncCluster.model_validate({**document, "spec": {}})

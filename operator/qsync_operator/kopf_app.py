@@ -14,6 +14,7 @@ import kopf
 from qsync_operator.clusters import Clusters
 from qsync_operator.desired.labels import MANAGER
 from qsync_operator.platform.kubernetes.cache import Cache
+from qsync_operator.platform.kubernetes.runs import run_of_cluster
 from qsync_operator.settings import Settings
 
 MANAGED = {"app.kubernetes.io/managed-by": MANAGER}
@@ -24,7 +25,10 @@ WATCHED = (
     ("apps", "v1", "statefulsets", "StatefulSet"),
     ("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
     ("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
+    ("batch", "v1", "cronjobs", "CronJob"),
+    ("batch", "v1", "jobs", "Job"),
 )
+RUNS = (("qsyncaudits", "QsyncAudit"), ("qsynccompactions", "QsyncCompaction"))
 
 
 def build_registry(clusters: Clusters, cache: Cache) -> kopf.OperatorRegistry:
@@ -39,6 +43,9 @@ def build_registry(clusters: Clusters, cache: Cache) -> kopf.OperatorRegistry:
     @kopf.on.event("qsync.dev", "v1alpha1", "qsyncclusters", registry=registry)
     async def on_cluster(event: kopf.RawEvent, **_: Any) -> None:
         await clusters.on_event(dict(event["object"]), event["type"] == "DELETED")
+
+    for plural, kind in RUNS:
+        _watch_runs(registry, plural, kind, clusters, cache)
 
     for group, version, plural, kind in WATCHED:
         _watch(registry, (group, version, plural), kind, cache)
@@ -59,6 +66,17 @@ def _watch(
         # Items of a list do not say what they are.
         document.setdefault("kind", kind)
         cache.note(kind, document, event["type"] == "DELETED")
+
+
+def _watch_runs(
+    registry: kopf.OperatorRegistry, plural: str, kind: str, clusters: Clusters, cache: Cache
+) -> None:
+    @kopf.on.event("qsync.dev", "v1alpha1", plural, id=f"on_{kind}", registry=registry)
+    async def on_run(event: kopf.RawEvent, **_: Any) -> None:
+        document = run_of_cluster(dict(event["object"]), kind)
+        cache.note(kind, document, event["type"] == "DELETED")
+        if event["type"] != "DELETED":
+            await clusters.on_run(document)
 
 
 def build_settings() -> kopf.OperatorSettings:

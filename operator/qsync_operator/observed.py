@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from qsync_operator.models.status import ClusterStatus, LastFailover
+from qsync_operator.models.status import ClusterStatus, LastFailover, LastRun
 
 Kind = Literal["voter", "async", "anonymous"]
 Drift = Literal["none", "live", "restart"]
@@ -196,6 +196,8 @@ class Observed:
     access: AccessView = field(default_factory=AccessView)
     warnings: tuple[str, ...] = ()  # what is asked for and cannot be done here
     certificate_refusal: str = ""
+    last_audit: LastRun | None = None
+    last_compaction: LastRun | None = None
 
     def member(self, name: str) -> MemberView | None:
         return next((member for member in self.members if member.name == name), None)

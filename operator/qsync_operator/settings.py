@@ -10,10 +10,23 @@ class SettingsError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class SparkSupply:
+    """What runs need: the image of drivers and executors, and the role that drivers are bound to.
+    Without an image there are no runs."""
+
+    image: str = ""
+    role: str = ""
+
+
+NO_SPARK = SparkSupply()
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """`namespaces` is empty where the whole Kubernetes cluster is looked after."""
 
     node_image: str
+    spark: SparkSupply
     namespaces: tuple[str, ...]
     own_namespace: str
     own_name: str
@@ -31,6 +44,9 @@ def load_settings() -> Settings:
     names = os.environ.get("QSYNC_NAMESPACES", "").split(",")
     return Settings(
         node_image=image,
+        spark=SparkSupply(
+            os.environ.get("QSYNC_SPARK_IMAGE", ""), os.environ.get("QSYNC_SPARK_ROLE", "")
+        ),
         namespaces=tuple(name.strip() for name in names if name.strip()),
         own_name=os.environ.get("POD_NAME") or socket.gethostname(),
         own_namespace=os.environ.get("POD_NAMESPACE", "default"),

@@ -71,6 +71,8 @@ def build_status(
         replicaset_uuid=observed.record.replicaset_uuid,
         members=members,
         last_failover=observed.memory.last_failover or observed.previous.last_failover,
+        last_audit=observed.last_audit or observed.previous.last_audit,
+        last_compaction=observed.last_compaction or observed.previous.last_compaction,
         warnings=[*spec_warnings(cluster.spec), *_fences(observed), *observed.warnings],
     )
     status.phase = _phase(finding, down, leader is not None)

@@ -7,12 +7,14 @@ from qsync_operator.desired.disruption import build_disruption_budget
 from qsync_operator.desired.labels import Object, build, set_name
 from qsync_operator.desired.monitoring import build_monitoring
 from qsync_operator.desired.network import build_network_policy
+from qsync_operator.desired.runs import build_runs
 from qsync_operator.desired.secrets import build_app_secret
 from qsync_operator.desired.services import build_services
 from qsync_operator.desired.state import ClusterState
 from qsync_operator.desired.statefulset import build_statefulset
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.observed import Kind
+from qsync_operator.settings import NO_SPARK, SparkSupply
 
 KINDS: tuple[Kind, ...] = ("voter", "async", "anonymous")
 
@@ -25,12 +27,13 @@ def build_objects(
     sizes: Mapping[str, str],
     existing: Collection[str] = (),
     authorities: str = "",
+    spark: SparkSupply = NO_SPARK,
 ) -> list[Object]:
     """All but the identity, which is written on its own and before everything else.
 
     `sizes` has the volumes' size of StatefulSets that exist: it cannot change in place.
     `existing` names kinds that not every Kubernetes cluster has; `authorities` is what clients that
-    speak TLS shall trust.
+    speak TLS shall trust; without `spark` nothing is scheduled.
     """
     objects = [
         build_app_secret(cluster, state, password, authorities),
@@ -41,6 +44,7 @@ def build_objects(
     optional = (build_disruption_budget(cluster, state), build_network_policy(cluster))
     objects += [document for document in optional if document is not None]
     objects += build_monitoring(cluster, existing)
+    objects += build_runs(cluster, spark)
     for kind in KINDS:
         name = set_name(cluster.name, kind)
         if not state.of_kind(kind) and name not in sizes:

@@ -55,8 +55,12 @@ class RunStatus(StatusModel):
     """How far a run is and what it found."""
 
     phase: RunPhase = "Pending"
+    message: str = ""
     observed_generation: int = 0
     application_id: str = ""
+    task_hosts: list[str] = Field(default_factory=list, max_length=1000)
+    rows_done: int = 0
+    rows_total: int = 0
     started_at: str = ""
     finished_at: str = ""
     duration_milliseconds: int = 0
@@ -68,7 +72,7 @@ class RunStatus(StatusModel):
 class AuditStatus(RunStatus):
     """The verdict, and the first twenty violations; the report has them all."""
 
-    verdict: Literal["", "Clean", "Violated", "Inconclusive"] = ""
+    verdict: Literal["", "Passed", "Violated", "Incomplete"] = ""
     violations: list[Violation] = Field(default_factory=list, max_length=20)
 
 

@@ -111,7 +111,7 @@ class SparkSpec(SpecModel):
 
     driver: ExecutorSpec = Field(default_factory=ExecutorSpec)
     executor: ExecutorSpec = Field(default_factory=ExecutorSpec)
-    instances: int = Field(default=1, ge=1, le=1000)
+    instances: int = Field(default=2, ge=1, le=1000)
     conf: dict[str, str] = Field(default_factory=dict)
 
 

@@ -42,5 +42,8 @@ class Cache:
         if listener is not None:
             listener()
 
+    def all(self, key: Key, kind: str) -> list[Object]:
+        return [o for (k, _), o in self._objects.get(key, {}).items() if k == kind]
+
     def get(self, key: Key, kind: str, name: str) -> Object | None:
         return self._objects.get(key, {}).get((kind, name))

@@ -14,8 +14,15 @@ from qsync_operator.desired.labels import Object
 from qsync_operator.platform.kubernetes.api import Api, ApiError, is_within, name_of
 from qsync_operator.platform.kubernetes.cache import Cache, Key
 
-WATCHED = ("StatefulSet", "Service", "ConfigMap", "PodDisruptionBudget", "NetworkPolicy")
-OPTIONAL = ("PodDisruptionBudget", "NetworkPolicy")
+WATCHED = (
+    "StatefulSet",
+    "Service",
+    "ConfigMap",
+    "PodDisruptionBudget",
+    "NetworkPolicy",
+    "CronJob",
+)
+OPTIONAL = ("PodDisruptionBudget", "NetworkPolicy", "CronJob")
 """May become unwanted while the cluster lives."""
 
 GONE_POLLS = 100
@@ -80,12 +87,12 @@ class ObjectKeeper:
             self._cache.note(kind, found)
 
     async def _remove_unwanted(self, kind: str, wanted: list[Object]) -> None:
-        name = self._key[1]
-        if any(document["kind"] == kind for document in wanted):
-            return
-        if self._cache.get(self._key, kind, name) is not None:
-            await self._api.delete(kind, self._key[0], name)
-            self._applied.pop((kind, name), None)
+        names = {name_of(document) for document in wanted if document["kind"] == kind}
+        for live in self._cache.all(self._key, kind):
+            name = name_of(live)
+            if name not in names:
+                await self._api.delete(kind, self._key[0], name)
+                self._applied.pop((kind, name), None)
 
 
 def _mark(document: Object) -> str:

@@ -60,8 +60,10 @@ from qsync_operator.platform.kubernetes.certificates import CertificateKeeper
 from qsync_operator.platform.kubernetes.identity import Identity
 from qsync_operator.platform.kubernetes.monitoring import MonitoringKinds
 from qsync_operator.platform.kubernetes.objects import ObjectKeeper
+from qsync_operator.platform.kubernetes.runs import last_run
 from qsync_operator.platform.kubernetes.volumes import VolumeKeeper
 from qsync_operator.platform.spaces import SpaceKeeper
+from qsync_operator.settings import NO_SPARK, SparkSupply
 
 JOINED = ("leader", "follower", "async", "anonymous")
 
@@ -86,11 +88,13 @@ class KubernetesPlatform:
         password: str,
         certificates: CertificateKeeper,
         key: Key,
+        spark: SparkSupply,
     ) -> None:
         self._api = api
         self._cache = cache
         self._identity = identity
         self._password = password
+        self._spark = spark
         self._key = key
         self._wake = asyncio.Event()
         self._links = NodeLinks(identity.state.secret)
@@ -108,7 +112,12 @@ class KubernetesPlatform:
 
     @classmethod
     async def open(
-        cls, api: Api, cache: Cache, cluster: QsyncCluster, image: str
+        cls,
+        api: Api,
+        cache: Cache,
+        cluster: QsyncCluster,
+        image: str,
+        spark: SparkSupply = NO_SPARK,
     ) -> "KubernetesPlatform":
         """Raises ApiError or ActionRefused; nothing runs before the identity is stored (M1)."""
         key = (cluster.metadata.namespace or "", cluster.name)
@@ -116,7 +125,7 @@ class KubernetesPlatform:
         password = await identity.password(cluster)
         certificates = CertificateKeeper(api, key)
         await certificates.look(cluster)
-        return cls(api, cache, identity, password, certificates, key)
+        return cls(api, cache, identity, password, certificates, key, spark)
 
     async def close(self) -> None:
         self._cache.forget(self._key)
@@ -175,6 +184,8 @@ class KubernetesPlatform:
             access,
             warnings,
             self._certificates.refusal,
+            last_run(self._cache, self._key, "audit"),
+            last_run(self._cache, self._key, "compaction"),
         )
 
     async def _read_password(self, name: str) -> str | None:
@@ -423,7 +434,16 @@ class KubernetesPlatform:
         image, sizes = self._image(cluster), self._volumes.sizes(cluster)
         existing = self._monitoring.existing
         authorities = self._certificates.authorities
-        return build_objects(cluster, state, self._password, image, sizes, existing, authorities)
+        return build_objects(
+            cluster,
+            state,
+            self._password,
+            image,
+            sizes,
+            existing,
+            authorities,
+            self._spark,
+        )
 
     async def _delete_pod(self, name: str) -> None:
         pod = self._pod(name)

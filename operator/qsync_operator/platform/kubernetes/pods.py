@@ -17,9 +17,9 @@ def is_leaving(pod: Object) -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
 
-def container_of(pod: Object | None) -> dict[str, Any]:
+def container_of(pod: Object | None, name: str = "node") -> dict[str, Any]:
     statuses = (pod or {}).get("status", {}).get("containerStatuses") or []
-    return next((status for status in statuses if status.get("name") == "node"), {})
+    return next((status for status in statuses if status.get("name") == name), {})
 
 
 def is_running(pod: Object | None) -> bool:
@@ -30,13 +30,13 @@ def inputs_of(pod: Object) -> str:
     return str((pod["metadata"].get("annotations") or {}).get(INPUTS_ANNOTATION, ""))
 
 
-def failure_of(pod: Object | None) -> str:
-    """Why the member cannot be kept running, one sentence; "" while it may be an accident."""
+def failure_of(pod: Object | None, container: str = "node") -> str:
+    """Why it cannot be kept running, one sentence; "" while it may be an accident."""
     if pod is None:
         return ""
     if (sentence := _unscheduled(pod)) is not None:
         return sentence
-    status = container_of(pod)
+    status = container_of(pod, container)
     waiting = (status.get("state") or {}).get("waiting")
     if not waiting or waiting.get("reason") in (None, *_PATIENT):
         return ""

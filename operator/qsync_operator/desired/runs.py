@@ -1,0 +1,286 @@
+"""The CronJobs, Jobs and rights of Spark runs, as objects.
+
+The driver is the Job's own pod (client mode): its end is the Job's end. Executors are pods that it
+asks the API server for; they belong to it and die with it.
+"""
+
+import json
+from typing import Any, Literal
+
+from qsync_operator.desired.labels import CLUSTER_LABEL, MANAGER, Object, build
+from qsync_operator.desired.pods import USER
+from qsync_operator.models.base import duration_ns, quantity
+from qsync_operator.models.cluster import API_VERSION, QsyncCluster
+from qsync_operator.models.runs import RunSpec
+from qsync_operator.models.spec import JobSpec, SparkSpec
+from qsync_operator.settings import SparkSupply
+
+RunKind = Literal["audit", "compaction"]
+RUN_KINDS: tuple[RunKind, ...] = ("audit", "compaction")
+OBJECT_KINDS: dict[RunKind, str] = {"audit": "QsyncAudit", "compaction": "QsyncCompaction"}
+RUN_LABEL = "qsync.dev/run"  # audit or compaction
+RECORDED = "qsync.dev/recorded"  # on a Job of the schedule: its run's object was made
+DRIVER = "driver"
+JOB_NAME = "batch.kubernetes.io/job-name"
+DEADLINE = "6h"
+DRIVER_OVERHEAD = 1.5  # Python and the JVM's own memory, beside the heap
+STARTING_DEADLINE_S = 600
+"""A schedule that was missed by more waits for the next time; without it, Kubernetes gives a
+schedule up for good after a hundred missed times."""
+
+
+def account_name(cluster: str) -> str:
+    return f"{cluster}-spark"
+
+
+def build_runs(cluster: QsyncCluster, supply: SparkSupply) -> list[Object]:
+    """What scheduled runs and runs by hand need; nothing without an archive."""
+    if cluster.spec.archive is None or not supply.image:
+        return []
+    schedules = ((kind, _schedule(cluster, kind)) for kind in RUN_KINDS)
+    return [
+        *_access(cluster, supply.role),
+        *(
+            _cron_job(cluster, kind, job, supply.image)
+            for kind, job in schedules
+            if job is not None
+        ),
+    ]
+
+
+def _schedule(cluster: QsyncCluster, kind: RunKind) -> JobSpec | None:
+    return cluster.spec.audit if kind == "audit" else cluster.spec.compaction
+
+
+def _access(cluster: QsyncCluster, role_name: str) -> list[Object]:
+    """The driver may do in its namespace what the chart's role says: the operator only binds it,
+    and need not have these rights itself."""
+    name = account_name(cluster.name)
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": cluster.metadata.namespace}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role_name}
+    group = "rbac.authorization.k8s.io/v1"
+    return [
+        _labelled(build(cluster, "v1", "ServiceAccount", name)),
+        _labelled(build(cluster, group, "RoleBinding", name, roleRef=role, subjects=[subject])),
+    ]
+
+
+def _labelled(document: Object) -> Object:
+    document["metadata"]["labels"]["app.kubernetes.io/component"] = "spark"
+    return document
+
+
+def _cron_job(cluster: QsyncCluster, kind: RunKind, job: JobSpec, image: str) -> Object:
+    document = build(
+        cluster,
+        "batch/v1",
+        "CronJob",
+        f"{cluster.name}-{kind}",
+        spec={
+            "schedule": job.schedule,
+            "timeZone": job.time_zone,
+            # Nothing new is archived while a cluster sleeps.
+            "suspend": job.suspend or cluster.spec.hibernate,
+            "concurrencyPolicy": job.concurrency_policy,
+            "startingDeadlineSeconds": STARTING_DEADLINE_S,
+            "successfulJobsHistoryLimit": job.successful_history_limit,
+            "failedJobsHistoryLimit": job.failed_history_limit,
+            "jobTemplate": {
+                "metadata": {"labels": run_labels(cluster, kind)},
+                "spec": _job_spec(cluster, kind, job.spark, DEADLINE, (), image),
+            },
+        },
+    )
+    return _labelled(document)
+
+
+def build_run(cluster: QsyncCluster, kind: RunKind, job: Object) -> Object:
+    """The object of a run that the schedule began; it goes with its Job."""
+    metadata = job["metadata"]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": OBJECT_KINDS[kind],
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "labels": run_labels(cluster, kind),
+            "ownerReferences": [_owner("batch/v1", "Job", metadata)],
+        },
+        "spec": {"cluster": cluster.name},
+    }
+
+
+def build_job(
+    cluster: QsyncCluster, kind: RunKind, run: Object, spec: RunSpec, image: str
+) -> Object:
+    """The Job of a run that a person made; it goes with the run."""
+    schedule = _schedule(cluster, kind)
+    spark = spec.spark or (schedule.spark if schedule is not None else SparkSpec())
+    metadata = run["metadata"]
+    arguments = ["--full"] if getattr(spec, "full", False) else []
+    arguments += ["--dry-run"] if getattr(spec, "dry_run", False) else []
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "labels": run_labels(cluster, kind),
+            "ownerReferences": [_owner(API_VERSION, OBJECT_KINDS[kind], metadata)],
+        },
+        "spec": _job_spec(cluster, kind, spark, spec.deadline, tuple(arguments), image),
+    }
+
+
+def _owner(api_version: str, kind: str, metadata: Object) -> Object:
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+
+
+def run_labels(cluster: QsyncCluster, kind: RunKind) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "qsync",
+        "app.kubernetes.io/instance": cluster.name,
+        "app.kubernetes.io/component": "spark",
+        "app.kubernetes.io/part-of": "qsync",
+        "app.kubernetes.io/managed-by": MANAGER,
+        CLUSTER_LABEL: cluster.name,
+        RUN_LABEL: kind,
+    }
+
+
+def _job_spec(
+    cluster: QsyncCluster,
+    kind: RunKind,
+    spark: SparkSpec,
+    deadline: str,
+    arguments: tuple[str, ...],
+    image: str,
+) -> Object:
+    return {
+        "backoffLimit": 1,  # a driver that was lost is tried once more
+        "activeDeadlineSeconds": max(duration_ns(deadline) // 10**9, 1),
+        "template": {
+            "metadata": {"labels": run_labels(cluster, kind)},
+            "spec": _driver(cluster, kind, spark, arguments, image),
+        },
+    }
+
+
+def _driver(
+    cluster: QsyncCluster, kind: RunKind, spark: SparkSpec, arguments: tuple[str, ...], image: str
+) -> Object:
+    archive = cluster.spec.archive
+    assert archive is not None, "runs are refused without an archive"
+    verb = "audit" if kind == "audit" else "compact"
+    memory = int(quantity(spark.driver.memory) * DRIVER_OVERHEAD)
+    return {
+        "restartPolicy": "Never",
+        "serviceAccountName": account_name(cluster.name),
+        "enableServiceLinks": False,
+        "securityContext": pod_security(),
+        "containers": [
+            {
+                "name": DRIVER,
+                "image": image,
+                "imagePullPolicy": "IfNotPresent",
+                "args": [
+                    verb, "--cluster", cluster.name, "--archive", archive.url, *arguments,
+                    *_spark_arguments(spark),
+                ],
+                "env": _environment(cluster, image),
+                **_credentials(cluster),
+                "resources": {
+                    "requests": {"cpu": str(spark.driver.cores), "memory": str(memory)},
+                    "limits": {"memory": str(memory)},
+                },
+                "securityContext": container_security(),
+                "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+            }
+        ],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+    }  # fmt: skip
+
+
+def _spark_arguments(spark: SparkSpec) -> list[str]:
+    conf = {
+        "spark.executor.instances": str(spark.instances),
+        "spark.executor.cores": str(spark.executor.cores),
+        "spark.executor.memory": f"{int(quantity(spark.executor.memory)) >> 20}m",
+        "spark.driver.memory": f"{int(quantity(spark.driver.memory)) >> 20}m",
+        **spark.conf,
+    }
+    return [word for key in sorted(conf) for word in ("--conf", f"{key}={conf[key]}")]
+
+
+def _environment(cluster: QsyncCluster, image: str) -> list[dict[str, Any]]:
+    fields = {
+        "POD_NAME": "metadata.name",
+        "POD_IP": "status.podIP",
+        "POD_NAMESPACE": "metadata.namespace",
+        "RUN_NAME": f"metadata.labels['{JOB_NAME}']",
+    }
+    return [
+        *(
+            {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+            for name, path in fields.items()
+        ),
+        {"name": "EXECUTOR_TEMPLATE", "value": json.dumps(_executor_template(cluster, image))},
+    ]
+
+
+def _executor_template(cluster: QsyncCluster, image: str) -> Object:
+    """What Spark fills in; everything that Pod Security `restricted` asks for stands here."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"labels": {"app.kubernetes.io/component": "spark"}},
+        "spec": {
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": pod_security(),
+            "containers": [
+                {
+                    "name": "executor",
+                    "image": image,
+                    "imagePullPolicy": "IfNotPresent",
+                    **_credentials(cluster),
+                    "securityContext": container_security(),
+                    "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+                }
+            ],
+            "volumes": [{"name": "tmp", "emptyDir": {}}],
+        },
+    }
+
+
+def _credentials(cluster: QsyncCluster) -> Object:
+    """The Secret's keys become variables, as the store's own tools read them."""
+    archive = cluster.spec.archive
+    if archive is None or archive.credentials_secret is None:
+        return {}
+    return {"envFrom": [{"secretRef": {"name": archive.credentials_secret}}]}
+
+
+def pod_security() -> Object:
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> Object:
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }

@@ -1,0 +1,241 @@
+"""Keeps the runs of one cluster: an audit or a compaction is a Job, and an object that people read.
+
+The schedule's Job makes the run's object, a run made by hand makes the Job; either way both have
+one name. The verdict travels in the driver's termination message, so that Spark's pods need no
+right on our objects, and nobody parses logs.
+"""
+
+from datetime import UTC, datetime
+from typing import cast
+
+from pydantic import ValidationError
+
+from qsync_operator.desired.labels import CLUSTER_LABEL, Object
+from qsync_operator.desired.runs import (
+    JOB_NAME,
+    OBJECT_KINDS,
+    RECORDED,
+    RUN_KINDS,
+    RUN_LABEL,
+    RunKind,
+    build_job,
+    build_run,
+)
+from qsync_operator.models.cluster import API_VERSION, QsyncCluster
+from qsync_operator.models.manifest import sentence_of
+from qsync_operator.models.runs import (
+    AuditStatus,
+    QsyncAudit,
+    QsyncCompaction,
+    RunSpec,
+    RunStatus,
+)
+from qsync_operator.models.status import LastRun
+from qsync_operator.platform.kubernetes.api import Api, ApiError, name_of
+from qsync_operator.platform.kubernetes.cache import Cache, Key
+from qsync_operator.platform.kubernetes.verdicts import TERMINAL, judge, refused
+from qsync_operator.platform.kubernetes.voice import KubernetesVoice
+
+MODELS: dict[RunKind, type[QsyncAudit] | type[QsyncCompaction]] = {
+    "audit": QsyncAudit,
+    "compaction": QsyncCompaction,
+}
+
+
+class RunKeeper:
+    """Of one cluster. Nothing is remembered: everything is in the objects."""
+
+    def __init__(self, api: Api, cache: Cache, key: Key, voice: KubernetesVoice) -> None:
+        self._api = api
+        self._cache = cache
+        self._key = key
+        self._voice = voice
+
+    async def keep(self, cluster: QsyncCluster, image: str) -> None:
+        """Raises ApiError."""
+        for kind in RUN_KINDS:
+            runs = self._cache.all(self._key, OBJECT_KINDS[kind])
+            for run in runs:
+                await self._keep_run(cluster, kind, run, image)
+            await self._record_scheduled(cluster, kind, {name_of(run) for run in runs})
+
+    async def _keep_run(
+        self, cluster: QsyncCluster, kind: RunKind, run: Object, image: str
+    ) -> None:
+        generation = int(run["metadata"].get("generation", 0))
+        try:
+            model = MODELS[kind].model_validate(run)
+        except ValidationError as error:
+            status = refused(
+                RunStatus(), generation, "InvalidSpec", sentence_of(error, MODELS[kind]), now()
+            )
+            if run.get("status", {}).get("phase") != "Failed":
+                await self._publish(kind, run, status)
+            return
+        before: RunStatus = model.status
+        if before.phase in TERMINAL:
+            return
+        job = self._cache.get(self._key, "Job", name_of(run))
+        if job is None:
+            status = await self._begin(cluster, kind, run, model.spec, before, image)
+        else:
+            status = judge(kind, before, generation, job, self._driver(name_of(run)))
+        if status == before and "status" in run:
+            return
+        await self._publish(kind, run, status)
+        if status.phase in TERMINAL:
+            await self._tell(kind, name_of(run), status)
+
+    async def _begin(
+        self,
+        cluster: QsyncCluster,
+        kind: RunKind,
+        run: Object,
+        spec: RunSpec,
+        before: RunStatus,
+        image: str,
+    ) -> RunStatus:
+        generation = int(run["metadata"].get("generation", 0))
+        sentence = why_not(cluster, image)
+        if sentence:
+            return refused(before, generation, "Refused", sentence, now())
+        if before.phase == "Running":
+            sentence = "its Job was deleted: create the run again"
+            return refused(before, generation, "JobDeleted", sentence, now())
+        document = build_job(cluster, kind, run, spec, image)
+        try:
+            self._cache.note("Job", await self._api.create(document))
+        except ApiError as error:
+            if error.status != 409:  # its Job is there, and the watch has not told of it
+                raise
+        return before
+
+    def _driver(self, run: str) -> Object | None:
+        """The newest pod of the run's Job: the first may have been lost."""
+        drivers = [
+            pod
+            for pod in self._cache.all(self._key, "Pod")
+            if (pod["metadata"].get("labels") or {}).get(JOB_NAME) == run
+        ]
+        return max(drivers, key=lambda pod: pod["metadata"]["creationTimestamp"], default=None)
+
+    async def _record_scheduled(
+        self, cluster: QsyncCluster, kind: RunKind, known: set[str]
+    ) -> None:
+        for job in self._cache.all(self._key, "Job"):
+            metadata = job["metadata"]
+            owners = metadata.get("ownerReferences") or []
+            if (
+                (metadata.get("labels") or {}).get(RUN_LABEL) != kind
+                or not any(owner["kind"] == "CronJob" for owner in owners)
+                or "deletionTimestamp" in metadata
+            ):
+                continue
+            is_recorded = RECORDED in (metadata.get("annotations") or {})
+            if name_of(job) in known or is_recorded:
+                continue  # a recorded one whose object is gone was deleted by a person
+            try:
+                run = await self._api.create(build_run(cluster, kind, job))
+                self._cache.note(OBJECT_KINDS[kind], run)
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+            self._cache.note("Job", await self._api.apply(_recorded(job)))
+
+    async def _publish(self, kind: RunKind, run: Object, status: RunStatus) -> None:
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": OBJECT_KINDS[kind],
+            "metadata": {"name": name_of(run), "namespace": self._key[0]},
+            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+        }
+        found = await self._api.apply(document, "status")
+        self._cache.note(OBJECT_KINDS[kind], run_of_cluster(found, OBJECT_KINDS[kind]))
+
+    async def _tell(self, kind: RunKind, name: str, status: RunStatus) -> None:
+        what = kind.capitalize()
+        verdict = status.verdict if isinstance(status, AuditStatus) else ""
+        reason = f"{what}{verdict or status.phase}"
+        is_bad = status.phase != "Succeeded" or verdict not in ("", "Passed")
+        await self._voice.tell(reason, name, status.message, is_bad)
+
+
+def last_run(cache: Cache, key: Key, kind: RunKind) -> LastRun | None:
+    """The run that ended last."""
+    ended = [
+        run
+        for run in cache.all(key, OBJECT_KINDS[kind])
+        if run.get("status", {}).get("phase") in TERMINAL
+    ]
+    if not ended:
+        return None
+    run = max(ended, key=lambda r: str(r["status"].get("finishedAt", "")))
+    said = run["status"]
+    violations = (said.get("counts") or {}).get("violations", len(said.get("violations", [])))
+    return LastRun(
+        name=name_of(run),
+        verdict=said.get("verdict") or said["phase"],
+        started_at=said.get("startedAt", ""),
+        finished_at=said.get("finishedAt", ""),
+        violations=int(violations),
+        report=said.get("report", ""),
+    )
+
+
+def run_of_cluster(document: Object, kind: str) -> Object:
+    """The run with its cluster's label, which one made by hand need not have."""
+    metadata = document["metadata"]
+    cluster = str((document.get("spec") or {}).get("cluster", ""))
+    labels = {**(metadata.get("labels") or {}), CLUSTER_LABEL: cluster}
+    return {**document, "kind": kind, "metadata": {**metadata, "labels": labels}}
+
+
+async def refuse_run(api: Api, run: Object) -> None:
+    """Its cluster is not there. Raises ApiError."""
+    if (run.get("status") or {}).get("phase") in TERMINAL:
+        return
+    metadata = run["metadata"]
+    sentence = f"there is no QsyncCluster {run['spec'].get('cluster')} in this namespace"
+    generation = int(metadata.get("generation", 0))
+    status = refused(RunStatus(), generation, "NoCluster", sentence, now())
+    await api.apply(
+        {
+            "apiVersion": API_VERSION,
+            "kind": run["kind"],
+            "metadata": {"name": name_of(run), "namespace": metadata["namespace"]},
+            "status": status.model_dump(mode="json", by_alias=True, exclude_none=True),
+        },
+        "status",
+    )
+
+
+def why_not(cluster: QsyncCluster, image: str) -> str:
+    """Why no run can begin, one sentence; "" if it can."""
+    if cluster.spec.archive is None:
+        return f"cluster {cluster.name} has no archive to read: set spec.archive.url first"
+    if not image:
+        return "the operator knows no image with Spark: set sparkImage in the values of its chart"
+    if cluster.spec.hibernate:
+        return f"cluster {cluster.name} hibernates: wake it first"
+    return ""
+
+
+def _recorded(job: Object) -> Object:
+    metadata = job["metadata"]
+    return cast(
+        Object,
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "uid": metadata["uid"],
+                "annotations": {RECORDED: "true"},
+            },
+        },
+    )
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

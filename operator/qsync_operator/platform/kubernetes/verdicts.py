@@ -1,0 +1,133 @@
+"""What a run's Job and its driver's pod say of it: pure.
+
+The driver's last word is its termination message, one JSON object of at most 4,096 bytes:
+`verdict`, `counts`, `violations`, `report`, `applicationId`, `taskHosts`, or `error`, a sentence.
+While it runs, an annotation of its pod says how far it is.
+"""
+
+import json
+from datetime import datetime
+from typing import Any
+
+from qsync_operator.desired.labels import Object
+from qsync_operator.desired.runs import DRIVER, RunKind
+from qsync_operator.models.runs import AuditStatus, CompactionStatus, RunCondition, RunStatus
+from qsync_operator.platform.kubernetes.pods import container_of, failure_of
+
+PROGRESS = "qsync.dev/progress"  # rows done / rows in all
+TERMINAL = ("Succeeded", "Failed", "Cancelled")
+STATUSES: dict[RunKind, type[RunStatus]] = {"audit": AuditStatus, "compaction": CompactionStatus}
+VIOLATIONS_SHOWN = 20
+
+
+def judge(
+    kind: RunKind, before: RunStatus, generation: int, job: Object, driver: Object | None
+) -> RunStatus:
+    """The status of a run whose Job exists."""
+    status = before.model_copy(deep=True)
+    status.observed_generation = generation
+    conditions = {c["type"]: c for c in job.get("status", {}).get("conditions") or []}
+    said = last_word(driver)
+    status.started_at = job.get("status", {}).get("startTime") or status.started_at
+    _take_progress(status, driver)
+    if _is_true(conditions, "Complete") and "error" not in said and said:
+        _take_result(kind, status, said)
+        _end(status, job, "Succeeded", "Complete", "Finished", _sentence(status))
+    elif _is_true(conditions, "Complete"):
+        reason = said.get("error") or "the driver ended without saying what it found"
+        _end(status, job, "Failed", "Failed", "NoResult", str(reason))
+    elif _is_true(conditions, "Failed"):
+        why = conditions["Failed"]
+        reason = said.get("error") or why.get("message") or "the Job failed"
+        _end(status, job, "Failed", "Failed", str(why.get("reason") or "JobFailed"), str(reason))
+    elif driver is not None and driver.get("status", {}).get("phase") == "Running":
+        status.phase = "Running"
+        status.message = ""
+    else:
+        status.phase = "Pending"
+        status.message = failure_of(driver, DRIVER)
+    return status
+
+
+def refused(before: RunStatus, generation: int, reason: str, sentence: str, now: str) -> RunStatus:
+    """The status of a run that cannot have a Job."""
+    status = before.model_copy(deep=True)
+    status.observed_generation = generation
+    status.phase, status.finished_at, status.message = "Failed", now, sentence
+    status.conditions = [_condition("Failed", "True", reason, sentence, now, generation)]
+    return status
+
+
+def last_word(driver: Object | None) -> dict[str, Any]:
+    """The driver's result; {} where it has said none that can be read."""
+    ended = (container_of(driver, DRIVER).get("state") or {}).get("terminated") or {}
+    try:
+        said = json.loads(ended.get("message") or "")
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _take_progress(status: RunStatus, driver: Object | None) -> None:
+    text = ((driver or {}).get("metadata", {}).get("annotations") or {}).get(PROGRESS, "")
+    done, _, total = text.partition("/")
+    if done.isdigit() and total.isdigit():
+        status.rows_done, status.rows_total = int(done), int(total)
+
+
+def _take_result(kind: RunKind, status: RunStatus, said: dict[str, Any]) -> None:
+    """Fields that this version does not know are left; `model_validate` refuses nothing else."""
+    known = STATUSES[kind].model_fields
+    names = {str(field.alias): name for name, field in known.items()}
+    taken = {names[key]: value for key, value in said.items() if key in names}
+    if "violations" in taken:
+        taken["violations"] = taken["violations"][:VIOLATIONS_SHOWN]
+    fresh = STATUSES[kind].model_validate(
+        {**status.model_dump(by_alias=False), **taken}, by_name=True
+    )
+    for name in taken:
+        setattr(status, name, getattr(fresh, name))
+
+
+def _end(status: RunStatus, job: Object, phase: Any, type_: Any, reason: str, why: str) -> None:
+    state = job.get("status", {})
+    ended = state.get("completionTime") or _last_transition(state)
+    status.phase, status.message = phase, why
+    status.finished_at = ended
+    if status.started_at and ended:
+        took = datetime.fromisoformat(ended) - datetime.fromisoformat(status.started_at)
+        status.duration_milliseconds = int(took.total_seconds() * 1000)
+    status.conditions = [_condition(type_, "True", reason, why, ended, status.observed_generation)]
+
+
+def _sentence(status: RunStatus) -> str:
+    if not isinstance(status, AuditStatus):
+        return "the compaction is published"
+    found = status.counts.get("violations", len(status.violations))
+    return {
+        "Passed": "every proof holds",
+        "Violated": f"{found} violations, the first: "
+        + (status.violations[0].message if status.violations else "see the report"),
+    }.get(status.verdict, "the archive does not hold all that the proofs need: see the report")
+
+
+def _is_true(conditions: dict[str, Any], type_: str) -> bool:
+    return bool(conditions.get(type_, {}).get("status") == "True")
+
+
+def _last_transition(state: Object) -> str:
+    times = [str(c.get("lastTransitionTime") or "") for c in state.get("conditions") or []]
+    return max(times, default="")
+
+
+def _condition(
+    type_: Any, status: Any, reason: str, message: str, at: str, generation: int
+) -> RunCondition:
+    return RunCondition(
+        type=type_,
+        status=status,
+        reason=reason,
+        message=message[:1024],
+        last_transition_time=at,
+        observed_generation=generation,
+    )

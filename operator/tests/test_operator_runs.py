@@ -1,0 +1,279 @@
+"""Audits and compactions: which Jobs and objects there are, and what is said of them."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from fake_api import FakeApi
+from test_operator_kubernetes import cluster_of
+
+from qsync_operator.desired.runs import RUN_LABEL, build_runs
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.runs import AuditStatus
+from qsync_operator.platform.kubernetes.cache import Cache
+from qsync_operator.platform.kubernetes.runs import (
+    RunKeeper,
+    last_run,
+    refuse_run,
+    run_of_cluster,
+)
+from qsync_operator.platform.kubernetes.verdicts import PROGRESS, judge
+from qsync_operator.platform.kubernetes.voice import KubernetesVoice
+from qsync_operator.settings import SparkSupply
+
+KEY = ("ns", "orders")
+IMAGE = "qsync-spark:test"
+SUPPLY = SparkSupply(IMAGE, "qsync-spark")
+ARCHIVE = {"url": "s3://bucket/orders", "credentialsSecret": "archive"}
+STARTED, ENDED = "2026-01-01T03:00:00Z", "2026-01-01T03:00:30Z"
+
+
+class Stage:
+    """One cluster's runs; everything that is written is seen by the watch at once."""
+
+    def __init__(self, **spec: Any) -> None:
+        self.api, self.cache = FakeApi(), Cache()
+        self.cluster = cluster_of(**{"archive": ARCHIVE, **spec})
+        voice = KubernetesVoice(self.api, self.cluster)
+        self.keeper = RunKeeper(self.api, self.cache, KEY, voice)
+
+    def put(self, document: dict[str, Any]) -> dict[str, Any]:
+        stored = self.api.put(document)
+        kind = stored["kind"]
+        seen = run_of_cluster(stored, kind) if kind.startswith("Qsync") else stored
+        self.cache.note(kind, seen)
+        return stored
+
+    def keep(self, image: str = IMAGE) -> None:
+        asyncio.run(self.keeper.keep(self.cluster, image))
+
+    def status(self, name: str = "by-hand") -> dict[str, Any]:
+        return dict(self.api.named("QsyncAudit", name).get("status") or {})
+
+
+def audit(name: str = "by-hand", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "qsync.dev/v1alpha1",
+        "kind": "QsyncAudit",
+        "metadata": {"name": name, "namespace": "ns", "generation": 1},
+        "spec": {"cluster": "orders", **spec},
+    }
+
+
+def job(name: str, owner: str = "CronJob", **status: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "namespace": "ns",
+            "labels": {"qsync.dev/cluster": "orders", RUN_LABEL: "audit"},
+            "ownerReferences": [{"kind": owner, "name": "orders-audit"}],
+        },
+        "status": status,
+    }
+
+
+def driver(run: str, phase: str = "Running", message: str = "", at: str = STARTED) -> Any:
+    state = {"terminated": {"message": message, "exitCode": 0}} if message else {"running": {}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{run}-{at[-4:-1]}",
+            "namespace": "ns",
+            "creationTimestamp": at,
+            "labels": {"qsync.dev/cluster": "orders", "batch.kubernetes.io/job-name": run},
+            "annotations": {PROGRESS: "40/100"},
+        },
+        "status": {"phase": phase, "containerStatuses": [{"name": "driver", "state": state}]},
+    }
+
+
+def ended(type_: str, **more: Any) -> dict[str, Any]:
+    condition = {"type": type_, "status": "True", "lastTransitionTime": ENDED, **more}
+    return {"startTime": STARTED, "conditions": [condition]}
+
+
+def said(**result: Any) -> str:
+    return json.dumps(result)
+
+
+def test_a_run_by_hand_gets_a_job_that_goes_with_it() -> None:
+    stage = Stage()
+    run = stage.put(audit(full=True, deadline="90s", spark={"instances": 3}))
+    stage.keep()
+    stage.keep()
+    made = stage.api.named("Job", "by-hand")
+    assert [write for write in stage.api.writes if write[1] == "Job"] == [
+        ("create", "Job", "by-hand")
+    ]
+    assert made["metadata"]["ownerReferences"][0]["uid"] == run["metadata"]["uid"]
+    assert made["spec"]["activeDeadlineSeconds"] == 90
+    arguments = made["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert arguments[:6] == ["audit", "--cluster", "orders", "--archive", ARCHIVE["url"], "--full"]
+    assert "spark.executor.instances=3" in arguments
+
+
+def test_a_run_of_the_schedule_gets_an_object_once() -> None:
+    stage = Stage(audit={"schedule": "15 * * * *"})
+    stage.put(job("orders-audit-1"))
+    stage.keep()
+    run = stage.api.named("QsyncAudit", "orders-audit-1")
+    assert run["metadata"]["ownerReferences"][0]["kind"] == "Job"
+    # A person deletes it: it stays deleted.
+    stage.cache.note("QsyncAudit", run_of_cluster(run, "QsyncAudit"), is_gone=True)
+    del stage.api.objects["QsyncAudit", "ns", "orders-audit-1"]
+    stage.keep()
+    assert ("QsyncAudit", "ns", "orders-audit-1") not in stage.api.objects
+
+
+def test_a_run_is_followed_to_its_verdict() -> None:
+    stage = Stage()
+    stage.put(audit())
+    stage.keep()
+    stage.put(job("by-hand", "QsyncAudit", startTime=STARTED))
+    stage.put(driver("by-hand"))
+    stage.keep()
+    status = stage.status()
+    assert (status["phase"], status["rowsDone"], status["rowsTotal"]) == ("Running", 40, 100)
+    result = said(
+        verdict="Violated",
+        counts={"violations": 2, "rows": 100},
+        violations=[{"proof": "1", "message": "row 7 is missing", "location": "a.xlog:19"}],
+        report="s3://bucket/orders/reports/by-hand",
+        taskHosts=["10.0.0.1", "10.0.0.2"],
+        unknownField=1,
+    )
+    stage.put(driver("by-hand", "Succeeded", result))
+    stage.put(job("by-hand", "QsyncAudit", **ended("Complete"), completionTime=ENDED))
+    stage.keep()
+    status = stage.status()
+    assert status["phase"] == "Succeeded"
+    assert status["verdict"] == "Violated"
+    assert status["violations"][0]["location"] == "a.xlog:19"
+    assert status["durationMilliseconds"] == 30_000
+    assert [(c["type"], c["status"]) for c in status["conditions"]] == [("Complete", "True")]
+    assert [event["reason"] for event in stage.api.events] == ["AuditViolated"]
+    assert stage.api.events[0]["type"] == "Warning"
+    last = last_run(stage.cache, KEY, "audit")
+    assert last is not None
+    assert (last.name, last.verdict, last.violations) == ("by-hand", "Violated", 2)
+    writes = list(stage.api.writes)
+    stage.keep()
+    assert stage.api.writes == writes, "what has ended is left alone"
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "reason", "sentence"),
+    [
+        ("Complete", "", "NoResult", "without saying"),
+        ("Complete", "not JSON", "NoResult", "without saying"),
+        ("Complete", said(error="the archive is empty"), "NoResult", "the archive is empty"),
+        ("Failed", "", "DeadlineExceeded", "too long"),
+        ("Failed", said(error="the bucket is not there"), "DeadlineExceeded", "the bucket"),
+    ],
+)
+def test_a_run_without_a_result_has_failed_with_a_sentence(
+    state: str, message: str, reason: str, sentence: str
+) -> None:
+    more = (
+        {"reason": "DeadlineExceeded", "message": "it took too long"} if state == "Failed" else {}
+    )
+    finished = job("by-hand", "QsyncAudit", **ended(state, **more))
+    status = judge("audit", AuditStatus(), 1, finished, driver("by-hand", "Failed", message))
+    assert status.phase == "Failed"
+    assert status.conditions[0].reason == reason
+    assert sentence in status.message
+
+
+def test_the_newest_driver_is_the_one_that_counts() -> None:
+    stage = Stage()
+    stage.put(audit())
+    stage.keep()
+    stage.put(driver("by-hand", "Failed", said(error="lost"), at="2026-01-01T03:00:01Z"))
+    stage.put(driver("by-hand", at="2026-01-01T03:00:09Z"))
+    stage.keep()
+    assert stage.status()["phase"] == "Running"
+
+
+@pytest.mark.parametrize(
+    ("spec", "image", "sentence"),
+    [
+        ({"archive": None}, IMAGE, "has no archive"),
+        ({}, "", "no image with Spark"),
+        ({"hibernate": True}, IMAGE, "hibernates"),
+    ],
+)
+def test_a_run_that_cannot_begin_is_refused(spec: Any, image: str, sentence: str) -> None:
+    stage = Stage(**spec)
+    stage.put(audit())
+    stage.keep(image)
+    assert sentence in stage.status()["message"]
+    assert stage.status()["conditions"][0]["type"] == "Failed"
+    assert not [write for write in stage.api.writes if write[1] == "Job"]
+
+
+def test_an_invalid_run_is_refused_once() -> None:
+    stage = Stage()
+    stage.put(audit(deadline="soon"))
+    stage.keep()
+    assert "deadline" in stage.status()["message"]
+    stage.put({**audit(deadline="soon"), "status": stage.status()})
+    writes = list(stage.api.writes)
+    stage.keep()
+    assert stage.api.writes == writes
+
+
+def test_a_running_job_that_is_deleted_ends_its_run() -> None:
+    stage = Stage()
+    stage.put({**audit(), "status": {"phase": "Running"}})
+    stage.keep()
+    assert "its Job was deleted" in stage.status()["message"]
+
+
+def test_a_run_of_a_cluster_that_is_not_there_is_refused() -> None:
+    api = FakeApi()
+    run = api.put(audit(cluster="nobody"))
+    asyncio.run(refuse_run(api, run))
+    assert "no QsyncCluster nobody" in api.named("QsyncAudit", "by-hand")["status"]["message"]
+
+
+def containers(cluster: QsyncCluster) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """(pod's specification, container) of the driver and of the executors."""
+    cron = next(o for o in build_runs(cluster, SUPPLY) if o["kind"] == "CronJob")
+    pod = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    env = {entry["name"]: entry.get("value", "") for entry in pod["containers"][0]["env"]}
+    executor = json.loads(env["EXECUTOR_TEMPLATE"])["spec"]
+    return [(pod, pod["containers"][0]), (executor, executor["containers"][0])]
+
+
+def test_drivers_and_executors_are_restricted_and_know_the_archive() -> None:
+    cluster = cluster_of(archive=ARCHIVE, audit={"schedule": "@hourly"})
+    for pod, container in containers(cluster):
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        assert container["envFrom"] == [{"secretRef": {"name": "archive"}}]
+        assert container["image"] == IMAGE
+    executor = containers(cluster)[1][0]
+    assert executor["automountServiceAccountToken"] is False
+
+
+def test_schedules_are_what_the_cluster_says() -> None:
+    both = {"audit": {"schedule": "15 * * * *"}, "compaction": {"schedule": "0 3 * * *"}}
+    objects = build_runs(cluster_of(archive=ARCHIVE, **both), SUPPLY)
+    crons = {o["metadata"]["name"]: o["spec"] for o in objects if o["kind"] == "CronJob"}
+    assert {name: cron["schedule"] for name, cron in crons.items()} == {
+        "orders-audit": "15 * * * *",
+        "orders-compaction": "0 3 * * *",
+    }
+    assert not any(cron["suspend"] for cron in crons.values())
+    asleep = build_runs(cluster_of(archive=ARCHIVE, hibernate=True, **both), SUPPLY)
+    assert all(o["spec"]["suspend"] for o in asleep if o["kind"] == "CronJob")
+    bound = next(o for o in objects if o["kind"] == "RoleBinding")
+    assert bound["roleRef"]["name"] == "qsync-spark"
+    assert build_runs(cluster_of(), SUPPLY) == []
+    assert build_runs(cluster_of(archive=ARCHIVE, **both), SparkSupply()) == []
