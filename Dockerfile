@@ -1,7 +1,8 @@
-# Two images from one file, with a plain `docker build`:
+# Three images from one file, with a plain `docker build`:
 #
 #   docker build --target node -t qsync-node:0.1.0 .
 #   docker build --target operator -t qsync-operator:0.1.0 .
+#   docker build --target spark -t qsync-spark:0.1.0 .
 #
 # Versions are those of requirements.lock. What is installed first changes seldom, so that a change
 # of the sources rebuilds the last layers only.
@@ -22,6 +23,18 @@ RUN pip --python /opt/qsync/bin/python install --no-cache-dir --no-deps .
 FROM node-build AS operator-build
 RUN pip --python /opt/qsync/bin/python install --no-cache-dir -c requirements.lock '.[operator]'
 
+# Some 460 MB of jars: a layer of its own, that no change of our sources touches.
+FROM ${PYTHON} AS spark-build
+WORKDIR /src
+RUN python -m venv --without-pip /opt/qsync
+COPY pyproject.toml requirements.lock README.md LICENSE ./
+RUN mkdir node operator \
+ && pip --python /opt/qsync/bin/python install --no-cache-dir -c requirements.lock '.[spark]' \
+ && pip --python /opt/qsync/bin/python uninstall -y qsync
+COPY node/qsync_node node/qsync_node
+COPY node/qsync_spark node/qsync_spark
+RUN pip --python /opt/qsync/bin/python install --no-cache-dir --no-deps .
+
 # Runs as a user without a name in a file system that it cannot write to: /var/lib/qsync (data),
 # /run/qsync and /tmp are volumes of the pod.
 FROM ${PYTHON} AS base
@@ -38,3 +51,17 @@ FROM base AS node
 COPY --from=node-build /opt/qsync /opt/qsync
 EXPOSE 3301 8081
 ENTRYPOINT ["python", "-m", "qsync_operator.pod_main"]
+
+# Drivers and executors. Hadoop's log-in wants the user to have a name; tini passes signals on and
+# buries what Spark's workers leave.
+FROM ${PYTHON} AS spark
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends openjdk-17-jre-headless tini \
+ && rm -rf /var/lib/apt/lists/* \
+ && useradd --uid 10001 --user-group --no-create-home --home-dir /tmp qsync
+COPY --from=spark-build /opt/qsync /opt/qsync
+ENV PATH=/opt/qsync/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
+    PYSPARK_PYTHON=/opt/qsync/bin/python PYSPARK_DRIVER_PYTHON=/opt/qsync/bin/python
+WORKDIR /tmp
+USER 10001:10001
+ENTRYPOINT ["tini", "-g", "--", "python", "-m", "qsync_spark.pod_main"]

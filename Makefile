@@ -42,6 +42,7 @@ e2e-write: $(VENV)/.test      ## all of them, and what they measured into docs/k
 images:                       ## qsync-node and qsync-operator, by docker
 	docker build --target node -t qsync-node:$(VERSION) .
 	docker build --target operator -t qsync-operator:$(VERSION) .
+	docker build --target spark -t qsync-spark:$(VERSION) .
 
 crds: $(VENV)/.test           ## crds/ and the chart's copy, from the models
 	$(BIN)/python -m qsync_operator.crds --write

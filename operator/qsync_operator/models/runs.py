@@ -59,8 +59,9 @@ class RunStatus(StatusModel):
     observed_generation: int = 0
     application_id: str = ""
     task_hosts: list[str] = Field(default_factory=list, max_length=1000)
-    rows_done: int = 0
-    rows_total: int = 0
+    step: str = ""
+    steps_done: int = 0
+    steps_total: int = 0
     started_at: str = ""
     finished_at: str = ""
     duration_milliseconds: int = 0

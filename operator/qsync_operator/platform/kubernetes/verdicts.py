@@ -14,7 +14,7 @@ from qsync_operator.desired.runs import DRIVER, RunKind
 from qsync_operator.models.runs import AuditStatus, CompactionStatus, RunCondition, RunStatus
 from qsync_operator.platform.kubernetes.pods import container_of, failure_of
 
-PROGRESS = "qsync.dev/progress"  # rows done / rows in all
+PROGRESS = "qsync.dev/progress"  # step, how many are done, how many there are
 TERMINAL = ("Succeeded", "Failed", "Cancelled")
 STATUSES: dict[RunKind, type[RunStatus]] = {"audit": AuditStatus, "compaction": CompactionStatus}
 VIOLATIONS_SHOWN = 20
@@ -70,9 +70,10 @@ def last_word(driver: Object | None) -> dict[str, Any]:
 
 def _take_progress(status: RunStatus, driver: Object | None) -> None:
     text = ((driver or {}).get("metadata", {}).get("annotations") or {}).get(PROGRESS, "")
-    done, _, total = text.partition("/")
+    step, _, numbers = text.rpartition(" ")
+    done, _, total = numbers.partition("/")
     if done.isdigit() and total.isdigit():
-        status.rows_done, status.rows_total = int(done), int(total)
+        status.step, status.steps_done, status.steps_total = step, int(done), int(total)
 
 
 def _take_result(kind: RunKind, status: RunStatus, said: dict[str, Any]) -> None:

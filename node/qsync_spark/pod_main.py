@@ -1,0 +1,183 @@
+"""What a pod of Spark runs: the image's entry point.
+
+    executor                          an executor, as Spark's scheduler starts it
+    audit | compact --cluster ...     a driver: the pod of a Job (client mode)
+
+A driver asks the API server for executors, which belong to its pod and die with it. What it found
+is its pod's termination message, one JSON object of at most 4,096 bytes, and how far it is, an
+annotation of its pod: whoever runs it need not read logs, and it needs no right on anybody's
+objects. It ends with 0 whatever the verdict is, and with 1 and an `error` where there is none.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from qsync_spark import executor_main
+
+LAST_WORD = Path("/dev/termination-log")
+LAST_WORD_BYTES_MAX = 4096
+TEXT_MAX = 200
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+TEMPLATE = Path("/tmp/executor.json")  # a volume of this pod alone
+DRIVER_PORT, BLOCKS_PORT = 7078, 7079
+PREFIX_MAX = 47  # of executors' names, says Spark
+
+
+def cluster_conf(environment: dict[str, str]) -> dict[str, str]:
+    """Spark's configuration in a pod. Raises KeyError when the pod does not say who it is."""
+    image = json.loads(environment["EXECUTOR_TEMPLATE"])["spec"]["containers"][0]["image"]
+    return {
+        "spark.submit.deployMode": "client",
+        "spark.kubernetes.namespace": environment["POD_NAMESPACE"],
+        "spark.kubernetes.driver.pod.name": environment["POD_NAME"],
+        "spark.kubernetes.authenticate.caCertFile": str(ACCOUNT / "ca.crt"),
+        "spark.kubernetes.authenticate.oauthTokenFile": str(ACCOUNT / "token"),
+        "spark.kubernetes.container.image": image,
+        "spark.kubernetes.container.image.pullPolicy": "IfNotPresent",
+        "spark.kubernetes.executor.podNamePrefix": environment["RUN_NAME"][:PREFIX_MAX].rstrip("-"),
+        "spark.kubernetes.executor.podTemplateFile": str(TEMPLATE),
+        "spark.kubernetes.executor.podTemplateContainerName": "executor",
+        "spark.kubernetes.executor.deleteOnTermination": "true",
+        "spark.driver.host": environment["POD_IP"],
+        "spark.driver.port": str(DRIVER_PORT),
+        "spark.driver.blockManager.port": str(BLOCKS_PORT),
+        "spark.executorEnv.HOME": "/tmp",
+        # Tasks wait until all executors are there, or for half a minute.
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "30s",
+    }
+
+
+def master(environment: dict[str, str]) -> str:
+    host, port = (environment[f"KUBERNETES_SERVICE_{name}"] for name in ("HOST", "PORT"))
+    return f"k8s://https://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def last_word(document: dict[str, Any]) -> bytes:
+    """As JSON that fits: violations go from the end until it does."""
+    shown = dict(document)
+    while True:
+        text = json.dumps(shown, separators=(",", ":")).encode()
+        if len(text) <= LAST_WORD_BYTES_MAX or not shown.get("violations"):
+            return text
+        shown["violations"] = shown["violations"][:-1]
+
+
+def audit_word(result: dict[str, Any], report: str, application: str) -> dict[str, Any]:
+    """The result of an audit in the words of QsyncAudit's status."""
+    violations = [
+        {
+            "proof": ",".join(map(str, one["proofs"])),
+            "message": one["message"][:TEXT_MAX],
+            "location": f"{one['file']}:{one['offset']}" if one["file"] else "",
+        }
+        for one in result["violations"]
+    ]
+    return {
+        "verdict": result["verdict"],
+        "counts": {**result["counts"], "violations": result["violationCount"]},
+        "violations": violations,
+        "report": report,
+        "applicationId": application,
+        "taskHosts": result["hosts"],
+    }
+
+
+class Annotations:
+    """How far the driver is, on its own pod. Nothing depends on it: a failure is only logged."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        host = master(environment).removeprefix("k8s://")
+        pod, namespace = environment["POD_NAME"], environment["POD_NAMESPACE"]
+        self._url = f"{host}/api/v1/namespaces/{namespace}/pods/{pod}"
+
+    def note(self, step: str, done: int, total: int) -> None:
+        import ssl  # noqa: PLC0415
+        import urllib.request  # noqa: PLC0415
+
+        change = {"metadata": {"annotations": {"qsync.dev/progress": f"{step} {done}/{total}"}}}
+        try:
+            request = urllib.request.Request(
+                self._url,
+                data=json.dumps(change).encode(),
+                method="PATCH",
+                headers={
+                    "Content-Type": "application/merge-patch+json",
+                    "Authorization": f"Bearer {(ACCOUNT / 'token').read_text()}",
+                },
+            )
+            trusted = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+            urllib.request.urlopen(request, timeout=5, context=trusted).close()
+        except OSError as error:
+            sys.stderr.write(f"progress could not be noted: {error}\n")
+
+
+def run_audit(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str, Any]:
+    from qsync_spark.archive import load_archive  # noqa: PLC0415
+    from qsync_spark.audit.report import write_report  # noqa: PLC0415
+    from qsync_spark.audit.run import audit  # noqa: PLC0415
+
+    archive = load_archive(arguments.archive)
+    result = audit(spark, archive, arguments.cluster, progress=note)
+    alone = [host for host in result.hosts if host == socket.gethostname()]
+    if alone:
+        raise RuntimeError("tasks ran in the driver: an audit in a cluster needs executors")
+    report = f"{arguments.archive.rstrip('/')}/audits/{os.environ['RUN_NAME']}"
+    write_report(spark, result, report)
+    return audit_word(result.document(), report, spark.sparkContext.applicationId)
+
+
+VERBS: dict[str, Callable[[argparse.Namespace, Any, Any], dict[str, Any]]] = {"audit": run_audit}
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="qsync-spark", description=__doc__)
+    parser.add_argument("verb", choices=sorted(VERBS))
+    parser.add_argument("--cluster", required=True)
+    parser.add_argument("--archive", required=True, metavar="URL")
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
+    return parser.parse_args(words)
+
+
+def drive(arguments: argparse.Namespace) -> dict[str, Any]:
+    from qsync_spark.session import make_session  # noqa: PLC0415
+
+    environment = dict(os.environ)
+    TEMPLATE.write_text(environment["EXECUTOR_TEMPLATE"])
+    wanted = dict(pair.partition("=")[::2] for pair in arguments.conf)
+    conf = {**cluster_conf(environment), **wanted}
+    spark = make_session(f"qsync-{arguments.verb}", master(environment), conf)
+    try:
+        return VERBS[arguments.verb](arguments, spark, Annotations(environment).note)
+    finally:
+        spark.stop()
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["executor"]:
+        executor_main.main()
+    arguments = parse(sys.argv[1:])
+    # Spark's own handler only ends the JVM: an exit in the main thread stops the session too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        LAST_WORD.write_bytes(last_word(drive(arguments)))
+    except Exception as error:  # noqa: BLE001  # whatever it is, a person reads it in the status
+        text = str(error).strip().splitlines()
+        sentence = (text[0] if text else type(error).__name__)[:TEXT_MAX]
+        LAST_WORD.write_bytes(last_word({"error": sentence}))
+        sys.stderr.write(f"{sentence}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
