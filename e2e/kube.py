@@ -20,6 +20,7 @@ from timeouts import CHART_S, COMMAND_S, DELETE_S, IMAGE_BUILD_S, KUBERNETES_UP_
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = "0.1.0"
 KIND_NAME = os.environ.get("E2E_KIND_NAME", "kind")
+SPARK_IMAGE = f"qsync-spark:{VERSION}"  # 900 MB: only for scenarios that need it
 IMAGES = {"node": f"qsync-node:{VERSION}", "operator": f"qsync-operator:{VERSION}"}
 SYSTEM = "qsync-system"
 THREE_MACHINES = {
@@ -61,10 +62,11 @@ def build_images() -> None:
         run("docker", "build", "--target", target, "-t", image, str(ROOT), timeout_s=IMAGE_BUILD_S)
 
 
-def load_images() -> None:
+def load_images(*images: str) -> None:
+    """Those of every scenario, if none are named."""
     program = os.environ.get("E2E_IMAGE_LOAD")
     command = [program] if program else ["kind", "load", "docker-image", "--name", KIND_NAME]
-    run(*command, *IMAGES.values(), timeout_s=IMAGE_BUILD_S)
+    run(*command, *(images or IMAGES.values()), timeout_s=IMAGE_BUILD_S)
 
 
 def install_operator() -> None:

@@ -43,6 +43,8 @@ def restart_inputs(cluster: QsyncCluster, image: str) -> str:
         "podTemplate": spec.pod_template,
         "tls": [spec.tls.clients == "Require", bundle_name(cluster), tls_port(cluster)],
     }
+    if spec.archive is not None:
+        inputs["archive"] = spec.archive.model_dump(mode="json", by_alias=True)
     if restarted := restarted_at(cluster):
         inputs["restartedAt"] = restarted
     text = json.dumps(inputs, sort_keys=True)
@@ -85,6 +87,7 @@ def _node_container(cluster: QsyncCluster, image: str) -> Object:
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "env": [{"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        **archive_credentials(cluster),
         "ports": [
             {"name": "iproto", "containerPort": iproto, "protocol": "TCP"},
             {"name": "admin", "containerPort": admin, "protocol": "TCP"},
@@ -120,6 +123,14 @@ def _node_container(cluster: QsyncCluster, image: str) -> Object:
             {"name": "tmp", "mountPath": "/tmp"},
         ],
     }
+
+
+def archive_credentials(cluster: QsyncCluster) -> Object:
+    """The Secret's keys become variables, as the object store's own tools read them."""
+    archive = cluster.spec.archive
+    if archive is None or archive.credentials_secret is None:
+        return {}
+    return {"envFrom": [{"secretRef": {"name": archive.credentials_secret}}]}
 
 
 def _probe(path: str, period_s: int, failures: int) -> Object:

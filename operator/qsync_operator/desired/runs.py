@@ -8,7 +8,7 @@ import json
 from typing import Any, Literal
 
 from qsync_operator.desired.labels import CLUSTER_LABEL, MANAGER, Object, build
-from qsync_operator.desired.pods import USER
+from qsync_operator.desired.pods import USER, archive_credentials
 from qsync_operator.models.base import duration_ns, quantity
 from qsync_operator.models.cluster import API_VERSION, QsyncCluster
 from qsync_operator.models.runs import RunSpec
@@ -195,7 +195,7 @@ def _driver(
                     *_spark_arguments(spark),
                 ],
                 "env": _environment(cluster, image),
-                **_credentials(cluster),
+                **archive_credentials(cluster),
                 "resources": {
                     "requests": {"cpu": str(spark.driver.cores), "memory": str(memory)},
                     "limits": {"memory": str(memory)},
@@ -250,7 +250,7 @@ def _executor_template(cluster: QsyncCluster, image: str) -> Object:
                     "name": "executor",
                     "image": image,
                     "imagePullPolicy": "IfNotPresent",
-                    **_credentials(cluster),
+                    **archive_credentials(cluster),
                     "securityContext": container_security(),
                     "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
                 }
@@ -258,14 +258,6 @@ def _executor_template(cluster: QsyncCluster, image: str) -> Object:
             "volumes": [{"name": "tmp", "emptyDir": {}}],
         },
     }
-
-
-def _credentials(cluster: QsyncCluster) -> Object:
-    """The Secret's keys become variables, as the store's own tools read them."""
-    archive = cluster.spec.archive
-    if archive is None or archive.credentials_secret is None:
-        return {}
-    return {"envFrom": [{"secretRef": {"name": archive.credentials_secret}}]}
 
 
 def pod_security() -> Object:

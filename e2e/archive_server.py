@@ -1,0 +1,99 @@
+"""An S3 server in the scenario's namespace, and the Secret that members and Spark reach it by."""
+
+import json
+from typing import Any
+
+from kube import ROOT, SPARK_IMAGE, load_images, run
+from scenario import Scene
+from timeouts import IMAGE_BUILD_S, READY_S
+
+IMAGE = "qsync-e2e-archive:0.1.0"
+BUCKET = "archive"
+URL = f"s3://{BUCKET}/orders"
+SECRET = "archive"
+PORT = 5000
+
+
+def build() -> None:
+    """The images, on every machine: slow the first time only."""
+    dockerfile = ROOT / "e2e" / "pods" / "archive.Dockerfile"
+    run(
+        "docker", "build", "-t", IMAGE, "-f", str(dockerfile), str(dockerfile.parent),
+        timeout_s=IMAGE_BUILD_S,
+    )  # fmt: skip
+    spark = ("docker", "build", "--target", "spark", "-t", SPARK_IMAGE, str(ROOT))
+    run(*spark, timeout_s=IMAGE_BUILD_S)
+    load_images(IMAGE, SPARK_IMAGE)
+
+
+def start(scene: Scene) -> dict[str, Any]:
+    """`spec.archive` of a cluster that archives there."""
+    build()
+    for document in (_pod(), _service(), _secret()):
+        scene.kubectl("apply", "-f", "-", stdin=json.dumps(document))
+    scene.kubectl("wait", "pod/s3", "--for=condition=Ready", f"--timeout={READY_S:g}s",
+                  timeout_s=READY_S + 5)  # fmt: skip
+    ask(scene, "PUT", f"/{BUCKET}")
+    return {"url": URL, "interval": "1s", "credentialsSecret": SECRET}
+
+
+def ask(scene: Scene, method: str, path: str) -> str:
+    script = (
+        "import sys, urllib.request as u\n"
+        f"r = u.Request('http://127.0.0.1:{PORT}' + sys.argv[2], method=sys.argv[1])\n"
+        "print(u.urlopen(r, timeout=10).read().decode())\n"
+    )
+    return scene.kubectl("exec", "s3", "--", "python", "-c", script, method, path)
+
+
+def _pod() -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "s3", "labels": {"app": "s3"}},
+        "spec": {
+            "automountServiceAccountToken": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 10001,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": "s3",
+                    "image": IMAGE,
+                    "imagePullPolicy": "IfNotPresent",
+                    "ports": [{"containerPort": PORT}],
+                    "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
+                }
+            ],
+        },
+    }
+
+
+def _service() -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "s3"},
+        "spec": {"selector": {"app": "s3"}, "ports": [{"port": PORT}]},
+    }
+
+
+def _secret() -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": SECRET},
+        "stringData": {
+            "AWS_ACCESS_KEY_ID": "scenario",
+            "AWS_SECRET_ACCESS_KEY": "scenario's secret",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT": f"http://s3:{PORT}",
+            "AWS_ALLOW_HTTP": "true",
+        },
+    }

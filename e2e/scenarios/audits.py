@@ -1,0 +1,70 @@
+"""Audits by Spark: scheduled, by hand, and of an archive that somebody damaged."""
+
+import json
+from typing import Any
+
+import archive_server
+from scenario import Scene, Wrong, scenario
+from timeouts import READY_S, SPARK_S
+
+SMALL = {
+    "driver": {"memory": "512Mi"},
+    "executor": {"memory": "512Mi"},
+    "instances": 2,
+    # Two cores are all that a small machine has, for everybody.
+    "conf": {"spark.kubernetes.executor.request.cores": "100m"},
+}
+
+
+def _audits(scene: Scene) -> dict[str, dict[str, Any]]:
+    found = json.loads(scene.kubectl("get", "qsyncaudits", "-o", "json"))["items"]
+    return {one["metadata"]["name"]: one.get("status") or {} for one in found}
+
+
+def _ended(scene: Scene) -> list[dict[str, Any]]:
+    return [s for s in _audits(scene).values() if s.get("phase") in ("Succeeded", "Failed")]
+
+
+def _by_hand(scene: Scene, name: str) -> dict[str, Any]:
+    document = {
+        "apiVersion": "qsync.dev/v1alpha1",
+        "kind": "QsyncAudit",
+        "metadata": {"name": name},
+        "spec": {"cluster": scene.cluster},
+    }
+    scene.kubectl("create", "-f", "-", stdin=json.dumps(document))
+    scene.wait(f"audit {name}", lambda: bool(_audits(scene)[name].get("finishedAt")), SPARK_S)
+    return _audits(scene)[name]
+
+
+def _expect(status: dict[str, Any], verdict: str) -> None:
+    if status.get("verdict") != verdict:
+        raise Wrong(f"{verdict} was expected: {json.dumps(status)}")
+
+
+@scenario()
+def audits(scene: Scene) -> str:
+    """A schedule's audit passes with tasks in two executors; of a damaged archive it says where."""
+    archive = archive_server.start(scene)
+    scene.start_with_load(archive=archive, audit={"schedule": "* * * * *", "spark": SMALL})
+    scene.wait("an audit of the schedule", lambda: bool(_ended(scene)), SPARK_S)
+    scene.patch(audit={"schedule": "0 0 1 1 *", "spark": SMALL})
+    status = _ended(scene)[0]
+    _expect(status, "Passed")
+    if len(status["taskHosts"]) < 2:
+        raise Wrong(f"tasks ran on {status['taskHosts']}, and not on two executors")
+    last = scene.status()["lastAudit"]
+    assert last["verdict"] == "Passed", last
+    assert scene.writer is not None
+    scene.writer.stop()
+    scene.wait("a quiet archive", lambda: _is_archived(scene), READY_S)
+    _expect(_by_hand(scene, "before"), "Passed")
+    damaged = _damage(scene)
+    status = _by_hand(scene, "after")
+    _expect(status, "Violated")
+    places = [violation["location"] for violation in status["violations"]]
+    if not any(damaged in place for place in places):
+        raise Wrong(f"{damaged} was damaged, and {places} were reported")
+    events = scene.kubectl("get", "events", "--field-selector=reason=AuditViolated")
+    assert "AuditViolated" in events
+    return f"{status['counts']['memberRows']} rows audited; the damage was found in {places[0]}"
