@@ -9,14 +9,17 @@
             case Refused(code, reason): ...         # nothing was logged: safe to repeat
 
 The client talks to the leader, and finds it again when it moves: every member knows who leads, and
-any member would forward. With `retry=True` (the default for writes) each write carries an
-idempotency key, and *unknown* is asked again under the same key until the outcome is known or
-`deadline_s` has passed; the cluster runs it once at the most (T9).
+any member would forward. A connection on which nothing comes back, not even the answer to a PING,
+leads to a machine that is gone: it is given up for another one. With `retry=True` (the default for
+writes) each write carries an idempotency key, and *unknown* is asked again under the same key until
+the outcome is known or `deadline_s` has passed; the cluster runs it once at the most (T9).
 """
 
 import asyncio
+import contextlib
 import itertools
 import os
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -34,8 +37,20 @@ from qsync_node.format.row import encode_uint
 _ROLLED_BACK = (int(ErrorCode.SYNC_QUORUM_TIMEOUT), int(ErrorCode.SYNC_ROLLBACK))
 _UNKNOWN = (int(ErrorCode.OUTCOME_UNKNOWN), int(ErrorCode.KEY_EXPIRED))
 _TRY_AGAIN = (int(ErrorCode.NOT_LEADER), int(ErrorCode.LOADING), int(ErrorCode.READONLY))
+# Said before anybody looked whether the key is known: nothing about an earlier attempt.
+_UNHEARD = (
+    *_TRY_AGAIN,
+    int(ErrorCode.DISK_FULL),
+    int(ErrorCode.MEMORY_ISSUE),
+    int(ErrorCode.SYNC_QUEUE_FULL),
+    int(ErrorCode.TOO_MANY),
+)
 _IDEMPOTENCY = 0x70
 RETRY_WAIT_S = 0.02
+CONNECT_S = 2.0
+SILENCE_S = 1.0
+"""Without a byte for so long, while answers are awaited, a PING is sent; twice as long is too long.
+A write may wait for its quorum for longer than that: PINGs are answered meanwhile."""
 
 
 class ClientClosed(QsyncError):  # noqa: N818  # a state, not a failure
@@ -58,9 +73,10 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """It may or may not be there; read before repeating it."""
+    """It may or may not be there; read before repeating it. `code` is 0 if nobody answered."""
 
     reason: str
+    code: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +95,9 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._heard_at_s = loop.time()
+        self._has_pinged = False
         self.greeting: asyncio.Future[bytes] = loop.create_future()
         self.waiting: dict[int, asyncio.Future[tuple[int, bytes]]] = {}
         self.lost = loop.create_future()
@@ -89,8 +108,24 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]  # uvloop's class is not asyncio's
+        self._loop.call_later(SILENCE_S / 2, self._watch)
+
+    def _watch(self) -> None:
+        """Twice a `SILENCE_S`, as long as there is a connection."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        silent_s = self._loop.time() - self._heard_at_s if self.waiting else 0.0
+        if silent_s > 2 * SILENCE_S:
+            self.close()
+            return
+        if silent_s > SILENCE_S and not self._has_pinged:
+            self._has_pinged = True
+            self._send(int(Type.PING), next(self._sync), b"", {})
+        self._loop.call_later(SILENCE_S / 2, self._watch)
 
     def data_received(self, data: bytes) -> None:
+        self._heard_at_s = self._loop.time()
+        self._has_pinged = False
         if self._decoder is None:
             self._buffer += data
             if len(self._buffer) < 128:
@@ -117,34 +152,51 @@ class _Connection(asyncio.Protocol):
                 waiting.set_exception(ConnectionError("the connection broke"))
         self.waiting.clear()
 
+    @property
+    def is_over(self) -> bool:
+        return self.lost.done() or self.transport is None or self.transport.is_closing()
+
     def close(self) -> None:
         if self.transport is not None:
             self.transport.abort()
 
     async def ask(self, kind: int, body: bytes, stream: int = 0, key: Any = None) -> Any:
         """(type, body) of the answer; ConnectionError if it never came."""
-        if self.transport is None or self.transport.is_closing():
+        if self.is_over:
             raise ConnectionError("not connected")
         sync = next(self._sync)
-        header: dict[int, Any] = {0x00: kind, 0x01: sync}
-        if stream:
-            header[0x0A] = stream
+        more: dict[int, Any] = {0x0A: stream} if stream else {}
         if key is not None:
-            header[_IDEMPOTENCY] = key
-        packed = msgpack.packb(header) + body
-        future = asyncio.get_running_loop().create_future()
+            more[_IDEMPOTENCY] = key
+        if not self.waiting:
+            self._heard_at_s = self._loop.time()
+        future = self._loop.create_future()
         self.waiting[sync] = future
-        self.transport.write(b"\xce" + len(packed).to_bytes(4, "big") + packed)
+        self._send(kind, sync, body, more)
         return await future
+
+    def _send(self, kind: int, sync: int, body: bytes, more: dict[int, Any]) -> None:
+        assert self.transport is not None
+        packed = msgpack.packb({0x00: kind, 0x01: sync, **more}) + body
+        self.transport.write(b"\xce" + len(packed).to_bytes(4, "big") + packed)
 
 
 class Client:
     """One client of one cluster; safe for many tasks at once."""
 
     def __init__(
-        self, addresses: Sequence[str], user: str, password: str, *, deadline_s: float = 30.0
+        self,
+        addresses: Sequence[str],
+        user: str,
+        password: str,
+        *,
+        deadline_s: float = 30.0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """`deadline_s` is how long a request may take with all its attempts. Raises nothing; a
+        request raises ClientClosed if no member could be reached at all."""
         self.addresses = list(addresses)
+        self.tls = tls
         self.user = user
         self.password = password
         self.deadline_s = deadline_s
@@ -157,7 +209,7 @@ class Client:
         self._mark = 0
 
     async def __aenter__(self) -> "Client":
-        await self._connected()
+        await self._connected(self._deadline())
         return self
 
     async def __aexit__(
@@ -175,26 +227,32 @@ class Client:
 
     # --- connecting -----------------------------------------------------------------------------
 
-    async def _connected(self) -> _Connection:
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self.deadline_s
+
+    async def _connected(self, deadline: float) -> _Connection:
         """A connection to the leader if it is known, else to whoever answers first."""
-        async with self._connecting:
-            connection = self._connection
-            if connection is not None and not connection.lost.done():
-                return connection
-            loop = asyncio.get_running_loop()
-            deadline = loop.time() + self.deadline_s
-            reason = "no address was given"
-            while loop.time() < deadline:
-                for address in list(self.addresses):
-                    try:
-                        self._connection = await self._connect_through(address)
-                        return self._connection
-                    except (OSError, TimeoutError, GreetingError, QsyncError) as error:
-                        reason = f"{address}: {error or type(error).__name__}"
-                await asyncio.sleep(RETRY_WAIT_S * 5)
+        reason = "no address was given"
+        try:
+            async with asyncio.timeout_at(deadline), self._connecting:
+                while True:
+                    connection = self._connection
+                    if connection is not None and not connection.is_over:
+                        return connection
+                    for address in list(self.addresses):
+                        try:
+                            self._connection = await self._connect_through(address)
+                            return self._connection
+                        except (OSError, TimeoutError, GreetingError, QsyncError) as error:
+                            reason = f"{address}: {error or type(error).__name__}"
+                            # The others are asked first from now on.
+                            self.addresses.remove(address)
+                            self.addresses.append(address)
+                    await asyncio.sleep(RETRY_WAIT_S * 5)
+        except TimeoutError:
             raise ClientClosed(
                 f"no member could be reached within {self.deadline_s:.0f} s: {reason}"
-            )
+            ) from None
 
     async def _connect_through(self, address: str) -> _Connection:
         connection = await self._connect(address)
@@ -213,8 +271,10 @@ class Client:
     async def _connect(self, address: str) -> _Connection:
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(2):
-            _, connection = await loop.create_connection(_Connection, host, int(port))
+        async with asyncio.timeout(CONNECT_S):
+            _, connection = await loop.create_connection(
+                _Connection, host.strip("[]"), int(port), ssl=self.tls
+            )
             greeting = decode_greeting(await connection.greeting)
             self._uuids[greeting.instance_uuid] = address
             proof = scramble(self.password, greeting.salt)
@@ -280,34 +340,50 @@ class Client:
 
     async def _write(self, kind: int, body: bytes, retry: bool) -> Outcome:
         if not retry:
-            connection = await self._connected()
+            deadline = self._deadline()
+            connection = await self._connected(deadline)
             try:
-                return _outcome(*await connection.ask(kind, body))
-            except ConnectionError as error:
-                return Unknown(str(error))
+                async with asyncio.timeout_at(deadline):
+                    return _outcome(*await connection.ask(kind, body))
+            except (ConnectionError, TimeoutError) as error:
+                return Unknown(str(error) or "no answer in time")
         key = [self.client_id, next(self._numbers), self._mark]
         return await self._until_known(kind, body, key)
 
     async def _until_known(self, kind: int, body: bytes, key: Any) -> Outcome:
         """Ask, and ask again under the same key while the outcome is not known."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.deadline_s
-        outcome: Outcome = Unknown("it was never sent")
-        while loop.time() < deadline:
-            try:
-                connection = await self._connected()
-                async with asyncio.timeout(max(deadline - loop.time(), 0.01)):
-                    outcome = _outcome(*await connection.ask(kind, body, 0, key))
-            except (ConnectionError, TimeoutError) as error:
-                outcome = Unknown(str(error) or "no answer in time")
-            if isinstance(outcome, (Committed, RolledBack)):
+        deadline = self._deadline()
+        unknown: Unknown | None = None  # an attempt may have been logged
+        while True:
+            outcome = await self._attempt(kind, body, key, deadline, unknown)
+            if isinstance(outcome, Unknown):
+                unknown = outcome
+                is_known = outcome.code == ErrorCode.KEY_EXPIRED
+            elif isinstance(outcome, Refused):
+                is_known = outcome.code not in (_TRY_AGAIN if unknown is None else _UNHEARD)
+            else:
+                is_known = True
+            if is_known:
                 return outcome
-            if isinstance(outcome, Refused) and outcome.code not in _TRY_AGAIN:
-                return outcome
-            if isinstance(outcome, Unknown) and "older than the window" in outcome.reason:
-                return outcome
+            if asyncio.get_running_loop().time() + RETRY_WAIT_S >= deadline:
+                return unknown or outcome
             await asyncio.sleep(RETRY_WAIT_S)
-        return outcome
+
+    async def _attempt(
+        self, kind: int, body: bytes, key: Any, deadline: float, unknown: Unknown | None
+    ) -> Outcome:
+        """One attempt; ClientClosed if none was ever sent and nobody can be reached."""
+        try:
+            connection = await self._connected(deadline)
+        except ClientClosed:
+            if unknown is None:
+                raise
+            return unknown
+        try:
+            async with asyncio.timeout_at(deadline):
+                return _outcome(*await connection.ask(kind, body, 0, key))
+        except (ConnectionError, TimeoutError) as error:
+            return Unknown(str(error) or "no answer in time")
 
     def transaction(self) -> "ClientTransaction":
         """`async with client.transaction() as txn:` commits at the end, rolls back on an error."""
@@ -324,7 +400,7 @@ class ClientTransaction:
         self.outcome: Outcome | None = None
 
     async def __aenter__(self) -> "ClientTransaction":
-        self._connection = await self._client._connected()
+        self._connection = await self._client._connected(self._client._deadline())
         await self._ask(int(Type.BEGIN), b"\x80")
         return self
 
@@ -335,19 +411,23 @@ class ClientTransaction:
         trace: TracebackType | None,
     ) -> None:
         if kind is not None:
-            await self._ask(int(Type.ROLLBACK), b"\x80", must_succeed=False)
+            # The transaction ends with its connection all the same.
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                await self._ask(int(Type.ROLLBACK), b"\x80", must_succeed=False)
             return
         assert self._connection is not None
         try:
-            self.outcome = _outcome(
-                *await self._connection.ask(int(Type.COMMIT), b"\x80", self._stream)
-            )
-        except ConnectionError as broken:
-            self.outcome = Unknown(str(broken))
+            async with asyncio.timeout(self._client.deadline_s):
+                self.outcome = _outcome(
+                    *await self._connection.ask(int(Type.COMMIT), b"\x80", self._stream)
+                )
+        except (ConnectionError, TimeoutError) as broken:
+            self.outcome = Unknown(str(broken) or "no answer in time")
 
     async def _ask(self, kind: int, body: bytes, must_succeed: bool = True) -> list[Any]:
         assert self._connection is not None
-        outcome = _outcome(*await self._connection.ask(kind, body, self._stream))
+        async with asyncio.timeout(self._client.deadline_s):
+            outcome = _outcome(*await self._connection.ask(kind, body, self._stream))
         if isinstance(outcome, Committed):
             return outcome.tuples
         if must_succeed:
@@ -384,5 +464,5 @@ def _outcome(kind: int, body: bytes) -> Outcome:
     if code in _ROLLED_BACK:
         return RolledBack(reason)
     if code in _UNKNOWN:
-        return Unknown(reason)
+        return Unknown(reason, code)
     return Refused(code, reason)

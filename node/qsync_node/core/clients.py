@@ -247,10 +247,10 @@ class Clients:
             call.request = decode_request(call.type, call.body)
             self._read(call)
             return True
-        self.check_writable()
         commits = self.commits
         if call.key is not None and commits.answer_by_key(call):
-            return True
+            return True  # a retry hears of the first attempt, whatever is refused now
+        self.check_writable()
         assert commits.pending is not None
         request = call.request
         if request is None:

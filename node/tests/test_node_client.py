@@ -1,0 +1,130 @@
+"""The client when members die, stop or lie idle: what it says is known, and it comes back."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from processes import PASSWORD, USER, Cluster, free_port, running_cluster
+from raw import Raw
+
+from qsync_node.client import (
+    Client,
+    ClientClosed,
+    Committed,
+    Outcome,
+    Refused,
+    RolledBack,
+    Unknown,
+    _Connection,
+)
+from qsync_node.errors import ErrorCode
+
+SPACE = 512
+
+
+def make_space(cluster: Cluster) -> None:
+    raw = Raw(cluster.leader().address)
+    raw.log_in()
+    parts = [[0, "unsigned"]]
+    for space, row in (
+        (280, [SPACE, 1, "kv", "memtx", 0, {"is_sync": True}, []]),
+        (288, [SPACE, 0, "primary", "tree", {"unique": True}, parts]),
+    ):
+        assert raw.ask(2, {0x10: space, 0x21: row})[0] == 0
+
+
+def test_a_leader_that_is_stopped_is_left_for_another_one(tmp_path: Path) -> None:
+    async def write(cluster: Cluster) -> list[Outcome]:
+        leader = cluster.leader()
+        assert leader.process is not None
+        async with Client(cluster.addresses, USER, PASSWORD) as client:
+            outcomes = [await client.replace(SPACE, [1, "before"])]
+            os.kill(leader.process.pid, signal.SIGSTOP)
+            try:
+                outcomes.append(await client.replace(SPACE, [2, "meanwhile"]))
+            finally:
+                os.kill(leader.process.pid, signal.SIGCONT)
+            outcomes.append(await client.select(SPACE, [2]))
+            return outcomes
+
+    with running_cluster(tmp_path, 3) as cluster:
+        make_space(cluster)
+        before, meanwhile, found = asyncio.run(write(cluster))
+    assert isinstance(before, Committed)
+    assert isinstance(meanwhile, Committed), "it was asked again elsewhere, under the same key"
+    assert found == Committed([[2, "meanwhile"]])
+
+
+def test_nobody_there_is_an_error_and_no_outcome() -> None:
+    async def write() -> None:
+        client = Client([f"127.0.0.1:{free_port()}"], USER, PASSWORD, deadline_s=0.5)
+        await client.replace(SPACE, [1])
+
+    with pytest.raises(ClientClosed, match="no member could be reached"):
+        asyncio.run(write())
+
+
+class Scripted(Client):
+    """Every attempt ends as the script says."""
+
+    def __init__(self, *script: Outcome) -> None:
+        super().__init__([], USER, PASSWORD, deadline_s=1)
+        self.script = list(script)
+
+    async def _attempt(self, *_: object) -> Outcome:
+        return self.script.pop(0) if len(self.script) > 1 else self.script[0]
+
+
+NOT_LEADER = Refused(int(ErrorCode.NOT_LEADER), "not me")
+FULL = Refused(int(ErrorCode.DISK_FULL), "full")
+DUPLICATE = Refused(int(ErrorCode.TUPLE_FOUND), "duplicate")
+LOST = Unknown("the connection broke")
+EXPIRED = Unknown("older than the window", int(ErrorCode.KEY_EXPIRED))
+DONE = Committed([])
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome"),
+    [
+        ([DONE], DONE),
+        ([RolledBack("no quorum")], RolledBack("no quorum")),
+        ([NOT_LEADER, DONE], DONE),
+        ([NOT_LEADER], NOT_LEADER),
+        ([FULL], FULL),
+        ([LOST, DONE], DONE),
+        ([LOST, DUPLICATE], DUPLICATE),
+        ([LOST, EXPIRED], EXPIRED),
+        # What is refused unheard says nothing about the attempt before.
+        ([LOST, NOT_LEADER], LOST),
+        ([LOST, FULL, DONE], DONE),
+        ([LOST, FULL], LOST),
+    ],
+)
+def test_an_outcome_covers_all_attempts(script: list[Outcome], outcome: Outcome) -> None:
+    assert asyncio.run(Scripted(*script).replace(SPACE, [1])) == outcome
+
+
+def test_a_silent_connection_is_pinged_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qsync_node.client.SILENCE_S", 0.05)
+    heard: list[bytes] = []
+
+    class Silent(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            heard.append(data)
+
+    async def ask() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Silent, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        _, connection = await loop.create_connection(_Connection, "127.0.0.1", port)
+        try:
+            async with asyncio.timeout(30):
+                await connection.ask(1, b"\x80")
+        finally:
+            server.close()
+
+    with pytest.raises(ConnectionError):
+        asyncio.run(ask())
+    assert b"\x82\x00\x40" in b"".join(heard), "a PING was sent"
