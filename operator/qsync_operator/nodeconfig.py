@@ -38,6 +38,14 @@ def node_settings(
     }
 
 
+def archive_settings(spec: ClusterSpec, kind: str) -> dict[str, Any]:
+    """The archive's part of a node's file; members that are not registered archive nothing."""
+    archive = spec.archive
+    if archive is None or kind == "anonymous":
+        return {"archive": None}
+    return {"archive": {"url": archive.url, "interval": _milliseconds(archive.interval)}}
+
+
 def _milliseconds(text: str) -> str:
     return f"{duration_ns(text) / 1e6:g}ms"
 

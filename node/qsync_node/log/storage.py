@@ -122,7 +122,7 @@ class Storage:
         """Segments on disk, oldest first; all but the last are complete."""
         return [
             SegmentRange(segment.path, segment.start_index, segment.end_index)
-            for segment in self._wal.segments
+            for segment in list(self._wal.segments)  # other threads ask while the log grows
         ]
 
     def free_bytes(self) -> int:

@@ -3,8 +3,10 @@
 Reading is open to whoever reaches the admin address; every POST needs the cluster's secret.
 """
 
+import asyncio
 import hmac
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -37,6 +39,7 @@ VERBS = frozenset(
     }
 )
 BODY_BYTES_MAX = 1 << 20
+ARCHIVE_PATIENCE_S = 25.0
 _TIMEOUTS = (int(ErrorCode.TIMEOUT),)
 
 
@@ -58,6 +61,7 @@ class Admin:
                 web.get("/metrics", self._metrics),
                 web.post("/bootstrap", self._bootstrap),
                 web.post("/peers", self._peers),
+                web.post("/archive", self._archive),
                 web.post("/verb/{verb}", self._verb),
                 web.post("/log-level", self._log_level),
             ]
@@ -96,9 +100,12 @@ class Admin:
     async def _status(self, request: web.Request) -> web.Response:
         server = self.server
         host, port = server.address
+        archiver = server.archiver
+        confirmed = server.node.replica.limbo.confirmed_index
         return web.json_response(
             {
                 **status(server.node),
+                "archive": None if archiver is None else archiver.status(confirmed),
                 "address": server.config.advertise or f"{host}:{port}",
                 "admin_address": self.address,
                 "pid": os.getpid(),
@@ -154,6 +161,24 @@ class Admin:
             return _refusal(400, f"peers: {error}")
         self.server.peers.set_addresses(addresses)
         return web.json_response({"result": "ok"})
+
+    async def _archive(self, request: web.Request) -> web.Response:
+        """Everything that is confirmed by now is in the archive when this answers."""
+        await self._fields(request)
+        server, archiver = self.server, self.server.archiver
+        if archiver is None:
+            return _refusal(409, "this member has no archive: set archive.url")
+        wanted = server.node.replica.tail.last_index
+        deadline = time.monotonic() + ARCHIVE_PATIENCE_S
+        while archiver.archived_index < wanted:
+            if time.monotonic() > deadline or server.ended.done():
+                why = archiver.error or "its last rows are not confirmed or still on their way"
+                return _refusal(
+                    504, f"archived up to {archiver.archived_index}, not {wanted}: {why}"
+                )
+            server.look_at_archive(seal_up_to=wanted)
+            await asyncio.sleep(0.1)
+        return web.json_response({"result": {"archived_index": archiver.archived_index}})
 
     async def _verb(self, request: web.Request) -> web.Response:
         verb = request.match_info["verb"]

@@ -71,6 +71,19 @@ class TlsConfig(BaseModel):
     is_required: bool = False
 
 
+class ArchiveConfig(BaseModel):
+    """Where sealed segments, snapshots and rollback files are copied to.
+
+    `interval` is how long a row waits at most until its segment is sealed. Credentials come from
+    the environment, as the object store's own tools take them (`AWS_ACCESS_KEY_ID` and the like).
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: str = Field(pattern=r"^(file|s3|s3a|gs|az|adl|azure|abfss?|https?)://.+$")
+    interval: Duration = 60_000_000_000
+
+
 class NodeConfig(BaseModel):
     """One node, as its file describes it."""
 
@@ -104,6 +117,16 @@ class NodeConfig(BaseModel):
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     tls: TlsConfig | None = None
     trace: Path | None = None
+    archive: ArchiveConfig | None = None
+
+    @field_validator("archive")
+    @classmethod
+    def _check_archive(
+        cls, archive: ArchiveConfig | None, info: ValidationInfo
+    ) -> ArchiveConfig | None:
+        if archive is not None and info.data.get("role") == "anonymous":
+            raise ValueError("an anonymous replica archives nothing: leave the field out")
+        return archive
 
     @field_validator("spaces")
     @classmethod

@@ -6,10 +6,11 @@ a thread of their own, so that term and vote are never held up by a slow log wri
 slow followers and checkpoints run in a third.
 """
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from qsync_node.core import effects as fx
 from qsync_node.format.batch import LogBatch
@@ -54,6 +55,18 @@ class Worker(threading.Thread):
             self._perform(items)
 
 
+class ArchiveFloor(NamedTuple):
+    """What the archive has: segments behind `log_index` stay, and snapshots from the one at
+    `snapshot_index` on (S5)."""
+
+    log_index: int
+    snapshot_index: int | None
+
+
+class _Seal:
+    """Begin a new segment, so that the archive gets the rows before."""
+
+
 class Disk:
     """Performs the core's disk effects on a `Storage`."""
 
@@ -66,6 +79,8 @@ class Disk:
         self.writes = 0
         self.batches = 0
         self.bytes = 0
+        self._floor: ArchiveFloor | None = None  # None: there is no archive
+        self._removal_index = 0  # what the core last gave free
         self._log = Worker("wal", self._perform_log)
         self._ballots = Worker("ballot", self._perform_ballots)
         self._readers = Worker("reader", self._perform_reads)
@@ -82,6 +97,15 @@ class Disk:
         else:
             self._log.put(effect)
 
+    def seal(self) -> None:
+        self._log.put(_Seal())
+
+    def allow(self, floor: ArchiveFloor) -> None:
+        """From now on nothing goes before it is archived; what waited for it goes (S5)."""
+        before, self._floor = self._floor, floor
+        if before is not None and before.log_index < floor.log_index and self._removal_index:
+            self._log.put(fx.RemoveSegments(self._removal_index))
+
     def stop(self) -> None:
         for worker in (self._log, self._ballots, self._readers):
             worker.stop()
@@ -94,6 +118,8 @@ class Disk:
             try:
                 if type(effect) is fx.WriteLog:
                     self._write(effect, items)
+                elif type(effect) is _Seal:
+                    self._seal()
                 else:
                     self._deliver([self._change(effect)])
             except Exception as error:  # noqa: BLE001  # a thread that dies in silence hangs the node
@@ -117,6 +143,10 @@ class Disk:
         self.batches += len(batches)
         self._deliver([fx.LogWritten(first.epoch, batches[-1].last_index)])
 
+    def _seal(self) -> None:
+        with contextlib.suppress(DiskFull):  # the next look tries again
+            self.storage.rotate()
+
     def _change(self, effect: Any) -> Any:
         storage = self.storage
         if type(effect) is fx.Rewind:
@@ -124,12 +154,19 @@ class Disk:
             return fx.Rewound(effect.epoch, report.rows, report.file or "")
         if type(effect) is fx.InstallSnapshot:
             storage.install_snapshot(effect.vclock, effect.bodies)
-            storage.remove_snapshots_before(effect.log_index)
+            self._remove_snapshots(effect.log_index)
             return fx.SnapshotInstalled(effect.epoch)
         assert type(effect) is fx.RemoveSegments, effect
-        storage.remove_segments_before(effect.log_index)
-        storage.remove_snapshots_before(storage.snapshot_index)
+        floor = self._floor
+        self._removal_index = max(self._removal_index, effect.log_index)
+        index = effect.log_index if floor is None else min(effect.log_index, floor.log_index)
+        storage.remove_segments_before(index)
+        self._remove_snapshots(storage.snapshot_index)
         return fx.SegmentsRemoved(storage.first_available_index + 1)
+
+    def _remove_snapshots(self, index: int) -> None:
+        kept = self._floor.snapshot_index if self._floor is not None else None
+        self.storage.remove_snapshots_before(index if kept is None else min(index, kept))
 
     # --- ballots and readers --------------------------------------------------------------------
 

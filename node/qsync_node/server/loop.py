@@ -26,8 +26,9 @@ from qsync_node.format.mp import pack
 from qsync_node.log.errors import DiskError
 from qsync_node.log.files import OsFileSystem, lock_directory
 from qsync_node.log.storage import Limits, Storage
+from qsync_node.server.archiver import LOOK_EVERY_S, Archiver
 from qsync_node.server.config import ConfigError, NodeConfig, split_address
-from qsync_node.server.disk import Disk
+from qsync_node.server.disk import ArchiveFloor, Disk
 from qsync_node.server.logs import Log
 from qsync_node.server.peerlink import PeerLink
 from qsync_node.server.peers import Peers
@@ -124,6 +125,10 @@ class NodeServer:
                 raise StartError(f"{directory} cannot be used: {reason}")
         self.trace = Trace(self.config.trace, birth) if self.config.trace is not None else None
         self.disk = Disk(storage, self._deliver, self._on_broken)
+        self.archiver: Archiver | None = None
+        if self.config.archive is not None:
+            self.disk.allow(ArchiveFloor(0, 0))  # until the manifest says what is archived
+            self.archiver = Archiver(self.config, self.uuid, storage, self.disk, self.log)
         self.log(
             "started",
             uuid=self.uuid,
@@ -151,6 +156,7 @@ class NodeServer:
         self.address = self.server.sockets[0].getsockname()[:2]
         self.peers.set_addresses(self.config.peers)
         self._watch_space()
+        self._watch_archive()
         self._schedule()
 
     def peer_address(self) -> tuple[str, int] | None:
@@ -421,6 +427,8 @@ class NodeServer:
                 session.transport.abort()
         for link in list(self.links.values()):
             link.transport.abort()
+        if self.archiver is not None:
+            self.archiver.stop()
         self.disk.stop()
         if is_clean and not self.disk.storage.failed:
             self.disk.storage.clean_stop()
@@ -440,6 +448,18 @@ class NodeServer:
         except ConfigError as error:
             self.log("certificates_refused", reason=str(error))
         self.loop.call_later(RELOAD_CHECK_S, self._watch_certificates, certificates)
+
+    def _watch_archive(self) -> None:
+        if self.archiver is not None and not self.ended.done():
+            self.look_at_archive()
+            self.loop.call_later(LOOK_EVERY_S, self._watch_archive)
+
+    def look_at_archive(self, seal_up_to: int = 0) -> None:
+        """Tell the archiver what is confirmed; rows up to `seal_up_to` leave at once."""
+        replica = self.node.replica
+        if self.archiver is not None and replica.has_origin:
+            starts = list(replica.tail.history.starts)
+            self.archiver.look(replica.limbo.confirmed_index, starts, seal_up_to)
 
     def _watch_space(self) -> None:
         """Refuse writes before the disk is full, and go on when there is space again (D5)."""

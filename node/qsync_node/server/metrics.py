@@ -52,6 +52,7 @@ class _Collector:
             ("qsync_links", "Peer connections", len(server.links)),
             ("qsync_uptime_seconds", "Since this life began", time.monotonic() - server.started_at),
         ]
+        gauges += self._archive_gauges(now["confirmed_index"])
         for name, text, value in gauges:
             yield GaugeMetricFamily(name, text, value=value)
         yield from self._counters(now["limbo"]["rolled_back_rows"], now["lost_acknowledged"])
@@ -63,6 +64,19 @@ class _Collector:
                 behind = max(now["last_index"] - member["acknowledged_index"], 0)
                 lag.add_metric([member["name"] or member["uuid"]], behind)
         yield lag
+
+    def _archive_gauges(self, confirmed_index: int) -> list[tuple[str, str, float]]:
+        archiver = self.server.archiver
+        if archiver is None:
+            return []
+        said = archiver.status(confirmed_index)
+        return [
+            ("qsync_archived_index", "Last log index in the archive", said["archived_index"]),
+            ("qsync_archive_lag_rows", "Confirmed rows not archived yet", said["lag_rows"]),
+            ("qsync_archive_lag_seconds", "Wait of the oldest of them", said["lag_seconds"]),
+            ("qsync_archive_bytes", "Bytes that this member archived", said["bytes"]),
+            ("qsync_archive_failing", "1 while the archive refuses", float(bool(said["error"]))),
+        ]
 
     def _counters(self, rolled_back: int, lost: int) -> Iterable[Metric]:
         server = self.server

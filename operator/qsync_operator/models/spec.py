@@ -221,7 +221,7 @@ def spec_warnings(spec: ClusterSpec) -> list[str]:
 
 
 _KUBERNETES_ONLY = {
-    "image", "resources", "pod_template", "monitoring", "archive", "audit", "compaction", "tls",
+    "image", "resources", "pod_template", "monitoring", "audit", "compaction", "tls",
     "users", "roles", "network_policy",
 }  # fmt: skip
 

@@ -34,6 +34,7 @@ from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.names import ordinal_of, wanted_members
 from qsync_operator.nodeconfig import (
+    archive_settings,
     drift_of,
     live_changes,
     node_settings,
@@ -173,12 +174,10 @@ class LocalPlatform:
 
     def _settings(self, cluster: QsyncCluster, name: str, record: MemberRecord) -> dict[str, Any]:
         iproto, admin = self._wanted_ports(cluster, name)
-        return node_settings(
-            cluster.spec,
-            record.role or record.kind,
-            HOST,
-            iproto or record.iproto,
-            admin or record.admin,
+        role = record.role or record.kind
+        ports = iproto or record.iproto, admin or record.admin
+        return node_settings(cluster.spec, role, HOST, *ports) | archive_settings(
+            cluster.spec, role
         )
 
     def _wanted_ports(self, cluster: QsyncCluster, name: str) -> tuple[int, int]:
@@ -239,8 +238,7 @@ class LocalPlatform:
         taken = {p for r in self._state.members.values() for p in (r.iproto, r.admin)}
         record.iproto = iproto or _kept_or_new(record.iproto, taken)
         record.admin = admin or _kept_or_new(record.admin, taken | {record.iproto})
-        role = record.role or record.kind
-        settings = node_settings(cluster.spec, role, HOST, record.iproto, record.admin)
+        settings = self._settings(cluster, name, record)
         record.applied = settings
         self._store.save_state(self._state)
         peers = self._peers()

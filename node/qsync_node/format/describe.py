@@ -1,0 +1,151 @@
+"""What a log file holds, for its manifest: one pass over its bytes.
+
+The pass checks nothing beyond what reading needs: an archive tells what was on the disk, and it is
+the audit that judges it. Only the file's own framing must be sound.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+
+from qsync_node.format.keys import (
+    KEY_LSN,
+    KEY_REPLICA_ID,
+    KEY_SPACE_ID,
+    KEY_TIMESTAMP,
+    KEY_TUPLE,
+    KEY_TYPE,
+    NOP,
+    RAFT_PROMOTE,
+    Key,
+)
+from qsync_node.format.manifest import SNAPSHOT, FileEntry, Mark, archived_name
+from qsync_node.format.mp import unpack
+from qsync_node.format.vclock import signature
+from qsync_node.format.xlog import Block, Damage, XlogError, decode_file_header, read_blocks
+
+MARK_EVERY_BYTES = 4 << 20
+TERM_SPACE = 490
+_MALFORMED = (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException)
+
+
+def space_of(body: bytes | memoryview) -> int:
+    """Space id of a row's body; 0 where it names none."""
+    if len(body) > 2 and body[1] == KEY_SPACE_ID:
+        first = body[2]
+        if first < 0x80:
+            return first
+        width = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}.get(first)
+        if width is not None:
+            return int.from_bytes(body[3 : 3 + width], "big")
+    fields = unpack(bytes(body)) if body else {}
+    found = fields.get(KEY_SPACE_ID, 0)
+    return found if isinstance(found, int) else 0
+
+
+def walk_rows(data: bytes) -> Iterator[tuple[dict[int, Any], int, int, int]]:
+    """(header, start, start of the body, end) of each row of a block. Raises ValueError."""
+    unpacker = msgpack.Unpacker(
+        strict_map_key=False, max_buffer_size=2**31 - 1, read_size=max(len(data), 1),
+        unicode_errors="surrogateescape",
+    )  # fmt: skip
+    unpacker.feed(data)
+    tell, take, skip = unpacker.tell, unpacker.unpack, unpacker.skip
+    position, size = 0, len(data)
+    while position < size:
+        try:
+            header = take()
+            middle = end = tell()
+            if header.get(KEY_TYPE) != NOP:
+                skip()
+                end = tell()
+        except (*_MALFORMED, AttributeError, RecursionError) as error:
+            raise ValueError(f"no row begins at {position} of the block: {error}") from None
+        yield header, position, middle, end
+        position = end
+
+
+class _Walk:
+    """Counts of the rows seen so far."""
+
+    def __init__(self, start_term: int, vclock: dict[int, int]) -> None:
+        self.term = start_term
+        self.vclock = dict(vclock)
+        self.first_term = 0
+        self.rows = 0
+        self.terms: list[tuple[int, int, int]] = []
+        self.lsns: dict[int, tuple[int, int]] = {}
+        self.times: tuple[float, float] | None = None
+        self.spaces: set[int] = set()
+
+    def take(self, header: dict[int, Any], body: bytes) -> None:
+        self.rows += 1
+        timestamp = header.get(KEY_TIMESTAMP, 0.0)
+        low, high = self.times or (timestamp, timestamp)
+        self.times = (min(low, timestamp), max(high, timestamp))
+        row_type = header.get(KEY_TYPE, 0)
+        if row_type < RAFT_PROMOTE and row_type != NOP:
+            self.spaces.add(space_of(body))
+        replica_id, lsn = header.get(KEY_REPLICA_ID, 0), header.get(KEY_LSN, 0)
+        if replica_id:
+            first, last = self.lsns.get(replica_id, (lsn, lsn))
+            self.lsns[replica_id] = (min(first, lsn), max(last, lsn))
+            self.vclock[replica_id] = max(self.vclock.get(replica_id, 0), lsn)
+            if row_type == RAFT_PROMOTE:
+                self.term = int(unpack(body)[Key.TERM])
+                self.terms.append((self.term, replica_id, signature(self.vclock)))
+        elif b"\xce\x00\x00\x01\xea" in body[:8]:  # a term, in a snapshot
+            term, owner, index = unpack(body)[KEY_TUPLE]
+            self.term = max(self.term, term)
+            self.terms.append((term, owner, index))
+        if self.rows == 1:
+            self.first_term = self.term
+
+
+def describe(data: bytes, kind: str, source: str, start_term: int) -> FileEntry:
+    """The manifest's entry of a whole file. Raises XlogError where it is damaged."""
+    header, offset = decode_file_header(data)
+    walk = _Walk(start_term, {} if kind == SNAPSHOT else header.vclock)
+    marks = [Mark(offset, start_term, dict(header.vclock))]
+    for item in read_blocks(data, offset):
+        if isinstance(item, Damage):
+            raise XlogError(f"{source} is damaged at offset {item.offset}: {item.why}")
+        if not isinstance(item, Block):
+            continue
+        if item.offset - marks[-1].offset >= MARK_EVERY_BYTES:
+            marks.append(Mark(item.offset, walk.term, dict(walk.vclock)))
+        try:
+            for row, _, middle, end in walk_rows(item.data):
+                walk.take(row, item.data[middle:end])
+        except _MALFORMED as error:
+            raise XlogError(f"{source} is damaged at offset {item.offset}: {error}") from None
+    is_snapshot = kind == SNAPSHOT
+    vclock = dict(header.vclock) if is_snapshot else walk.vclock
+    after_index = signature(header.vclock)
+    digest = hashlib.sha256(data).hexdigest()
+    first_index = after_index if is_snapshot else after_index + 1
+    term = walk.term if is_snapshot else walk.first_term
+    low, high = walk.times or (0.0, 0.0)
+    return FileEntry(
+        kind,
+        archived_name(kind, first_index, term, digest),
+        source,
+        len(data),
+        digest,
+        walk.rows,
+        after_index,
+        after_index if is_snapshot else signature(vclock),
+        start_term,
+        walk.term,
+        dict(header.vclock),
+        vclock,
+        sorted(walk.terms),
+        walk.lsns,
+        low,
+        high,
+        sorted(walk.spaces),
+        marks,
+        previous_vclock=None if header.previous_vclock is None else dict(header.previous_vclock),
+    )

@@ -1,0 +1,156 @@
+"""The manifest of one member's archive: what is there, and what each file holds.
+
+An archive is a folder of an object store that belongs to one replica set:
+
+    archive.json                                 whose archive this is
+    INSTANCE/manifest.json                       what this member has archived, replaced as a whole
+    INSTANCE/INDEX-TERM-SHA256.xlog              sealed, confirmed segments
+    INSTANCE/INDEX-TERM-SHA256.snap              snapshots
+    INSTANCE/INDEX-TERM-SHA256.rollback.xlog     rows that were cut off its log (L6)
+
+INDEX is that of the first row (of the state, for a snapshot), TERM is that row's. A name says what
+the contents are, so a file is never replaced. Readers go by the manifest and never by a listing: a
+file that no manifest names is not there yet.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+VERSION = 1
+SEGMENT, SNAPSHOT, ROLLBACK = "segment", "snapshot", "rollback"
+KINDS = (SEGMENT, SNAPSHOT, ROLLBACK)
+ROOT_NAME = "archive.json"
+MANIFEST_NAME = "manifest.json"
+_SUFFIXES = {SEGMENT: "xlog", SNAPSHOT: "snap", ROLLBACK: "rollback.xlog"}
+
+
+class ManifestError(ValueError):
+    """A manifest cannot be used; the text says why and what to do."""
+
+
+class Mark(NamedTuple):
+    """Reading may begin at the block at `offset`: the log stands at `vclock` there, in `term`."""
+
+    offset: int
+    term: int
+    vclock: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One archived file. Times are seconds since 1970, by the leaders' clocks.
+
+    A segment holds the rows behind `after_index` up to `last_index`; a snapshot the state at
+    `last_index`, which equals its `after_index`. `start_term` is the term before the first row.
+    `lsns` is, for each replica id, the first and last LSN. `source` is the file's name at home.
+    `previous_vclock` is where the segment before this one began, if its header says so.
+    """
+
+    kind: str
+    name: str
+    source: str
+    size: int
+    sha256: str
+    rows: int
+    after_index: int
+    last_index: int
+    start_term: int
+    last_term: int
+    start_vclock: dict[int, int]
+    vclock: dict[int, int]
+    terms: list[tuple[int, int, int]] = field(default_factory=list)
+    lsns: dict[int, tuple[int, int]] = field(default_factory=dict)
+    timestamp_min: float = 0.0
+    timestamp_max: float = 0.0
+    spaces: list[int] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    archived_at: float = 0.0
+    previous_vclock: dict[int, int] | None = None
+
+
+@dataclass(slots=True)
+class Manifest:
+    """What one instance has archived, oldest first within each kind."""
+
+    replicaset_uuid: str
+    instance_uuid: str
+    member: str
+    files: list[FileEntry] = field(default_factory=list)
+    updated_at: float = 0.0
+
+    def of_kind(self, kind: str) -> list[FileEntry]:
+        return [entry for entry in self.files if entry.kind == kind]
+
+
+def archived_name(kind: str, index: int, term: int, sha256: str) -> str:
+    """Name of a file inside its member's folder."""
+    return f"{index:020d}-{term}-{sha256}.{_SUFFIXES[kind]}"
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    return json.dumps({"version": VERSION, **asdict(manifest)}, separators=(",", ":")).encode()
+
+
+def encode_root(replicaset_uuid: str) -> bytes:
+    return json.dumps({"version": VERSION, "replicaset_uuid": replicaset_uuid}).encode() + b"\n"
+
+
+def _document(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise ManifestError(
+            f"{where} is not a manifest ({error}): restore it from a copy, or remove the folder"
+        ) from None
+    if not isinstance(document, dict) or not isinstance(document.get("version"), int):
+        raise ManifestError(f"{where} is not a manifest: it names no version")
+    if document["version"] > VERSION:
+        raise ManifestError(
+            f"{where} has version {document['version']}, this Qsync reads {VERSION}: use a newer"
+            " Qsync"
+        )
+    return document
+
+
+def decode_root(data: bytes, where: str) -> str:
+    """The replica set that an archive belongs to. Raises ManifestError."""
+    uuid = _document(data, where).get("replicaset_uuid")
+    if not isinstance(uuid, str):
+        raise ManifestError(f"{where} names no replica set")
+    return uuid
+
+
+def _clock(value: dict[str, int]) -> dict[int, int]:
+    return {int(key): int(lsn) for key, lsn in value.items()}
+
+
+def decode_entry(fields: dict[str, Any]) -> FileEntry:
+    known = {name: fields[name] for name in FileEntry.__dataclass_fields__ if name in fields}
+    known["start_vclock"] = _clock(known["start_vclock"])
+    known["vclock"] = _clock(known["vclock"])
+    if known.get("previous_vclock") is not None:
+        known["previous_vclock"] = _clock(known["previous_vclock"])
+    known["terms"] = [(int(a), int(b), int(c)) for a, b, c in known["terms"]]
+    known["lsns"] = {int(key): (int(a), int(b)) for key, (a, b) in known["lsns"].items()}
+    known["marks"] = [Mark(int(o), int(t), _clock(v)) for o, t, v in known["marks"]]
+    if known["kind"] not in KINDS:
+        raise ValueError(f"kind {known['kind']!r} is unknown")
+    return FileEntry(**known)
+
+
+def decode_manifest(data: bytes, where: str) -> Manifest:
+    """Raises ManifestError."""
+    document = _document(data, where)
+    try:
+        return Manifest(
+            str(document["replicaset_uuid"]),
+            str(document["instance_uuid"]),
+            str(document["member"]),
+            [decode_entry(entry) for entry in document["files"]],
+            float(document["updated_at"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ManifestError(
+            f"{where} is damaged ({type(error).__name__}: {error}): restore it from a copy"
+        ) from None

@@ -1,0 +1,99 @@
+"""What leaves a member for the archive, in which order, and what may be removed meanwhile.
+
+Theory. A segment leaves when it is sealed and its last row is confirmed: then no cut can touch it
+(S6, L4). A snapshot leaves when it has its name, a file under `rollback/` at once. The snapshot
+that a segment begins from leaves before the segment, so that an archive never holds rows without
+the state that they build on. What is archived is known from the manifest alone, by the names that
+the files have at home: a crash between an upload and the manifest repeats the upload, and finds the
+file there.
+
+Everything here is pure; `archive_store.py` moves bytes, `server/archiver.py` has the thread.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT, FileEntry
+from qsync_node.log.storage import SegmentRange
+
+
+class Upload(NamedTuple):
+    """A file that should leave now."""
+
+    kind: str
+    path: str
+    source: str
+    after_index: int
+    start_term: int | None  # None: of the row at `after_index`
+
+
+class Contents(NamedTuple):
+    """What a data directory holds: (path, size) of snapshots and rollback files, and segments."""
+
+    segments: Sequence[SegmentRange]
+    snapshots: Sequence[str]
+    rollbacks: Sequence[tuple[str, int]]
+
+
+def _name(path: str) -> str:
+    return path.rsplit("/", 1)[1]
+
+
+def _index_of(path: str) -> int:
+    return int(_name(path).split(".", 1)[0])
+
+
+def _sealed(contents: Contents) -> list[SegmentRange]:
+    """All but the last, and none without rows."""
+    return [one for one in contents.segments[:-1] if one.last_index > one.after_index]
+
+
+def plan_uploads(
+    contents: Contents, confirmed_index: int, archived: Iterable[FileEntry]
+) -> list[Upload]:
+    """What should leave, in order: rollback files, then snapshots and segments by their index."""
+    done = {(entry.kind, entry.source) for entry in archived}
+    done_rollbacks = {(e.source, e.size) for e in archived if e.kind == ROLLBACK}
+    first = []
+    for path, size in contents.rollbacks:
+        if (_name(path), size) not in done_rollbacks:
+            term = int(_name(path).split(".")[1])
+            first.append(Upload(ROLLBACK, path, _name(path), _index_of(path) - 1, term))
+    rest = [
+        Upload(SNAPSHOT, path, _name(path), _index_of(path), None)
+        for path in contents.snapshots
+        if (SNAPSHOT, _name(path)) not in done
+    ]
+    rest += [
+        Upload(SEGMENT, one.path, _name(one.path), one.after_index, None)
+        for one in _sealed(contents)
+        if one.last_index <= confirmed_index and (SEGMENT, _name(one.path)) not in done
+    ]
+    rest.sort(key=lambda upload: (upload.after_index, upload.kind == SEGMENT))
+    return first + rest
+
+
+def archived_index(contents: Contents, archived: Iterable[FileEntry]) -> int:
+    """Every row up to here is archived, or was never in this log: it may go (S5)."""
+    done = {entry.source for entry in archived if entry.kind == SEGMENT}
+    index = contents.segments[0].after_index
+    for one in contents.segments[:-1]:
+        if one.last_index > one.after_index and _name(one.path) not in done:
+            break
+        index = one.last_index
+    return index
+
+
+def needed_snapshot(contents: Contents, archived: Iterable[FileEntry]) -> int | None:
+    """Index of the oldest snapshot that a segment begins from and that has not left yet.
+
+    Others may be superseded before they leave, so that an outage does not fill the disk with them.
+    """
+    done = {entry.source for entry in archived if entry.kind == SNAPSHOT}
+    starts = {one.after_index for one in contents.segments}
+    waiting = [
+        _index_of(path)
+        for path in contents.snapshots
+        if _name(path) not in done and _index_of(path) in starts
+    ]
+    return min(waiting, default=None)

@@ -1,0 +1,190 @@
+"""The archive's bytes: any object store or folder by URL.
+
+A file is put under a name that holds its SHA-256 and is never replaced: what is there under that
+name must be the same, else somebody changed the archive (`ArchiveConflictError`). The manifest
+alone is replaced, as a whole: atomically by an object store, by rename in a folder. A folder is
+flushed as the log's own directory is, because the copy at home goes once the manifest names the
+file here (D1).
+"""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import from_url
+
+from qsync_node.errors import QsyncError
+from qsync_node.format.manifest import (
+    MANIFEST_NAME,
+    ROOT_NAME,
+    FileEntry,
+    Manifest,
+    ManifestError,
+    decode_manifest,
+    decode_root,
+    encode_manifest,
+    encode_root,
+)
+
+SCHEMES = ("file", "s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https")
+MULTIPART_FROM_BYTES = 32 << 20
+
+
+class ArchiveError(QsyncError):
+    """The archive cannot be used now; the text says why."""
+
+
+class ArchiveConflictError(ArchiveError):
+    """The archive holds something else under a name of ours: a person must look."""
+
+
+def _sentence(error: BaseException) -> str:
+    """The first line of what the library says, without its type and nested quotes."""
+    text = str(error).strip().splitlines()
+    return (text[0] if text else type(error).__name__)[:300]
+
+
+def folder_of(url: str) -> Path | None:
+    """The local folder that a `file://` URL names; None for any other store."""
+    parts = urlsplit(url)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def open_store(url: str) -> Any:
+    """An obstore store with everything below `url`. Raises ArchiveError."""
+    scheme = urlsplit(url).scheme
+    if scheme not in SCHEMES:
+        raise ArchiveError(
+            f"archive {url!r} has an unknown scheme: use file:///folder, s3://bucket/folder,"
+            " gs:// or az://"
+        )
+    folder = folder_of(url)
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            return from_url(url)
+        return from_url(url, retry_config=_retry())
+    except (BaseError, OSError, ValueError) as error:
+        raise ArchiveError(f"archive {url} cannot be opened: {_sentence(error)}") from error
+
+
+def _retry() -> Any:
+    from datetime import timedelta  # noqa: PLC0415  # only for stores behind a network
+
+    return {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}
+
+
+class ArchiveStore:
+    """One member's part of an archive."""
+
+    def __init__(self, url: str, replicaset_uuid: str, instance_uuid: str, member: str) -> None:
+        self.url = url
+        self._folder = folder_of(url)
+        self._store = open_store(url)
+        self._replicaset_uuid = replicaset_uuid
+        self._uuid = instance_uuid
+        self._member = member
+
+    def load(self) -> Manifest:
+        """This member's manifest, a new one if there is none. Raises ArchiveError.
+
+        The archive is claimed for the replica set first: two clusters never share one.
+        """
+        try:
+            root = self._read(ROOT_NAME)
+            if root is None:
+                self._put(ROOT_NAME, encode_root(self._replicaset_uuid))
+            elif (owner := decode_root(root, f"{self.url}/{ROOT_NAME}")) != self._replicaset_uuid:
+                raise ArchiveConflictError(
+                    f"archive {self.url} belongs to replica set {owner}, this is"
+                    f" {self._replicaset_uuid}: give each cluster a URL of its own"
+                )
+            path = f"{self._uuid}/{MANIFEST_NAME}"
+            data = self._read(path)
+            if data is None:
+                return Manifest(self._replicaset_uuid, self._uuid, self._member)
+            return decode_manifest(data, f"{self.url}/{path}")
+        except ManifestError as error:
+            raise ArchiveConflictError(str(error)) from error
+
+    def put_file(self, entry: FileEntry, path: str) -> None:
+        """The file at `path` is in the archive, durably, when this returns.
+
+        It may be there from before a crash: then it is read back and compared, because a name is
+        only as good as who wrote it.
+        """
+        key = f"{self._uuid}/{entry.name}"
+        try:
+            if self._holds(key, entry):
+                return
+            with open(path, "rb") as file:
+                is_large = entry.size >= MULTIPART_FROM_BYTES
+                obstore.put(self._store, key, file, use_multipart=is_large)
+        except FileNotFoundError:
+            raise ArchiveError(f"{path} is gone before it was archived") from None
+        except (BaseError, OSError) as error:
+            raise ArchiveError(
+                f"archive {self.url} did not take {entry.name}: {_sentence(error)}"
+            ) from error
+        self._flush(key)
+
+    def _holds(self, key: str, entry: FileEntry) -> bool:
+        try:
+            found = obstore.head(self._store, key)
+        except FileNotFoundError:
+            return False
+        digest = hashlib.sha256()
+        if found["size"] == entry.size:
+            for chunk in obstore.get(self._store, key):
+                digest.update(chunk)
+        if digest.hexdigest() != entry.sha256:
+            raise ArchiveConflictError(
+                f"archive {self.url} holds {key} with other contents ({found['size']} bytes, ours"
+                f" {entry.size}): move that file away and look who wrote it"
+            )
+        self._flush(key)
+        return True
+
+    def put_manifest(self, manifest: Manifest) -> None:
+        try:
+            self._put(f"{self._uuid}/{MANIFEST_NAME}", encode_manifest(manifest))
+        except (BaseError, OSError) as error:
+            raise ArchiveError(
+                f"archive {self.url} did not take the manifest: {_sentence(error)}"
+            ) from error
+
+    def _read(self, key: str) -> bytes | None:
+        try:
+            return bytes(obstore.get(self._store, key).bytes())
+        except FileNotFoundError:
+            return None
+        except (BaseError, OSError) as error:
+            raise ArchiveError(f"archive {self.url} cannot be read: {_sentence(error)}") from error
+
+    def _put(self, key: str, data: bytes) -> None:
+        try:
+            obstore.put(self._store, key, data)
+        except (BaseError, OSError) as error:
+            raise ArchiveError(
+                f"archive {self.url} cannot be written: {_sentence(error)}"
+            ) from error
+        self._flush(key)
+
+    def _flush(self, key: str) -> None:
+        """A folder's files and names are flushed; an object store did it before it answered."""
+        if self._folder is None:
+            return
+        path = self._folder / key
+        try:
+            for one in (path, path.parent, self._folder):
+                descriptor = os.open(one, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+        except OSError as error:
+            raise ArchiveError(f"archive {self.url} cannot be flushed: {error}") from error

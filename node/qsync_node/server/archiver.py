@@ -1,0 +1,226 @@
+"""The thread that ships files to the archive, and what the rest of the node may know of it.
+
+The event loop looks in twice a second: it has the last segment sealed when its oldest row has
+waited for `archive.interval`, and hands over the confirmed index and the history of terms. All I/O,
+waiting and retrying happens here; rows are decoded in a child process (`describe_main`). While the
+archive does not answer nothing is lost and nothing is blocked: files stay, and `status` says so.
+"""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+from qsync_node.core.history import History, TermStart
+from qsync_node.errors import QsyncError
+from qsync_node.format.manifest import ROLLBACK, FileEntry, Manifest, decode_entry
+from qsync_node.log.archive import (
+    Contents,
+    Upload,
+    archived_index,
+    needed_snapshot,
+    plan_uploads,
+)
+from qsync_node.log.archive_store import ArchiveError, ArchiveStore
+from qsync_node.log.rewind import ROLLBACK_DIRECTORY
+from qsync_node.log.storage import SegmentRange, Storage
+from qsync_node.server.config import NodeConfig
+from qsync_node.server.disk import ArchiveFloor, Disk
+from qsync_node.server.logs import Log
+
+LOOK_EVERY_S = 0.5
+RETRY_FIRST_S = 1.0
+RETRY_MAX_S = 30.0
+DESCRIBE_TIMEOUT_S = 600.0
+STOP_PATIENCE_S = 5.0
+_SAMPLES_MAX = 4096
+
+
+class View(NamedTuple):
+    """What the event loop knew when it looked."""
+
+    segments: list[SegmentRange]
+    confirmed_index: int
+    starts: list[TermStart]
+
+
+class Archiver:
+    """Ships one instance's files for one life of the node."""
+
+    def __init__(
+        self, config: NodeConfig, uuid: str, storage: Storage, disk: Disk, log: Log
+    ) -> None:
+        assert config.archive is not None, "made only where there is an archive"
+        self._settings = config.archive
+        self._config = config
+        self._uuid = uuid
+        self._storage = storage
+        self._disk = disk
+        self._log = log
+        self._manifest: Manifest | None = None
+        self._store: ArchiveStore | None = None
+        self._view: View | None = None
+        self._ready = threading.Condition()
+        self._is_stopping = False
+        self._seal_seen = ("", 0.0)  # the last segment with rows, and when they were first seen
+        self._waiting: deque[tuple[float, int]] = deque()  # (when, confirmed index) not archived
+        self.archived_index = 0
+        self.error = ""
+        self.failures = 0
+        self.uploads = 0
+        self._thread = threading.Thread(target=self._run, name="archiver", daemon=True)
+        self._thread.start()
+
+    # --- the event loop's side ------------------------------------------------------------------
+
+    def look(self, confirmed_index: int, starts: list[TermStart], seal_up_to: int = 0) -> None:
+        """Called twice a second; rows up to `seal_up_to` are to leave at once."""
+        segments = self._storage.segments()
+        now = time.monotonic()
+        self._seal_when_due(segments[-1], now, segments[-1].after_index < seal_up_to)
+        if confirmed_index > max(self.archived_index, self._newest_waiting()):
+            if len(self._waiting) >= _SAMPLES_MAX:
+                self._waiting = deque(list(self._waiting)[::2])
+            self._waiting.append((now, confirmed_index))
+        with self._ready:
+            self._view = View(segments, confirmed_index, starts)
+            self._ready.notify()
+
+    def _newest_waiting(self) -> int:
+        return self._waiting[-1][1] if self._waiting else 0
+
+    def _seal_when_due(self, last: SegmentRange, now: float, must_seal: bool) -> None:
+        if last.last_index == last.after_index:
+            return
+        if self._seal_seen[0] != last.path:
+            self._seal_seen = (last.path, now)
+        if must_seal or now - self._seal_seen[1] >= self._settings.interval / 1e9:
+            self._disk.seal()
+
+    def status(self, confirmed_index: int) -> dict[str, Any]:
+        manifest = self._manifest
+        files = manifest.files if manifest is not None else []
+        return {
+            "url": without_secrets(self._settings.url),
+            "archived_index": self.archived_index,
+            "lag_rows": max(confirmed_index - self.archived_index, 0),
+            "lag_seconds": round(self._lag_s(), 3),
+            "files": len(files),
+            "bytes": sum(entry.size for entry in files),
+            "archived_at": max((entry.archived_at for entry in files), default=0.0),
+            "error": self.error,
+        }
+
+    def _lag_s(self) -> float:
+        while self._waiting and self._waiting[0][1] <= self.archived_index:
+            self._waiting.popleft()
+        return time.monotonic() - self._waiting[0][0] if self._waiting else 0.0
+
+    def stop(self) -> None:
+        with self._ready:
+            self._is_stopping = True
+            self._ready.notify()
+        self._thread.join(STOP_PATIENCE_S)
+
+    # --- the thread's side ----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        wait_s = RETRY_FIRST_S
+        while True:
+            with self._ready:
+                while self._view is None and not self._is_stopping:
+                    self._ready.wait()
+                view, self._view = self._view, None
+                if self._is_stopping or view is None:
+                    return
+            try:
+                self._work(view)
+            except (QsyncError, OSError) as error:
+                self._fail(str(error))
+                with self._ready:
+                    self._ready.wait_for(lambda: self._is_stopping, wait_s)
+                wait_s = min(wait_s * 2, RETRY_MAX_S)
+                continue
+            except Exception as error:  # noqa: BLE001  # the node lives on, and says what it was
+                self._fail(f"{type(error).__name__}: {error}")
+                continue
+            wait_s = RETRY_FIRST_S
+            self.error = ""
+
+    def _fail(self, reason: str) -> None:
+        self.failures += 1
+        if reason != self.error:
+            self._log("archive_failed", reason=reason)
+        self.error = reason
+
+    def _work(self, view: View) -> None:
+        if self._manifest is None or self._store is None:
+            self._store = ArchiveStore(
+                self._settings.url, self._config.replicaset_uuid, self._uuid, self._config.name
+            )
+            self._manifest = self._store.load()
+        manifest, store = self._manifest, self._store
+        contents = self._contents(view.segments)
+        self._note_progress(contents, manifest)
+        history = History(view.starts)
+        for upload in plan_uploads(contents, view.confirmed_index, manifest.files):
+            if self._is_stopping:
+                return
+            entry = _describe(upload, history)
+            if entry is None:
+                continue
+            store.put_file(entry, upload.path)
+            now = time.time()
+            grown = [*manifest.files, replace(entry, archived_at=now)]
+            store.put_manifest(replace(manifest, files=grown, updated_at=now))
+            manifest.files, manifest.updated_at = grown, now
+            self.uploads += 1
+            self._note_progress(contents, manifest)
+            self._log("archived", file=entry.name, rows=entry.rows, bytes=entry.size)
+
+    def _contents(self, segments: list[SegmentRange]) -> Contents:
+        directory = self._config.directory
+        snapshots = [str(path) for path in sorted(directory.glob("*.snap"))]
+        rollbacks: list[tuple[str, int]] = []
+        for path in sorted((directory / ROLLBACK_DIRECTORY).glob("*.xlog")):
+            rollbacks.append((str(path), path.stat().st_size))
+        return Contents(segments, snapshots, rollbacks)
+
+    def _note_progress(self, contents: Contents, manifest: Manifest) -> None:
+        index = archived_index(contents, manifest.files)
+        self._disk.allow(ArchiveFloor(index, needed_snapshot(contents, manifest.files)))
+        self.archived_index = max(self.archived_index, index)
+
+
+def _describe(upload: Upload, history: History) -> FileEntry | None:
+    """The manifest's entry; None for a file that a newer one has replaced meanwhile."""
+    term = upload.start_term
+    if term is None:
+        term = history.term_at(upload.after_index)
+    try:
+        done = subprocess.run(
+            [
+                sys.executable, "-m", "qsync_node.log.describe_main",
+                upload.path, upload.kind, upload.source, str(term),
+            ],
+            capture_output=True, text=True, timeout=DESCRIBE_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise ArchiveError(f"{upload.path} was not described within 10 minutes") from None
+    if done.returncode:
+        if not Path(upload.path).exists() and upload.kind != ROLLBACK:
+            return None
+        raise ArchiveError(f"{upload.path} cannot be archived: {done.stderr.strip()[-300:]}")
+    return decode_entry(json.loads(done.stdout))
+
+
+def without_secrets(url: str) -> str:
+    """`url` without the user and password that it may hold."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))

@@ -1,0 +1,333 @@
+"""The archive: what leaves, when, under which name, and what happens when it cannot (S5, S6)."""
+
+import hashlib
+import json
+import shutil
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tarantool
+from processes import PASSWORD, USER, Cluster, running_cluster, wait_until
+
+from qsync_node.format.describe import describe
+from qsync_node.format.keys import REPLACE
+from qsync_node.format.manifest import (
+    ROLLBACK,
+    SEGMENT,
+    SNAPSHOT,
+    FileEntry,
+    Manifest,
+    ManifestError,
+    decode_manifest,
+    encode_manifest,
+)
+from qsync_node.format.mp import pack
+from qsync_node.format.row import Row, encode_row
+from qsync_node.format.xlog import XLOG, FileHeader, XlogError, encode_file
+from qsync_node.log.archive import (
+    Contents,
+    archived_index,
+    needed_snapshot,
+    plan_uploads,
+)
+from qsync_node.log.archive_store import ArchiveConflictError, ArchiveError, ArchiveStore
+from qsync_node.log.storage import SegmentRange
+
+UUID = "11111111-1111-4111-8111-111111111111"
+SET_UUID = "22222222-2222-4222-8222-222222222222"
+
+
+def rows_file(first_lsn: int, count: int, replica_id: int = 1) -> bytes:
+    rows = [
+        encode_row(Row(REPLACE, replica_id, lsn, 5.0 + lsn, pack({16: 512, 33: [lsn, "v"]})))
+        for lsn in range(first_lsn, first_lsn + count)
+    ]
+    header = FileHeader(XLOG, UUID, {replica_id: first_lsn - 1} if first_lsn > 1 else {})
+    return encode_file(header, [b"".join(rows)])
+
+
+def entry_of(data: bytes, source: str = "00000000000000000000.xlog") -> FileEntry:
+    return describe(data, SEGMENT, source, 3)
+
+
+# --- what leaves ------------------------------------------------------------------------------
+
+
+def test_a_segment_leaves_when_sealed_and_confirmed() -> None:
+    segments = [
+        SegmentRange("/d/00000000000000000000.xlog", 0, 10),
+        SegmentRange("/d/00000000000000000010.xlog", 10, 20),
+        SegmentRange("/d/00000000000000000020.xlog", 20, 25),
+    ]
+    contents = Contents(
+        segments, ["/d/00000000000000000010.snap"], [("/d/rollback/00000000000000000012.4.xlog", 9)]
+    )
+    planned = plan_uploads(contents, 19, [])
+    assert [(one.kind, one.after_index) for one in planned] == [
+        (ROLLBACK, 11), (SEGMENT, 0), (SNAPSHOT, 10),
+    ]  # fmt: skip
+    assert [one.after_index for one in plan_uploads(contents, 25, []) if one.kind == SEGMENT] == [
+        0, 10,
+    ]  # fmt: skip
+    assert archived_index(contents, []) == 0
+    done = [entry_of(rows_file(1, 10))]
+    assert archived_index(contents, done) == 10
+    assert needed_snapshot(contents, done) == 10  # a segment begins from it
+
+
+def test_a_manifest_reads_back_and_says_what_is_wrong_with_another() -> None:
+    entry = entry_of(rows_file(4, 3))
+    assert (entry.rows, entry.after_index, entry.last_index) == (3, 3, 6)
+    assert entry.lsns == {1: (4, 6)}
+    assert entry.spaces == [512]
+    assert (entry.timestamp_min, entry.timestamp_max) == (9.0, 11.0)
+    manifest = Manifest(SET_UUID, UUID, "n0", [entry], 1.0)
+    assert decode_manifest(encode_manifest(manifest), "m") == manifest
+    newer = json.loads(encode_manifest(manifest)) | {"version": 99}
+    with pytest.raises(ManifestError, match="use a newer Qsync"):
+        decode_manifest(json.dumps(newer).encode(), "m")
+    with pytest.raises(ManifestError, match="is not a manifest"):
+        decode_manifest(b"{", "m")
+
+
+def test_a_damaged_segment_is_not_described() -> None:
+    data = bytearray(rows_file(1, 50))
+    data[-40] ^= 1
+    with pytest.raises(XlogError, match="damaged at offset"):
+        entry_of(bytes(data))
+
+
+# --- the store --------------------------------------------------------------------------------
+
+
+def test_a_name_with_other_contents_is_an_error(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/archive"
+    store = ArchiveStore(url, SET_UUID, UUID, "n0")
+    assert store.load().files == []
+    home = tmp_path / "0.xlog"
+    home.write_bytes(rows_file(1, 5))
+    entry = entry_of(home.read_bytes())
+    store.put_file(entry, str(home))
+    store.put_file(entry, str(home))  # again, as after a crash
+    there = tmp_path / "archive" / UUID / entry.name
+    assert hashlib.sha256(there.read_bytes()).hexdigest() == entry.sha256
+    there.write_bytes(there.read_bytes()[:-1] + b"?")
+    with pytest.raises(ArchiveConflictError, match="other contents"):
+        store.put_file(entry, str(home))
+    with pytest.raises(ArchiveConflictError, match="belongs to replica set"):
+        ArchiveStore(url, UUID, UUID, "n0").load()
+
+
+def test_an_archive_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArchiveError, match="cannot be opened"):
+        ArchiveStore(f"file://{tmp_path}/file/below", SET_UUID, UUID, "n0")
+    with pytest.raises(ArchiveError, match="unknown scheme"):
+        ArchiveStore("memory://x", SET_UUID, UUID, "n0")
+
+
+# --- real nodes -------------------------------------------------------------------------------
+
+
+def connect(cluster: Cluster) -> tarantool.Connection:
+    return tarantool.Connection("127.0.0.1", cluster.leader().port, user=USER, password=PASSWORD)
+
+
+def make_space(connection: tarantool.Connection) -> None:
+    connection.insert(280, [512, 1, "kv", "memtx", 0, {"is_sync": True}, []])
+    connection.insert(288, [512, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]])
+
+
+def manifests(folder: Path) -> dict[str, Manifest]:
+    found = {}
+    for path in folder.glob("*/manifest.json"):
+        manifest = decode_manifest(path.read_bytes(), str(path))
+        found[manifest.member] = manifest
+    return found
+
+
+def check_files(folder: Path, manifest: Manifest) -> None:
+    """Every file is what the manifest says, and segments continue one another."""
+    for entry in manifest.files:
+        data = (folder / manifest.instance_uuid / entry.name).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == entry.sha256
+        assert len(data) == entry.size
+    segments = manifest.of_kind(SEGMENT)
+    assert all(a.last_index == b.after_index for a, b in pairwise(segments))
+
+
+def test_three_members_archive_the_same_rows(tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    settings: dict[str, Any] = {
+        "archive": {"url": f"file://{folder}", "interval": "300ms"},
+        "segment_size": "16Ki", "checkpoint_size": "40Ki",
+    }  # fmt: skip
+    with running_cluster(tmp_path / "nodes", 3, **settings) as cluster:
+        connection = connect(cluster)
+        make_space(connection)
+        for number in range(600):
+            connection.replace(512, [number % 100, "v" * 200])
+        for node in cluster.nodes:
+            status = node.status()
+            answer = node.post("/archive", {})["result"]
+            assert answer["archived_index"] >= status["confirmed_index"]
+        ends = {}
+        for name, manifest in manifests(folder).items():
+            check_files(folder, manifest)
+            segments = manifest.of_kind(SEGMENT)
+            assert len(segments) > 3, "sealed by size and by time"
+            ends[name] = segments[-1].last_index
+            assert manifest.of_kind(SNAPSHOT)
+        assert len(ends) == 3
+        status = cluster.nodes[0].status()
+        assert status["archive"]["lag_rows"] == 0
+        assert status["archive"]["error"] == ""
+        connection.replace(512, [1, "slow"])
+        wanted = cluster.nodes[1].status()["last_index"]
+
+        def is_there() -> bool:
+            return manifests(folder)["n1"].of_kind(SEGMENT)[-1].last_index >= wanted
+
+        wait_until("an idle cluster archives by the interval", is_there)
+
+
+def test_nothing_is_removed_before_it_is_archived(tmp_path: Path) -> None:
+    """S5: an archive that refuses keeps the log; when it takes files again, the log goes."""
+    blocker = tmp_path / "archive"
+    blocker.write_text("not a folder")
+    settings: dict[str, Any] = {
+        "archive": {"url": f"file://{blocker}/inside", "interval": "200ms"},
+        "segment_size": "8Ki", "checkpoint_size": "20Ki",
+    }  # fmt: skip
+    with running_cluster(tmp_path / "nodes", 1, **settings) as cluster:
+        node = cluster.nodes[0]
+        connection = connect(cluster)
+        make_space(connection)
+        for number in range(400):
+            connection.replace(512, [number % 50, "v" * 200])
+        wait_until("a checkpoint", lambda: node.status()["checkpoint_index"] > 0)
+        status = node.status()
+        assert status["archive"]["lag_rows"] > 300
+        assert status["archive"]["lag_seconds"] > 0
+        assert "archive" in status["archive"]["error"]
+        assert (node.folder / "n0" / "00000000000000000000.xlog").exists()
+        assert status["first_available_index"] == 1
+        assert node.post_status("/archive", {}) == 504
+        blocker.unlink()
+        wait_until("the log is archived", lambda: node.status()["archive"]["lag_rows"] == 0)
+        wait_until("the log is removed", lambda: node.status()["first_available_index"] > 1)
+        assert not (node.folder / "n0" / "00000000000000000000.xlog").exists()
+        manifest = manifests(blocker / "inside")["n0"]
+        check_files(blocker / "inside", manifest)
+        assert manifest.of_kind(SEGMENT)[0].after_index == 0
+
+
+def test_a_killed_node_goes_on_where_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    settings: dict[str, Any] = {
+        "archive": {"url": f"file://{folder}", "interval": "100ms"}, "segment_size": "8Ki",
+    }  # fmt: skip
+    with running_cluster(tmp_path / "nodes", 1, **settings) as cluster:
+        node = cluster.nodes[0]
+        make_space(connect(cluster))
+        for _ in range(4):
+            connection = connect(cluster)
+            for number in range(120):
+                connection.replace(512, [number, "v" * 200])
+            before = node.status()["archive"]["files"]
+            wait_until("an upload", lambda b=before: node.status()["archive"]["files"] > b)
+            node.kill()
+            # What a crash between the upload and the manifest leaves: a file that nobody names.
+            manifest = manifests(folder)["n0"]
+            manifest.files.pop()
+            path = folder / manifest.instance_uuid / "manifest.json"
+            path.write_bytes(encode_manifest(manifest))
+            node.start(cluster.peers)
+            cluster.leader()
+        node.post("/archive", {})
+        manifest = manifests(folder)["n0"]
+        check_files(folder, manifest)
+        names = [entry.name for entry in manifest.files]
+        assert len(names) == len(set(names))
+        shutil.rmtree(folder / manifest.instance_uuid)
+
+
+class _Stub(BaseHTTPRequestHandler):
+    """A little S3: GET, HEAD and PUT of whole objects; `cut` breaks connections in mid-upload."""
+
+    objects: dict[str, bytes]
+    cuts = 0
+
+    def log_message(self, format: str, *arguments: object) -> None: ...
+
+    def _answer(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", '"x"')
+        self.send_header("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        body = self.objects.get(self.path)
+        self._answer(404 if body is None else 200, body or b"")
+
+    do_HEAD = do_GET  # noqa: N815  # http.server's name
+
+    def do_PUT(self) -> None:
+        size = int(self.headers["Content-Length"])
+        if type(self).cuts > 0 and self.path.endswith(".xlog"):
+            type(self).cuts -= 1
+            self.rfile.read(size // 2)
+            self.connection.close()
+            return
+        self.objects[self.path] = self.rfile.read(size)
+        self._answer(200)
+
+
+def test_a_server_that_dies_in_mid_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over HTTP connections that are cut and a server that is away: nothing is lost or doubled."""
+    handler = type("Handler", (_Stub,), {"objects": {}, "cuts": 4})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    port = server.server_address[1]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for name, value in {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "eu-1",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    settings: dict[str, Any] = {
+        "archive": {"url": "s3://bucket/orders", "interval": "200ms"}, "segment_size": "8Ki",
+    }  # fmt: skip
+    with running_cluster(tmp_path / "nodes", 1, **settings) as cluster:
+        node = cluster.nodes[0]
+        connection = connect(cluster)
+        make_space(connection)
+        for number in range(150):
+            connection.replace(512, [number, "v" * 200])
+        wait_until("uploads were cut", lambda: handler.cuts == 0)  # type: ignore[attr-defined]
+        server.shutdown()
+        server.server_close()
+        for number in range(150):
+            connection.replace(512, [number, "w" * 200])
+        wait_until("the outage is seen", lambda: bool(node.status()["archive"]["error"]))
+        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        wait_until("all is archived", lambda: node.status()["archive"]["lag_rows"] == 0, 120)
+        server.shutdown()
+        server.server_close()
+    root = "/bucket/orders"
+    (path,) = [one for one in handler.objects if one.endswith("manifest.json")]  # type: ignore[attr-defined]
+    manifest = decode_manifest(handler.objects[path], path)  # type: ignore[attr-defined]
+    for entry in manifest.files:
+        data = handler.objects[f"{root}/{manifest.instance_uuid}/{entry.name}"]  # type: ignore[attr-defined]
+        assert hashlib.sha256(data).hexdigest() == entry.sha256
+    segments = manifest.of_kind(SEGMENT)
+    assert all(a.last_index == b.after_index for a, b in pairwise(segments))
+    assert time.time() - manifest.updated_at < 300
