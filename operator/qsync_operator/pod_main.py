@@ -42,6 +42,9 @@ def node_document(
         raise PodError(f"{name} is not among the members {', '.join(members)}")
     if "replicasetUUID" not in identity or "secret" not in identity:
         raise PodError("the Secret of the cluster's identity has no replicasetUUID or no secret")
+    if own["role"] == "anonymous":
+        # It is not registered, so nobody counts on a copy of its log.
+        settings = {key: value for key, value in settings.items() if key != "archive"}
     return {
         **settings,
         "name": name,

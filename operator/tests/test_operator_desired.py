@@ -183,6 +183,25 @@ def test_the_node_takes_the_file_that_its_pod_makes() -> None:
     assert config.peers["orders-1"] == "orders-1.orders:3302"
 
 
+def test_registered_members_archive_and_readers_do_not() -> None:
+    archive = {"url": "s3://bucket/orders", "interval": "5s", "credentialsSecret": "archive"}
+    cluster = cluster_of(replicas=3, readReplicas=1, archive=archive)
+    settings, members = mounted(cluster)
+    identity = {"replicasetUUID": UUID, "secret": "cluster-secret"}
+    found = {
+        name: NodeConfig.model_validate(
+            node_document(settings, members, identity, name, Path("/v"))
+        ).archive
+        for name in ("orders-0", "orders-reader-0")
+    }
+    assert found["orders-reader-0"] is None
+    voter = found["orders-0"]
+    assert voter is not None
+    assert (voter.url, voter.interval) == ("s3://bucket/orders", 5_000_000_000)
+    pod = one(built(cluster), "StatefulSet", "orders")["spec"]["template"]["spec"]
+    assert pod["containers"][0]["envFrom"] == [{"secretRef": {"name": "archive"}}]
+
+
 def test_a_pod_that_cannot_start_says_why() -> None:
     settings, members = mounted(cluster_of())
     with pytest.raises(PodError, match="orders-7 is not among the members"):

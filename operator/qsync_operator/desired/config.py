@@ -8,7 +8,7 @@ import yaml
 from qsync_operator.desired.labels import Object, build, config_name, ports, tls_port
 from qsync_operator.desired.state import ClusterState
 from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.nodeconfig import node_settings
+from qsync_operator.nodeconfig import archive_settings, node_settings
 
 LISTEN = "0.0.0.0"
 SPEC_KEY = "spec.json"
@@ -24,7 +24,10 @@ def member_settings(cluster: QsyncCluster, role: str) -> dict[str, Any]:
         "listen": f"{LISTEN}:{tls_port(cluster)}",
         "is_required": cluster.spec.tls.clients == "Require",
     }
-    return {**node_settings(cluster.spec, role, LISTEN, *ports(cluster)), "tls": tls}
+    settings = node_settings(cluster.spec, role, LISTEN, *ports(cluster))
+    # Left out where there is none: a file that says the same restarts nobody.
+    archive = archive_settings(cluster.spec, role) if cluster.spec.archive is not None else {}
+    return {**settings, **archive, "tls": tls}
 
 
 def build_config(cluster: QsyncCluster, state: ClusterState) -> Object:
