@@ -1,4 +1,7 @@
-"""`python -m qsync_node.log.describe_main PATH KIND SOURCE START_TERM`: a manifest entry as JSON.
+"""`python -m qsync_node.log.describe_main`: manifest entries of the files named on standard input.
+
+One JSON line in, `[path, kind, source, start term]`, one line out, `{"entry": ...}` or
+`{"error": sentence}`, until the input ends.
 
 A process of its own, and a polite one: describing a segment decodes every row of it, which would
 take the interpreter away from a node that serves.
@@ -8,23 +11,26 @@ import json
 import os
 import sys
 from dataclasses import asdict
+from typing import Any
 
 from qsync_node.format.describe import describe
 from qsync_node.format.xlog import XlogError
 
 
-def main() -> int:
-    path, kind, source, start_term = sys.argv[1:5]
-    os.nice(10)
+def answer(path: str, kind: str, source: str, start_term: int) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
-            entry = describe(file.read(), kind, source, int(start_term))
+            return {"entry": asdict(describe(file.read(), kind, source, start_term))}
     except (OSError, XlogError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    sys.stdout.write(json.dumps(asdict(entry)))
-    return 0
+        return {"error": str(error)}
+
+
+def main() -> None:
+    os.nice(10)
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(answer(*json.loads(line))) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -6,9 +6,6 @@ waiting and retrying happens here; rows are decoded in a child process (`describ
 archive does not answer nothing is lost and nothing is blocked: files stay, and `status` says so.
 """
 
-import json
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -19,10 +16,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from qsync_node.core.history import History, TermStart
 from qsync_node.errors import QsyncError
-from qsync_node.format.manifest import ROLLBACK, FileEntry, Manifest, decode_entry
+from qsync_node.format.manifest import ROLLBACK, Manifest
 from qsync_node.log.archive import (
     Contents,
-    Upload,
     archived_index,
     needed_snapshot,
     plan_uploads,
@@ -31,13 +27,13 @@ from qsync_node.log.archive_store import ArchiveError, ArchiveStore
 from qsync_node.log.rewind import ROLLBACK_DIRECTORY
 from qsync_node.log.storage import SegmentRange, Storage
 from qsync_node.server.config import NodeConfig
+from qsync_node.server.describer import Describer
 from qsync_node.server.disk import ArchiveFloor, Disk
 from qsync_node.server.logs import Log
 
 LOOK_EVERY_S = 0.5
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 30.0
-DESCRIBE_TIMEOUT_S = 600.0
 STOP_PATIENCE_S = 5.0
 _SAMPLES_MAX = 4096
 
@@ -65,6 +61,7 @@ class Archiver:
         self._log = log
         self._manifest: Manifest | None = None
         self._store: ArchiveStore | None = None
+        self._describer = Describer()
         self._view: View | None = None
         self._ready = threading.Condition()
         self._is_stopping = False
@@ -140,7 +137,10 @@ class Archiver:
                 if self._is_stopping or view is None:
                     return
             try:
-                self._work(view)
+                try:
+                    self._work(view)
+                finally:
+                    self._describer.close()
             except (QsyncError, OSError) as error:
                 self._fail(str(error))
                 with self._ready:
@@ -172,9 +172,15 @@ class Archiver:
         for upload in plan_uploads(contents, view.confirmed_index, manifest.files):
             if self._is_stopping:
                 return
-            entry = _describe(upload, history)
-            if entry is None:
-                continue
+            term = upload.start_term
+            if term is None:
+                term = history.term_at(upload.after_index)
+            try:
+                entry = self._describer.describe(upload, term)
+            except ArchiveError:
+                if upload.kind == ROLLBACK or Path(upload.path).exists():
+                    raise
+                continue  # a newer one has replaced it meanwhile
             store.put_file(entry, upload.path)
             now = time.time()
             grown = [*manifest.files, replace(entry, archived_at=now)]
@@ -196,28 +202,6 @@ class Archiver:
         index = archived_index(contents, manifest.files)
         self._disk.allow(ArchiveFloor(index, needed_snapshot(contents, manifest.files)))
         self.archived_index = max(self.archived_index, index)
-
-
-def _describe(upload: Upload, history: History) -> FileEntry | None:
-    """The manifest's entry; None for a file that a newer one has replaced meanwhile."""
-    term = upload.start_term
-    if term is None:
-        term = history.term_at(upload.after_index)
-    try:
-        done = subprocess.run(
-            [
-                sys.executable, "-m", "qsync_node.log.describe_main",
-                upload.path, upload.kind, upload.source, str(term),
-            ],
-            capture_output=True, text=True, timeout=DESCRIBE_TIMEOUT_S, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise ArchiveError(f"{upload.path} was not described within 10 minutes") from None
-    if done.returncode:
-        if not Path(upload.path).exists() and upload.kind != ROLLBACK:
-            return None
-        raise ArchiveError(f"{upload.path} cannot be archived: {done.stderr.strip()[-300:]}")
-    return decode_entry(json.loads(done.stdout))
 
 
 def without_secrets(url: str) -> str:

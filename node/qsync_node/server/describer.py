@@ -1,0 +1,62 @@
+"""The child process that says what a file to be archived holds (`log/describe_main.py`)."""
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from qsync_node.format.manifest import FileEntry, decode_entry
+from qsync_node.log.archive import Upload
+from qsync_node.log.archive_store import ArchiveError
+
+TIMEOUT_S = 600.0
+
+
+class Describer:
+    """One child for many files, started with the first and ended by `close`."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[str] | None = None
+
+    def describe(self, upload: Upload, start_term: int) -> FileEntry:
+        """The manifest's entry. Raises ArchiveError."""
+        child = self._child
+        if child is None:
+            child = self._child = subprocess.Popen(
+                [sys.executable, "-m", "qsync_node.log.describe_main"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+        watchdog = threading.Timer(TIMEOUT_S, child.kill)
+        watchdog.start()
+        try:
+            said = self._ask(child, [upload.path, upload.kind, upload.source, start_term])
+        except (OSError, ValueError):
+            self.close()
+            raise ArchiveError(f"{upload.path} was not described: trying again") from None
+        finally:
+            watchdog.cancel()
+        if "error" in said:
+            raise ArchiveError(f"{upload.path} cannot be archived: {said['error']}")
+        return decode_entry(said["entry"])
+
+    @staticmethod
+    def _ask(child: "subprocess.Popen[str]", words: list[Any]) -> dict[str, Any]:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(json.dumps(words) + "\n")
+        child.stdin.flush()
+        said: dict[str, Any] = json.loads(child.stdout.readline())
+        return said
+
+    def close(self) -> None:
+        child, self._child = self._child, None
+        if child is None:
+            return
+        child.kill()
+        for stream in (child.stdin, child.stdout):
+            with contextlib.suppress(OSError):  # what was not flushed is nobody's any more
+                if stream is not None:
+                    stream.close()
+        child.wait()
