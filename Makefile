@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 VERSION := 0.1.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: help venv demo demo-kubernetes images crds test check sim mutants bench rounds \
+.PHONY: help venv demo demo-kubernetes images crds test unit check sim mutants bench rounds \
         scale costs clean debian e2e e2e-quick e2e-write
 
 help:                         ## this list
@@ -50,9 +50,11 @@ crds: $(VENV)/.test           ## crds/ and the chart's copy, from the models
 debian:                       ## what the tests need of Debian's packages
 	.ci/debian
 
-test: $(VENV)/.test debian    ## unit, story, issue and process tests, then 2,000 simulated schedules
-	$(BIN)/python -m pytest -n 2
+test: unit                    ## unit, story, issue and process tests, then 2,000 simulated schedules
 	$(BIN)/python -m qsync_sim --seeds 0..1999
+
+unit: $(VENV)/.test debian    ## the tests of `make test`, without its schedules
+	$(BIN)/python -m pytest -n 2
 
 check: $(VENV)/.test          ## formats, lint, types, layers
 	$(BIN)/ruff format --check .
@@ -60,7 +62,7 @@ check: $(VENV)/.test          ## formats, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-SEEDS ?= 2000..11999
+SEEDS ?= 0..9999
 
 sim: $(VENV)/.test            ## 10,000 simulated schedules (SEEDS=A..B for others)
 	$(BIN)/python -m qsync_sim --seeds $(SEEDS)
