@@ -27,7 +27,7 @@ from qsync_cli import credentials as remote_credentials
 from qsync_cli import events as remote_events
 from qsync_cli import logs as remote_logs
 from qsync_cli.failure import Failure
-from qsync_cli.local import apply, credentials, delete, events, logs, scale
+from qsync_cli.local import apply, audit, credentials, delete, events, logs, scale
 from qsync_cli.local import status as local_status
 
 app = typer.Typer(
@@ -60,6 +60,10 @@ local_app.command("credentials", epilog=_example("qsync local credentials orders
 )
 local_app.command("logs", epilog=_example("qsync local logs orders orders-0 -f"))(logs.logs)
 local_app.command("events", epilog=_example("qsync local events orders"))(events.events)
+local_app.command(
+    "audit",
+    epilog=_example("qsync local audit orders", "qsync local audit orders --ledger ledger.jsonl"),
+)(audit.audit)
 local_app.command(
     "delete",
     epilog=_example("qsync local delete orders", "qsync local delete orders --keep-data"),

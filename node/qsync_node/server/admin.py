@@ -39,7 +39,7 @@ VERBS = frozenset(
     }
 )
 BODY_BYTES_MAX = 1 << 20
-ARCHIVE_PATIENCE_S = 25.0
+ARCHIVE_PATIENCE_S = 12.0
 _TIMEOUTS = (int(ErrorCode.TIMEOUT),)
 
 

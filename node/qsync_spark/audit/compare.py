@@ -1,0 +1,140 @@
+"""Rows of all members, held side by side (proofs 1 and 3): by chunks first, then row by row.
+
+Chunks agree almost always, and then no row crosses the network. Where they do not, the rows of just
+those chunks are read again and grouped by (replica id, LSN).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from qsync_spark.coverage import Steps
+from qsync_spark.walk import CHUNK_BITS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CHUNKS_LISTED_MAX = 1000
+
+EXCEPTIONS = pa.schema(
+    [
+        pa.field("replica_id", pa.int64()),
+        pa.field("lsn", pa.int64()),
+        pa.field("index", pa.int64()),
+        pa.field("term", pa.int64()),
+        pa.field("missing", pa.int64()),
+        pa.field("different", pa.int64()),
+        pa.field("holders", pa.int64()),
+        pa.field("lost", pa.int64()),
+        pa.field("file", pa.string()),
+        pa.field("offset", pa.int64()),
+    ]
+)
+EXCEPTIONS_SQL = (
+    "replica_id long, lsn long, index long, term long, missing long, different long, holders long,"
+    " lost long, file string, offset long"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """Bit masks of members by index: whose segments, whose snapshots, and who votes."""
+
+    bits: dict[str, int]  # uuid -> number of its bit
+    rows: Steps
+    covered: Steps
+    voters: Steps
+
+    def mask_of(self, uuids: list[str]) -> int:
+        return sum(1 << self.bits[uuid] for uuid in uuids if uuid in self.bits)
+
+
+def different_chunks(facts: "DataFrame", expected: Expectation) -> "DataFrame":
+    """(replica_id, lsn = chunk) of which members hold different rows, or not all that should."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    cases = " ".join(f"when '{uuid}' then {1 << bit}L" for uuid, bit in expected.bits.items())
+    own = (
+        facts.where("fact = 'chunk' and kind = 'segment'")
+        .groupBy("member", "replica_id", "lsn")
+        .agg(
+            f.sum("a").alias("rows"), f.bit_xor("b").alias("one"), f.bit_xor("c").alias("two"),
+            f.min("index").alias("low"), f.max("offset").alias("high"),
+        )
+        .withColumn("bit", f.expr(f"case member {cases} else 0L end"))
+    )  # fmt: skip
+    return (
+        own.groupBy("replica_id", "lsn")
+        .agg(
+            f.bit_or("bit").alias("holders"), f.min("low").alias("low"),
+            f.max("high").alias("high"),
+            f.countDistinct("rows", "one", "two").alias("versions"),
+        )
+        .where(
+            f"versions > 1 or (({expected.rows.sql('low')}) | ({expected.rows.sql('high')})) <>"
+            " holders"
+        )
+        .select("replica_id", "lsn")
+    )  # fmt: skip
+
+
+def exceptions(rows: "DataFrame", chunks: "DataFrame", expected: Expectation) -> "DataFrame":
+    """Rows (facts `row`) of those chunks that are not the same wherever they should be."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    wanted = chunks.withColumnRenamed("lsn", "chunk")
+    grouped = (
+        rows.where("fact = 'row' and kind = 'segment'")
+        .withColumn("chunk", f.shiftright("lsn", CHUNK_BITS))
+        .join(f.broadcast(wanted), ["replica_id", "chunk"], "left_semi")
+        .groupBy("replica_id", "lsn")
+        .agg(
+            f.min("index").alias("index"), f.max("term").alias("term"),
+            f.collect_list(f.struct("member", "body", "file", "offset")).alias("copies"),
+        )
+    )  # fmt: skip
+    return grouped.mapInArrow(lambda batches: _judge(batches, expected), EXCEPTIONS_SQL)
+
+
+def _judge(batches: Iterator[pa.RecordBatch], expected: Expectation) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        found = [one for row in batch.to_pylist() if (one := _judge_row(row, expected))]
+        yield pa.RecordBatch.from_pylist(found, schema=EXCEPTIONS)
+
+
+def _judge_row(row: dict[str, Any], expected: Expectation) -> dict[str, Any] | None:
+    """What is wrong with one row, None if nothing is.
+
+    The version that most members hold is the row; where no version has most, all holders differ.
+    """
+    by_hash: dict[bytes, int] = {}
+    for copy in row["copies"]:
+        by_hash[copy["body"]] = by_hash.get(copy["body"], 0) | 1 << expected.bits[copy["member"]]
+    holders = 0
+    for mask in by_hash.values():
+        holders |= mask
+    wanted = expected.rows.at(row["index"]) | holders
+    ranked = sorted(by_hash.values(), key=lambda mask: -mask.bit_count())
+    is_tie = len(ranked) > 1 and ranked[0].bit_count() == ranked[1].bit_count()
+    good = 0 if is_tie else ranked[0]
+    missing, different = wanted & ~holders, holders & ~good
+    if not missing and not different:
+        return None
+    voters, covered = expected.voters.at(row["index"]), expected.covered.at(row["index"])
+    copies = (good | covered) & voters
+    # Whoever is covered neither by segments nor by a snapshot might hold it.
+    unknown = voters & ~(expected.rows.at(row["index"]) | covered)
+    needed = voters.bit_count() // 2 + 1
+    best = copies.bit_count() if not is_tie else (ranked[0] & voters).bit_count()
+    lost = 0
+    if voters and best < needed:
+        lost = 1 if best + unknown.bit_count() < needed else 2
+    bad = [c for c in row["copies"] if different >> expected.bits[c["member"]] & 1]
+    shown = bad[0] if bad else {"file": "", "offset": 0}
+    return {
+        "replica_id": row["replica_id"], "lsn": row["lsn"], "index": row["index"],
+        "term": row["term"], "missing": missing, "different": different,
+        "holders": good or holders, "lost": lost, "file": shown["file"], "offset": shown["offset"],
+    }  # fmt: skip

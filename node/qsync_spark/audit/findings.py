@@ -1,0 +1,134 @@
+"""What an audit says: a verdict, what is violated and where, what cannot be known (pure).
+
+A violation is one row of the log, however many proofs it breaks and on however many members. What
+cannot be known is a range. Both name file and offset where there is one.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+PASSED, VIOLATED, INCOMPLETE, NOT_APPLICABLE = "Passed", "Violated", "Incomplete", "NotApplicable"
+SHOWN_MAX = 20
+
+PROOFS = {
+    1: "no replica misses, reorders or invents a row",
+    2: "no gap and no repeat in LSN, index or term",
+    3: "everything confirmed had its quorum, and nothing confirmed was rolled back",
+    4: "every snapshot equals the replay of the log",
+    5: "every journal fragment is what its name says",
+    6: "every write that a client was told is committed is there",
+}
+
+
+@dataclass(slots=True)
+class Violation:
+    """One row, and what is wrong with it. `lsn` 0 means that it is not about a row of the log."""
+
+    proofs: list[int]
+    problem: str
+    message: str
+    members: list[str]
+    replica_id: int = 0
+    lsn: int = 0
+    term: int = 0
+    index: int = 0
+    file: str = ""
+    offset: int = 0
+
+
+@dataclass(slots=True)
+class Gap:
+    """`(after, last]` of `member` (all members when empty) cannot be judged by these proofs."""
+
+    proofs: list[int]
+    message: str
+    member: str = ""
+    after: int = 0
+    last: int = 0
+    file: str = ""
+    offset: int = 0
+
+
+@dataclass(slots=True)
+class Result:
+    """Everything that a report shows. `counts` are of rows, files and the like."""
+
+    cluster: str
+    archive: str
+    replicaset_uuid: str
+    violations: list[Violation] = field(default_factory=list)
+    violation_count: int = 0
+    gaps: list[Gap] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    has_ledger: bool = False
+    audited_index: int = 0
+    audited_time: float = 0.0
+    started_at: float = 0.0
+    seconds: float = 0.0
+    hosts: list[str] = field(default_factory=list)
+    plots: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def proofs(self) -> dict[int, str]:
+        """Each proof's own verdict."""
+        broken = {proof for one in self.violations for proof in one.proofs}
+        open_ones = {proof for one in self.gaps for proof in one.proofs}
+        found = {}
+        for proof in PROOFS:
+            if proof == 5 or (proof == 6 and not self.has_ledger):
+                found[proof] = NOT_APPLICABLE
+            elif proof in broken:
+                found[proof] = VIOLATED
+            else:
+                found[proof] = INCOMPLETE if proof in open_ones else PASSED
+        return found
+
+    @property
+    def verdict(self) -> str:
+        """Violated beats Incomplete: what is known to be wrong stays wrong."""
+        said = set(self.proofs.values())
+        for verdict in (VIOLATED, INCOMPLETE):
+            if verdict in said:
+                return verdict
+        return PASSED
+
+    def document(self) -> dict[str, Any]:
+        """The JSON that tools read."""
+        return {
+            "verdict": self.verdict,
+            "cluster": self.cluster,
+            "archive": self.archive,
+            "replicasetUuid": self.replicaset_uuid,
+            "proofs": {str(n): {"proof": PROOFS[n], "verdict": v} for n, v in self.proofs.items()},
+            "counts": self.counts,
+            "auditedIndex": self.audited_index,
+            "auditedTime": self.audited_time,
+            "violationCount": self.violation_count,
+            "violations": [asdict(one) for one in self.violations[:SHOWN_MAX]],
+            "incomplete": [asdict(one) for one in self.gaps[:SHOWN_MAX]],
+            "notes": self.notes,
+            "startedAt": self.started_at,
+            "seconds": round(self.seconds, 3),
+            "hosts": self.hosts,
+        }
+
+
+def merge_violations(found: Iterable[Violation]) -> list[Violation]:
+    """One for each row, with the proofs, members and problems of all that is said about it."""
+    by_row: dict[tuple[int, int] | int, Violation] = {}
+    key: tuple[int, int] | int
+    for number, one in enumerate(found):
+        is_cut = ".rollback." in one.file  # its LSNs were given again
+        key = (one.replica_id, one.lsn) if one.lsn and not is_cut else number
+        known = by_row.get(key)
+        if known is None:
+            by_row[key] = one
+            continue
+        known.proofs = sorted({*known.proofs, *one.proofs})
+        known.members = sorted({*known.members, *one.members})
+        if one.problem not in known.problem:
+            known.problem += f"; {one.problem}"
+            known.message += f"; {one.message}"
+    return sorted(by_row.values(), key=lambda one: (one.index, one.replica_id, one.lsn))

@@ -1,0 +1,199 @@
+"""Proof 6: every write that clients recorded as committed is in the log.
+
+A ledger is JSON Lines or Parquet, one operation a line: `id` or `key` (the primary key, a value or
+a list), `outcome` (committed, rolled back, refused, unknown), optionally `value` (the second
+field of the tuple), `space` (its id), `started` and `ended` (seconds since 1970). What a client was
+told is rolled back or refused must not be there.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from qsync_node.format.keys import INSERT, REPLACE, UPSERT, Key
+from qsync_node.format.mp import pack, unpack
+from qsync_spark.audit.findings import Gap, Result, Violation
+from qsync_spark.batches import batch_of
+from qsync_spark.catalogue import FIRST_USER_SPACE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from qsync_spark.audit.run import Ground
+
+CLOCK_TOLERANCE_S = 1.0
+LISTED_MAX = 200
+_OUTCOMES = frozenset(("committed", "rolled back", "refused", "unknown", "not sent"))
+LEDGER_SQL = (
+    "space long, key binary, value binary, outcome string, started double, ended double,"
+    " line long, shown string, problem string"
+)
+LEDGER = pa.schema(
+    [
+        pa.field("space", pa.int64()), pa.field("key", pa.binary()), pa.field("value", pa.binary()),
+        pa.field("outcome", pa.string()), pa.field("started", pa.float64()),
+        pa.field("ended", pa.float64()), pa.field("line", pa.int64()),
+        pa.field("shown", pa.string()), pa.field("problem", pa.string()),
+    ]
+)  # fmt: skip
+WRITES = pa.schema(
+    [
+        pa.field("space", pa.int64()), pa.field("key", pa.binary()), pa.field("value", pa.binary()),
+        pa.field("index", pa.int64()),
+    ]
+)  # fmt: skip
+WRITES_SQL = "space long, key binary, value binary, index long"
+
+
+class LedgerError(Exception):
+    """The ledger cannot be read; the text is one sentence for a person."""
+
+
+def _digest(value: Any) -> bytes:
+    packed: bytes = pack(value)
+    return hashlib.blake2b(packed, digest_size=16).digest()
+
+
+def operation_of(fields: dict[str, Any], line: int) -> tuple[Any, ...]:
+    """A row of `LEDGER`; `problem` says what is wrong with it."""
+    try:
+        key = fields["id"] if "id" in fields else fields["key"]
+        outcome = fields["outcome"]
+        if outcome not in _OUTCOMES:
+            raise ValueError(f"outcome {outcome!r} is unknown")
+        parts = key if isinstance(key, list) else [key]
+        value = fields.get("value")
+        packed: bytes = pack(parts)
+        return (
+            fields.get("space"), packed, None if value is None else _digest(value), outcome,
+            float(fields.get("started", 0.0)), float(fields.get("ended", 0.0)), line,
+            json.dumps(key), None,
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        text = f"has no {error}" if isinstance(error, KeyError) else str(error)
+        return None, None, None, "", 0.0, 0.0, line, "", text
+
+
+def read_ledger(spark: "SparkSession", path: str) -> "DataFrame":
+    """Rows of `LEDGER`. Raises LedgerError."""
+    file = Path(path)
+    if not file.exists():
+        raise LedgerError(f"the ledger {path} is not there")
+    if file.suffix == ".parquet" or file.is_dir():
+        lines = spark.read.parquet(path).selectExpr("to_json(struct(*)) as value")
+    else:
+        lines = spark.read.text(path)
+    numbered = lines.selectExpr("value", "monotonically_increasing_id() as line")
+
+    def parse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows: list[tuple[Any, ...]] = []
+            for text, line in zip(*(c.to_pylist() for c in batch.columns), strict=True):
+                try:
+                    fields = json.loads(text)
+                except ValueError:
+                    fields = None
+                if fields is None:
+                    rows.append((None, None, None, "", 0.0, 0.0, line, text[:80], "is not JSON"))
+                else:
+                    rows.append(operation_of(fields, line))
+            yield batch_of(rows, LEDGER)
+
+    return numbered.mapInArrow(parse, LEDGER_SQL).persist()
+
+
+def writes_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What each INSERT and REPLACE (and UPSERT) of the log says: space, key, second field."""
+    for batch in batches:
+        rows: list[tuple[Any, ...]] = []
+        for space, key, index, op, body in zip(
+            *(batch.column(n).to_pylist() for n in range(5)), strict=True
+        ):
+            if op in (INSERT, REPLACE, UPSERT) and space >= FIRST_USER_SPACE:
+                fields = unpack(body)[Key.TUPLE]
+                value = _digest(fields[1]) if len(fields) > 1 else None
+                rows.append((space, key, value, index))
+        yield batch_of(rows, WRITES)
+
+
+def prove_ledger(
+    spark: "SparkSession", ground: "Ground", events: "DataFrame | None", path: str, result: Result
+) -> None:
+    ledger = read_ledger(spark, path)
+    _check_lines(ledger, path)
+    counts = {row["outcome"]: row["count"] for row in ledger.groupBy("outcome").count().collect()}
+    result.counts["ledgerOperations"] = sum(counts.values())
+    result.counts["ledgerCommitted"] = counts.get("committed", 0)
+    if events is None:
+        result.gaps.append(Gap([6], "without a snapshot no space is known: nothing can be found"))
+        return
+    writes = events.mapInArrow(writes_of, WRITES_SQL)
+    on = (
+        "l.key = w.key and (l.space is null or l.space = w.space)"
+        " and (l.value is null or l.value = w.value)"
+    )
+    ledger.createOrReplaceTempView("qsync_ledger")
+    writes.createOrReplaceTempView("qsync_writes")
+    lost = spark.sql(
+        f"select l.* from qsync_ledger l left anti join qsync_writes w on {on}"
+        " where l.outcome = 'committed'"
+    ).persist()
+    _judge_lost(ground, lost, result)
+    there = spark.sql(
+        f"select l.*, w.index from qsync_ledger l join qsync_writes w on {on}"
+        " where l.outcome in ('rolled back', 'refused') and not exists (select 1 from qsync_ledger"
+        " o where o.key = l.key and o.outcome in ('committed', 'unknown'))"
+    )
+    listed = there.orderBy("line").limit(LISTED_MAX).collect()
+    for row in listed:
+        text = f"a client was told that the write of {row['shown']} is {row['outcome']}"
+        result.violations.append(
+            Violation([6], "unacknowledged write present", f"{text}, and it is in the log", [],
+                      index=row["index"], file=path, offset=row["line"] + 1)
+        )  # fmt: skip
+    result.violation_count += len(listed)
+
+
+def _check_lines(ledger: "DataFrame", path: str) -> None:
+    bad = ledger.where("problem is not null").orderBy("line").limit(1).collect()
+    if bad:
+        raise LedgerError(f"{path}: line {bad[0]['line'] + 1} {bad[0]['problem']}: mend the ledger")
+
+
+def _judge_lost(ground: "Ground", lost: "DataFrame", result: Result) -> None:
+    """Missing for certain, or only where the archive does not reach."""
+    newest = max((e.timestamp_max for _, e in ground.archive.segments()), default=0.0)
+    late = lost.where(f"ended > {newest - CLOCK_TOLERANCE_S}").count()
+    certain = lost.where(f"ended <= {newest - CLOCK_TOLERANCE_S}")
+    if late:
+        result.gaps.append(
+            Gap([6], f"{late} committed writes ended when the archive does: they may be archived"
+                " later")
+        )  # fmt: skip
+    number = certain.count()
+    if not number:
+        return
+    if any(6 in gap.proofs or 2 in gap.proofs for gap in result.gaps) and _has_holes(ground):
+        result.gaps.append(
+            Gap([6], f"{number} committed writes are not in the archive, which has holes")
+        )
+        return
+    for row in certain.orderBy("line").limit(LISTED_MAX).collect():
+        result.violations.append(
+            Violation([6], "acknowledged write missing", f"the write of {row['shown']} was"
+                      " acknowledged and is not in the log", [], file="ledger",
+                      offset=row["line"] + 1)
+        )  # fmt: skip
+    result.violation_count += number
+
+
+def _has_holes(ground: "Ground") -> bool:
+    """Whether some index is in nobody's archive."""
+    from qsync_spark.audit.replay import known_until, make_reading  # noqa: PLC0415
+
+    base = ground.snapshot[0] if ground.snapshot is not None else 0
+    return known_until(make_reading(ground), base) < ground.end

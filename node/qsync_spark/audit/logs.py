@@ -1,0 +1,213 @@
+"""Proofs 1, 2 and 3: the logs of all members against each other, and each against itself."""
+
+from typing import TYPE_CHECKING, Any
+
+from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT
+from qsync_spark.audit.compare import CHUNKS_LISTED_MAX, different_chunks, exceptions
+from qsync_spark.audit.findings import Gap, Result, Violation, merge_violations
+from qsync_spark.audit.scan import Fact, scan_rows, takes_confirmed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from qsync_spark.audit.run import Ground
+
+LISTED_MAX = 200
+
+
+def prove_logs(spark: "SparkSession", ground: "Ground", result: Result) -> None:
+    found: list[Violation] = []
+    rows = _exceptional_rows(spark, ground)
+    counted = 0
+    missing: set[tuple[int, int]] = set()
+    if rows is not None:
+        rows = rows.persist()
+        counted = rows.count()
+        for row in rows.orderBy("index", "replica_id", "lsn").limit(LISTED_MAX).collect():
+            _judge(row.asDict(), ground, found, result)
+        missing = _missing_elsewhere(rows)
+    found += _odd_facts(ground, missing)
+    result.violations += merge_violations(found)
+    hidden = max(counted - LISTED_MAX, 0)
+    result.violation_count = len(result.violations) + hidden
+    _changed_files(ground, result)
+    if rows is not None:
+        rows.unpersist()
+
+
+def _exceptional_rows(spark: "SparkSession", ground: "Ground") -> "DataFrame | None":
+    """Rows that are not the same everywhere; None when all chunks agree."""
+    chunks = different_chunks(ground.facts, ground.expected).persist()
+    listed = [tuple(row) for row in chunks.limit(CHUNKS_LISTED_MAX + 1).collect()]
+    if not listed:
+        return None
+    wanted = listed if len(listed) <= CHUNKS_LISTED_MAX else None
+    return exceptions(scan_rows(spark, ground.archive, wanted), chunks, ground.expected)
+
+
+def _judge(row: dict[str, Any], ground: "Ground", found: list[Violation], result: Result) -> None:
+    for uuid, bit in ground.expected.bits.items():
+        if (row["missing"] | row["different"]) >> bit & 1:
+            ground.distrust(uuid, row["index"] - 1, row["index"])
+    place = f"row {row['lsn']} of replica {row['replica_id']} (term {row['term']}, index"
+    place += f" {row['index']})"
+    missing, different = ground.names_of(row["missing"]), ground.names_of(row["different"])
+    proofs, parts, problems = [1], [], []
+    if missing:
+        problems.append("missing row")
+        parts.append(f"{_and(missing)} lost {place}")
+    if different:
+        problems.append("different content")
+        holders = ground.names_of(row["holders"] & ~row["different"])
+        other = f"than on {_and(holders)}" if holders else "on each of them"
+        parts.append(f"{_and(different)} has other content in {place} {other}")
+    if row["lost"] == 1:
+        proofs.append(3)
+        problems.append("no quorum")
+        parts.append("fewer than a quorum of the voters hold it although it is confirmed")
+    elif row["lost"] == 2:
+        result.gaps.append(Gap([3], f"{place}: with archives missing, its quorum is not known", "",
+                               row["index"] - 1, row["index"]))  # fmt: skip
+    file, offset = row["file"], row["offset"]
+    if not file and missing:
+        file, offset = _file_at(ground, row["missing"], row["index"])
+    found.append(
+        Violation(proofs, ", ".join(problems), "; ".join(parts), sorted({*missing, *different}),
+                  row["replica_id"], row["lsn"], row["term"], row["index"], file, offset)
+    )  # fmt: skip
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _file_at(ground: "Ground", mask: int, index: int) -> tuple[str, int]:
+    """Where a missing row should be: the file of its index, and the block behind the hole."""
+    for manifest, entry in ground.archive.segments():
+        bit = ground.expected.bits[manifest.instance_uuid]
+        if not mask >> bit & 1 or not entry.after_index < index <= entry.last_index:
+            continue
+        key = f"{manifest.instance_uuid}/{entry.name}"
+        for row in ground.few:
+            if row["fact"] == "gap" and row["file"] == key:
+                if row["index"] <= index <= row["index"] + row["a"] - row["lsn"]:
+                    return key, int(row["offset"])
+        return key, 0
+    return "", 0
+
+
+_ODD = {
+    "gap": ([2], "missing LSN"),
+    "repeated": ([2], "repeated LSN"),
+    "reordered": ([1], "reordered rows"),
+    "alien": ([2], "row of a replica that does not lead"),
+    "unreadable": ([2], "unreadable control row"),
+}
+
+
+def _odd_facts(ground: "Ground", missing: set[tuple[int, int]]) -> list[Violation]:
+    """What one log alone shows to be wrong, joined over the members that show it."""
+    own = [row for row in ground.few if row["kind"] == SEGMENT and _is_odd(row)]
+    found = []
+    for row in own:
+        if row["fact"] == "decision":
+            continue
+        if row["fact"] in ("gap", "repeated", "reordered"):
+            rows = row["a"] - row["lsn"] + 1 if row["fact"] == "gap" else 1
+            ground.distrust(row["member"], row["index"] - 1, row["index"] + rows - 1)
+        if row["fact"] == "gap":
+            ends = ((row["replica_id"], row["lsn"]), (row["replica_id"], row["a"]))
+            if missing.intersection(ends):
+                continue  # others hold these rows: proof 1 says so
+        found.append(_odd_violation(row, ground.name_of(row["member"])))
+    found += _decisions_over_confirmed(ground, own)
+    found += _confirmed_rows_cut(ground)
+    return found
+
+
+def _is_odd(row: Fact) -> bool:
+    fact = row["fact"]
+    if fact in ("promote", "confirm"):
+        return bool(row["b"] == 1)
+    return fact in _ODD or (fact == "decision" and row["a"] < row["index"])
+
+
+def _missing_elsewhere(rows: "DataFrame") -> set[tuple[int, int]]:
+    found = rows.where("missing <> 0").select("replica_id", "lsn").limit(LISTED_MAX * 50).collect()
+    return {(row["replica_id"], row["lsn"]) for row in found}
+
+
+def _odd_violation(row: Fact, name: str) -> Violation:
+    place = f"row {row['lsn']} of replica {row['replica_id']} (index {row['index']})"
+    if row["fact"] == "promote":
+        proofs, problem = [2], "term going back"
+        text = f"the PROMOTE in {place} opens term {row['c']} after term {row['term']}"
+    elif row["fact"] == "confirm":
+        proofs, problem = [3], "CONFIRM without quorum"
+        text = f"the CONFIRM in {place} names index {row['a']}, which no member can have had then"
+    else:
+        proofs, problem = _ODD[row["fact"]]
+        text = f"{problem}: {place}"
+        if row["fact"] == "gap":
+            count = row["a"] - row["lsn"] + 1
+            text = f"{count} rows from {place} on are in no member's log"
+        elif row["fact"] == "alien":
+            text += f", while replica {row['a']} leads term {row['term']}"
+    return Violation(list(proofs), problem, text, [name], row["replica_id"], row["lsn"],
+                     row["term"], row["index"], row["file"], row["offset"])  # fmt: skip
+
+
+def _decisions_over_confirmed(ground: "Ground", own: list[Fact]) -> list[Violation]:
+    """A decision must not cover what a CONFIRM before it names."""
+    found = []
+    for row in own:
+        if row["fact"] != "decision" or not takes_confirmed(row, ground.few):
+            continue
+        text = (
+            f"row {row['lsn']} of replica {row['replica_id']} (index {row['index']}) takes away"
+            f" rows from index {row['a']} on, which were confirmed"
+        )
+        found.append(
+            Violation([3], "confirmed, then rolled back", text, [ground.name_of(row["member"])],
+                      row["replica_id"], row["lsn"], row["term"], row["index"], row["file"],
+                      row["offset"])
+        )  # fmt: skip
+    return found
+
+
+def _confirmed_rows_cut(ground: "Ground") -> list[Violation]:
+    """A file of cut rows holds a CONFIRM of rows that were cut with it."""
+    starts = {
+        f"{manifest.instance_uuid}/{entry.name}": entry.after_index
+        for manifest in ground.archive.members
+        for entry in manifest.of_kind(ROLLBACK)
+    }
+    found = []
+    for row in ground.few:
+        if row["fact"] != "confirm" or row["kind"] != ROLLBACK or row["a"] <= starts[row["file"]]:
+            continue  # what it confirms stayed in the log
+        name = ground.name_of(row["member"])
+        text = (
+            f"{name} cut row {row['lsn']} of replica {row['replica_id']} (term {row['term']}), a"
+            f" CONFIRM of index {row['a']}, together with what it confirms: no quorum had it, or"
+            " it was lost"
+        )
+        found.append(
+            Violation([3], "CONFIRM without quorum", text, [name], row["replica_id"], row["lsn"],
+                      row["term"], row["index"], row["file"], row["offset"])
+        )  # fmt: skip
+    return found
+
+
+def _changed_files(ground: "Ground", result: Result) -> None:
+    """A file that is not what its name says, where its rows alone do not show why."""
+    named = {one.file for one in result.violations}
+    for row in ground.few:
+        is_damage = row["fact"] == "damage" and row["kind"] == ROLLBACK
+        is_changed = row["fact"] == "changed" and row["kind"] != SNAPSHOT
+        if not (is_damage or is_changed) or row["file"] in named:
+            continue
+        name = ground.name_of(row["member"])
+        result.gaps.append(
+            Gap([1, 2, 3], f"{name}: {row['text']}", name, 0, 0, row["file"], row["offset"])
+        )

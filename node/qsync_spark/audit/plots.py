@@ -1,0 +1,79 @@
+"""What the report draws: terms and leaders, the pace of CONFIRMs, bytes and ends of members."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from qsync_node.format.manifest import KINDS
+from qsync_spark.audit.findings import Result
+from qsync_spark.audit.scan import one_of_each
+from qsync_spark.walk import DELAYS_MS
+
+if TYPE_CHECKING:
+    from qsync_spark.audit.run import Ground
+
+TERMS_MAX = 2000
+
+
+def measure(ground: "Ground", result: Result) -> None:
+    result.plots = {
+        "terms": _terms(ground),
+        "confirm_ms": _confirm_delays(ground),
+        "members": _members(ground),
+    }
+
+
+def _terms(ground: "Ground") -> list[dict[str, Any]]:
+    """Each term: who led it, from when and from which index."""
+    names: dict[int, str] = {}
+    for configuration in ground.configurations:
+        for replica_id, (uuid, name, _, _) in configuration.members.items():
+            names[replica_id] = name or uuid[:8]
+    promotes = one_of_each(
+        row for row in ground.few if row["fact"] == "promote" and row["kind"] == "segment"
+    )
+    return [
+        {
+            "term": row["c"],
+            "leader": names.get(row["replica_id"], f"replica {row['replica_id']}"),
+            "index": row["index"],
+            "time": row["time"],
+        }
+        for row in promotes[:TERMS_MAX]
+    ]
+
+
+def _confirm_delays(ground: "Ground") -> list[dict[str, Any]]:
+    """How long it was from one CONFIRM to the next, counted over all members."""
+    counts = [0] * (len(DELAYS_MS) + 1)
+    for row in ground.few:
+        if row["fact"] == "part" and row["kind"] == "segment":
+            counts = [a + b for a, b in zip(counts, json.loads(row["text"])[1:], strict=True)]
+    edges = (*DELAYS_MS, 100_000)
+    return [{"until_ms": edge, "count": n} for edge, n in zip(edges, counts, strict=True)]
+
+
+def _members(ground: "Ground") -> list[dict[str, Any]]:
+    """What each member archived, and where it cannot be judged."""
+    result = []
+    for manifest in ground.archive.members:
+        uuid = manifest.instance_uuid
+        held = ground.coverage[uuid]
+        result.append(
+            {
+                "name": ground.name_of(uuid),
+                "uuid": uuid,
+                "bytes": {
+                    kind: sum(entry.size for entry in manifest.of_kind(kind)) for kind in KINDS
+                },
+                "files": len(manifest.files),
+                "rows": held.rows,
+                "covered": held.covered,
+                "unknown": [(one.after, one.last) for one in held.unknown],
+                "end": held.end,
+                "archive_delay_s": sorted(
+                    round(entry.archived_at - entry.timestamp_max, 3)
+                    for entry in manifest.of_kind("segment")
+                )[-1000:],
+            }
+        )
+    return result

@@ -1,0 +1,262 @@
+"""One audit, from an archive to a result.
+
+    scan      one pass over all files: facts (walk.py)
+    ground    what the facts and manifests say of members, voters, decisions and coverage
+    logs      proofs 1, 2 and 3
+    states    proof 4, by replaying the log (replay.py)
+    ledger    proof 6
+
+A step that finds that something cannot be known says so as a gap, and the others go on.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from qsync_node.format.manifest import ROLLBACK, SEGMENT, FileEntry
+from qsync_spark.archive import Archive
+from qsync_spark.audit.compare import Expectation
+from qsync_spark.audit.findings import Gap, Result
+from qsync_spark.audit.scan import (
+    Fact,
+    damage_of,
+    few_of,
+    one_of_each,
+    scan,
+    takes_confirmed,
+)
+from qsync_spark.audit.snapshots import first_snapshot, small_spaces
+from qsync_spark.coverage import Coverage, Range, Steps, cover, merge, without
+from qsync_spark.decisions import Decision, covering, effective
+from qsync_spark.membership import Change, Configuration, configurations, memberships
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LAG_ALLOWED_S = 600.0
+Progress = Callable[[str, int, int], None]
+STEPS = ("reading", "comparing", "counting copies", "replaying", "ledger", "report")
+
+
+@dataclass(slots=True)
+class Ground:
+    """What the proofs stand on."""
+
+    archive: Archive
+    facts: "DataFrame"
+    few: list[Fact]
+    coverage: dict[str, Coverage]
+    configurations: list[Configuration]
+    registered: dict[str, tuple[str, list[Range]]]
+    decisions: list[Decision]
+    expected: Expectation
+    end: int
+    snapshot: tuple[int, str] | None
+    indexes: dict[int, list[Any]]
+    ddl: list[dict[str, Any]]
+    # What proofs 1 and 2 found wrong: rows that the replay takes from another member.
+    unusable: dict[str, list[Range]] = field(default_factory=dict)
+
+    def name_of(self, uuid: str) -> str:
+        """The member's name, and its uuid's beginning where the name is not its own."""
+        if uuid in self.registered:
+            return self.registered[uuid][0] or uuid
+        return self.archive.name_of(uuid)
+
+    def distrust(self, uuid: str, after: int, last: int) -> None:
+        self.unusable.setdefault(uuid, []).append((after, last))
+
+    def names_of(self, mask: int) -> list[str]:
+        bits = self.expected.bits
+        return sorted(self.name_of(uuid) for uuid, bit in bits.items() if mask >> bit & 1)
+
+    def time_near(self, index: int) -> float:
+        """When the row at `index` was written, to the precision of a segment; 0 if unknown."""
+        times = [
+            entry.timestamp_min
+            for _, entry in self.archive.segments()
+            if entry.after_index < index <= entry.last_index
+        ]
+        return min(times, default=0.0)
+
+
+def lay_ground(spark: "SparkSession", archive: Archive) -> Ground:
+    facts = scan(spark, archive)
+    few = few_of(facts)
+    damage = damage_of(few)
+    own = [row for row in few if row["kind"] == SEGMENT]
+    coverage = {
+        manifest.instance_uuid: cover(
+            manifest, [one for one in damage if one.member == manifest.instance_uuid]
+        )
+        for manifest in archive.members
+    }
+    end = max(one.end for one in coverage.values())
+    # What takes confirmed rows away is a violation and has no effect: the rows stay confirmed.
+    raw = one_of_each(
+        row
+        for row in own
+        if row["fact"] == "decision" and row["a"] < row["index"] and not takes_confirmed(row, few)
+    )
+    decisions = effective(Decision(row["a"], row["index"]) for row in raw)
+    changes = []
+    for row in one_of_each(row for row in own if row["fact"] == "cluster"):
+        taken_by = covering(row["index"], decisions)
+        until = taken_by.at if taken_by is not None else 0
+        changes.append(Change(row["index"], row["a"], bytes(row["body"]), until))
+    snapshot = first_snapshot(archive)
+    members: dict[int, tuple[str, str, str, bool]] = {}
+    indexes: dict[int, list[Any]] = {}
+    if snapshot is not None:
+        members, indexes = small_spaces(spark, archive, snapshot[1])
+    start = snapshot[0] if snapshot is not None else 0
+    found = configurations(start, members, [c for c in changes if c.at > start])
+    registered = memberships(found, end)
+    uuids = sorted({*coverage, *registered})
+    bits = {uuid: number for number, uuid in enumerate(uuids)}
+    nothing = Coverage("")
+    of = [coverage.get(uuid, nothing) for uuid in uuids]
+    voting: list[list[Range]] = [[] for _ in uuids]
+    for number, configuration in enumerate(found):
+        last = found[number + 1].index - 1 if number + 1 < len(found) else end
+        first = configuration.index - 1 if number else 0
+        for uuid in configuration.voters():
+            voting[bits[uuid]].append((first, last))
+    expected = Expectation(
+        bits,
+        Steps.of([one.rows for one in of]),
+        Steps.of([one.covered for one in of]),
+        Steps.of([merge(one) for one in voting]),
+    )
+    ddl = one_of_each(row for row in own if row["fact"] == "ddl")
+    return Ground(archive, facts, few, coverage, found, registered, decisions, expected, end,
+                  snapshot, indexes, ddl)  # fmt: skip
+
+
+def gaps_of(ground: Ground, lag_allowed_s: float) -> tuple[list[Gap], list[str], int]:
+    """What no proof can know; notes on what is only late; and up to where a quorum archived."""
+    gaps: list[Gap] = []
+    notes: list[str] = []
+    newest = max((e.timestamp_max for _, e in ground.archive.segments()), default=0.0)
+    if ground.snapshot is None:
+        gaps.append(Gap([1, 3, 4], "no member archived a snapshot: who votes cannot be known"))
+    elif ground.snapshot[0]:
+        before = ground.snapshot[0]
+        gaps.append(
+            Gap([4], f"the archive begins at index {before}: its first snapshot cannot be replayed",
+                "", 0, before, ground.snapshot[1])
+        )  # fmt: skip
+    for uuid, (_, ranges) in ground.registered.items():
+        name = ground.name_of(uuid)
+        held = ground.coverage.get(uuid)
+        if held is None:
+            held = Coverage(uuid)
+        for one in held.unknown:
+            gaps.append(Gap([1, 2, 3], f"{name}: {one.why}", name, one.after, one.last, one.file,
+                            one.offset))  # fmt: skip
+        known = merge([*held.rows, *held.covered, *((u.after, u.last) for u in held.unknown)])
+        for after, last in without(merge(ranges), known):
+            late_s = newest - (ground.time_near(after + 1) or newest)
+            text = f"{name} has archived up to {after}, others up to {last}"
+            if last == ground.end and late_s <= lag_allowed_s and after >= held.end:
+                notes.append(f"{text}: {late_s:.0f} s late, its newest rows are not audited yet")
+            elif held.end == 0:
+                gaps.append(Gap([1, 3], f"{name} has no archive", name, after, last))
+            else:
+                gaps.append(Gap([1, 3], text, name, after, last))
+    return gaps, notes, _audited(ground, gaps)
+
+
+def _audited(ground: Ground, gaps: list[Gap]) -> int:
+    """The greatest index up to which a majority of the voters is known; adds gaps before it."""
+    expected = ground.expected
+    edges = sorted({*expected.rows.starts, *expected.covered.starts, *expected.voters.starts})
+    edges = [edge for edge in edges if edge <= ground.end] + [ground.end + 1]
+    short: list[Range] = []
+    for start, following in pairwise(edges):
+        voters = expected.voters.at(start)
+        held = (expected.rows.at(start) | expected.covered.at(start)) & voters
+        if start > 0 and held.bit_count() < voters.bit_count() // 2 + 1:
+            short.append((start - 1, following - 1))
+    audited = ground.end
+    short = merge(short)
+    if short and short[-1][1] == ground.end:
+        audited = short.pop()[0]
+    for after, last in short:
+        gaps.append(Gap([3], "fewer than a quorum of the voters archived these rows", "", after,
+                        last))  # fmt: skip
+    return audited
+
+
+def counts_of(ground: Ground) -> dict[str, int]:
+    """What was read."""
+    parts = [row for row in ground.few if row["fact"] == "part"]
+    said = {
+        kind: sum(row["a"] for row in parts if row["kind"] == kind) for kind in (SEGMENT, ROLLBACK)
+    }
+    promotes = one_of_each(row for row in ground.few if row["fact"] == "promote")
+    files: list[FileEntry] = [entry for m in ground.archive.members for entry in m.files]
+    return {
+        "memberRows": said[SEGMENT],
+        "rolledBackFileRows": said[ROLLBACK],
+        "indexes": ground.end,
+        "confirms": sum(row["replica_id"] for row in parts if row["kind"] == SEGMENT),
+        "promotes": len(promotes),
+        "files": len(files),
+        "bytes": sum(entry.size for entry in files),
+        "members": len(ground.archive.members),
+    }
+
+
+def audit(
+    spark: "SparkSession",
+    archive: Archive,
+    cluster: str,
+    ledger: str | None = None,
+    lag_allowed_s: float = LAG_ALLOWED_S,
+    progress: Progress = lambda step, done, total: None,
+) -> Result:
+    """The whole audit. Raises ArchiveError and LedgerError for what a person must mend first."""
+    from qsync_spark.audit.ledger import prove_ledger  # noqa: PLC0415
+    from qsync_spark.audit.logs import prove_logs  # noqa: PLC0415
+    from qsync_spark.audit.plots import measure  # noqa: PLC0415
+    from qsync_spark.audit.replay import prove_snapshots  # noqa: PLC0415
+
+    result = Result(cluster, archive.url, archive.replicaset_uuid, started_at=time.time())
+    started = time.monotonic()
+
+    def step(number: int) -> None:
+        progress(STEPS[number], number, len(STEPS))
+
+    step(0)
+    ground = lay_ground(spark, archive)
+    try:
+        result.counts = counts_of(ground)
+        gaps, result.notes, result.audited_index = gaps_of(ground, lag_allowed_s)
+        result.gaps += gaps
+        result.audited_time = max((e.timestamp_max for _, e in archive.segments()), default=0.0)
+        for path in archive.foreign[:5]:
+            result.notes.append(f"{path} is in the archive and in no manifest: it was not read")
+        step(1)
+        prove_logs(spark, ground, result)
+        step(3)
+        events = prove_snapshots(spark, ground, result, keeps_events=ledger is not None)
+        step(4)
+        if ledger is not None:
+            result.has_ledger = True
+            prove_ledger(spark, ground, events, ledger, result)
+        step(5)
+        measure(ground, result)
+        result.hosts = hosts_of(ground)
+    finally:
+        ground.facts.unpersist()
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def hosts_of(ground: Ground) -> list[str]:
+    """Machines (pods) that ran tasks."""
+    return sorted({json.loads(row["text"])[0] for row in ground.few if row["fact"] == "part"})

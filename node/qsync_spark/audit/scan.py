@@ -1,0 +1,130 @@
+"""The pass over all files: parts of files to tasks, facts back; and what the driver needs of them.
+
+What is brought to the driver does not grow with rows: damage, changes of membership and schema,
+and decisions, which are as many as there were failovers and rollbacks.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from qsync_node.format.manifest import KINDS, ROLLBACK, SEGMENT
+from qsync_spark.archive import Archive
+from qsync_spark.coverage import Unknown
+from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of
+from qsync_spark.walk import FACTS_SQL, walk, walk_rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTS_IN_A_TASK = 8
+Fact = dict[str, Any]
+"""A row of `FACTS`."""
+LISTED_MAX = 100_000
+
+
+def parts_of_kind(archive: Archive, *kinds: str, part_bytes: int = PART_BYTES) -> list[Part]:
+    owners = owners_of(archive.members)
+    return [
+        part
+        for manifest in archive.members
+        for entry in manifest.files
+        if entry.kind in kinds
+        for part in parts_of(archive.url, manifest, entry, owners, part_bytes)
+    ]
+
+
+def run_on_parts(
+    spark: "SparkSession",
+    parts: list[Part],
+    read: Callable[[Part], Iterator[pa.RecordBatch]],
+    schema: str,
+) -> "DataFrame":
+    """What `read` yields for each part; many small parts share a task."""
+
+    def read_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import gc  # noqa: PLC0415  # on the worker
+
+        gc.disable()  # few containers live long here, and each pass over them costs
+        for batch in batches:
+            for text in batch.column(0).to_pylist():
+                yield from read(Part.decode(text))
+                gc.collect()
+
+    cores = spark.sparkContext.defaultParallelism
+    tasks = min(len(parts), max(2 * cores, len(parts) // PARTS_IN_A_TASK)) or 1
+    # Long parts first, dealt out in turn, so that no task gets all of them.
+    ordered = sorted(parts, key=lambda part: part.marks[0].offset - part.end)
+    dealt = [part for start in range(tasks) for part in ordered[start::tasks]]
+    rows = spark.sparkContext.parallelize([(part.encode(),) for part in dealt], tasks)
+    return spark.createDataFrame(rows, "part string").mapInArrow(read_all, schema)
+
+
+def scan(spark: "SparkSession", archive: Archive) -> "DataFrame":
+    """All facts of all files; kept on the executors' disks."""
+    from pyspark import StorageLevel  # noqa: PLC0415
+
+    facts = run_on_parts(spark, parts_of_kind(archive, *KINDS), walk, FACTS_SQL)
+    return facts.persist(StorageLevel.MEMORY_AND_DISK)
+
+
+def scan_rows(
+    spark: "SparkSession", archive: Archive, chunks: list[tuple[int, int]] | None
+) -> "DataFrame":
+    """Facts `row` of the chunks (None: all), from the files that may hold them."""
+    from qsync_spark.walk import CHUNK_BITS  # noqa: PLC0415
+
+    wanted = None if chunks is None else frozenset(chunks)
+    keys: set[str] = set()
+    for manifest in archive.members:
+        for entry in manifest.files:
+            for replica_id, (first, last) in entry.lsns.items():
+                span = range(first >> CHUNK_BITS, (last >> CHUNK_BITS) + 1)
+                if wanted is None or any((replica_id, chunk) in wanted for chunk in span):
+                    keys.add(f"{manifest.instance_uuid}/{entry.name}")
+    parts = [part for part in parts_of_kind(archive, SEGMENT, ROLLBACK) if part.key in keys]
+    return run_on_parts(spark, parts, lambda part: walk_rows_of(part, wanted), FACTS_SQL)
+
+
+def few_of(facts: "DataFrame") -> list[Fact]:
+    """Everything but chunks, in the order of the log: what one member's files alone show."""
+    found = facts.where("fact <> 'chunk'").limit(LISTED_MAX).collect()
+    return sorted(
+        (row.asDict() for row in found),
+        key=lambda one: (one["index"], one["replica_id"], one["lsn"], one["member"]),
+    )
+
+
+def damage_of(few: list[Fact]) -> list[Unknown]:
+    """Ranges of segments that cannot be read."""
+    return [
+        Unknown(row["member"], row["index"] - 1, row["a"], row["text"], row["file"], row["offset"])
+        for row in few
+        if row["fact"] == "damage" and row["kind"] == SEGMENT
+    ]
+
+
+def one_of_each(facts: Iterable[Fact]) -> list[Fact]:
+    """One fact for each row of the log: the version that most members hold."""
+    versions: dict[tuple[Any, ...], list[Fact]] = {}
+    for row in facts:
+        same = (row["replica_id"], row["lsn"], row["index"], row["a"], row["b"], row["body"])
+        versions.setdefault(same, []).append(row)
+    best: dict[tuple[int, int], Fact] = {}
+    for same, rows in sorted(versions.items(), key=lambda one: -len(one[1])):
+        best.setdefault((same[0], same[1]), rows[0])
+    return sorted(best.values(), key=lambda one: one["index"])
+
+
+def takes_confirmed(decision: Fact, few: list[Fact]) -> bool:
+    """Whether a CONFIRM before the decision, in the same log, names what it takes away."""
+    earlier = [
+        row["c"]
+        for row in few
+        if row["fact"] == "part"
+        and row["kind"] == SEGMENT
+        and row["member"] == decision["member"]
+        and row["lsn"] < decision["index"]
+    ]
+    return bool(max([decision["b"], *earlier]) >= decision["a"])

@@ -1,0 +1,92 @@
+"""Tuples of snapshots, for the members that a log begins with and for proof 4 (data path)."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from qsync_node.format.describe import space_of
+from qsync_node.format.keys import KEY_TUPLE
+from qsync_node.format.manifest import SNAPSHOT
+from qsync_node.format.mp import unpack
+from qsync_spark.archive import Archive
+from qsync_spark.audit.scan import parts_of_kind, run_on_parts
+from qsync_spark.batches import ROWS_MAX, batch_of
+from qsync_spark.decode import Hole, Rows, blocks_of, headers_of
+from qsync_spark.membership import member_of
+from qsync_spark.parts import Part
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CLUSTER_SPACE, INDEX_SPACE = 320, 288
+TUPLES = pa.schema(
+    [
+        pa.field("member", pa.string()),
+        pa.field("file", pa.string()),
+        pa.field("offset", pa.int64()),
+        pa.field("index", pa.int64()),
+        pa.field("space", pa.int64()),
+        pa.field("body", pa.binary()),
+        pa.field("damage", pa.string()),
+    ]
+)
+TUPLES_SQL = (
+    "member string, file string, offset long, index long, space long, body binary, damage string"
+)
+READ_HERE_BYTES = 4 << 20  # a job costs more than this
+
+
+def tuples_of(part: Part, spaces: frozenset[int] | None = None) -> Iterator[pa.RecordBatch]:
+    """Bodies of a snapshot's rows, of the given spaces only; damage is a row of its own."""
+    rows: list[tuple[Any, ...]] = []
+    for item in blocks_of(part):
+        if isinstance(item, Hole):
+            rows.append((part.member, part.key, item.offset, part.last_index, 0, b"", item.why))
+        elif isinstance(item, Rows):
+            for _, _, middle, end in headers_of(item):
+                body = item.data[middle:end]
+                space = space_of(body)
+                if spaces is None or space in spaces:
+                    rows.append((part.member, part.key, item.offset, part.last_index, space, body,
+                                 None))  # fmt: skip
+        if len(rows) >= ROWS_MAX:
+            yield batch_of(rows, TUPLES)
+            rows = []
+    yield batch_of(rows, TUPLES)
+
+
+def first_snapshot(archive: Archive) -> tuple[int, str] | None:
+    """Index and file of the oldest snapshot: the state that the log builds on."""
+    found = [
+        (entry.last_index, f"{manifest.instance_uuid}/{entry.name}")
+        for manifest in archive.members
+        for entry in manifest.of_kind(SNAPSHOT)
+    ]
+    return min(found, default=None)
+
+
+def small_spaces(
+    spark: "SparkSession", archive: Archive, key: str
+) -> tuple[dict[int, tuple[str, str, str, bool]], dict[int, list[Any]]]:
+    """Members and primary indexes (space -> parts) by one snapshot."""
+    parts = [part for part in parts_of_kind(archive, SNAPSHOT) if part.key == key]
+    wanted = frozenset((CLUSTER_SPACE, INDEX_SPACE))
+    if sum(part.end - part.marks[0].offset for part in parts) <= READ_HERE_BYTES:
+        batches = [batch for part in parts for batch in tuples_of(part, wanted)]
+        found = [row for batch in batches for row in batch.to_pylist()]
+    else:
+        read = run_on_parts(spark, parts, lambda part: tuples_of(part, wanted), TUPLES_SQL)
+        found = [row.asDict() for row in read.collect()]
+    members: dict[int, tuple[str, str, str, bool]] = {}
+    indexes: dict[int, list[Any]] = {}
+    for row in found:
+        if row["damage"] is not None:
+            continue
+        fields = unpack(bytes(row["body"]))[KEY_TUPLE]
+        if row["space"] == CLUSTER_SPACE:
+            replica_id, member = member_of(fields)
+            members[replica_id] = member
+        elif fields[1] == 0:
+            indexes[fields[0]] = fields[5]
+    return members, indexes

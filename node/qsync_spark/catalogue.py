@@ -1,0 +1,110 @@
+"""Spaces as the replay needs them: which fields make the primary key, and when all tuples went.
+
+Made of `_index` rows of the first snapshot and of the schema rows in the log (pure). A space whose
+primary key changes its parts is not replayed: the same tuple would have two keys.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from qsync_node.format.keys import DELETE, INSERT, REPLACE, Key
+from qsync_node.format.mp import pack, unpack
+from qsync_spark.decisions import Decision, covering
+
+SPACE, INDEX, TRUNCATE, SCHEMA = 280, 288, 330, 272
+TERMS, KEYS, SEQUENCE_DATA = 490, 491, 285
+# Made from the log by other rules than its rows: terms and keys, and what sequences count.
+NOT_REPLAYED = frozenset((TERMS, KEYS, SEQUENCE_DATA))
+FIRST_USER_SPACE = 512
+
+
+class Unkeyed(Exception):  # noqa: N818  # a fact about the row
+    """The primary key of this row cannot be told."""
+
+
+@dataclass(slots=True)
+class Catalogue:
+    """`keys`: space -> numbers of the fields of its primary key. `clears`: space -> indexes."""
+
+    keys: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    names: dict[int, dict[str, int]] = field(default_factory=dict)
+    clears: dict[int, list[int]] = field(default_factory=dict)
+    unsupported: dict[int, str] = field(default_factory=dict)
+
+    def key_of_tuple(self, space: int, fields: list[Any]) -> bytes:
+        parts = self.keys.get(space)
+        if parts is None:
+            raise Unkeyed(f"no primary key of space {space} is known")
+        packed: bytes = pack([fields[number] for number in parts])
+        return packed
+
+    def key_of_row(self, row_type: int, space: int, body: Mapping[int, Any]) -> bytes:
+        if row_type in (INSERT, REPLACE) or Key.OPS in body:
+            return self.key_of_tuple(space, body[Key.TUPLE])
+        if body.get(Key.INDEX_ID, 0) != 0:
+            raise Unkeyed(f"space {space} is changed through a secondary index")
+        packed: bytes = pack(list(body[Key.KEY]))
+        return packed
+
+
+def parts_of_index(parts: Iterable[Any]) -> tuple[int, ...] | None:
+    """Field numbers; None where a part is a path into a field."""
+    numbers = []
+    for part in parts:
+        if isinstance(part, dict):
+            if part.get("path"):
+                return None
+            numbers.append(int(part["field"]))
+        else:
+            numbers.append(int(part[0]))
+    return tuple(numbers)
+
+
+def build_catalogue(
+    indexes: Mapping[int, list[Any]], rows: Iterable[dict[str, Any]], decisions: list[Decision]
+) -> Catalogue:
+    """From primary indexes (space -> parts) and schema rows (facts `ddl`: a type, b space)."""
+    found = Catalogue()
+    for space, parts in indexes.items():
+        _define(found, space, parts)
+    for row in rows:
+        if covering(row["index"], decisions) is not None:
+            continue
+        body = unpack(bytes(row["body"]))
+        if row["b"] == TRUNCATE:
+            key = body[Key.TUPLE] if row["a"] in (INSERT, REPLACE) or Key.OPS in body else None
+            space = (key or body[Key.KEY])[0]
+            found.clears.setdefault(space, []).append(row["index"])
+        elif row["a"] in (INSERT, REPLACE):
+            fields = body[Key.TUPLE]
+            if row["b"] == INDEX and fields[1] == 0:
+                _define(found, fields[0], fields[5])
+            elif row["b"] == SPACE:
+                _name(found, fields[0], fields[6] if len(fields) > 6 else [])
+        elif row["a"] == DELETE:
+            key = body[Key.KEY]
+            if row["b"] == SPACE or (row["b"] == INDEX and key[1] == 0):
+                found.clears.setdefault(key[0], []).append(row["index"])
+    return found
+
+
+def _define(found: Catalogue, space: int, parts: Iterable[Any]) -> None:
+    numbers = parts_of_index(parts)
+    if numbers is None:
+        found.unsupported[space] = "its primary key goes into documents"
+    elif found.keys.get(space, numbers) != numbers:
+        found.unsupported[space] = "its primary key has changed"
+    else:
+        found.keys[space] = numbers
+
+
+def _name(found: Catalogue, space: int, layout: Any) -> None:
+    names = {
+        str(one["name"]): number
+        for number, one in enumerate(layout if isinstance(layout, list) else [])
+        if isinstance(one, dict) and "name" in one
+    }
+    if found.names.get(space, names) != names:
+        names = {}  # a name may mean another field now: operations by name become unknown
+    found.names[space] = names

@@ -1,0 +1,154 @@
+"""Which rows each member's archive claims to hold, and what of that cannot be known (pure).
+
+All ranges are of log indexes, `(after, last]`. A member's range begins where it joined: with its
+first snapshot, which stands for everything before. A hole between two segments is covered when a
+snapshot with exactly the index at which the log goes on was archived too: the member joined anew
+from it (S3). Every other hole is unknown.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from qsync_node.format.manifest import SEGMENT, SNAPSHOT, FileEntry, Manifest
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nobody can tell what `member` held in `(after, last]`."""
+
+    member: str
+    after: int
+    last: int
+    why: str
+    file: str = ""
+    offset: int = 0
+
+
+@dataclass(slots=True)
+class Coverage:
+    """One member: `rows` are in its segments, `covered` is by snapshots it joined from."""
+
+    member: str
+    rows: list[Range] = field(default_factory=list)
+    covered: list[Range] = field(default_factory=list)
+    unknown: list[Unknown] = field(default_factory=list)
+    repeats: list[tuple[FileEntry, FileEntry]] = field(default_factory=list)
+    end: int = 0
+
+    def holds(self, index: int) -> bool:
+        return _is_in(self.rows, index) or _is_in(self.covered, index)
+
+
+def _is_in(ranges: list[Range], index: int) -> bool:
+    position = bisect_left(ranges, (index, 0)) - 1
+    return position >= 0 and ranges[position][0] < index <= ranges[position][1]
+
+
+def merge(ranges: Iterable[Range]) -> list[Range]:
+    """Sorted, without overlaps, adjacent ones joined."""
+    result: list[Range] = []
+    for after, last in sorted(one for one in ranges if one[0] < one[1]):
+        if result and after <= result[-1][1]:
+            result[-1] = (result[-1][0], max(result[-1][1], last))
+        else:
+            result.append((after, last))
+    return result
+
+
+def without(ranges: list[Range], holes: list[Range]) -> list[Range]:
+    """`ranges` minus `holes`; both sorted and merged."""
+    result: list[Range] = []
+    for after, last in ranges:
+        start = after
+        for hole_after, hole_last in holes:
+            if hole_last <= start or hole_after >= last:
+                continue
+            if hole_after > start:
+                result.append((start, hole_after))
+            start = max(start, hole_last)
+        if start < last:
+            result.append((start, last))
+    return result
+
+
+def cover(manifest: Manifest, damage: Iterable[Unknown] = ()) -> Coverage:
+    """What `manifest` claims, less the ranges of `damage`."""
+    found = Coverage(manifest.instance_uuid)
+    snapshots = sorted({entry.last_index for entry in manifest.of_kind(SNAPSHOT)})
+    segments = sorted(manifest.of_kind(SEGMENT), key=lambda one: (one.after_index, one.last_index))
+    rows: list[Range] = []
+    covered: list[Range] = []
+    previous: FileEntry | None = None
+    if segments and segments[0].after_index in snapshots:
+        covered.append((0, segments[0].after_index))
+    elif segments and segments[0].after_index:
+        first = segments[0]
+        why = f"its archive begins with the row at {first.after_index + 1}, and no snapshot at"
+        found.unknown.append(
+            Unknown(found.member, 0, first.after_index, f"{why} {first.after_index} is there")
+        )
+    for entry in segments:
+        if previous is not None:
+            last, after = previous.last_index, entry.after_index
+            if after < last:
+                found.repeats.append((previous, entry))
+            elif after > last and entry.previous_vclock == previous.start_vclock:
+                rows.append((last, after))  # the file before has lost its end: rows are missing
+            elif after > last and after in snapshots:
+                covered.append((last, after))
+            elif after > last:
+                found.unknown.append(
+                    Unknown(found.member, last, after, "its archive holds no file with these rows")
+                )
+        rows.append((entry.after_index, entry.last_index))
+        previous = entry if previous is None or entry.last_index > previous.last_index else previous
+    if not segments and snapshots:
+        covered.append((0, snapshots[-1]))
+    found.end = max([previous.last_index if previous else 0, *snapshots])
+    if previous is not None and found.end > previous.last_index:
+        covered.append((previous.last_index, found.end))
+    holes = merge((one.after, one.last) for one in damage)
+    found.unknown += list(damage)
+    found.rows = without(merge(rows), holes)
+    found.covered = without(merge(covered), merge(rows))
+    return found
+
+
+class Steps:
+    """A function of the index that changes at a few places: bit masks of members."""
+
+    def __init__(self, starts: list[int], masks: list[int]) -> None:
+        self.starts = starts  # value `masks[i]` holds from `starts[i]` on, up to the next start
+        self.masks = masks
+
+    def at(self, index: int) -> int:
+        position = bisect_left(self.starts, index + 1) - 1
+        return self.masks[position] if position >= 0 else 0
+
+    @classmethod
+    def of(cls, ranges: list[list[Range]]) -> "Steps":
+        """Bit `i` is set where `ranges[i]` holds the index."""
+        edges = sorted({e + 1 for one in ranges for pair in one for e in pair} | {0})
+        masks = [0] * len(edges)
+        for bit, one in enumerate(ranges):
+            for after, last in one:
+                for position in range(bisect_left(edges, after + 1), bisect_left(edges, last + 1)):
+                    masks[position] |= 1 << bit
+        return cls(edges, masks)
+
+    def sql(self, column: str) -> str:
+        """The same as a SQL expression: a balanced tree of comparisons."""
+
+        def tree(low: int, high: int) -> str:
+            if high - low == 1:
+                return f"{self.masks[low]}L"
+            middle = (low + high) // 2
+            left, right = tree(low, middle), tree(middle, high)
+            if left == right:
+                return left
+            return f"if({column} < {self.starts[middle]}L, {left}, {right})"
+
+        return tree(0, len(self.starts)) if self.starts else "0L"

@@ -1,0 +1,116 @@
+"""Rows of a part, with their places in the log; damage is an item of its own (data path).
+
+A row's index is the signature of the clock behind it, so that a row that is missing shifts nothing
+that follows. Reading goes on behind damage at the next mark, where the manifest says how the log
+stands.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from qsync_node.format.describe import walk_rows
+from qsync_node.format.xlog import (
+    EOF_MARKER,
+    HEADER_BYTES_MAX,
+    Block,
+    Damage,
+    XlogError,
+    decode_file_header,
+    read_blocks,
+)
+from qsync_spark.archive import read_range
+from qsync_spark.parts import Part
+
+HASH_BYTES = 16
+
+
+class Rows(NamedTuple):
+    """One sound block at `offset` of the file, unpacked."""
+
+    offset: int
+    data: bytes
+
+
+class Hole(NamedTuple):
+    """From `offset` on nothing can be read, up to the mark that comes next."""
+
+    offset: int
+    why: str
+    mark: int  # number of the mark whose range it is in
+
+
+class State(NamedTuple):
+    """Reading (re)starts at this mark."""
+
+    mark: int
+
+
+def blocks_of(part: Part) -> Iterator[Rows | Hole | State]:
+    """Everything that can be read of a part. Raises nothing for what is wrong with the file."""
+    digest = hashlib.sha256() if part.sha256 else None
+    is_sound = True
+    for number, mark in enumerate(part.marks):
+        yield State(number)
+        stop = part.marks[number + 1].offset if number + 1 < len(part.marks) else part.end
+        hole: Hole | None = None
+        try:
+            start = 0 if number == 0 and digest is not None else mark.offset
+            data = read_range(part.url, part.key, start, stop)
+            if digest is not None:
+                digest.update(data)
+                if number == 0:
+                    data = data[mark.offset :]
+            if number == 0 and (why := _refuse_header(part)):
+                raise XlogError(why)
+        except FileNotFoundError:
+            hole = Hole(0, "the file is not in the archive", number)
+        except (OSError, XlogError) as error:
+            hole = Hole(0, str(error), number)
+        if hole is None:
+            for item in _blocks(data, mark.offset, stop, part):
+                if isinstance(item, Hole):
+                    hole = item._replace(mark=number)
+                    break
+                yield item
+        if hole is not None:
+            is_sound = False
+            yield hole
+    if is_sound and digest is not None and digest.hexdigest() != part.sha256:
+        yield Hole(-1, "its SHA-256 is not the one in its name: the file was changed", -1)
+
+
+def _refuse_header(part: Part) -> str:
+    """Why the file's own header contradicts the manifest; "" if it does not."""
+    head = read_range(part.url, part.key, 0, HEADER_BYTES_MAX)
+    header, end = decode_file_header(head)
+    if end == part.marks[0].offset and header.vclock != part.marks[0].vclock:
+        return f"its header says {header.vclock}, the manifest {part.marks[0].vclock}"
+    return ""
+
+
+def _blocks(data: bytes, base: int, stop: int, part: Part) -> Iterator[Rows | Hole]:
+    is_end = stop == part.size
+    position = 0
+    for item in read_blocks(data, 0, base):
+        if isinstance(item, Block):
+            position = item.end
+            yield Rows(base + item.offset, item.data)
+        elif isinstance(item, Damage):
+            yield Hole(base + item.offset, item.why, 0)
+            return
+        else:
+            position = item.offset + len(EOF_MARKER)
+    if base + position != stop:
+        why = f"the file ends at {base + len(data)}, the manifest says {stop}"
+        yield Hole(base + position, why if is_end else "a block is cut off", 0)
+
+
+def content_hash(row: bytes) -> bytes:
+    """What two copies of a row have in common: header and body, as the leader encoded them."""
+    return hashlib.blake2b(row, digest_size=HASH_BYTES).digest()
+
+
+def headers_of(rows: Rows) -> Iterator[tuple[dict[int, Any], int, int, int]]:
+    """As `walk_rows`."""
+    return walk_rows(rows.data)

@@ -1,0 +1,84 @@
+"""What one task reads: a range of a file between marks, with the state of the log at its start."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+from qsync_node.format.manifest import SNAPSHOT, FileEntry, Manifest, Mark
+
+PART_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Blocks of `key` at the offsets of `marks`, up to `end`; `size` is the whole file's.
+
+    `owner` leads the term that the first mark stands in, 0 if that is not known. `last_index` is
+    the index behind the part by the manifest.
+    """
+
+    url: str
+    key: str
+    kind: str
+    member: str
+    marks: list[Mark]
+    end: int
+    size: int
+    sha256: str
+    owner: int
+    after_index: int
+    last_index: int
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> "Part":
+        fields = json.loads(text)
+        fields["marks"] = [
+            Mark(offset, term, {int(k): v for k, v in vclock.items()})
+            for offset, term, vclock in fields["marks"]
+        ]
+        return cls(**fields)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.end == self.size and self.after_index >= 0 and bool(self.sha256)
+
+
+def owners_of(members: Iterable[Manifest]) -> dict[int, int]:
+    """Who leads each term, as far as the manifests say; a term with two owners has none."""
+    found: dict[int, set[int]] = {}
+    for manifest in members:
+        for entry in manifest.files:
+            if entry.kind != "rollback":
+                for term, owner, _ in entry.terms:
+                    found.setdefault(term, set()).add(owner)
+    return {term: next(iter(owners)) for term, owners in found.items() if len(owners) == 1}
+
+
+def parts_of(
+    url: str,
+    manifest: Manifest,
+    entry: FileEntry,
+    owners: dict[int, int],
+    part_bytes: int = PART_BYTES,
+) -> Iterator[Part]:
+    """The file in pieces of about `part_bytes`, cut at marks; one piece where it has no others."""
+    key = f"{manifest.instance_uuid}/{entry.name}"
+    marks = entry.marks or [Mark(0, entry.start_term, entry.start_vclock)]
+    groups: list[list[Mark]] = [[marks[0]]]
+    for mark in marks[1:]:
+        if mark.offset - groups[-1][0].offset >= part_bytes:
+            groups.append([mark])
+        else:
+            groups[-1].append(mark)
+    for number, group in enumerate(groups):
+        is_last = number == len(groups) - 1
+        end = entry.size if is_last else groups[number + 1][0].offset
+        last = entry.last_index if is_last else sum(groups[number + 1][0].vclock.values())
+        after = sum(group[0].vclock.values()) if entry.kind != SNAPSHOT else entry.after_index
+        yield Part(
+            url, key, entry.kind, manifest.instance_uuid, group, end, entry.size,
+            entry.sha256 if len(groups) == 1 else "", owners.get(group[0].term, 0), after, last,
+        )  # fmt: skip

@@ -1,0 +1,48 @@
+"""The Spark session of the jobs: `local[*]` unless told otherwise, quiet, and without pandas."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL = "local[*]"
+
+
+def make_session(
+    name: str, master: str | None = None, conf: dict[str, str] | None = None
+) -> "SparkSession":
+    """A session; `conf` overrides everything. Given no master, Spark's own configuration decides,
+    and if that names none, all cores of this machine work."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415  # a second to import
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    settings = {
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.log.level": "ERROR",
+    }
+    if master is not None and master.startswith("local"):
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+            "spark.driver.memory": "1g",
+            # Jobs here are many and short: what the compiler gains is less than what it costs.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.sql.codegen.wholeStage": "false",
+        }
+    for key, value in {**settings, **(conf or {})}.items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session

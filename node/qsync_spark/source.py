@@ -1,0 +1,260 @@
+"""`spark.read.format("qsync.wal")` and `"qsync.snap"`: an archive's rows as a table.
+
+    register(spark)
+    spark.read.format("qsync.wal").load("file:///archive").where("lsn between 10 and 20")
+
+One partition for each file, or for about `partBytes` of a large one, cut where blocks begin. What
+the manifest tells is not read: comparisons of `member`, `kind`, `index`, `lsn`, `term`, `timestamp`
+and `space_id` with a constant choose files; Spark still applies them to rows. A block that cannot
+be read is a row with `damage`, its file and offset, and null everywhere else.
+
+Options: `kind` (segment, rollback; both by default), `partBytes` (default 32 MiB).
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from qsync_node.format.describe import space_of
+from qsync_node.format.keys import (
+    FLAG_COMMIT,
+    KEY_FLAGS,
+    KEY_LSN,
+    KEY_REPLICA_ID,
+    KEY_TIMESTAMP,
+    KEY_TSN,
+    KEY_TYPE,
+    NOP,
+    RAFT_PROMOTE,
+    Key,
+)
+from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT, FileEntry, Manifest
+from qsync_node.format.mp import unpack
+from qsync_spark.archive import Archive, ArchiveError, load_archive
+from qsync_spark.batches import ROWS_MAX, batch_of
+from qsync_spark.decode import Hole, Rows, State, blocks_of, headers_of
+from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of
+
+SCHEMA = pa.schema(
+    [
+        pa.field("member", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("file", pa.string()),
+        pa.field("offset", pa.int64()),
+        pa.field("index", pa.int64()),
+        pa.field("term", pa.int64()),
+        pa.field("replica_id", pa.int32()),
+        pa.field("lsn", pa.int64()),
+        pa.field("tsn", pa.int64()),
+        pa.field("is_commit", pa.bool_()),
+        pa.field("timestamp", pa.float64()),
+        pa.field("type", pa.int32()),
+        pa.field("flags", pa.int32()),
+        pa.field("space_id", pa.int64()),
+        pa.field("body", pa.binary()),
+        pa.field("damage", pa.string()),
+    ]
+)
+SCHEMA_SQL = (
+    "member string, kind string, file string, offset long, index long, term long, replica_id int,"
+    " lsn long, tsn long, is_commit boolean, timestamp double, type int, flags int, space_id long,"
+    " body binary, damage string"
+)
+_COMPARISONS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
+
+
+@dataclass
+class PartPartition(InputPartition):
+    """One part of a file."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a comparison with a constant leaves of one column: `low <= column <= high`."""
+
+    column: str
+    low: Any = None
+    high: Any = None
+
+    def may_hold(self, low: Any, high: Any) -> bool:
+        """Whether a file whose values lie in `low .. high` can have a row within the bounds."""
+        return not (
+            (self.low is not None and high < self.low)
+            or (self.high is not None and low > self.high)
+        )
+
+
+def bounds_of(condition: Filter) -> Bounds | None:
+    """Strict comparisons are widened: too much is read, never too little."""
+    if not isinstance(condition, _COMPARISONS) or len(condition.attribute) != 1:
+        return None
+    column, value = condition.attribute[0], condition.value
+    if isinstance(condition, EqualTo):
+        return Bounds(column, value, value)
+    if isinstance(condition, (GreaterThan, GreaterThanOrEqual)):
+        return Bounds(column, low=value)
+    return Bounds(column, high=value)
+
+
+def may_match(manifest: Manifest, entry: FileEntry, bounds: Iterable[Bounds]) -> bool:
+    """Whether the manifest leaves it open that `entry` holds a wanted row."""
+    lsns = list(entry.lsns.values())
+    terms = [entry.start_term, entry.last_term, *(term for term, _, _ in entry.terms)]
+    spans: dict[str, tuple[Any, Any]] = {
+        "member": (manifest.instance_uuid, manifest.instance_uuid),
+        "kind": (entry.kind, entry.kind),
+        "index": (entry.after_index + (entry.kind != SNAPSHOT), entry.last_index),
+        "term": (min(terms), max(terms)),
+        "timestamp": (entry.timestamp_min, entry.timestamp_max),
+    }
+    if lsns and entry.kind != SNAPSHOT:
+        spans["lsn"] = (min(low for low, _ in lsns), max(high for _, high in lsns))
+    for one in bounds:
+        if one.column in spans and not one.may_hold(*spans[one.column]):
+            return False
+        if one.column == "space_id" and not _has_space(entry, one):
+            return False
+    return True
+
+
+def _has_space(entry: FileEntry, bounds: Bounds) -> bool:
+    """Control rows have space 0."""
+    return any(bounds.may_hold(space, space) for space in (0, *entry.spaces))
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, options: dict[str, str], kinds: tuple[str, ...]) -> None:
+        self._url = options.get("path", "")
+        if not self._url:
+            raise ArchiveError("name the archive: .load('file:///folder') or s3://bucket/folder")
+        try:
+            self._part_bytes = int(options.get("partbytes", PART_BYTES))
+        except ValueError:
+            raise ArchiveError(f"partBytes is {options['partbytes']!r}, not a number") from None
+        chosen = options.get("kind")
+        if chosen is not None and chosen not in kinds:
+            raise ArchiveError(f"kind {chosen!r} is not one of {', '.join(kinds)}")
+        self._kinds = kinds if chosen is None else (chosen,)
+        self._bounds: list[Bounds] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
+        for condition in filters:
+            bounds = bounds_of(condition)
+            if bounds is not None:
+                self._bounds.append(bounds)
+            yield condition  # rows are still judged one by one
+
+    def partitions(self) -> list[InputPartition]:
+        archive = load_archive(self._url)
+        return [PartPartition(part.encode()) for part in self._parts(archive)]
+
+    def _parts(self, archive: Archive) -> Iterator[Part]:
+        owners = owners_of(archive.members)
+        for manifest in archive.members:
+            for entry in manifest.files:
+                if entry.kind in self._kinds and may_match(manifest, entry, self._bounds):
+                    yield from parts_of(archive.url, manifest, entry, owners, self._part_bytes)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, PartPartition)
+        yield from rows_of(Part.decode(partition.text))
+
+
+def rows_of(part: Part) -> Iterator[pa.RecordBatch]:
+    """Every row of a part, and a row for each place that cannot be read."""
+    out: list[tuple[Any, ...]] = []
+    vclock, term = dict(part.marks[0].vclock), part.marks[0].term
+    place = (part.member, part.kind, part.key)
+    for item in blocks_of(part):
+        if isinstance(item, State):
+            vclock, term = dict(part.marks[item.mark].vclock), part.marks[item.mark].term
+            continue
+        if isinstance(item, Hole):
+            out.append((*place, item.offset, *(None,) * 11, item.why))
+            continue
+        try:
+            term = _add_rows(part, item, vclock, term, out)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            out.append((*place, item.offset, *(None,) * 11, f"a block holds no rows: {error}"))
+        if len(out) >= ROWS_MAX:
+            yield batch_of(out, SCHEMA)
+            out = []
+    if out:
+        yield batch_of(out, SCHEMA)
+
+
+def _add_rows(
+    part: Part, item: Rows, vclock: dict[int, int], term: int, out: list[tuple[Any, ...]]
+) -> int:
+    """Appends the rows of a block; returns the term behind it."""
+    for header, _, middle, end in headers_of(item):
+        replica_id, lsn = header.get(KEY_REPLICA_ID, 0), header.get(KEY_LSN, 0)
+        row_type, flags = header.get(KEY_TYPE, 0), header.get(KEY_FLAGS, 0)
+        body = item.data[middle:end]
+        index = part.after_index
+        if part.kind != SNAPSHOT:
+            vclock[replica_id] = lsn
+            index = sum(vclock.values())
+        if row_type == RAFT_PROMOTE:
+            term = int(unpack(body)[Key.TERM])
+        distance = header.get(KEY_TSN)
+        is_commit = distance is None or bool(flags & FLAG_COMMIT)
+        space = space_of(body) if row_type < RAFT_PROMOTE and row_type != NOP else 0
+        out.append((part.member, part.kind, part.key, item.offset, index, term, replica_id, lsn,
+                    lsn - (distance or 0), is_commit, header.get(KEY_TIMESTAMP, 0.0), row_type,
+                    flags & ~FLAG_COMMIT, space, body, None))  # fmt: skip
+    return term
+
+
+class WalSource(DataSource):
+    """Segments and rollback files."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "qsync.wal"
+
+    def schema(self) -> str:
+        return SCHEMA_SQL
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return _Reader({k.lower(): v for k, v in self.options.items()}, (SEGMENT, ROLLBACK))
+
+
+class SnapSource(DataSource):
+    """Snapshots; `index` is the snapshot's, `term` the last one before it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "qsync.snap"
+
+    def schema(self) -> str:
+        return SCHEMA_SQL
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return _Reader({k.lower(): v for k, v in self.options.items()}, (SNAPSHOT,))
+
+
+def register(spark: SparkSession) -> None:
+    """Make both formats known to a session; filters reach them if the session allows it."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(WalSource)
+    spark.dataSource.register(SnapSource)
+
+
+__all__ = ["SCHEMA", "SnapSource", "WalSource", "register"]

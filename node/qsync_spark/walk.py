@@ -1,0 +1,327 @@
+"""One pass over a part: everything the audit wants of it, as few facts instead of many rows.
+
+Facts are flat records of one schema (`FACTS`). What only one log can tell is decided here: that
+LSNs follow one another (proof 2), that terms rise, that a term's rows are its leader's, that a
+decision covers nothing that a CONFIRM before it names. What needs other members' logs leaves as
+*chunks*, the combined content hash of each 4,096 LSNs of one replica, and is compared by Spark.
+"""
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterator
+from socket import gethostname
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from qsync_node.format.describe import space_of
+from qsync_node.format.keys import (
+    KEY_LSN,
+    KEY_REPLICA_ID,
+    KEY_TIMESTAMP,
+    KEY_TYPE,
+    NOP,
+    RAFT_CONFIRM,
+    RAFT_PROMOTE,
+    RAFT_ROLLBACK,
+    Key,
+)
+from qsync_node.format.manifest import ROLLBACK, SNAPSHOT
+from qsync_node.format.mp import unpack
+from qsync_spark.batches import ROWS_MAX, batch_of
+from qsync_spark.decode import HASH_BYTES, Hole, Rows, State, blocks_of, content_hash, headers_of
+from qsync_spark.parts import Part
+
+CHUNK_BITS = 12
+DELAYS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+CLUSTER_SPACE, REMOVED_SPACE = 320, 492
+DDL_SPACES = frozenset((280, 288, 330))
+_KEPT_SPACES = frozenset((CLUSTER_SPACE, REMOVED_SPACE)) | DDL_SPACES
+
+FACTS = pa.schema(
+    [
+        pa.field("fact", pa.string()),
+        pa.field("member", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("file", pa.string()),
+        pa.field("offset", pa.int64()),
+        pa.field("index", pa.int64()),
+        pa.field("term", pa.int64()),
+        pa.field("replica_id", pa.int64()),
+        pa.field("lsn", pa.int64()),
+        pa.field("a", pa.int64()),
+        pa.field("b", pa.int64()),
+        pa.field("c", pa.int64()),
+        pa.field("time", pa.float64()),
+        pa.field("text", pa.string()),
+        pa.field("body", pa.binary()),
+    ]
+)
+FACTS_SQL = (
+    "fact string, member string, kind string, file string, offset long, index long, term long,"
+    " replica_id long, lsn long, a long, b long, c long, time double, text string, body binary"
+)
+
+
+class Facts:
+    """Collects facts of one part into Arrow batches."""
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        self._rows: list[tuple[Any, ...]] = []
+
+    def add(  # noqa: PLR0913, PLR0917  # a fact has that many fields
+        self, fact: str, offset: int = 0, index: int = 0, term: int = 0, replica_id: int = 0,
+        lsn: int = 0, a: int = 0, b: int = 0, c: int = 0, time: float = 0.0, text: str = "",
+        body: bytes = b"",
+    ) -> None:  # fmt: skip
+        part = self._part
+        self._rows.append((fact, part.member, part.kind, part.key, offset, index, term, replica_id,
+                           lsn, a, b, c, time, text, body))  # fmt: skip
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._rows) >= ROWS_MAX
+
+    def take(self) -> pa.RecordBatch:
+        batch = batch_of(self._rows, FACTS)
+        self._rows = []
+        return batch
+
+
+class Chunks:
+    """Content hashes of the rows seen, combined for each 4,096 LSNs of a replica."""
+
+    def __init__(self) -> None:
+        self._digests: dict[tuple[int, int], list[bytes]] = {}
+        self._span: dict[tuple[int, int], tuple[int, int]] = {}
+        self._done: dict[tuple[int, int], tuple[int, int, int]] = {}
+
+    def add(self, replica_id: int, lsn: int, index: int, digest: bytes, walk: "Walk") -> None:
+        key = (replica_id, lsn >> CHUNK_BITS)
+        digests = self._digests.get(key)
+        if digests is None:
+            self._fold()
+            digests = self._digests[key] = []
+            self._span.setdefault(key, (index, index))
+        digests.append(digest)
+        low, high = self._span[key]
+        if index < low or index > high:
+            self._span[key] = (min(low, index), max(high, index))
+
+    def _fold(self) -> None:
+        for key, digests in self._digests.items():
+            words = np.frombuffer(b"".join(digests), dtype="<i8").reshape(-1, HASH_BYTES // 8)
+            count, one, two = self._done.get(key, (0, 0, 0))
+            folded = np.bitwise_xor.reduce(words, axis=0)
+            self._done[key] = (count + len(words), one ^ int(folded[0]), two ^ int(folded[1]))
+        self._digests = {}
+
+    def report(self, facts: Facts) -> None:
+        self._fold()
+        for (replica_id, chunk), (count, one, two) in self._done.items():
+            low, high = self._span[replica_id, chunk]
+            facts.add("chunk", lsn=chunk, replica_id=replica_id, a=count, b=one, c=two, index=low,
+                      offset=high)  # fmt: skip
+
+
+class RowFacts:
+    """Instead of chunks: each row of the wanted ones, a fact of its own."""
+
+    def __init__(self, facts: Facts, wanted: frozenset[tuple[int, int]] | None) -> None:
+        self._facts = facts
+        self._wanted = wanted
+
+    def add(self, replica_id: int, lsn: int, index: int, digest: bytes, walk: "Walk") -> None:
+        if self._wanted is None or (replica_id, lsn >> CHUNK_BITS) in self._wanted:
+            self._facts.add("row", walk.offset, index, walk.term, replica_id, lsn, body=digest)
+
+    def report(self, facts: Facts) -> None:
+        """Nothing is left over."""
+
+
+class Walk:
+    """The log as far as it was read: clock, term, who leads, what is missing."""
+
+    def __init__(self, part: Part, facts: Facts) -> None:
+        self.part = part
+        self.facts = facts
+        self.chunks: Chunks | RowFacts = Chunks()
+        self.offset = 0
+        self.rows = 0
+        self.confirmed = 0  # greatest position that a CONFIRM of this part names
+        self.open_tsn = 0
+        self.confirms = 0
+        self.confirmed_at = 0.0
+        self.delays = [0] * (len(DELAYS_MS) + 1)
+        self.last_time = 0.0
+        self.restart(0)
+
+    def restart(self, mark: int) -> None:
+        at = self.part.marks[mark]
+        self.term, self.vclock = at.term, dict(at.vclock)
+        self.index = sum(self.vclock.values())
+        self.owner = self.part.owner if mark == 0 else 0
+        self.missing: list[list[int]] = []  # replica id, first, last, offset, index of the first
+
+    # --- one block -----------------------------------------------------------------------------
+
+    def take(self, rows: Rows) -> None:
+        data, offset, vclock = rows.data, rows.offset, self.vclock
+        chunks, facts = self.chunks, self.facts
+        self.offset = offset
+        for header, start, middle, end in headers_of(rows):
+            replica_id, lsn = header[KEY_REPLICA_ID], header[KEY_LSN]
+            row_type = header.get(KEY_TYPE, 0)
+            before = vclock.get(replica_id, 0)
+            index = self.index + 1
+            self.rows += 1
+            if lsn == before + 1:
+                vclock[replica_id] = lsn
+                self.index = index
+            else:
+                index = self._out_of_order(replica_id, lsn, before, offset)
+                if index < 0:
+                    continue
+            if row_type >= RAFT_PROMOTE:
+                self._control(row_type, header, data[middle:end], offset, index)
+            elif row_type != NOP and space_of(data[middle:end]) in _KEPT_SPACES:
+                self._schema(row_type, header, data[middle:end], offset, index)
+            if self.owner and replica_id != self.owner:
+                facts.add("alien", offset, index, self.term, replica_id, lsn, self.owner)
+                self.owner = 0  # said once
+            chunks.add(replica_id, lsn, index, content_hash(data[start:end]), self)
+        self.last_time = header.get(KEY_TIMESTAMP, 0.0)
+
+    def _out_of_order(self, replica_id: int, lsn: int, before: int, offset: int) -> int:
+        """Index of a row whose LSN is not the next one; -1 for one that repeats another."""
+        if lsn > before:
+            first = self.index + 1
+            self.missing.append([replica_id, before + 1, lsn - 1, offset, first])
+            self.vclock[replica_id] = lsn
+            self.index += lsn - before
+            return self.index
+        for hole in self.missing:
+            if hole[0] == replica_id and hole[1] <= lsn <= hole[2]:
+                index = hole[4] + lsn - hole[1]
+                self._fill(hole, lsn)
+                self.facts.add("reordered", offset, index, self.term, replica_id, lsn)
+                return index
+        index = self.index - (before - lsn) if self.owner == replica_id else self.index
+        self.facts.add("repeated", offset, index, self.term, replica_id, lsn)
+        return -1
+
+    def _fill(self, hole: list[int], lsn: int) -> None:
+        replica_id, first, last, offset, index = hole
+        self.missing.remove(hole)
+        if first < lsn:
+            self.missing.append([replica_id, first, lsn - 1, offset, index])
+        if lsn < last:
+            self.missing.append([replica_id, lsn + 1, last, offset, index + lsn + 1 - first])
+
+    def _schema(
+        self, row_type: int, header: dict[int, Any], body: bytes, offset: int, index: int
+    ) -> None:
+        """A row of `_cluster` or of the schema: the driver needs it whole."""
+        space = space_of(body)
+        name = "cluster" if space in (CLUSTER_SPACE, REMOVED_SPACE) else "ddl"
+        place = (offset, index, self.term, header[KEY_REPLICA_ID], header[KEY_LSN])
+        time = header.get(KEY_TIMESTAMP, 0.0)
+        self.facts.add(name, *place, row_type, space, time=time, body=body)
+
+    def _control(
+        self, row_type: int, header: dict[int, Any], body: bytes, offset: int, index: int
+    ) -> None:
+        try:
+            fields = unpack(body)
+            position, term = int(fields[Key.INDEX]), int(fields[Key.TERM])
+        except (ValueError, KeyError, TypeError):
+            self.facts.add("unreadable", offset, index, self.term, header[KEY_REPLICA_ID],
+                           header[KEY_LSN], text="a control row names no position")  # fmt: skip
+            return
+        place = (offset, index, self.term, header[KEY_REPLICA_ID], header[KEY_LSN])
+        time = header.get(KEY_TIMESTAMP, 0.0)
+        if row_type == RAFT_CONFIRM:
+            self.confirmed = max(self.confirmed, position)
+            self.confirms += 1
+            if self.confirmed_at:
+                self.delays[bisect_left(DELAYS_MS, (time - self.confirmed_at) * 1000)] += 1
+            self.confirmed_at = time
+            if position >= index or self.part.kind == ROLLBACK:
+                self.facts.add("confirm", *place, position, int(position >= index), time=time)
+        elif row_type == RAFT_ROLLBACK:
+            self.facts.add("decision", *place, position, self.confirmed, time=time)
+        elif row_type == RAFT_PROMOTE:
+            is_back = term <= self.term
+            self.facts.add("promote", *place, position + 1, int(is_back), term, time=time)
+            self.facts.add("decision", *place, position + 1, self.confirmed, time=time)
+            self.owner = 0 if is_back else header[KEY_REPLICA_ID]
+            self.term = max(self.term, term)
+
+    # --- what cannot be read ---------------------------------------------------------------------
+
+    def hole(self, hole: Hole) -> None:
+        """Nothing is known up to the next mark."""
+        marks = self.part.marks
+        if hole.mark < 0:
+            self.facts.add("changed", 0, text=hole.why)
+            return
+        is_last = hole.mark + 1 >= len(marks)
+        last = self.part.last_index if is_last else sum(marks[hole.mark + 1].vclock.values())
+        self.facts.add("damage", hole.offset, self.index + 1, a=last, text=hole.why)
+
+    def end(self) -> None:
+        for replica_id, first, last, offset, index in self.missing:
+            self.facts.add("gap", offset, index, self.term, replica_id, first, last)
+        self.chunks.report(self.facts)
+        said = json.dumps([gethostname(), *self.delays])
+        part = self.part
+        place = (0, self.index, self.term, self.confirms, part.last_index)
+        numbers = (self.rows, part.after_index, self.confirmed)
+        self.facts.add("part", *place, *numbers, time=self.last_time, text=said)
+
+
+def walk_rows_of(part: Part, wanted: frozenset[tuple[int, int]] | None) -> Iterator[pa.RecordBatch]:
+    """The rows of the wanted chunks (None: of all), for a comparison row by row."""
+    facts = Facts(part)
+    log = Walk(part, facts)
+    log.chunks = RowFacts(facts, wanted)
+    yield from _walk(part, log, facts)
+
+
+def walk(part: Part) -> Iterator[pa.RecordBatch]:
+    """All facts of a part."""
+    facts = Facts(part)
+    yield from _walk(part, Walk(part, facts), facts)
+
+
+def _walk(part: Part, log: Walk, facts: Facts) -> Iterator[pa.RecordBatch]:
+    for item in blocks_of(part):
+        if isinstance(item, State):
+            if item.mark:
+                _check_mark(log, item.mark)
+        elif isinstance(item, Hole):
+            log.hole(item)
+        elif part.kind != SNAPSHOT:
+            try:
+                log.take(item)
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                log.hole(Hole(item.offset, f"a block holds no rows: {error}", _mark_of(part, item)))
+        if facts.is_full:
+            yield facts.take()
+    log.end()
+    yield facts.take()
+
+
+def _check_mark(log: Walk, mark: int) -> None:
+    """At a mark the manifest says how the log stands; what was read before may contradict it."""
+    at = log.part.marks[mark]
+    if log.term != at.term or log.vclock != at.vclock:
+        for replica_id, first, last, offset, index in log.missing:
+            log.facts.add("gap", offset, index, log.term, replica_id, first, last)
+        log.restart(mark)
+
+
+def _mark_of(part: Part, rows: Rows) -> int:
+    return max(n for n, mark in enumerate(part.marks) if mark.offset <= rows.offset)

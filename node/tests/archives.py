@@ -1,0 +1,92 @@
+"""Archives of whole lives of a cluster, with faults, made by the simulation in a second or two.
+
+Nodes and files are the real ones; network, disks and clocks are simulated. Each member's files are
+archived as the archiver does, whenever a checkpoint lets the node remove some, and at the end.
+"""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qsync_node.core import effects as fx
+from qsync_node.core.history import History
+from qsync_node.format.describe import describe
+from qsync_node.format.manifest import (
+    MANIFEST_NAME,
+    ROOT_NAME,
+    Manifest,
+    encode_manifest,
+    encode_root,
+)
+from qsync_node.log.archive import Contents, plan_uploads
+from qsync_sim.schedule import Schedule
+from qsync_sim.shell import DIRECTORY, Shell
+from qsync_sim.world import World
+
+
+class SimArchive:
+    """Archives the members of one simulated world into a folder."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world = world
+        self.folder = folder
+        self.manifests: dict[str, Manifest] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ROOT_NAME).write_bytes(encode_root(world.replicaset_uuid))
+        world.on_event = self._on_event
+
+    def _on_event(self, shell: Shell, report: fx.Report) -> None:
+        if report.event in ("checkpoint", "rewound", "snapshot_installed"):
+            self.ship(shell)
+
+    def ship(self, shell: Shell) -> None:
+        """Everything of one member that may leave now."""
+        if shell.storage is None or shell.node is None or shell.settings.role == "anonymous":
+            return
+        disk, replica = shell.disk, shell.node.replica
+        manifest = self.manifests.setdefault(
+            shell.uuid, Manifest(self.world.replicaset_uuid, shell.uuid, shell.name)
+        )
+        names = disk.listdir(DIRECTORY)
+        rollbacks = [f"{DIRECTORY}/rollback/{n}" for n in disk.listdir(f"{DIRECTORY}/rollback")]
+        contents = Contents(
+            shell.storage.segments(),
+            [f"{DIRECTORY}/{name}" for name in names if name.endswith(".snap")],
+            [(path, disk.size(path)) for path in rollbacks if path.endswith(".xlog")],
+        )
+        history = History(replica.tail.history.starts)
+        confirmed = replica.limbo.confirmed_index
+        for upload in plan_uploads(contents, confirmed, manifest.files):
+            data = disk.read(upload.path)
+            term = upload.start_term
+            term = history.term_at(upload.after_index) if term is None else term
+            entry = describe(data, upload.kind, upload.source, term)
+            path = self.folder / shell.uuid / entry.name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(data)
+            manifest.files.append(replace(entry, archived_at=time.time()))
+        (self.folder / shell.uuid).mkdir(exist_ok=True)
+        (self.folder / shell.uuid / MANIFEST_NAME).write_bytes(encode_manifest(manifest))
+
+    def ship_all(self) -> None:
+        for shell in self.world.alive():
+            assert shell.storage is not None
+            shell.storage.rotate()
+            self.ship(shell)
+
+
+def archived_run(seed: int, folder: Path) -> World:
+    """One schedule of the simulation, archived; its ledger is beside it, as `ledger.jsonl`."""
+    schedule = Schedule(seed)
+    archive = SimArchive(schedule.world, folder)
+    world = schedule.run()
+    archive.ship_all()
+    return world
+
+
+def load_manifests(folder: Path) -> dict[str, dict[str, Any]]:
+    return {
+        path.parent.name: json.loads(path.read_text()) for path in folder.glob(f"*/{MANIFEST_NAME}")
+    }

@@ -1,0 +1,312 @@
+"""Plants one violation into an archive, at a place chosen by a seed, as a faulty member would make
+it: the file's checksums, its name and the manifest agree with what it holds.
+
+Each plant returns what an audit has to find: proofs, members (names) and the row's LSN.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+from qsync_node.format.describe import describe, space_of
+from qsync_node.format.keys import NOP, RAFT_CONFIRM, RAFT_PROMOTE, RAFT_ROLLBACK, Key
+from qsync_node.format.manifest import (
+    MANIFEST_NAME,
+    ROLLBACK,
+    SEGMENT,
+    SNAPSHOT,
+    FileEntry,
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+)
+from qsync_node.format.mp import pack, unpack
+from qsync_node.format.row import Row, decode_rows, encode_row
+from qsync_node.format.xlog import Block, decode_file_header, encode_file, read_blocks
+
+USER_TYPES = (2, 3, 4, 5, 9)
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """What was done, and what has to be said about it."""
+
+    proofs: list[int]
+    members: list[str]
+    lsn: int
+    file: str
+    verdict: str = "Violated"
+
+
+class Copy:
+    """An archive that may be changed."""
+
+    def __init__(self, source: Path, target: Path, seed: int) -> None:
+        shutil.copytree(source, target)
+        self.folder = target
+        self.rng = Random(seed)
+        self.manifests = {
+            path.parent.name: decode_manifest(path.read_bytes(), str(path))
+            for path in sorted(target.glob(f"*/{MANIFEST_NAME}"))
+        }
+
+    def rows(self, manifest: Manifest, entry: FileEntry) -> list[Row]:
+        data = (self.folder / manifest.instance_uuid / entry.name).read_bytes()
+        _, offset = decode_file_header(data)
+        return [
+            row for item in read_blocks(data, offset) if isinstance(item, Block)
+            for row in decode_rows(item.data)
+        ]  # fmt: skip
+
+    def rewrite(self, manifest: Manifest, entry: FileEntry, rows: list[Row]) -> str:
+        """The file with these rows instead, in blocks of 20; returns its new path."""
+        path = self.folder / manifest.instance_uuid / entry.name
+        header, _ = decode_file_header(path.read_bytes())
+        blocks = [
+            b"".join(encode_row(row) for row in rows[at : at + 20])
+            for at in range(0, len(rows), 20)
+        ]
+        data = encode_file(header, blocks)
+        made = describe(data, entry.kind, entry.source, entry.start_term)
+        made = replace(made, last_index=entry.last_index, vclock=entry.vclock)
+        path.unlink()
+        (path.parent / made.name).write_bytes(data)
+        manifest.files[manifest.files.index(entry)] = made
+        self.save(manifest)
+        return f"{manifest.instance_uuid}/{made.name}"
+
+    def save(self, manifest: Manifest) -> None:
+        path = self.folder / manifest.instance_uuid / MANIFEST_NAME
+        path.write_bytes(encode_manifest(manifest))
+
+    def full_members(self) -> list[Manifest]:
+        """Members that have archived the whole log, in the order of their names."""
+        end = max(e.last_index for m in self.manifests.values() for e in m.of_kind(SEGMENT))
+        found = [
+            m for m in self.manifests.values()
+            if m.of_kind(SEGMENT) and m.of_kind(SEGMENT)[-1].last_index == end
+        ]  # fmt: skip
+        return sorted(found, key=lambda one: one.member)
+
+    def pick(self, manifest: Manifest, is_wanted: Callable[[Row], bool]) -> tuple[FileEntry, int]:
+        """A segment with rows on both sides of a wanted one, and that row's number in it."""
+        choices = []
+        for entry in manifest.of_kind(SEGMENT):
+            rows = self.rows(manifest, entry)
+            choices += [
+                (entry, n) for n, row in enumerate(rows)
+                if 0 < n < len(rows) - 2 and is_wanted(row) and row.is_commit and row.tsn == row.lsn
+                and rows[n + 1].replica_id == row.replica_id
+            ]  # fmt: skip
+        assert choices, "no row to damage"
+        return self.rng.choice(choices)
+
+    def everywhere(self, change: Callable[[Row], Row | None], replica_id: int, lsn: int) -> None:
+        """The same change in every member's copy of a row."""
+        for manifest in self.manifests.values():
+            for entry in list(manifest.of_kind(SEGMENT)):
+                rows = self.rows(manifest, entry)
+                if any((r.replica_id, r.lsn) == (replica_id, lsn) for r in rows):
+                    new = [
+                        change(r) if (r.replica_id, r.lsn) == (replica_id, lsn) else r for r in rows
+                    ]
+                    self.rewrite(manifest, entry, [r for r in new if r is not None])
+
+
+def _is_user(row: Row) -> bool:
+    return row.type in USER_TYPES and space_of(row.body) >= 512
+
+
+def missing_row(copy: Copy) -> Planted:
+    member = copy.rng.choice(copy.full_members())
+    entry, number = copy.pick(member, _is_user)
+    rows = copy.rows(member, entry)
+    gone = rows.pop(number)
+    return Planted([1], [member.member], gone.lsn, copy.rewrite(member, entry, rows))
+
+
+def reordered_rows(copy: Copy) -> Planted:
+    member = copy.rng.choice(copy.full_members())
+    entry, number = copy.pick(member, _is_user)
+    rows = copy.rows(member, entry)
+    first = rows[number].lsn
+    rows[number], rows[number + 1] = rows[number + 1], rows[number]
+    return Planted([1], [member.member], first, copy.rewrite(member, entry, rows))
+
+
+def changed_byte(copy: Copy) -> Planted:
+    member = copy.rng.choice(copy.full_members())
+    entry, number = copy.pick(member, _is_user)
+    rows = copy.rows(member, entry)
+    row = rows[number]
+    row.timestamp += 1.0
+    return Planted([1], [member.member], row.lsn, copy.rewrite(member, entry, rows))
+
+
+def repeated_lsn(copy: Copy) -> Planted:
+    member = copy.rng.choice(copy.full_members())
+    entry, number = copy.pick(member, _is_user)
+    rows = copy.rows(member, entry)
+    rows.insert(number + 1, rows[number])
+    return Planted([2], [member.member], rows[number].lsn, copy.rewrite(member, entry, rows))
+
+
+def lost_everywhere(copy: Copy) -> Planted:
+    entry, number = copy.pick(copy.full_members()[0], _is_user)
+    row = copy.rows(copy.full_members()[0], entry)[number]
+    holders = sorted(
+        m.member for m in copy.manifests.values()
+        if any(e.lsns.get(row.replica_id, (1, 0))[0] <= row.lsn
+               <= e.lsns.get(row.replica_id, (1, 0))[1] for e in m.of_kind(SEGMENT))
+    )  # fmt: skip
+    copy.everywhere(lambda _: None, row.replica_id, row.lsn)
+    return Planted([2], holders, row.lsn, "")
+
+
+def term_going_back(copy: Copy) -> Planted:
+    member = copy.rng.choice(copy.full_members())
+    choices = [
+        (entry, n, row)
+        for entry in member.of_kind(SEGMENT)
+        for n, row in enumerate(copy.rows(member, entry))
+        if row.type == RAFT_PROMOTE and unpack(row.body)[Key.TERM] > 2
+    ]
+    entry, number, row = copy.rng.choice(choices)
+    fields = unpack(row.body)
+    fields[int(Key.TERM)] = 1
+    rows = copy.rows(member, entry)
+    rows[number].body = pack(fields)
+    return Planted([1, 2], [member.member], row.lsn, copy.rewrite(member, entry, rows))
+
+
+def confirm_without_quorum(copy: Copy) -> Planted:
+    """A leader that records a confirmation of what nobody can have."""
+    member = copy.full_members()[0]
+    entry, number = copy.pick(member, lambda row: row.type == RAFT_CONFIRM)
+    row = copy.rows(member, entry)[number]
+    fields = unpack(row.body)
+    fields[int(Key.INDEX)] += 1000
+
+    def change(one: Row) -> Row:
+        one.body = pack(fields)
+        return one
+
+    copy.everywhere(change, row.replica_id, row.lsn)
+    return Planted([3], [], row.lsn, "")
+
+
+def confirm_in_a_cut_tail(copy: Copy) -> Planted:
+    """A deposed leader confirmed alone what it then had to cut."""
+    choices = [(m, e) for m in copy.manifests.values() for e in m.of_kind(ROLLBACK) if e.rows]
+    member, entry = copy.rng.choice(choices)
+    rows = copy.rows(member, entry)
+    last = rows[-1]
+    body = pack(
+        {2: last.replica_id, 3: last.lsn, int(Key.TERM): 1, int(Key.INDEX): entry.last_index,
+         int(Key.INDEX_TERM): 1}
+    )  # fmt: skip
+    rows.append(Row(RAFT_CONFIRM, last.replica_id, last.lsn + 1, last.timestamp, body))
+    file = copy.rewrite(member, entry, rows)
+    return Planted([3], [member.member], last.lsn + 1, file)
+
+
+def confirmed_then_rolled_back(copy: Copy) -> Planted:
+    """A ROLLBACK, in every log, of rows that a CONFIRM before it names."""
+    member = copy.full_members()[0]
+    entry, number = copy.pick(member, lambda row: row.type == RAFT_CONFIRM)
+    row = copy.rows(member, entry)[number]
+    index = entry.after_index + number + 1
+    fields = unpack(row.body)
+
+    def change(one: Row) -> Row:
+        return Row(RAFT_ROLLBACK, one.replica_id, one.lsn, one.timestamp, pack(
+            fields | {int(Key.INDEX): _a_confirmed(copy, member, index)}))  # fmt: skip
+
+    copy.everywhere(change, row.replica_id, row.lsn)
+    return Planted([3], [], row.lsn, "")
+
+
+def _a_confirmed(copy: Copy, member: Manifest, before: int) -> int:
+    """The position of the last CONFIRM before an index."""
+    found = 0
+    for entry in member.of_kind(SEGMENT):
+        for number, row in enumerate(copy.rows(member, entry)):
+            if row.type == RAFT_CONFIRM and entry.after_index + number + 1 < before:
+                found = max(found, unpack(row.body)[Key.INDEX])
+    return found
+
+
+def snapshot_off_by_one(copy: Copy) -> Planted:
+    choices = [
+        (m, e) for m in copy.full_members() for e in m.of_kind(SNAPSHOT)
+        if e.last_index and any(_is_user(row) for row in copy.rows(m, e))
+    ]  # fmt: skip
+    member, entry = copy.rng.choice(choices)
+    rows = copy.rows(member, entry)
+    number = copy.rng.choice([n for n, row in enumerate(rows) if _is_user(row)])
+    del rows[number]
+    return Planted([4], [member.member], 0, copy.rewrite(member, entry, rows))
+
+
+def truncated_file(copy: Copy) -> Planted:
+    member = copy.rng.choice(copy.full_members())
+    entry = copy.rng.choice(member.of_kind(SEGMENT))
+    path = copy.folder / member.instance_uuid / entry.name
+    size = copy.rng.randrange(entry.size // 2, entry.size - 30)
+    path.write_bytes(path.read_bytes()[:size])
+    file = f"{member.instance_uuid}/{entry.name}"
+    return Planted([], [member.member], 0, file, "Incomplete")
+
+
+def archive_lost(copy: Copy) -> Planted:
+    member = copy.rng.choice(copy.full_members())
+    shutil.rmtree(copy.folder / member.instance_uuid)
+    return Planted([], [member.member], 0, "", "Incomplete")
+
+
+def segment_lost(copy: Copy) -> Planted:
+    """A file and its line in the manifest: nothing but the hole is left."""
+    member = copy.rng.choice(copy.full_members())
+    entry = copy.rng.choice(member.of_kind(SEGMENT)[1:-1] or member.of_kind(SEGMENT)[:1])
+    (copy.folder / member.instance_uuid / entry.name).unlink()
+    member.files.remove(entry)
+    copy.save(member)
+    return Planted([], [member.member], 0, "", "Incomplete")
+
+
+def nop_everywhere(copy: Copy) -> tuple[Planted, Row]:
+    """An acknowledged write that became nothing, in every log: only a ledger can tell."""
+    member = copy.full_members()[0]
+    newest = max(e.last_index for m in copy.manifests.values() for e in m.of_kind(SNAPSHOT))
+    entry = member.of_kind(SEGMENT)[-1]
+    rows = copy.rows(member, entry)
+    choices = [
+        row for n, row in enumerate(rows)
+        if entry.after_index + n + 1 > newest and _is_user(row) and row.tsn == row.lsn
+        and row.type in (2, 3) and row.is_commit
+    ]  # fmt: skip
+    row = copy.rng.choice(choices)
+
+    def change(one: Row) -> Row:
+        return Row(NOP, one.replica_id, one.lsn, one.timestamp, b"", flags=one.flags)
+
+    copy.everywhere(change, row.replica_id, row.lsn)
+    return Planted([6], [], 0, ""), row
+
+
+def ledger_line(row: Row) -> str:
+    """What the client of this write was told, as a ledger has it."""
+    fields = unpack(row.body)[Key.TUPLE]
+    return json.dumps(
+        {"id": fields[0], "value": fields[1], "outcome": "committed", "started": 0.0, "ended": 0.1}
+    )
+
+
+VIOLATIONS = (
+    missing_row, reordered_rows, changed_byte, repeated_lsn, lost_everywhere, term_going_back,
+    confirm_without_quorum, confirm_in_a_cut_tail, confirmed_then_rolled_back, snapshot_off_by_one,
+)  # fmt: skip
+LOSSES = (truncated_file, archive_lost, segment_lost)

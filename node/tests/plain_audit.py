@@ -1,0 +1,145 @@
+"""The audit's decisions over plain lists, without a Spark session: a second instead of many.
+
+What Spark does in the product, grouping and sorting, is done here by dicts; every judgement is the
+product's own code. `test_spark_audit.py` holds the two against each other.
+"""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from qsync_spark.archive import load_archive
+from qsync_spark.audit import compare, logs, replay, run
+from qsync_spark.audit.findings import Result
+from qsync_spark.audit.scan import Fact, parts_of_kind
+from qsync_spark.batches import batch_of
+from qsync_spark.walk import walk, walk_rows_of
+
+
+class _Rows:
+    """Stands for a DataFrame of facts: `few_of` sorts what it is given."""
+
+    def __init__(self, rows: list[Fact]) -> None:
+        self.rows = rows
+
+    def few(self) -> list[Fact]:
+        few = [row for row in self.rows if row["fact"] != "chunk"]
+        return sorted(few, key=lambda r: (r["index"], r["replica_id"], r["lsn"], r["member"]))
+
+
+def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
+    """Proofs 1 to 4."""
+    archive = load_archive(f"file://{folder}")
+    rows: list[Fact] = []
+    for part in parts_of_kind(archive, "segment", "snapshot", "rollback"):
+        for batch in walk(part):
+            rows += batch.to_pylist()
+    facts = _Rows(rows)
+    with mock.patch.multiple(
+        run, scan=lambda spark, archive: facts, few_of=lambda facts: facts.few()
+    ):
+        ground = run.lay_ground(None, archive)  # type: ignore[arg-type]  # small files: no session
+    result = Result("sim", archive.url, archive.replicaset_uuid)
+    result.counts = run.counts_of(ground)
+    gaps, result.notes, result.audited_index = run.gaps_of(ground, lag_allowed_s)
+    result.gaps += gaps
+    _prove_logs(ground, rows, result)
+    _prove_snapshots(ground, result)
+    result.violation_count = len(result.violations)
+    return result
+
+
+def _different_chunks(ground: run.Ground, rows: list[Fact]) -> frozenset[tuple[int, int]]:
+    chunks: dict[tuple[int, int], dict[str, list[int]]] = defaultdict(dict)
+    for row in rows:
+        if row["fact"] == "chunk" and row["kind"] == "segment":
+            of = chunks[row["replica_id"], row["lsn"]]
+            known = of.setdefault(row["member"], [0, 0, 0, row["index"], row["offset"]])
+            known[0] += row["a"]
+            known[1] ^= row["b"]
+            known[2] ^= row["c"]
+            known[3], known[4] = min(known[3], row["index"]), max(known[4], row["offset"])
+    found = []
+    expected = ground.expected
+    for key, members in chunks.items():
+        versions = {tuple(one[:3]) for one in members.values()}
+        low, high = min(o[3] for o in members.values()), max(o[4] for o in members.values())
+        wanted = expected.rows.at(low) | expected.rows.at(high)
+        if len(versions) > 1 or wanted != expected.mask_of(list(members)):
+            found.append(key)
+    return frozenset(found)
+
+
+def _prove_logs(ground: run.Ground, rows: list[Fact], result: Result) -> None:
+    chunks = _different_chunks(ground, rows)
+    copies: dict[tuple[int, int], list[Fact]] = defaultdict(list)
+    for part in parts_of_kind(ground.archive, "segment") if chunks else ():
+        for batch in walk_rows_of(part, chunks):
+            for row in batch.to_pylist():
+                if row["fact"] == "row":
+                    copies[row["replica_id"], row["lsn"]].append(row)
+    judged: list[dict[str, Any]] = []
+    for (replica_id, lsn), of in copies.items():
+        row = {
+            "replica_id": replica_id, "lsn": lsn, "index": min(one["index"] for one in of),
+            "term": max(one["term"] for one in of), "copies": of,
+        }  # fmt: skip
+        odd = compare._judge_row(row, ground.expected)
+        if odd is not None:
+            judged.append(odd)
+    found: list[Any] = []
+    for odd in sorted(judged, key=lambda one: one["index"])[: logs.LISTED_MAX]:
+        logs._judge(odd, ground, found, result)
+    missing = {(one["replica_id"], one["lsn"]) for one in judged if one["missing"]}
+    found += logs._odd_facts(ground, missing)
+    result.violations += logs.merge_violations(found)
+    logs._changed_files(ground, result)
+
+
+class _Odd:
+    """Stands for the DataFrame that `replay._report` reads."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def __getitem__(self, name: str) -> Any:
+        return mock.MagicMock()
+
+    def orderBy(self, *columns: Any) -> "_Odd":  # Spark's name
+        order = sorted(self.rows, key=lambda r: (not r["is_known"], r["index"], r["file"]))
+        return _Odd(order)
+
+    def limit(self, count: int) -> "_Odd":
+        return _Odd(self.rows[:count])
+
+    def where(self, condition: str) -> "_Odd":
+        return self
+
+    def count(self) -> int:
+        return len(self.rows)
+
+    def collect(self) -> list[dict[str, Any]]:
+        return self.rows
+
+
+def _prove_snapshots(ground: run.Ground, result: Result) -> None:
+    if ground.snapshot is None:
+        return
+    base = ground.snapshot[0]
+    reading = replay.make_reading(ground)
+    plan = replay.plan_replay(ground, reading, result)
+    events: list[tuple[Any, ...]] = []
+    for part in parts_of_kind(ground.archive, "segment"):
+        for batch in replay.log_events(part, reading):
+            events += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    for part in plan.parts:
+        for batch in replay.snapshot_events(part, reading.catalogue, base):
+            events += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    events.sort(key=lambda event: event[:4])
+    odd: list[dict[str, Any]] = []
+    batches = iter([batch_of(events, replay.EVENTS)])
+    for batch in replay.fold_events(batches, reading.catalogue, plan.judged):
+        odd += batch.to_pylist()
+    replay._report(_Odd(odd), ground, result)  # type: ignore[arg-type]
+    replay._check_terms(ground, plan.judged, result)

@@ -1,0 +1,80 @@
+"""Planted damage: one violation at a place chosen by a seed is found, named exactly, and nothing
+else is; the undamaged twin is clean. Archives are of simulated lives with faults, several terms and
+cut tails (archives.py); judgements are the product's, without a Spark session (plain_audit.py)."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from archives import archived_run
+from damage import LOSSES, VIOLATIONS, Copy, Planted, confirm_in_a_cut_tail, lost_everywhere
+from plain_audit import plain_audit
+
+from qsync_spark.audit.findings import PASSED
+
+SEEDS = (1, 3, 6)
+"""Three or more terms, a tail that was cut, no lost disk."""
+LOST_DISK_SEEDS = (0, 4)
+
+
+@pytest.fixture(scope="module", params=SEEDS)
+def run_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("archive") / str(request.param)
+    world = archived_run(request.param, folder)
+    assert len(world.leaders) >= 3
+    assert list(folder.glob("*/*.rollback.xlog")), "a tail was cut"
+    return folder
+
+
+def test_an_undamaged_archive_is_clean(run_folder: Path) -> None:
+    result = plain_audit(run_folder)
+    assert result.verdict == PASSED, (result.violations, result.gaps)
+    assert not result.notes
+    assert result.counts["snapshotsReplayed"] >= 3
+    assert result.counts["promotes"] >= 3
+    assert result.audited_index == result.counts["indexes"]
+
+
+@pytest.mark.parametrize("plant", VIOLATIONS, ids=lambda plant: plant.__name__)
+def test_a_violation_is_found_and_named(
+    run_folder: Path, tmp_path: Path, plant: Callable[[Copy], Planted]
+) -> None:
+    planted = plant(Copy(run_folder, tmp_path / "copy", int(run_folder.name) * 1000 + 1))
+    result = plain_audit(tmp_path / "copy")
+    assert result.verdict == planted.verdict
+    # A row that nobody has any more cannot be replayed either.
+    assert all(gap.proofs == [4] for gap in result.gaps)
+    assert not result.gaps or plant is lost_everywhere
+    assert len(result.violations) == 1, result.violations
+    found = result.violations[0]
+    assert found.proofs == planted.proofs
+    if planted.lsn:
+        assert found.lsn == planted.lsn
+    if planted.members:
+        assert found.members == planted.members
+    if planted.file:
+        assert found.file == planted.file
+    if plant is not confirm_in_a_cut_tail and 4 not in planted.proofs:
+        assert found.offset > 0
+
+
+@pytest.mark.parametrize("plant", LOSSES, ids=lambda plant: plant.__name__)
+def test_what_is_lost_is_incomplete_and_never_violated(
+    run_folder: Path, tmp_path: Path, plant: Callable[[Copy], Planted]
+) -> None:
+    planted = plant(Copy(run_folder, tmp_path / "copy", int(run_folder.name)))
+    result = plain_audit(tmp_path / "copy")
+    assert result.verdict == planted.verdict
+    assert not result.violations
+    assert any(gap.member in planted.members for gap in result.gaps)
+    if planted.file:
+        assert any(gap.file == planted.file for gap in result.gaps)
+
+
+@pytest.mark.parametrize("seed", LOST_DISK_SEEDS)
+def test_a_lost_disk_is_incomplete(seed: int, tmp_path: Path) -> None:
+    """Rows that were on a disk that is gone before they were archived cannot be known."""
+    archived_run(seed, tmp_path / "archive")
+    result = plain_audit(tmp_path / "archive")
+    assert result.verdict == "Incomplete"
+    assert not result.violations

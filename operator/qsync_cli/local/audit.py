@@ -1,0 +1,164 @@
+"""`qsync local audit`: what the archive proves about a cluster, with all cores of this machine."""
+
+import json
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qsync_cli.failure import Failure
+from qsync_cli.options import NameArgument, Output, OutputOption
+from qsync_cli.output import print_document, print_table, progress, say, warn
+
+if TYPE_CHECKING:
+    from qsync_operator.platform.store import Store
+
+LedgerOption = Annotated[
+    Path | None,
+    typer.Option("--ledger", help="what clients were told: JSON Lines or Parquet", metavar="FILE"),
+]
+LAG_ALLOWED_S = 30.0
+
+
+def audit(name: NameArgument, ledger: LedgerOption = None, output: OutputOption = None) -> None:
+    """Prove from the archive that no acknowledged write was lost; exit code 1 if it is not so."""
+    from qsync_cli.clusters import load_cluster, open_store  # noqa: PLC0415
+
+    store = open_store(name)
+    cluster = load_cluster(store)
+    if cluster.spec.archive is None:
+        raise Failure(
+            f"{name} has no archive: set spec.archive.url (or apply with --archive file:///FOLDER)"
+        )
+    if ledger is not None and not ledger.exists():
+        raise Failure(f"the ledger {ledger} is not there")
+    for text in _archive_now(store):
+        warn(text)
+    started = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder = store.directory / "audits" / started
+    found = _run(cluster.spec.archive.url, name, ledger, folder, output)
+    found["report"] = str(folder / "report.html")
+    if output in (Output.json, Output.yaml):
+        print_document(found, output)
+    else:
+        _show(found)
+    if found["verdict"] != "Passed":
+        raise typer.Exit(1)
+
+
+def _archive_now(store: "Store") -> list[str]:
+    """Ask every running member to archive what is confirmed; returns what did not work."""
+    import asyncio  # noqa: PLC0415
+
+    from qsync_cli.clusters import secrets_of  # noqa: PLC0415
+    from qsync_operator.links import LinkError, NodeLinks  # noqa: PLC0415
+    from qsync_operator.platform.ports import HOST  # noqa: PLC0415
+
+    members = store.load_state().members
+    secret = secrets_of(store).cluster
+
+    async def ask_all() -> list[str]:
+        links = NodeLinks(secret)
+
+        async def ask(member: str, port: int) -> str:
+            try:
+                await links.post(f"{HOST}:{port}", "/archive", {})
+            except LinkError as error:
+                return f"{member} did not archive its newest rows: {error}"
+            return ""
+
+        try:
+            asked = [
+                ask(member, record.admin)
+                for member, record in members.items()
+                if record.kind != "anonymous"
+            ]
+            return [text for text in await asyncio.gather(*asked) if text]
+        finally:
+            await links.close()
+
+    return asyncio.run(ask_all())
+
+
+def _run(
+    url: str, name: str, ledger: Path | None, folder: Path, output: Output | None
+) -> dict[str, Any]:
+    """The job, in a process of its own: its JSON."""
+    command = [
+        sys.executable, "-m", "qsync_spark.audit", "--archive", url, "--cluster", name,
+        "--report", str(folder), "--master", "local[*]", "--progress",
+        "--lag-allowed", str(LAG_ALLOWED_S),
+    ]  # fmt: skip
+    if ledger is not None:
+        command += ["--ledger", str(ledger)]
+    is_quiet = output in (Output.json, Output.yaml)
+    said: list[str] = []
+    with (
+        progress("auditing", 1.0, is_quiet) as advance,
+        subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        assert process.stderr is not None
+        for line in process.stderr:
+            step = _step_of(line)
+            if step is not None:
+                advance(step)
+            else:
+                said.append(line.strip())
+    try:
+        found: dict[str, Any] = json.loads((folder / "audit.json").read_text())
+    except FileNotFoundError:
+        raise _failure(process.returncode, said, folder) from None
+    return found
+
+
+def _step_of(line: str) -> float | None:
+    """How far the job is, from a line of progress; None for any other line."""
+    if not line.startswith("{"):
+        return None
+    try:
+        step = json.loads(line)
+        return float(step["done"] / step["total"])
+    except (ValueError, KeyError, TypeError, ZeroDivisionError):
+        return None
+
+
+def _failure(code: int, said: list[str], folder: Path) -> Failure:
+    """One sentence of what the job said last; all of it in a file."""
+    lines = [line for line in said if line]
+    if any("No module named" in line for line in lines):
+        return Failure("audits need PySpark: install qsync[spark]")
+    if any("JAVA_HOME" in line or "JAVA_GATEWAY_EXITED" in line for line in lines):
+        return Failure("audits need Java 17 or newer: install a JRE and try again")
+    if code == 1 and lines and not any(line.startswith("Traceback") for line in lines):
+        return Failure(lines[-1])
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"failure-{int(time.time())}.log"
+    path.write_text("\n".join(said) + "\n")
+    return Failure(f"the audit ended with exit code {code}: see {path}")
+
+
+def _show(found: dict[str, Any]) -> None:
+    counts = found["counts"]
+    say(
+        f"{found['cluster']}: {found['verdict']} · {counts['memberRows']} rows of"
+        f" {counts['members']} members up to index {found['auditedIndex']} ·"
+        f" {found['seconds']:.1f} s"
+    )
+    rows = [[n, one["proof"], one["verdict"]] for n, one in found["proofs"].items()]
+    print_table(["PROOF", "STATEMENT", "VERDICT"], rows)
+    if found["violations"]:
+        say(f"violations: {found['violationCount']}")
+        for one in found["violations"]:
+            say(f"  {one['message']} ({one['file'] or 'all members'} at {one['offset']})")
+    for one in found["incomplete"]:
+        where = f" ({one['file']} at {one['offset']})" if one["file"] else ""
+        say(f"  not known: {one['message']}{where}")
+    for note in found["notes"]:
+        say(f"  {note}")
+    say(f"report: {found['report']}")
