@@ -10,6 +10,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
+from qsync_operator import metrics
 from qsync_operator.actions import (
     Action,
     Bootstrap,
@@ -147,6 +148,7 @@ class KubernetesPlatform:
     ) -> Observed:
         with contextlib.suppress(ApiError):  # what was read before is good for long
             await self._certificates.look(cluster)
+        metrics.EXPIRY.labels(*self._key).set(self._certificates.expires_s)
         self._connect(cluster)
         statuses = await self._statuses(cluster)
         await self._note_instances(cluster, statuses)
@@ -356,10 +358,14 @@ class KubernetesPlatform:
     # --- acting -------------------------------------------------------------------------------
 
     async def act(self, cluster: QsyncCluster, action: Action) -> None:
+        outcome = "refused"
         try:
             await self._act(cluster, action)
+            outcome = "done"
         except (LinkError, ApiError, DatabaseError, OSError) as error:
             raise ActionRefused(f"{action}: {error}") from error
+        finally:
+            metrics.ACTIONS.labels(type(action).__name__, outcome).inc()
 
     async def _act(self, cluster: QsyncCluster, action: Action) -> None:
         state = self._state
