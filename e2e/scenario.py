@@ -210,7 +210,10 @@ def scenario(
 
 
 def summary(pauses: list[Pauses]) -> str:
-    """Median and worst, as a sentence of a result."""
-    longest = [p.longest_ms for p in pauses]
-    median_ms = statistics.median(longest)
-    return f"{len(longest)} rounds, median {median_ms:.0f} ms, worst {max(longest):.0f} ms"
+    """Median and worst by each route, as a sentence of a result."""
+    said = []
+    for route in ROUTES:
+        found = [p.by_route[route] for p in pauses]
+        median_ms = statistics.median(found)
+        said.append(f"median {median_ms:.0f} ms, worst {max(found):.0f} ms by {route}")
+    return f"{len(pauses)} rounds: {'; '.join(said)}"

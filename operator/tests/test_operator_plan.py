@@ -216,6 +216,15 @@ def test_a_leader_that_is_silent_and_alive_is_left_to_the_voters() -> None:
     assert ready.message == "c-0 does not answer, but voters hear it"
 
 
+def test_whom_a_leader_handed_over_to_has_its_turn() -> None:
+    world = formed(cluster_of(3))
+    world.leader = ""
+    world.memory = replace(world.memory, reason="SteppedDown", lost_at_ns=world.now_ns)
+    assert decide(world) == ()
+    world.now_ns += 10**9
+    assert decide(world) == (Nominate("c-0", 1),)
+
+
 # --- membership ---------------------------------------------------------------------------------
 
 
