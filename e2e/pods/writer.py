@@ -36,9 +36,14 @@ async def space_id(client: Client, name: str) -> int:
 
 
 async def work(
-    connect: Callable[[], Client], route: int, space: int, numbers: "itertools.count[int]", ledger: TextIO,
-    pause_s: float, stop: Path,
-) -> None:  # fmt: skip
+    connect: Callable[[], Client],
+    route: int,
+    space: int,
+    numbers: "itertools.count[int]",
+    ledger: TextIO,
+    pause_s: float,
+    stop: Path,
+) -> None:
     client = connect()
     while not stop.exists():
         number = next(numbers)
