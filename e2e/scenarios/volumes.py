@@ -19,6 +19,8 @@ def grow(scene: Scene) -> str:
     scene.wait("a refusal", scene.has_reason("Degraded", "StorageRefused"), CONVERGE_S)
     assert scene.status()["leader"], "it serves all the same"
     said = scene.condition("Degraded")["message"]
+    scene.patch(storage={"size": "64Mi"})
+    scene.wait("it taken back", lambda: scene.is_ready(3), CONVERGE_S)
     scene.kubectl("delete", "qc", "orders")
     scene.kubectl("delete", "secret,pvc", "--all", timeout_s=READY_S)
     found = json.loads(run("kubectl", "get", "storageclass", "-o", "json"))["items"]

@@ -28,7 +28,8 @@ def _kind(kind: Kind) -> list[str]:
         ]
         lines += _rows(schema["properties"][part], "")
         lines.append("")
-        rules = _rules(schema["properties"][part]) if part == "spec" else []
+        own = {"x-kubernetes-validations": schema["x-kubernetes-validations"]}
+        rules = _rules(own) + _rules(schema["properties"][part]) if part == "spec" else []
         if rules:
             lines += ["The API server refuses, with these words:", "", *rules, ""]
     return lines

@@ -109,6 +109,8 @@ class ClusterStatus(StatusModel):
         default="", validation_alias="replicasetUUID", serialization_alias="replicasetUUID"
     )
     """Of the replica set."""
+    volume_size: str = ""
+    """What every volume has at least; `spec.storage.size` cannot become less."""
     members: list[MemberStatus] = Field(default_factory=list)
     """Each of them."""
     last_failover: LastFailover | None = None
