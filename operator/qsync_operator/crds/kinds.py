@@ -39,7 +39,7 @@ class Kind:
     rules: dict[str, list[rules.Rule]]  # path in the schema -> rules there
     spoken: tuple[str, ...] = ()  # patterns that a rule says in words
     is_scalable: bool = False
-    whole: tuple[rules.Rule, ...] = ()  # about spec and status together
+    whole: tuple[dict[str, Any], ...] = ()  # about spec and status together
 
     @property
     def name(self) -> str:
