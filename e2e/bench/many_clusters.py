@@ -191,8 +191,8 @@ def _write(found: dict[str, Any]) -> None:
         "",
         f"Written by `e2e/bench/many_clusters.py --write`, {datetime.now(UTC).date()}, on"
         f" {os.cpu_count()} cores that the API server shares.",
-        f"Members are simulated: {3 * count} pods that no machine runs, and one process that answers"
-        " for them;",
+        f"Members are simulated: {3 * count} pods that no machine runs, and one process that",
+        "answers for them;",
         "clusters, StatefulSets, pods, Secrets and encrypted connections are real.",
         "",
         "| | goal | measured |",
