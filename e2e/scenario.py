@@ -18,7 +18,7 @@ from typing import Any
 from clients import ROUTES, Writer, check
 from kube import Namespace, run
 from machines import control_plane, machines
-from timeouts import READY_S
+from timeouts import FAILOVER_S, READY_S
 
 CLUSTER = "orders"
 QSYNC = str(Path(sys.executable).parent / "kubectl-qsync")
@@ -96,6 +96,15 @@ class Scene(Namespace):
 
     def qsync(self, *arguments: str) -> str:
         return run(QSYNC, *arguments, "-n", self.name)
+
+    def lead(self, member: str) -> None:
+        """Give it the lead, if it has not got it."""
+        try:
+            self.qsync("switchover", member)
+        except RuntimeError as error:
+            if "leads already" not in str(error):
+                raise
+        self.wait(f"{member} leading", lambda: self.leader() == member, FAILOVER_S)
 
     # --- what a user sees -----------------------------------------------------------------------
 

@@ -113,8 +113,7 @@ def disk_full(scene: Scene) -> str:
         scene.wait("a new pod", lambda: scene.is_new_and_ready(leader, uid), CONVERGE_S)
         scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
         if scene.leader() != leader:
-            scene.qsync("switchover", leader)
-            scene.wait("it leading", lambda: scene.leader() == leader, CONVERGE_S)
+            scene.lead(leader)
         at_s = time.time()
         disk.fill()
         scene.wait("another leader", lambda: scene.leader() not in ("", leader), CONVERGE_S)
