@@ -49,7 +49,7 @@ app.kubernetes.io/component: operator
   verbs: [list, watch, patch, delete]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [list, create]
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]

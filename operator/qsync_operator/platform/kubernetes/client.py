@@ -130,8 +130,11 @@ class KubernetesApi:
                 return None
             raise
 
-    async def find(self, kind: str, namespace: str, labels: str = "") -> list[Object]:
+    async def find(
+        self, kind: str, namespace: str, labels: str = "", fields: str = ""
+    ) -> list[Object]:
         query = [("labelSelector", labels)] if labels else []
+        query += [("fieldSelector", fields)] if fields else []
         found = await self._ask("GET", RESOURCES[kind].path(namespace), query)
         items: list[Object] = found["items"]
         return items

@@ -55,6 +55,7 @@ from qsync_operator.observed import (
 from qsync_operator.platform.access import AccessKeeper
 from qsync_operator.platform.base import ActionAwaits, ActionRefused
 from qsync_operator.platform.kubernetes import pods
+from qsync_operator.platform.kubernetes.absent import AbsentPods
 from qsync_operator.platform.kubernetes.api import Api, ApiError, name_of
 from qsync_operator.platform.kubernetes.cache import Cache, Key
 from qsync_operator.platform.kubernetes.certificates import CertificateKeeper
@@ -104,6 +105,7 @@ class KubernetesPlatform:
             identity.state.secret, self._read_password, certificates.context
         )
         self._monitoring = MonitoringKinds(api, key)
+        self._absent = AbsentPods(api, key)
         self._told: dict[str, Told] = {}
         cache.listen(key, self._wake.set)
 
@@ -153,6 +155,9 @@ class KubernetesPlatform:
         statuses = await self._statuses(cluster)
         await self._note_instances(cluster, statuses)
         await self._tell_nodes(cluster, statuses)
+        if not cluster.spec.hibernate:
+            kinds = {name: member.kind for name, member in self._state.members.items()}
+            await self._absent.look({n: k for n, k in kinds.items() if self._pod(n) is None})
         members = tuple(
             self._view(cluster, name, member, statuses.get(name))
             for name, member in self._state.members.items()
@@ -250,7 +255,7 @@ class KubernetesPlatform:
             status=said if runs else None,
             uuid=member.uuid,
             drift=self._drift(cluster, name, member, pod),
-            failure=pods.failure_of(pod) if said is None else "",
+            failure=(pods.failure_of(pod) or self._absent.reason(name)) if said is None else "",
             address=client_address(cluster, name),
             admin_address=self._address(name, ports(cluster)[1]),
             ended_at_ns=self._live.state(name).ended_at_ns,
