@@ -8,33 +8,6 @@
 # of the sources rebuilds the last layers only.
 ARG PYTHON=python:3.11-slim-bookworm
 
-FROM ${PYTHON} AS node-build
-WORKDIR /src
-RUN python -m venv --without-pip /opt/qsync
-COPY pyproject.toml requirements.lock README.md LICENSE ./
-RUN mkdir node operator \
- && pip --python /opt/qsync/bin/python install --no-cache-dir -c requirements.lock '.[node]' \
- && pip --python /opt/qsync/bin/python uninstall -y qsync
-COPY node/qsync_node node/qsync_node
-COPY operator/qsync_operator operator/qsync_operator
-COPY operator/qsync_cli operator/qsync_cli
-RUN pip --python /opt/qsync/bin/python install --no-cache-dir --no-deps .
-
-FROM node-build AS operator-build
-RUN pip --python /opt/qsync/bin/python install --no-cache-dir -c requirements.lock '.[operator]'
-
-# Some 460 MB of jars: a layer of its own, that no change of our sources touches.
-FROM ${PYTHON} AS spark-build
-WORKDIR /src
-RUN python -m venv --without-pip /opt/qsync
-COPY pyproject.toml requirements.lock README.md LICENSE ./
-RUN mkdir node operator \
- && pip --python /opt/qsync/bin/python install --no-cache-dir -c requirements.lock '.[spark]' \
- && pip --python /opt/qsync/bin/python uninstall -y qsync
-COPY node/qsync_node node/qsync_node
-COPY node/qsync_spark node/qsync_spark
-RUN pip --python /opt/qsync/bin/python install --no-cache-dir --no-deps .
-
 # Runs as a user without a name in a file system that it cannot write to: /var/lib/qsync (data),
 # /run/qsync and /tmp are volumes of the pod.
 FROM ${PYTHON} AS base
@@ -43,14 +16,58 @@ ENV PATH=/opt/qsync/bin:$PATH USER=qsync PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFE
 WORKDIR /
 USER 10001:10001
 
+FROM ${PYTHON} AS node-needs
+WORKDIR /src
+RUN python -m venv --without-pip /opt/qsync
+COPY pyproject.toml requirements.lock ./
+# The package names a README and a licence; what it needs does not change with them.
+RUN touch README.md LICENSE \
+ && mkdir node operator \
+ && pip --python /opt/qsync/bin/python install --no-cache-dir -c requirements.lock '.[node]' \
+ && pip --python /opt/qsync/bin/python uninstall -y qsync
+
+FROM node-needs AS node-build
+COPY README.md LICENSE ./
+COPY node/qsync_node node/qsync_node
+COPY operator/qsync_operator operator/qsync_operator
+COPY operator/qsync_cli operator/qsync_cli
+RUN pip --python /opt/qsync/bin/python install --no-cache-dir --no-deps .
+
+FROM base AS node
+COPY --from=node-build /opt/qsync /opt/qsync
+EXPOSE 3301 3302 8081
+ENTRYPOINT ["python", "-m", "qsync_operator.pod_main"]
+
+FROM node-needs AS operator-needs
+RUN pip --python /opt/qsync/bin/python install --no-cache-dir -c requirements.lock '.[operator]' \
+ && pip --python /opt/qsync/bin/python uninstall -y qsync
+
+FROM operator-needs AS operator-build
+COPY README.md LICENSE ./
+COPY node/qsync_node node/qsync_node
+COPY operator/qsync_operator operator/qsync_operator
+COPY operator/qsync_cli operator/qsync_cli
+RUN pip --python /opt/qsync/bin/python install --no-cache-dir --no-deps .
+
 FROM base AS operator
 COPY --from=operator-build /opt/qsync /opt/qsync
 ENTRYPOINT ["python", "-m", "qsync_operator"]
 
-FROM base AS node
-COPY --from=node-build /opt/qsync /opt/qsync
-EXPOSE 3301 8081
-ENTRYPOINT ["python", "-m", "qsync_operator.pod_main"]
+# Some 460 MB of jars: a layer of its own, that no change of our sources touches.
+FROM ${PYTHON} AS spark-needs
+WORKDIR /src
+RUN python -m venv --without-pip /opt/qsync
+COPY pyproject.toml requirements.lock ./
+RUN touch README.md LICENSE \
+ && mkdir node operator \
+ && pip --python /opt/qsync/bin/python install --no-cache-dir -c requirements.lock '.[spark]' \
+ && pip --python /opt/qsync/bin/python uninstall -y qsync
+
+FROM spark-needs AS spark-build
+COPY README.md LICENSE ./
+COPY node/qsync_node node/qsync_node
+COPY node/qsync_spark node/qsync_spark
+RUN pip --python /opt/qsync/bin/python install --no-cache-dir --no-deps .
 
 # Drivers and executors. Hadoop's log-in wants the user to have a name; tini passes signals on and
 # buries what Spark's workers leave.

@@ -6,7 +6,7 @@ VERSION := 0.1.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: help venv demo demo-kubernetes images crds test unit check sim mutants bench rounds \
-        scale costs clean debian e2e e2e-quick e2e-write
+        scale costs clean debian manifests e2e e2e-quick e2e-write
 
 help:                         ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
@@ -46,6 +46,13 @@ images:                       ## qsync-node and qsync-operator, by docker
 
 crds: $(VENV)/.test           ## crds/ and the chart's copy, from the models
 	$(BIN)/python -m qsync_operator.crds --write
+
+MANIFESTS ?= deploy/operator.yaml
+
+manifests:                    ## deploy/operator.yaml: the chart qsync-operator without Helm
+	{ printf '# Made by `make manifests` of charts/qsync-operator: change that, not this file.\n'; \
+	  printf 'apiVersion: v1\nkind: Namespace\nmetadata: {name: qsync-system}\n'; \
+	  helm template qsync-operator charts/qsync-operator -n qsync-system --no-hooks; } > $(MANIFESTS)
 
 debian:                       ## what the tests need of Debian's packages
 	.ci/debian

@@ -103,8 +103,11 @@ def used_rights(account: str) -> tuple[set[Right], set[Right]]:
         if target.get("subresource"):
             resource += f"/{target['subresource']}"
         right = Right(target.get("apiGroup", ""), resource, entry["verb"])
-        is_refused = entry.get("responseStatus", {}).get("code") == 403
-        (refused if is_refused else used).add(right)
+        code = entry.get("responseStatus", {}).get("code")
+        (refused if code == 403 else used).add(right)
+        if right.verb == "patch" and code == 201:
+            # What was applied and was not there is asked for twice: to patch, and to create.
+            used.add(right._replace(verb="create"))
     return used, refused
 
 

@@ -20,8 +20,9 @@ from timeouts import CHART_S, COMMAND_S, DELETE_S, IMAGE_BUILD_S, KUBERNETES_UP_
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = "0.1.0"
 KIND_NAME = os.environ.get("E2E_KIND_NAME", "kind")
-SPARK_IMAGE = f"qsync-spark:{VERSION}"  # 900 MB: only for scenarios that need it
-IMAGES = {"node": f"qsync-node:{VERSION}", "operator": f"qsync-operator:{VERSION}"}
+TAG = os.environ.get("E2E_IMAGE_TAG", VERSION)
+SPARK_IMAGE = f"qsync-spark:{TAG}"  # 900 MB: only for scenarios that need it
+IMAGES = {"node": f"qsync-node:{TAG}", "operator": f"qsync-operator:{TAG}"}
 SYSTEM = "qsync-system"
 THREE_MACHINES = {
     "kind": "Cluster",
@@ -73,6 +74,7 @@ def install_operator() -> None:
     run("kubectl", "apply", "-f", "-", stdin=_namespace(SYSTEM))
     run(
         "helm", "upgrade", "--install", "qsync-operator", str(ROOT / "charts" / "qsync-operator"),
+        "--set", f"image.tag={TAG},nodeImage.tag={TAG}",
         "--namespace", SYSTEM, "--wait", "--timeout", f"{CHART_S:g}s", timeout_s=CHART_S + 30,
     )  # fmt: skip
     # The tag stays the same from build to build, so a pod that runs has the old one.

@@ -18,7 +18,7 @@ from typing import Any
 from clients import ROUTES, Writer, check
 from kube import Namespace, run
 from machines import control_plane, machines
-from timeouts import READY_S
+from timeouts import FAILOVER_S, READY_S
 
 CLUSTER = "orders"
 QSYNC = str(Path(sys.executable).parent / "kubectl-qsync")
@@ -96,6 +96,15 @@ class Scene(Namespace):
 
     def qsync(self, *arguments: str) -> str:
         return run(QSYNC, *arguments, "-n", self.name)
+
+    def lead(self, member: str) -> None:
+        """Give it the lead, if it has not got it."""
+        try:
+            self.qsync("switchover", member)
+        except RuntimeError as error:
+            if "leads already" not in str(error):
+                raise
+        self.wait(f"{member} leading", lambda: self.leader() == member, FAILOVER_S)
 
     # --- what a user sees -----------------------------------------------------------------------
 
@@ -210,7 +219,10 @@ def scenario(
 
 
 def summary(pauses: list[Pauses]) -> str:
-    """Median and worst, as a sentence of a result."""
-    longest = [p.longest_ms for p in pauses]
-    median_ms = statistics.median(longest)
-    return f"{len(longest)} rounds, median {median_ms:.0f} ms, worst {max(longest):.0f} ms"
+    """Median and worst by each route, as a sentence of a result."""
+    said = []
+    for route in ROUTES:
+        found = [p.by_route[route] for p in pauses]
+        median_ms = statistics.median(found)
+        said.append(f"median {median_ms:.0f} ms, worst {max(found):.0f} ms by {route}")
+    return f"{len(pauses)} rounds: {'; '.join(said)}"

@@ -1,8 +1,10 @@
 """docs/kubernetes-failover.md: how long writes paused, as the scenarios measured it."""
 
+import json
 import os
 import statistics
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,10 +13,22 @@ from kube import ROOT
 from scenario import Pauses
 
 PAGE = ROOT / "docs" / "kubernetes-failover.md"
+FIGURES = ROOT / "artifacts" / "e2e" / "figures"
 
 
-def write_page(figures: dict[str, list[Pauses]]) -> Path:
+def keep(scenario: str, figures: dict[str, list[Pauses]]) -> None:
+    """The last figures of a scenario that held, until the next ones."""
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    shown = {what: [asdict(one) for one in pauses] for what, pauses in figures.items()}
+    (FIGURES / f"{scenario}.json").write_text(json.dumps(shown, indent=1))
+
+
+def write_page() -> Path:
     """Only what was measured is there: a row without a measurement is no row."""
+    figures: dict[str, list[Pauses]] = {}
+    for path in sorted(FIGURES.glob("*.json")):
+        for what, pauses in json.loads(path.read_text()).items():
+            figures[what] = [Pauses(**one) for one in pauses]
     rows = [_row(what, pauses) for what, pauses in figures.items()]
     PAGE.write_text(_HEAD.format(
         day=datetime.now(UTC).date(), cores=os.cpu_count(), rate=RATE, rows="\n".join(rows)

@@ -11,17 +11,22 @@ ledger's `member` is the number of the worker's route.
 """
 
 import asyncio
+import functools
 import itertools
 import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
 from qsync_node.client import Client, Committed, RolledBack, Unknown
 
 VSPACE, NAME_INDEX = 281, 2
+DEADLINE_S = 2.0
+"""Of one request. A client whose outcome is unknown is replaced by another one, because its
+connection may lead to a machine that says nothing any more."""
 
 
 async def space_id(client: Client, name: str) -> int:
@@ -31,9 +36,15 @@ async def space_id(client: Client, name: str) -> int:
 
 
 async def work(
-    client: Client, route: int, space: int, numbers: "itertools.count[int]", ledger: TextIO,
-    pause_s: float, stop: Path,
-) -> None:  # fmt: skip
+    connect: Callable[[], Client],
+    route: int,
+    space: int,
+    numbers: "itertools.count[int]",
+    ledger: TextIO,
+    pause_s: float,
+    stop: Path,
+) -> None:
+    client = connect()
     while not stop.exists():
         number = next(numbers)
         value = f"value-{number}"
@@ -46,6 +57,8 @@ async def work(
                 said = "rolled back"
             case Unknown():
                 said = "unknown"
+                await client.close()
+                client = connect()
             case _:
                 said = "refused"
         line = {
@@ -55,24 +68,32 @@ async def work(
         ledger.write(json.dumps(line) + "\n")
         ledger.flush()
         await asyncio.sleep(pause_s)
+    await client.close()
 
 
 async def main(name: str, path: str, workers: int, rate: float, routes: list[str]) -> None:
     user, password = os.environ["QSYNC_USER"], os.environ["QSYNC_PASSWORD"]
     stop = Path(path).with_name("STOP")
     numbers = itertools.count(1)
-    # Each worker has a client, and so a connection, of its own.
-    clients = [Client(routes[n % len(routes)].split(","), user, password) for n in range(workers)]
+
+    def connect(worker: int) -> Client:
+        """Each worker has a client, and so a connection, of its own."""
+        addresses = routes[worker % len(routes)].split(",")
+        return Client(addresses, user, password, deadline_s=DEADLINE_S)
+
     with open(path, "a") as ledger:
-        space = await space_id(clients[0], name)
+        first = connect(0)
+        space = await space_id(first, name)
+        await first.close()
         await asyncio.gather(
             *(
-                work(client, n % len(routes), space, numbers, ledger, workers / rate, stop)
-                for n, client in enumerate(clients)
+                work(
+                    functools.partial(connect, n), n % len(routes), space, numbers, ledger,
+                    workers / rate, stop,
+                )
+                for n in range(workers)
             )
-        )
-    for client in clients:
-        await client.close()
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

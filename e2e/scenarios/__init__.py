@@ -3,6 +3,7 @@
 from scenarios import (
     certificates,
     controllers,
+    documentation,
     failover,
     machines_fail,
     membership,
@@ -17,6 +18,7 @@ from scenarios import (
 __all__ = [
     "certificates",
     "controllers",
+    "documentation",
     "failover",
     "machines_fail",
     "membership",

@@ -28,8 +28,7 @@ def _lead_elsewhere(scene: Scene) -> str:
     if not free:
         raise Wrong(f"every member shares a machine with one of {sorted(taken)}")
     if scene.leader() not in free:
-        scene.qsync("switchover", sorted(free)[0])
-        scene.wait("a leader there", lambda: scene.leader() in free, FAILOVER_S)
+        scene.lead(sorted(free)[0])
     time.sleep(LATE_S)
     return scene.leader()
 
@@ -85,8 +84,7 @@ def operators_machine_paused(scene: Scene) -> str:
     if not beside or machine_of(scene.name, "writer") == operator:
         raise Wrong(f"{operator} has the operator, and not a member without the writer")
     if scene.leader() != beside[0]:
-        scene.qsync("switchover", beside[0])
-        scene.wait("the leader there", lambda: scene.leader() == beside[0], FAILOVER_S)
+        scene.lead(beside[0])
     at_s = time.time()
     with paused(operator):
         time.sleep(MACHINE_PAUSED_S)

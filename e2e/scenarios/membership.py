@@ -12,8 +12,7 @@ def scale(scene: Scene) -> str:
     said = []
     for replicas in (5, 3):
         if replicas == 3:
-            scene.qsync("switchover", "orders-4")
-            scene.wait("orders-4", lambda: scene.leader() == "orders-4", ROLL_S)
+            scene.lead("orders-4")
         at_s = time.time()
         scene.kubectl("scale", "qsynccluster", scene.cluster, f"--replicas={replicas}")
         took_s = scene.wait("members", lambda n=replicas: scene.is_ready(n), ROLL_S)

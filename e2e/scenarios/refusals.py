@@ -68,7 +68,7 @@ def wrong(namespace: Namespace) -> list[str]:
     said = refusal_of(namespace, {}, "a" * 41)
     if "at most 40 lower-case letters" not in said:
         found.append(f"a name of 41 letters: {said!r}")
-    for manifest in sorted((ROOT / "docs" / "examples").glob("*.yaml")):
+    for manifest in sorted((ROOT / "docs" / "examples").rglob("*.yaml")):
         namespace.kubectl("apply", "--dry-run=server", "-f", str(manifest))
     return found + wrong_changes(namespace)
 

@@ -19,6 +19,8 @@ def grow(scene: Scene) -> str:
     scene.wait("a refusal", scene.has_reason("Degraded", "StorageRefused"), CONVERGE_S)
     assert scene.status()["leader"], "it serves all the same"
     said = scene.condition("Degraded")["message"]
+    scene.patch(storage={"size": "64Mi"})
+    scene.wait("it taken back", lambda: scene.is_ready(3), CONVERGE_S)
     scene.kubectl("delete", "qc", "orders")
     scene.kubectl("delete", "secret,pvc", "--all", timeout_s=READY_S)
     found = json.loads(run("kubectl", "get", "storageclass", "-o", "json"))["items"]
@@ -111,8 +113,7 @@ def disk_full(scene: Scene) -> str:
         scene.wait("a new pod", lambda: scene.is_new_and_ready(leader, uid), CONVERGE_S)
         scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
         if scene.leader() != leader:
-            scene.qsync("switchover", leader)
-            scene.wait("it leading", lambda: scene.leader() == leader, CONVERGE_S)
+            scene.lead(leader)
         at_s = time.time()
         disk.fill()
         scene.wait("another leader", lambda: scene.leader() not in ("", leader), CONVERGE_S)

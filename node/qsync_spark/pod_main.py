@@ -25,7 +25,8 @@ LAST_WORD = Path("/dev/termination-log")
 LAST_WORD_BYTES_MAX = 4096
 TEXT_MAX = 200
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-TEMPLATE = Path("/tmp/executor.json")  # a volume of this pod alone
+# Below a volume of this pod alone.
+TEMPLATE, REPORT = Path("/tmp/executor.json"), Path("/tmp/report")
 DRIVER_PORT, BLOCKS_PORT = 7078, 7079
 PREFIX_MAX = 47  # of executors' names, says Spark
 
@@ -120,7 +121,9 @@ class Annotations:
 
 
 def run_audit(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str, Any]:
-    from qsync_spark.archive import load_archive  # noqa: PLC0415
+    import obstore  # noqa: PLC0415
+
+    from qsync_spark.archive import load_archive, store_of  # noqa: PLC0415
     from qsync_spark.audit.report import write_report  # noqa: PLC0415
     from qsync_spark.audit.run import audit  # noqa: PLC0415
 
@@ -129,8 +132,12 @@ def run_audit(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str,
     alone = [host for host in result.hosts if host == socket.gethostname()]
     if alone:
         raise RuntimeError("tasks ran in the driver: an audit in a cluster needs executors")
-    report = f"{arguments.archive.rstrip('/')}/audits/{os.environ['RUN_NAME']}"
-    write_report(spark, result, report)
+    place = f"audits/{os.environ['RUN_NAME']}"
+    write_report(result, REPORT)
+    # As in the folder, the JSON comes last: where it is, the report is whole.
+    for path in sorted(REPORT.iterdir(), key=lambda path: path.suffix == ".json"):
+        obstore.put(store_of(archive.url), f"{place}/{path.name}", path.read_bytes())
+    report = f"{archive.url}/{place}/report.html"
     return audit_word(result.document(), report, spark.sparkContext.applicationId)
 
 

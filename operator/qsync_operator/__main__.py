@@ -9,6 +9,7 @@ import logging
 import signal
 import sys
 
+from qsync_operator import metrics
 from qsync_operator.clusters import Clusters
 from qsync_operator.lease import Lease
 from qsync_operator.platform.kubernetes.api import ApiError
@@ -34,6 +35,7 @@ async def _operate(settings: Settings) -> int:
             " and the role of the chart\n"
         )
         return 1
+    metrics.serve(settings.metrics_port)
     cache = Cache()
     clusters = Clusters(api, cache, settings.node_image, settings.spark)
     lease = Lease(api, settings.own_namespace, settings.own_name)
@@ -59,6 +61,7 @@ async def _operate(settings: Settings) -> int:
 
 async def _lead(lease: Lease, clusters: Clusters) -> None:
     await lease.acquire()
+    metrics.ACTING.set(1)
     await clusters.begin()
     await lease.hold()
 

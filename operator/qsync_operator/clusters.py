@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from qsync_operator import metrics
 from qsync_operator.controller import Controller
 from qsync_operator.desired.config import SPEC_KEY
 from qsync_operator.desired.labels import config_name
@@ -130,7 +131,11 @@ class ClusterTask:
             log.warning("runs of %s wait: %s", self.cluster.name, error)
 
     async def _turn(self, controller: Controller) -> float:
-        observed = await controller.turn(self.cluster)
+        before = controller.status
+        with metrics.TURN.time():
+            observed = await controller.turn(self.cluster)
+        namespace = self.cluster.metadata.namespace or ""
+        metrics.note_status(namespace, self.cluster.name, before, controller.status)
         if observed.writable_leader() is None and controller.memory.lost_at_ns:
             lost_ns = time.monotonic_ns() - controller.memory.lost_at_ns
             return LEADERLESS_S if lost_ns < HURRY_NS else BUSY_S
@@ -189,6 +194,7 @@ class Clusters:
             self._tasks[key] = ClusterTask(
                 self._api, self._cache, self._image, self._spark, cluster
             )
+            metrics.CLUSTERS.set(len(self._tasks))
         else:
             task.change(cluster)
 
@@ -238,6 +244,8 @@ class Clusters:
         task = self._tasks.pop(key, None)
         if task is not None:
             await task.stop()
+            metrics.forget(*key)
+            metrics.CLUSTERS.set(len(self._tasks))
 
     def count(self) -> int:
         return len(self._tasks)

@@ -5,7 +5,8 @@ Invariants:
 
 1. Nobody is nominated while a member says that it leads, and at most one in an election timeout.
    A leader that runs and does not answer *us* may well lead: it is given twice the election
-   timeout, and for ever as long as voters hear it.
+   timeout, and for ever as long as voters hear it. Whom a leader that stepped down hands over to
+   has an election timeout for itself: a nomination would compete with what a person asked for.
 2. The nominated member is the greatest by (term of the last row, last index) among those that
    say they can stand; after a failed nomination another one is preferred (E2).
 3. A nomination names the greatest term that was seen: a node in a later one refuses it.
@@ -52,6 +53,8 @@ def plan_failover(spec: ClusterSpec, observed: Observed, now_ns: int) -> Failove
             return FailoverPlan(None, f"{memory.leader} does not answer, but voters hear it")
         if now_ns - memory.lost_at_ns < 2 * timeout_ns:
             return FailoverPlan(None, f"{memory.leader} does not answer: the voters decide")
+    if memory.reason == "SteppedDown" and now_ns - memory.lost_at_ns < timeout_ns:
+        return FailoverPlan(None, f"{memory.leader} stepped down: its successor has its turn")
     recent = [n for n in memory.nominations if now_ns - n.at_ns < 4 * timeout_ns]
     if any(now_ns - nomination.at_ns < timeout_ns for nomination in recent):
         return FailoverPlan(None, f"{recent[-1].member} was nominated: waiting for the vote")

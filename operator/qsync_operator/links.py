@@ -49,6 +49,10 @@ class NodeLinks:
             raise LinkError(f"{address} is not a node: its status is no object")
         return answer
 
+    async def text(self, address: str, path: str) -> str:
+        """What a node says in words of its own, such as its metrics. Raises LinkError."""
+        return str(await self._ask("GET", address, path, None, STATUS_TIMEOUT_S))
+
     async def post(self, address: str, path: str, fields: dict[str, Any]) -> Any:
         """The `result` of an order. Raises LinkError."""
         answer = await self._ask("POST", address, path, fields, VERB_TIMEOUT_S)

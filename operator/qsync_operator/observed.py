@@ -141,6 +141,7 @@ class StorageView:
 
     outgrown: tuple[str, ...] = ()
     refusal: str = ""
+    size: str = ""  # of the largest volumes that there are
 
 
 @dataclass(frozen=True, slots=True)

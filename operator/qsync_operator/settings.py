@@ -31,6 +31,7 @@ class Settings:
     own_namespace: str
     own_name: str
     health_port: int
+    metrics_port: int
 
 
 def load_settings() -> Settings:
@@ -38,9 +39,6 @@ def load_settings() -> Settings:
     image = os.environ.get("QSYNC_NODE_IMAGE", "")
     if not image:
         raise SettingsError("QSYNC_NODE_IMAGE is empty: it names the image of nodes")
-    port = os.environ.get("QSYNC_HEALTH_PORT", "8080")
-    if not port.isdigit():
-        raise SettingsError(f"QSYNC_HEALTH_PORT is {port!r}: it is the port of /healthz")
     names = os.environ.get("QSYNC_NAMESPACES", "").split(",")
     return Settings(
         node_image=image,
@@ -50,5 +48,13 @@ def load_settings() -> Settings:
         namespaces=tuple(name.strip() for name in names if name.strip()),
         own_name=os.environ.get("POD_NAME") or socket.gethostname(),
         own_namespace=os.environ.get("POD_NAMESPACE", "default"),
-        health_port=int(port),
+        health_port=_port("QSYNC_HEALTH_PORT", "8080", "/healthz"),
+        metrics_port=_port("QSYNC_METRICS_PORT", "8082", "/metrics"),
     )
+
+
+def _port(variable: str, default: str, what: str) -> int:
+    text = os.environ.get(variable, default)
+    if not text.isdigit():
+        raise SettingsError(f"{variable} is {text!r}: it is the port of {what}")
+    return int(text)

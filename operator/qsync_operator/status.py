@@ -69,6 +69,7 @@ def build_status(
         ready_replicas=sum(member.role in ("leader", "follower") for member in members),
         selector=f"qsync.dev/cluster={cluster.name},qsync.dev/kind=voter",
         replicaset_uuid=observed.record.replicaset_uuid,
+        volume_size=observed.storage.size,
         members=members,
         last_failover=observed.memory.last_failover or observed.previous.last_failover,
         last_audit=observed.last_audit or observed.previous.last_audit,

@@ -33,7 +33,9 @@ class FakeApi:
         self._check(kind)
         return copy.deepcopy(self.objects.get((kind, namespace, name)))
 
-    async def find(self, kind: str, namespace: str, labels: str = "") -> list[dict[str, Any]]:
+    async def find(
+        self, kind: str, namespace: str, labels: str = "", fields: str = ""
+    ) -> list[dict[str, Any]]:
         self._check(kind)
         return [o for (k, n, _), o in self.objects.items() if (k, n) == (kind, namespace)]
 

@@ -9,7 +9,9 @@ import yaml
 
 from qsync_operator.crds.__main__ import main, rendered
 from qsync_operator.crds.kinds import KINDS, definition
+from qsync_operator.crds.reference import reference
 from qsync_operator.crds.structural import SchemaError, structural_schema
+from qsync_operator.crds.values import values_schema
 from qsync_operator.models.base import DURATION_PATTERN, SCHEDULE_PATTERN
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.manifest import parse_manifest
@@ -134,3 +136,16 @@ def test_schedules_that_the_api_server_takes(text: str, is_taken: bool) -> None:
     # RE2 has its flag in the middle; Python wants it at the start.
     pattern = "(?i)" + SCHEDULE_PATTERN.replace("(?i)", "")
     assert bool(re.search(pattern, text)) == is_taken
+
+
+def test_the_page_of_fields_and_the_charts_schema_are_those_of_the_models() -> None:
+    assert (ROOT / "docs" / "reference.md").read_text() == reference(), "run `make crds`"
+    schema = ROOT / "charts" / "qsync-cluster" / "values.schema.json"
+    assert schema.read_text() == values_schema(), "run `make crds`"
+
+
+def test_every_field_says_what_it_means() -> None:
+    for path, node in all_nodes():
+        inner = path.partition(".spec.")[2] or path.partition(".status.")[2]
+        if inner and not inner.endswith("[]") and ".metadata" not in path:
+            assert node.get("description"), path

@@ -5,7 +5,6 @@
 
 import json
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from qsync_node import server as node_server
 from qsync_node.server.config import NodeConfig
 from qsync_operator.desired.labels import INPUTS_ANNOTATION
 from qsync_operator.desired.objects import build_objects
@@ -239,13 +237,3 @@ def test_monitoring_is_made_when_it_is_asked_for_and_its_kinds_exist() -> None:
     assert [
         o for o in build_objects(cluster_of(), state, "p", IMAGE, {}, both) if o["kind"] in both
     ] == []
-
-
-def test_every_metric_of_the_alerts_is_one_of_a_node() -> None:
-    cluster = cluster_of(monitoring={"prometheusRule": True})
-    objects = build_objects(cluster, state_of(cluster), "p", IMAGE, {}, ("PrometheusRule",))
-    groups = one(objects, "PrometheusRule", "orders")["spec"]["groups"]
-    source = (Path(node_server.__file__).parent / "metrics.py").read_text()
-    for rule in groups[0]["rules"]:
-        for name in re.findall(r"qsync_[a-z_]+", rule["expr"]):
-            assert f'"{name.removesuffix("_total")}"' in source, rule

@@ -1,33 +1,26 @@
 """The Kubernetes platform against a fake API: what is written, when, and what is left alone."""
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from fake_api import FakeApi
+from platforms import IMAGE, cluster_of, document_of, observed, opened, pod_of
 
 from qsync_operator.actions import (
     CreateMember,
-    GrowStorage,
     RecordBootstrap,
     RecordFormed,
     RemoveMember,
 )
-from qsync_operator.clusters import Clusters
 from qsync_operator.controller import Controller
 from qsync_operator.desired.labels import ROLE_LABEL
-from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.observed import (
     AccessView,
     MemberView,
-    Memory,
     NodeStatus,
     Observed,
     Record,
-    StorageView,
 )
 from qsync_operator.platform.access import AccessKeeper
 from qsync_operator.platform.base import ActionRefused
@@ -36,55 +29,6 @@ from qsync_operator.platform.kubernetes.api import ApiError, Resource, is_within
 from qsync_operator.platform.kubernetes.cache import Cache
 from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
 from qsync_operator.platform.kubernetes.voice import KubernetesVoice
-
-KEY = ("ns", "orders")
-IMAGE = "qsync-node:test"
-
-
-def document_of(**spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "qsync.dev/v1alpha1",
-        "kind": "QsyncCluster",
-        "metadata": {"name": "orders", "namespace": "ns", "uid": "cluster-uid", "generation": 1},
-        "spec": spec,
-    }
-
-
-def cluster_of(**spec: Any) -> QsyncCluster:
-    return QsyncCluster.model_validate(document_of(**spec))
-
-
-def pod_of(name: str, **status: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": "ns",
-            "uid": f"uid-{name}",
-            "labels": {"qsync.dev/cluster": "orders"},
-        },
-        "status": status,
-    }
-
-
-@contextlib.asynccontextmanager
-async def opened(
-    api: FakeApi, cluster: QsyncCluster, cache: Cache | None = None
-) -> AsyncIterator[tuple[KubernetesPlatform, Cache]]:
-    cache = cache or Cache()
-    platform = await KubernetesPlatform.open(api, cache, cluster, IMAGE)
-    try:
-        yield platform, cache
-    finally:
-        await platform.close()
-
-
-async def observed(platform: KubernetesPlatform, cluster: QsyncCluster) -> Observed:
-    return await platform.observe(cluster, Memory(), ClusterStatus())
-
-
-# --- identity -------------------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio
@@ -142,9 +86,6 @@ async def test_a_password_is_the_users_or_made_once() -> None:
     assert api.named("Secret", "orders-app")["data"]["password"] == made
 
 
-# --- objects --------------------------------------------------------------------------------------
-
-
 @pytest.mark.asyncio
 async def test_keeping_twice_writes_once_and_a_hand_edit_is_put_back() -> None:
     api, cluster = FakeApi(), cluster_of()
@@ -186,9 +127,6 @@ async def test_an_api_server_that_is_away_is_said_and_nothing_is_lost() -> None:
         assert [member.name for member in look.members] == ["orders-0"]
         assert await platform.keep(cluster, look) == ""
         assert api.named("StatefulSet", "orders")["spec"]["replicas"] == 1
-
-
-# --- members --------------------------------------------------------------------------------------
 
 
 @pytest.mark.asyncio
@@ -305,103 +243,6 @@ def test_why_a_member_does_not_run(status: dict[str, Any], sentence: str) -> Non
     assert pods.failure_of(pod_of("orders-0", **status)) == sentence
 
 
-# --- the loop -------------------------------------------------------------------------------------
-
-
-@pytest.mark.asyncio
-async def test_a_new_cluster_gets_all_its_members_and_then_nothing_is_written() -> None:
-    api, cluster = FakeApi(), cluster_of(replicas=3, asyncReplicas=1)
-    async with opened(api, cluster) as (platform, _):
-        voice = KubernetesVoice(api, cluster)
-        api.put(document_of())
-        controller = Controller(platform, voice, ClusterStatus(), 10.0)
-        await controller.turn(cluster)
-        await controller.turn(cluster)
-        assert api.named("StatefulSet", "orders")["spec"]["replicas"] == 3
-        assert api.named("StatefulSet", "orders-async")["spec"]["replicas"] == 1
-        reasons = [event["reason"] for event in api.events]
-        assert reasons == ["PhaseCreating", *["CreateMember"] * 4]
-        before = len(api.writes)
-        for _ in range(5):
-            await controller.turn(cluster)
-        assert len(api.writes) == before
-    status = api.named("QsyncCluster", "orders")["status"]
-    assert status["phase"] == "Creating"
-    assert status["selector"] == "qsync.dev/cluster=orders,qsync.dev/kind=voter"
-
-
-async def settled(condition: Any) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
-@pytest.mark.asyncio
-async def test_a_bad_specification_is_said_and_the_last_good_one_goes_on() -> None:
-    api, cache = FakeApi(), Cache()
-    clusters = Clusters(api, cache, IMAGE)
-    await clusters.begin()
-    api.put(document_of())
-    try:
-        await clusters.on_event(document_of(replicas=3), False)
-        await settled(lambda: ("StatefulSet", "ns", "orders") in api.objects)
-        # The API server refuses most; a formula is only understood here.
-        bad = document_of(replicas=3, replication={"quorum": "N-2"})
-        await clusters.on_event(bad, False)
-        await clusters.on_event(bad, False)
-        told = [e["message"] for e in api.events if e["reason"] == "InvalidSpec"]
-        assert len(told) == 1
-        assert "below a majority" in told[0]
-        conditions = api.named("QsyncCluster", "orders")["status"]["conditions"]
-        degraded = next(c for c in conditions if c["type"] == "Degraded")
-        assert (degraded["status"], degraded["reason"]) == ("True", "InvalidSpec")
-        assert clusters.count() == 1
-        await clusters.on_event(document_of(replicas=3), True)
-        assert clusters.count() == 0
-    finally:
-        await clusters.close()
-
-
-@pytest.mark.asyncio
-async def test_a_bad_specification_of_an_unknown_cluster_starts_nothing() -> None:
-    api = FakeApi()
-    clusters = Clusters(api, Cache(), IMAGE)
-    await clusters.begin()
-    api.put(document_of())
-    await clusters.on_event(document_of(replication={"quorum": "N-2"}), False)
-    assert clusters.count() == 0
-    assert [kind for _, kind, _ in api.writes] == ["QsyncCluster"]
-
-
-@pytest.mark.asyncio
-async def test_a_voice_without_an_api_server_is_silent_and_not_broken() -> None:
-    api, cluster = FakeApi(), cluster_of()
-    voice = KubernetesVoice(api, cluster)
-    api.failing = {"QsyncCluster", "Event"}
-    await voice.tell("Failover", "orders", "it happened", False)
-    assert not await voice.publish(cluster, ClusterStatus())
-
-
-@pytest.mark.asyncio
-async def test_whoever_waits_for_the_lease_remembers_and_does_nothing() -> None:
-    api = FakeApi()
-    clusters = Clusters(api, Cache(), IMAGE)
-    api.put(document_of())
-    try:
-        await clusters.on_event(document_of(replicas=1), False)
-        await clusters.on_event(
-            {**document_of(), "metadata": {"name": "x", "namespace": "ns"}}, True
-        )
-        assert (clusters.count(), api.writes) == (0, [])
-        await clusters.begin()
-        assert clusters.count() == 1
-    finally:
-        await clusters.close()
-
-
-# --- small parts ----------------------------------------------------------------------------------
-
-
 def test_what_others_added_is_not_a_difference() -> None:
     wanted = {"spec": {"ports": [{"port": 1}], "type": "A"}}
     assert is_within(wanted, {"spec": {"ports": [{"port": 1, "x": 2}], "type": "A", "ip": 3}})
@@ -416,63 +257,6 @@ def test_paths_of_the_api() -> None:
         == "/apis/apps/v1/namespaces/ns/statefulsets/a/status"
     )
     assert ApiError("x", 404).status == 404
-
-
-# --- day 2 ----------------------------------------------------------------------------------------
-
-
-def claim_of(name: str, size: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name, "namespace": "ns"},
-        "spec": {"resources": {"requests": {"storage": size}}},
-    }
-
-
-class NoExpansion(FakeApi):
-    """Of a class whose volumes stay as they are."""
-
-    async def apply(self, document: dict[str, Any], subresource: str = "") -> dict[str, Any]:
-        if document["kind"] == "PersistentVolumeClaim":
-            raise ApiError("only dynamically provisioned pvc can be resized", 403)
-        return await super().apply(document, subresource)
-
-
-@pytest.mark.asyncio
-async def test_volumes_grow_and_the_set_is_made_again_without_its_pods() -> None:
-    api, cluster = FakeApi(), cluster_of(storage={"size": "1Gi"})
-    larger = cluster_of(storage={"size": "2Gi"})
-    for name in ("data-orders-0", "data-orders-7"):
-        api.put(claim_of(name, "1Gi"))
-    async with opened(api, cluster) as (platform, _):
-        await platform.act(cluster, CreateMember("orders-0", "voter"))
-        assert (await observed(platform, cluster)).storage == StorageView()
-        assert (await observed(platform, larger)).storage == StorageView(("orders",))
-        api.writes.clear()
-        await platform.act(larger, GrowStorage("2Gi"))
-        assert (await observed(platform, larger)).storage == StorageView()
-    assert [write for write in api.writes if write[1] != "ConfigMap"] == [
-        ("apply", "PersistentVolumeClaim", "data-orders-0"),
-        ("delete", "StatefulSet", "orders"),
-        ("apply", "StatefulSet", "orders"),
-    ]
-    template = api.named("StatefulSet", "orders")["spec"]["volumeClaimTemplates"][0]
-    assert template["spec"]["resources"]["requests"]["storage"] == "2Gi"
-
-
-@pytest.mark.asyncio
-async def test_volumes_that_cannot_grow_stay_and_it_is_said() -> None:
-    api, cluster = NoExpansion(), cluster_of(storage={"size": "1Gi"})
-    api.put(claim_of("data-orders-0", "1Gi"))
-    larger = cluster_of(storage={"size": "2Gi"})
-    async with opened(api, cluster) as (platform, _):
-        await platform.act(cluster, CreateMember("orders-0", "voter"))
-        with pytest.raises(ActionRefused, match="allowVolumeExpansion"):
-            await platform.act(larger, GrowStorage("2Gi"))
-        storage = (await observed(platform, larger)).storage
-    assert "cannot grow to 2Gi" in storage.refusal
-    assert ("delete", "StatefulSet", "orders") not in api.writes
 
 
 @pytest.mark.asyncio
@@ -504,36 +288,6 @@ async def test_a_wait_for_the_old_pod_is_no_warning() -> None:
         await controller.turn(cluster)
         assert "still leaving" in controller.memory.refusal
     assert [e["reason"] for e in api.events if e["type"] == "Warning"] == []
-
-
-@pytest.mark.asyncio
-async def test_the_last_good_specification_goes_on_after_the_operator_was_restarted() -> None:
-    api = FakeApi()
-    api.put(document_of())
-    bad = document_of(replicas=2, replication={"quorum": "N-2"})
-    first = Clusters(api, Cache(), IMAGE)
-    await first.begin()
-    await first.on_event(document_of(replicas=2), False)
-    await settled(lambda: "orders-1" in str(api.objects.get(("ConfigMap", "ns", "orders-config"))))
-    await first.close()
-    second = Clusters(api, Cache(), IMAGE)
-    await second.begin()
-    try:
-        await second.on_event(bad, False)
-        assert second.count() == 1
-        edited = api.named("StatefulSet", "orders")
-        edited["spec"]["replicas"] = 0
-        await settled(lambda: api.named("StatefulSet", "orders")["spec"]["replicas"] == 2)
-
-        def degraded() -> tuple[str, int]:
-            found = api.named("QsyncCluster", "orders")["status"]["conditions"]
-            shown = next(c for c in found if c["type"] == "Degraded")
-            return shown["reason"], len(found)
-
-        # Said beside what the plan says, and not written over by it.
-        await settled(lambda: degraded() == ("InvalidSpec", 5))
-    finally:
-        await second.close()
 
 
 @pytest.mark.asyncio

@@ -1,5 +1,7 @@
 """`python -m qsync_operator.crds [--write] [DIRECTORY...]`: writes or compares the CRDs.
 
+Without a directory the page of all fields and the schema of the chart qsync-cluster, too.
+
 Without `--write` it exits with 1 if the files differ from the models.
 """
 
@@ -11,9 +13,12 @@ from typing import Any
 import yaml
 
 from qsync_operator.crds.kinds import KINDS, definition
+from qsync_operator.crds.reference import reference
+from qsync_operator.crds.values import values_schema
 
 # A chart cannot read beside itself, so it has a copy.
 DIRECTORIES = [Path("crds"), Path("charts/qsync-operator/files/crds")]
+PAGE, VALUES = Path("docs/reference.md"), Path("charts/qsync-cluster/values.schema.json")
 HEADER = (
     "# Generated from qsync_operator/models by `make crds`: change the models, not this file.\n"
 )
@@ -35,22 +40,27 @@ def rendered() -> dict[str, str]:
     }
 
 
+def _files(directories: list[Path]) -> dict[Path, str]:
+    if directories:
+        return {d / name: text for d in directories for name, text in rendered().items()}
+    files = {d / name: text for d in DIRECTORIES for name, text in rendered().items()}
+    return {**files, PAGE: reference(), VALUES: values_schema()}
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m qsync_operator.crds", description=__doc__)
-    parser.add_argument("directories", type=Path, nargs="*", default=DIRECTORIES)
+    parser.add_argument("directories", type=Path, nargs="*")
     parser.add_argument("--write", action="store_true", help="write the files")
     parsed = parser.parse_args(arguments)
     differing = []
-    for directory in parsed.directories:
-        for name, text in rendered().items():
-            path = directory / name
-            if path.exists() and path.read_text() == text:
-                continue
-            differing.append(str(path))
-            if parsed.write:
-                directory.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
-                sys.stdout.write(f"{path} written\n")
+    for path, text in _files(parsed.directories).items():
+        if path.exists() and path.read_text() == text:
+            continue
+        differing.append(str(path))
+        if parsed.write:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            sys.stdout.write(f"{path} written\n")
     if differing and not parsed.write:
         sys.stderr.write(f"{', '.join(differing)} differ from the models: run `make crds`\n")
         return 1

@@ -39,6 +39,7 @@ class Kind:
     rules: dict[str, list[rules.Rule]]  # path in the schema -> rules there
     spoken: tuple[str, ...] = ()  # patterns that a rule says in words
     is_scalable: bool = False
+    whole: tuple[dict[str, Any], ...] = ()  # about spec and status together
 
     @property
     def name(self) -> str:
@@ -82,6 +83,7 @@ KINDS = (
         },
         spoken=("spec.spaces[].name",),
         is_scalable=True,
+        whole=tuple(rules.CLUSTER),
     ),
     Kind(
         QsyncAudit,
@@ -155,7 +157,7 @@ def _schema(kind: Kind) -> dict[str, Any]:
         properties["spec"]["default"] = whole_default(properties["spec"])
     _without_defaults(properties["status"])
     _mark_lists(properties["status"])
-    schema["x-kubernetes-validations"] = [rules.name_rule(NAME_PATTERN)]
+    schema["x-kubernetes-validations"] = [rules.name_rule(NAME_PATTERN), *kind.whole]
     for path in kind.spoken:
         del _at(properties, path)["pattern"]
     for path, found in kind.rules.items():

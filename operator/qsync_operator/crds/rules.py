@@ -60,12 +60,22 @@ CLUSTER_SPEC = [
     ),
 ]
 
-STORAGE = [
+_SIZE, _OLD_SIZE = "self.spec.storage.size", "oldSelf.spec.storage.size"
+CLUSTER = [
+    # What volumes have is in the status, and not in what was asked for before: a size that their
+    # class refused can be taken back.
     rule(
-        """!has(oldSelf.size) || !has(self.size)
-           || quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0""",
+        f"""!has({_OLD_SIZE}) || !has({_SIZE})
+            || quantity(string({_SIZE})).compareTo(quantity(string({_OLD_SIZE}))) >= 0
+            || (has(oldSelf.status) && has(oldSelf.status.volumeSize)
+                && isQuantity(oldSelf.status.volumeSize)
+                && quantity(string({_SIZE})).compareTo(
+                    quantity(oldSelf.status.volumeSize)) >= 0)""",
         "storage.size cannot shrink: a volume only grows",
     ),
+]
+
+STORAGE = [
     rule(
         """has(self.storageClass) == has(oldSelf.storageClass)
            && (!has(self.storageClass) || self.storageClass == oldSelf.storageClass)""",

@@ -11,6 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from qsync_operator.crds.words import speak
+
 LIST_MAX = 64
 MAP_MAX = 64
 STRING_MAX = 1024
@@ -28,7 +30,7 @@ class SchemaError(Exception):
 
 def structural_schema(model: type[BaseModel]) -> dict[str, Any]:
     """Raises SchemaError with the path of what cannot be said."""
-    document = model.model_json_schema(by_alias=True, mode="validation")
+    document = speak(model.model_json_schema(by_alias=True, mode="validation"), model)
     return _convert(document, document.get("$defs", {}), model.__name__)
 
 

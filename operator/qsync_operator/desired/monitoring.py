@@ -34,55 +34,41 @@ def _monitor(cluster: QsyncCluster) -> Object:
 
 
 def _rules(cluster: QsyncCluster) -> Object:
-    ours = (
-        f'namespace="{cluster.metadata.namespace}",pod=~"{cluster.name}-((async|reader)-)?[0-9]+"'
-    )
-    name = cluster.name
-    return {
-        "groups": [
-            {
-                "name": f"qsync.{cluster.metadata.namespace}.{name}",
-                "rules": [
-                    _rule(
-                        "QsyncNotWritable",
-                        f"sum(qsync_is_writable{{{ours}}}) < 1",
-                        "30s",
-                        "critical",
-                        f"No member of {name} takes writes.",
-                    ),
-                    _rule(
-                        "QsyncSplitBrain",
-                        f"max(qsync_split_brain{{{ours}}}) > 0",
-                        "0s",
-                        "critical",
-                        f"The log of a member of {name} contradicts another one.",
-                    ),
-                    _rule(
-                        "QsyncMemberMissing",
-                        f"count(qsync_term{{{ours}}}) < {cluster.spec.replicas}",
-                        "5m",
-                        "warning",
-                        f"Fewer than {cluster.spec.replicas} members of {name} answer.",
-                    ),
-                    _rule(
-                        "QsyncConfirmationSlow",
-                        f"max(qsync_limbo_age_seconds{{{ours}}}) > 5",
-                        "1m",
-                        "warning",
-                        f"Writes to {name} wait for their quorum for more than 5 seconds.",
-                    ),
-                    _rule(
-                        "QsyncRowsRolledBack",
-                        f"increase(qsync_rolled_back_rows_total{{{ours}}}[15m]) > 0",
-                        "0s",
-                        "info",
-                        f"Rows of {name} that were never confirmed were cut: see `kubectl qsync"
-                        " rollbacks`.",
-                    ),
-                ],
-            }
-        ]
-    }
+    namespace, name = cluster.metadata.namespace, cluster.name
+    ours = f'namespace="{namespace}",pod=~"{name}-((async|reader)-)?[0-9]+"'
+    its = f'namespace="{namespace}",cluster="{name}"'
+    members = cluster.spec.replicas
+    # A sum over nothing is nothing, and nothing is below no limit: `or vector(0)` makes it zero.
+    rules = [
+        _rule("QsyncNotWritable", f"(sum(qsync_is_writable{{{ours}}}) or vector(0)) < 1",
+              "30s", "critical", f"No member of {name} takes writes."),
+        _rule("QsyncSplitBrain", f"max(qsync_split_brain{{{ours}}}) > 0",
+              "0s", "critical", f"The log of a member of {name} contradicts another one."),
+        _rule("QsyncAcknowledgedLost",
+              f"increase(qsync_lost_acknowledged_writes_total{{{ours}}}[15m]) > 0",
+              "0s", "critical", f"Asynchronous writes to {name} were lost after their answer."),
+        _rule("QsyncMemberMissing",
+              f"(count(qsync_term{{{ours}}}) or vector(0)) < {members}",
+              "5m", "warning", f"Fewer than {members} members of {name} answer."),
+        _rule("QsyncMemberRestarting", f"resets(qsync_uptime_seconds{{{ours}}}[15m]) > 3",
+              "0s", "warning", f"A member of {name} starts again and again."),
+        _rule("QsyncConfirmationSlow", f"max(qsync_limbo_age_seconds{{{ours}}}) > 5",
+              "1m", "warning", f"Writes to {name} wait for their quorum for more than 5 seconds."),
+        _rule("QsyncFollowerBehind", f"max(qsync_follower_lag_rows{{{ours}}}) > 100000",
+              "10m", "warning", f"A member of {name} is more than 100,000 rows behind."),
+        _rule("QsyncCertificateExpiring",
+              f"qsync_operator_certificate_expiry_timestamp_seconds{{{its}}} - time() < 604800",
+              "1h", "warning", f"The certificate of {name} expires within a week."),
+        _rule("QsyncOperatorAbsent", "(max(qsync_operator_is_acting) or vector(0)) < 1",
+              "10m", "warning", f"No operator looks after {name}."),
+        _rule("QsyncDegraded", f"qsync_operator_cluster_degraded{{{its}}} > 0",
+              "15m", "warning", f"The operator cannot make {name} what is asked for."),
+        _rule("QsyncMemberFenced", f"max(qsync_is_fenced{{{ours}}}) > 0",
+              "24h", "info", f"A member of {name} has been kept from leading for a day."),
+        _rule("QsyncRowsRolledBack", f"increase(qsync_rolled_back_rows_total{{{ours}}}[15m]) > 0",
+              "0s", "info", f"Rows of {name} that were never confirmed were cut."),
+    ]  # fmt: skip
+    return {"groups": [{"name": f"qsync.{namespace}.{name}", "rules": rules}]}
 
 
 def _rule(alert: str, expression: str, lasting: str, severity: str, summary: str) -> dict[str, Any]:
@@ -91,5 +77,5 @@ def _rule(alert: str, expression: str, lasting: str, severity: str, summary: str
         "expr": expression,
         "for": lasting,
         "labels": {"severity": severity},
-        "annotations": {"summary": summary},
+        "annotations": {"summary": summary, "runbook": f"docs/runbooks/{alert}.md"},
     }

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from qsync_operator.models.base import Duration, SpecModel, StatusModel
 from qsync_operator.models.cluster import NAME_PATTERN, Metadata
+from qsync_operator.models.conditions import BaseCondition
 from qsync_operator.models.spec import SparkSpec
 
 RunPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Cancelled"]
@@ -16,73 +17,96 @@ class RunSpec(SpecModel):
     """Which cluster's archive is read, and how large the Spark application is."""
 
     cluster: str = Field(pattern=NAME_PATTERN, max_length=40)
+    """Whose archive is read."""
     deadline: Duration = "6h"
+    """After which the run is ended."""
     spark: SparkSpec | None = None
+    """How large it is; without it as the cluster says."""
 
 
 class AuditSpec(RunSpec):
     """What an audit proves; without a choice, everything since the last audit."""
 
     full: bool = False
+    """Everything, and not only what is new since the last audit."""
 
 
 class CompactionSpec(RunSpec):
     """What a compaction folds; without a choice, what is sealed and older than the retention."""
 
     dry_run: bool = False
+    """Say what would be folded."""
 
 
-class RunCondition(StatusModel):
-    """Of type Complete or Failed, in the form that `kubectl wait` knows."""
+class RunCondition(BaseCondition):
+    """Of type Complete or Failed."""
 
     type: RunConditionType
-    status: Literal["True", "False", "Unknown"] = "Unknown"
-    reason: str = ""
-    message: str = ""
-    last_transition_time: str = ""
-    observed_generation: int = 0
+    """What it is about."""
 
 
 class Violation(StatusModel):
     """One proof that failed: which, and where."""
 
     proof: str
+    """Which one."""
     message: str
+    """What is wrong."""
     location: str = ""
+    """In which file, and where in it."""
 
 
 class RunStatus(StatusModel):
     """How far a run is and what it found."""
 
     phase: RunPhase = "Pending"
+    """How far it is."""
     message: str = ""
+    """In a sentence."""
     observed_generation: int = 0
+    """Of the specification that this is about."""
     application_id: str = ""
+    """Spark's own."""
     task_hosts: list[str] = Field(default_factory=list, max_length=1000)
+    """Machines on which its tasks ran."""
     step: str = ""
+    """What it does now."""
     steps_done: int = 0
+    """How many steps are behind it."""
     steps_total: int = 0
+    """How many steps there are."""
     started_at: str = ""
+    """When it began."""
     finished_at: str = ""
+    """When it ended."""
     duration_milliseconds: int = 0
+    """How long it took."""
     report: str = ""
+    """Where the report is."""
     counts: dict[str, int] = Field(default_factory=dict, max_length=64)
+    """What was read and checked."""
     conditions: list[RunCondition] = Field(default_factory=list, max_length=8)
+    """Complete and Failed."""
 
 
 class AuditStatus(RunStatus):
     """The verdict, and the first twenty violations; the report has them all."""
 
     verdict: Literal["", "Passed", "Violated", "Incomplete"] = ""
+    """What it found."""
     violations: list[Violation] = Field(default_factory=list, max_length=20)
+    """The first twenty."""
 
 
 class CompactionStatus(RunStatus):
     """What was folded."""
 
     snapshot: str = ""
+    """Which one it wrote."""
     bytes_before: int = 0
+    """Of the segments that were folded."""
     bytes_after: int = 0
+    """Of what they became."""
 
 
 class QsyncAudit(SpecModel):

@@ -24,34 +24,48 @@ class FieldSpec(SpecModel):
     """One field of a space's format."""
 
     name: str = Field(min_length=1, max_length=NAME_MAX)
+    """Of the field."""
     type: FieldType = "any"
+    """Tarantool's type."""
     is_nullable: bool = False
+    """Whether it may be left out."""
 
 
 class PartSpec(SpecModel):
     """One part of an index: a field by its name, or by its number from 1."""
 
     field: str | int
+    """Its name, or its number from 1."""
     type: KeyType | None = None
+    """Tarantool's type; without it that of the field."""
     is_nullable: bool | None = None
+    """Whether it may be left out; without it as the field says."""
 
 
 class IndexSpec(SpecModel):
     """An index; the first one of a space is its primary key."""
 
     name: str = Field(min_length=1, max_length=NAME_MAX)
+    """Of the index."""
     type: Literal["TREE", "HASH"] = "TREE"
+    """Ordered (`TREE`) or by equality only (`HASH`)."""
     unique: bool = True
+    """Whether a key occurs once."""
     parts: list[PartSpec] = Field(min_length=1, max_length=255)
+    """What the key is made of, in order."""
 
 
 class SpaceSpec(SpecModel):
     """A space that the controller creates, and never drops."""
 
     name: str = Field(min_length=1, max_length=NAME_MAX, pattern=r"^[^_].*$")
+    """Of the space."""
     is_sync: bool = True
+    """Whether writes wait for the quorum."""
     format: list[FieldSpec] = Field(default_factory=list)
+    """Its fields, in order."""
     indexes: list[IndexSpec] = Field(min_length=1, max_length=128)
+    """The first one is the primary key."""
 
     @model_validator(mode="after")
     def _check(self) -> "SpaceSpec":

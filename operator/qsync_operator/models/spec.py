@@ -17,11 +17,19 @@ class ReplicationSpec(SpecModel):
     """How many copies a write needs, and how long it may wait for them."""
 
     quorum: int | str = "majority"
+    """How many voters have a write on disk before it is confirmed: `majority`, a number, or a
+    formula over N such as `N/2+1`."""
     synchro_timeout: Duration = "5s"
+    """How long a write waits for its quorum before it is rolled back."""
     election_mode: Literal["candidate", "manual", "voter"] = "candidate"
+    """Whether members stand for election by themselves (`candidate`), only when asked (`manual`),
+    or never (`voter`)."""
     wal_mode: Literal["fsync", "write"] = "fsync"
+    """`fsync`: acknowledged writes survive a power failure. `write`: only the end of a process."""
     heartbeat: Duration = "100ms"
+    """How often a leader tells that it is alive."""
     election_timeout: Duration = "1s"
+    """How long a follower hears nothing before it stands for election."""
 
     @model_validator(mode="after")
     def _check(self) -> "ReplicationSpec":
@@ -41,22 +49,32 @@ class FailoverSpec(SpecModel):
     """What happens to the leader's unconfirmed tail, and how soon the controller acts."""
 
     unconfirmed: Literal["adopt", "rollback"] = "adopt"
+    """What a new leader does with its predecessor's unconfirmed rows: confirm them (`adopt`), or
+    undo what provably never had a quorum (`rollback`)."""
     delay: Duration = "0s"
+    """How long the controller waits before it nominates; the members elect by themselves all the
+    same."""
 
 
 class StorageSpec(SpecModel):
     """Where data lives, and what becomes of it when a member is removed."""
 
     size: Quantity = "10Gi"
+    """Of the volume of each member. It can grow and not shrink."""
     retention: Literal["Retain", "Delete"] = "Retain"
+    """Whether volumes are kept (`Retain`) when a member or the cluster is removed."""
     storage_class: str | None = None
+    """The StorageClass of the volumes; without it the Kubernetes cluster's default. It cannot
+    change."""
 
 
 class ResourcesSpec(SpecModel):
     """Requests and limits of one container, as Kubernetes has them."""
 
     requests: dict[str, Quantity] = Field(default_factory=dict)
+    """What the scheduler sets aside."""
     limits: dict[str, Quantity] = Field(default_factory=dict)
+    """What the container may use at most."""
 
 
 class TlsSpec(SpecModel):
@@ -65,14 +83,19 @@ class TlsSpec(SpecModel):
     """
 
     clients: Literal["Accept", "Require", "Off"] = "Accept"
+    """`Accept`: clients may use TLS, on `ports.tls`. `Require`: every port asks for it. `Off`:
+    only members use it."""
     secret_name: str | None = None
+    """A Secret with tls.crt, tls.key and ca.crt, in place of the operator's own authority."""
 
 
 class AuthSpec(SpecModel):
     """The application's user; its password is generated unless a Secret holds one."""
 
     username: str = Field(default="app", pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
+    """The user that applications log in as. It cannot change."""
     password_secret: str | None = None
+    """A Secret whose `password` that user has; without it one is made."""
 
     @field_validator("username")
     @classmethod
@@ -86,91 +109,140 @@ class PortsSpec(SpecModel):
     """Ports of the members. Locally the first member's: the next ones count on from there."""
 
     iproto: int | None = Field(default=None, ge=1, le=65535)
+    """For clients; 3301 on Kubernetes. It cannot change."""
     admin: int | None = Field(default=None, ge=1, le=65535)
+    """For status, metrics and orders; 8081 on Kubernetes. It cannot change."""
     tls: int | None = Field(default=None, ge=1, le=65535)
+    """For members among themselves and for clients that encrypt; 3302. It cannot change."""
 
 
 class ArchiveSpec(SpecModel):
     """The object store that sealed segments and snapshots are copied to."""
 
     url: str = Field(pattern=r"^[a-z][a-z0-9+.-]*://.+$")
+    """Such as `s3://bucket/orders`."""
     interval: Duration = "60s"
+    """How old what is not yet archived may be."""
     credentials_secret: str | None = None
+    """A Secret with the store's credentials."""
     retention: Duration | None = None
+    """How long the archive keeps what a compaction has folded."""
 
 
 class ExecutorSpec(SpecModel):
     """Resources of a Spark driver or executor."""
 
     cores: int = Field(default=1, ge=1, le=64)
+    """Of one process."""
     memory: Quantity = "1Gi"
+    """Of one process."""
 
 
 class SparkSpec(SpecModel):
     """How large a Spark run is."""
 
     driver: ExecutorSpec = Field(default_factory=ExecutorSpec)
+    """The process that plans."""
     executor: ExecutorSpec = Field(default_factory=ExecutorSpec)
+    """The processes that work."""
     instances: int = Field(default=2, ge=1, le=1000)
+    """How many executors."""
     conf: dict[str, str] = Field(default_factory=dict)
+    """Spark's own settings."""
 
 
 class JobSpec(SpecModel):
     """A Spark job that runs by the clock: audit or compaction."""
 
     schedule: Schedule
+    """Five fields as cron has them: minute, hour, day, month, weekday."""
     suspend: bool = False
+    """No new run begins."""
     time_zone: str = "Etc/UTC"
+    """Of the schedule."""
     concurrency_policy: Literal["Forbid", "Replace"] = "Forbid"
+    """What happens if a run is due while another one runs: it is left out (`Forbid`) or takes its
+    place (`Replace`)."""
     successful_history_limit: int = Field(default=3, ge=0, le=100)
+    """How many runs that succeeded are kept."""
     failed_history_limit: int = Field(default=3, ge=0, le=100)
+    """How many runs that failed are kept."""
     spark: SparkSpec = Field(default_factory=SparkSpec)
+    """How large a run is."""
 
 
 class RolloutSpec(SpecModel):
     """How a change that needs restarts reaches the leader: by a switchover, or by yours."""
 
     strategy: Literal["Automatic", "Supervised"] = "Automatic"
+    """`Automatic`: the leader restarts last, after a switchover. `Supervised`: the switchover is
+    yours."""
 
 
 class NetworkPolicySpec(SpecModel):
     """Who may reach members: each other and the operator always, clients on the data port."""
 
     enabled: bool = True
+    """Whether a NetworkPolicy is made."""
 
 
 class MonitoringSpec(SpecModel):
     """Objects for Prometheus' operator, where its kinds exist."""
 
     pod_monitor: bool = False
+    """Make a PodMonitor."""
     prometheus_rule: bool = False
+    """Make a PrometheusRule with the alerts of docs/runbooks."""
 
 
 class ClusterSpec(SpecModel):
     """The whole of `spec`; an empty one is a good one."""
 
     replicas: int = Field(default=3, ge=1, le=REGISTERED_MAX)
+    """Voting members; an odd number is best. `kubectl scale` sets it."""
     async_replicas: int = Field(default=0, ge=0, le=REGISTERED_MAX - 1)
+    """Registered members that no quorum counts."""
     read_replicas: int = Field(default=0, ge=0, le=1000)
+    """Members that only follow, and are not registered."""
     image: str | None = None
+    """Of the nodes; without it the one that the cluster was made with."""
     hibernate: bool = False
+    """Stop all pods and keep everything else."""
     rollout: RolloutSpec = Field(default_factory=RolloutSpec)
+    """How changes that restart members reach the leader."""
     replication: ReplicationSpec = Field(default_factory=ReplicationSpec)
+    """How many copies a write needs."""
     failover: FailoverSpec = Field(default_factory=FailoverSpec)
+    """What follows the loss of a leader."""
     storage: StorageSpec = Field(default_factory=StorageSpec)
+    """The volumes."""
     resources: ResourcesSpec = Field(default_factory=ResourcesSpec)
+    """Of the node's container."""
     tls: TlsSpec = Field(default_factory=TlsSpec)
+    """Certificates, and who has to encrypt."""
     auth: AuthSpec = Field(default_factory=AuthSpec)
+    """The application's user."""
     ports: PortsSpec = Field(default_factory=PortsSpec)
+    """Where members listen."""
     spaces: list[SpaceSpec] = Field(default_factory=list)
+    """Spaces that are created and extended, never dropped."""
     roles: list[RoleSpec] = Field(default_factory=list)
+    """Roles of the database that are kept as declared."""
     users: list[UserSpec] = Field(default_factory=list)
+    """Users of the database that are kept as declared."""
     archive: ArchiveSpec | None = None
+    """Where sealed segments and snapshots go."""
     audit: JobSpec | None = None
+    """Regular audits of the archive."""
     compaction: JobSpec | None = None
+    """Regular compactions of the archive."""
     pod_template: dict[str, Any] = Field(default_factory=dict)
+    """Laid over the pods: metadata and spec as Kubernetes has them; docs/kubernetes.md says what
+    is refused."""
     network_policy: NetworkPolicySpec = Field(default_factory=NetworkPolicySpec)
+    """Who may reach members."""
     monitoring: MonitoringSpec = Field(default_factory=MonitoringSpec)
+    """Objects of Prometheus' operator."""
 
     @model_validator(mode="after")
     def _check(self) -> "ClusterSpec":

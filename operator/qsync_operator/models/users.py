@@ -21,8 +21,11 @@ class GrantSpec(SpecModel):
     """What may be done with one space, or with everything."""
 
     privileges: list[Privilege] = Field(min_length=1, max_length=6)
+    """What may be done."""
     space: str | None = Field(default=None, max_length=64)
+    """With one space."""
     universe: bool = False
+    """With everything."""
 
     @model_validator(mode="after")
     def _check(self) -> "GrantSpec":
@@ -35,8 +38,11 @@ class RoleSpec(SpecModel):
     """A name for a set of grants."""
 
     name: str = Field(pattern=NAME)
+    """As the database knows it."""
     roles: list[str] = Field(default_factory=list, max_length=32)
+    """Roles whose grants it has, too."""
     grants: list[GrantSpec] = Field(default_factory=list, max_length=64)
+    """What it may do."""
 
     @field_validator("name")
     @classmethod
@@ -48,3 +54,4 @@ class UserSpec(RoleSpec):
     """Somebody who logs in, with the password that a Secret holds under `password`."""
 
     password_secret: str = Field(max_length=253)
+    """The Secret whose `password` it logs in with; a change takes effect by itself."""

@@ -14,6 +14,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, ApiException, Configuration
 from kubernetes.aio.stream import WsApiClient
 
+from qsync_operator import metrics
 from qsync_operator.desired.labels import MANAGER, Object
 from qsync_operator.platform.kubernetes.api import RESOURCES, ApiError, name_of
 
@@ -129,8 +130,11 @@ class KubernetesApi:
                 return None
             raise
 
-    async def find(self, kind: str, namespace: str, labels: str = "") -> list[Object]:
+    async def find(
+        self, kind: str, namespace: str, labels: str = "", fields: str = ""
+    ) -> list[Object]:
         query = [("labelSelector", labels)] if labels else []
+        query += [("fieldSelector", fields)] if fields else []
         found = await self._ask("GET", RESOURCES[kind].path(namespace), query)
         items: list[Object] = found["items"]
         return items
@@ -175,6 +179,7 @@ class KubernetesApi:
         body: Any = None,
         content_type: str = "application/json",
     ) -> Object:
+        status = 0
         try:
             request = await self._client.param_serialize(
                 method,
@@ -186,12 +191,16 @@ class KubernetesApi:
             )
             answer = await self._client.call_api(*request, _request_timeout=DEADLINE_S)
             text = await answer.read()  # type: ignore[no-untyped-call]
+            status = int(answer.status)
         except ApiException as error:
+            status = int(error.status or 0)
             raise ApiError(f"{method} {path}: {error.reason}", int(error.status or 0)) from error
         except TimeoutError as error:
             raise ApiError(f"{method} {path}: no answer within {DEADLINE_S:g} s") from error
         except OSError as error:  # aiohttp's connection errors are such
             raise ApiError(f"the API server cannot be reached: {error}") from error
+        finally:
+            metrics.REQUESTS.labels(method, str(status)).inc()
         if not 200 <= answer.status <= 299:
             raise ApiError(f"{method} {path}: {_sentence(text)}", int(answer.status))
         found: Object = json.loads(text)

@@ -75,12 +75,6 @@ class ObjectKeeper:
         if live is not None and is_within(document, live):
             self._applied[kind, name] = (mark, _version(live))
             return
-        if live is None and mark == applied_mark and kind in WATCHED:
-            # Applied a moment ago, and the watch has not told of it; or it was deleted.
-            live = await self._api.get(kind, self._key[0], name)
-            if live is not None:
-                self._cache.note(kind, live)
-                return
         found = await self._api.apply(document)
         self._applied[kind, name] = (mark, _version(found))
         if kind in WATCHED:

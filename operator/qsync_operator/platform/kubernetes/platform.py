@@ -10,6 +10,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
+from qsync_operator import metrics
 from qsync_operator.actions import (
     Action,
     Bootstrap,
@@ -54,6 +55,7 @@ from qsync_operator.observed import (
 from qsync_operator.platform.access import AccessKeeper
 from qsync_operator.platform.base import ActionAwaits, ActionRefused
 from qsync_operator.platform.kubernetes import pods
+from qsync_operator.platform.kubernetes.absent import AbsentPods
 from qsync_operator.platform.kubernetes.api import Api, ApiError, name_of
 from qsync_operator.platform.kubernetes.cache import Cache, Key
 from qsync_operator.platform.kubernetes.certificates import CertificateKeeper
@@ -107,6 +109,7 @@ class KubernetesPlatform:
             identity.state.secret, self._read_password, certificates.context
         )
         self._monitoring = MonitoringKinds(api, key)
+        self._absent = AbsentPods(api, key)
         self._told: dict[str, Told] = {}
         cache.listen(key, self._wake.set)
 
@@ -156,10 +159,14 @@ class KubernetesPlatform:
     ) -> Observed:
         with contextlib.suppress(ApiError):  # what was read before is good for long
             await self._certificates.look(cluster)
+        metrics.EXPIRY.labels(*self._key).set(self._certificates.expires_s)
         self._connect(cluster)
         statuses = await self._statuses(cluster)
         await self._note_instances(cluster, statuses)
         await self._tell_nodes(cluster, statuses)
+        if not cluster.spec.hibernate:
+            kinds = {name: member.kind for name, member in self._state.members.items()}
+            await self._absent.look({n: k for n, k in kinds.items() if self._pod(n) is None})
         members = tuple(
             self._view(cluster, name, member, statuses.get(name))
             for name, member in self._state.members.items()
@@ -259,7 +266,7 @@ class KubernetesPlatform:
             status=said if runs else None,
             uuid=member.uuid,
             drift=self._drift(cluster, name, member, pod),
-            failure=pods.failure_of(pod) if said is None else "",
+            failure=(pods.failure_of(pod) or self._absent.reason(name)) if said is None else "",
             address=client_address(cluster, name),
             admin_address=self._address(name, ports(cluster)[1]),
             ended_at_ns=self._live.state(name).ended_at_ns,
@@ -367,10 +374,14 @@ class KubernetesPlatform:
     # --- acting -------------------------------------------------------------------------------
 
     async def act(self, cluster: QsyncCluster, action: Action) -> None:
+        outcome = "refused"
         try:
             await self._act(cluster, action)
+            outcome = "done"
         except (LinkError, ApiError, DatabaseError, OSError) as error:
             raise ActionRefused(f"{action}: {error}") from error
+        finally:
+            metrics.ACTIONS.labels(type(action).__name__, outcome).inc()
 
     async def _act(self, cluster: QsyncCluster, action: Action) -> None:
         state = self._state

@@ -6,6 +6,7 @@ from qsync_operator.desired.labels import Object, selector, set_name
 from qsync_operator.desired.objects import KINDS
 from qsync_operator.desired.state import ClusterState
 from qsync_operator.desired.volumes import claims_to_grow, outgrown_sets
+from qsync_operator.models.base import quantity
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.observed import StorageView
 from qsync_operator.platform.base import ActionRefused
@@ -31,8 +32,11 @@ class VolumeKeeper:
     def look(self, cluster: QsyncCluster) -> StorageView:
         size, at_s = self._refused
         is_fresh = time.monotonic() - at_s < ASK_AGAIN_S and size == cluster.spec.storage.size
-        outgrown = outgrown_sets(cluster.spec.storage.size, self.sizes(cluster))
-        return StorageView(tuple(outgrown), self._refusal if outgrown and is_fresh else "")
+        sizes = self.sizes(cluster)
+        outgrown = outgrown_sets(cluster.spec.storage.size, sizes)
+        largest = max(sizes.values(), key=quantity, default="")
+        refusal = self._refusal if outgrown and is_fresh else ""
+        return StorageView(tuple(outgrown), refusal, largest)
 
     def sizes(self, cluster: QsyncCluster) -> dict[str, str]:
         """Of volumes of the StatefulSets that exist: a template cannot change in place."""

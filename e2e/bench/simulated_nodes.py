@@ -1,0 +1,178 @@
+"""Members that only talk: pods that nobody schedules, and one process that answers for all.
+
+The API server, the StatefulSets and the pods are real; this takes the kubelet's place and the
+nodes'. Each pod of the namespace gets an address of 127.0.0.0/8, where its status is told by HTTP
+and a TLS port greets and stays open. A cluster is founded by `/bootstrap`, and its first member
+leads for good.
+
+    python e2e/bench/simulated_nodes.py NAMESPACE ORDERS_FILE
+
+One JSON line for each order to a member, with the wall clock.
+"""
+
+import asyncio
+import base64
+import contextlib
+import ipaddress
+import json
+import ssl
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from aiohttp import web
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, CoreV1Api
+
+from qsync_node.format.greeting import encode_greeting
+
+FIRST = int(ipaddress.IPv4Address("127.77.0.10"))
+ADMIN, TLS = 8081, 3302
+MERGE = "application/merge-patch+json"
+
+
+@dataclass
+class Cluster:
+    """What its members agree on."""
+
+    name: str
+    context: ssl.SSLContext
+    members: dict[str, str] = field(default_factory=dict)  # name -> uuid
+    replicaset: str = ""
+    is_formed: bool = False
+
+    def status(self, name: str) -> dict[str, Any]:
+        leads = self.is_formed and name == min(self.members)
+        leader = self.members[min(self.members)] if self.is_formed else ""
+        return {
+            "name": name,
+            "uuid": self.members[name],
+            "replicaset_uuid": self.replicaset,
+            "role": "leader" if leads else "follower" if self.is_formed else "joining",
+            "term": 1,
+            "last_term": 1,
+            "last_index": 10,
+            "confirmed_index": 10,
+            "replica_id": int(name.rpartition("-")[2]) + 1,
+            "leader_uuid": leader,
+            "is_writable": leads,
+            "can_stand": True,
+            "hears_leader": self.is_formed,
+            "is_open": True,
+            "split_brain": "",
+            "refused": "",
+            "quorum": 2,
+            "members": [self._registered(n, i) for n, i in self.members.items() if self.is_formed],
+        }
+
+    def _registered(self, name: str, instance: str) -> dict[str, Any]:
+        return {
+            "uuid": instance,
+            "name": name,
+            "replica_id": int(name.rpartition("-")[2]) + 1,
+            "role": "voter",
+            "is_voting": True,
+            "is_live": True,
+            "acknowledged_index": 10,
+        }
+
+
+class Simulation:
+    """Of one namespace."""
+
+    def __init__(self, api: CoreV1Api, namespace: str, orders: TextIO) -> None:
+        self.api = api
+        self.namespace = namespace
+        self.orders = orders
+        self.clusters: dict[str, Cluster] = {}
+        self.known: set[str] = set()
+
+    async def run(self) -> None:
+        while True:
+            found = await self.api.list_namespaced_pod(self.namespace)
+            for pod in found.items:
+                if pod.metadata.uid not in self.known and pod.metadata.deletion_timestamp is None:
+                    # A Secret that is not there yet: the next look tries again.
+                    with contextlib.suppress(Exception):
+                        await self._begin(pod)
+                        self.known.add(pod.metadata.uid)
+            await asyncio.sleep(0.5)
+
+    async def _begin(self, pod: Any) -> None:
+        name, cluster = pod.metadata.name, pod.metadata.labels["qsync.dev/cluster"]
+        if cluster not in self.clusters:
+            self.clusters[cluster] = await self._cluster(cluster)
+        one = self.clusters[cluster]
+        one.members.setdefault(name, str(uuid.uuid4()))
+        ip = str(ipaddress.IPv4Address(FIRST + len(self.known)))
+        await self._serve(one, name, ip)
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        status = {
+            "phase": "Running",
+            "podIP": ip,
+            "podIPs": [{"ip": ip}],
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": now}],
+            "containerStatuses": [
+                {
+                    "name": "node",
+                    "image": "simulated",
+                    "imageID": "simulated",
+                    "ready": True,
+                    "restartCount": 0,
+                    "state": {"running": {"startedAt": now}},
+                }
+            ],
+        }
+        await self.api.patch_namespaced_pod_status(
+            name, self.namespace, {"status": status}, _content_type=MERGE
+        )
+
+    async def _cluster(self, name: str) -> Cluster:
+        shown = (await self.api.read_namespaced_secret(f"{name}-tls", self.namespace)).data
+        identity = (await self.api.read_namespaced_secret(f"{name}-identity", self.namespace)).data
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        with tempfile.TemporaryDirectory() as folder:
+            for key in ("tls.crt", "tls.key"):
+                (Path(folder) / key).write_bytes(base64.b64decode(shown[key]))
+            context.load_cert_chain(Path(folder) / "tls.crt", Path(folder) / "tls.key")
+        replicaset = base64.b64decode(identity["replicasetUUID"]).decode()
+        return Cluster(name, context, replicaset=replicaset)
+
+    async def _serve(self, cluster: Cluster, name: str, ip: str) -> None:
+        application = web.Application()
+
+        async def status(_: web.Request) -> web.Response:
+            return web.json_response(cluster.status(name))
+
+        async def order(request: web.Request) -> web.Response:
+            if request.path == "/bootstrap":
+                cluster.is_formed = True
+            line = {"cluster": cluster.name, "member": name, "path": request.path}
+            self.orders.write(json.dumps({**line, "at": time.time()}) + "\n")
+            self.orders.flush()
+            return web.json_response({"result": True})
+
+        async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(encode_greeting(cluster.members[name], b"s" * 32))
+            await _.read()
+
+        application.add_routes([web.get("/status", status), web.post("/{any:.*}", order)])
+        runner = web.AppRunner(application, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, ip, ADMIN).start()
+        await asyncio.start_server(greet, ip, TLS, ssl=cluster.context)
+
+
+async def main(namespace: str, orders: str) -> None:
+    await config.load_kube_config()
+    async with ApiClient() as client:
+        with open(orders, "a") as file:
+            await Simulation(CoreV1Api(client), namespace, file).run()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2]))

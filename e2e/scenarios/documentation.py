@@ -1,0 +1,100 @@
+"""The commands of docs/kubernetes.md, as they are printed, and the charts and plain manifests."""
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from kube import IMAGES, ROOT, SYSTEM, run
+from scenario import CLUSTER, Scene, Wrong, scenario
+from timeouts import CHART_S, IMAGE_BUILD_S, READY_S, ROLL_S
+
+PAGE = ROOT / "docs" / "kubernetes.md"
+INSTALLING = ("docker build", "kind load", "helm install")
+"""What the runner has done already, and what would install a second operator beside it."""
+REFUSED = "replication.quorum is below a majority"
+
+
+def commands() -> list[str]:
+    """Of the page's blocks, in their order."""
+    found = []
+    for block in re.findall(r"```console\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        found += [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+    return found
+
+
+@contextlib.contextmanager
+def _as_somebody_there(scene: Scene) -> Iterator[dict[str, str]]:
+    """An environment whose kubectl stands in the scenario's namespace."""
+    path = scene.folder / "kubeconfig"
+    path.write_text(run("kubectl", "config", "view", "--raw", "--minify"))
+    path.chmod(0o600)
+    place = ["kubectl", "--kubeconfig", str(path), "config", "set-context", "--current"]
+    run(*place, "--namespace", scene.name)
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    yield {**os.environ, "KUBECONFIG": str(path), "PATH": programs}
+
+
+@scenario()
+def documentation(scene: Scene) -> str:
+    """Every command of docs/kubernetes.md is run as it is printed."""
+    ran = []
+    with _as_somebody_there(scene) as environment:
+        for command in commands():
+            if command.startswith(INSTALLING):
+                continue
+            done = subprocess.run(
+                ["/bin/bash", "-e", "-o", "pipefail", "-c", command], cwd=ROOT, env=environment,
+                capture_output=True, text=True, timeout=IMAGE_BUILD_S, check=False,
+            )  # fmt: skip
+            is_refusal = REFUSED in done.stderr and "quorum" in command
+            if done.returncode and not is_refusal:
+                raise Wrong(f"$ {command}: {done.stdout}{done.stderr}")
+            ran.append(command)
+            if command.startswith("kubectl delete pod"):
+                scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
+            if "--replicas=3" in command:
+                scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
+    left = json.loads(scene.kubectl("get", "qc,pvc,secrets", "-o", "json"))["items"]
+    # What the cluster owns goes a little later.
+    kept = [i["metadata"]["name"] for i in left if not i["metadata"].get("ownerReferences")]
+    assert not kept, f"the page says how to be rid of everything, and {kept} are left"
+    return f"{len(ran)} commands did what the page says"
+
+
+@scenario()
+def cluster_chart(scene: Scene) -> str:
+    """The chart of clusters: installed, tested with `helm test`, changed, taken away."""
+    chart = str(ROOT / "charts" / "qsync-cluster")
+    place = ("--namespace", scene.name)
+    test = ("--set", f"testImage={IMAGES['node']}")
+    run("helm", "install", CLUSTER, chart, *place, *test, "--set", "spec.storage.size=64Mi")
+    scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
+    said = run("helm", "test", CLUSTER, *place, "--logs", timeout_s=CHART_S)
+    assert said.count("may see") == 4, f"the Service and three members: {said}"
+    required = ("--reuse-values", "--set", "spec.tls.clients=Require")
+    before = scene.pods()
+    run("helm", "upgrade", CLUSTER, chart, *place, *required)
+    scene.wait("new pods", lambda: not set(scene.pods().values()) & set(before.values()), ROLL_S)
+    scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
+    run("helm", "test", CLUSTER, *place, timeout_s=CHART_S)
+    run("helm", "uninstall", CLUSTER, *place)
+    scene.wait("no pods", lambda: not scene.pods(), READY_S)
+    return "helm test logged in at the Service and three members, before and after `Require`"
+
+
+@scenario(quick=True)
+def plain_manifests(scene: Scene) -> str:
+    """deploy/operator.yaml is what an API server takes, whole and without Helm."""
+    # Conflicts are forced in the dry run only: here a chart owns what is already installed.
+    taken = run(
+        "kubectl", "apply", "--server-side", "--dry-run=server", "--force-conflicts", "-f",
+        str(ROOT / "deploy" / "operator.yaml"),
+    )  # fmt: skip
+    assert f"namespace/{SYSTEM}" in taken
+    assert scene.name not in taken
+    return f"{len(taken.splitlines())} objects would be taken"

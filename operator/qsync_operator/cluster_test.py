@@ -1,0 +1,50 @@
+"""`helm test` of a cluster: the application's user logs in, by the Service and at each member.
+
+Reads the Secret NAME-app where it is mounted. Ends with 1 and a sentence where somebody cannot be
+reached; nothing is written.
+"""
+
+import ssl
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from qsync_operator.iproto import Connection, DatabaseError
+
+SPACES = 281  # the view of those that a user may see
+TIMEOUT_S = 10.0
+SECRET = Path("/etc/qsync/app")
+
+
+def targets(secret: Mapping[str, str]) -> tuple[list[str], ssl.SSLContext | None]:
+    """Whom to ask, and how: encrypted where the Secret says whom to trust."""
+    leader = f"{secret['host']}:{secret['port']}"
+    addresses = [leader, *secret["addresses"].split(",")]
+    authorities = secret.get("ca.crt")
+    if not authorities:
+        return addresses, None
+    port = secret["tlsPort"]
+    encrypted = [f"{address.rpartition(':')[0]}:{port}" for address in addresses]
+    context = ssl.create_default_context(cadata=authorities)
+    context.check_hostname = False  # members have one certificate, which is trusted by its signer
+    return encrypted, context
+
+
+def main() -> int:
+    # A mounted Secret has links to its directories beside its keys.
+    secret = {path.name: path.read_text() for path in SECRET.iterdir() if path.is_file()}
+    addresses, context = targets(secret)
+    user, password = secret["username"], secret["password"]
+    for address in addresses:
+        try:
+            with Connection(address, user, password, TIMEOUT_S, context) as database:
+                spaces = len(database.select(SPACES))
+        except DatabaseError as error:
+            sys.stderr.write(f"{address}: {error}\n")
+            return 1
+        sys.stdout.write(f"{address}: {user} may see {spaces} spaces\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Why a member has no pod at all: only an Event of its StatefulSet says it.
+
+A pod that may not be made (Pod Security, a quota, a webhook) leaves no trace in any status. So once
+a pod has been missing for a while, the Events of its set are asked, now and then.
+"""
+
+import time
+from collections.abc import Iterable
+
+from qsync_operator.desired.labels import Object, set_name
+from qsync_operator.observed import Kind
+from qsync_operator.platform.kubernetes.api import Api, ApiError
+from qsync_operator.platform.kubernetes.cache import Key
+from qsync_operator.platform.kubernetes.pods import MESSAGE_MAX
+
+PATIENCE_S = 3.0
+ASK_AGAIN_S = 10.0
+
+
+class AbsentPods:
+    """Of one cluster."""
+
+    def __init__(self, api: Api, key: Key) -> None:
+        self._api = api
+        self._key = key
+        self._since_s: dict[str, float] = {}
+        self._asked_s = 0.0
+        self._reasons: dict[str, str] = {}
+
+    def reason(self, member: str) -> str:
+        """One sentence, or "" where nothing was said or the pod is there."""
+        return self._reasons.get(member, "")
+
+    async def look(self, absent: dict[str, Kind]) -> None:
+        """`absent` are members that should have a pod and have none."""
+        now_s = time.monotonic()
+        self._since_s = {name: self._since_s.get(name, now_s) for name in absent}
+        self._reasons = {name: why for name, why in self._reasons.items() if name in absent}
+        late = {n: k for n, k in absent.items() if now_s - self._since_s[n] > PATIENCE_S}
+        if not late or now_s - self._asked_s < ASK_AGAIN_S:
+            return
+        self._asked_s = now_s
+        for kind in set(late.values()):
+            name = set_name(self._key[1], kind)
+            fields = f"involvedObject.kind=StatefulSet,involvedObject.name={name}"
+            try:
+                events = await self._api.find("Event", self._key[0], fields=fields)
+            except ApiError:
+                continue  # it is not worth more than a sentence in a status
+            self._reasons |= refusals(events, [n for n in late if late[n] == kind])
+
+
+def refusals(events: Iterable[Object], members: Iterable[str]) -> dict[str, str]:
+    """The last refusal to make a pod, for each member that has one."""
+    found: dict[str, str] = {}
+    for event in sorted(events, key=lambda one: str(one.get("lastTimestamp") or "")):
+        message = str(event.get("message", ""))
+        for member in members:
+            if event.get("reason") == "FailedCreate" and f"Pod {member} in" in message:
+                _, _, why = message.partition("failed error: ")
+                found[member] = f"FailedCreate: {(why or message)[:MESSAGE_MAX]}"
+    return found

@@ -1,0 +1,62 @@
+"""Documents and an opened platform over the fake API, for the tests of the Kubernetes half."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fake_api import FakeApi
+
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.status import ClusterStatus
+from qsync_operator.observed import (
+    Memory,
+    Observed,
+)
+from qsync_operator.platform.kubernetes.cache import Cache
+from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
+
+KEY = ("ns", "orders")
+IMAGE = "qsync-node:test"
+
+
+def document_of(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "qsync.dev/v1alpha1",
+        "kind": "QsyncCluster",
+        "metadata": {"name": "orders", "namespace": "ns", "uid": "cluster-uid", "generation": 1},
+        "spec": spec,
+    }
+
+
+def cluster_of(**spec: Any) -> QsyncCluster:
+    return QsyncCluster.model_validate(document_of(**spec))
+
+
+def pod_of(name: str, **status: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "ns",
+            "uid": f"uid-{name}",
+            "labels": {"qsync.dev/cluster": "orders"},
+        },
+        "status": status,
+    }
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    api: FakeApi, cluster: QsyncCluster, cache: Cache | None = None
+) -> AsyncIterator[tuple[KubernetesPlatform, Cache]]:
+    cache = cache or Cache()
+    platform = await KubernetesPlatform.open(api, cache, cluster, IMAGE)
+    try:
+        yield platform, cache
+    finally:
+        await platform.close()
+
+
+async def observed(platform: KubernetesPlatform, cluster: QsyncCluster) -> Observed:
+    return await platform.observe(cluster, Memory(), ClusterStatus())

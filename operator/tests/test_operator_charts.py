@@ -1,0 +1,58 @@
+"""The charts as helm renders them, and the plain manifests, which are the same."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from qsync_operator.cluster_test import targets
+from qsync_operator.models.cluster import QsyncCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+CLUSTER = ROOT / "charts" / "qsync-cluster"
+pytestmark = pytest.mark.skipif(
+    shutil.which("helm") is None, reason="helm renders charts, and is not installed"
+)
+
+
+def template(chart: Path, *arguments: str) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        ["helm", "template", "orders", str(chart), "-n", "shop", *arguments],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [document for document in yaml.safe_load_all(done.stdout) if document]
+
+
+@pytest.mark.parametrize("values", [None, *sorted((CLUSTER / "examples").glob("*.yaml"))])
+def test_a_cluster_of_the_chart_is_one(values: Path | None) -> None:
+    found = template(CLUSTER, "--no-hooks", *(["-f", str(values)] if values else []))
+    (cluster,) = (QsyncCluster.model_validate(document) for document in found)
+    assert (cluster.name, cluster.metadata.namespace) == ("orders", "shop")
+
+
+def test_a_misspelt_value_is_refused_by_helm() -> None:
+    done = subprocess.run(
+        ["helm", "template", "orders", str(CLUSTER), "--set", "spec.replicaz=3"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "replicaz" in done.stderr
+
+
+def test_the_plain_manifests_are_those_of_the_chart() -> None:
+    done = subprocess.run(
+        ["make", "-s", "-C", str(ROOT), "manifests", "MANIFESTS=/dev/stdout"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    stored = (ROOT / "deploy" / "operator.yaml").read_text()
+    assert done.stdout == stored, "the chart changed: run `make manifests`"
+
+
+def test_the_test_of_a_cluster_encrypts_where_it_can() -> None:
+    secret = {"host": "h", "port": "3301", "addresses": "a:3301,b:3301"}
+    assert targets(secret) == (["h:3301", "a:3301", "b:3301"], None)

@@ -1,0 +1,104 @@
+"""An operator that ends before any single write is continued by the next one, to the same end."""
+
+import json
+from typing import Any
+
+import pytest
+from fake_api import FakeApi
+from platforms import cluster_of, observed, opened
+
+from qsync_operator.actions import (
+    CreateMember,
+    GrowStorage,
+    RecordBootstrap,
+    RecordFenced,
+    RecordFormed,
+    RemoveMember,
+)
+from qsync_operator.desired.secrets import decoded
+
+
+class Crash(BaseException):
+    """The process ended: nothing catches this."""
+
+
+class CrashingApi(FakeApi):
+    """Ends the process in place of write number `crash_at`, counted from 0."""
+
+    crash_at = -1
+    count = 0
+
+    def _survive(self) -> None:
+        self.count += 1
+        if self.count - 1 == self.crash_at:
+            raise Crash
+
+    async def create(self, document: dict[str, Any]) -> dict[str, Any]:
+        self._survive()
+        return await super().create(document)
+
+    async def apply(self, document: dict[str, Any], subresource: str = "") -> dict[str, Any]:
+        self._survive()
+        return await super().apply(document, subresource)
+
+    async def delete(
+        self, kind: str, namespace: str, name: str, uid: str = "", keeps_pods: bool = False
+    ) -> None:
+        self._survive()
+        await super().delete(kind, namespace, name, uid, keeps_pods)
+
+
+async def live(api: FakeApi) -> None:
+    """Everything that a cluster's life writes, each step only where it is not done yet."""
+    small, large = cluster_of(storage={"size": "1Gi"}), cluster_of(storage={"size": "2Gi"})
+    async with opened(api, small) as (platform, cache):
+        for document in list(api.objects.values()):
+            cache.note(document["kind"], document)
+        seen = await observed(platform, small)
+        for number in range(4):
+            name = f"orders-{number}"
+            was_removed = number == 3 and seen.record.fenced
+            if seen.member(name) is None and not was_removed:
+                await platform.act(small, CreateMember(name, "voter"))
+        if not seen.record.bootstrap_uuid:
+            await platform.act(small, RecordBootstrap("orders-0", "instance-0"))
+        if not seen.record.is_formed:
+            await platform.act(small, RecordFormed())
+        if not seen.record.fenced:
+            await platform.act(small, RecordFenced(("orders-1",)))
+        if (await observed(platform, small)).member("orders-3") is not None:
+            await platform.act(small, RemoveMember("orders-3"))
+        await platform.act(large, GrowStorage("2Gi"))
+        assert await platform.keep(large, await observed(platform, large)) == ""
+
+
+def outcome(api: FakeApi) -> dict[str, Any]:
+    """What is there, without what is random."""
+    state = json.loads(decoded(api.named("Secret", "orders-identity"))["state.json"])
+    found = api.named("StatefulSet", "orders")["spec"]
+    claim = found["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
+    return {
+        "objects": sorted(api.objects),
+        "state": state,
+        "replicas": found["replicas"],
+        "volumes": claim,
+    }
+
+
+@pytest.mark.asyncio
+async def test_an_operator_that_ends_before_any_write_is_continued_by_the_next() -> None:
+    undisturbed = CrashingApi()
+    await live(undisturbed)
+    assert undisturbed.count > 10
+    for crash_at in range(undisturbed.count):
+        api = CrashingApi()
+        api.crash_at = crash_at
+        with pytest.raises(Crash):
+            await live(api)
+        identity = api.objects.get(("Secret", "ns", "orders-identity"))
+        before = decoded(identity)["replicasetUUID"] if identity is not None else None
+        api.crash_at = -1
+        await live(api)
+        assert outcome(api) == outcome(undisturbed), crash_at
+        after = decoded(api.named("Secret", "orders-identity"))["replicasetUUID"]
+        assert before in (None, after), "who a cluster is never changes"

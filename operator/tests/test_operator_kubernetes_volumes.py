@@ -1,0 +1,72 @@
+"""Volumes that grow, and those that cannot, against a fake API."""
+
+from typing import Any
+
+import pytest
+from fake_api import FakeApi
+from platforms import cluster_of, observed, opened
+
+from qsync_operator.actions import (
+    CreateMember,
+    GrowStorage,
+)
+from qsync_operator.observed import (
+    StorageView,
+)
+from qsync_operator.platform.base import ActionRefused
+from qsync_operator.platform.kubernetes.api import ApiError
+
+
+def claim_of(name: str, size: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": "ns"},
+        "spec": {"resources": {"requests": {"storage": size}}},
+    }
+
+
+class NoExpansion(FakeApi):
+    """Of a class whose volumes stay as they are."""
+
+    async def apply(self, document: dict[str, Any], subresource: str = "") -> dict[str, Any]:
+        if document["kind"] == "PersistentVolumeClaim":
+            raise ApiError("only dynamically provisioned pvc can be resized", 403)
+        return await super().apply(document, subresource)
+
+
+@pytest.mark.asyncio
+async def test_volumes_grow_and_the_set_is_made_again_without_its_pods() -> None:
+    api, cluster = FakeApi(), cluster_of(storage={"size": "1Gi"})
+    larger = cluster_of(storage={"size": "2Gi"})
+    for name in ("data-orders-0", "data-orders-7"):
+        api.put(claim_of(name, "1Gi"))
+    async with opened(api, cluster) as (platform, _):
+        await platform.act(cluster, CreateMember("orders-0", "voter"))
+        assert (await observed(platform, cluster)).storage == StorageView(size="1Gi")
+        grown = StorageView(("orders",), size="1Gi")
+        assert (await observed(platform, larger)).storage == grown
+        api.writes.clear()
+        await platform.act(larger, GrowStorage("2Gi"))
+        assert (await observed(platform, larger)).storage == StorageView(size="2Gi")
+    assert [write for write in api.writes if write[1] != "ConfigMap"] == [
+        ("apply", "PersistentVolumeClaim", "data-orders-0"),
+        ("delete", "StatefulSet", "orders"),
+        ("apply", "StatefulSet", "orders"),
+    ]
+    template = api.named("StatefulSet", "orders")["spec"]["volumeClaimTemplates"][0]
+    assert template["spec"]["resources"]["requests"]["storage"] == "2Gi"
+
+
+@pytest.mark.asyncio
+async def test_volumes_that_cannot_grow_stay_and_it_is_said() -> None:
+    api, cluster = NoExpansion(), cluster_of(storage={"size": "1Gi"})
+    api.put(claim_of("data-orders-0", "1Gi"))
+    larger = cluster_of(storage={"size": "2Gi"})
+    async with opened(api, cluster) as (platform, _):
+        await platform.act(cluster, CreateMember("orders-0", "voter"))
+        with pytest.raises(ActionRefused, match="allowVolumeExpansion"):
+            await platform.act(larger, GrowStorage("2Gi"))
+        storage = (await observed(platform, larger)).storage
+    assert "cannot grow to 2Gi" in storage.refusal
+    assert ("delete", "StatefulSet", "orders") not in api.writes

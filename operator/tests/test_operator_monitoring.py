@@ -1,0 +1,132 @@
+"""Alerts, their pages and their tests; the dashboard; and that what they name is exported."""
+
+import asyncio
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from local_clusters import EXAMPLES, Home
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from qsync_operator import metrics
+from qsync_operator.desired.monitoring import build_monitoring
+from qsync_operator.links import NodeLinks
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.status import ClusterStatus, LastFailover
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNBOOKS = ROOT / "docs" / "runbooks"
+TESTS = Path(__file__).with_name("alerts.yaml")
+DASHBOARD = ROOT / "charts" / "qsync-operator" / "files" / "dashboard.json"
+NAME = re.compile(r"qsync_[a-z_]+")
+
+
+def rules() -> dict[str, Any]:
+    cluster = QsyncCluster.model_validate(
+        {
+            "apiVersion": "qsync.dev/v1alpha1",
+            "kind": "QsyncCluster",
+            "metadata": {"name": "orders", "namespace": "ns", "uid": "u"},
+            "spec": {"monitoring": {"prometheusRule": True}},
+        }
+    )
+    spec: dict[str, Any] = build_monitoring(cluster, ["PrometheusRule"])[0]["spec"]
+    return spec
+
+
+def alerts() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = rules()["groups"][0]["rules"]
+    return found
+
+
+def test_every_alert_fires_where_it_must_and_not_where_it_must_not(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules()))
+    (tmp_path / "tests.yaml").write_text(TESTS.read_text())
+    done = subprocess.run(
+        ["promtool", "test", "rules", "tests.yaml"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_tested_both_ways() -> None:
+    fired, quiet = set(), set()
+    for test in yaml.safe_load(TESTS.read_text())["tests"]:
+        for case in test["alert_rule_test"]:
+            (fired if case.get("exp_alerts") else quiet).add(case["alertname"])
+    assert {rule["alert"] for rule in alerts()} == fired == quiet
+
+
+def test_every_alert_has_its_page_and_every_page_its_alert() -> None:
+    pages = {path.stem for path in RUNBOOKS.glob("Qsync*.md")}
+    assert {rule["alert"] for rule in alerts()} == pages
+    index = (RUNBOOKS / "README.md").read_text()
+    for rule in alerts():
+        assert rule["annotations"]["runbook"] == f"docs/runbooks/{rule['alert']}.md"
+        assert f"]({rule['alert']}.md)" in index
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    found = Home(tmp_path)
+    yield found
+    found.close()
+
+
+def exported_by_nodes(home: Home) -> set[str]:
+    """Of three running members: some things only a leader has."""
+    home.do("local", "apply", "-f", EXAMPLES / "three-nodes.yaml")
+    secret = yaml.safe_load(next(home.directory.glob("*/nodes/*/node.yaml")).read_text())["secret"]
+    found: set[str] = set()
+    for member in home.members("orders").values():
+        found |= asyncio.run(_names(member["adminAddress"], secret))
+    return found
+
+
+async def _names(address: str, secret: str) -> set[str]:
+    links = NodeLinks(secret)
+    try:
+        return names_in(await links.text(address, "/metrics"))
+    finally:
+        await links.close()
+
+
+def names_in(text: str) -> set[str]:
+    return {s.name for family in text_string_to_metric_families(text) for s in family.samples}
+
+
+def exported_by_the_operator() -> set[str]:
+    """After it has done each thing once."""
+    failover = LastFailover(at="now", unavailable_milliseconds=80)
+    metrics.note_status("ns", "orders", ClusterStatus(), ClusterStatus(last_failover=failover))
+    metrics.EXPIRY.labels("ns", "orders").set(1)
+    metrics.ACTIONS.labels("Restart", "done").inc()
+    metrics.REQUESTS.labels("GET", "200").inc()
+    metrics.TURN.observe(0.01)
+    found = names_in(generate_latest(metrics.REGISTRY).decode())
+    metrics.forget("ns", "orders")
+    left = generate_latest(metrics.REGISTRY).decode()
+    assert 'cluster="orders"' not in left, "what is gone is not told of"
+    return found
+
+
+def test_what_rules_and_dashboard_name_is_exported(home: Home) -> None:
+    exported = exported_by_nodes(home) | exported_by_the_operator()
+    named = {name for rule in alerts() for name in NAME.findall(rule["expr"])}
+    assert named <= exported, named - exported
+    document = json.loads(DASHBOARD.read_text())
+    shown = {
+        name
+        for panel in document["panels"]
+        for target in panel["targets"]
+        for name in NAME.findall(target["expr"])
+    }
+    assert shown <= exported, shown - exported
+    ids = [panel["id"] for panel in document["panels"]]
+    assert len(ids) == len(set(ids))

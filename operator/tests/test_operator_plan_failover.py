@@ -1,0 +1,98 @@
+"""The plan while nobody leads: who is nominated, when, and what it is said to have cost."""
+
+from dataclasses import replace
+
+from plan_worlds import cluster_of, decide, formed
+
+from qsync_operator.actions import (
+    Nominate,
+)
+from qsync_operator.plan import plan
+
+
+def test_the_longest_log_that_answers_is_nominated_in_the_greatest_term_seen() -> None:
+    world = formed(cluster_of(3))
+    world.lives["c-0"].is_running = False
+    world.leader, world.term = "", 7
+    world.lives["c-2"].index = 11
+    assert decide(world) == (Nominate("c-2", 7),)
+    world.lives["c-1"].index = 11
+    assert decide(world) == (Nominate("c-1", 7),)
+
+
+def test_one_nomination_in_an_election_timeout_and_then_another_member() -> None:
+    world = formed(cluster_of(3))
+    world.lives["c-0"].is_running = False
+    world.leader = ""
+    nomination = Nominate("c-1", 1)
+    assert decide(world) == (nomination,)
+    from qsync_operator.failover import after_nomination  # noqa: PLC0415
+
+    world.memory = after_nomination(world.memory, nomination, world.now_ns)
+    world.now_ns += 900_000_000
+    assert decide(world) == ()
+    world.now_ns += 200_000_000
+    assert decide(world) == (Nominate("c-2", 1),)
+
+
+def test_without_a_majority_nobody_is_nominated_and_status_says_so() -> None:
+    world = formed(cluster_of(3), leader="")
+    world.lives["c-0"].is_running = world.lives["c-1"].is_running = False
+    planned = plan(world.cluster, world.observe(), 0, 0)
+    assert planned.actions == ()
+    assert planned.status.phase == "Unavailable"
+    ready = planned.status.condition("Ready")
+    assert ready is not None
+    assert "1 of 3 voters answer and 2 are needed" in ready.message
+
+
+def test_a_failover_is_measured_from_the_end_of_the_process() -> None:
+    world = formed(cluster_of(3))
+    world.step()
+    world.lives["c-0"].is_dead, world.lives["c-0"].is_running = True, False
+    world.leader = ""
+    for _ in range(3):
+        world.step()
+    failover = world.status.last_failover
+    assert failover is not None
+    assert (failover.from_, failover.to, failover.reason) == ("c-0", "c-1", "ProcessEnded")
+    assert failover.unavailable_milliseconds == 100
+
+
+def test_a_failover_delay_is_waited_for() -> None:
+    cluster = cluster_of(3)
+    cluster.spec.failover.delay = "10s"
+    world = formed(cluster)
+    world.leader = ""
+    world.memory = replace(world.memory, lost_at_ns=world.now_ns)
+    assert decide(world) == ()
+    world.now_ns += 10 * 10**9
+    assert decide(world) == (Nominate("c-0", 1),)
+
+
+def test_a_leader_that_is_silent_and_alive_is_left_to_the_voters() -> None:
+    world = formed(cluster_of(3))
+    world.leader = ""
+    world.memory = replace(world.memory, reason="Unreachable", lost_at_ns=world.now_ns)
+    assert decide(world) == ()
+    world.now_ns += 2 * 10**9
+    assert decide(world) == (Nominate("c-0", 1),)
+    observed = world.observe()
+    status = observed.members[1].status
+    assert status is not None
+    hearing = replace(observed.members[1], status=replace(status, hears_leader=True))
+    observed = replace(observed, members=(*observed.members[:1], hearing, *observed.members[2:]))
+    planned = plan(world.cluster, observed, world.now_ns, 0)
+    assert planned.actions == ()
+    ready = planned.status.condition("Ready")
+    assert ready is not None
+    assert ready.message == "c-0 does not answer, but voters hear it"
+
+
+def test_whom_a_leader_handed_over_to_has_its_turn() -> None:
+    world = formed(cluster_of(3))
+    world.leader = ""
+    world.memory = replace(world.memory, reason="SteppedDown", lost_at_ns=world.now_ns)
+    assert decide(world) == ()
+    world.now_ns += 10**9
+    assert decide(world) == (Nominate("c-0", 1),)

@@ -1,0 +1,83 @@
+"""The plan of membership: out, in, lost disks."""
+
+from dataclasses import replace
+
+from cluster_model import Life
+from plan_worlds import cluster_of, decide, formed, run
+
+from qsync_operator.actions import (
+    CreateMember,
+    RecordFormed,
+    RemoveMember,
+    Switchover,
+    Unregister,
+)
+
+
+def test_scale_out_is_one_voter_at_a_time() -> None:
+    world = formed(cluster_of(5), cluster_of(3))
+    assert decide(world) == (CreateMember("c-3", "voter"),)
+    world.step()
+    assert decide(world) == ()
+    assert run(world) == ["create voter c-3", "create voter c-4"]
+
+
+def test_scale_in_takes_the_highest_ordinal_unregisters_and_then_removes() -> None:
+    world = formed(cluster_of(3), cluster_of(5))
+    assert decide(world) == (Unregister("c-0", "c-4", "uuid-c-4", "the cluster gets smaller"),)
+    assert run(world) == [
+        "unregister c-4: the cluster gets smaller",
+        "remove c-4",
+        "unregister c-3: the cluster gets smaller",
+        "remove c-3",
+    ]
+
+
+def test_a_leader_that_leaves_hands_over_first() -> None:
+    world = formed(cluster_of(1), cluster_of(3), leader="c-2")
+    world.lives["c-1"].index = 50
+    assert decide(world) == (Switchover("c-2", "c-0", "c-2 leaves the cluster"),)
+    assert run(world)[-1] == "remove c-1"
+    assert world.leader == "c-0"
+
+
+def test_scale_in_below_a_live_quorum_is_refused_with_a_sentence() -> None:
+    world = formed(cluster_of(3), cluster_of(5))
+    for name in ("c-1", "c-2"):
+        world.lives[name].is_running, world.lives[name].is_dead = False, True
+    planned = world.step()
+    assert planned.actions == ()
+    degraded = planned.status.condition("Degraded")
+    assert degraded is not None
+    assert degraded.reason == "ScaleRefused"
+    assert degraded.message == (
+        "c-4 cannot be removed: 2 live voters would remain, and 3 are needed"
+    )
+
+
+def test_a_lost_disk_is_unregistered_before_a_new_instance_takes_the_name() -> None:
+    world = formed(cluster_of(3))
+    world.lives["c-1"].has_disk = world.lives["c-1"].is_running = False
+    assert decide(world) == (Unregister("c-0", "c-1", "uuid-c-1", "its disk is gone"),)
+    assert run(world) == ["unregister c-1: its disk is gone", "create voter c-1"]
+
+
+def test_a_member_that_is_down_keeps_its_place() -> None:
+    world = formed(cluster_of(3))
+    world.lives["c-1"].is_running, world.lives["c-1"].is_dead = False, True
+    for _ in range(5):
+        assert world.step().actions == ()
+    assert world.status.phase == "Degraded"
+    assert world.status.is_true("Available")
+
+
+def test_an_existing_cluster_is_recorded_as_formed() -> None:
+    world = formed(cluster_of(3))
+    world.record = replace(world.record, is_formed=False)
+    assert decide(world) == (RecordFormed(),)
+
+
+def test_a_member_that_was_unregistered_is_removed_even_without_a_name() -> None:
+    world = formed(cluster_of(3))
+    world.lives["c-7"] = Life("voter", "stray", has_joined=True)
+    assert decide(world) == (RemoveMember("c-7"),)

@@ -1,0 +1,141 @@
+"""The loop from random states to Ready, and a controller that ends after any action."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from cluster_model import Entry, Life, World
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from plan_worlds import QUIET_STEPS, STEPS_MAX, cluster_of, decide, formed, run
+
+from qsync_node.core.quorum import needed
+from qsync_operator.names import wanted_members
+from qsync_operator.observed import Drift, Kind, Memory
+
+_DRIFTS: list[Drift] = ["none", "none", "live", "restart"]
+_SETTINGS = settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+
+@st.composite
+def worlds(draw: st.DrawFn, may_be_dead: bool) -> World:
+    """Any mixture of members that are there, down, without disk, outdated or superfluous, as
+    long as the voters that can come back are a quorum."""
+    count = st.integers(0, 2)
+    wanted = cluster_of(draw(st.integers(1, 7)), draw(count), draw(count), draw(st.booleans()))
+    world = World(wanted)
+    voters = draw(st.integers(0, 7))
+    world.is_forgetful, world.lingers = draw(st.booleans()), draw(st.booleans())
+    if not voters:
+        return world
+    kinds: list[tuple[str, Kind]] = [(f"c-{i}", "voter") for i in range(voters)]
+    kinds += [(f"c-async-{i}", "async") for i in range(draw(count))]
+    kinds += [(f"c-reader-{i}", "anonymous") for i in range(draw(count))]
+    spare = voters - needed(voters)
+    for name, kind in kinds:
+        life = world.lives[name] = Life(kind, f"uuid-{name}", has_joined=True)
+        life.index = draw(st.integers(1, 5))
+        life.drift = draw(st.sampled_from(_DRIFTS))
+        if kind != "anonymous":
+            world.registered[life.uuid] = Entry(name, kind, kind == "voter")
+        state = draw(st.sampled_from(["up", "up", "down", "lost", "dead" if may_be_dead else "up"]))
+        if state in ("lost", "dead") and kind == "voter":
+            spare -= 1
+            state = state if spare >= 0 else "down"
+        life.is_running = state == "up"
+        life.has_disk = state != "lost"
+        life.is_dead = state in ("dead", "lost")
+    is_seen = any(
+        life.is_running and life.uuid in world.registered for life in world.lives.values()
+    )
+    world.record = replace(world.record, is_formed=not is_seen or draw(st.booleans()))
+    up = [name for name, life in world.lives.items() if life.is_running and life.kind == "voter"]
+    world.leader = draw(st.sampled_from(["", *up]))
+    return world
+
+
+@_SETTINGS
+@given(worlds(may_be_dead=False))
+def test_from_anywhere_the_loop_reaches_ready_and_then_does_nothing(world: World) -> None:
+    run(world)
+    wanted = wanted_members("c", world.cluster.spec)
+    assert set(world.lives) == set(wanted)
+    assert {e.name for e in world.registered.values()} == {
+        name for name, kind in wanted.items() if kind != "anonymous"
+    }
+    assert world.status.phase == "Ready"
+    assert decide(world) == ()
+
+
+@_SETTINGS
+@given(worlds(may_be_dead=True))
+def test_with_dead_members_the_loop_settles_and_says_what_is_wrong(world: World) -> None:
+    quiet = 0
+    for _ in range(STEPS_MAX):
+        has_acted = bool(world.step().actions)
+        quiet = 0 if has_acted or not world.leader else quiet + 1
+        if quiet == QUIET_STEPS:
+            break
+    assert quiet == QUIET_STEPS, world.history[-5:]
+    conditions = {c.type: c for c in world.status.conditions}
+    if conditions["Ready"].status != "True":
+        assert conditions["Ready"].message
+    assert world.status.is_true("Available"), "a quorum can come back, so somebody leads"
+
+
+def _creation() -> World:
+    return World(cluster_of(3, 1, 1, spaces=True))
+
+
+def _growth() -> World:
+    return formed(cluster_of(5), cluster_of(3))
+
+
+def _shrinking() -> World:
+    return formed(cluster_of(1), cluster_of(5), leader="c-4")
+
+
+def _rollout() -> World:
+    world = formed(cluster_of(3))
+    for life in world.lives.values():
+        life.drift = "restart"
+    return world
+
+
+def _failover() -> World:
+    world = formed(cluster_of(3))
+    world.lives["c-0"].is_running, world.leader = False, ""
+    return world
+
+
+def _new_disk() -> World:
+    world = formed(cluster_of(3), leader="c-1")
+    world.lives["c-0"].has_disk = world.lives["c-0"].is_running = False
+    return world
+
+
+@pytest.mark.parametrize(
+    "make",
+    [_creation, _growth, _shrinking, _rollout, _failover, _new_disk],
+    ids=lambda f: f.__name__,
+)
+def test_a_controller_that_ends_after_any_action_is_continued_by_the_next(
+    make: Callable[[], World],
+) -> None:
+    undisturbed = make()
+    actions = len(run(undisturbed))
+    assert actions
+    for crash_after in range(actions):
+        world = make()
+        while len(world.history) <= crash_after:
+            world.step(actions_max=crash_after + 1 - len(world.history))
+        world.memory = Memory()
+        run(world)
+        assert set(world.lives) == set(undisturbed.lives)
+        assert {e.name for e in world.registered.values()} == {
+            e.name for e in undisturbed.registered.values()
+        }
+        assert world.spaces == undisturbed.spaces
+        assert all(life.drift == "none" for life in world.lives.values())
