@@ -27,7 +27,7 @@ from qsync_cli import credentials as remote_credentials
 from qsync_cli import events as remote_events
 from qsync_cli import logs as remote_logs
 from qsync_cli.failure import Failure
-from qsync_cli.local import apply, audit, credentials, delete, events, logs, scale
+from qsync_cli.local import apply, audit, audits, credentials, delete, events, logs, scale
 from qsync_cli.local import status as local_status
 
 app = typer.Typer(
@@ -64,6 +64,8 @@ local_app.command(
     "audit",
     epilog=_example("qsync local audit orders", "qsync local audit orders --ledger ledger.jsonl"),
 )(audit.audit)
+local_app.command("audits", epilog=_example("qsync local audits orders"))(audits.audits)
+local_app.command("report", epilog=_example("qsync local report orders"))(audits.report)
 local_app.command(
     "delete",
     epilog=_example("qsync local delete orders", "qsync local delete orders --keep-data"),

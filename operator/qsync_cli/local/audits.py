@@ -1,0 +1,64 @@
+"""`qsync local audits` and `report`: what audits found, and the page of one of them."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qsync_cli.failure import Failure
+from qsync_cli.options import NameArgument, Output, OutputOption
+from qsync_cli.output import print_document, print_table, say
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from qsync_operator.platform.store import Store
+
+AuditArgument = Annotated[
+    str | None, typer.Argument(help="an audit's name; the newest without one", metavar="AUDIT")
+]
+
+
+def _finished(store: "Store") -> "list[tuple[Path, dict[str, Any]]]":
+    """Folders of audits whose report is whole, oldest first."""
+    paths = sorted((store.directory / "audits").glob("*/audit.json"))
+    return [(path.parent, json.loads(path.read_text())) for path in paths]
+
+
+def audits(name: NameArgument, output: OutputOption = None) -> None:
+    """List audits with their verdicts, oldest first."""
+    from qsync_cli.clusters import open_store  # noqa: PLC0415
+
+    found = _finished(open_store(name))
+    if output in (Output.json, Output.yaml):
+        print_document([{"name": folder.name, **said} for folder, said in found], output)
+        return
+    if not found:
+        say(f"no audit of {name} yet: `qsync local audit {name}` makes one")
+        return
+    rows = [
+        [
+            folder.name,
+            said["verdict"],
+            str(said["auditedIndex"]),
+            str(said["violationCount"]),
+            f"{said['seconds']:.1f} s",
+        ]
+        for folder, said in found
+    ]
+    print_table(["AUDIT", "VERDICT", "INDEX", "VIOLATIONS", "TOOK"], rows)
+
+
+def report(name: NameArgument, audit: AuditArgument = None) -> None:
+    """Say where the page of an audit is."""
+    from qsync_cli.clusters import open_store  # noqa: PLC0415
+
+    found = {folder.name: folder for folder, _ in _finished(open_store(name))}
+    if not found:
+        raise Failure(f"no audit of {name} yet: `qsync local audit {name}` makes one")
+    chosen = audit or max(found)
+    if chosen not in found:
+        raise Failure(
+            f"there is no audit {chosen} of {name}: `qsync local audits {name}` lists them"
+        )
+    say(str(found[chosen] / "report.html"))

@@ -1,0 +1,47 @@
+"""`qsync local audit` and what it left behind, as far as that needs no Spark."""
+
+import json
+from pathlib import Path
+
+from local_clusters import Home
+
+
+def cluster(home: Home, spec: str = "{}") -> None:
+    folder = home.directory / "orders"
+    folder.mkdir(parents=True)
+    document = {
+        "apiVersion": "qsync.dev/v1alpha1", "kind": "QsyncCluster",
+        "metadata": {"name": "orders"}, "spec": json.loads(spec),
+    }  # fmt: skip
+    (folder / "cluster.json").write_text(json.dumps(document))
+
+
+def test_an_audit_needs_an_archive_and_its_ledger(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert "there is no cluster orders" in home.refuse("local", "audit", "orders")
+    cluster(home)
+    assert "set spec.archive.url" in home.refuse("local", "audit", "orders")
+    (tmp_path / "orders" / "cluster.json").unlink()
+    (tmp_path / "orders").rmdir()
+    cluster(home, json.dumps({"archive": {"url": f"file://{tmp_path}/nowhere"}}))
+    said = home.refuse("local", "audit", "orders", "--ledger", tmp_path / "no.jsonl")
+    assert "the ledger" in said
+
+
+def test_audits_are_listed_and_their_pages_found(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    cluster(home)
+    assert "no audit of orders yet" in home.do("local", "audits", "orders")
+    assert "no audit of orders yet" in home.refuse("local", "report", "orders")
+    for name, verdict in (("20260101T000000Z", "Passed"), ("20260102T000000Z", "Violated")):
+        folder = tmp_path / "orders" / "audits" / name
+        folder.mkdir(parents=True)
+        said = {"verdict": verdict, "auditedIndex": 7, "violationCount": 0, "seconds": 1.0}
+        (folder / "audit.json").write_text(json.dumps(said))
+    (tmp_path / "orders" / "audits" / "20260103T000000Z").mkdir()  # not finished
+    shown = home.do("local", "audits", "orders").splitlines()
+    assert [line.split()[:2] for line in shown[1:]] == [
+        ["20260101T000000Z", "Passed"], ["20260102T000000Z", "Violated"],
+    ]  # fmt: skip
+    assert home.do("local", "report", "orders").strip().endswith("20260102T000000Z/report.html")
+    assert "lists them" in home.refuse("local", "report", "orders", "other")
