@@ -80,7 +80,11 @@ def perform(scenario: Scenario, folder: Path) -> str:
         scene.save(ARTEFACTS / scenario.name)
         raise
     finally:
-        scene.delete()
+        try:
+            scene.delete()
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            # It must not hide how the scenario ended; the next one has another namespace.
+            console.print(f"   {scene.name} was left behind: {escape(str(error)[:300])}")
     if scene.figures:
         keep(scenario.name, scene.figures)
     return said

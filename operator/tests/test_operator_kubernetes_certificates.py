@@ -1,5 +1,6 @@
 """Certificates as the platform stores and reads them."""
 
+import asyncio
 import base64
 import ssl
 from datetime import UTC, datetime
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 from fake_api import FakeApi
+from platforms import observed, opened
 
 from qsync_operator.certificates import Bundle, renew
 from qsync_operator.models.cluster import QsyncCluster
@@ -81,3 +83,25 @@ async def test_a_named_secret_is_read_and_nothing_is_made() -> None:
     await keeper.look(cluster)
     assert (keeper.refusal, keeper.authorities) == ("", bundle.authorities)
     assert api.writes == []
+
+
+class Hanging(FakeApi):
+    """Answers no read any more once `hangs`."""
+
+    hangs = False
+
+    async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        if self.hangs:
+            await asyncio.Event().wait()
+        return await super().get(kind, namespace, name)
+
+
+@pytest.mark.asyncio
+async def test_an_api_server_that_hangs_holds_up_no_look_at_the_members() -> None:
+    api = Hanging()
+    async with opened(api, cluster_of()) as (platform, _):
+        api.hangs = True
+        # Another Secret is named, so it has to be read now.
+        async with asyncio.timeout(5):
+            for _ in range(3):
+                await observed(platform, cluster_of(secretName="mine"))

@@ -111,6 +111,7 @@ class KubernetesPlatform:
         self._monitoring = MonitoringKinds(api, key)
         self._absent = AbsentPods(api, key)
         self._told: dict[str, Told] = {}
+        self._aside: asyncio.Task[None] | None = None
         cache.listen(key, self._wake.set)
 
     @classmethod
@@ -132,6 +133,9 @@ class KubernetesPlatform:
 
     async def close(self) -> None:
         self._cache.forget(self._key)
+        if self._aside is not None:
+            self._aside.cancel()
+            await asyncio.gather(self._aside, return_exceptions=True)
         await self._live.close()
         await self._links.close()
 
@@ -157,16 +161,12 @@ class KubernetesPlatform:
     async def observe(
         self, cluster: QsyncCluster, memory: Memory, previous: ClusterStatus
     ) -> Observed:
-        with contextlib.suppress(ApiError):  # what was read before is good for long
-            await self._certificates.look(cluster)
+        self._ask_aside(cluster)
         metrics.EXPIRY.labels(*self._key).set(self._certificates.expires_s)
         self._connect(cluster)
         statuses = await self._statuses(cluster)
         await self._note_instances(cluster, statuses)
         await self._tell_nodes(cluster, statuses)
-        if not cluster.spec.hibernate:
-            kinds = {name: member.kind for name, member in self._state.members.items()}
-            await self._absent.look({n: k for n, k in kinds.items() if self._pod(n) is None})
         members = tuple(
             self._view(cluster, name, member, statuses.get(name))
             for name, member in self._state.members.items()
@@ -194,6 +194,19 @@ class KubernetesPlatform:
             last_run(self._cache, self._key, "audit"),
             last_run(self._cache, self._key, "compaction"),
         )
+
+    def _ask_aside(self, cluster: QsyncCluster) -> None:
+        """What only the API server knows is asked for beside the turns: while it hangs, a
+        failover must not wait for it."""
+        if self._aside is None or self._aside.done():
+            self._aside = asyncio.create_task(self._look_aside(cluster))
+
+    async def _look_aside(self, cluster: QsyncCluster) -> None:
+        with contextlib.suppress(ApiError):  # what was read before is good for long
+            await self._certificates.look(cluster)
+        if not cluster.spec.hibernate:
+            kinds = {name: member.kind for name, member in self._state.members.items()}
+            await self._absent.look({n: k for n, k in kinds.items() if self._pod(n) is None})
 
     async def _read_password(self, name: str) -> str | None:
         secret = await self._api.get("Secret", self._key[0], name)
