@@ -188,7 +188,8 @@ def live(seed: int, is_anonymous: bool, monkeypatch: pytest.MonkeyPatch) -> tupl
         assert leader is not None
         assert leader.node is not None
         limbo = leader.node.replica.limbo
-        return subscriber.index == limbo.confirmed_index == limbo.last_index
+        is_there = subscriber.index == limbo.confirmed_index == limbo.last_index
+        return subscriber.is_joined and is_there
 
     assert world.run_for(60 * SECOND, has_everything), (subscriber.errors[-5:], subscriber.index)
     leader = world.leader()
