@@ -71,7 +71,7 @@ class Settings:
     transaction_timeout_ns: int = 300 * SECOND
     """How long an interactive transaction may stay open."""
 
-    transaction_bytes_max: int = 16 * 1024 * 1024
+    transaction_bytes_max: int = 8 * 1024 * 1024
     """What one transaction may write. It goes to a follower as a whole, in one frame (T11)."""
 
     transactions_bytes_max: int = 256 * 1024 * 1024
