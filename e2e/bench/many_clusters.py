@@ -73,14 +73,14 @@ def wait_ready(count: int) -> float:
     while ready() < count:
         if time.monotonic() - started_s > READY_S:
             raise RuntimeError(f"{ready()} of {count} clusters are Ready after {READY_S:g} s")
-        time.sleep(1)
+        time.sleep(1)  # between two looks: each lists all clusters
     return time.monotonic() - started_s
 
 
 def idle_cpu(process: psutil.Process) -> float:
     """Share of one core, in percent, while nothing happens."""
     before = sum(process.cpu_times()[:2])
-    time.sleep(IDLE_S)
+    time.sleep(IDLE_S)  # the span whose cost is measured
     return 100 * (sum(process.cpu_times()[:2]) - before) / IDLE_S
 
 
@@ -106,7 +106,7 @@ def _acted(orders: Path, cluster: str, since_s: float) -> float:
         }  # fmt: skip
         if len(at) == 3:
             return float(max(at.values()))
-        time.sleep(0.05)
+        time.sleep(0.05)  # finer than what is measured
     raise RuntimeError(f"{cluster} was not configured within {PATIENCE_S:g} s of a change")
 
 

@@ -82,7 +82,7 @@ def certificates(scene: Scene) -> str:
     scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
     kept = {name: uid for name, uid in scene.pods().items() if name != leader}
     assert kept == {name: uid for name, uid in pods.items() if name != leader}
-    time.sleep(LATE_S)
+    time.sleep(LATE_S)  # what comes late is a pause, too
     pauses = scene.pauses(at_s)
     return f"a new certificate was shown by all after {took_s:.0f} s; writes paused for {pauses}"
 

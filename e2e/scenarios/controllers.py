@@ -50,7 +50,7 @@ def operator_killed(scene: Scene) -> str:
     at_s = process.signal("KILL")
     scene.wait("another leader", lambda: scene.leader() not in ("", leader), FAILOVER_S)
     scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
-    time.sleep(LATE_S)
+    time.sleep(LATE_S)  # what comes late is a pause, too
     found = scene.pauses(at_s - LATE_S)
     scene.kubectl("scale", "qc", scene.cluster, "--replicas=4")
     scene.wait("a fourth pod", lambda: "orders-3" in scene.pods(), CONVERGE_S)
@@ -90,9 +90,9 @@ def api_server_stopped(scene: Scene) -> str:
     leader = scene.leader()
     process = Process(scene.name, leader)
     with frozen(api_server()):
-        time.sleep(API_SERVER_STOPPED_S / 2)
+        time.sleep(API_SERVER_STOPPED_S / 2)  # half of the span that the scenario is about
         at_s = process.signal("KILL")
-        time.sleep(API_SERVER_STOPPED_S / 2)
+        time.sleep(API_SERVER_STOPPED_S / 2)  # half of the span that the scenario is about
     scene.wait("the API server", lambda: whether("kubectl get nodes"), API_SERVER_BACK_S)
     scene.wait("three nodes", lambda: scene.is_ready(3), API_SERVER_BACK_S)
     scene.wait("another leader", lambda: scene.leader() not in ("", leader), FAILOVER_S)

@@ -77,7 +77,7 @@ def all_at_once(scene: Scene) -> str:
     for name, uid in uids.items():
         scene.wait(f"a new {name}", lambda n=name, u=uid: scene.is_new_and_ready(n, u), READY_S)
     scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
-    time.sleep(LATE_S)
+    time.sleep(LATE_S)  # what comes late is a pause, too
     assert before == {m["name"]: m["uuid"] for m in scene.status()["members"]}
     return f"the same instances came back; writes paused for {scene.pauses(at_s - LATE_S)}"
 
@@ -89,7 +89,7 @@ def all_killed(scene: Scene) -> str:
     at_s = time.time()
     for process in processes:
         process.signal("KILL")
-    time.sleep(LATE_S)
+    time.sleep(LATE_S)  # what comes late is a pause, too
     scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
-    time.sleep(LATE_S)
+    time.sleep(LATE_S)  # what comes late is a pause, too
     return f"writes paused for {scene.pauses(at_s - LATE_S)}"

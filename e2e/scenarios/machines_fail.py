@@ -29,7 +29,7 @@ def _lead_elsewhere(scene: Scene) -> str:
         raise Wrong(f"every member shares a machine with one of {sorted(taken)}")
     if scene.leader() not in free:
         scene.lead(sorted(free)[0])
-    time.sleep(LATE_S)
+    time.sleep(LATE_S)  # what comes late is a pause, too
     return scene.leader()
 
 
@@ -44,7 +44,7 @@ def machine_paused(scene: Scene) -> str:
         with paused(machine):
             scene.wait("another leader", lambda old=leader: scene.leader() not in ("", old),
                        MACHINE_PAUSED_S + FAILOVER_S)  # fmt: skip
-            time.sleep(max(0.0, at_s + MACHINE_PAUSED_S - time.time()))
+            time.sleep(max(0.0, at_s + MACHINE_PAUSED_S - time.time()))  # so long in all
             scene.measure(what, at_s - LATE_S, MACHINE_PAUSE_MS)
         scene.wait("the old leader following", lambda: scene.is_ready(3), READY_S)
     return summary(scene.figures[what])
@@ -60,7 +60,7 @@ def packets_dropped(scene: Scene) -> str:
         with cut_off(scene.name, leader):
             scene.wait("another leader", lambda old=leader: scene.leader() not in ("", old),
                        PACKETS_DROPPED_S + FAILOVER_S)  # fmt: skip
-            time.sleep(max(0.0, at_s + PACKETS_DROPPED_S - time.time()))
+            time.sleep(max(0.0, at_s + PACKETS_DROPPED_S - time.time()))  # so long in all
             scene.measure(what, at_s - LATE_S, MACHINE_PAUSE_MS)
         scene.wait("the old leader following", lambda: scene.is_ready(3), CONVERGE_S)
     return summary(scene.figures[what])
@@ -87,7 +87,7 @@ def operators_machine_paused(scene: Scene) -> str:
         scene.lead(beside[0])
     at_s = time.time()
     with paused(operator):
-        time.sleep(MACHINE_PAUSED_S)
+        time.sleep(MACHINE_PAUSED_S)  # the span that the scenario is about
         found = [
             o for o in (scene.writer.ledger() if scene.writer else [])
             if o["outcome"] == "committed" and o["member"] == 1 and o["ended"] > at_s + 5

@@ -39,7 +39,7 @@ def rolling_update(scene: Scene) -> str:
         order = _order_of_restarts(scene, before)
         scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
         took_s = time.time() - at_s
-        time.sleep(LATE_S)
+        time.sleep(LATE_S)  # what comes late is a pause, too
         assert order[-1] == leader, f"{leader} led and went before the others: {order}"
         found = scene.measure("a rolling update of three members", at_s - LATE_S, CHANGE_PAUSE_MS)
         said.append(f"{', '.join(change)} after {took_s:.0f} s, writes paused for {found}")
@@ -74,11 +74,11 @@ def drain(scene: Scene) -> str:
                 "--pod-selector=app.kubernetes.io/part-of=qsync", f"--timeout={DRAIN_S:g}s",
                 timeout_s=DRAIN_S + 10,
             )  # fmt: skip
-            time.sleep(LATE_S)
+            time.sleep(LATE_S)  # what comes late is a pause, too
         finally:
             run("kubectl", "uncordon", machine)
         scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
-        time.sleep(LATE_S)
+        time.sleep(LATE_S)  # what comes late is a pause, too
         found = scene.measure("kubectl drain of one machine", at_s - LATE_S, CHANGE_PAUSE_MS)
         said.append(f"{machine}: {found}")
     return "; ".join(said)

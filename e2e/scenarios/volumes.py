@@ -117,7 +117,9 @@ def disk_full(scene: Scene) -> str:
         at_s = time.time()
         disk.fill()
         scene.wait("another leader", lambda: scene.leader() not in ("", leader), CONVERGE_S)
-        time.sleep(SETTLE_S)
+        time.sleep(
+            SETTLE_S
+        )  # several turns of the operator: what it would do wrongly, it has done by then
         found = scene.pauses(at_s)
         told = [m.get("message") for m in scene.status()["members"] if m["name"] == leader]
         degraded = scene.condition("Degraded")["message"]
@@ -126,7 +128,9 @@ def disk_full(scene: Scene) -> str:
     finally:
         disk.unmount()
     scene.kubectl("delete", "pod", leader, "--grace-period=0", "--force")
-    time.sleep(SETTLE_S)
+    time.sleep(
+        SETTLE_S
+    )  # several turns of the operator: what it would do wrongly, it has done by then
     scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
     if not degraded and not any(told):
         raise Wrong(f"a full disk is not said: member {told}, Degraded {degraded!r}")

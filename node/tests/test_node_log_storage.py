@@ -4,74 +4,22 @@ import json
 import subprocess
 import threading
 from pathlib import Path
-from random import Random
 
 import pytest
+from log_files import SMALL, UUID, batch, body, damage, filled, indexes, segments
 
 from qsync_node.format.batch import LogBatch
-from qsync_node.format.row import Row, encode_rows, encode_singles, encode_uint
+from qsync_node.format.row import Row, encode_rows
 from qsync_node.format.xlog import (
-    BLOCK_HEADER_BYTES,
     EOF_MARKER,
     XLOG,
-    Block,
     FileHeader,
-    checksum,
-    decode_block_header,
-    decode_file_header,
-    encode_block,
     encode_file,
-    read_blocks,
 )
-from qsync_node.log.errors import CorruptionError, DiskError, DiskFull, NotInLog
+from qsync_node.log.errors import DiskError, DiskFull, NotInLog
 from qsync_node.log.files import FileSystem, OsFile, OsFileSystem, lock_directory
 from qsync_node.log.storage import Limits, Storage
 from qsync_sim.disk import Fault, SimDisk
-
-UUID = "70dce487-582e-5e56-a3ed-a1541ed73826"
-OTHER = "2564c0a3-dd23-551f-a25c-1af767f45a81"
-SMALL = Limits(segment_bytes=400)
-
-
-def batch(
-    first: int, count: int = 1, replica_id: int = 1, first_lsn: int = 0, mark: int = 0
-) -> LogBatch:
-    """`count` one-row transactions; their LSNs equal their indexes unless said otherwise."""
-    lsn = first_lsn or first
-    rows = [
-        (3, b"\x82\x10\xcd\x02\x00\x21\x92" + bytes([number % 100, mark]))
-        for number in range(count)
-    ]
-    data = b"".join(encode_singles(rows, replica_id, lsn, 1.5, 6))
-    return LogBatch(first, first + count - 1, replica_id, lsn + count - 1, data)
-
-
-def body(number: int) -> bytes:
-    return b"\x82\x10\xce\x00\x00\x02\x00\x21\x91\xce" + number.to_bytes(4, "big")
-
-
-@pytest.fixture(params=["simulated", "real"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FileSystem, str]:
-    """A filesystem and a directory on it."""
-    if request.param == "real":
-        return OsFileSystem(), str(tmp_path / "data")
-    return SimDisk(), "/data"
-
-
-def filled(fs: FileSystem, directory: str, rows: int = 30) -> Storage:
-    """A log of `rows` rows in blocks of three, in several segments."""
-    storage = Storage.create(fs, directory, UUID, SMALL, b"ballot")
-    for first in range(1, rows + 1, 3):
-        storage.write([batch(first, 2), batch(first + 2)])
-    return storage
-
-
-def segments(fs: FileSystem, directory: str) -> list[str]:
-    return [f"{directory}/{name}" for name in fs.listdir(directory) if name.endswith(".xlog")]
-
-
-def indexes(batches: list[LogBatch]) -> list[int]:
-    return [index for item in batches for index in range(item.first_index, item.last_index + 1)]
 
 
 def test_rows_are_read_from_any_index_before_and_after_a_restart(
@@ -266,151 +214,6 @@ def test_a_clean_stop_saves_the_copy_of_the_last_segment() -> None:
     assert not Storage.open(disk, "/data", SMALL)[1].clean
 
 
-def damage(fs: FileSystem, path: str, data: bytes) -> None:
-    """Put other contents in place of a file."""
-    fs.remove(path)
-    file = fs.create(path)
-    file.append(data)
-    file.sync()
-    file.close()
-
-
-def test_a_flipped_bit_is_refused_with_file_and_offset(place: tuple[FileSystem, str]) -> None:
-    fs, directory = place
-    filled(fs, directory).close()
-    rng = Random(1)
-    for path in segments(fs, directory):
-        data = fs.read(path)
-        start = data.index(b"\n\n") + 2
-        if len(data) < start + 60:
-            continue
-        position = rng.randrange(start + 19, start + 50)
-        broken = bytearray(data)
-        broken[position] ^= 16
-        damage(fs, path, bytes(broken))
-        with pytest.raises(CorruptionError, match="rejoin") as caught:
-            Storage.open(fs, directory, SMALL)
-        assert (caught.value.file, caught.value.offset) == (path, start)
-        damage(fs, path, data)
-    assert Storage.open(fs, directory, SMALL)[1].last_index == 30
-
-
-def test_a_torn_tail_goes_and_the_rest_stays(place: tuple[FileSystem, str]) -> None:
-    fs, directory = place
-    storage = Storage.create(fs, directory, UUID)
-    storage.write([batch(1, 3)])
-    path = segments(fs, directory)[0]
-    whole = fs.read(path)
-    storage.write([batch(4, 3)])
-    storage.close()
-    data = fs.read(path)
-    for size in range(len(whole) + 1, len(data)):
-        damage(fs, path, data[:size])
-        storage, recovered = Storage.open(fs, directory)
-        assert (recovered.last_index, recovered.torn_bytes) == (3, size - len(whole))
-        assert fs.read(path) == whole
-        storage.write([batch(4)])
-        assert indexes(storage.read(0, 1 << 20)) == [1, 2, 3, 4]
-        storage.close()
-
-
-def test_a_torn_segment_before_the_last_is_corruption(place: tuple[FileSystem, str]) -> None:
-    fs, directory = place
-    filled(fs, directory).close()
-    path = segments(fs, directory)[1]
-    damage(fs, path, fs.read(path)[:-10])
-    with pytest.raises(CorruptionError) as caught:
-        Storage.open(fs, directory, SMALL)
-    assert caught.value.file == path
-
-
-@pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_missing_segment_is_a_gap(number: int) -> None:
-    disk = SimDisk()
-    filled(disk, "/data").close()
-    paths = segments(disk, "/data")
-    disk.remove(paths[number])
-    with pytest.raises(CorruptionError) as caught:
-        Storage.open(disk, "/data", SMALL)
-    assert caught.value.file == paths[number + 1]
-
-
-def test_the_newest_segment_is_missed(place: tuple[FileSystem, str]) -> None:
-    fs, directory = place
-    filled(fs, directory).close()
-    newest = segments(fs, directory)[-1]
-    fs.remove(newest)
-    with pytest.raises(CorruptionError, match="newest file of the log is missing") as caught:
-        Storage.open(fs, directory, SMALL)
-    assert caught.value.file == newest
-
-
-def test_a_segment_that_was_cut_off_is_not_missed(place: tuple[FileSystem, str]) -> None:
-    fs, directory = place
-    storage = filled(fs, directory)
-    storage.rewind(4, 2)
-    storage.close()
-    again, recovered = Storage.open(fs, directory, SMALL)
-    assert recovered.last_index == 4
-    again.install_snapshot({1: 50}, [body(50)])
-    again.close()
-    _, recovered = Storage.open(fs, directory, SMALL)
-    assert recovered.last_index == 50
-
-
-@pytest.mark.parametrize("contents", [None, b"", b"QSBALLOT", b"x" * 40])
-def test_a_log_without_its_ballot_does_not_start(contents: bytes | None) -> None:
-    disk = SimDisk()
-    filled(disk, "/data").close()
-    disk.remove("/data/ballot")
-    if contents is not None:
-        file = disk.create("/data/ballot")
-        file.append(contents)
-    assert Storage.exists(disk, "/data")
-    with pytest.raises(CorruptionError, match="rejoin") as caught:
-        Storage.open(disk, "/data")
-    assert caught.value.file == "/data/ballot"
-
-
-def test_a_log_that_does_not_continue_the_snapshot_is_refused() -> None:
-    disk = SimDisk()
-    storage = filled(disk, "/data")
-    storage.write_snapshot({1: 5, 2: 5}, [body(1)])
-    storage.close()
-    with pytest.raises(CorruptionError, match="the snapshot is at"):
-        Storage.open(disk, "/data", SMALL)
-
-
-def test_a_file_of_another_instance_is_refused() -> None:
-    disk = SimDisk()
-    filled(disk, "/data").close()
-    path = segments(disk, "/data")[1]
-    damage(disk, path, disk.read(path).replace(UUID.encode(), OTHER.encode()))
-    with pytest.raises(CorruptionError, match=OTHER) as caught:
-        Storage.open(disk, "/data", SMALL)
-    assert caught.value.file == path
-
-
-def test_a_damaged_snapshot_gives_way_to_an_older_one_that_the_log_continues() -> None:
-    disk = SimDisk()
-    storage = filled(disk, "/data")
-    storage.write_snapshot({1: 10}, [body(10)] * 3)
-    newest = storage.write_snapshot({1: 20}, [body(20)] * 3)
-    storage.close()
-    damage(disk, newest, disk.read(newest)[:-1])
-    storage, recovered = Storage.open(disk, "/data", SMALL)
-    assert recovered.snapshot is not None
-    assert recovered.snapshot.index == 10
-    assert indexes(recovered.batches) == list(range(11, 31))
-    storage.close()
-    disk.remove("/data/00000000000000000010.snap")
-    assert Storage.open(disk, "/data", SMALL)[1].snapshot is None
-    disk.remove(segments(disk, "/data")[0])
-    with pytest.raises(CorruptionError) as caught:
-        Storage.open(disk, "/data", SMALL)
-    assert caught.value.file == newest
-
-
 def test_a_snapshot_that_fails_leaves_nothing_behind() -> None:
     disk = SimDisk()
     storage = filled(disk, "/data")
@@ -511,55 +314,3 @@ def test_the_real_disk_reports_its_failures(tmp_path: Path) -> None:
     with pytest.raises(DiskError):
         file.append(b"closed")
     assert fs.free_bytes(str(tmp_path)) > 0
-
-
-@pytest.mark.parametrize("damage", ["removed", "cut", "cut at a block", "grown"])
-def test_a_log_that_ends_elsewhere_than_at_its_clean_stop_is_refused(
-    tmp_path: Path, damage: str
-) -> None:
-    """No crash shortens a log that was stopped cleanly: what is missing had been acknowledged."""
-    fs, directory = OsFileSystem(), str(tmp_path / "data")
-    filled(fs, directory).clean_stop()
-    last = Path(segments(fs, directory)[-1])
-    data = last.read_bytes()
-    if damage == "removed":
-        last.unlink()
-    elif damage == "cut":
-        last.write_bytes(data[:-20])
-    elif damage == "cut at a block":
-        start = decode_file_header(data)[1]
-        found = [item.end for item in read_blocks(data, start) if isinstance(item, Block)]
-        last.write_bytes(data[: [start, *found][-2]])
-    else:
-        block = encode_block(batch(31).data)
-        last.write_bytes(data[: -len(EOF_MARKER)] + block)
-    for _ in range(2):
-        with pytest.raises(CorruptionError, match=r"stopped cleanly|missing") as refused:
-            Storage.open(fs, directory, SMALL)
-        assert directory in str(refused.value)
-    if damage != "removed":
-        last.write_bytes(data)
-        assert Storage.open(fs, directory, SMALL)[1].clean
-
-
-def test_a_snapshot_that_cannot_be_unpacked_is_not_taken(tmp_path: Path) -> None:
-    """Its checksums are right: it was garbled before it was written."""
-    fs, directory = OsFileSystem(), str(tmp_path / "data")
-    storage = filled(fs, directory)
-    storage.write_snapshot({1: 10}, [body(n) for n in range(10)], 1.5)
-    storage.write_snapshot({1: 20}, [body(n) * 200 for n in range(10)], 1.5)
-    storage.close()
-    newest = sorted(Path(directory).glob("*.snap"))[-1]
-    data = newest.read_bytes()
-    _, offset = decode_file_header(data)
-    magic, length, _ = decode_block_header(data, offset)
-    start = offset + BLOCK_HEADER_BYTES
-    garbled = data[start : start + 12] + bytes(length - 12)
-    head = magic + encode_uint(length) + b"\x00" + encode_uint(checksum(garbled))
-    pad = BLOCK_HEADER_BYTES - len(head) - 1
-    block = head + bytes((0xA0 | pad,)) + bytes(pad) + garbled
-    newest.write_bytes(data[:offset] + block + data[start + length :])
-    _, recovered = Storage.open(fs, directory, SMALL)
-    assert recovered.snapshot is not None
-    assert recovered.snapshot.index == 10
-    assert indexes(recovered.batches) == list(range(11, 31))
