@@ -6,6 +6,7 @@ archived as the archiver does, whenever a checkpoint lets the node remove some, 
 
 import json
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,3 +91,30 @@ def load_manifests(folder: Path) -> dict[str, dict[str, Any]]:
     return {
         path.parent.name: json.loads(path.read_text()) for path in folder.glob(f"*/{MANIFEST_NAME}")
     }
+
+
+LIVES_MAX = 60
+
+
+def lives(folder: Path, is_wanted: Callable[[World, Path], bool], count: int) -> Iterator[Path]:
+    """Archives of the first `count` lives that are as wanted: which these are changes with the
+    node's code, and which qualities they need does not."""
+    for seed in range(LIVES_MAX):
+        archive = folder / str(seed)
+        world = archived_run(seed, archive)
+        if is_wanted(world, archive):
+            yield archive
+            count -= 1
+        if not count:
+            return
+    raise AssertionError(f"{count} of the lives wanted are not among {LIVES_MAX}")
+
+
+def has_lost_a_disk(world: World, _: Path) -> bool:
+    return bool(world.counters["fault disk lost"])
+
+
+def is_eventful(world: World, archive: Path) -> bool:
+    """Three or more terms, a tail that was cut, no lost disk."""
+    tails = list(archive.glob("*/*.rollback.xlog"))
+    return len(world.leaders) >= 3 and bool(tails) and not has_lost_a_disk(world, archive)

@@ -2,43 +2,17 @@
 else is; the undamaged twin is clean. Archives are of simulated lives with faults, several terms and
 cut tails (archives.py); judgements are the product's, without a Spark session (plain_audit.py)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from archives import archived_run
+from archives import has_lost_a_disk, is_eventful, lives
 from damage import LOSSES, VIOLATIONS, Copy, Planted, confirm_in_a_cut_tail, lost_everywhere
 from plain_audit import plain_audit
 
-from qsync_sim.world import World
 from qsync_spark.audit.findings import PASSED
 
 RUNS = 3
-LIVES_MAX = 60
-
-
-def lives(folder: Path, is_wanted: Callable[[World, Path], bool], count: int) -> Iterator[Path]:
-    """Archives of the first `count` lives that are as wanted: which these are changes with the
-    node's code, and which qualities they need does not."""
-    for seed in range(LIVES_MAX):
-        archive = folder / str(seed)
-        world = archived_run(seed, archive)
-        if is_wanted(world, archive):
-            yield archive
-            count -= 1
-        if not count:
-            return
-    raise AssertionError(f"{count} of the lives wanted are not among {LIVES_MAX}")
-
-
-def has_lost_a_disk(world: World, _: Path) -> bool:
-    return bool(world.counters["fault disk lost"])
-
-
-def is_eventful(world: World, archive: Path) -> bool:
-    """Three or more terms, a tail that was cut, no lost disk."""
-    tails = list(archive.glob("*/*.rollback.xlog"))
-    return len(world.leaders) >= 3 and bool(tails) and not has_lost_a_disk(world, archive)
 
 
 @pytest.fixture(scope="module")

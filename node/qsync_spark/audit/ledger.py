@@ -124,7 +124,21 @@ def prove_ledger(
     spark: "SparkSession", ground: "Ground", events: "DataFrame | None", path: str, result: Result
 ) -> None:
     ledger = read_ledger(spark, path)
-    _check_lines(ledger, path)
+    try:
+        _check_lines(ledger, path)
+        _prove(spark, ground, ledger, events, path, result)
+    finally:
+        ledger.unpersist()
+
+
+def _prove(
+    spark: "SparkSession",
+    ground: "Ground",
+    ledger: "DataFrame",
+    events: "DataFrame | None",
+    path: str,
+    result: Result,
+) -> None:
     counts = {row["outcome"]: row["count"] for row in ledger.groupBy("outcome").count().collect()}
     result.counts["ledgerOperations"] = sum(counts.values())
     result.counts["ledgerCommitted"] = counts.get("committed", 0)
