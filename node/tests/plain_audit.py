@@ -12,6 +12,7 @@ from unittest import mock
 from qsync_spark.archive import load_archive
 from qsync_spark.audit import compare, logs, replay, run
 from qsync_spark.audit.findings import Result
+from qsync_spark.audit.plots import measure
 from qsync_spark.audit.scan import Fact, parts_of_kind
 from qsync_spark.batches import batch_of
 from qsync_spark.walk import walk, walk_rows_of
@@ -29,7 +30,7 @@ class _Rows:
 
 
 def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
-    """Proofs 1 to 4."""
+    """Proofs 1 to 4, and what the report draws."""
     archive = load_archive(f"file://{folder}")
     rows: list[Fact] = []
     for part in parts_of_kind(archive, "segment", "snapshot", "rollback"):
@@ -46,6 +47,7 @@ def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
     result.gaps += gaps
     _prove_logs(ground, rows, result)
     _prove_snapshots(ground, result)
+    measure(ground, result)
     result.violation_count = len(result.violations)
     return result
 

@@ -2,6 +2,8 @@
 
 import json
 import time
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +19,10 @@ InFlightOption = Annotated[int, typer.Option("--in-flight", help="writes at once
 SecondsOption = Annotated[float, typer.Option("--seconds", help="how long", min=0.1, max=86400)]
 BytesOption = Annotated[int, typer.Option("--bytes", help="size of a value", min=1, max=1 << 20)]
 SpaceOption = Annotated[str, typer.Option("--space", help="made if it is not there")]
+LedgerOption = Annotated[
+    Path | None,
+    typer.Option("--ledger", help="note what each write was told, for audits", metavar="FILE"),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="one JSON object instead of a table")]
 
 _SPACES, _INDEXES = 280, 288
@@ -31,6 +37,7 @@ def bench(
     seconds: SecondsOption = 10.0,
     size: BytesOption = 100,
     space: SpaceOption = "qsync_bench",
+    ledger: LedgerOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write for a while, each write waiting for its quorum."""
@@ -40,7 +47,7 @@ def bench(
 
     try:
         result = asyncio.run(
-            _run(address, user, password, in_flight, seconds, size, space, as_json)
+            _run(address, user, password, in_flight, seconds, size, space, as_json, ledger)
         )
     except (QsyncError, OSError) as error:
         raise Failure(f"{address}: {error}") from error
@@ -63,6 +70,7 @@ async def _run(
     size: int,
     space: str,
     is_quiet: bool,
+    ledger: Path | None,
 ) -> dict[str, Any]:
     import asyncio  # noqa: PLC0415 - only who writes pays, not `--help`
 
@@ -71,7 +79,11 @@ async def _run(
 
     latencies: list[float] = []
     failed = 0
-    async with Client([address], user, password, deadline_s=10) as client:
+    async with AsyncExitStack() as open_ones:
+        lines = None if ledger is None else open_ones.enter_context(ledger.open("a"))
+        client = await open_ones.enter_async_context(
+            Client([address], user, password, deadline_s=10)
+        )
         space_id = await _space(client, space)
         started = time.perf_counter()
         deadline = started + seconds
@@ -80,7 +92,10 @@ async def _run(
             nonlocal failed
             key = worker
             while (begin := time.perf_counter()) < deadline:
+                asked_at = time.time()
                 outcome = await client.replace(space_id, [key, "v" * size], retry=False)
+                if lines is not None:
+                    lines.write(_ledger_line(space_id, key, size, outcome, asked_at))
                 if isinstance(outcome, Committed):
                     latencies.append(time.perf_counter() - begin)
                 else:
@@ -97,6 +112,22 @@ async def _run(
     if not latencies:
         raise Failure(f"{address}: no write was committed, {failed} failed")
     return _summary(sorted(latencies), failed, took_s)
+
+
+_OUTCOMES = {"Committed": "committed", "RolledBack": "rolled back", "Refused": "refused"}
+
+
+def _ledger_line(space_id: int, key: int, size: int, outcome: Any, asked_at: float) -> str:
+    """What a client was told, in the form that `qsync local audit --ledger` reads."""
+    line = {
+        "space": space_id,
+        "id": key,
+        "value": "v" * size,
+        "outcome": _OUTCOMES.get(type(outcome).__name__, "unknown"),
+        "started": asked_at,
+        "ended": time.time(),
+    }
+    return json.dumps(line) + "\n"
 
 
 async def _space(client: Any, name: str) -> int:

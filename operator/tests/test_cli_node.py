@@ -27,13 +27,17 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield running
 
 
-def test_bench_reports_what_was_committed(cluster: Cluster) -> None:
+def test_bench_reports_what_was_committed(cluster: Cluster, tmp_path: Path) -> None:
     address = cluster.leader().address
     common = ["bench", address, "--password", PASSWORD, "--seconds", "1", "--in-flight", "8"]
-    done = qsync(*common, "--json")
+    ledger = tmp_path / "ledger.jsonl"
+    done = qsync(*common, "--json", "--ledger", str(ledger))
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["writes"] > 0
+    told = [json.loads(line) for line in ledger.read_text().splitlines()]
+    assert [one["outcome"] for one in told] == ["committed"] * result["writes"]
+    assert all(one["started"] <= one["ended"] for one in told)
     assert result["failed"] == 0
     assert result["p50"] <= result["p99"] <= result["max"]
     done = qsync(*common)
