@@ -60,10 +60,10 @@ debian:                       ## what the tests need of Debian's packages
 test: unit                    ## unit, story, issue and process tests, then 2,000 simulated schedules
 	$(BIN)/python -m qsync_sim --seeds 0..1999
 
-unit: $(VENV)/.test debian    ## the tests of `make test`, without its schedules
+unit: $(VENV)/.all debian     ## the tests of `make test`, without its schedules
 	$(BIN)/python -m pytest -n 2
 
-check: $(VENV)/.test          ## formats, lint, types, layers
+check: $(VENV)/.all           ## formats, lint, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
