@@ -62,14 +62,7 @@ def build_pod_template(cluster: QsyncCluster, kind: Kind, image: str) -> Object:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": GRACE_S,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": USER,
-                "runAsGroup": USER,
-                "fsGroup": USER,
-                "fsGroupChangePolicy": "OnRootMismatch",
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            "securityContext": pod_security(fsGroupChangePolicy="OnRootMismatch"),
             "affinity": _affinity(cluster),
             "topologySpreadConstraints": _spread(cluster, kind),
             "containers": [_node_container(cluster, image)],
@@ -101,11 +94,7 @@ def _node_container(cluster: QsyncCluster, image: str) -> Object:
             )
             if amounts
         },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": container_security(),
         "lifecycle": {
             "preStop": {"exec": {"command": ["python", "-m", "qsync_operator.pod_leave"]}}
         },
@@ -186,3 +175,22 @@ def _spread(cluster: QsyncCluster, kind: Kind) -> list[dict[str, Any]]:
             "labelSelector": {"matchLabels": selector(cluster, **{KIND_LABEL: kind})},
         }
     ]
+
+
+def pod_security(**more: str) -> Object:
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        **more,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> Object:
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }

@@ -8,7 +8,7 @@ import json
 from typing import Any, Literal
 
 from qsync_operator.desired.labels import CLUSTER_LABEL, MANAGER, Object, build
-from qsync_operator.desired.pods import USER, archive_credentials
+from qsync_operator.desired.pods import archive_credentials, container_security, pod_security
 from qsync_operator.models.base import duration_ns, quantity
 from qsync_operator.models.cluster import API_VERSION, QsyncCluster
 from qsync_operator.models.runs import RunSpec
@@ -257,22 +257,4 @@ def _executor_template(cluster: QsyncCluster, image: str) -> Object:
             ],
             "volumes": [{"name": "tmp", "emptyDir": {}}],
         },
-    }
-
-
-def pod_security() -> Object:
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": USER,
-        "runAsGroup": USER,
-        "fsGroup": USER,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
-def container_security() -> Object:
-    return {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
     }

@@ -6,7 +6,6 @@ right on our objects, and nobody parses logs.
 """
 
 from datetime import UTC, datetime
-from typing import cast
 
 from pydantic import ValidationError
 
@@ -222,19 +221,16 @@ def why_not(cluster: QsyncCluster, image: str) -> str:
 
 def _recorded(job: Object) -> Object:
     metadata = job["metadata"]
-    return cast(
-        Object,
-        {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {
-                "name": metadata["name"],
-                "namespace": metadata["namespace"],
-                "uid": metadata["uid"],
-                "annotations": {RECORDED: "true"},
-            },
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+            "annotations": {RECORDED: "true"},
         },
-    )
+    }
 
 
 def now() -> str:
