@@ -24,7 +24,7 @@ from qsync_operator.platform.base import ActionRefused
 from qsync_operator.platform.kubernetes.api import Api, ApiError
 from qsync_operator.platform.kubernetes.cache import Cache, Key
 from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
-from qsync_operator.platform.kubernetes.runs import RunKeeper, refuse_run
+from qsync_operator.platform.kubernetes.runs import RunKeeper, audit_overdue_s, refuse_run
 from qsync_operator.platform.kubernetes.voice import KubernetesVoice
 from qsync_operator.refusal import refusal_now
 from qsync_operator.settings import NO_SPARK, SparkSupply
@@ -118,6 +118,8 @@ class ClusterTask:
                 rest_s = await self._turn(controller)
                 if not is_paused(self.cluster):
                     await self._keep_runs(runs)
+                overdue_s = audit_overdue_s(self._cache, key, self.cluster)
+                metrics.note_audits(*key, controller.status.last_audit, overdue_s)
                 await platform.wait(rest_s)
         finally:
             self._platform = None

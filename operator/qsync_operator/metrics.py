@@ -5,7 +5,7 @@ Each cluster's series end when its object does, so that no alert is about what i
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from qsync_operator.models.status import ClusterStatus
+from qsync_operator.models.status import ClusterStatus, LastRun
 
 REGISTRY = CollectorRegistry()
 _CLUSTER = ["namespace", "cluster"]
@@ -26,6 +26,11 @@ DEGRADED = Gauge("qsync_operator_cluster_degraded", "1 where something is not as
                  _CLUSTER, registry=REGISTRY)  # fmt: skip
 EXPIRY = Gauge("qsync_operator_certificate_expiry_timestamp_seconds",
                "When the members' certificate expires", _CLUSTER, registry=REGISTRY)  # fmt: skip
+AUDIT_VIOLATED = Gauge("qsync_operator_audit_violated", "1 where the last audit found a violation",
+                       _CLUSTER, registry=REGISTRY)  # fmt: skip
+AUDIT_OVERDUE = Gauge("qsync_operator_audit_overdue_timestamp_seconds",
+                      "When the schedule is due for the second time after the last verdict",
+                      _CLUSTER, registry=REGISTRY)  # fmt: skip
 FAILOVERS = Counter("qsync_operator_failovers", "Changes of leader that were seen",
                     _CLUSTER, registry=REGISTRY)  # fmt: skip
 PAUSE = Histogram("qsync_operator_failover_pause_seconds", "How long nobody took writes",
@@ -48,6 +53,22 @@ def note_status(namespace: str, cluster: str, before: ClusterStatus, now: Cluste
         PAUSE.observe(new.unavailable_milliseconds / 1000)
 
 
+def note_audits(
+    namespace: str, cluster: str, last: LastRun | None, overdue_s: float | None
+) -> None:
+    """`overdue_s`: seconds since 1970; None where nothing is scheduled, so nothing is late."""
+    if last is not None:
+        AUDIT_VIOLATED.labels(namespace, cluster).set(last.verdict == "Violated")
+    if overdue_s is None:
+        _forget(AUDIT_OVERDUE, namespace, cluster)
+    else:
+        AUDIT_OVERDUE.labels(namespace, cluster).set(overdue_s)
+
+
 def forget(namespace: str, cluster: str) -> None:
-    for metric in (READY, DEGRADED, EXPIRY, FAILOVERS):
-        metric.remove_by_labels({"namespace": namespace, "cluster": cluster})
+    for metric in (READY, DEGRADED, EXPIRY, FAILOVERS, AUDIT_VIOLATED, AUDIT_OVERDUE):
+        _forget(metric, namespace, cluster)
+
+
+def _forget(metric: Gauge | Counter, namespace: str, cluster: str) -> None:
+    metric.remove_by_labels({"namespace": namespace, "cluster": cluster})

@@ -18,7 +18,7 @@ from qsync_operator import metrics
 from qsync_operator.desired.monitoring import build_monitoring
 from qsync_operator.links import NodeLinks
 from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.models.status import ClusterStatus, LastFailover
+from qsync_operator.models.status import ClusterStatus, LastFailover, LastRun
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNBOOKS = ROOT / "docs" / "runbooks"
@@ -105,6 +105,7 @@ def exported_by_the_operator() -> set[str]:
     """After it has done each thing once."""
     failover = LastFailover(at="now", unavailable_milliseconds=80)
     metrics.note_status("ns", "orders", ClusterStatus(), ClusterStatus(last_failover=failover))
+    metrics.note_audits("ns", "orders", LastRun(verdict="Passed"), 1.0)
     metrics.EXPIRY.labels("ns", "orders").set(1)
     metrics.ACTIONS.labels("Restart", "done").inc()
     metrics.REQUESTS.labels("GET", "200").inc()

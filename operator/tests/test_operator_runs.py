@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,12 +15,14 @@ from qsync_operator.models.runs import AuditStatus
 from qsync_operator.platform.kubernetes.cache import Cache
 from qsync_operator.platform.kubernetes.runs import (
     RunKeeper,
+    audit_overdue_s,
     last_run,
     refuse_run,
     run_of_cluster,
 )
 from qsync_operator.platform.kubernetes.verdicts import PROGRESS, judge
 from qsync_operator.platform.kubernetes.voice import KubernetesVoice
+from qsync_operator.schedule import overdue_at
 from qsync_operator.settings import SparkSupply
 
 KEY = ("ns", "orders")
@@ -278,3 +281,42 @@ def test_schedules_are_what_the_cluster_says() -> None:
     assert bound["roleRef"]["name"] == "qsync-spark"
     assert build_runs(cluster_of(), SUPPLY) == []
     assert build_runs(cluster_of(archive=ARCHIVE, **both), SparkSupply()) == []
+
+
+@pytest.mark.parametrize(
+    ("schedule", "zone", "expected"),
+    [
+        ("15 * * * *", "Etc/UTC", "2026-03-28T12:15:00+00:00"),
+        ("@daily", "Etc/UTC", "2026-03-30T00:00:00+00:00"),
+        # The clocks of Berlin go forward in that night.
+        ("0 4 * * *", "Europe/Berlin", "2026-03-30T02:00:00+00:00"),
+        ("0 3 * * MON-FRI", "Etc/UTC", "2026-03-31T03:00:00+00:00"),
+        ("0 0 30 2 *", "Etc/UTC", None),
+        ("0 0 * * *", "Mars/Olympus", None),
+    ],
+)
+def test_an_audit_is_overdue_at_the_second_time_it_is_due(
+    schedule: str, zone: str, expected: str | None
+) -> None:
+    since = datetime(2026, 3, 28, 10, 30, tzinfo=UTC)
+    found = overdue_at(schedule, zone, since)
+    assert (found and found.astimezone(UTC).isoformat()) == expected
+
+
+def test_only_a_verdict_puts_off_that_an_audit_is_overdue() -> None:
+    stage = Stage(audit={"schedule": "0 * * * *"})
+
+    def overdue() -> str:
+        found_s = audit_overdue_s(stage.cache, KEY, stage.cluster)
+        return datetime.fromtimestamp(found_s, UTC).isoformat() if found_s else ""
+
+    assert overdue() == "", "the schedule's object is not made yet"
+    made = {"name": "orders-audit", "namespace": "ns", "creationTimestamp": "2026-01-01T00:30:00Z"}
+    stage.cache.note("CronJob", {"metadata": {**made, "labels": {"qsync.dev/cluster": "orders"}}})
+    assert overdue() == "2026-01-01T02:00:00+00:00"
+    for name, verdict, at in (("a", "Passed", "05:30"), ("b", "Incomplete", "06:30")):
+        status = {"phase": "Succeeded", "verdict": verdict, "finishedAt": f"2026-01-01T{at}:00Z"}
+        stage.put({**audit(name), "status": status})
+    assert overdue() == "2026-01-01T07:00:00+00:00"
+    stage.cluster = cluster_of(archive=ARCHIVE, audit={"schedule": "0 * * * *", "suspend": True})
+    assert overdue() == ""

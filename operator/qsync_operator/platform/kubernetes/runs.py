@@ -34,6 +34,7 @@ from qsync_operator.platform.kubernetes.api import Api, ApiError, name_of
 from qsync_operator.platform.kubernetes.cache import Cache, Key
 from qsync_operator.platform.kubernetes.verdicts import TERMINAL, judge, refused
 from qsync_operator.platform.kubernetes.voice import KubernetesVoice
+from qsync_operator.schedule import overdue_at
 
 MODELS: dict[RunKind, type[QsyncAudit] | type[QsyncCompaction]] = {
     "audit": QsyncAudit,
@@ -179,6 +180,25 @@ def last_run(cache: Cache, key: Key, kind: RunKind) -> LastRun | None:
         violations=int(violations),
         report=said.get("report", ""),
     )
+
+
+def audit_overdue_s(cache: Cache, key: Key, cluster: QsyncCluster) -> float | None:
+    """When an audit is late, in seconds since 1970; None where none is scheduled.
+
+    *Incomplete* is no verdict: such audits do not put it off.
+    """
+    job = cluster.spec.audit
+    made = cache.get(key, "CronJob", f"{cluster.name}-audit")
+    if job is None or job.suspend or cluster.spec.hibernate or made is None:
+        return None
+    since = [str(made["metadata"].get("creationTimestamp", ""))]
+    for run in cache.all(key, OBJECT_KINDS["audit"]):
+        said = run.get("status") or {}
+        if said.get("verdict") in ("Passed", "Violated"):
+            since.append(str(said.get("finishedAt", "")))
+    times = [datetime.fromisoformat(text) for text in since if text]
+    due = overdue_at(job.schedule, job.time_zone, max(times)) if times else None
+    return due.timestamp() if due is not None else None
 
 
 def run_of_cluster(document: Object, kind: str) -> Object:
