@@ -18,6 +18,7 @@ from qsync_cli import (
     promote,
     register,
     rollbacks,
+    runs,
     snapshot,
     status,
     switchover,
@@ -102,6 +103,12 @@ app.command("rollbacks", epilog=_example("qsync rollbacks --local orders", "qsyn
 app.command("pause", epilog=_example("qsync pause --cluster orders"))(annotate.pause)
 app.command("resume", epilog=_example("qsync resume --cluster orders"))(annotate.resume)
 app.command("restart", epilog=_example("qsync restart --cluster orders"))(annotate.restart)
+app.command("audit", epilog=_example("qsync audit --cluster orders", "kubectl qsync audit --full"))(
+    runs.audit
+)
+app.command(
+    "compact", epilog=_example("qsync compact --cluster orders", "kubectl qsync compact --dry-run")
+)(runs.compact)
 app.command("bundle", epilog=_example("qsync bundle --cluster orders"))(bundle.bundle)
 app.command("cat", epilog=_example("qsync cat 00000000000000000000.xlog -o json"))(cat.cat)
 app.command(

@@ -15,6 +15,8 @@ from qsync_cli.events import _is_of
 from qsync_cli.failure import Failure
 from qsync_cli.kubernetes.session import choose
 from qsync_cli.kubernetes.status import Look, lines, table
+from qsync_cli.runs import _document, _follow
+from qsync_cli.runs import lines as run_lines
 from qsync_cli.where import Where
 from qsync_operator import pod_ask
 from qsync_operator.links import LinkError
@@ -236,3 +238,52 @@ def test_a_bundle_is_one_archive(tmp_path: Path) -> None:
         assert archive.getnames() == names
     with pytest.raises(Failure, match="cannot be written"):
         _pack(tmp_path / "no" / "b.tar.gz", "orders", {})
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+class Runs:
+    """An API server on which a run goes on by one step a look."""
+
+    namespace = "ns"
+
+    def __init__(self, *statuses: dict[str, Any] | None) -> None:
+        self.api = self
+        self.statuses = list(statuses)
+
+    async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        status = self.statuses.pop(0)
+        found = {"kind": kind, "metadata": {"name": name, "namespace": namespace}}
+        return None if status is None else {**found, "status": status}
+
+
+def ordered_run() -> dict[str, Any]:
+    run = _document(document("orders"), "QsyncAudit", {"full": True})
+    assert run["spec"] == {"cluster": "orders", "full": True}
+    run["metadata"]["name"] = run["metadata"]["generateName"] + "x"
+    return run
+
+
+@pytest.mark.asyncio
+async def test_a_run_is_followed_until_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qsync_cli.runs.LOOK_S", 0)
+    violation = {"proof": "1", "message": "row 7 is missing", "location": "n1/7.xlog at 40"}
+    ended = {
+        "phase": "Succeeded", "verdict": "Violated", "message": "1 violations", "report": "s3://a/b",
+        "durationMilliseconds": 31_000, "violations": [violation],
+    }  # fmt: skip
+    api: Any = Runs({}, {"phase": "Running", "stepsDone": 1, "stepsTotal": 4}, ended)
+    steps: list[float] = []
+    run = ordered_run()
+    assert run_lines(run) == [
+        "orders-audit-x is ordered: `kubectl get qsyncaudit orders-audit-x` says how far it is"
+    ]
+    assert run_lines(await _follow(api, run, steps.append)) == [
+        "orders-audit-x: Violated · 1 violations · 31 s",
+        "  row 7 is missing (n1/7.xlog at 40)",
+        "report: s3://a/b",
+    ]
+    assert steps == [0.25]
+    with pytest.raises(Failure, match="was deleted before it had ended"):
+        await _follow(Runs({}, None), run, steps.append)  # type: ignore[arg-type]

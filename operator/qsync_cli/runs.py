@@ -1,0 +1,125 @@
+"""`kubectl qsync audit` and `compact`: a run by hand, and how far it is."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qsync_cli.failure import Failure
+from qsync_cli.options import Output, OutputOption
+from qsync_cli.output import print_document, progress, say
+from qsync_cli.where import Where, aimed
+
+if TYPE_CHECKING:
+    from qsync_cli.kubernetes.session import Document, Session
+
+FullOption = Annotated[bool, typer.Option("--full", help="everything, and not only what is new")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="say what would be folded")]
+NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="return as soon as it is ordered")]
+LOOK_S = 1.0
+ENDED = ("Succeeded", "Failed", "Cancelled")
+
+
+@aimed
+def audit(
+    where: Where, full: FullOption = False, no_wait: NoWaitOption = False,
+    output: OutputOption = None,
+) -> None:  # fmt: skip
+    """Audit the archive of a cluster on Kubernetes now; exit code 1 if it does not pass."""
+    _refuse_others(where, "audit")
+    found = _run(where, "QsyncAudit", {"full": full}, no_wait, output)
+    if not no_wait and found["status"].get("verdict") != "Passed":
+        raise typer.Exit(1)
+
+
+@aimed
+def compact(
+    where: Where, dry_run: DryRunOption = False, no_wait: NoWaitOption = False,
+    output: OutputOption = None,
+) -> None:  # fmt: skip
+    """Compact the archive of a cluster on Kubernetes now; exit code 1 if that fails."""
+    _refuse_others(where, "compact")
+    found = _run(where, "QsyncCompaction", {"dryRun": dry_run}, no_wait, output)
+    if not no_wait and found["status"].get("phase") != "Succeeded":
+        raise typer.Exit(1)
+
+
+def _refuse_others(where: Where, verb: str) -> None:
+    if where.local is not None:
+        raise typer.BadParameter(f"a local cluster has its own: `qsync local {verb} {where.local}`")
+    if where.address is not None:
+        raise typer.BadParameter("a run reads an archive and no node: name a cluster")
+
+
+def _run(
+    where: Where, kind: str, spec: dict[str, Any], no_wait: bool, output: Output | None
+) -> "Document":
+    from qsync_cli.kubernetes.session import choose, converse  # noqa: PLC0415
+
+    async def order(session: "Session") -> "Document":
+        cluster = choose(await session.clusters(), where, session.namespace, None)
+        run = await session.api.create(_document(cluster, kind, spec))
+        if no_wait:
+            return run
+        with progress(f"{kind} {run['metadata']['name']}", 1.0, output is not None) as advance:
+            return await _follow(session, run, advance)
+
+    run = converse(where, order)
+    if output in (Output.json, Output.yaml):
+        print_document(run, output)
+    else:
+        for line in lines(run):
+            say(line)
+    return run
+
+
+def _document(cluster: "Document", kind: str, spec: dict[str, Any]) -> "Document":
+    metadata = cluster["metadata"]
+    what = kind.removeprefix("Qsync").lower()
+    return {
+        "apiVersion": cluster["apiVersion"],
+        "kind": kind,
+        "metadata": {
+            "generateName": f"{metadata['name']}-{what}-",
+            "namespace": metadata["namespace"],
+        },
+        "spec": {"cluster": metadata["name"], **spec},
+    }
+
+
+async def _follow(
+    session: "Session", run: "Document", advance: Callable[[float], None]
+) -> "Document":
+    """Until it has ended. Raises Failure when somebody deletes it."""
+    import asyncio  # noqa: PLC0415
+
+    kind, name = str(run["kind"]), str(run["metadata"]["name"])
+    while True:
+        found = await session.api.get(kind, session.namespace, name)
+        if found is None:
+            raise Failure(f"{name} was deleted before it had ended")
+        status = found.get("status") or {}
+        if status.get("phase") in ENDED:
+            return found
+        if status.get("stepsTotal"):
+            advance(int(status.get("stepsDone", 0)) / int(status["stepsTotal"]))
+        await asyncio.sleep(LOOK_S)  # between two looks: each asks the API server
+
+
+def lines(run: "Document") -> list[str]:
+    """What a person is told of a run."""
+    name, status = run["metadata"]["name"], run.get("status") or {}
+    if status.get("phase") not in ENDED:
+        return [f"{name} is ordered: `kubectl get {run['kind'].lower()} {name}` says how far it is"]
+    took_s = int(status.get("durationMilliseconds", 0)) / 1000
+    found = [
+        f"{name}: {status.get('verdict') or status['phase']} · {status.get('message', '')}"
+        f" · {took_s:.0f} s"
+    ]
+    found += [
+        f"  {one['message']} ({one.get('location') or 'all members'})"
+        for one in status.get("violations") or []
+    ]
+    if status.get("report"):
+        found.append(f"report: {status['report']}")
+    return found
