@@ -1,7 +1,9 @@
 """Scenarios on Kubernetes, by meaning; to import this package is to register all of them."""
 
 from scenarios import (
+    audits,
     certificates,
+    clocks,
     controllers,
     documentation,
     failover,
@@ -16,7 +18,9 @@ from scenarios import (
 )
 
 __all__ = [
+    "audits",
     "certificates",
+    "clocks",
     "controllers",
     "documentation",
     "failover",

@@ -252,7 +252,8 @@ class Client:
         operation.tuples = [msgpack.unpackb(packed) for packed in answer.tuples]
         if answer.code == 0:
             operation.outcome = "committed"
-            self.world.told_index = max(self.world.told_index, answer.log_index)
+            if operation.space != ASYNC_SPACE:  # such an answer promises nothing about its index
+                self.world.told_index = max(self.world.told_index, answer.log_index)
         elif answer.code in ROLLED_BACK:
             operation.outcome = "rolled back"
         elif answer.code in UNKNOWN:
