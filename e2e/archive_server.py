@@ -1,10 +1,9 @@
-"""An S3 server in the scenario's namespace, and the Secret that members and Spark reach it by."""
+"""An S3 server in a namespace, and the Secret that members and Spark reach it by."""
 
 import json
 from typing import Any
 
-from kube import ROOT, SPARK_IMAGE, load_images, run
-from scenario import Scene
+from kube import ROOT, SPARK_IMAGE, Namespace, load_images, run
 from timeouts import IMAGE_BUILD_S, READY_S
 
 IMAGE = "qsync-e2e-archive:0.1.0"
@@ -26,24 +25,23 @@ def build() -> None:
     load_images(IMAGE, SPARK_IMAGE)
 
 
-def start(scene: Scene) -> dict[str, Any]:
+def start(namespace: Namespace) -> dict[str, Any]:
     """`spec.archive` of a cluster that archives there."""
-    build()
     for document in (_pod(), _service(), _secret()):
-        scene.kubectl("apply", "-f", "-", stdin=json.dumps(document))
-    scene.kubectl("wait", "pod/s3", "--for=condition=Ready", f"--timeout={READY_S:g}s",
+        namespace.kubectl("apply", "-f", "-", stdin=json.dumps(document))
+    namespace.kubectl("wait", "pod/s3", "--for=condition=Ready", f"--timeout={READY_S:g}s",
                   timeout_s=READY_S + 5)  # fmt: skip
-    ask(scene, "PUT", f"/{BUCKET}")
+    ask(namespace, "PUT", f"/{BUCKET}")
     return {"url": URL, "interval": "1s", "credentialsSecret": SECRET}
 
 
-def ask(scene: Scene, method: str, path: str) -> str:
+def ask(namespace: Namespace, method: str, path: str) -> str:
     script = (
         "import sys, urllib.request as u\n"
         f"r = u.Request('http://127.0.0.1:{PORT}' + sys.argv[2], method=sys.argv[1])\n"
         "print(u.urlopen(r, timeout=10).read().decode())\n"
     )
-    return scene.kubectl("exec", "s3", "--", "python", "-c", script, method, path)
+    return namespace.kubectl("exec", "s3", "--", "python", "-c", script, method, path)
 
 
 def _pod() -> dict[str, Any]:

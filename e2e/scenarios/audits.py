@@ -46,6 +46,7 @@ def _expect(status: dict[str, Any], verdict: str) -> None:
 @scenario()
 def audits(scene: Scene) -> str:
     """A schedule's audit passes with tasks in two executors; of a damaged archive it says where."""
+    archive_server.build()
     archive = archive_server.start(scene)
     scene.start_with_load(archive=archive, audit={"schedule": "* * * * *", "spark": SMALL})
     scene.wait("an audit of the schedule", lambda: bool(_ended(scene)), SPARK_S)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import archive_server
 from kube import IMAGES, ROOT, SYSTEM, run
 from scenario import CLUSTER, Scene, Wrong, scenario
 from timeouts import CHART_S, IMAGE_BUILD_S, READY_S, ROLL_S
@@ -43,6 +44,9 @@ def _as_somebody_there(scene: Scene) -> Iterator[dict[str, str]]:
 def documentation(scene: Scene) -> str:
     """Every command of docs/kubernetes.md is run as it is printed."""
     ran = []
+    # What the page's bucket and its Secret stand for.
+    archive_server.build()
+    archive_server.start(scene)
     with _as_somebody_there(scene) as environment:
         for command in commands():
             if command.startswith(INSTALLING):
@@ -59,6 +63,7 @@ def documentation(scene: Scene) -> str:
                 scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
             if "--replicas=3" in command:
                 scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
+    scene.kubectl("delete", "secret", archive_server.SECRET)
     left = json.loads(scene.kubectl("get", "qc,pvc,secrets", "-o", "json"))["items"]
     # What the cluster owns goes a little later.
     kept = [i["metadata"]["name"] for i in left if not i["metadata"].get("ownerReferences")]

@@ -20,7 +20,7 @@ from qsync_operator.platform.kubernetes.runs import (
     refuse_run,
     run_of_cluster,
 )
-from qsync_operator.platform.kubernetes.verdicts import PROGRESS, judge
+from qsync_operator.platform.kubernetes.verdicts import PROGRESS, VIOLATIONS, judge
 from qsync_operator.platform.kubernetes.voice import KubernetesVoice
 from qsync_operator.schedule import overdue_at
 from qsync_operator.settings import SparkSupply
@@ -190,6 +190,19 @@ def test_a_run_without_a_result_has_failed_with_a_sentence(
     assert status.phase == "Failed"
     assert status.conditions[0].reason == reason
     assert sentence in status.message
+
+
+def test_violations_that_the_message_has_no_room_for_are_in_an_annotation() -> None:
+    many = [{"proof": "1", "message": f"row {n} is missing", "location": ""} for n in range(25)]
+    word = said(verdict="Violated", counts={"violations": 25}, violations=many[:7])
+    finished = job("by-hand", "QsyncAudit", **ended("Complete"), completionTime=ENDED)
+    for text, shown in ((json.dumps(many), 20), ("[{", 7), ("[]", 7)):
+        pod = driver("by-hand", "Succeeded", word)
+        pod["metadata"]["annotations"][VIOLATIONS] = text
+        status = judge("audit", AuditStatus(), 1, finished, pod)
+        assert isinstance(status, AuditStatus)
+        assert len(status.violations) == shown
+        assert status.counts["violations"] == 25
 
 
 def test_the_newest_driver_is_the_one_that_counts() -> None:

@@ -2,7 +2,9 @@
 
 The driver's last word is its termination message, one JSON object of at most 4,096 bytes:
 `verdict`, `counts`, `violations`, `report`, `applicationId`, `taskHosts`, or `error`, a sentence.
-While it runs, an annotation of its pod says how far it is.
+While it runs, an annotation of its pod says how far it is. Twenty violations may be more than the
+message holds: another annotation has them all, and where it could not be written, the message's few
+are shown.
 """
 
 import json
@@ -15,6 +17,7 @@ from qsync_operator.models.runs import AuditStatus, CompactionStatus, RunConditi
 from qsync_operator.platform.kubernetes.pods import container_of, failure_of
 
 PROGRESS = "qsync.dev/progress"  # step, how many are done, how many there are
+VIOLATIONS = "qsync.dev/violations"  # a JSON list
 TERMINAL = ("Succeeded", "Failed", "Cancelled")
 STATUSES: dict[RunKind, type[RunStatus]] = {"audit": AuditStatus, "compaction": CompactionStatus}
 VIOLATIONS_SHOWN = 20
@@ -31,7 +34,7 @@ def judge(
     status.started_at = job.get("status", {}).get("startTime") or status.started_at
     _take_progress(status, driver)
     if _is_true(conditions, "Complete") and "error" not in said and said:
-        _take_result(kind, status, said)
+        _take_result(kind, status, _with_all_violations(said, driver))
         _end(status, job, "Succeeded", "Complete", "Finished", _sentence(status))
     elif _is_true(conditions, "Complete"):
         reason = said.get("error") or "the driver ended without saying what it found"
@@ -66,6 +69,17 @@ def last_word(driver: Object | None) -> dict[str, Any]:
     except ValueError:
         return {}
     return said if isinstance(said, dict) else {}
+
+
+def _with_all_violations(said: dict[str, Any], driver: Object | None) -> dict[str, Any]:
+    text = ((driver or {}).get("metadata", {}).get("annotations") or {}).get(VIOLATIONS, "[]")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return said
+    few = said.get("violations") or []
+    is_more = isinstance(found, list) and len(found) > len(few)
+    return {**said, "violations": found} if is_more else said
 
 
 def _take_progress(status: RunStatus, driver: Object | None) -> None:
