@@ -1,4 +1,4 @@
-"""The commands of docs/kubernetes.md, as they are printed, and the charts and plain manifests."""
+"""The commands of the pages on Kubernetes, as they are printed, the charts and plain manifests."""
 
 import contextlib
 import json
@@ -6,24 +6,25 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import archive_server
 from kube import IMAGES, ROOT, SYSTEM, run
 from scenario import CLUSTER, Scene, Wrong, scenario
-from timeouts import CHART_S, IMAGE_BUILD_S, READY_S, ROLL_S
+from timeouts import CHART_S, CONVERGE_S, IMAGE_BUILD_S, LATE_S, READY_S, ROLL_S
 
-PAGE = ROOT / "docs" / "kubernetes.md"
+PAGES = ROOT / "docs"
 INSTALLING = ("docker build", "kind load", "helm install")
 """What the runner has done already, and what would install a second operator beside it."""
 REFUSED = "replication.quorum is below a majority"
 
 
-def commands() -> list[str]:
+def commands(page: str) -> list[str]:
     """Of the page's blocks, in their order."""
     found = []
-    for block in re.findall(r"```console\n(.*?)```", PAGE.read_text(), re.DOTALL):
+    for block in re.findall(r"```console\n(.*?)```", (PAGES / page).read_text(), re.DOTALL):
         found += [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
     return found
 
@@ -40,6 +41,16 @@ def _as_somebody_there(scene: Scene) -> Iterator[dict[str, str]]:
     yield {**os.environ, "KUBECONFIG": str(path), "PATH": programs}
 
 
+def _as_printed(command: str, environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        ["/bin/bash", "-e", "-o", "pipefail", "-c", command], cwd=ROOT, env=environment,
+        capture_output=True, text=True, timeout=IMAGE_BUILD_S, check=False,
+    )  # fmt: skip
+    is_refusal = REFUSED in done.stderr and "quorum" in command
+    if done.returncode and not is_refusal:
+        raise Wrong(f"$ {command}: {done.stdout}{done.stderr}")
+
+
 @scenario()
 def documentation(scene: Scene) -> str:
     """Every command of docs/kubernetes.md is run as it is printed."""
@@ -48,16 +59,10 @@ def documentation(scene: Scene) -> str:
     archive_server.build()
     archive_server.start(scene)
     with _as_somebody_there(scene) as environment:
-        for command in commands():
+        for command in commands("kubernetes.md"):
             if command.startswith(INSTALLING):
                 continue
-            done = subprocess.run(
-                ["/bin/bash", "-e", "-o", "pipefail", "-c", command], cwd=ROOT, env=environment,
-                capture_output=True, text=True, timeout=IMAGE_BUILD_S, check=False,
-            )  # fmt: skip
-            is_refusal = REFUSED in done.stderr and "quorum" in command
-            if done.returncode and not is_refusal:
-                raise Wrong(f"$ {command}: {done.stdout}{done.stderr}")
+            _as_printed(command, environment)
             ran.append(command)
             if command.startswith("kubectl delete pod"):
                 scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
@@ -69,6 +74,57 @@ def documentation(scene: Scene) -> str:
     kept = [i["metadata"]["name"] for i in left if not i["metadata"].get("ownerReferences")]
     assert not kept, f"the page says how to be rid of everything, and {kept} are left"
     return f"{len(ran)} commands did what the page says"
+
+
+@scenario()
+def operations(scene: Scene) -> str:
+    """Every command of docs/operations.md is run as it is printed, in the state it is meant for."""
+    scene.start(storage={})
+    before: dict[str, Callable[[Scene], None]] = {"force-confirm": _lose_a_majority}
+    after: dict[str, Callable[[Scene], None]] = {
+        "fenced=": _end_fences, '"hibernate":true': _wake, "20Gi": _put_size_back,
+    }  # fmt: skip
+    ran = commands("operations.md")
+    with _as_somebody_there(scene) as environment:
+        for command in ran:
+            for word in before.keys() & set(command.split()):
+                before[word](scene)
+            _as_printed(command, environment)
+            for word, put_right in after.items():
+                if word in command:
+                    put_right(scene)
+            is_quiet = "fence" in command or "pause" in command or "delete" in command
+            if not is_quiet:
+                time.sleep(LATE_S)  # the operator sees the change
+                scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
+    return f"{len(ran)} commands did what the page says"
+
+
+def _lose_a_majority(scene: Scene) -> None:
+    scene.lead("orders-0")
+    others = ("orders-1", "orders-2")
+    scene.kubectl("delete", "pvc", *(f"data-{name}" for name in others), "--wait=false")
+    scene.kubectl("delete", "pods", *others, "--grace-period=0", "--force")
+    scene.wait(
+        "the sentence", lambda: "are new" in scene.condition("Ready")["message"], ROLL_S
+    )  # fmt: skip
+
+
+def _end_fences(scene: Scene) -> None:
+    scene.wait("a free leader", lambda: scene.leader() == "orders-1", CONVERGE_S)
+    scene.kubectl("annotate", "qc", CLUSTER, "qsync.dev/fenced-")
+    scene.qsync("unfence", "orders-0")
+    scene.wait("no fence", lambda: not scene.status().get("warnings"), CONVERGE_S)
+
+
+def _wake(scene: Scene) -> None:
+    scene.wait("sleep", lambda: scene.status()["phase"] == "Hibernated", ROLL_S)
+    scene.patch(hibernate=False)
+
+
+def _put_size_back(scene: Scene) -> None:
+    scene.wait("a refusal", scene.has_reason("Degraded", "StorageRefused"), CONVERGE_S)
+    scene.patch(storage={"size": None})
 
 
 @scenario()
