@@ -160,6 +160,7 @@ class Namespace:
             "objects.txt": ["get", "all,qc,pvc,pdb,endpointslices", "-o", "wide"],
             "describe.txt": ["describe", "qc,pods,statefulsets"],
             "events.txt": ["get", "events", "--sort-by=.lastTimestamp"],
+            "writer.log": ["logs", "writer", "--tail=200"],
             "nodes.log": [
                 "logs",
                 "-l",

@@ -162,6 +162,7 @@ def main() -> int:
         said = (
             f"`make costs`, {arguments.in_flight} in flight, {arguments.seconds:g} s a run. "
             "Shares are of the time in which a process held its interpreter. "
+            "A run of its own, with a profiler beside it: its rates are not those above. "
             "Client and members share the cores, so a goal beyond what these allow needs fewer "
             "microseconds and not more waiting: no system call or lock stands out."
         )

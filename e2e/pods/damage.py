@@ -56,7 +56,9 @@ def main(url: str) -> None:
         term = int(entry.name.split("-")[1])
         name = archived_name(SEGMENT, entry.after_index + 1, term, digest)
         obstore.put(store, f"{folder}/{name}", data)
-        manifest.files[number] = replace(entry, name=name, sha256=digest, size=len(data), marks=[])
+        manifest.files[number] = replace(
+            entry, name=name, sha256=digest, size=len(data), marks=entry.marks[:1]
+        )
         obstore.put(store, path, encode_manifest(manifest))
         print(name)
         return

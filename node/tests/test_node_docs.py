@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from qsync_node.core import streams
 from qsync_node.core.engine.overlay import MAX_TUPLE_BYTES
 from qsync_node.core.engine.rows import PARTS_MAX
+from qsync_node.core.engine.tuples import NESTING_MAX
 from qsync_node.core.engine.updates import OPERATIONS_MAX
 from qsync_node.core.keys import CLIENT_BYTES_MAX
 from qsync_node.core.membership import REPLICAS_MAX
 from qsync_node.core.settings import SECOND, Settings
-from qsync_node.core.streams import STREAMS_MAX
 from qsync_node.errors import ErrorCode
 from qsync_node.server import admin, session
 from qsync_node.server.config import NodeConfig
@@ -61,7 +62,12 @@ LIMITS = {
     "a tuple": size(MAX_TUPLE_BYTES),
     "operations of one update": f"{OPERATIONS_MAX:,}",
     "parts of an index": str(PARTS_MAX),
-    "open transactions of a leader": f"{STREAMS_MAX:,}",
+    "open transactions of a leader": f"{streams.STREAMS_MAX:,}",
+    "open transactions of a connection": f"{streams.SESSION_STREAMS_MAX:,}",
+    "open transactions of all who have not logged in": f"{streams.STRANGERS_STREAMS_MAX:,}",
+    "what these hold": size(streams.STRANGERS_BYTES_MAX),
+    "levels of arrays and maps in a request or a tuple": str(NESTING_MAX),
+    "length of a watched key": str(session.WATCHED_KEY_MAX),
     "what a transaction writes": size(SETTINGS.transaction_bytes_max),
     "what all open transactions hold": size(SETTINGS.transactions_bytes_max),
     "age of an open transaction": f"{SETTINGS.transaction_timeout_ns // SECOND} s",

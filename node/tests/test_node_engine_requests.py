@@ -35,7 +35,8 @@ def test_put_keeps_the_tuples_bytes(space_id: int, values: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("type_", "body", "code"),
     [
-        (2, b"", 20),
+        (2, b"", 69),
+        (1, b"", 69),
         (2, b"\xc1", 20),
         (2, b"\x90", 20),
         (2, b"\x82\x10\xcd\x02", 20),

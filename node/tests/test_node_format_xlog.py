@@ -1,5 +1,6 @@
 """Files cut at any byte and with any bit flipped: what is torn, what is corrupt (D7)."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qsync_node.format.cat import cat_file
+from qsync_node.format.cat import cat_file, record_of
 from qsync_node.format.row import Row, encode_rows
 from qsync_node.format.xlog import (
     BLOCK_HEADER_BYTES,
@@ -132,6 +133,12 @@ def test_cat_shows_what_is_whole_and_then_the_damage() -> None:
     records = list(cat_file(DATA[:-1]))
     assert [record["HEADER"]["lsn"] for record in records[:-1]] == [13, 14, 15]  # type: ignore[index]
     assert isinstance(records[-1], Damage)
+
+
+def test_cat_shows_a_row_that_nests_deeper_than_it_can_walk() -> None:
+    tuple_ = b"\x91" * 900 + b"\x90"
+    row = Row(2, 1, 1, 0.0, b"\x82\x10\xcd\x02\x00\x21" + tuple_)
+    assert "(nested more than 200 levels deep)" in json.dumps(record_of(row))
 
 
 def test_the_checksum_is_castagnoli_without_inversion() -> None:

@@ -247,3 +247,69 @@ def test_a_transaction_that_no_frame_carries_is_refused(cluster: Cluster) -> Non
     raw.send_bodies([(COMMIT, pack({}), 1)])
     assert raw.answer()[0] == 0
     assert_unharmed(cluster, cluster.leader().status()["term"])
+
+
+def nested(levels: int) -> bytes:
+    return b"\x91" * (levels - 1) + b"\x90"
+
+
+def test_what_is_logged_nests_no_deeper_than_everybody_can_read(cluster: Cluster) -> None:
+    """A row is a level deeper than its tuple: what a tuple's decoder takes, a log's may not."""
+    head = b"\x82\x10\xcd\x02\x00\x21\x92"
+    raw = log_in(cluster)
+    for levels, code in ((98, 0), (99, 20), (1000, 20), (1021, 20), (1022, 20), (5000, 20)):
+        raw.send_bodies([(3, head + b"\x07" + nested(levels), 0)])
+        assert raw.answer()[0] == code, levels
+    # Neither do operations that are stored though they change nothing, nor what becomes of them.
+    deep = b"\x91\x93\xa1=\x63" + nested(1015)
+    upsert = b"\x83\x10\xcd\x02\x00\x21\x91\x08\x28" + deep
+    raw.send_bodies([(9, upsert, 0)])
+    assert raw.answer()[0] == 20
+    path = pack([["=", "[2]" + "[1]" * 96, 0]])[:-1] + nested(60)
+    raw.send_bodies([(4, b"\x83\x10\xcd\x02\x00\x20\x91\x07\x21" + path, 0)])
+    assert raw.answer()[0] == 20
+    assert_unharmed(cluster, cluster.leader().status()["term"])
+
+
+def test_strangers_leave_room_for_the_transactions_of_others(cluster: Cluster) -> None:
+    stranger = Raw(cluster.leader().address)
+    stranger.socket.settimeout(60)
+    stranger.send_bodies([(BEGIN, pack({}), n) for n in range(1, 1002)])
+    codes = [stranger.answer()[0] for _ in range(1001)]
+    assert codes[:100] == [0] * 100
+    assert set(codes[100:]) == {16389}
+    key = pack({0x10: SPACE, 0x11: 0, 0x12: 1, 0x13: 0, 0x20: ["x" * 1_000_000]})
+    codes = []
+    for stream in range(1, 9):
+        stranger.send_bodies([(1, key, stream)])
+        codes.append(stranger.answer()[0])
+    assert set(codes[:3]) == {42}
+    assert set(codes[5:]) == {2}
+    raw = log_in(cluster)
+    for kind, fields in ((BEGIN, {}), (3, {0x10: SPACE, 0x21: [9, "mine"]}), (COMMIT, {})):
+        raw.send_bodies([(kind, pack(fields), 1)])
+        assert raw.answer()[0] == 0
+    raw.send_bodies([(BEGIN, pack({}), n) for n in range(1, 1102)])
+    codes = [raw.answer()[0] for _ in range(1101)]
+    assert codes == [0] * 1000 + [16389] * 101
+    assert_unharmed(cluster, cluster.leader().status()["term"])
+    stranger.socket.close()
+    again = Raw(cluster.leader().address)
+    wait_until("room again", lambda: again.ask(BEGIN, {}, stream_id=1)[0] == 0)
+
+
+def test_frames_that_nearly_make_sense_are_answered_as_tarantool_does(cluster: Cluster) -> None:
+    raw = Raw(cluster.leader().address)
+    for kind, body, code, words in (
+        (64, b"\x80\x80", 20, "packet body"),
+        (10, b"\x81\x22\xa1x\x80", 20, "Invalid MsgPack - packet body"),
+        (1, b"", 69, "space id"),
+        (7, pack({0x23: "app"}), 69, "'tuple'"),
+        (7, pack({}), 69, "'user name'"),
+    ):
+        raw.send_bodies([(kind, body, 0)])
+        found, answer = raw.answer()
+        assert (found, words in answer[0x31]) == (code, True), (kind, body, answer)
+    raw.send_bodies([(7, pack({0x23: "guest", 0x21: []}), 0)])
+    assert raw.answer()[0] == 0, "guest has no password to prove"
+    assert raw.ask(64, {})[0] == 0

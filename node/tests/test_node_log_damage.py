@@ -209,3 +209,49 @@ def test_a_snapshot_that_cannot_be_unpacked_is_not_taken(tmp_path: Path) -> None
     assert recovered.snapshot is not None
     assert recovered.snapshot.index == 10
     assert indexes(recovered.batches) == list(range(11, 31))
+
+
+def test_a_log_cut_off_before_the_snapshot_is_refused(place: tuple[FileSystem, str]) -> None:
+    """A tail that is torn before a checkpoint is none: its rows were durable when that was made."""
+    fs, directory = place
+    storage = Storage.create(fs, directory, UUID)
+    for first in (1, 6, 11):
+        storage.write([batch(first, 5)])
+    path = segments(fs, directory)[0]
+    storage.write_snapshot({1: 15}, [body(1)])
+    storage.close()
+    data = fs.read(path)
+    start = data.index(b"\n\n") + 2
+    for size in range(start, len(data) - 1, 7):
+        damage(fs, path, data[:size])
+        with pytest.raises(CorruptionError, match="snapshot at 15 was not ahead of it") as caught:
+            Storage.open(fs, directory)
+        assert caught.value.file == path
+        assert caught.value.offset <= size
+        assert fs.read(path) == data[:size], "a person may want to look at it"
+    fs.remove(f"{directory}/newest")
+    fs.remove(path)
+    with pytest.raises(CorruptionError, match="log is missing"):
+        Storage.open(fs, directory)
+
+
+def test_a_log_may_end_before_a_snapshot_of_what_others_confirmed(
+    place: tuple[FileSystem, str],
+) -> None:
+    """S2: the state may be confirmed by others before the own disk has the rows."""
+    fs, directory = place
+    storage = Storage.create(fs, directory, UUID)
+    storage.write([batch(1, 5)])
+    storage.write_snapshot({1: 8}, [body(1)])
+    storage.close()
+    storage, recovered = Storage.open(fs, directory)
+    assert (recovered.last_index, recovered.vclock) == (8, {1: 8})
+    storage.write([batch(9, 2)])
+    # Here the log comes after it, so from then on its end is missed.
+    storage.write_snapshot({1: 14}, [body(2)])
+    storage.write([batch(11, 5)])
+    storage.close()
+    path = segments(fs, directory)[-1]
+    damage(fs, path, fs.read(path)[:-3])
+    with pytest.raises(CorruptionError, match="snapshot at 14 was not ahead of it"):
+        Storage.open(fs, directory)

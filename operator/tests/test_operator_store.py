@@ -26,6 +26,7 @@ from qsync_operator.nodeconfig import (
 from qsync_operator.platform import processes
 from qsync_operator.platform.ports import choose_port, is_free
 from qsync_operator.platform.store import MemberRecord, Secrets, State, Store, home
+from qsync_operator.platform.supervision import last_words
 
 REPLICASET = "0d4e6c2a-9d1f-4d0c-8a57-3f1f6a6f5a10"
 
@@ -232,3 +233,17 @@ def test_a_process_that_does_not_listen_is_ended(tmp_path: Path) -> None:
         time.sleep(0.01)
     asyncio.run(processes.stop(child.pid, processes.start_time(child.pid), 0.05))
     assert child.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ('{"event": "started"}\nqsync-node: the port is taken\n', "qsync-node: the port is taken"),
+        ('{"event": "stopping", "reason": "the disk is full"}\n', "the disk is full"),
+        ('{"event": "promote_confirmed", "term": 2}\n', "it did not say why"),
+        ("", "it did not say why"),
+        ("[1]", "[1]"),
+    ],
+)
+def test_why_a_node_ended_is_a_sentence(log: str, said: str) -> None:
+    assert last_words(log) == said

@@ -343,7 +343,7 @@ def _call_fields(body: bytes) -> tuple[str, list[Any]]:
             ErrorCode.MISSING_REQUEST_FIELD, "Missing mandatory field 'function name' in request"
         ) from None
     except BAD_MSGPACK as error:
-        raise ClientError(ErrorCode.INVALID_MSGPACK, f"Invalid MsgPack - {error}") from error
+        raise ClientError(ErrorCode.INVALID_MSGPACK, "Invalid MsgPack - packet body") from error
     if not isinstance(name, str) or not isinstance(arguments, list):
         raise ClientError(ErrorCode.INVALID_MSGPACK, "Invalid MsgPack - packet body")
     return name, arguments

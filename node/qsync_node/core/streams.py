@@ -7,8 +7,12 @@ included, and needs no locks: the later of two conflicting transactions fails (T
 
 A stream lives on the leader. One opened on another member is bound to the leader at BEGIN and ends
 with that leader's term or with the link (T10).
+
+What all transactions hold is bounded, and of that a connection has its share and everybody who has
+not logged in together another one: strangers cannot take the room of those who may write.
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from qsync_node.core.engine.requests import decode_request
@@ -25,16 +29,25 @@ if TYPE_CHECKING:
 TIMEOUT_KEY = 0x56
 ISOLATION_KEY = 0x59
 STREAMS_MAX = 10_000
+SESSION_STREAMS_MAX = 1_000
+STRANGER = "guest"
+STRANGERS_STREAMS_MAX = 100
+STRANGERS_BYTES_MAX = 4 << 20
 
 
 class Stream:
     """An open transaction."""
 
-    __slots__ = ("deadline_ns", "doomed", "held_bytes", "transaction", "written_bytes")
+    __slots__ = (
+        "deadline_ns", "doomed", "held_bytes", "is_strangers", "transaction", "written_bytes",
+    )  # fmt: skip
 
-    def __init__(self, transaction: "Transaction", deadline_ns: int) -> None:
-        self.transaction = transaction
+    def __init__(
+        self, transaction: "Transaction | None", deadline_ns: int, is_strangers: bool
+    ) -> None:
+        self.transaction = transaction  # None once it has timed out: then it holds nothing
         self.deadline_ns = deadline_ns
+        self.is_strangers = is_strangers  # begun by somebody who has not logged in
         self.doomed = 0  # an ErrorCode once it cannot commit any more
         self.held_bytes = 0  # of its requests, and of the answers that COMMIT compares
         self.written_bytes = 0  # of the requests that write
@@ -47,6 +60,9 @@ class Streams:
         self.node = node
         self.clients = clients
         self.open: dict[tuple[tuple[int, int], int], Stream] = {}
+        self._by_owner: Counter[tuple[int, int]] = Counter()
+        self._strangers = 0
+        self._strangers_bytes = 0
         self.held_bytes = 0
 
     def execute(self, call: "Call") -> bool:
@@ -62,13 +78,13 @@ class Streams:
             raise ClientError(
                 ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
             )
-        self._check(stream)
+        transaction = self._living(stream)
         request = decode_request(call.type, call.body)
         user = self.clients.user_of(call)
         self._make_room(stream, call)
-        tuples = stream.transaction.execute(request, user)
+        tuples = transaction.execute(request, user)
         self._hold(stream, sum(map(len, tuples)))
-        call.position = stream.transaction.position
+        call.position = transaction.position
         self.clients.commits.depend(call, 0, "", tuples)
         return True
 
@@ -83,7 +99,10 @@ class Streams:
                     "commit it in parts",
                 )
             stream.written_bytes += wanted
-        if self.held_bytes + wanted > settings.transactions_bytes_max:
+        is_too_much = self.held_bytes + wanted > settings.transactions_bytes_max
+        if stream.is_strangers:
+            is_too_much |= self._strangers_bytes + wanted > STRANGERS_BYTES_MAX
+        if is_too_much:
             raise ClientError(
                 ErrorCode.MEMORY_ISSUE, "open transactions hold too much: finish some first"
             )
@@ -92,9 +111,16 @@ class Streams:
     def _hold(self, stream: Stream, size: int) -> None:
         stream.held_bytes += size
         self.held_bytes += size
+        if stream.is_strangers:
+            self._strangers_bytes += size
 
     def _close(self, key: tuple[tuple[int, int], int]) -> None:
-        self.held_bytes -= self.open.pop(key).held_bytes
+        stream = self.open.pop(key)
+        self._hold(stream, -stream.held_bytes)
+        self._strangers -= stream.is_strangers
+        self._by_owner[key[0]] -= 1
+        if not self._by_owner[key[0]]:
+            del self._by_owner[key[0]]
 
     def _begin(self, call: "Call", key: Any, stream: Stream | None) -> None:
         if stream is not None:
@@ -102,7 +128,12 @@ class Streams:
                 ErrorCode.ACTIVE_TRANSACTION,
                 "Operation is not permitted when there is an active transaction ",
             )
-        if len(self.open) >= STREAMS_MAX:
+        is_strangers = call.user == STRANGER
+        if (
+            len(self.open) >= STREAMS_MAX
+            or self._by_owner[call.owner] >= SESSION_STREAMS_MAX
+            or (is_strangers and self._strangers >= STRANGERS_STREAMS_MAX)
+        ):
             raise ClientError(ErrorCode.TOO_MANY, "too many open transactions: finish some first")
         timeout_ns = self.node.settings.transaction_timeout_ns
         fields = _options(call.body)
@@ -121,11 +152,15 @@ class Streams:
             )
         pending = self.clients.commits.pending
         assert pending is not None
-        self.open[key] = Stream(pending.begin(), self.node.replica.now_ns + timeout_ns)
+        deadline_ns = self.node.replica.now_ns + timeout_ns
+        self.open[key] = Stream(pending.begin(), deadline_ns, is_strangers)
+        self._by_owner[call.owner] += 1
+        self._strangers += is_strangers
         self.clients.answer(call, [])
 
-    def _check(self, stream: Stream) -> None:
-        if stream.doomed == ErrorCode.TRANSACTION_TIMEOUT:
+    def _living(self, stream: Stream) -> "Transaction":
+        """Raises ClientError where it was doomed."""
+        if stream.transaction is None or stream.doomed == ErrorCode.TRANSACTION_TIMEOUT:
             raise ClientError(
                 ErrorCode.TRANSACTION_TIMEOUT, "Transaction has been aborted by timeout"
             )
@@ -133,6 +168,7 @@ class Streams:
             raise ClientError(
                 ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
             )
+        return stream.transaction
 
     def _end(self, call: "Call", key: Any, stream: Stream | None) -> bool:
         if stream is None:
@@ -144,12 +180,10 @@ class Streams:
             self._close(key)
             self.clients.answer(call, [])
             return True
-        if stream.doomed:
-            self._close(key)
-            self._check(stream)
         try:
+            transaction = self._living(stream)
             self.clients.check_writable()
-            done = self.clients.commits.log(call, stream.transaction.prepare())
+            done = self.clients.commits.log(call, transaction.prepare())
         except ClientError:
             self._close(key)
             raise
@@ -164,8 +198,8 @@ class Streams:
             stream.doomed = ErrorCode.TRANSACTION_CONFLICT
 
     def on_leadership_lost(self) -> None:
-        self.open.clear()
-        self.held_bytes = 0
+        for key in list(self.open):
+            self._close(key)
 
     def close(self, owner: tuple[int, int]) -> None:
         for key in [key for key in self.open if key[0] == owner]:
@@ -180,6 +214,8 @@ class Streams:
         for stream in self.open.values():
             if now >= stream.deadline_ns and not stream.doomed:
                 stream.doomed = ErrorCode.TRANSACTION_TIMEOUT
+                stream.transaction = None
+                self._hold(stream, -stream.held_bytes)
 
 
 def _options(body: bytes) -> dict[Any, Any]:
@@ -188,5 +224,5 @@ def _options(body: bytes) -> dict[Any, Any]:
     try:
         fields = unpack(body)
     except BAD_MSGPACK as error:
-        raise ClientError(ErrorCode.INVALID_MSGPACK, f"Invalid MsgPack - {error}") from error
+        raise ClientError(ErrorCode.INVALID_MSGPACK, "Invalid MsgPack - packet body") from error
     return fields if isinstance(fields, dict) else {}

@@ -26,6 +26,9 @@ def stored_hash(password: str) -> str:
     return base64.b64encode(_sha1(_sha1(password.encode()))).decode()
 
 
+EMPTY_HASH = stored_hash("")
+
+
 def scramble(password: str, salt: bytes) -> bytes:
     first = _sha1(password.encode())
     return _xor(first, _sha1(salt[:20], _sha1(first)))

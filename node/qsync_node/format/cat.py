@@ -31,6 +31,8 @@ _KEY_NAMES = {
     0x24: "instance_uuid", 0x25: "cluster_uuid", 0x26: "vector_clock", 0x27: "expression",
     0x28: "operations",
 }  # fmt: skip
+# What our members log nests less; a file of somebody else's may hold more than Python can walk.
+LEVELS_SHOWN_MAX = 200
 SCALE_SHOWN_MAX = 100
 _SPARSE_RATIO = 2
 _SPARSE_SAFE = 10
@@ -84,15 +86,17 @@ def _rounded(number: float) -> float | int:
     return float(text) if any(mark in text for mark in ".enf") else int(text)
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: Any, levels: int = LEVELS_SHOWN_MAX) -> Any:
+    if not levels:
+        return f"(nested more than {LEVELS_SHOWN_MAX} levels deep)"
     if isinstance(value, float):
         return _rounded(value)
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")
     if isinstance(value, list):
-        return [_shown(item) for item in value]
+        return [_shown(item, levels - 1) for item in value]
     if isinstance(value, dict):
-        return {_shown_key(key): _shown(item) for key, item in value.items()}
+        return {_shown_key(key): _shown(item, levels - 1) for key, item in value.items()}
     return value
 
 

@@ -16,7 +16,8 @@ in the same step. The ballot is written anew for the same reason. Earlier segmen
 before the next one was begun, and a snapshot before it got its name.
 
 A log that ends before the snapshot is what a crash leaves in the middle of a re-join (S3): the
-snapshot is durable, the old segments are about to go. They go now.
+snapshot is durable, the old segments are about to go. They go now, if it was noted that the
+snapshot is ahead of the log (`ahead.py`); where it was not, rows are missing.
 """
 
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from qsync_node.format.xlog import (
     decode_file_header,
     read_blocks,
 )
+from qsync_node.log.ahead import forget_ahead, noted_ahead
 from qsync_node.log.atomic import put_file, remove_if_there, remove_in_progress
 from qsync_node.log.ballot import load_ballot, store_ballot
 from qsync_node.log.checkpoint import Snapshot, open_snapshot
@@ -95,12 +97,15 @@ def recover(fs: FileSystem, directory: str, limits: Limits) -> tuple[Wal, Recove
     tail = _read_tail(fs, segments, snapshot)
     is_clean = _take_clean_mark(fs, directory, segments, tail)
     if signature(tail.vclock) < signature(start_vclock) or not segments:
+        _check_ahead(fs, directory, segments, tail, signature(start_vclock))
         remove_all_segments(fs, directory, segments)
         segments = [create_segment(fs, directory, instance_uuid, start_vclock, None)]
         tail = _Tail([], normalised(start_vclock))
     elif not is_clean:
         _copy_last_segment(fs, directory, segments[-1])
     note_newest(fs, directory, segments[-1].path.rsplit("/", 1)[1])
+    if limits.is_synced:
+        forget_ahead(fs, directory)
     if not is_clean:
         store_ballot(fs, directory, ballot)
     wal = Wal(fs, directory, instance_uuid, limits, segments, tail.vclock)
@@ -200,6 +205,19 @@ def _read_tail(fs: FileSystem, segments: list[Segment], snapshot: Snapshot | Non
         _read_segment(fs, segment, tail, base_vclock, segment is segments[-1])
     tail.batches = drop_rows_up_to(tail.batches, base)
     return tail
+
+
+def _check_ahead(
+    fs: FileSystem, directory: str, segments: list[Segment], tail: _Tail, snapshot_index: int
+) -> None:
+    """Raises CorruptionError where the log should reach the snapshot."""
+    if noted_ahead(fs, directory) >= snapshot_index:
+        return
+    path, offset = (segments[-1].path, segments[-1].end_bytes) if segments else (directory, 0)
+    found = f"ends here, at {signature(tail.vclock)}," if segments else "is missing,"
+    raise CorruptionError(
+        path, offset, f"the log {found} and the snapshot at {snapshot_index} was not ahead of it"
+    )
 
 
 def _check_base(path: str, offset: int, vclock: VClock, base_vclock: VClock) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.vclock import VClock, is_equal, signature
+from qsync_node.log.ahead import forget_ahead, note_ahead
 from qsync_node.log.atomic import put_file
 from qsync_node.log.ballot import store_ballot
 from qsync_node.log.checkpoint import SnapshotWriter, write_snapshot
@@ -41,6 +42,7 @@ class Storage:
     def __init__(self, wal: Wal, snapshot_index: int) -> None:
         self._wal = wal
         self._snapshot_index = snapshot_index  # of the newest snapshot, 0 if there is none
+        self._ahead_index = 0  # of a snapshot that the log has not reached, if it was noted
 
     # -- opening and closing ---------------------------------------------------------------------
 
@@ -132,6 +134,20 @@ class Storage:
         """One block, one writev, one fdatasync. DiskFull: nothing is written, try later; any
         other DiskError: `failed`, restart from disk."""
         self._wal.write(batches)
+        if self._ahead_index and self._wal.last_index >= self._ahead_index:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """The log has come as far as the snapshot; without flushes nothing says that it has."""
+        wal = self._wal
+        if not wal.limits.is_synced:
+            return
+        self._ahead_index = 0
+        try:
+            forget_ahead(wal.fs, wal.directory)
+        except DiskError:
+            wal.failed = True
+            raise
 
     def read(self, after_index: int, bytes_max: int) -> list[LogBatch]:
         """Durable rows behind `after_index`; [] at the end, NotInLog when they are gone."""
@@ -170,9 +186,13 @@ class Storage:
         self, vclock: Mapping[int, int], bodies: Iterable[bytes], timestamp: float = 0.0
     ) -> str:
         """A checkpoint of the confirmed state at `vclock`; returns its path."""
+        wal, index = self._wal, signature(vclock)
+        if index > wal.last_index or not wal.limits.is_synced:
+            note_ahead(wal.fs, wal.directory, index)
+            self._ahead_index = index
         writer = self.begin_snapshot(vclock, timestamp)
         write_snapshot(writer, bodies)
-        self._snapshot_index = max(self._snapshot_index, signature(vclock))
+        self._snapshot_index = max(self._snapshot_index, index)
         return writer.path
 
     def install_snapshot(
@@ -192,6 +212,7 @@ class Storage:
         path = self.write_snapshot(vclock, bodies, timestamp)
         if index > self.last_index:
             self._wal.replace_all(vclock)
+            self._catch_up()
         return path
 
     def remove_snapshots_before(self, index: int) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from qsync_node.core import effects as fx
 from qsync_node.errors import ClientError, ErrorCode
-from qsync_node.format.auth import is_valid
+from qsync_node.format.auth import EMPTY_HASH, is_valid
 from qsync_node.format.frame import (
     MALFORMED,
     MALFORMED_HEADER_MESSAGE,
@@ -39,6 +39,7 @@ IN_FLIGHT_MAX = 4096
 UNREAD_BYTES_MAX = 64 << 20
 # What one connection may make us keep before it said who it is; there may be ten thousand.
 STRANGER_REQUEST_BYTES_MAX = 2 << 20
+WATCHED_KEY_MAX = 256
 WATCHED_KEYS_MAX = 1024
 DRAINED_BYTES = 1 << 20
 CORE_TYPES = frozenset({1, 2, 3, 4, 5, 6, 9, 10, 14, 15, 16})
@@ -247,7 +248,8 @@ class Session(asyncio.Protocol):
 
     def _answer_here(self, kind: int, sync: int, header: dict[int, Any], body: bytes) -> None:
         if kind == Type.PING:
-            self._write(encode_ok(sync, self._schema_version()))
+            if not body or self._fields(sync, body) is not None:
+                self._write(encode_ok(sync, self._schema_version()))
         elif kind == Type.AUTH:
             self._authenticate(sync, body)
         elif kind == Type.ID:
@@ -283,15 +285,16 @@ class Session(asyncio.Protocol):
             return
         name, proof = fields.get(0x23), fields.get(0x21)
         if not isinstance(name, str) or not isinstance(proof, list):
+            missing = "tuple" if isinstance(name, str) else "user name"
             self._refuse(
                 sync,
                 ErrorCode.MISSING_REQUEST_FIELD,
-                "Missing mandatory field 'user name' in request",
+                f"Missing mandatory field '{missing}' in request",
             )
             return
         user = node.database.user_by_name(name)
         stored = user.password_hash if user is not None else None
-        if user is not None and stored is None and not proof and name == "guest":
+        if stored in (None, EMPTY_HASH) and not proof and name == "guest":
             self.user = name
         elif (
             stored is None
@@ -320,7 +323,7 @@ class Session(asyncio.Protocol):
         if fields is None:
             return
         key = fields.get(0x57)
-        if not isinstance(key, str) or len(key) > 256:
+        if not isinstance(key, str) or len(key) > WATCHED_KEY_MAX:
             self._refuse(sync, ErrorCode.INVALID_MSGPACK, "Invalid MsgPack - packet body")
         elif kind == Type.WATCH_ONCE:
             value = self.server.event_value(key)

@@ -5,6 +5,8 @@ ending, after a pause that doubles up to a limit. A member without a disk is not
 it may come back empty is the plan's decision.
 """
 
+import contextlib
+import json
 import subprocess
 import sys
 import time
@@ -143,8 +145,7 @@ class Supervision:
             log = (self._store.node_directory(member) / "node.log").read_bytes()[-4096:]
         except OSError:
             return "it left no log"
-        lines = log.decode(errors="replace").strip().splitlines()
-        return lines[-1][-LAST_WORDS_MAX:] if lines else "it said nothing"
+        return last_words(log.decode(errors="replace"))
 
     def forget(self, member: str) -> None:
         self._watched.pop(member, None)
@@ -152,3 +153,11 @@ class Supervision:
 
 def _code(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def last_words(log: str) -> str:
+    """Why a node ended: the sentence on its last line, or the reason of the event there."""
+    line = (log.strip().splitlines() or [""])[-1]
+    with contextlib.suppress(ValueError, AttributeError):
+        line = str(json.loads(line).get("reason", ""))
+    return line[-LAST_WORDS_MAX:] or "it did not say why"

@@ -14,7 +14,7 @@ from qsync_node.errors import ClientError, ErrorCode
 
 from . import codes
 from .fields import decode, invalid_msgpack
-from .tuples import is_array, split_map
+from .tuples import check_nesting, is_array, split_map
 
 _NAMES = {
     codes.SPACE_ID: "space id",
@@ -141,7 +141,9 @@ def split_put(body: bytes) -> tuple[int, int] | None:
 
 
 def decode_request(type: int, body: bytes) -> Request:
-    """The request in a packet's body; raises 20 for a malformed one, 69 for a missing field."""
+    """The request in a packet's body; raises 20 for a malformed one or one that nests
+    too deep, 69 for a missing field."""
+    check_nesting(body)
     if type in (codes.INSERT, codes.REPLACE):
         parts = split_put(body)
         if parts is not None:
@@ -196,7 +198,7 @@ def _decode_by_key(type_: int, body: bytes) -> Request:
 def _values(body: bytes) -> dict[int, Any]:
     """Known keys of a body: numbers and positions decoded, arrays raw. Unknown keys are skipped."""
     values: dict[int, Any] = {}
-    items = split_map(body)
+    items = split_map(body) if body else []
     for key_raw, raw in zip(items[::2], items[1::2], strict=True):
         key = decode(key_raw)
         if key.__class__ is not int:

@@ -27,7 +27,7 @@ from .requests import (
     upsert_body,
 )
 from .space import Change, Space, duplicate_key
-from .tuples import join_array, split_array
+from .tuples import check_nesting, join_array, split_array
 from .updates import apply_operations, read_operations
 
 Row = tuple[int, bytes]
@@ -125,6 +125,7 @@ def _update(space: Space, request: Update) -> Outcome:
         return Outcome([], [], [])
     doubles = space.format.doubles
     new = apply_operations(old, request.ops, request.index_base, names, doubles=doubles)
+    check_nesting(new)
     fields = decode(new)
     space.format.validate(fields)
     if not space.is_same_key(decode(old), fields):
@@ -157,6 +158,7 @@ def _upsert(space: Space, request: Upsert) -> Outcome:
             is_upsert=True,
             doubles=space.format.doubles,
         )
+        check_nesting(new)
         fields = decode(new)
         space.format.validate(fields)
         # A changed primary key makes the whole request void, without an error.

@@ -8,7 +8,33 @@ from collections.abc import Sequence
 
 import msgpack
 
+from qsync_node.errors import ClientError, ErrorCode
+
 from .fields import invalid_msgpack
+
+NESTING_MAX = 100
+"""Levels of arrays and maps in a body or a tuple. Everybody who reads a log must be able to take it
+apart: msgpack for Python ends at 1,024 levels, Tarantool's tools at 128."""
+_STACK_MAX = 1024  # of msgpack's own unpacker
+_HEADERS = bytes((*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF))
+_LEVELS_TO_SPARE = b"\x91" * (_STACK_MAX - NESTING_MAX)
+
+
+def check_nesting(packed: bytes) -> None:
+    """Raises error 20 where `packed` nests deeper than everybody can read; whether it is msgpack at
+    all is not looked at."""
+    if len(packed) - len(packed.translate(None, _HEADERS)) <= NESTING_MAX:
+        return  # nearly everything ends here: there are too few headers, wherever they stand
+    unpacker = msgpack.Unpacker(max_buffer_size=len(_LEVELS_TO_SPARE) + len(packed))
+    unpacker.feed(_LEVELS_TO_SPARE + packed)
+    try:
+        unpacker.skip()
+    except msgpack.StackError as error:
+        raise ClientError(
+            ErrorCode.INVALID_MSGPACK, f"Invalid MsgPack - more than {NESTING_MAX} levels"
+        ) from error
+    except (ValueError, msgpack.UnpackException):
+        return
 
 
 def array_header(count: int) -> bytes:
