@@ -29,6 +29,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from qsync_node.archive.reading import Archive, ArchiveError, load_archive
 from qsync_node.format.describe import space_of
 from qsync_node.format.keys import (
     FLAG_COMMIT,
@@ -44,7 +45,6 @@ from qsync_node.format.keys import (
 )
 from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT, FileEntry, Manifest
 from qsync_node.format.mp import unpack
-from qsync_spark.archive import Archive, ArchiveError, load_archive
 from qsync_spark.batches import ROWS_MAX, batch_of
 from qsync_spark.decode import Hole, Rows, State, blocks_of, headers_of
 from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of

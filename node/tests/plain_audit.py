@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from qsync_spark.archive import load_archive
+from qsync_node.archive.reading import load_archive
 from qsync_spark.audit import compare, logs, replay, run
 from qsync_spark.audit.findings import Result
 from qsync_spark.audit.plots import measure

@@ -13,7 +13,7 @@ from archives import is_eventful, lives
 from damage import Copy, ledger_line, missing_row, nop_everywhere, snapshot_off_by_one
 from plain_audit import plain_audit
 
-from qsync_spark.archive import load_archive
+from qsync_node.archive.reading import load_archive
 from qsync_spark.audit.findings import Result
 from qsync_spark.audit.ledger import LedgerError
 from qsync_spark.audit.report import write_report

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from qsync_node.archive.reading import Archive
 from qsync_node.format.describe import space_of
 from qsync_node.format.keys import (
     DELETE,
@@ -26,7 +27,6 @@ from qsync_node.format.keys import (
 )
 from qsync_node.format.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.mp import unpack
-from qsync_spark.archive import Archive
 from qsync_spark.audit.findings import Gap, Result, Violation
 from qsync_spark.audit.scan import one_of_each, parts_of_kind, run_on_parts
 from qsync_spark.audit.snapshots import tuples_of

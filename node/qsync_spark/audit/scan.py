@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from qsync_node.archive.reading import Archive
 from qsync_node.format.manifest import KINDS, ROLLBACK, SEGMENT
-from qsync_spark.archive import Archive
 from qsync_spark.coverage import Unknown
 from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of
 from qsync_spark.walk import FACTS_SQL, walk, walk_rows_of

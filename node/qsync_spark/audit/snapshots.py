@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from qsync_node.archive.reading import Archive
 from qsync_node.format.describe import space_of
 from qsync_node.format.keys import KEY_TUPLE
 from qsync_node.format.manifest import SNAPSHOT
 from qsync_node.format.mp import unpack
-from qsync_spark.archive import Archive
 from qsync_spark.audit.scan import parts_of_kind, run_on_parts
 from qsync_spark.batches import ROWS_MAX, batch_of
 from qsync_spark.decode import Hole, Rows, blocks_of, headers_of

@@ -1,9 +1,10 @@
-"""An archive as the jobs see it: whose it is, each member's manifest, and ranges of files.
+"""An archive as its readers see it: whose it is, each member's files, and ranges of files.
 
-Files are read in ranges, by executors too, so everything that says where a file is can be pickled.
+Files are read in ranges, by executors of Spark too, so everything that says where a file is can be
+pickled. What compactions took away or merged is no file here (`format/compaction.py`).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,21 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import from_url
 
+from qsync_node.errors import QsyncError
+from qsync_node.format.compaction import (
+    CHANGES_NAME,
+    COMPACTION_MANIFEST,
+    FOLDER,
+    Changes,
+    Compaction,
+    decode_changes,
+    decode_compaction,
+)
 from qsync_node.format.manifest import (
     MANIFEST_NAME,
     ROOT_NAME,
     SEGMENT,
+    SNAPSHOT,
     FileEntry,
     Manifest,
     ManifestError,
@@ -25,7 +37,7 @@ from qsync_node.format.manifest import (
 )
 
 
-class ArchiveError(Exception):
+class ArchiveError(QsyncError):
     """The archive cannot be read; the text is one sentence for a person."""
 
 
@@ -69,18 +81,35 @@ def read_range(url: str, key: str, start: int, end: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """Manifests of all members, by uuid; `foreign` are files that no manifest names."""
+    """Manifests of all members, as they are now; `foreign` are files that no manifest names."""
 
     url: str
     replicaset_uuid: str
     members: list[Manifest]
     foreign: list[str] = field(default_factory=list)
+    compactions: list[Compaction] = field(default_factory=list)  # by index
+    changes: Changes = field(default_factory=Changes)
 
     def name_of(self, uuid: str) -> str:
         return next((m.member for m in self.members if m.instance_uuid == uuid), uuid)
 
     def segments(self) -> list[tuple[Manifest, FileEntry]]:
         return [(m, entry) for m in self.members for entry in m.of_kind(SEGMENT)]
+
+    def owners(self) -> list[Manifest]:
+        """Members, and compactions as if they were some: whoever has files."""
+        return [*self.members, *(one.as_member() for one in self.compactions)]
+
+    def snapshots(self) -> list[tuple[Manifest, FileEntry]]:
+        """Members' and compactions', newest first."""
+        found = [(owner, entry) for owner in self.owners() for entry in owner.of_kind(SNAPSHOT)]
+        return sorted(found, key=lambda pair: -pair[1].last_index)
+
+    @property
+    def base(self) -> Compaction | None:
+        """The compaction that stands for everything up to the floor; None if nothing went."""
+        wanted = self.changes.compaction
+        return next((one for one in self.compactions if one.name == wanted), None)
 
 
 def load_archive(url: str) -> Archive:
@@ -95,32 +124,54 @@ def load_archive(url: str) -> Archive:
                 if not listed
                 else f"{url} holds {listed[0]} but no {ROOT_NAME}: it is no archive of Qsync"
             )
-        owner = decode_root(bytes(obstore.get(store, ROOT_NAME).bytes()), f"{url}/{ROOT_NAME}")
-        members = []
-        for path in sorted(listed):
-            if path.endswith(f"/{MANIFEST_NAME}") and path.count("/") == 1:
-                data = bytes(obstore.get(store, path).bytes())
-                members.append(decode_manifest(data, f"{url}/{path}"))
+        return _read_all(url, store, sorted(listed))
     except ManifestError as error:
         raise ArchiveError(str(error)) from error
     except (BaseError, OSError) as error:
         raise ArchiveError(f"archive {url} cannot be read: {first_line(error)}") from error
+
+
+def _read_all(url: str, store: Any, listed: list[str]) -> Archive:
+    """Changes are read after the compactions that they may name, and after the manifests."""
+
+    def read(path: str) -> bytes:
+        return bytes(obstore.get(store, path).bytes())
+
+    owner = decode_root(read(ROOT_NAME), f"{url}/{ROOT_NAME}")
+    members, compactions = [], []
+    for path in listed:
+        head, _, name = path.rpartition("/")
+        if name == MANIFEST_NAME and head and "/" not in head:
+            members.append(decode_manifest(read(path), f"{url}/{path}"))
+        elif name == COMPACTION_MANIFEST and head.startswith(f"{FOLDER}/") and head.count("/") == 1:
+            compactions.append(decode_compaction(read(path), f"{url}/{path}"))
     if not members:
         raise ArchiveError(f"archive {url} is empty: no member has archived anything there")
-    for manifest in members:
-        if manifest.replicaset_uuid != owner:
+    everybody: list[Manifest | Compaction] = [*members, *compactions]
+    for one in everybody:
+        if one.replicaset_uuid != owner:
+            place = one.instance_uuid if isinstance(one, Manifest) else one.folder
             raise ArchiveError(
-                f"{url}/{manifest.instance_uuid} is of replica set {manifest.replicaset_uuid}, the"
-                f" archive of {owner}: move that folder away"
+                f"{url}/{place} is of replica set {one.replicaset_uuid}, the archive of {owner}:"
+                " move that folder away"
             )
-    return Archive(url, owner, members, _foreign(listed, members))
+    changes = Changes()
+    if CHANGES_NAME in listed:
+        changes = decode_changes(read(CHANGES_NAME), f"{url}/{CHANGES_NAME}")
+    foreign = _foreign(listed, members, changes)
+    now = [replace(manifest, files=changes.over(manifest)) for manifest in members]
+    compactions.sort(key=lambda one: (one.index, one.created_at))
+    return Archive(url, owner, now, foreign, compactions, changes)
 
 
-def _foreign(listed: list[str], members: list[Manifest]) -> list[str]:
+def _foreign(listed: list[str], members: list[Manifest], changes: Changes) -> list[str]:
     known = {ROOT_NAME}
     for manifest in members:
         folder = manifest.instance_uuid
         known.add(f"{folder}/{MANIFEST_NAME}")
         known.update(f"{folder}/{entry.name}" for entry in manifest.files)
-    own = ("audits/", "compactions/")
+        # A file that is about to go may have left its member's manifest already.
+        known.update(f"{folder}/{name}" for one in changes.merged for name in one.replaces)
+        known.update(f"{folder}/{one.entry.name}" for one in changes.merged)
+    own = ("audits/", f"{FOLDER}/")
     return sorted(path for path in set(listed) - known if not path.startswith(own))
