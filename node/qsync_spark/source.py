@@ -166,7 +166,7 @@ class _Reader(DataSourceReader):
 
     def _parts(self, archive: Archive) -> Iterator[Part]:
         owners = owners_of(archive.members)
-        for manifest in archive.members:
+        for manifest in archive.owners():
             for entry in manifest.files:
                 if entry.kind in self._kinds and may_match(manifest, entry, self._bounds):
                     yield from parts_of(archive.url, manifest, entry, owners, self._part_bytes)

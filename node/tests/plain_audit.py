@@ -38,7 +38,7 @@ def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
             rows += batch.to_pylist()
     facts = _Rows(rows)
     with mock.patch.multiple(
-        run, scan=lambda spark, archive: facts, few_of=lambda facts: facts.few()
+        run, scan=lambda spark, archive: facts, few_of=lambda facts: (facts.few(), 0)
     ):
         ground = run.lay_ground(None, archive)  # type: ignore[arg-type]  # small files: no session
     result = Result("sim", archive.url, archive.replicaset_uuid)

@@ -91,7 +91,7 @@ class Archive:
     changes: Changes = field(default_factory=Changes)
 
     def name_of(self, uuid: str) -> str:
-        return next((m.member for m in self.members if m.instance_uuid == uuid), uuid)
+        return next((m.member for m in self.owners() if m.instance_uuid == uuid), uuid)
 
     def segments(self) -> list[tuple[Manifest, FileEntry]]:
         return [(m, entry) for m in self.members for entry in m.of_kind(SEGMENT)]
@@ -104,6 +104,11 @@ class Archive:
         """Members' and compactions', newest first."""
         found = [(owner, entry) for owner in self.owners() for entry in owner.of_kind(SNAPSHOT)]
         return sorted(found, key=lambda pair: -pair[1].last_index)
+
+    def owners_of_files(self) -> dict[str, str]:
+        """The instance (or compaction) that has each file, by the file's path."""
+        return {f"{m.instance_uuid}/{e.name}": m.instance_uuid for m in self.owners()
+                for e in m.files}  # fmt: skip
 
     @property
     def base(self) -> Compaction | None:
@@ -159,6 +164,7 @@ def _read_all(url: str, store: Any, listed: list[str]) -> Archive:
     if CHANGES_NAME in listed:
         changes = decode_changes(read(CHANGES_NAME), f"{url}/{CHANGES_NAME}")
     foreign = _foreign(listed, members, changes)
+    compactions = [one for one in compactions if one.index >= changes.floor]
     now = [replace(manifest, files=changes.over(manifest)) for manifest in members]
     compactions.sort(key=lambda one: (one.index, one.created_at))
     return Archive(url, owner, now, foreign, compactions, changes)

@@ -41,13 +41,17 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """One published compaction: the state at `index`, which was written at `time`."""
+    """One published compaction: the state at `index`, whose last row was written at `time`.
+
+    `verdict` is the audit's of the archive that it was made from, its own snapshot included.
+    """
 
     name: str
     replicaset_uuid: str
     index: int
     time: float
     created_at: float
+    verdict: str
     snapshot: FileEntry
     inputs: list[StoredFile] = field(default_factory=list)
     outputs: list[StoredFile] = field(default_factory=list)
@@ -86,8 +90,8 @@ class Changes:
         """A member's files as they are now, in their order."""
         mine = [one for one in self.merged if one.member == manifest.instance_uuid]
         replaced = {name for one in mine for name in one.replaces}
-        kept = [entry for entry in manifest.files if entry.name not in replaced]
-        kept += [one.entry for one in mine]
+        everything = [*manifest.files, *(one.entry for one in mine)]
+        kept = [entry for entry in everything if entry.name not in replaced]
         kept.sort(key=lambda entry: (entry.after_index, entry.kind != SNAPSHOT, entry.last_index))
         return [entry for entry in kept if not self.is_gone(entry)]
 
@@ -110,6 +114,7 @@ def decode_compaction(data: bytes, where: str) -> Compaction:
             int(document["index"]),
             float(document["time"]),
             float(document["created_at"]),
+            str(document["verdict"]),
             decode_entry(document["snapshot"]),
             [StoredFile(**one) for one in document["inputs"]],
             [StoredFile(**one) for one in document["outputs"]],

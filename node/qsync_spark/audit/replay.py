@@ -394,11 +394,7 @@ def _damaged(ground: "Ground", result: Result) -> set[str]:
 
 
 def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
-    owners = {
-        f"{m.instance_uuid}/{e.name}": ground.name_of(m.instance_uuid)
-        for m in ground.archive.members
-        for e in m.files
-    }
+    owners = {path: ground.name_of(uuid) for path, uuid in ground.archive.owners_of_files().items()}
     ordered = odd.orderBy(odd["is_known"].desc(), "index", "file", "space", "key")
     rows = ordered.limit(LISTED_MAX).collect()
     hidden = odd.where("is_known").count() - LISTED_MAX if len(rows) == LISTED_MAX else 0
@@ -432,7 +428,7 @@ def _check_terms(ground: "Ground", judged: list[tuple[int, str]], result: Result
     known = sorted((row["c"], row["replica_id"], row["index"]) for row in promotes)
     wanted = dict.fromkeys(key for _, key in judged)
     base = ground.snapshot[0] if ground.snapshot is not None else 0
-    for manifest in ground.archive.members:
+    for manifest in ground.archive.owners():
         for entry in manifest.of_kind(SNAPSHOT):
             key = f"{manifest.instance_uuid}/{entry.name}"
             if key not in wanted:
