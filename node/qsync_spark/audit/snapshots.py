@@ -11,7 +11,7 @@ from qsync_node.format.keys import KEY_TUPLE
 from qsync_node.format.manifest import SNAPSHOT
 from qsync_node.format.mp import unpack
 from qsync_spark.audit.scan import parts_of_kind, run_on_parts
-from qsync_spark.batches import ROWS_MAX, batch_of
+from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.decode import Hole, Rows, blocks_of, headers_of
 from qsync_spark.membership import member_of
 from qsync_spark.parts import Part
@@ -32,9 +32,7 @@ TUPLES = pa.schema(
         pa.field("damage", pa.string()),
     ]
 )
-TUPLES_SQL = (
-    "member string, file string, offset long, index long, space long, body binary, damage string"
-)
+TUPLES_SQL = sql_of(TUPLES)
 READ_HERE_BYTES = 4 << 20  # a job costs more than this
 
 
