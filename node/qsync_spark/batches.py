@@ -1,10 +1,22 @@
-"""Rows as tuples into an Arrow batch: Spark refuses one that is not exactly of its schema."""
+"""Rows as tuples into an Arrow batch: Spark refuses one that is not exactly of its schema.
+
+A schema is written down once, as Arrow's; what Spark is told of it is made from that.
+"""
 
 from typing import Any
 
 import pyarrow as pa
 
 ROWS_MAX = 8192
+_SQL = {
+    pa.string(): "string", pa.binary(): "binary", pa.bool_(): "boolean", pa.int32(): "int",
+    pa.int64(): "long", pa.float64(): "double",
+}  # fmt: skip
+
+
+def sql_of(schema: pa.Schema) -> str:
+    """The same columns in Spark's words."""
+    return ", ".join(f"`{field.name}` {_SQL[field.type]}" for field in schema)
 
 
 def batch_of(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:

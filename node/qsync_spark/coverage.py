@@ -74,8 +74,9 @@ def without(ranges: list[Range], holes: list[Range]) -> list[Range]:
     return result
 
 
-def cover(manifest: Manifest, damage: Iterable[Unknown] = ()) -> Coverage:
-    """What `manifest` claims, less the ranges of `damage`."""
+def cover(manifest: Manifest, damage: Iterable[Unknown] = (), floor: int = 0) -> Coverage:
+    """What `manifest` claims, less the ranges of `damage`. A verified snapshot stands for
+    everything up to `floor`."""
     found = Coverage(manifest.instance_uuid)
     snapshots = sorted({entry.last_index for entry in manifest.of_kind(SNAPSHOT)})
     segments = sorted(manifest.of_kind(SEGMENT), key=lambda one: (one.after_index, one.last_index))
@@ -84,11 +85,11 @@ def cover(manifest: Manifest, damage: Iterable[Unknown] = ()) -> Coverage:
     previous: FileEntry | None = None
     if segments and segments[0].after_index in snapshots:
         covered.append((0, segments[0].after_index))
-    elif segments and segments[0].after_index:
+    elif segments and segments[0].after_index > floor:
         first = segments[0]
         why = f"its archive begins with the row at {first.after_index + 1}, and no snapshot at"
         found.unknown.append(
-            Unknown(found.member, 0, first.after_index, f"{why} {first.after_index} is there")
+            Unknown(found.member, floor, first.after_index, f"{why} {first.after_index} is there")
         )
     for entry in segments:
         if previous is not None:
@@ -97,7 +98,7 @@ def cover(manifest: Manifest, damage: Iterable[Unknown] = ()) -> Coverage:
                 found.repeats.append((previous, entry))
             elif after > last and entry.previous_vclock == previous.start_vclock:
                 rows.append((last, after))  # the file before has lost its end: rows are missing
-            elif after > last and after in snapshots:
+            elif after > last and (after in snapshots or after <= floor):
                 covered.append((last, after))
             elif after > last:
                 found.unknown.append(
@@ -107,12 +108,13 @@ def cover(manifest: Manifest, damage: Iterable[Unknown] = ()) -> Coverage:
         previous = entry if previous is None or entry.last_index > previous.last_index else previous
     if not segments and snapshots:
         covered.append((0, snapshots[-1]))
-    found.end = max([previous.last_index if previous else 0, *snapshots])
+    covered.append((0, floor))
+    found.end = max([previous.last_index if previous else 0, floor, *snapshots])
     if previous is not None and found.end > previous.last_index:
         covered.append((previous.last_index, found.end))
     holes = merge((one.after, one.last) for one in damage)
-    found.unknown += list(damage)
-    found.rows = without(merge(rows), holes)
+    found.unknown += [one for one in damage if one.last > floor]
+    found.rows = without(without(merge(rows), holes), [(0, floor)])
     found.covered = without(merge(covered), merge(rows))
     return found
 

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from qsync_node.archive.reading import read_range
 from qsync_node.format.describe import walk_rows
 from qsync_node.format.xlog import (
     EOF_MARKER,
@@ -19,7 +20,6 @@ from qsync_node.format.xlog import (
     decode_file_header,
     read_blocks,
 )
-from qsync_spark.archive import read_range
 from qsync_spark.parts import Part
 
 HASH_BYTES = 16

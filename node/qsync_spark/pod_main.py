@@ -123,7 +123,7 @@ class Annotations:
 def run_audit(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str, Any]:
     import obstore  # noqa: PLC0415
 
-    from qsync_spark.archive import load_archive, store_of  # noqa: PLC0415
+    from qsync_node.archive.reading import load_archive, store_of  # noqa: PLC0415
     from qsync_spark.audit.report import write_report  # noqa: PLC0415
     from qsync_spark.audit.run import audit  # noqa: PLC0415
 

@@ -29,6 +29,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from qsync_node.archive.reading import Archive, ArchiveError, load_archive
 from qsync_node.format.describe import space_of
 from qsync_node.format.keys import (
     FLAG_COMMIT,
@@ -44,8 +45,7 @@ from qsync_node.format.keys import (
 )
 from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT, FileEntry, Manifest
 from qsync_node.format.mp import unpack
-from qsync_spark.archive import Archive, ArchiveError, load_archive
-from qsync_spark.batches import ROWS_MAX, batch_of
+from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.decode import Hole, Rows, State, blocks_of, headers_of
 from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of
 
@@ -69,11 +69,7 @@ SCHEMA = pa.schema(
         pa.field("damage", pa.string()),
     ]
 )
-SCHEMA_SQL = (
-    "member string, kind string, file string, offset long, index long, term long, replica_id int,"
-    " lsn long, tsn long, is_commit boolean, timestamp double, type int, flags int, space_id long,"
-    " body binary, damage string"
-)
+SCHEMA_SQL = sql_of(SCHEMA)
 _COMPARISONS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 
 
@@ -166,7 +162,7 @@ class _Reader(DataSourceReader):
 
     def _parts(self, archive: Archive) -> Iterator[Part]:
         owners = owners_of(archive.members)
-        for manifest in archive.members:
+        for manifest in archive.owners():
             for entry in manifest.files:
                 if entry.kind in self._kinds and may_match(manifest, entry, self._bounds):
                     yield from parts_of(archive.url, manifest, entry, owners, self._part_bytes)

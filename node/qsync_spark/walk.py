@@ -29,7 +29,7 @@ from qsync_node.format.keys import (
 )
 from qsync_node.format.manifest import ROLLBACK, SNAPSHOT
 from qsync_node.format.mp import unpack
-from qsync_spark.batches import ROWS_MAX, batch_of
+from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.decode import HASH_BYTES, Hole, Rows, State, blocks_of, content_hash, headers_of
 from qsync_spark.parts import Part
 
@@ -58,10 +58,7 @@ FACTS = pa.schema(
         pa.field("body", pa.binary()),
     ]
 )
-FACTS_SQL = (
-    "fact string, member string, kind string, file string, offset long, index long, term long,"
-    " replica_id long, lsn long, a long, b long, c long, time double, text string, body binary"
-)
+FACTS_SQL = sql_of(FACTS)
 
 
 class Facts:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from qsync_spark.archive import load_archive
+from qsync_node.archive.reading import load_archive
 from qsync_spark.audit import compare, logs, replay, run
 from qsync_spark.audit.findings import Result
 from qsync_spark.audit.plots import measure
@@ -38,7 +38,7 @@ def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
             rows += batch.to_pylist()
     facts = _Rows(rows)
     with mock.patch.multiple(
-        run, scan=lambda spark, archive: facts, few_of=lambda facts: facts.few()
+        run, scan=lambda spark, archive: facts, few_of=lambda facts: (facts.few(), 0)
     ):
         ground = run.lay_ground(None, archive)  # type: ignore[arg-type]  # small files: no session
     result = Result("sim", archive.url, archive.replicaset_uuid)

@@ -8,8 +8,8 @@ from archives import archived_run
 from damage import Copy, missing_row
 from plain_audit import plain_audit
 
+from qsync_node.archive.reading import ArchiveError, load_archive
 from qsync_node.format.manifest import MANIFEST_NAME, ROOT_NAME
-from qsync_spark.archive import ArchiveError, load_archive
 from qsync_spark.audit.report import write_report
 
 

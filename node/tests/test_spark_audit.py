@@ -13,11 +13,12 @@ from archives import is_eventful, lives
 from damage import Copy, ledger_line, missing_row, nop_everywhere, snapshot_off_by_one
 from plain_audit import plain_audit
 
-from qsync_spark.archive import load_archive
+from qsync_node.archive.reading import load_archive
 from qsync_spark.audit.findings import Result
-from qsync_spark.audit.ledger import LedgerError
+from qsync_spark.audit.ledger import LedgerError, read_ledger
 from qsync_spark.audit.report import write_report
 from qsync_spark.audit.run import audit
+from qsync_spark.audit.scan import few_of, scan
 from qsync_spark.session import make_session
 from qsync_spark.source import register
 
@@ -83,6 +84,45 @@ def test_an_acknowledged_write_that_is_gone(
     ledger.write_text('{"id": 1, "outcome": "committed"}\n{"outcome": "committed"}\n')
     with pytest.raises(LedgerError, match="line 2 has no 'key': mend the ledger"):
         run(spark, folder, ledger)
+
+
+def test_a_line_of_a_ledger_has_its_number_whoever_reads_it(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    """A ledger of several partitions: numbers go on over their borders."""
+    ledger = tmp_path / "ledger.jsonl"
+    lines = [json.dumps({"id": n, "outcome": "committed"}) for n in range(2000)]
+    ledger.write_text("\n".join(lines) + "\n")
+    before = spark.conf.get("spark.sql.files.maxPartitionBytes")
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "16k")
+    try:
+        found = read_ledger(spark, str(ledger))
+        assert found.rdd.getNumPartitions() > 2
+        rows = found.collect()
+    finally:
+        spark.conf.set("spark.sql.files.maxPartitionBytes", before)
+    assert {row["line"]: row["shown"] for row in rows} == {n: str(n) for n in range(2000)}
+
+
+def test_a_list_that_was_cut_is_incomplete(
+    spark: "SparkSession", folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More is odd than the driver lists: what is listed is said, what follows is not known."""
+    copy = Copy(folder, tmp_path / "copy", 5)
+    member = copy.full_members()[0]
+    for entry in list(member.of_kind("segment")):
+        rows = copy.rows(member, entry)
+        copy.rewrite(member, entry, [twice for row in rows for twice in (row, row)])
+    facts = scan(spark, load_archive(f"file://{copy.folder}"))
+    few, cut = few_of(facts, 5)
+    facts.unpersist()
+    assert cut > 0
+    assert all(row["index"] < cut for row in few if row["fact"] == "repeated")
+    monkeypatch.setattr("qsync_spark.audit.scan.few_of.__defaults__", (5,))
+    result = run(spark, copy.folder)
+    assert result.proofs[2] == "Violated"
+    assert [g.after for g in result.gaps if "more rows are odd" in g.message] == [cut - 1]
+    assert all(one.index < cut for one in result.violations if one.proofs == [2])
 
 
 def test_the_archive_is_a_table(spark: "SparkSession", folder: Path, tmp_path: Path) -> None:

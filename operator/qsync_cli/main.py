@@ -17,6 +17,7 @@ from qsync_cli import (
     force,
     promote,
     register,
+    restore,
     rollbacks,
     runs,
     snapshot,
@@ -87,6 +88,12 @@ app.command("unfence", epilog=_example("qsync unfence orders-0 --local orders"))
 app.command("register", epilog=_example("qsync register catalogue-reader-0 --local catalogue"))(
     register.register
 )
+app.command(
+    "restore",
+    epilog=_example(
+        "qsync restore orders-2 --archive s3://bucket/orders --to-time 2026-01-31T12:00:00Z"
+    ),
+)(restore.restore)
 app.command("snapshot", epilog=_example("qsync snapshot --local orders"))(snapshot.snapshot)
 app.command("logs", epilog=_example("qsync logs orders-0 -f", "kubectl qsync logs -n shop"))(
     remote_logs.logs

@@ -2,6 +2,7 @@
 
     CONFIG/settings.yaml    what all members of a kind share (ConfigMap)
     CONFIG/members.json     every member's address, role and incarnation (ConfigMap)
+    CONFIG/restore.json     whose first state comes from which archive, until the cluster is formed
     IDENTITY/...            the replica set's uuid and the cluster's secret (Secret)
     $POD_NAME               who this is
 
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from qsync_operator.restoring import RestoreError, restore_into
 
 KNOWN_WAIT_S = 120.0
 POLL_S = 0.5
@@ -72,6 +75,27 @@ def _read_members(config: Path, name: str) -> dict[str, dict[str, Any]]:
         time.sleep(POLL_S)
 
 
+def restore_first(config: Path, document: dict[str, Any]) -> dict[str, Any]:
+    """The node's file, with the snapshot that its bootstrap begins with where there is to be one.
+
+    Only the member that founds the cluster restores, only where it has no data yet, and only once:
+    a restore that the pod did not survive is begun again. Raises RestoreError.
+    """
+    from qsync_operator.models.bootstrap import FromArchiveSpec  # noqa: PLC0415
+
+    file = config / "restore.json"
+    wanted = json.loads(file.read_text()) if file.exists() else {}
+    data = Path(document["directory"])
+    has_snapshot = data.is_dir() and any(data.glob("*.snap"))
+    if wanted.get("member") != document["name"] or has_snapshot:
+        return document
+    folder = data.with_name(f"{data.name}-restore")
+    said = restore_into(FromArchiveSpec.model_validate(wanted["fromArchive"]), folder)
+    if said:
+        sys.stderr.write(f"qsync-pod: restored up to index {said['index']}\n")
+    return {**document, "bootstrap_from": str(folder)}
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m qsync_operator.pod_main", description=__doc__)
     parser.add_argument("--config", type=Path, default=Path("/etc/qsync/config"))
@@ -85,7 +109,8 @@ def main(arguments: list[str] | None = None) -> int:
         members = _read_members(parsed.config, name)
         identity = _read_identity(parsed.identity)
         document = node_document(settings, members, identity, name, parsed.volume)
-    except (PodError, OSError, ValueError) as error:
+        document = restore_first(parsed.config, document)
+    except (PodError, RestoreError, OSError, ValueError) as error:
         sys.stderr.write(f"qsync-pod: {error}\n")
         return 2
     file = parsed.run / "node.yaml"

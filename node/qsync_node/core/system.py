@@ -2,8 +2,8 @@
 
 `_qsync_term` (490) holds the history of terms and `_qsync_key` (491) the idempotency keys: both
 exist in snapshots only, because in a running node they follow from the log. `_qsync_removed` (492)
-remembers the uuids of removed instances (M5). `_schema` holds the plan of the bootstrap and whether
-it is open.
+remembers the uuids of removed instances (M5). `_schema` holds the plan of the bootstrap, whether it
+is open, and for a cluster that was restored, from which replica set and up to which index.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ TERM_SPACE = 490
 KEY_SPACE = 491
 PLAN_KEY = "qsync_plan"
 OPEN_KEY = "qsync_open"
+RESTORED_KEY = "qsync_restored"
 
 SCHEMA_SPACE = 272
 PRIVATE_SPACES = frozenset({TERM_SPACE, KEY_SPACE, REMOVED_SPACE})
@@ -28,7 +29,7 @@ OWN_SPACES = PRIVATE_SPACES | {CLUSTER_SPACE}
 
 _INSERT = 2
 _SPACE, _INDEX, _SCHEMA = 280, 288, SCHEMA_SPACE
-_OWN_MARKS = (PLAN_KEY, OPEN_KEY)
+_OWN_MARKS = (PLAN_KEY, OPEN_KEY, RESTORED_KEY)
 _TERM_MARK = b"\x82\x10\xce" + TERM_SPACE.to_bytes(4, "big")
 _KEY_MARK = b"\x82\x10\xce" + KEY_SPACE.to_bytes(4, "big")
 _TUPLE_OFFSET = 8

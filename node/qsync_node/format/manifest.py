@@ -96,7 +96,8 @@ def encode_root(replicaset_uuid: str) -> bytes:
     return json.dumps({"version": VERSION, "replicaset_uuid": replicaset_uuid}).encode() + b"\n"
 
 
-def _document(data: bytes, where: str) -> dict[str, Any]:
+def decode_document(data: bytes, where: str) -> dict[str, Any]:
+    """A JSON object of a version that this Qsync reads. Raises ManifestError."""
     try:
         document = json.loads(data)
     except ValueError as error:
@@ -115,7 +116,7 @@ def _document(data: bytes, where: str) -> dict[str, Any]:
 
 def decode_root(data: bytes, where: str) -> str:
     """The replica set that an archive belongs to. Raises ManifestError."""
-    uuid = _document(data, where).get("replicaset_uuid")
+    uuid = decode_document(data, where).get("replicaset_uuid")
     if not isinstance(uuid, str):
         raise ManifestError(f"{where} names no replica set")
     return uuid
@@ -141,7 +142,7 @@ def decode_entry(fields: dict[str, Any]) -> FileEntry:
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
     """Raises ManifestError."""
-    document = _document(data, where)
+    document = decode_document(data, where)
     try:
         return Manifest(
             str(document["replicaset_uuid"]),

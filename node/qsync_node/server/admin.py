@@ -13,7 +13,7 @@ from aiohttp import web
 
 from qsync_node import __version__
 from qsync_node.core.status import status
-from qsync_node.errors import ErrorCode
+from qsync_node.errors import ErrorCode, QsyncError
 from qsync_node.format.mp import unpack
 from qsync_node.server.config import ConfigError, split_address
 from qsync_node.server.logs import LEVELS
@@ -146,7 +146,10 @@ class Admin:
             return _refusal(400, "voters is 1 to 31, users is an object of passwords")
         if uuid != self.server.uuid:
             return _refusal(409, f"the order names instance {uuid}, this is {self.server.uuid}")
-        self.server.bootstrap(uuid, voters, {str(k): str(v) for k, v in users.items()})
+        try:
+            self.server.bootstrap(uuid, voters, {str(k): str(v) for k, v in users.items()})
+        except QsyncError as error:
+            return _refusal(409, str(error))
         return web.json_response({"result": "ordered"})
 
     async def _peers(self, request: web.Request) -> web.Response:

@@ -118,6 +118,7 @@ class NodeConfig(BaseModel):
     tls: TlsConfig | None = None
     trace: Path | None = None
     archive: ArchiveConfig | None = None
+    bootstrap_from: Path | None = None  # folder with the snapshot that a bootstrap begins with
 
     @field_validator("archive")
     @classmethod

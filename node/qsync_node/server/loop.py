@@ -16,16 +16,17 @@ from uuid import uuid4
 
 from qsync_node.core import effects as fx
 from qsync_node.core.ballot import Ballot
-from qsync_node.core.engine.database import Database
 from qsync_node.core.node import Node
 from qsync_node.core.spaces import refusal_to_start
 from qsync_node.core.status import status
+from qsync_node.core.system import read_term_body
 from qsync_node.errors import QsyncError
-from qsync_node.format.auth import stored_hash
 from qsync_node.format.mp import pack
+from qsync_node.log.checkpoint import open_snapshot
 from qsync_node.log.errors import DiskError
 from qsync_node.log.files import OsFileSystem, lock_directory
 from qsync_node.log.storage import Limits, Storage
+from qsync_node.restore.origin import restored_bodies, with_users
 from qsync_node.server.archiver import LOOK_EVERY_S, Archiver
 from qsync_node.server.config import ConfigError, NodeConfig, split_address
 from qsync_node.server.disk import ArchiveFloor, Disk
@@ -400,14 +401,34 @@ class NodeServer:
             raise StartError(f"the order names instance {uuid}, this is {self.uuid}")
         if self.node.replica.has_origin:
             return
-        bodies = Node.bootstrap_bodies(
-            self.uuid, self.config.name, self.config.replicaset_uuid, voters
-        )
+        vclock, bodies = self._first_state(voters)
         bodies = with_users(bodies, users, self.config.secret)
         self.disk.stop()
-        self.disk.storage.install_snapshot({}, bodies)
-        self.log("bootstrap", uuid=uuid, voters=voters)
+        storage = self.disk.storage
+        # A log is never ahead of the ballot (D2): the terms of a restored one are behind it first.
+        last_term = max((s.term for b in bodies if (s := read_term_body(b))), default=0)
+        ballot = self.node.replica.ballot
+        if last_term > ballot.term:
+            storage.store_ballot(ballot.in_term(last_term).encode())
+        storage.install_snapshot(vclock, bodies)
+        self.log("bootstrap", uuid=uuid, voters=voters, index=sum(vclock.values()))
         self.end("restart")
+
+    def _first_state(self, voters: int) -> tuple[dict[int, int], list[bytes]]:
+        """Clock and rows of the first snapshot: an empty database, or what was restored."""
+        config = self.config
+        names = (self.uuid, config.name, config.replicaset_uuid)
+        if config.bootstrap_from is None:
+            return {}, Node.bootstrap_bodies(*names, voters)
+        found = sorted(config.bootstrap_from.glob("*.snap"))
+        if len(found) != 1:
+            raise StartError(
+                f"{config.bootstrap_from} holds {len(found)} snapshots, one is needed: restore the"
+                " archive into an empty folder first"
+            )
+        snapshot = open_snapshot(OsFileSystem(), str(found[0]))
+        bodies = restored_bodies(list(snapshot.bodies()), snapshot.index, *names, voters)
+        return dict(snapshot.vclock), bodies
 
     def end(self, how: str) -> None:
         """End this life; `restart` begins the next one from disk."""
@@ -472,28 +493,3 @@ class NodeServer:
         if is_low or was_low:
             self.feed(fx.SpaceLow(is_low))
         self.loop.call_later(SPACE_CHECK_S, self._watch_space)
-
-
-def with_users(bodies: list[bytes], users: dict[str, str], secret: str) -> list[bytes]:
-    """Bootstrap rows with passwords: `admin` by the cluster's secret, others as given.
-
-    Each of `users` (name -> password) may read, write and create everywhere: the application's.
-    """
-    database = Database()
-    for body in bodies:
-        database.load(body)
-
-    def put(space: int, fields: list[Any]) -> None:
-        packed: bytes = pack(fields)
-        database.apply(3, b"\x82\x10\xce" + space.to_bytes(4, "big") + b"\x21" + packed)
-
-    put(304, [1, 1, "admin", "user", {"chap-sha1": stored_hash(secret)}, [], 0])
-    for number, (name, password) in enumerate(sorted(users.items()), 32):
-        put(304, [number, 1, name, "user", {"chap-sha1": stored_hash(password)}, [], 0])
-        put(312, [1, number, "universe", 0, _APPLICATION_BITS])
-        put(312, [1, number, "role", 2, 4])
-    return list(database.snapshot_bodies())
-
-
-# read, write, execute, session, usage, create, drop, alter
-_APPLICATION_BITS = 1 | 2 | 4 | 8 | 16 | 32 | 64 | 128

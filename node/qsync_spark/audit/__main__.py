@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from qsync_spark.archive import ArchiveError, load_archive
+from qsync_node.archive.reading import ArchiveError, load_archive
 from qsync_spark.audit.findings import PASSED
 from qsync_spark.audit.ledger import LedgerError
 from qsync_spark.audit.run import LAG_ALLOWED_S, STEPS, audit

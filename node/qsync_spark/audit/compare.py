@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from qsync_spark.batches import sql_of
 from qsync_spark.coverage import Steps
 from qsync_spark.walk import CHUNK_BITS
 
@@ -32,10 +33,7 @@ EXCEPTIONS = pa.schema(
         pa.field("offset", pa.int64()),
     ]
 )
-EXCEPTIONS_SQL = (
-    "replica_id long, lsn long, index long, term long, missing long, different long, holders long,"
-    " lost long, file string, offset long"
-)
+EXCEPTIONS_SQL = sql_of(EXCEPTIONS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from qsync_node.format.keys import INSERT, REPLACE, UPSERT, Key
 from qsync_node.format.mp import pack, unpack
 from qsync_spark.audit.findings import Gap, Result, Violation
-from qsync_spark.batches import batch_of
+from qsync_spark.batches import batch_of, sql_of
 from qsync_spark.catalogue import FIRST_USER_SPACE
 
 if TYPE_CHECKING:
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 CLOCK_TOLERANCE_S = 1.0
 LISTED_MAX = 200
 _OUTCOMES = frozenset(("committed", "rolled back", "refused", "unknown", "not sent"))
-LEDGER_SQL = (
-    "space long, key binary, value binary, outcome string, started double, ended double,"
-    " line long, shown string, problem string"
-)
 LEDGER = pa.schema(
     [
         pa.field("space", pa.int64()), pa.field("key", pa.binary()), pa.field("value", pa.binary()),
@@ -40,13 +36,14 @@ LEDGER = pa.schema(
         pa.field("shown", pa.string()), pa.field("problem", pa.string()),
     ]
 )  # fmt: skip
+LEDGER_SQL = sql_of(LEDGER)
 WRITES = pa.schema(
     [
         pa.field("space", pa.int64()), pa.field("key", pa.binary()), pa.field("value", pa.binary()),
         pa.field("index", pa.int64()),
     ]
 )  # fmt: skip
-WRITES_SQL = "space long, key binary, value binary, index long"
+WRITES_SQL = sql_of(WRITES)
 
 
 class LedgerError(Exception):
@@ -87,12 +84,20 @@ def read_ledger(spark: "SparkSession", path: str) -> "DataFrame":
         lines = spark.read.parquet(path).selectExpr("to_json(struct(*)) as value")
     else:
         lines = spark.read.text(path)
-    numbered = lines.selectExpr("value", "monotonically_increasing_id() as line")
+    # A row's number within its partition is cheap, and so is counting: together a line's number.
+    numbered = lines.selectExpr(
+        "value",
+        "spark_partition_id() as part",
+        f"monotonically_increasing_id() & {(1 << 33) - 1} as line",
+    )
+    counts = {row["part"]: row["count"] for row in numbered.groupBy("part").count().collect()}
+    starts = {part: sum(n for p, n in counts.items() if p < part) for part in counts}
 
     def parse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             rows: list[tuple[Any, ...]] = []
-            for text, line in zip(*(c.to_pylist() for c in batch.columns), strict=True):
+            for text, part, number in zip(*(c.to_pylist() for c in batch.columns), strict=True):
+                line = starts[part] + number
                 try:
                     fields = json.loads(text)
                 except ValueError:
@@ -188,6 +193,15 @@ def _judge_lost(ground: "Ground", lost: "DataFrame", result: Result) -> None:
             Gap([6], f"{late} committed writes ended when the archive does: they may be archived"
                 " later")
         )  # fmt: skip
+    base = ground.archive.base
+    if base is not None:
+        early = certain.where(f"ended <= {base.time + CLOCK_TOLERANCE_S}").count()
+        certain = certain.where(f"ended > {base.time + CLOCK_TOLERANCE_S}")
+        if early:
+            result.gaps.append(
+                Gap([6], f"{early} committed writes are of rows that were deleted after a"
+                    " compaction", "", 0, base.index)
+            )  # fmt: skip
     number = certain.count()
     if not number:
         return

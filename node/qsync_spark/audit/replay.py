@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from qsync_node.archive.reading import Archive
 from qsync_node.format.describe import space_of
 from qsync_node.format.keys import (
     DELETE,
     INSERT,
     KEY_LSN,
     KEY_REPLICA_ID,
+    KEY_TIMESTAMP,
     KEY_TUPLE,
     KEY_TYPE,
     REPLACE,
@@ -26,11 +28,10 @@ from qsync_node.format.keys import (
 )
 from qsync_node.format.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.mp import unpack
-from qsync_spark.archive import Archive
 from qsync_spark.audit.findings import Gap, Result, Violation
 from qsync_spark.audit.scan import one_of_each, parts_of_kind, run_on_parts
 from qsync_spark.audit.snapshots import tuples_of
-from qsync_spark.batches import ROWS_MAX, batch_of
+from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.catalogue import (
     NOT_REPLAYED,
     SCHEMA,
@@ -62,9 +63,10 @@ EVENTS = pa.schema(
         pa.field("body", pa.binary()),
         pa.field("file", pa.string()),
         pa.field("offset", pa.int64()),
+        pa.field("time", pa.float64()),
     ]
 )
-EVENTS_SQL = "space long, key binary, index long, op long, body binary, file string, offset long"
+EVENTS_SQL = sql_of(EVENTS)
 ODD = pa.schema(
     [
         pa.field("space", pa.int64()),
@@ -76,9 +78,7 @@ ODD = pa.schema(
         pa.field("text", pa.string()),
     ]
 )
-ODD_SQL = (
-    "space long, key binary, index long, file string, offset long, is_known boolean, text string"
-)
+ODD_SQL = sql_of(ODD)
 
 
 def choose_copies(
@@ -133,7 +133,8 @@ def log_events(part: Part, reading: Reading) -> Iterator[pa.RecordBatch]:
                     body = item.data[middle:end]
                     event = _event(row_type, body, reading.catalogue)
                     if event is not None:
-                        out.append((*event[:2], index, event[2], body, part.key, item.offset))
+                        time = header.get(KEY_TIMESTAMP, 0.0)
+                        out.append((*event[:2], index, event[2], body, part.key, item.offset, time))
             if len(out) >= ROWS_MAX:
                 yield batch_of(out, EVENTS)
                 out = []
@@ -167,7 +168,8 @@ def snapshot_events(part: Part, catalogue: Catalogue, base: int) -> Iterator[pa.
                 key = catalogue.key_of_tuple(space, fields)
             except (Unkeyed, IndexError):
                 continue
-            out.append((space, key, row["index"], op, body, row["file"], row["offset"]))
+            place = (row["file"], row["offset"])
+            out.append((space, key, row["index"], op, body, *place, 0.0))
         yield batch_of(out, EVENTS)
 
 
@@ -273,7 +275,7 @@ def fold_events(
     fold = Fold(catalogue, snapshots)
     is_open = False
     for batch in batches:
-        columns = [column.to_pylist() for column in batch.columns]
+        columns = [column.to_pylist() for column in batch.columns[:7]]
         for space, key, index, op, body, file, offset in zip(*columns, strict=True):
             if not is_open or space != fold.space or key != fold.key:
                 if is_open:
@@ -394,11 +396,7 @@ def _damaged(ground: "Ground", result: Result) -> set[str]:
 
 
 def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
-    owners = {
-        f"{m.instance_uuid}/{e.name}": ground.name_of(m.instance_uuid)
-        for m in ground.archive.members
-        for e in m.files
-    }
+    owners = {path: ground.name_of(uuid) for path, uuid in ground.archive.owners_of_files().items()}
     ordered = odd.orderBy(odd["is_known"].desc(), "index", "file", "space", "key")
     rows = ordered.limit(LISTED_MAX).collect()
     hidden = odd.where("is_known").count() - LISTED_MAX if len(rows) == LISTED_MAX else 0
@@ -432,7 +430,7 @@ def _check_terms(ground: "Ground", judged: list[tuple[int, str]], result: Result
     known = sorted((row["c"], row["replica_id"], row["index"]) for row in promotes)
     wanted = dict.fromkeys(key for _, key in judged)
     base = ground.snapshot[0] if ground.snapshot is not None else 0
-    for manifest in ground.archive.members:
+    for manifest in ground.archive.owners():
         for entry in manifest.of_kind(SNAPSHOT):
             key = f"{manifest.instance_uuid}/{entry.name}"
             if key not in wanted:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from qsync_node.archive.reading import Archive
 from qsync_node.format.manifest import ROLLBACK, SEGMENT, FileEntry
-from qsync_spark.archive import Archive
 from qsync_spark.audit.compare import Expectation
 from qsync_spark.audit.findings import Gap, Result
 from qsync_spark.audit.scan import (
@@ -57,6 +57,8 @@ class Ground:
     snapshot: tuple[int, str] | None
     indexes: dict[int, list[Any]]
     ddl: list[dict[str, Any]]
+    origin: int = 0  # the index at which this replica set was restored from another one's archive
+    cut: int = 0  # from this index on not everything that is odd is known; 0: all of it is
     # What proofs 1 and 2 found wrong: rows that the replay takes from another member.
     unusable: dict[str, list[Range]] = field(default_factory=dict)
 
@@ -85,12 +87,14 @@ class Ground:
 
 def lay_ground(spark: "SparkSession", archive: Archive) -> Ground:
     facts = scan(spark, archive)
-    few = few_of(facts)
+    few, cut = few_of(facts)
     damage = damage_of(few)
     own = [row for row in few if row["kind"] == SEGMENT]
     coverage = {
         manifest.instance_uuid: cover(
-            manifest, [one for one in damage if one.member == manifest.instance_uuid]
+            manifest,
+            [one for one in damage if one.member == manifest.instance_uuid],
+            archive.changes.floor,
         )
         for manifest in archive.members
     }
@@ -110,8 +114,9 @@ def lay_ground(spark: "SparkSession", archive: Archive) -> Ground:
     snapshot = first_snapshot(archive)
     members: dict[int, tuple[str, str, str, bool]] = {}
     indexes: dict[int, list[Any]] = {}
+    origin = 0
     if snapshot is not None:
-        members, indexes = small_spaces(spark, archive, snapshot[1])
+        members, indexes, origin = small_spaces(spark, archive, snapshot[1])
     start = snapshot[0] if snapshot is not None else 0
     found = configurations(start, members, [c for c in changes if c.at > start])
     registered = memberships(found, end)
@@ -132,8 +137,12 @@ def lay_ground(spark: "SparkSession", archive: Archive) -> Ground:
         Steps.of([merge(one) for one in voting]),
     )
     ddl = one_of_each(row for row in own if row["fact"] == "ddl")
-    return Ground(archive, facts, few, coverage, found, registered, decisions, expected, end,
-                  snapshot, indexes, ddl)  # fmt: skip
+    ground = Ground(archive, facts, few, coverage, found, registered, decisions, expected, end,
+                    snapshot, indexes, ddl, origin, cut)  # fmt: skip
+    if cut:
+        for uuid in coverage:
+            ground.distrust(uuid, cut - 1, end)
+    return ground
 
 
 def gaps_of(ground: Ground, lag_allowed_s: float) -> tuple[list[Gap], list[str], int]:
@@ -143,12 +152,17 @@ def gaps_of(ground: Ground, lag_allowed_s: float) -> tuple[list[Gap], list[str],
     newest = max((e.timestamp_max for _, e in ground.archive.segments()), default=0.0)
     if ground.snapshot is None:
         gaps.append(Gap([1, 3, 4], "no member archived a snapshot: who votes cannot be known"))
-    elif ground.snapshot[0]:
+    elif ground.archive.changes.floor:
+        _judge_base(ground, gaps, notes)
+    elif ground.snapshot[0] != ground.origin:
         before = ground.snapshot[0]
         gaps.append(
             Gap([4], f"the archive begins at index {before}: its first snapshot cannot be replayed",
                 "", 0, before, ground.snapshot[1])
         )  # fmt: skip
+    if ground.cut:
+        gaps.append(Gap([1, 2, 3], "more rows are odd than can be listed: what follows was not"
+                        " judged", "", ground.cut - 1, ground.end))  # fmt: skip
     for uuid, (_, ranges) in ground.registered.items():
         name = ground.name_of(uuid)
         held = ground.coverage.get(uuid)
@@ -168,6 +182,21 @@ def gaps_of(ground: Ground, lag_allowed_s: float) -> tuple[list[Gap], list[str],
             else:
                 gaps.append(Gap([1, 3], text, name, after, last))
     return gaps, notes, _audited(ground, gaps)
+
+
+def _judge_base(ground: Ground, gaps: list[Gap], notes: list[str]) -> None:
+    """A compaction stands for what went: its snapshot was verified, and is read again now."""
+    changes, base = ground.archive.changes, ground.archive.base
+    if base is None:
+        gaps.append(
+            Gap([1, 2, 3, 4], f"everything up to index {changes.floor} stood in the compaction"
+                f" {changes.compaction}, which is gone", "", 0, changes.floor)
+        )  # fmt: skip
+        return
+    notes.append(
+        f"rows up to index {changes.floor} were deleted after they were verified; the snapshot of"
+        f" compaction {base.name} stands for them"
+    )
 
 
 def _audited(ground: Ground, gaps: list[Gap]) -> int:
@@ -198,7 +227,7 @@ def counts_of(ground: Ground) -> dict[str, int]:
         kind: sum(row["a"] for row in parts if row["kind"] == kind) for kind in (SEGMENT, ROLLBACK)
     }
     promotes = one_of_each(row for row in ground.few if row["fact"] == "promote")
-    files: list[FileEntry] = [entry for m in ground.archive.members for entry in m.files]
+    files: list[FileEntry] = [entry for m in ground.archive.owners() for entry in m.files]
     return {
         "memberRows": said[SEGMENT],
         "rolledBackFileRows": said[ROLLBACK],

@@ -1,7 +1,8 @@
 """The pass over all files: parts of files to tasks, facts back; and what the driver needs of them.
 
 What is brought to the driver does not grow with rows: damage, changes of membership and schema,
-and decisions, which are as many as there were failovers and rollbacks.
+and decisions, which are as many as there were failovers and rollbacks; and of what is odd, which
+may be as much as there are rows, the first 100,000.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from qsync_node.archive.reading import Archive
 from qsync_node.format.manifest import KINDS, ROLLBACK, SEGMENT
-from qsync_spark.archive import Archive
 from qsync_spark.coverage import Unknown
 from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of
 from qsync_spark.walk import FACTS_SQL, walk, walk_rows_of
@@ -22,13 +23,14 @@ PARTS_IN_A_TASK = 8
 Fact = dict[str, Any]
 """A row of `FACTS`."""
 LISTED_MAX = 100_000
+ODD = ("gap", "repeated", "reordered", "alien", "unreadable", "confirm")
 
 
 def parts_of_kind(archive: Archive, *kinds: str, part_bytes: int = PART_BYTES) -> list[Part]:
     owners = owners_of(archive.members)
     return [
         part
-        for manifest in archive.members
+        for manifest in archive.owners()
         for entry in manifest.files
         if entry.kind in kinds
         for part in parts_of(archive.url, manifest, entry, owners, part_bytes)
@@ -87,13 +89,27 @@ def scan_rows(
     return run_on_parts(spark, parts, lambda part: walk_rows_of(part, wanted), FACTS_SQL)
 
 
-def few_of(facts: "DataFrame") -> list[Fact]:
-    """Everything but chunks, in the order of the log: what one member's files alone show."""
-    found = facts.where("fact <> 'chunk'").limit(LISTED_MAX).collect()
-    return sorted(
-        (row.asDict() for row in found),
-        key=lambda one: (one["index"], one["replica_id"], one["lsn"], one["member"]),
+def few_of(facts: "DataFrame", listed_max: int = LISTED_MAX) -> tuple[list[Fact], int]:
+    """Everything but chunks, in the order of the log: what one member's files alone show.
+
+    What is odd may be as much as there are rows: only the first is listed, and the second result
+    is the index from which on the list is not whole (0 if it is).
+    """
+    needed = facts.where("fact <> 'chunk'").where(~facts["fact"].isin(*ODD)).collect()
+    odd = (
+        facts.where(facts["fact"].isin(*ODD))
+        .orderBy("index", "replica_id", "lsn", "member")
+        .limit(listed_max + 1)
+        .collect()
     )
+    cut = 0
+    if len(odd) > listed_max:
+        cut = max(odd[-1]["index"], 1)
+        odd = [row for row in odd if row["index"] < cut]
+    return sorted(
+        (row.asDict() for row in (*needed, *odd)),
+        key=lambda one: (one["index"], one["replica_id"], one["lsn"], one["member"]),
+    ), cut
 
 
 def damage_of(few: list[Fact]) -> list[Unknown]:

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from qsync_node.archive.reading import Archive
 from qsync_node.format.describe import space_of
 from qsync_node.format.keys import KEY_TUPLE
 from qsync_node.format.manifest import SNAPSHOT
 from qsync_node.format.mp import unpack
-from qsync_spark.archive import Archive
 from qsync_spark.audit.scan import parts_of_kind, run_on_parts
-from qsync_spark.batches import ROWS_MAX, batch_of
+from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.decode import Hole, Rows, blocks_of, headers_of
 from qsync_spark.membership import member_of
 from qsync_spark.parts import Part
@@ -19,7 +19,8 @@ from qsync_spark.parts import Part
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CLUSTER_SPACE, INDEX_SPACE = 320, 288
+SCHEMA_SPACE, CLUSTER_SPACE, INDEX_SPACE = 272, 320, 288
+RESTORED_KEY = "qsync_restored"
 TUPLES = pa.schema(
     [
         pa.field("member", pa.string()),
@@ -31,9 +32,7 @@ TUPLES = pa.schema(
         pa.field("damage", pa.string()),
     ]
 )
-TUPLES_SQL = (
-    "member string, file string, offset long, index long, space long, body binary, damage string"
-)
+TUPLES_SQL = sql_of(TUPLES)
 READ_HERE_BYTES = 4 << 20  # a job costs more than this
 
 
@@ -60,7 +59,7 @@ def first_snapshot(archive: Archive) -> tuple[int, str] | None:
     """Index and file of the oldest snapshot: the state that the log builds on."""
     found = [
         (entry.last_index, f"{manifest.instance_uuid}/{entry.name}")
-        for manifest in archive.members
+        for manifest in archive.owners()
         for entry in manifest.of_kind(SNAPSHOT)
     ]
     return min(found, default=None)
@@ -68,10 +67,11 @@ def first_snapshot(archive: Archive) -> tuple[int, str] | None:
 
 def small_spaces(
     spark: "SparkSession", archive: Archive, key: str
-) -> tuple[dict[int, tuple[str, str, str, bool]], dict[int, list[Any]]]:
-    """Members and primary indexes (space -> parts) by one snapshot."""
+) -> tuple[dict[int, tuple[str, str, str, bool]], dict[int, list[Any]], int]:
+    """Members and primary indexes (space -> parts) by one snapshot; and the index at which the
+    replica set was restored from an archive, 0 if it was not."""
     parts = [part for part in parts_of_kind(archive, SNAPSHOT) if part.key == key]
-    wanted = frozenset((CLUSTER_SPACE, INDEX_SPACE))
+    wanted = frozenset((SCHEMA_SPACE, CLUSTER_SPACE, INDEX_SPACE))
     if sum(part.end - part.marks[0].offset for part in parts) <= READ_HERE_BYTES:
         batches = [batch for part in parts for batch in tuples_of(part, wanted)]
         found = [row for batch in batches for row in batch.to_pylist()]
@@ -80,6 +80,7 @@ def small_spaces(
         found = [row.asDict() for row in read.collect()]
     members: dict[int, tuple[str, str, str, bool]] = {}
     indexes: dict[int, list[Any]] = {}
+    origin = 0
     for row in found:
         if row["damage"] is not None:
             continue
@@ -87,6 +88,9 @@ def small_spaces(
         if row["space"] == CLUSTER_SPACE:
             replica_id, member = member_of(fields)
             members[replica_id] = member
+        elif row["space"] == SCHEMA_SPACE:
+            if fields[0] == RESTORED_KEY:
+                origin = int(fields[1][1])
         elif fields[1] == 0:
             indexes[fields[0]] = fields[5]
-    return members, indexes
+    return members, indexes, origin

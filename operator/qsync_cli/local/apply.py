@@ -32,8 +32,6 @@ def apply(
     output: OutputOption = None,
 ) -> None:
     """Start a cluster of local processes, or change one, and wait until it is Ready."""
-    from qsync_cli.clusters import ensure_supervisor, look, store_of  # noqa: PLC0415
-    from qsync_cli.waiting import print_cluster, wait_ready  # noqa: PLC0415
     from qsync_operator.models.manifest import ManifestError, load_manifest  # noqa: PLC0415
 
     try:
@@ -42,8 +40,18 @@ def apply(
         raise Failure(str(error)) from error
     if archive is not None:
         manifest = _with_archive(manifest, archive)
+    bring_up(manifest, no_wait, timeout, output)
+
+
+def bring_up(manifest: "Manifest", no_wait: bool, timeout: float, output: Output | None) -> None:
+    """What a manifest asks for is written down, supervised, and waited for."""
+    from qsync_cli.clusters import ensure_supervisor, look, store_of  # noqa: PLC0415
+    from qsync_cli.waiting import print_cluster, wait_ready  # noqa: PLC0415
+
     store = store_of(manifest.cluster.name)
     _warn(manifest.cluster)
+    if not store.exists():
+        _check_begin(manifest.cluster)
     with store.editing():
         verb = _store(store, manifest)
         ensure_supervisor(store)
@@ -103,6 +111,18 @@ def _store(store: "Store", manifest: "Manifest") -> str:
     return "configured"
 
 
+def _check_begin(cluster: "QsyncCluster") -> None:
+    """An archive without the point is refused before anything is made."""
+    from qsync_operator.restoring import RestoreError, check_restore  # noqa: PLC0415
+
+    if cluster.spec.bootstrap is None:
+        return
+    try:
+        check_restore(cluster.spec.bootstrap.from_archive)
+    except RestoreError as error:
+        raise Failure(str(error)) from error
+
+
 def refusal_to_change(old: "QsyncCluster", new: "QsyncCluster") -> str:
     """Why a change cannot be made to a running cluster, or ""."""
     from qsync_operator.models.base import quantity  # noqa: PLC0415
@@ -111,6 +131,8 @@ def refusal_to_change(old: "QsyncCluster", new: "QsyncCluster") -> str:
         return f"storage.size cannot shrink from {old.spec.storage.size}"
     if new.spec.auth.username != old.spec.auth.username:
         return f"auth.username cannot change from {old.spec.auth.username}"
+    if new.spec.bootstrap != old.spec.bootstrap:
+        return "bootstrap cannot change: it says what the cluster began with"
     return ""
 
 

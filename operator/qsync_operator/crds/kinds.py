@@ -78,6 +78,7 @@ KINDS = (
             "spec": rules.CLUSTER_SPEC,
             "spec.storage": rules.STORAGE,
             "spec.auth": rules.AUTH,
+            "spec.bootstrap.fromArchive": rules.FROM_ARCHIVE,
             "spec.ports": rules.PORTS,
             "spec.spaces[]": rules.SPACE,
         },

@@ -55,6 +55,16 @@ CLUSTER_SPEC = [
         "ports cannot change: members find each other by them",
     ),
     rule(
+        """has(self.bootstrap) == has(oldSelf.bootstrap)
+           && (!has(self.bootstrap) || self.bootstrap == oldSelf.bootstrap)""",
+        "bootstrap cannot change: it says what the cluster began with",
+    ),
+    rule(
+        """!has(self.bootstrap) || !has(self.archive)
+           || self.bootstrap.fromArchive.url != self.archive.url""",
+        "bootstrap.fromArchive.url is archive.url: a new cluster archives to a place of its own",
+    ),
+    rule(
         "has(self.archive) || !(has(self.audit) || has(self.compaction))",
         "audit and compaction read the archive: set archive.url too",
     ),
@@ -91,6 +101,13 @@ AUTH = [
     rule(
         "!(self.username in ['admin', 'guest', 'public', 'replication', 'super'])",
         "auth.username exists in every database: name another user",
+    ),
+]
+
+FROM_ARCHIVE = [
+    rule(
+        "!(has(self.toTime) && has(self.toSignature))",
+        "toTime and toSignature are two points: give one",
     ),
 ]
 

@@ -8,10 +8,12 @@ import yaml
 from qsync_operator.desired.labels import Object, build, config_name, ports, tls_port
 from qsync_operator.desired.state import ClusterState
 from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.names import member_name
 from qsync_operator.nodeconfig import archive_settings, node_settings
 
 LISTEN = "0.0.0.0"
 SPEC_KEY = "spec.json"
+RESTORE_KEY = "restore.json"
 TLS_DIRECTORY = "/etc/qsync/tls"
 
 
@@ -43,8 +45,20 @@ def build_config(cluster: QsyncCluster, state: ClusterState) -> Object:
             # What an operator goes on with that starts when a later one cannot be used.
             SPEC_KEY: json.dumps(given_spec(cluster), indent=1) + "\n",
             "members.json": json.dumps(_members(cluster, state), indent=1) + "\n",
+            **_restore(cluster, state),
         },
     )
+
+
+def _restore(cluster: QsyncCluster, state: ClusterState) -> dict[str, str]:
+    """Who restores which point of an archive; nothing once the cluster is formed."""
+    if cluster.spec.bootstrap is None or state.is_formed:
+        return {}
+    begin = cluster.spec.bootstrap.from_archive.model_dump(
+        mode="json", by_alias=True, exclude_none=True
+    )
+    founder = state.bootstrap_member or member_name(cluster.name, "voter", 0)
+    return {RESTORE_KEY: json.dumps({"member": founder, "fromArchive": begin}, indent=1) + "\n"}
 
 
 def given_spec(cluster: QsyncCluster) -> dict[str, Any]:

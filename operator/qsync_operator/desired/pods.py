@@ -116,10 +116,13 @@ def _node_container(cluster: QsyncCluster, image: str) -> Object:
 
 def archive_credentials(cluster: QsyncCluster) -> Object:
     """The Secret's keys become variables, as the object store's own tools read them."""
-    archive = cluster.spec.archive
-    if archive is None or archive.credentials_secret is None:
-        return {}
-    return {"envFrom": [{"secretRef": {"name": archive.credentials_secret}}]}
+    archive, bootstrap = cluster.spec.archive, cluster.spec.bootstrap
+    names = [archive.credentials_secret if archive is not None else None]
+    if bootstrap is not None:
+        # Of two Secrets with the same keys the last one counts: the cluster's own archive's.
+        names.insert(0, bootstrap.from_archive.credentials_secret)
+    found = [{"secretRef": {"name": name}} for name in names if name is not None]
+    return {"envFrom": found} if found else {}
 
 
 def _probe(path: str, period_s: int, failures: int) -> Object:

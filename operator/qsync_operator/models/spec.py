@@ -6,6 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from qsync_node.core.quorum import evaluate, needed
 from qsync_operator.models.base import Duration, Quantity, Schedule, SpecModel, duration_ns
+from qsync_operator.models.bootstrap import BootstrapSpec
 from qsync_operator.models.podtemplate import refuse_template
 from qsync_operator.models.spaces import SpaceSpec, refuse_repeated
 from qsync_operator.models.users import RoleSpec, UserSpec
@@ -230,6 +231,8 @@ class ClusterSpec(SpecModel):
     """Roles of the database that are kept as declared."""
     users: list[UserSpec] = Field(default_factory=list)
     """Users of the database that are kept as declared."""
+    bootstrap: BootstrapSpec | None = None
+    """What a new cluster begins with, in place of an empty database. It cannot change."""
     archive: ArchiveSpec | None = None
     """Where sealed segments and snapshots go."""
     audit: JobSpec | None = None
@@ -257,6 +260,12 @@ class ClusterSpec(SpecModel):
         names = [one.name for one in (*self.roles, *self.users)]
         refuse_repeated([*names, self.auth.username], "user or role")
         refuse_template(self.pod_template)
+        begin = self.bootstrap.from_archive if self.bootstrap is not None else None
+        if begin and self.archive and begin.url.rstrip("/") == self.archive.url.rstrip("/"):
+            raise ValueError(
+                "bootstrap.fromArchive.url is archive.url: a new cluster archives to a place of"
+                " its own"
+            )
         for job, what in ((self.audit, "audit"), (self.compaction, "compaction")):
             if job is not None and self.archive is None:
                 raise ValueError(f"{what} reads the archive: set archive.url too")

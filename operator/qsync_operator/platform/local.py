@@ -32,7 +32,7 @@ from qsync_operator.iproto import DatabaseError
 from qsync_operator.links import LinkError, NodeLinks
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.status import ClusterStatus
-from qsync_operator.names import ordinal_of, wanted_members
+from qsync_operator.names import member_name, ordinal_of, wanted_members
 from qsync_operator.nodeconfig import (
     archive_settings,
     drift_of,
@@ -43,6 +43,7 @@ from qsync_operator.nodeconfig import (
 from qsync_operator.observed import MemberView, Memory, NodeStatus, Observed, Record, SchemaView
 from qsync_operator.platform.base import ActionRefused
 from qsync_operator.platform.ports import HOST, NoFreePort, choose_port, is_free
+from qsync_operator.platform.restoration import Restoration
 from qsync_operator.platform.spaces import SpaceKeeper
 from qsync_operator.platform.store import MemberRecord, Secrets, Store, write_whole
 from qsync_operator.platform.supervision import Supervision
@@ -64,6 +65,7 @@ class LocalPlatform:
         self._links = NodeLinks(secrets.cluster)
         self._pushed: dict[str, tuple[str, dict[str, str]]] = {}
         self._spaces = SpaceKeeper(secrets.cluster)
+        self._restoration = Restoration(store)
         if not look_only and not self._state.replicaset_uuid:
             self._state.replicaset_uuid = str(uuid.uuid4())
             store.save_state(self._state)
@@ -242,8 +244,9 @@ class LocalPlatform:
         record.applied = settings
         self._store.save_state(self._state)
         peers = self._peers()
+        founder = self._state.bootstrap_member or member_name(cluster.name, "voter", 0)
         text = render_config(
-            settings,
+            settings | (self._restoration.settings(cluster, name) if name == founder else {}),
             name,
             self._store.data_directory(name),
             self._state.replicaset_uuid,
@@ -272,12 +275,14 @@ class LocalPlatform:
                 self._state.bootstrap_member, self._state.bootstrap_uuid = name, instance
                 self._store.save_state(self._state)
             case Bootstrap(name, instance, voters):
+                await self._restoration.make(cluster, name)
                 users = {self._secrets.username: self._secrets.password}
                 order = {"instance_uuid": instance, "voters": voters, "users": users}
                 await self._post(name, "/bootstrap", order)
             case RecordFormed():
                 self._state.is_formed = True
                 self._store.save_state(self._state)
+                self._restoration.forget(self._state.bootstrap_member)
             case RemoveMember(name):
                 await self._remove_member(cluster, name)
             case RecordFenced(names):

@@ -1,0 +1,183 @@
+"""An archive as its readers see it: whose it is, each member's files, and ranges of files.
+
+Files are read in ranges, by executors of Spark too, so everything that says where a file is can be
+pickled. What compactions took away or merged is no file here (`format/compaction.py`).
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import from_url
+
+from qsync_node.errors import QsyncError
+from qsync_node.format.compaction import (
+    CHANGES_NAME,
+    COMPACTION_MANIFEST,
+    FOLDER,
+    Changes,
+    Compaction,
+    decode_changes,
+    decode_compaction,
+)
+from qsync_node.format.manifest import (
+    MANIFEST_NAME,
+    ROOT_NAME,
+    SEGMENT,
+    SNAPSHOT,
+    FileEntry,
+    Manifest,
+    ManifestError,
+    decode_manifest,
+    decode_root,
+)
+
+
+class ArchiveError(QsyncError):
+    """The archive cannot be read; the text is one sentence for a person."""
+
+
+@lru_cache(maxsize=8)
+def store_of(url: str) -> Any:
+    """The object store below `url`; one for each process. Raises ArchiveError."""
+    if urlsplit(url).scheme == "file" and not Path(unquote(urlsplit(url).path)).is_dir():
+        raise ArchiveError(f"archive {url} is not there: check archive.url")
+    try:
+        return from_url(url)
+    except (BaseError, OSError, ValueError) as error:
+        raise ArchiveError(f"archive {url} cannot be opened: {first_line(error)}") from error
+
+
+def first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return (text[0] if text else type(error).__name__)[:300]
+
+
+def read_range(url: str, key: str, start: int, end: int) -> bytes:
+    """Bytes `start .. end` of a file, fewer where it ends before.
+
+    Raises FileNotFoundError, and OSError for whatever else an object store says.
+    """
+    folder = urlsplit(url)
+    if folder.scheme == "file":
+        with open(f"{unquote(folder.path)}/{key}", "rb") as file:
+            file.seek(start)
+            return file.read(end - start)
+    try:
+        size = int(obstore.head(store_of(url), key)["size"])
+        end = min(end, size)
+        if start >= end:
+            return b""
+        return bytes(obstore.get_range(store_of(url), key, start=start, end=end))
+    except FileNotFoundError:
+        raise
+    except BaseError as error:
+        raise OSError(first_line(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Manifests of all members, as they are now; `foreign` are files that no manifest names."""
+
+    url: str
+    replicaset_uuid: str
+    members: list[Manifest]
+    foreign: list[str] = field(default_factory=list)
+    compactions: list[Compaction] = field(default_factory=list)  # by index
+    changes: Changes = field(default_factory=Changes)
+
+    def name_of(self, uuid: str) -> str:
+        return next((m.member for m in self.owners() if m.instance_uuid == uuid), uuid)
+
+    def segments(self) -> list[tuple[Manifest, FileEntry]]:
+        return [(m, entry) for m in self.members for entry in m.of_kind(SEGMENT)]
+
+    def owners(self) -> list[Manifest]:
+        """Members, and compactions as if they were some: whoever has files."""
+        return [*self.members, *(one.as_member() for one in self.compactions)]
+
+    def snapshots(self) -> list[tuple[Manifest, FileEntry]]:
+        """Members' and compactions', newest first."""
+        found = [(owner, entry) for owner in self.owners() for entry in owner.of_kind(SNAPSHOT)]
+        return sorted(found, key=lambda pair: -pair[1].last_index)
+
+    def owners_of_files(self) -> dict[str, str]:
+        """The instance (or compaction) that has each file, by the file's path."""
+        return {f"{m.instance_uuid}/{e.name}": m.instance_uuid for m in self.owners()
+                for e in m.files}  # fmt: skip
+
+    @property
+    def base(self) -> Compaction | None:
+        """The compaction that stands for everything up to the floor; None if nothing went."""
+        wanted = self.changes.compaction
+        return next((one for one in self.compactions if one.name == wanted), None)
+
+
+def load_archive(url: str) -> Archive:
+    """Reads every manifest. Raises ArchiveError with one sentence."""
+    url = url.rstrip("/")
+    store = store_of(url)
+    try:
+        listed = [str(item["path"]) for batch in obstore.list(store) for item in batch]
+        if ROOT_NAME not in listed:
+            raise ArchiveError(
+                f"archive {url} is empty: no member has archived anything there"
+                if not listed
+                else f"{url} holds {listed[0]} but no {ROOT_NAME}: it is no archive of Qsync"
+            )
+        return _read_all(url, store, sorted(listed))
+    except ManifestError as error:
+        raise ArchiveError(str(error)) from error
+    except (BaseError, OSError) as error:
+        raise ArchiveError(f"archive {url} cannot be read: {first_line(error)}") from error
+
+
+def _read_all(url: str, store: Any, listed: list[str]) -> Archive:
+    """Changes are read after the compactions that they may name, and after the manifests."""
+
+    def read(path: str) -> bytes:
+        return bytes(obstore.get(store, path).bytes())
+
+    owner = decode_root(read(ROOT_NAME), f"{url}/{ROOT_NAME}")
+    members, compactions = [], []
+    for path in listed:
+        head, _, name = path.rpartition("/")
+        if name == MANIFEST_NAME and head and "/" not in head:
+            members.append(decode_manifest(read(path), f"{url}/{path}"))
+        elif name == COMPACTION_MANIFEST and head.startswith(f"{FOLDER}/") and head.count("/") == 1:
+            compactions.append(decode_compaction(read(path), f"{url}/{path}"))
+    if not members:
+        raise ArchiveError(f"archive {url} is empty: no member has archived anything there")
+    everybody: list[Manifest | Compaction] = [*members, *compactions]
+    for one in everybody:
+        if one.replicaset_uuid != owner:
+            place = one.instance_uuid if isinstance(one, Manifest) else one.folder
+            raise ArchiveError(
+                f"{url}/{place} is of replica set {one.replicaset_uuid}, the archive of {owner}:"
+                " move that folder away"
+            )
+    changes = Changes()
+    if CHANGES_NAME in listed:
+        changes = decode_changes(read(CHANGES_NAME), f"{url}/{CHANGES_NAME}")
+    foreign = _foreign(listed, members, changes)
+    compactions = [one for one in compactions if one.index >= changes.floor]
+    now = [replace(manifest, files=changes.over(manifest)) for manifest in members]
+    compactions.sort(key=lambda one: (one.index, one.created_at))
+    return Archive(url, owner, now, foreign, compactions, changes)
+
+
+def _foreign(listed: list[str], members: list[Manifest], changes: Changes) -> list[str]:
+    known = {ROOT_NAME}
+    for manifest in members:
+        folder = manifest.instance_uuid
+        known.add(f"{folder}/{MANIFEST_NAME}")
+        known.update(f"{folder}/{entry.name}" for entry in manifest.files)
+        # A file that is about to go may have left its member's manifest already.
+        known.update(f"{folder}/{name}" for one in changes.merged for name in one.replaces)
+        known.update(f"{folder}/{one.entry.name}" for one in changes.merged)
+    own = ("audits/", f"{FOLDER}/")
+    return sorted(path for path in set(listed) - known if not path.startswith(own))

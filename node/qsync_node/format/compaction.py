@@ -1,0 +1,146 @@
+"""What compactions leave in an archive, as documents (pure).
+
+    compactions/NAME/manifest.json    one compaction; written last, so where it is, all of it is
+    compactions/NAME/...snap          the state at its index
+    compactions/NAME/spaces/...       tables of that state, and of its history
+    compactions/changes.json          which members' files compactions took away or merged
+
+A member's manifest is its own and is never written by anybody else. Readers lay `changes.json` over
+it: what ends at or before `floor` is gone or about to go, and merged files stand for what they were
+made of. It is replaced, as a whole, before the first file goes.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from qsync_node.format.manifest import (
+    SNAPSHOT,
+    VERSION,
+    FileEntry,
+    Manifest,
+    ManifestError,
+    decode_document,
+    decode_entry,
+)
+
+FOLDER = "compactions"
+CHANGES_NAME = f"{FOLDER}/changes.json"
+LOCK_NAME = f"{FOLDER}/lock.json"
+COMPACTION_MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file by its path in the archive, its size in bytes and its SHA-256."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """One published compaction: the state at `index`, whose last row was written at `time`.
+
+    `verdict` is the audit's of the archive that it was made from, its own snapshot included.
+    """
+
+    name: str
+    replicaset_uuid: str
+    index: int
+    time: float
+    created_at: float
+    verdict: str
+    snapshot: FileEntry
+    inputs: list[StoredFile] = field(default_factory=list)
+    outputs: list[StoredFile] = field(default_factory=list)
+    tables: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def folder(self) -> str:
+        return f"{FOLDER}/{self.name}"
+
+    def as_member(self) -> Manifest:
+        """Its snapshot as a member's file would be: `instance_uuid/name` is where it is."""
+        return Manifest(self.replicaset_uuid, self.folder, "compaction", [self.snapshot])
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """`entry`, in the folder of `member`, holds what the files `replaces` held."""
+
+    member: str
+    replaces: list[str]
+    entry: FileEntry
+
+
+@dataclass(slots=True)
+class Changes:
+    """`floor`: everything that ends at or before this index stands in `compaction` alone."""
+
+    floor: int = 0
+    compaction: str = ""
+    merged: list[Merged] = field(default_factory=list)
+
+    def is_gone(self, entry: FileEntry) -> bool:
+        return bool(self.compaction) and entry.last_index <= self.floor
+
+    def over(self, manifest: Manifest) -> list[FileEntry]:
+        """A member's files as they are now, in their order."""
+        mine = [one for one in self.merged if one.member == manifest.instance_uuid]
+        replaced = {name for one in mine for name in one.replaces}
+        everything = [*manifest.files, *(one.entry for one in mine)]
+        kept = [entry for entry in everything if entry.name not in replaced]
+        kept.sort(key=lambda entry: (entry.after_index, entry.kind != SNAPSHOT, entry.last_index))
+        return [entry for entry in kept if not self.is_gone(entry)]
+
+
+def encode_compaction(made: Compaction) -> bytes:
+    return json.dumps({"version": VERSION, **asdict(made)}, indent=1).encode() + b"\n"
+
+
+def encode_changes(changes: Changes) -> bytes:
+    return json.dumps({"version": VERSION, **asdict(changes)}, separators=(",", ":")).encode()
+
+
+def decode_compaction(data: bytes, where: str) -> Compaction:
+    """Raises ManifestError."""
+    document = decode_document(data, where)
+    try:
+        return Compaction(
+            str(document["name"]),
+            str(document["replicaset_uuid"]),
+            int(document["index"]),
+            float(document["time"]),
+            float(document["created_at"]),
+            str(document["verdict"]),
+            decode_entry(document["snapshot"]),
+            [StoredFile(**one) for one in document["inputs"]],
+            [StoredFile(**one) for one in document["outputs"]],
+            list(document["tables"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(where, error) from None
+
+
+def decode_changes(data: bytes, where: str) -> Changes:
+    """Raises ManifestError."""
+    document = decode_document(data, where)
+    try:
+        return Changes(
+            int(document["floor"]),
+            str(document["compaction"]),
+            [
+                Merged(str(one["member"]), list(one["replaces"]), decode_entry(one["entry"]))
+                for one in document["merged"]
+            ],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(where, error) from None
+
+
+def _damaged(where: str, error: Exception) -> ManifestError:
+    return ManifestError(
+        f"{where} is damaged ({type(error).__name__}: {error}): restore it from a copy"
+    )

@@ -1,0 +1,1 @@
+"""An archive becomes the state of a new cluster."""

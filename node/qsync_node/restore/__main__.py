@@ -1,0 +1,44 @@
+"""`python -m qsync_node.restore --archive URL --into FOLDER`: a snapshot at a point of an archive.
+
+Prints one JSON object. Exit codes: 0 done, 1 it did not happen (a sentence on standard error), 2
+wrong usage. With `--check` nothing is made: the point is looked for.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from qsync_node.archive.reading import load_archive
+from qsync_node.errors import QsyncError
+from qsync_node.restore.point import Point, parse_time
+from qsync_node.restore.run import index_of, restore
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m qsync_node.restore", description=__doc__)
+    parser.add_argument("--archive", required=True, metavar="URL")
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="where the snapshot goes")
+    parser.add_argument("--check", action="store_true", help="only look for the point")
+    point = parser.add_mutually_exclusive_group()
+    point.add_argument("--to-time", metavar="TIME", help="such as 2026-01-31T12:00:00Z")
+    point.add_argument("--to-signature", type=int, metavar="INDEX")
+    parsed = parser.parse_args(arguments)
+    if parsed.into is None and not parsed.check:
+        parser.error("name a folder with --into, or only --check")
+    try:
+        to_time = None if parsed.to_time is None else parse_time(parsed.to_time)
+        wanted = Point(to_time, parsed.to_signature)
+        if parsed.check:
+            found = {"index": index_of(load_archive(parsed.archive), wanted)}
+        else:
+            found = restore(parsed.archive, wanted, parsed.into).document()
+    except (QsyncError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(json.dumps(found) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""A restored state as the first state of a new replica set (pure).
+
+What the data is stays: spaces, users and their rights, sequences where they stood, idempotency
+keys, terms and the clock, so that indexes go on from the point that was restored and a retry of an
+old request is known. What the old cluster was goes: its members, its removed members, its plan and
+its name. A row of `_schema` says from where and up to which index the state came.
+"""
+
+from typing import Any
+
+from qsync_node.core.engine.database import Database
+from qsync_node.core.engine.requests import put_body
+from qsync_node.core.membership import CLUSTER_SPACE, LEVEL, REMOVED_SPACE, Member
+from qsync_node.core.system import (
+    OPEN_KEY,
+    PLAN_KEY,
+    RESTORED_KEY,
+    SCHEMA_SPACE,
+    read_key_body,
+    read_term_body,
+    rows_of,
+    schema_value,
+)
+from qsync_node.format.auth import stored_hash
+from qsync_node.format.keys import DELETE, REPLACE, Key
+from qsync_node.format.mp import pack
+
+USER_SPACE, PRIV_SPACE = 304, 312
+ADMIN, PUBLIC = 1, 2
+FIRST_USER = 32
+# read, write, execute, session, usage, create, drop, alter
+APPLICATION_BITS = 1 | 2 | 4 | 8 | 16 | 32 | 64 | 128
+EXECUTE = 4
+
+
+def restored_bodies(
+    bodies: list[bytes], index: int, uuid: str, name: str, replicaset_uuid: str, voters: int
+) -> list[bytes]:
+    """Rows of the first snapshot of the new replica set, whose only member is `uuid`."""
+    database, kept = _load(bodies)
+    before = schema_value(database, "cluster")
+    _delete_all(database, CLUSTER_SPACE)
+    _delete_all(database, REMOVED_SPACE)
+    _put(database, CLUSTER_SPACE, Member(1, uuid, name, "voter", True, LEVEL).as_tuple())
+    _put(database, SCHEMA_SPACE, ["cluster", replicaset_uuid])
+    _put(database, SCHEMA_SPACE, [PLAN_KEY, voters])
+    _put(database, SCHEMA_SPACE, [RESTORED_KEY, [before, index]])
+    _delete(database, SCHEMA_SPACE, OPEN_KEY)
+    return [*database.snapshot_bodies(), *kept]
+
+
+def with_users(bodies: list[bytes], users: dict[str, str], secret: str) -> list[bytes]:
+    """First rows with passwords: `admin` by the cluster's secret, others as given.
+
+    Each of `users` (name -> password) may read, write and create everywhere: the application's. One
+    that a restored state has keeps its id, its rights and what it owns.
+    """
+    database, kept = _load(bodies)
+    known = {row[2]: row for row in rows_of(database, USER_SPACE)}
+    _put(database, USER_SPACE, _with_password(known["admin"], secret))
+    for name, password in sorted(users.items()):
+        row = known.get(name)
+        if row is None:
+            taken = {one[0] for one in known.values()}
+            number = next(n for n in range(FIRST_USER, FIRST_USER + len(taken) + 1)
+                          if n not in taken)  # fmt: skip
+            row = known[name] = [number, ADMIN, name, "user", {}, [], 0]
+        _put(database, USER_SPACE, _with_password(row, password))
+        held = _bits_of(database, row[0])
+        _put(database, PRIV_SPACE, [ADMIN, row[0], "universe", 0, held | APPLICATION_BITS])
+        _put(database, PRIV_SPACE, [ADMIN, row[0], "role", PUBLIC, EXECUTE])
+    return [*database.snapshot_bodies(), *kept]
+
+
+def _with_password(row: list[Any], password: str) -> list[Any]:
+    changed = [*row, *([], 0)[max(len(row) - 5, 0) :]]
+    changed[4] = {"chap-sha1": stored_hash(password)}
+    return changed
+
+
+def _bits_of(database: Database, user: int) -> int:
+    """What a user may do everywhere."""
+    return next(
+        (int(row[4]) for row in rows_of(database, PRIV_SPACE) if row[1:4] == [user, "universe", 0]),
+        0,
+    )
+
+
+def _load(bodies: list[bytes]) -> tuple[Database, list[bytes]]:
+    """Terms and keys stay beside the database: keys are in the order of their age."""
+    database, kept = Database(), []
+    for body in bodies:
+        if read_term_body(body) is not None or read_key_body(body) is not None:
+            kept.append(body)
+        else:
+            database.load(body)
+    return database, kept
+
+
+def _put(database: Database, space: int, fields: list[Any]) -> None:
+    database.apply(REPLACE, put_body(space, pack(fields)))
+
+
+def _delete(database: Database, space: int, *key: Any) -> None:
+    fields = {int(Key.SPACE_ID): space, int(Key.INDEX_ID): 0, int(Key.KEY): list(key)}
+    database.apply(DELETE, pack(fields))
+
+
+def _delete_all(database: Database, space: int) -> None:
+    for row in rows_of(database, space):
+        _delete(database, space, row[0])

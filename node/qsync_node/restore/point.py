@@ -1,0 +1,95 @@
+"""Which point of an archive is meant, and whether it can be reached by the manifests (pure)."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from qsync_node.archive.reading import Archive
+from qsync_node.errors import QsyncError
+from qsync_node.format.manifest import SEGMENT, FileEntry, Manifest
+
+_SECONDS = re.compile(r"\d{1,12}(\.\d{1,9})?")
+
+
+class PointError(QsyncError):
+    """No such point is in the archive; the text is one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A time (seconds since 1970, by the leaders' clocks), an index, or the end of the archive."""
+
+    to_time: float | None = None
+    to_signature: int | None = None
+
+
+def parse_time(text: str) -> float:
+    """`2026-01-31T12:00:00Z`, or seconds since 1970. Raises PointError."""
+    if _SECONDS.fullmatch(text):
+        return float(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise PointError(
+            f"{text!r} is no time: write it as 2026-01-31T12:00:00Z or in seconds since 1970"
+        ) from None
+    if moment.tzinfo is None:
+        raise PointError(f"{text} names no time zone: write {text}Z if it is UTC")
+    return moment.timestamp()
+
+
+def shown(time_s: float) -> str:
+    text = datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def last_index(archive: Archive) -> int:
+    """Of everything archived, confirmed or not."""
+    entries = [e for owner in archive.owners() for e in owner.files if e.kind != "rollback"]
+    return max((entry.last_index for entry in entries), default=0)
+
+
+def first_index(archive: Archive) -> int:
+    """Of the oldest snapshot: no state before it can be made. Raises PointError."""
+    snapshots = archive.snapshots()
+    if not snapshots:
+        raise PointError(f"archive {archive.url} holds no snapshot yet: wait until one is archived")
+    return snapshots[-1][1].last_index
+
+
+def check_signature(archive: Archive, index: int) -> None:
+    """Raises PointError for an index that the archive cannot reach."""
+    first, last = first_index(archive), last_index(archive)
+    if not first <= index <= last:
+        raise PointError(
+            f"signature {index} is outside of the archive, which holds {first} to {last}"
+        )
+
+
+def late_segments(archive: Archive, time_s: float) -> list[tuple[Manifest, FileEntry]]:
+    """For each member its first segment with a row later than `time_s`: the first such row of the
+    log is in one of them, whoever archived it. Raises PointError outside of what is archived."""
+    segments = archive.segments()
+    if not segments:
+        raise PointError(f"archive {archive.url} holds no log yet: wait until it is archived")
+    begin = min(segments, key=lambda pair: pair[1].after_index)[1].timestamp_min
+    end = max(entry.timestamp_max for _, entry in segments)
+    if not begin <= time_s <= end:
+        raise PointError(
+            f"{shown(time_s)} is outside of the archive, which holds {shown(begin)} to {shown(end)}"
+        )
+    found = []
+    for manifest in archive.members:
+        late = [e for e in manifest.of_kind(SEGMENT) if e.timestamp_max > time_s]
+        if late:
+            found.append((manifest, min(late, key=lambda entry: entry.after_index)))
+    return found
+
+
+def next_segments(
+    segments: Iterable[tuple[Manifest, FileEntry]], index: int
+) -> list[tuple[Manifest, FileEntry]]:
+    """Copies of the row behind `index`, those that reach farthest first."""
+    found = [(m, e) for m, e in segments if e.after_index <= index < e.last_index]
+    return sorted(found, key=lambda pair: (-pair[1].last_index, pair[0].instance_uuid))

@@ -1,0 +1,173 @@
+"""The state at one point of a log: a snapshot and the rows behind it, as every member applies them.
+
+Nothing here reads files or knows archives (pure). Rows count once a CONFIRM in the log says so, and
+what a decision took away never counts. The state ends at the last whole transaction at or before
+`until`, and never inside a range that a decision takes away: it is a state that members had.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from qsync_node.core.engine.database import Database
+from qsync_node.core.entries import Entry, Kind, read_entries
+from qsync_node.core.history import History, TermStart
+from qsync_node.core.keys import KeyTable
+from qsync_node.core.limbo import Limbo
+from qsync_node.core.membership import REMOVED_SPACE, Configuration, Member
+from qsync_node.core.settings import Settings
+from qsync_node.core.system import (
+    body_of_key,
+    body_of_term,
+    read_key_body,
+    read_term_body,
+    rows_of,
+)
+from qsync_node.errors import QsyncError
+from qsync_node.format.batch import LogBatch, cut_batch
+from qsync_node.format.keys import DELETE, INSERT, REPLACE, UPDATE, UPSERT
+from qsync_node.format.row import Row, decode_rows, scan_rows
+
+_CHANGES = frozenset({INSERT, REPLACE, UPDATE, DELETE, UPSERT})
+_WITHOUT_STATE = frozenset({Kind.CONFIRM, Kind.PROMOTE})
+
+
+class ReplayError(QsyncError):
+    """The rows do not make a state; the text says where."""
+
+
+class Replay:
+    """Begins with a snapshot; `take` rows in order until `is_done`."""
+
+    def __init__(self, vclock: dict[int, int], bodies: Iterable[bytes], until: int | None) -> None:
+        self._database = Database()
+        self._keys = KeyTable(Settings().key_window_rows)
+        self._until = until
+        self._history = History(self._load(bodies))
+        self.vclock = dict(vclock)
+        self.index = sum(vclock.values())
+        self.time = 0.0  # of the last row that is in the state
+        self.rows = 0
+        self.is_done = until is not None and until <= self.index
+        self._limbo = Limbo(self.index, vclock, self._configuration())
+
+    def _load(self, bodies: Iterable[bytes]) -> list[TermStart]:
+        starts = []
+        for body in bodies:
+            start = read_term_body(body)
+            key = read_key_body(body) if start is None else None
+            if start is not None:
+                starts.append(start)
+            elif key is not None:
+                self._keys.put(*key)
+            else:
+                self._database.load(body)
+        return starts
+
+    def _configuration(self) -> Configuration:
+        members = tuple(Member.from_tuple(fields) for fields in self._database.cluster())
+        removed = frozenset(str(row[0]) for row in rows_of(self._database, REMOVED_SPACE))
+        return Configuration(members, removed)
+
+    # --- the log --------------------------------------------------------------------------------
+
+    @property
+    def last_index(self) -> int:
+        """Of the last row taken."""
+        return self._limbo.last_index
+
+    def take(self, batch: LogBatch) -> None:
+        """The rows behind the last ones. Raises ReplayError."""
+        try:
+            self._take(batch)
+        except (AssertionError, ValueError, KeyError, TypeError, QsyncError) as error:
+            raise ReplayError(
+                f"the rows {batch.first_index} to {batch.last_index} cannot be replayed: {error}"
+            ) from error
+
+    def _take(self, batch: LogBatch) -> None:
+        limbo, history = self._limbo, self._history
+        for entry in read_entries(batch, history.last_term, limbo.configuration):
+            if entry.kind is Kind.PROMOTE:
+                history.append(
+                    TermStart(entry.term, entry.batch.replica_id, entry.batch.first_index)
+                )
+            limbo.append(entry)
+            if entry.kind is Kind.CONFIRM and entry.position > limbo.confirmed_index:
+                self._confirm(entry.position)
+                if self.is_done:
+                    return
+
+    def _confirm(self, position: int) -> None:
+        taken, removed = self._limbo.confirm(position)
+        gone = {entry.batch.first_index for entry in removed}
+        clock = dict(self.vclock)
+        for entry in sorted([*taken, *removed], key=lambda one: one.batch.first_index):
+            batch, rows = entry.batch, entry.rows
+            is_gone = batch.first_index in gone
+            if self._until is not None and batch.last_index > self._until:
+                part = None if is_gone else _up_to(batch, self._until)
+                self.is_done = True
+                if part is None:
+                    return
+                batch, rows = part, decode_rows(part.data)
+            clock[batch.replica_id] = batch.last_lsn
+            if not is_gone:
+                self._keep(batch, rows, entry.kind)
+                self.vclock = dict(clock)
+            if self.is_done:
+                return
+        self.is_done = self._until is not None and position >= self._until
+
+    def _keep(self, batch: LogBatch, rows: list[Row], kind: Kind) -> None:
+        """These rows are in the state, and everything before them is decided."""
+        if kind in (Kind.USER, Kind.MEMBERSHIP):
+            for index, row in enumerate(rows, batch.first_index):
+                if row.type in _CHANGES:
+                    self._database.apply(row.type, row.body)
+                    self.rows += 1
+                if row.idempotency is not None:
+                    self._keys.remember(row.idempotency, index)
+        self.index = batch.last_index
+        self.time = rows[-1].timestamp or self.time
+
+    def finish(self) -> None:
+        """The log has ended: rows that change nothing need no CONFIRM. Raises ReplayError."""
+        if self._until is None or self.is_done:
+            return
+        open_ones = [e for e in self._limbo.entries if e.batch.first_index <= self._until]
+        is_decided = all(
+            entry.kind in _WITHOUT_STATE and (entry.decision is None or _is_empty(entry))
+            for entry in open_ones
+        )
+        if self._limbo.last_index < self._until or not is_decided:
+            raise ReplayError(
+                f"the archive shows rows up to {self._limbo.confirmed_index} as confirmed, and"
+                f" {self._until} was asked for: take an earlier point, or wait for the archive"
+            )
+        self.is_done = True
+
+    # --- the state --------------------------------------------------------------------------------
+
+    def bodies(self) -> Iterator[bytes]:
+        """Rows of a snapshot of it, as a member writes them (S2)."""
+        yield from self._database.snapshot_bodies()
+        for start in self._history.up_to(self.index).starts:
+            yield body_of_term(start)
+        for key, value in self._keys.items():
+            yield body_of_key(key, value)
+
+
+def _is_empty(entry: Entry) -> bool:
+    decision = entry.decision
+    return decision is not None and decision.first >= decision.at
+
+
+def _up_to(batch: LogBatch, until: int) -> LogBatch | None:
+    """The whole transactions of `batch` that end at or before `until`; None if none does."""
+    found, index = 0, batch.first_index
+    for _, _, _, ends_transaction in scan_rows(batch.data):
+        if index > until:
+            break
+        if ends_transaction:
+            found = index
+        index += 1
+    return cut_batch(batch, found)[0] if found else None

@@ -1,0 +1,68 @@
+"""A restore: from an archive and a point in it to a snapshot file that a cluster begins with.
+
+The archive is only read. What comes out is a file under a temporary name until it is whole, so a
+restore that was killed is begun again and leaves nothing that could be mistaken for one.
+"""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qsync_node.archive.reading import Archive, load_archive
+from qsync_node.log.checkpoint import SnapshotWriter, write_snapshot
+from qsync_node.log.files import OsFileSystem
+from qsync_node.restore.point import Point, check_signature, first_index, shown
+from qsync_node.restore.replay import Replay
+from qsync_node.restore.source import batches_behind, index_at, snapshot_at_or_before
+
+NOBODY = "00000000-0000-0000-0000-000000000000"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What was made: `index` and `time` are those of the last row in the state at `file`."""
+
+    file: str
+    index: int
+    time: float
+    replicaset_uuid: str
+    snapshot: str
+    vclock: dict[int, int]
+    rows: int
+    notes: list[str] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "at": shown(self.time) if self.time else ""}
+
+
+def index_of(archive: Archive, point: Point) -> int | None:
+    """The index that a point means, None for the end. Raises QsyncError with one sentence."""
+    first_index(archive)
+    if point.to_signature is not None:
+        check_signature(archive, point.to_signature)
+        return point.to_signature
+    if point.to_time is not None:
+        return index_at(archive, point.to_time)
+    return None
+
+
+def restore(url: str, point: Point, folder: Path) -> Restored:
+    """Writes the snapshot into `folder`. Raises QsyncError with one sentence."""
+    archive = load_archive(url)
+    until = index_of(archive, point)
+    entry, file, bodies, passed = snapshot_at_or_before(archive, until)
+    state = Replay(entry.vclock, bodies, until)
+    del bodies
+    if not state.is_done:
+        for batch in batches_behind(archive, state.index, passed):
+            state.take(batch)
+            if state.is_done:
+                break
+        state.finish()
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = SnapshotWriter(OsFileSystem(), str(folder), NOBODY, state.vclock, state.time)
+    Path(writer.path).unlink(missing_ok=True)
+    write_snapshot(writer, state.bodies())
+    notes = [f"passed over {one}" for one in passed]
+    return Restored(writer.path, state.index, state.time, archive.replicaset_uuid, file,
+                    state.vclock, state.rows, notes)  # fmt: skip

@@ -1,0 +1,184 @@
+"""Restores from archives of simulated lives, held against the snapshots that members wrote there.
+
+Each life has faults, several terms and tails that were cut; a member's snapshot at an index is what
+a restore to that index has to give, whichever older snapshot and whoever's log it is made from.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from archives import is_eventful, lives
+from damage import Copy
+
+from qsync_node.archive.reading import load_archive
+from qsync_node.errors import QsyncError
+from qsync_node.format.manifest import SEGMENT, SNAPSHOT
+from qsync_node.format.mp import unpack
+from qsync_node.log.checkpoint import open_snapshot
+from qsync_node.log.files import OsFileSystem
+from qsync_node.restore.origin import restored_bodies, with_users
+from qsync_node.restore.point import Point, PointError, parse_time, shown
+from qsync_node.restore.run import Restored, restore
+from qsync_node.restore.source import index_at
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return next(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1))
+
+
+def made(folder: Path, into: Path, **point: Any) -> tuple[Restored, list[bytes]]:
+    found = restore(f"file://{folder}", Point(**point), into)
+    return found, list(open_snapshot(OsFileSystem(), found.file).bodies())
+
+
+def listed(folder: Path) -> set[tuple[str, int, int]]:
+    return {(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in folder.rglob("*")}
+
+
+def without_snapshots_at(folder: Path, target: Path, index: int) -> Copy:
+    copy = Copy(folder, target, 1)
+    for manifest in copy.manifests.values():
+        for entry in manifest.of_kind(SNAPSHOT):
+            if entry.last_index == index:
+                manifest.files.remove(entry)
+        copy.save(manifest)
+    return copy
+
+
+def test_a_restore_gives_what_a_member_had(folder: Path, tmp_path: Path) -> None:
+    archive = load_archive(f"file://{folder}")
+    truths = {e.last_index: (m, e) for m, e in archive.snapshots() if e.last_index}
+    assert len(truths) >= 3
+    whole = Copy(folder, tmp_path / "whole", 1)
+    for index, (manifest, entry) in truths.items():
+        copy = without_snapshots_at(folder, tmp_path / f"{index}", index)
+        before = listed(copy.folder)
+        found, bodies = made(copy.folder, tmp_path / f"{index}-out", to_signature=index)
+        assert found.index == index
+        assert found.vclock == entry.vclock
+        assert found.replicaset_uuid == archive.replicaset_uuid
+        truth = [row.body for row in whole.rows(manifest, entry)]
+        assert sorted(bodies) == sorted(truth)
+        assert listed(copy.folder) == before, "a restore never writes to the archive"
+
+
+def test_a_point_in_time_is_the_same_whoever_archived_it(folder: Path, tmp_path: Path) -> None:
+    copy = Copy(folder, tmp_path / "copy", 1)
+    members = copy.full_members()
+    assert len(members) >= 2
+    rows = [
+        row for entry in members[0].of_kind(SEGMENT) for row in copy.rows(members[0], entry)
+    ]  # fmt: skip
+    moment = rows[len(rows) * 2 // 3].timestamp
+    expected = next(n for n, row in enumerate(rows) if row.timestamp > moment)
+    results = []
+    for number, kept in enumerate(members):
+        alone = Copy(folder, tmp_path / f"alone-{number}", 1)
+        for uuid, manifest in alone.manifests.items():
+            if uuid != kept.instance_uuid:
+                manifest.files = [e for e in manifest.files if e.last_index == 0]
+                alone.save(manifest)
+        results.append(made(alone.folder, tmp_path / f"out-{number}", to_time=moment))
+    assert all(one[1] == results[0][1] for one in results)
+    found = results[0][0]
+    base = members[0].of_kind(SEGMENT)[0].after_index
+    assert found.index <= base + expected
+    assert found.time <= moment
+
+
+def test_the_end_and_points_outside(folder: Path, tmp_path: Path) -> None:
+    archive = load_archive(f"file://{folder}")
+    found, bodies = made(folder, tmp_path / "end")
+    assert found.index > max(e.last_index for _, e in archive.snapshots()) - 1
+    assert bodies
+    end = max(e.last_index for _, e in archive.segments())
+    for point, why in (
+        ({"to_signature": end + 1}, f"signature {end + 1} is outside of the archive"),
+        ({"to_time": 1.0}, "1970-01-01T00:00:01.000Z is outside of the archive"),
+        ({"to_time": 4e9}, "is outside of the archive, which holds"),
+    ):
+        with pytest.raises(QsyncError, match=why):
+            restore(f"file://{folder}", Point(**point), tmp_path / "no")
+    assert not (tmp_path / "no").exists()
+    assert parse_time("2026-01-31T12:00:00Z") == parse_time("1769860800")
+    assert shown(1769860800.0) == "2026-01-31T12:00:00.000Z"
+    for text, why in (("yesterday", "is no time"), ("2026-01-31T12:00:00", "no time zone")):
+        with pytest.raises(PointError, match=why):
+            parse_time(text)
+
+
+def test_damage_is_passed_over_for_another_copy(folder: Path, tmp_path: Path) -> None:
+    copy = Copy(folder, tmp_path / "copy", 1)
+    end, bodies = made(folder, tmp_path / "whole")
+    victim = copy.full_members()[0]
+    for entry in victim.files:
+        path = copy.folder / victim.instance_uuid / entry.name
+        path.write_bytes(path.read_bytes()[: entry.size // 2])
+    _, same = made(copy.folder, tmp_path / "out", to_signature=end.index)
+    assert same == bodies
+    for manifest in copy.manifests.values():
+        for entry in manifest.files:
+            (copy.folder / manifest.instance_uuid / entry.name).unlink(missing_ok=True)
+    with pytest.raises(QsyncError, match="no sound snapshot at or before"):
+        restore(f"file://{copy.folder}", Point(to_signature=end.index), tmp_path / "none")
+
+
+def test_a_hole_in_every_copy_ends_the_restore(folder: Path, tmp_path: Path) -> None:
+    copy = Copy(folder, tmp_path / "copy", 1)
+    for manifest in copy.manifests.values():
+        first = manifest.of_kind(SEGMENT)[0]
+        manifest.files = [e for e in manifest.files if e.last_index == 0 or e == first]
+        manifest.files += [e for e in Copy(folder, tmp_path / manifest.member, 1).manifests[
+            manifest.instance_uuid].of_kind(SEGMENT)[-1:]]  # fmt: skip
+        copy.save(manifest)
+    end = max(e.last_index for m in copy.manifests.values() for e in m.files)
+    with pytest.raises(QsyncError, match=r"shows rows up to \d+ as confirmed, and"):
+        restore(f"file://{copy.folder}", Point(to_signature=end), tmp_path / "none")
+
+
+def test_a_new_origin_keeps_the_data_and_not_the_cluster(folder: Path, tmp_path: Path) -> None:
+    found, bodies = made(folder, tmp_path / "end")
+    first = restored_bodies(bodies, found.index, "u" * 36, "new-0", "r" * 36, 5)
+    first = with_users(first, {"app": "app's password"}, "a secret")
+    rows: dict[int, list[list[Any]]] = {}
+    for body in first:
+        fields = unpack(body)
+        rows.setdefault(fields[0x10], []).append(fields[0x21])
+    assert [row[:2] for row in rows[320]] == [[1, "u" * 36]]
+    assert 492 not in rows
+    schema = {row[0]: row[1:] for row in rows[272]}
+    assert schema["cluster"] == ["r" * 36]
+    assert schema["qsync_plan"] == [5]
+    assert schema["qsync_restored"] == [[found.replicaset_uuid, found.index]]
+    assert "qsync_open" not in schema
+    assert {row[2] for row in rows[304]} >= {"admin", "app"}
+    data = [
+        body for body in bodies if unpack(body)[0x10] >= 512 or unpack(body)[0x10] in (490, 491)
+    ]
+    assert [body for body in first if body in set(data)] == data, "keys in the order of their age"
+
+
+def test_the_command_says_one_sentence(folder: Path, tmp_path: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "qsync_node.restore", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    url = f"file://{folder}"
+    done = run("--archive", url, "--check")
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"index": None})
+    done = run("--archive", url, "--into", str(tmp_path / "out"), "--to-signature", "10")
+    assert json.loads(done.stdout)["index"] <= 10
+    for words, code in (
+        (("--archive", f"file://{tmp_path}/nowhere", "--check"), 1),
+        (("--archive", url, "--check", "--to-time", "soon"), 1),
+        (("--archive", url), 2),
+    ):
+        done = run(*words)
+        assert done.returncode == code, done
+        assert code == 2 or done.stderr.count("\n") == 1
+    assert index_at(load_archive(url), load_archive(url).segments()[0][1].timestamp_max) is not None

@@ -1,0 +1,92 @@
+"""`qsync restore`: a new local cluster from a point of an archive."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qsync_cli.failure import Failure
+from qsync_cli.options import NameArgument, NoWaitOption, OutputOption, TimeoutOption
+
+FromOption = Annotated[
+    str, typer.Option("--archive", help="what is restored; it is only read", metavar="URL")
+]
+TimeOption = Annotated[
+    str | None,
+    typer.Option("--to-time", help="up to this moment, such as 2026-01-31T12:00:00Z"),
+]
+SignatureOption = Annotated[
+    int | None, typer.Option("--to-signature", help="up to this index of the log", min=0)
+]
+NewArchiveOption = Annotated[
+    str | None,
+    typer.Option("--new-archive", help="where the new cluster archives", metavar="URL"),
+]
+ReplicasOption = Annotated[int, typer.Option("--replicas", help="voters", min=1, max=31)]
+ManifestOption = Annotated[
+    Path | None, typer.Option("-f", "--file", help="the rest of its manifest", metavar="FILE")
+]
+
+
+def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
+    name: NameArgument,
+    archive: FromOption,
+    to_time: TimeOption = None,
+    to_signature: SignatureOption = None,
+    new_archive: NewArchiveOption = None,
+    replicas: ReplicasOption = 3,
+    file: ManifestOption = None,
+    no_wait: NoWaitOption = False,
+    timeout: TimeoutOption = 600.0,
+    output: OutputOption = None,
+) -> None:
+    """Make a new local cluster from an archive: its end, or what it was at a time or an index.
+
+    Users keep their passwords but for `admin` and the application's (`qsync local credentials`);
+    sequences, idempotency keys and indexes go on; members are the new cluster's own.
+    """
+    from qsync_cli.clusters import store_of  # noqa: PLC0415
+    from qsync_cli.local.apply import bring_up  # noqa: PLC0415
+    from qsync_operator.models.cluster import API_VERSION  # noqa: PLC0415
+    from qsync_operator.models.manifest import (  # noqa: PLC0415
+        Manifest,
+        ManifestError,
+        load_manifest,
+        parse_cluster,
+    )
+
+    if to_time is not None and to_signature is not None:
+        raise typer.BadParameter("--to-time and --to-signature are two points: give one")
+    if store_of(name).exists():
+        raise Failure(f"there is a cluster {name} already: restore under another name")
+    begin: dict[str, Any] = {
+        "url": archive,
+        "toTime": None if to_time is None else _moment(to_time),
+        "toSignature": to_signature,
+    }
+    try:
+        given = load_manifest(file) if file is not None else None
+        spec: dict[str, Any] = {"replicas": replicas}
+        if given is not None:
+            spec = given.cluster.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        spec["bootstrap"] = {"fromArchive": {k: v for k, v in begin.items() if v is not None}}
+        if new_archive is not None:
+            spec["archive"] = {**(spec.get("archive") or {}), "url": new_archive}
+        document = {
+            "apiVersion": API_VERSION, "kind": "QsyncCluster", "metadata": {"name": name},
+            "spec": spec,
+        }  # fmt: skip
+        cluster = parse_cluster(document, "restore")
+    except ManifestError as error:
+        raise Failure(str(error)) from error
+    bring_up(Manifest(cluster, given.secrets if given else {}), no_wait, timeout, output)
+
+
+def _moment(text: str) -> str:
+    """Seconds since 1970 as the manifest has a time; anything else as it is."""
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    try:
+        return datetime.fromtimestamp(float(text), UTC).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return text

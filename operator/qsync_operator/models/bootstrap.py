@@ -1,0 +1,70 @@
+"""spec.bootstrap: what a new cluster begins with."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from qsync_operator.models.base import SpecModel
+
+TIME_PATTERN = (
+    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?"
+    r"(Z|[-+][0-9]{2}:[0-9]{2})$"
+)
+
+
+def _checked_moment(value: Any) -> str:
+    """YAML reads a time without quotation marks as one; it is written back as text."""
+    try:
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    except ValueError:
+        raise ValueError(f"{value!r} is not a time such as 2026-01-31T12:00:00Z") from None
+    if moment.tzinfo is None:
+        raise ValueError(f"{value} names no time zone: write it as 2026-01-31T12:00:00Z")
+    text = moment.isoformat() if isinstance(value, datetime) else str(value)
+    return text.replace("+00:00", "Z")
+
+
+Moment = Annotated[
+    str,
+    BeforeValidator(_checked_moment),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "maxLength": 40,
+            "x-kubernetes-validations": [
+                {
+                    "rule": f"self.matches('{TIME_PATTERN}')",
+                    "message": "write a time with its zone, such as 2026-01-31T12:00:00Z",
+                }
+            ],
+        }
+    ),
+]
+
+
+class FromArchiveSpec(SpecModel):
+    """The archive that the cluster begins with, and up to where: with neither `toTime` nor
+    `toSignature` everything that is confirmed in it."""
+
+    url: str = Field(pattern=r"^[a-z][a-z0-9+.-]*://.+$")
+    """Of another cluster's archive; it is only read."""
+    to_time: Moment | None = None
+    """The last moment that is in the state, by the clocks of the leaders that wrote."""
+    to_signature: int | None = Field(default=None, ge=0, le=2**63 - 1)
+    """The last index that is in the state."""
+    credentials_secret: str | None = None
+    """A Secret with the store's credentials; without it those of `archive`."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "FromArchiveSpec":
+        if self.to_time is not None and self.to_signature is not None:
+            raise ValueError("toTime and toSignature are two points: give one")
+        return self
+
+
+class BootstrapSpec(SpecModel):
+    """What a new cluster begins with; it cannot change."""
+
+    from_archive: FromArchiveSpec
+    """A point of an archive, in place of an empty database."""
