@@ -85,6 +85,7 @@ def audit_word(result: dict[str, Any], report: str, application: str) -> dict[st
         "verdict": result["verdict"],
         "counts": {**result["counts"], "violations": result["violationCount"]},
         "violations": violations,
+        "incomplete": "; ".join(one["message"] for one in result["incomplete"][:1])[:TEXT_MAX],
         "report": report,
         "applicationId": application,
         "taskHosts": result["hosts"],
@@ -92,7 +93,8 @@ def audit_word(result: dict[str, Any], report: str, application: str) -> dict[st
 
 
 class Annotations:
-    """How far the driver is, on its own pod. Nothing depends on it: a failure is only logged."""
+    """What the driver says on its own pod beside its last word: how far it is, and violations that
+    the word has no room for. Nothing depends on it: a failure is only logged."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         host = master(environment).removeprefix("k8s://")
@@ -100,10 +102,16 @@ class Annotations:
         self._url = f"{host}/api/v1/namespaces/{namespace}/pods/{pod}"
 
     def note(self, step: str, done: int, total: int) -> None:
+        self._put("progress", f"{step} {done}/{total}")
+
+    def note_violations(self, violations: list[dict[str, str]]) -> None:
+        self._put("violations", json.dumps(violations))
+
+    def _put(self, key: str, text: str) -> None:
         import ssl  # noqa: PLC0415
         import urllib.request  # noqa: PLC0415
 
-        change = {"metadata": {"annotations": {"qsync.dev/progress": f"{step} {done}/{total}"}}}
+        change = {"metadata": {"annotations": {f"qsync.dev/{key}": text}}}
         try:
             request = urllib.request.Request(
                 self._url,
@@ -117,7 +125,7 @@ class Annotations:
             trusted = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
             urllib.request.urlopen(request, timeout=5, context=trusted).close()
         except OSError as error:
-            sys.stderr.write(f"progress could not be noted: {error}\n")
+            sys.stderr.write(f"{key} could not be noted: {error}\n")
 
 
 def run_audit(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str, Any]:
@@ -163,8 +171,12 @@ def drive(arguments: argparse.Namespace) -> dict[str, Any]:
     wanted = dict(pair.partition("=")[::2] for pair in arguments.conf)
     conf = {**cluster_conf(environment), **wanted}
     spark = make_session(f"qsync-{arguments.verb}", master(environment), conf)
+    said = Annotations(environment)
     try:
-        return VERBS[arguments.verb](arguments, spark, Annotations(environment).note)
+        word = VERBS[arguments.verb](arguments, spark, said.note)
+        if word.get("violations"):
+            said.note_violations(word["violations"])
+        return word
     finally:
         spark.stop()
 

@@ -192,6 +192,14 @@ def test_a_run_without_a_result_has_failed_with_a_sentence(
     assert sentence in status.message
 
 
+def test_what_is_not_known_is_in_the_status() -> None:
+    word = said(verdict="Incomplete", counts={"violations": 0}, incomplete="orders-2 is not there")
+    finished = job("by-hand", "QsyncAudit", **ended("Complete"), completionTime=ENDED)
+    status = judge("audit", AuditStatus(), 1, finished, driver("by-hand", "Succeeded", word))
+    assert status.phase == "Succeeded"
+    assert status.message.endswith("proofs need: orders-2 is not there")
+
+
 def test_violations_that_the_message_has_no_room_for_are_in_an_annotation() -> None:
     many = [{"proof": "1", "message": f"row {n} is missing", "location": ""} for n in range(25)]
     word = said(verdict="Violated", counts={"violations": 25}, violations=many[:7])

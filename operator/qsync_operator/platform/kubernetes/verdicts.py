@@ -1,7 +1,8 @@
 """What a run's Job and its driver's pod say of it: pure.
 
 The driver's last word is its termination message, one JSON object of at most 4,096 bytes:
-`verdict`, `counts`, `violations`, `report`, `applicationId`, `taskHosts`, or `error`, a sentence.
+`verdict`, `counts`, `violations`, `incomplete` (what is not known, a sentence), `report`,
+`applicationId`, `taskHosts`, or `error`, a sentence.
 While it runs, an annotation of its pod says how far it is. Twenty violations may be more than the
 message holds: another annotation has them all, and where it could not be written, the message's few
 are shown.
@@ -35,7 +36,7 @@ def judge(
     _take_progress(status, driver)
     if _is_true(conditions, "Complete") and "error" not in said and said:
         _take_result(kind, status, _with_all_violations(said, driver))
-        _end(status, job, "Succeeded", "Complete", "Finished", _sentence(status))
+        _end(status, job, "Succeeded", "Complete", "Finished", _sentence(status, said))
     elif _is_true(conditions, "Complete"):
         reason = said.get("error") or "the driver ended without saying what it found"
         _end(status, job, "Failed", "Failed", "NoResult", str(reason))
@@ -115,7 +116,7 @@ def _end(status: RunStatus, job: Object, phase: Any, type_: Any, reason: str, wh
     status.conditions = [_condition(type_, "True", reason, why, ended, status.observed_generation)]
 
 
-def _sentence(status: RunStatus) -> str:
+def _sentence(status: RunStatus, said: dict[str, Any]) -> str:
     if not isinstance(status, AuditStatus):
         return "the compaction is published"
     found = status.counts.get("violations", len(status.violations))
@@ -123,7 +124,12 @@ def _sentence(status: RunStatus) -> str:
         "Passed": "every proof holds",
         "Violated": f"{found} violations, the first: "
         + (status.violations[0].message if status.violations else "see the report"),
-    }.get(status.verdict, "the archive does not hold all that the proofs need: see the report")
+    }.get(status.verdict, _incomplete(said))
+
+
+def _incomplete(said: dict[str, Any]) -> str:
+    why = str(said.get("incomplete") or "see the report")
+    return f"the archive does not hold all that the proofs need: {why}"
 
 
 def _is_true(conditions: dict[str, Any], type_: str) -> bool:
