@@ -4,6 +4,8 @@ The writer is a pod with the project's client, half of its workers by the leader
 by the members' names; the checker is `e2e/checker.py` through `kubectl port-forward`.
 """
 
+import argparse
+import asyncio
 import contextlib
 import itertools
 import json
@@ -17,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from checker import read_ledger
+from checker import read_ledger, read_member
 from kube import IMAGES, Namespace
 from timeouts import FAILOVER_S, READY_S, WRITER_S
 
@@ -188,13 +190,26 @@ def _answers(address: str) -> bool:
         return False
 
 
+def credentials(namespace: Namespace, cluster: str) -> tuple[str, str]:
+    secret = namespace.get("secret", f"{cluster}-app")["data"]
+    user, password = (b64decode(secret[key]).decode() for key in ("username", "password"))
+    return user, password
+
+
+def rows_of(namespace: Namespace, cluster: str, pod: str) -> dict[int, str]:
+    """Id -> value of every row of the writer's space, by asynctnt."""
+    user, password = credentials(namespace, cluster)
+    asked = argparse.Namespace(user=user, password=password, space=512)
+    with forwarded(namespace, [pod]) as addresses:
+        return asyncio.run(read_member(addresses[0], asked))
+
+
 def check(namespace: Namespace, writer: Writer) -> str:
     """Every acknowledged write, from every member, by asynctnt: a sentence.
 
     Raises RuntimeError with what is lost, changed or invented.
     """
-    secret = namespace.get("secret", f"{namespace.cluster}-app")["data"]
-    user, password = (b64decode(secret[key]).decode() for key in ("username", "password"))
+    user, password = credentials(namespace, namespace.cluster)
     members = [member["name"] for member in namespace.status()["members"]]
     with forwarded(namespace, members) as addresses:
         done = subprocess.run(

@@ -1,12 +1,17 @@
 """Audits by Spark: scheduled, by hand, and of an archive that somebody damaged."""
 
 import json
+import time
+from datetime import UTC, datetime
 from typing import Any
 
 import archive_server
+from clients import rows_of
 from kube import ROOT, run
 from scenario import QSYNC, Scene, Wrong, scenario
-from timeouts import SPARK_S
+from timeouts import LATE_S, READY_S, SETTLE_S, SPARK_S
+
+RESTORED = "orders-again"
 
 SMALL = {
     "driver": {"memory": "512Mi"},
@@ -59,7 +64,11 @@ def audits(scene: Scene) -> str:
     last = scene.status()["lastAudit"]
     assert last["verdict"] == "Passed", last
     assert scene.writer is not None
+    point_s = time.time()
+    time.sleep(LATE_S)  # there are rows behind the point, too
     scene.writer.stop()
+    time.sleep(SETTLE_S)  # several intervals of the archive
+    restored = _restore(scene, archive, point_s)
     _expect(_by_hand(scene, "before"), "Passed")
     script = (ROOT / "e2e" / "pods" / "damage.py").read_text()
     damaged = scene.kubectl(
@@ -79,4 +88,28 @@ def audits(scene: Scene) -> str:
         raise Wrong(f"{damaged} was damaged, and {places} were reported")
     events = scene.kubectl("get", "events", "--field-selector=reason=AuditViolated")
     assert "AuditViolated" in events
-    return f"{status['counts']['memberRows']} rows audited; the damage was found in {places[0]}"
+    return (
+        f"{status['counts']['memberRows']} rows audited; {restored};"
+        f" the damage was found in {places[0]}"
+    )
+
+
+def _restore(scene: Scene, archive: dict[str, Any], point_s: float) -> str:
+    """Another cluster begins with the archive as it was at a moment: by the client's ledger."""
+    assert scene.writer is not None
+    moment = datetime.fromtimestamp(point_s, UTC).isoformat()
+    begin = {key: archive[key] for key in ("url", "credentialsSecret")}
+    document = json.loads(scene.manifest(replicas=1))
+    document["metadata"]["name"] = RESTORED
+    document["spec"]["bootstrap"] = {"fromArchive": {**begin, "toTime": moment}}
+    scene.kubectl("apply", "-f", "-", stdin=json.dumps(document))
+    scene.kubectl("wait", f"qc/{RESTORED}", "--for=condition=Ready", f"--timeout={READY_S:g}s",
+                  timeout_s=READY_S + 5)  # fmt: skip
+    found = rows_of(scene, RESTORED, f"{RESTORED}-0")
+    committed = [o for o in scene.writer.ledger() if o["outcome"] == "committed"]
+    missing = [o["id"] for o in committed if o["ended"] <= point_s and o["id"] not in found]
+    early = [o["id"] for o in committed if o["started"] > point_s and o["id"] in found]
+    if missing or early:
+        raise Wrong(f"restored to {moment}: {missing[:20]} are missing, {early[:20]} came later")
+    scene.kubectl("delete", f"qc/{RESTORED}")
+    return f"{len(found)} rows of {len(committed)} restored as of a moment"
