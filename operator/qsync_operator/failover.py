@@ -121,7 +121,7 @@ def track_leader(observed: Observed, now_ns: int, wall_s: float) -> Memory:
         last_failover=LastFailover(
             from_=memory.leader,
             to=leader.name,
-            reason=memory.reason or ("Switchover" if memory.seen_at_ns else "Unsupervised"),
+            reason=memory.reason or "Switchover" if memory.seen_at_ns else "Unsupervised",
             at=datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds"),
             unavailable_milliseconds=round((now_ns - lost_at_ns) / 1e6, 1),
         ),

@@ -72,7 +72,7 @@ class LastFailover(StatusModel):
     at: str = ""
     """When the new leader was seen."""
     unavailable_milliseconds: float = 0
-    """How long nobody took writes."""
+    """How long nobody took writes, as far as the operator was there to see it."""
     rolled_back_rows: int = 0
     """Rows that the old leader had to give up."""
 
