@@ -184,6 +184,15 @@ def test_a_field_number_beyond_32_bits_is_no_integer(
         assert no.value.code == 26
 
 
+def test_a_splice_that_crashes_a_tarantool_is_refused(filled: tuple[Database, User]) -> None:
+    database, admin = filled
+    ops = [[":", 1, -(2**31), 0, ""]]
+    for type_, fields in ((4, {0x20: [1], 0x21: ops}), (9, {0x21: [1, "c", None], 0x28: ops})):
+        with pytest.raises(ClientError) as refused:
+            Pending(database).execute(decode_request(type_, pack({0x10: 512} | fields)), admin)
+        assert refused.value.code == 25
+
+
 @pytest.mark.parametrize("path", ["v.", "v[0]", "[2].", "[2][0]", "v..d", "v.d[", "n.a..b"])
 def test_an_upsert_skips_an_operation_with_a_malformed_path(
     filled: tuple[Database, User], path: str

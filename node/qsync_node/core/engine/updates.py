@@ -24,6 +24,7 @@ _ARGUMENTS = {"=": 3, "!": 3, "#": 3, "+": 3, "-": 3, "&": 3, "|": 3, "^": 3, ":
 OPERATIONS_MAX = 4000
 # Tarantool reads no more bits than these of the number of fields to delete.
 _DELETED_MAX = (1 << 32) - 1
+_INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
 
 
 class _Changed(bytes):
@@ -142,7 +143,8 @@ def _check_splice(operation: Operation, index_base: int) -> Operation:
     offset, cut, paste = (decode(argument) for argument in operation.arguments)
     if not _is_int32(offset):
         raise _wrong_argument(operation, "an integer")
-    if 0 <= offset < index_base:
+    # The least position crashes a Tarantool, which a stock replica of this cluster may be.
+    if 0 <= offset < index_base or offset == _INT32_MIN:
         raise _splice_error(operation)
     if not _is_int32(cut):
         raise _wrong_argument(operation, "an integer")
@@ -152,7 +154,7 @@ def _check_splice(operation: Operation, index_base: int) -> Operation:
 
 
 def _is_int32(value: Any) -> bool:
-    return type(value) is int and -(1 << 31) <= value < 1 << 31
+    return type(value) is int and _INT32_MIN <= value <= _INT32_MAX
 
 
 def _do(fields: list[bytes], operation: Operation, doubles: frozenset[int]) -> list[bytes]:
