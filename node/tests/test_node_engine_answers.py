@@ -5,7 +5,7 @@ tuple is always error 20; space ids end at 2^31, and numbers are not cut to 32 b
 index must name its field; UUIDs are scalars, as in later versions; an index of an unknown type is
 called by its name, where 2.6 reads behind the end of its list of names; numbers of different kinds
 compare exactly, where 2.6 rounds a double next to a decimal (and cannot order infinities beside
-decimals at all).
+decimals at all); for a field number beyond 32 bits 2.6 names another field in its text.
 """
 
 import random

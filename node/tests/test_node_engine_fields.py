@@ -16,7 +16,7 @@ from qsync_node.core.engine import codes
 from qsync_node.core.engine.fields import Datetime, Uuid, decode, sort_number, sort_scalar
 from qsync_node.core.engine.keydef import KeyDef, Part
 from qsync_node.core.engine.numbers import add, pack_decimal
-from qsync_node.core.engine.paths import PathError, parse_path
+from qsync_node.core.engine.paths import AnyItem, Malformed, PathError, parse_path, read_steps
 from qsync_node.errors import ClientError
 
 INTEGERS = st.integers(-(2**63), 2**64 - 1)
@@ -113,16 +113,37 @@ def test_a_double_is_stored_short_only_if_nothing_is_lost(one: float, two: float
         ("a.b[2]", ("a", "b", 1)),
         ("[3]['x y'].z", (2, "x y", "z")),
         ('a["k"][10]', ("a", "k", 9)),
+        (".a.xⅷ", ("a", "xⅷ")),
+        ("a[4294967298]", ("a", 1)),
     ],
 )
 def test_paths(path: str, steps: tuple[Any, ...]) -> None:
     assert parse_path(path) == steps
 
 
-@pytest.mark.parametrize("path", ["", "[0]", "[", "[1", "a.", "a..b", "1a", "a b", "a[]", "ab[1]c"])
+@pytest.mark.parametrize(
+    "path",
+    ["", "[0]", "[", "[1", "a.", "a..b", "1a", "a b", "a[]", "ab[1]c", "a[*]", 'a[""]', "ⅷ", "b.²"],
+)
 def test_what_is_no_path(path: str) -> None:
     with pytest.raises(PathError):
         parse_path(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "steps"),
+    [
+        ("a..b", ("a", Malformed(3))),
+        ("a.b[", ("a", "b", Malformed(4))),
+        ("a[0].b", ("a", Malformed(3))),
+        ('["a"x', (Malformed(5),)),
+        ("['a", (Malformed(4),)),
+        ("a[*].b.", ("a", AnyItem(3), "b", Malformed(8))),
+        ("a['\udcff']", ("a", Malformed(4))),
+    ],
+)
+def test_a_path_is_read_up_to_where_it_goes_wrong(path: str, steps: tuple[Any, ...]) -> None:
+    assert read_steps(path) == steps
 
 
 PRIMARY = [Part(0, "unsigned")]

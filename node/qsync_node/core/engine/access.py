@@ -77,6 +77,15 @@ def denied(privilege: int, object_type: str, name: str, user: str) -> ClientErro
     )
 
 
+def password_hash_of(auth: Any) -> Any:
+    """What a `_user` row says of the password: names of methods are compared without their case."""
+    if isinstance(auth, dict):
+        for method, value in auth.items():
+            if isinstance(method, str) and method.lower().startswith("chap-sha1"):
+                return value
+    return None
+
+
 def fill_user(
     user: User, row: list[Any] | None, grants_of: Callable[[int], Iterable[list[Any]]]
 ) -> None:
@@ -88,15 +97,14 @@ def fill_user(
     if row is None:
         return
     user.name = row[2]
-    auth = row[4] if len(row) > 4 else {}
-    password_hash = auth.get("chap-sha1") if isinstance(auth, dict) else None
-    user.password_hash = password_hash if isinstance(password_hash, str) else None
+    password_hash = password_hash_of(row[4] if len(row) > 4 else {})
+    user.password_hash = password_hash if isinstance(password_hash, str) and password_hash else None
     seen = {user.id}
     waiting = [user.id]
     while waiting:
         for grant in grants_of(waiting.pop()):
-            object_type, object_id, privilege = grant[2:5]
-            if object_type == "role":
+            object_type, object_id, privilege = grant[2].lower(), *grant[3:5]
+            if object_type == "role" and object_id != _ENTITY:
                 if object_id not in seen and privilege & system.EXECUTE:
                     seen.add(object_id)
                     waiting.append(object_id)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from .state import State
 
 Fields = list[Any] | None
-PASSWORD_HASH_LENGTH = 28
 EMPTY_PASSWORD_HASH = "vhvewKp0tNyweZQ+cFKAlsyphfg="
 
 
@@ -80,13 +79,13 @@ def _check_tuples(space: Space, tuple_format: TupleFormat) -> None:
 
 def _drop_space(state: "State", space_id: int, name: str) -> None:
     space = state.find_space(space_id)
-    if space_id <= system.SESSION_SETTINGS_ID:
-        raise _cannot_drop(name, "the space is a system space")
     if space is not None and space.index_defs:
         raise _cannot_drop(name, "the space has indexes")
+    if space_id <= system.SESSION_SETTINGS_ID:
+        raise _cannot_drop(name, "the space is a system space")
     if space is not None and space.sequence is not None:
         raise _cannot_drop(name, "the space has sequence")
-    if next(state.rows_with(system.PRIV_ID, 2, "space", (2, space_id)), None) is not None:
+    if grants.is_granted(state, "space", space_id):
         raise _cannot_drop(name, "the space has grants")
     if state.row(system.TRUNCATE_ID, space_id) is not None:
         raise _cannot_drop(name, "the space has truncate record")
@@ -221,7 +220,7 @@ def _on_sequence(state: "State", old: Fields, new: Fields) -> None:
         raise _cannot_drop_sequence(old[2], "the sequence is in use")
     if state.row(system.SEQUENCE_DATA_ID, old[0]) is not None:
         raise _cannot_drop_sequence(old[2], "the sequence has data")
-    if next(state.rows_with(system.PRIV_ID, 2, "sequence", (2, old[0])), None) is not None:
+    if grants.is_granted(state, "sequence", old[0]):
         raise _cannot_drop_sequence(old[2], "the sequence has grants")
 
 
@@ -294,7 +293,7 @@ def _on_user(state: "State", old: Fields, new: Fields) -> None:
         raise _cannot_drop_user(name, "the user has objects")
     if next(state.rows_with(system.PRIV_ID, 0, user_id), None):
         raise _cannot_drop_user(name, "the user has objects")
-    if next(state.rows_with(system.PRIV_ID, 2, "role", (2, user_id)), None):
+    if grants.is_granted(state, "role", user_id):
         raise _cannot_drop_user(name, "the role is granted to somebody")
 
 
@@ -312,7 +311,7 @@ def _check_user(row: list[Any], is_new: bool) -> None:
     failed = ClientError(
         ErrorCode.CREATE_USER, f"Failed to create user '{name}': invalid user password"
     )
-    if kind not in ("user", "role"):
+    if kind.lower() not in ("user", "role"):
         raise ClientError(
             ErrorCode.CREATE_USER, f"Failed to create user '{name}': unknown user type"
         )
@@ -324,12 +323,14 @@ def _check_user(row: list[Any], is_new: bool) -> None:
     password = auth.get("chap-sha1")
     if password is None:
         return
-    if kind == "role":
+    if kind.lower() == "role":
         raise ClientError(
             ErrorCode.CREATE_ROLE,
             f"Failed to create role '{name}': authentication data can not be set for a role",
         )
-    if not isinstance(password, str) or len(password) != PASSWORD_HASH_LENGTH:
+    if password == "":
+        return
+    if not isinstance(password, str) or len(password) != grants.PASSWORD_HASH_LENGTH:
         raise failed
     if user_id == system.GUEST and password != EMPTY_PASSWORD_HASH:
         raise ClientError(
@@ -340,18 +341,16 @@ def _check_user(row: list[Any], is_new: bool) -> None:
 def _on_priv(state: "State", old: Fields, new: Fields) -> None:
     if new is not None:
         grants.check_object_exists(state, new)
-        if new[2] == "role":
+        if grants.is_about_a_role(new):
             _check_loop(state, new)
         if new[4] == 0:
-            raise ClientError(
-                codes.GRANT, "Incorrect grant arguments: the grant tuple has no privileges"
-            )
+            raise grants.wrong_grant("the grant tuple has no privileges")
 
 
 def _on_func(state: "State", old: Fields, new: Fields) -> None:
     if new is None:
         assert old is not None
-        if next(state.rows_with(system.PRIV_ID, 2, "function", (2, old[0])), None) is not None:
+        if grants.is_granted(state, "function", old[0]):
             raise ClientError(
                 codes.DROP_FUNCTION, f"Can't drop function {old[0]}: function has grants"
             )
@@ -369,8 +368,8 @@ def _reaches(state: "State", role_id: int, target: int) -> bool:
     """Whether `target` is the role or is granted to it, at any distance."""
     if role_id == target:
         return True
-    granted = [row[3] for row in state.rows_with(system.PRIV_ID, 0, role_id) if row[2] == "role"]
-    return any(_reaches(state, inner, target) for inner in granted)
+    granted = filter(grants.is_about_a_role, state.rows_with(system.PRIV_ID, 0, role_id))
+    return any(_reaches(state, row[3], target) for row in granted)
 
 
 def _refuse(what: str) -> Callable[["State", Fields, Fields], None]:

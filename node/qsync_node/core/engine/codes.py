@@ -43,6 +43,8 @@ ITERATOR_NAMES: Final = tuple(iterator.name for iterator in Iterator)
 # Error numbers of Tarantool that only the engine answers.
 INDEX_PART_TYPE_MISMATCH: Final = 24
 DROP_FUNCTION: Final = 53
+INVALID_UUID: Final = 64
+REPLICASET_UUID_IS_READ_ONLY: Final = 65
 NO_SUCH_ROLE: Final = 82
 ROLE_LOOP: Final = 87
 GRANT: Final = 88
@@ -60,5 +62,6 @@ DROP_SEQUENCE: Final = 144
 NO_SUCH_SEQUENCE: Final = 145
 SEQUENCE_OVERFLOW: Final = 147
 DECIMAL_OVERFLOW: Final = 160
+DROP_COLLATION: Final = 173
 NO_SUCH_FIELD_NAME: Final = 201
 ITERATOR_POSITION: Final = 251

@@ -1,17 +1,24 @@
-"""Who may change the catalogue: rights asked for when a user's statement changes a system space."""
+"""Who may change the catalogue, and to what: asked when a user's statement changes a system space.
 
+Rows of the log are not asked again, so that a member reads what an older version let through.
+"""
+
+import re
 from typing import TYPE_CHECKING, Any
 
 from qsync_node.errors import ClientError, ErrorCode
 
-from . import codes, system
-from .access import User, denied
+from . import codes, rows, sequences, system
+from .access import User, denied, password_hash_of
+from .numbers import SIGNED_MAX
 from .space import Space
+from .tupleformat import wrong_type
 
 if TYPE_CHECKING:
     from .state import State
 
 Fields = list[Any] | None
+PASSWORD_HASH_LENGTH = 28
 _SOURCES = {
     "space": system.SPACE_ID,
     "sequence": system.SEQUENCE_ID,
@@ -26,6 +33,8 @@ _MISSING = {
     "role": (codes.NO_SUCH_ROLE, "Role '{}' is not found"),
     "user": (ErrorCode.NO_SUCH_USER, "User '{}' is not found"),
 }
+# What may be granted as a whole or one by one; a grant on a collation is stored and means nothing.
+_ENTITIES = frozenset({*_SOURCES, "collation"})
 _OBJECTS = {
     system.SPACE_ID: "space",
     system.SEQUENCE_ID: "sequence",
@@ -35,13 +44,16 @@ _OBJECTS = {
 
 
 def check_change(state: "State", user: User, space_id: int, old: Fields, new: Fields) -> None:
-    """Raise 42 unless the user may make this change."""
+    """Raise unless the user may make this change."""
     object_type = _OBJECTS.get(space_id)
     row = new if new is not None else old
     assert row is not None
     _check_builtin(state, space_id, old, new)
+    check_row = _ROW_CHECKS.get(space_id)
+    if check_row is not None:
+        check_row(state, old, new)
     if object_type is not None:
-        if space_id == system.USER_ID and row[3] == "role":
+        if space_id == system.USER_ID and row[3].lower() == "role":
             object_type = "role"
         owner = old[1] if old is not None else row[1]
         user.check_object(object_type, row[0], row[2], owner, _privilege(old, new))
@@ -51,10 +63,14 @@ def check_change(state: "State", user: User, space_id: int, old: Fields, new: Fi
             privilege = system.WRITE if space_id == system.TRUNCATE_ID else _privilege(old, new)
             owner = space.definition.owner
             user.check_object("space", space.id, space.name, owner, privilege)
+            if space_id == system.INDEX_ID and new is not None:
+                _check_index(space, new)
     elif space_id == system.PRIV_ID:
         if new is not None:
+            check_grant_row(new)
             check_object_exists(state, new)
         _check_grant(state, user, row, system.REVOKE if new is None else system.GRANT)
+        _check_privileges(old, new)
 
 
 def _check_builtin(state: "State", space_id: int, old: Fields, new: Fields) -> None:
@@ -80,9 +96,102 @@ def _privilege(old: Fields, new: Fields) -> int:
     return system.DROP if new is None else system.ALTER
 
 
+# --- rows that no member may ever see -------------------------------------------------------------
+
+
+def _check_schema(_state: "State", old: Fields, new: Fields) -> None:
+    """The UUID of the cluster stays what it is: a replica would not know its own cluster again."""
+    row = new if new is not None else old
+    assert row is not None
+    if row[0] != "cluster":
+        return
+    if new is None:
+        raise ClientError(
+            codes.REPLICASET_UUID_IS_READ_ONLY,
+            "Can't reset replica set UUID: it is already assigned",
+        )
+    uuid = new[1] if len(new) > 1 else None
+    if not isinstance(uuid, str):
+        raise wrong_type("2", "string")
+    if not _UUID.fullmatch(uuid):
+        raise ClientError(codes.INVALID_UUID, f"Invalid UUID: {uuid}")
+    if old is not None and str(old[1]).lower() != uuid.lower():
+        raise ClientError(ErrorCode.UNSUPPORTED, "'cluster' is kept by the node itself")
+
+
+def _check_collation(_state: "State", old: Fields, new: Fields) -> None:
+    if new is None:
+        assert old is not None
+        if old[0] == 0:
+            raise ClientError(
+                codes.DROP_COLLATION, f"Can't drop collation {old[1]} : system collation"
+            )
+        return
+    raise ClientError(
+        ErrorCode.UNSUPPORTED,
+        "Qsync does not support collations" if old is None else "collation does not support alter",
+    )
+
+
+def _check_sequence(_state: "State", _old: Fields, new: Fields) -> None:
+    if new is None or rows.is_too_long(new[2]):
+        return
+    rows.check_name(new[2])
+    for number, value in enumerate(new[3:8], 4):
+        if value > SIGNED_MAX:
+            raise wrong_type(str(number), "integer")
+
+
+def _check_sequence_data(state: "State", _old: Fields, new: Fields) -> None:
+    if new is None:
+        return
+    if state.row(system.SEQUENCE_ID, new[0]) is None:
+        raise sequences.no_such_sequence(new[0])
+    if new[1] > SIGNED_MAX:
+        raise wrong_type("2", "integer")
+
+
+def _check_user(_state: "State", _old: Fields, new: Fields) -> None:
+    auth = new[4] if new is not None and len(new) > 4 else None
+    if new is None or not isinstance(auth, dict):
+        return
+    name, kind = new[2], new[3].lower()
+    if auth and kind == "role":
+        raise ClientError(
+            ErrorCode.CREATE_ROLE,
+            f"Failed to create role '{name}': authentication data can not be set for a role",
+        )
+    # An exact "chap-sha1" is looked at wherever a row comes from.
+    if kind == "user" and "chap-sha1" not in auth:
+        password = password_hash_of(auth)
+        is_hash = isinstance(password, str) and len(password) in (0, PASSWORD_HASH_LENGTH)
+        if password is not None and not is_hash:
+            raise ClientError(
+                ErrorCode.CREATE_USER, f"Failed to create user '{name}': invalid user password"
+            )
+
+
+def _check_index(space: Space, row: list[Any]) -> None:
+    if row[1] == 0 or 0 in space.index_defs:
+        rows.check_distance(row)
+
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_ROW_CHECKS = {
+    system.SCHEMA_ID: _check_schema,
+    system.COLLATION_ID: _check_collation,
+    system.SEQUENCE_ID: _check_sequence,
+    system.SEQUENCE_DATA_ID: _check_sequence_data,
+    system.USER_ID: _check_user,
+}
+
+
+# --- grants ---------------------------------------------------------------------------------------
+
+
 def _check_grant(state: "State", user: User, row: list[Any], privilege: int) -> None:
     """The user may grant in the grantor's name; the grantor owns the object or is admin."""
-    grantor, _, object_type, object_id = row[:4]
+    grantor, object_type, object_id = row[0], row[2].lower(), row[3]
     name, owner = find_object(state, object_type, object_id)
     user.check_object(object_type, object_id, name, grantor, privilege)
     is_public = object_type == "role" and object_id == system.PUBLIC
@@ -90,18 +199,51 @@ def _check_grant(state: "State", user: User, row: list[Any], privilege: int) -> 
         raise denied(privilege, object_type, name, user_name(state, grantor))
 
 
+def _check_privileges(old: Fields, new: Fields) -> None:
+    """The admin keeps every right: nobody else could give it back."""
+    row = new if new is not None else old
+    assert row is not None
+    bits = new[4] & system.ALL_PRIVILEGES if new is not None else 0
+    if new is not None and not bits:
+        raise wrong_grant("the grant tuple has no privileges")
+    is_admins = row[1] == system.ADMIN and row[2].lower() == "universe"
+    if is_admins and bits != system.ALL_PRIVILEGES:
+        raise wrong_grant("can't revoke universe from the admin user")
+
+
+def wrong_grant(reason: str) -> ClientError:
+    return ClientError(codes.GRANT, f"Incorrect grant arguments: {reason}")
+
+
 def find_object(state: "State", object_type: str, object_id: Any) -> tuple[str, int]:
     """(name, owner) of what a grant is about; raises if there is no such object."""
-    if object_type == "universe" or object_id == "":
+    if object_type in ("universe", "collation") or object_id == "":
         return "", system.ADMIN
     source = _SOURCES.get(object_type)
     if source is None:
-        raise ClientError(ErrorCode.UNKNOWN_SCHEMA_OBJECT, f"Unknown object type '{object_type}'")
+        raise _unknown_type(object_type)
     row = state.row(source, object_id)
-    if row is None or (source == system.USER_ID and row[3] != object_type):
+    if row is None or (source == system.USER_ID and row[3].lower() != object_type):
         code, text = _MISSING[object_type]
-        raise ClientError(code, text.format(object_id))
+        raise ClientError(code, text.format(object_id if row is None else row[2]))
     return row[2], row[1]
+
+
+def _unknown_type(name: str) -> ClientError:
+    return ClientError(ErrorCode.UNKNOWN_SCHEMA_OBJECT, f"Unknown object type '{name}'")
+
+
+def check_grant_row(row: list[Any]) -> None:
+    """Raise unless type and id of the object mean something; case does not matter in a type."""
+    object_type, object_id = row[2].lower(), row[3]
+    if object_id == "":
+        is_known = object_type in _ENTITIES
+    elif type(object_id) is not int or object_id < 0:
+        raise wrong_type("4", "unsigned")
+    else:
+        is_known = object_type in _ENTITIES or object_type == "universe"
+    if not is_known:
+        raise _unknown_type(row[2])
 
 
 def check_object_exists(state: "State", row: list[Any]) -> None:
@@ -109,7 +251,20 @@ def check_object_exists(state: "State", row: list[Any]) -> None:
     for user_id in row[:2]:
         if state.row(system.USER_ID, user_id) is None:
             raise ClientError(ErrorCode.NO_SUCH_USER, f"User '{user_id}' is not found")
-    find_object(state, row[2], row[3])
+    find_object(state, row[2].lower(), row[3])
+
+
+def is_about_a_role(row: list[Any]) -> bool:
+    """Whether a `_priv` row is about one role, not about all of them."""
+    return bool(row[2].lower() == "role" and row[3] != "")
+
+
+def is_granted(state: "State", object_type: str, object_id: int) -> bool:
+    """Whether a `_priv` row is about the object; few rows are, so all are looked at."""
+    return any(
+        row[3] == object_id and row[2].lower() == object_type
+        for row in state.rows_with(system.PRIV_ID, 0)
+    )
 
 
 def check_sequence(state: "State", user: User, space: Space) -> None:

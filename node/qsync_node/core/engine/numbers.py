@@ -17,6 +17,7 @@ from .fields import EXT_DECIMAL
 
 INTEGER_MIN: Final = -(1 << 63)
 INTEGER_MAX: Final = (1 << 64) - 1
+SIGNED_MAX: Final = (1 << 63) - 1
 DECIMAL_DIGITS_MAX: Final = 38
 
 _CONTEXT = Context(

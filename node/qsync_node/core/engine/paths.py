@@ -1,51 +1,105 @@
 """JSON paths into a tuple: `name`, `[1]`, `a.b[2]["c d"]`; array positions count from one."""
 
-import re
+import unicodedata
+from typing import NamedTuple
 
-_TOKEN = re.compile(
-    r"""\.?(?P<name>[^\W\d][\w]*)|\[(?P<number>\d+)\]|\["(?P<double>[^"]*)"\]|\['(?P<single>[^']*)'\]"""
-)
 
-Step = str | int
+class Malformed(NamedTuple):
+    """A step that cannot be read; `position` is where, from one, as Tarantool counts."""
+
+    position: int
+
+
+class AnyItem(NamedTuple):
+    """The step `[*]`, which only a multikey index could follow, and where it stands."""
+
+    position: int
+
+
+Step = str | int | Malformed | AnyItem
 
 
 class PathError(ValueError):
-    """Not a path; `position` is where, from one, as Tarantool counts."""
-
-    def __init__(self, position: int) -> None:
-        super().__init__(position)
-        self.position = position
+    """Not a path."""
 
 
-def parse_path(path: str) -> tuple[Step, ...]:
+def parse_path(path: str) -> tuple[str | int, ...]:
     """The steps of a path, positions from zero."""
-    steps: list[Step] = []
-    at = 0
-    while at < len(path):
-        token = _TOKEN.match(path, at)
-        if token is None:
-            raise PathError(_error_position(path, at))
-        if token["number"] is not None:
-            number = int(token["number"])
-            if number == 0:
-                raise PathError(at + 2)
-            steps.append(number - 1)
-        else:
-            steps.append(token["name"] or token["double"] or token["single"] or "")
-            if not steps[-1] or (at > 0 and token["name"] and path[at] != "."):
-                raise PathError(at + 1)
-        at = token.end()
+    steps: list[str | int] = []
+    for step in read_steps(path):
+        if isinstance(step, Malformed | AnyItem):
+            raise PathError(path)
+        steps.append(step)
     if not steps:
-        raise PathError(1)
+        raise PathError(path)
     return tuple(steps)
 
 
-def _error_position(path: str, at: int) -> int:
-    """Behind what still looked like a path."""
+def read_steps(path: str) -> tuple[Step, ...]:
+    """The steps up to the first that is malformed, which is the last one then."""
+    steps: list[Step] = []
+    at = 0
+    while at < len(path):
+        step, at = _read_step(path, at)
+        steps.append(step)
+        if isinstance(step, Malformed):
+            break
+    return tuple(steps)
+
+
+def _read_step(path: str, at: int) -> tuple[Step, int]:
+    """One step and where the next one begins."""
     if path[at] == "[":
-        at += 1
-        while at < len(path) and path[at].isdigit():
-            at += 1
-    elif path[at] == ".":
-        at += 1
-    return at + 1
+        return _read_brackets(path, at + 1)
+    if path[at] == ".":
+        return _read_name(path, at + 1)
+    return (Malformed(at + 1), at) if at else _read_name(path, at)
+
+
+def _read_name(path: str, start: int) -> tuple[Step, int]:
+    if start == len(path) or not (path[start].isalpha() or path[start] == "_"):
+        return Malformed(start + 1), start
+    end = start + 1
+    while end < len(path) and _continues_name(path[end]):
+        end += 1
+    return path[start:end], end
+
+
+def _continues_name(symbol: str) -> bool:
+    return symbol == "_" or (symbol.isalnum() and unicodedata.category(symbol) != "No")
+
+
+def _read_brackets(path: str, start: int) -> tuple[Step, int]:
+    """What stands behind a bracket, which has to be closed."""
+    if start == len(path):
+        return Malformed(start), start
+    step: Step
+    if path[start] in "\"'":
+        step, end = _read_quoted(path, start + 1)
+    elif path[start] == "*":
+        step, end = AnyItem(start + 1), start + 1
+    else:
+        step, end = _read_number(path, start)
+    if not isinstance(step, Malformed) and path[end : end + 1] != "]":
+        step = Malformed(end + 1)
+    return step, end + 1
+
+
+def _read_quoted(path: str, start: int) -> tuple[Step, int]:
+    end = start
+    while end < len(path) and not "\udc80" <= path[end] <= "\udcff":
+        if path[end] == path[start - 1]:
+            # An empty name is refused where it ends.
+            return (path[start:end] if end > start else Malformed(end + 1)), end + 1
+        end += 1
+    return Malformed(end + 1), end
+
+
+def _read_number(path: str, start: int) -> tuple[Step, int]:
+    """A position, of which Tarantool reads 32 bits."""
+    end, number = start, 0
+    while end < len(path) and "0" <= path[end] <= "9":
+        number = (number * 10 + int(path[end])) & 0xFFFFFFFF
+        end += 1
+    is_position = 0 < number < 1 << 31
+    return (number - 1 if is_position else Malformed(start + 1)), end

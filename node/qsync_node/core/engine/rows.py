@@ -226,6 +226,20 @@ def read_index(row: list[Any], space: SpaceDef) -> IndexDef:
     return definition
 
 
+def check_distance(row: list[Any]) -> None:
+    """Raise unless the row of `_index` names a distance that Tarantool knows.
+
+    It means something to RTREE only, so rows that came by before this was asked may say anything.
+    """
+    options = row[4]
+    if not isinstance(options, dict) or not isinstance(options.get("distance"), str):
+        return
+    wrong = partial(_wrong_index_options, 4)
+    _check_known(options, _INDEX_OPTIONS, wrong)
+    if options["distance"].lower() not in ("euclid", "manhattan"):
+        raise wrong("distance must be either 'euclid' or 'manhattan'")
+
+
 def _check_index(index: IndexDef, space: SpaceDef) -> None:
     if index.id > INDEX_ID_MAX:
         raise index_error(index.name, space.name, "index id too big")

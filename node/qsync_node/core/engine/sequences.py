@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 from qsync_node.errors import ClientError
 from qsync_node.format.mp import pack
 
-from . import codes, system
+from . import codes, numbers, system
 from .fields import decode
 from .space import Change, Space
 
@@ -60,7 +60,7 @@ def next_value(state: _Reader, sequence_id: int) -> int:
 
 def record_value(state: _Reader, sequence_id: int, value: Any) -> list[Change]:
     """The change that lets the sequence go on behind a value; none if it is there already."""
-    if type(value) is not int:
+    if type(value) is not int or value > numbers.SIGNED_MAX:
         return []
     sequence = read_sequence(state, sequence_id)
     last = last_value(state, sequence_id)

@@ -3,8 +3,10 @@
 All operations of a request are read first, then done one after the other, each over the result of
 the one before. A value may be changed once only, except that a later `=` of a whole field wins; the
 classes `_Changed` and `_ChangedInside` mark fields that were. An UPSERT skips an operation that
-cannot be done; one that cannot be *read* is an error there too. Containers on the way to a changed
-value are taken apart and joined again around it, so every byte that is not meant stays as it was.
+cannot be done; one that cannot be *read* is an error there too. Of a path only the first step is
+read beforehand, as Tarantool does it: the others are judged on the way down. Containers on the way
+to a changed value are taken apart and joined again around it, so every byte that is not meant stays
+as it was.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +17,14 @@ from qsync_node.format.mp import pack
 
 from . import codes, numbers
 from .fields import decode
-from .paths import PathError, Step, parse_path
+from .paths import AnyItem, Malformed, Step, read_steps
 from .tuples import is_array, is_map, is_string, join_array, join_map, split_array, split_map
 
 _ARGUMENTS = {"=": 3, "!": 3, "#": 3, "+": 3, "-": 3, "&": 3, "|": 3, "^": 3, ":": 5}
 OPERATIONS_MAX = 4000
+# Tarantool reads no more bits than these of the number of fields to delete.
+_DELETED_MAX = (1 << 32) - 1
+_INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
 
 
 class _Changed(bytes):
@@ -85,7 +90,10 @@ def _read(number: int, item: bytes, index_base: int, names: Mapping[str, int]) -
         raise _unknown_operation(
             number, f"wrong number of arguments, expected {_ARGUMENTS[name]}, got {len(parts)}"
         )
-    steps, place = _place(decode(parts[1]), index_base, names)
+    field = decode(parts[1])
+    if type(field) is int and not _is_int32(field):
+        raise _wrong_argument(Operation(name, (), str(field), []), "an integer")
+    steps, place = _place(field, index_base, names)
     operation = Operation(name, steps, place, parts[2:])
     return _check_arguments(operation, index_base)
 
@@ -100,20 +108,18 @@ def _place(
             raise _no_field_number(str(field))
         at = field - index_base if field >= 0 else field
         return (at,), str(at + 1 if at >= 0 else at)
+    place = f"'{field}'"
     if field in names:
-        return (names[field],), f"'{field}'"
-    try:
-        steps = parse_path(field)
-    except PathError as error:
-        raise ClientError(
-            ErrorCode.UPDATE_FIELD,
-            f"Field '{field}' UPDATE error: invalid JSON in position {error.position}",
-        ) from None
-    if isinstance(steps[0], str):
-        if steps[0] not in names:
-            raise _no_field_name(field)
-        steps = (names[steps[0]], *steps[1:])
-    return steps, f"'{field}'"
+        return (names[field],), place
+    steps = read_steps(field)
+    first = steps[0] if steps else None
+    if isinstance(first, Malformed):
+        raise _bad_json(place, first.position)
+    if isinstance(first, str):
+        first = names.get(first)
+    if not isinstance(first, int):
+        raise _no_field_name(field)
+    return (first, *steps[1:]), place
 
 
 def _check_arguments(operation: Operation, index_base: int) -> Operation:
@@ -126,7 +132,7 @@ def _check_arguments(operation: Operation, index_base: int) -> Operation:
     if name == "#":
         if type(value) is not int or value < 0:
             raise _wrong_argument(operation, "a positive integer")
-        if value == 0:
+        if value & _DELETED_MAX == 0:
             raise _update_error(operation, "cannot delete 0 fields")
     if name == ":":
         return _check_splice(operation, index_base)
@@ -135,13 +141,20 @@ def _check_arguments(operation: Operation, index_base: int) -> Operation:
 
 def _check_splice(operation: Operation, index_base: int) -> Operation:
     offset, cut, paste = (decode(argument) for argument in operation.arguments)
-    if type(offset) is not int or type(cut) is not int:
+    if not _is_int32(offset):
+        raise _wrong_argument(operation, "an integer")
+    # The least position crashes a Tarantool, which a stock replica of this cluster may be.
+    if 0 <= offset < index_base or offset == _INT32_MIN:
+        raise _splice_error(operation)
+    if not _is_int32(cut):
         raise _wrong_argument(operation, "an integer")
     if type(paste) is not str:
         raise _wrong_argument(operation, "a string")
-    if 0 <= offset < index_base:
-        raise _splice_error(operation)
     return operation._replace(splice=(offset - index_base if offset >= 0 else offset, cut))
+
+
+def _is_int32(value: Any) -> bool:
+    return type(value) is int and _INT32_MIN <= value <= _INT32_MAX
 
 
 def _do(fields: list[bytes], operation: Operation, doubles: frozenset[int]) -> list[bytes]:
@@ -185,47 +198,52 @@ def _check_inside(
 
 
 def _do_inside(packed: bytes, steps: Sequence[Step], operation: Operation) -> bytes:
-    step = steps[0]
+    step, rest = steps[0], steps[1:]
+    if isinstance(step, Malformed | AnyItem):
+        raise _bad_json(operation.place, step.position)
     if isinstance(step, int) and is_array(packed):
         items = split_array(packed)
-        if len(steps) == 1:
+        if not rest:
             return join_array(_do_in_array(items, step, operation))
         if step >= len(items):
-            raise _not_found(operation)
-        items[step] = _do_inside(items[step], steps[1:], operation)
+            raise _nothing_there(operation, step, rest)
+        items[step] = _do_inside(items[step], rest, operation)
         return join_array(items)
     if is_map(packed):
-        return _do_in_map(packed, step, steps[1:], operation)
-    raise _wrong_container(operation, step, is_last=len(steps) == 1)
+        return _do_in_map(packed, step, rest, operation)
+    raise _nothing_there(operation, step, rest)
 
 
-def _wrong_container(operation: Operation, step: Step, *, is_last: bool) -> ClientError:
-    """No such place; only what would be put there is told why."""
-    if not is_last or operation.name not in "=!":
+def _nothing_there(operation: Operation, step: Step, rest: Sequence[Step]) -> ClientError:
+    """No such place; only what would be put there is told why, or how its path goes on wrong."""
+    if operation.name not in "=!":
+        return _not_found(operation)
+    if rest:
+        following = rest[0]
+        if isinstance(following, Malformed):
+            return _bad_json(operation.place, following.position)
         return _not_found(operation)
     if isinstance(step, int):
         return _update_error(operation, "can not access by index a non-array field")
     return _update_error(operation, "can not access by key a non-map field")
 
 
-def _do_in_map(packed: bytes, step: Step, rest: Sequence[Step], operation: Operation) -> bytes:
+def _do_in_map(packed: bytes, step: str | int, rest: Sequence[Step], operation: Operation) -> bytes:
     pairs = split_map(packed)
     wanted = step + 1 if isinstance(step, int) else step
     at = next((i for i in range(0, len(pairs), 2) if decode(pairs[i]) == wanted), -1)
+    if at < 0 and not rest and isinstance(step, str) and operation.name in "=!":
+        return join_map([pack(wanted), operation.arguments[0], *pairs])
+    if at < 0:
+        raise _nothing_there(operation, step, rest)
     if rest:
-        if at < 0:
-            raise _not_found(operation)
         pairs[at + 1] = _do_inside(pairs[at + 1], rest, operation)
         return join_map(pairs)
     name = operation.name
-    if at < 0 and isinstance(step, str) and name in "=!":
-        return join_map([pack(wanted), operation.arguments[0], *pairs])
-    if at < 0:
-        raise _wrong_container(operation, step, is_last=True)
     if name == "!":
         raise _update_error(operation, "the key exists already")
     if name == "#":
-        if decode(operation.arguments[0]) != 1:
+        if decode(operation.arguments[0]) & _DELETED_MAX != 1:
             raise _update_error(operation, "can delete only 1 field from a map in a row")
         del pairs[at : at + 2]
     else:
@@ -249,7 +267,7 @@ def _do_in_array(items: list[bytes], step: int, operation: Operation) -> list[by
     if step < 0 and not operation.place.startswith("'"):
         operation = operation._replace(place=str(at + 1))
     if name == "#":
-        return items[:at] + items[at + int(decode(operation.arguments[0])) :]
+        return items[:at] + items[at + (decode(operation.arguments[0]) & _DELETED_MAX) :]
     changed = list(items)
     if name != "=" and isinstance(items[at], _Changed | _ChangedInside):
         raise _double_update(operation)
@@ -345,6 +363,12 @@ def _wrong_argument(operation: Operation, expected: str) -> ClientError:
 
 def _update_error(operation: Operation, reason: str) -> ClientError:
     return ClientError(ErrorCode.UPDATE_FIELD, f"Field {operation.place} UPDATE error: {reason}")
+
+
+def _bad_json(place: str, position: int) -> ClientError:
+    return ClientError(
+        ErrorCode.UPDATE_FIELD, f"Field {place} UPDATE error: invalid JSON in position {position}"
+    )
 
 
 def _splice_error(operation: Operation) -> ClientError:
