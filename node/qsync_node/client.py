@@ -47,7 +47,12 @@ _UNHEARD = (
 )
 _IDEMPOTENCY = 0x70
 RETRY_WAIT_S = 0.02
-CONNECT_S = 2.0
+CONNECT_S = 1.0
+"""For each address at first, twice as long with each round up to `CONNECT_MAX_S`: a dead machine
+shall not keep us from a living one, and a busy one is given its time."""
+CONNECT_MAX_S = 8.0
+DOUBT_S = 5.0
+"""For so long nobody else's word is taken for it that a member whose connection was lost leads."""
 SILENCE_S = 1.0
 """Without a byte for so long, while answers are awaited, a PING is sent; twice as long is too long.
 A write may wait for its quorum for longer than that: PINGs are answered meanwhile."""
@@ -93,8 +98,9 @@ Outcome = Committed | RolledBack | Unknown | Refused
 class _Connection(asyncio.Protocol):
     """One connection to one member."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str) -> None:
         loop = asyncio.get_running_loop()
+        self.address = address
         self._loop = loop
         self._heard_at_s = loop.time()
         self._has_pinged = False
@@ -131,7 +137,8 @@ class _Connection(asyncio.Protocol):
             if len(self._buffer) < 128:
                 return
             data, self._decoder = self._buffer[128:], FrameDecoder()
-            self.greeting.set_result(self._buffer[:128])
+            if not self.greeting.done():
+                self.greeting.set_result(self._buffer[:128])
         try:
             frames = self._decoder.feed(data) if data else []
         except FrameError:
@@ -147,6 +154,7 @@ class _Connection(asyncio.Protocol):
             self.lost.set_result(None)
         if not self.greeting.done():
             self.greeting.set_exception(ConnectionError("the connection broke"))
+            self.greeting.exception()  # whoever gave up waiting does not hear it: that is no news
         for waiting in self.waiting.values():
             if not waiting.done():
                 waiting.set_exception(ConnectionError("the connection broke"))
@@ -207,6 +215,7 @@ class Client:
         self._connecting: asyncio.Lock = asyncio.Lock()
         self._uuids: dict[str, str] = {}  # instance uuid -> address
         self._mark = 0
+        self._lost = ("", 0.0)  # whose connection was lost last, and when
 
     async def __aenter__(self) -> "Client":
         await self._connected(self._deadline())
@@ -233,34 +242,46 @@ class Client:
     async def _connected(self, deadline: float) -> _Connection:
         """A connection to the leader if it is known, else to whoever answers first."""
         reason = "no address was given"
+        patience_s = CONNECT_S
         try:
             async with asyncio.timeout_at(deadline), self._connecting:
                 while True:
                     connection = self._connection
                     if connection is not None and not connection.is_over:
                         return connection
+                    if connection is not None:
+                        self._ask_last(connection.address)
+                        self._lost = (connection.address, asyncio.get_running_loop().time())
+                        self._connection = None
                     for address in list(self.addresses):
                         try:
-                            self._connection = await self._connect_through(address)
+                            self._connection = await self._connect_through(address, patience_s)
                             return self._connection
                         except (OSError, TimeoutError, GreetingError, QsyncError) as error:
                             reason = f"{address}: {error or type(error).__name__}"
-                            # The others are asked first from now on.
-                            self.addresses.remove(address)
-                            self.addresses.append(address)
+                            self._ask_last(address)
+                    patience_s = min(patience_s * 2, CONNECT_MAX_S)
                     await asyncio.sleep(RETRY_WAIT_S * 5)
         except TimeoutError:
             raise ClientClosed(
                 f"no member could be reached within {self.deadline_s:.0f} s: {reason}"
             ) from None
 
-    async def _connect_through(self, address: str) -> _Connection:
-        connection = await self._connect(address)
+    def _ask_last(self, address: str) -> None:
+        """The others are asked first from now on."""
+        if address in self.addresses:
+            self.addresses.remove(address)
+            self.addresses.append(address)
+
+    async def _connect_through(self, address: str, patience_s: float) -> _Connection:
+        connection = await self._connect(address, patience_s)
         leader = await self._leader_of(connection)
         target = self._uuids.get(leader, "") if leader else ""
-        if target and target != address:
+        lost, lost_s = self._lost
+        is_doubtful = target == lost and asyncio.get_running_loop().time() - lost_s < DOUBT_S
+        if target and target != address and not is_doubtful:
             try:
-                direct = await self._connect(target)
+                direct = await self._connect(target, patience_s)
             except (OSError, TimeoutError):
                 return connection
             connection.close()
@@ -268,23 +289,29 @@ class Client:
         self._mark = int((await self._call(connection, "qsync.mark"))[0])
         return connection
 
-    async def _connect(self, address: str) -> _Connection:
+    async def _connect(self, address: str, patience_s: float) -> _Connection:
         host, _, port = address.rpartition(":")
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(CONNECT_S):
-            _, connection = await loop.create_connection(
-                _Connection, host.strip("[]"), int(port), ssl=self.tls
-            )
-            greeting = decode_greeting(await connection.greeting)
-            self._uuids[greeting.instance_uuid] = address
-            proof = scramble(self.password, greeting.salt)
-            body = msgpack.packb({0x23: self.user, 0x21: ["chap-sha1", proof]})
-            kind, answer = await connection.ask(int(Type.AUTH), body)
-        if kind:
+        connection = _Connection(address)
+        try:
+            async with asyncio.timeout(patience_s):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: connection, host.strip("[]"), int(port), ssl=self.tls
+                )
+                await self._log_in(connection)
+        except BaseException:
             connection.close()
+            raise
+        return connection
+
+    async def _log_in(self, connection: _Connection) -> None:
+        greeting = decode_greeting(await connection.greeting)
+        self._uuids[greeting.instance_uuid] = connection.address
+        proof = scramble(self.password, greeting.salt)
+        body = msgpack.packb({0x23: self.user, 0x21: ["chap-sha1", proof]})
+        kind, answer = await connection.ask(int(Type.AUTH), body)
+        if kind:
             fields = msgpack.unpackb(answer, strict_map_key=False)
             raise QsyncError(str(fields.get(0x31)))
-        return connection
 
     async def _leader_of(self, connection: _Connection) -> str:
         found = await self._call(connection, "qsync.status")

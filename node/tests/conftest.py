@@ -8,7 +8,6 @@ from hypothesis import settings
 from qsync_node.log.files import FileSystem, OsFileSystem
 from qsync_sim.disk import SimDisk
 
-
 # A busy machine is no finding: nothing here asserts how long it takes.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
