@@ -123,14 +123,15 @@ class Namespace:
         found: dict[str, Any] = self.get("qsynccluster", self.cluster).get("status") or {}
         return found
 
-    def is_ready(self, voters: int) -> bool:
+    def is_ready(self, voters: int, others: int = 0) -> bool:
+        """`others`: members that no quorum counts."""
         status = self.status()
         ready = [c for c in status.get("conditions", []) if c["type"] == "Ready"]
         roles = [member["role"] for member in status.get("members", [])]
         return (
             bool(ready)
             and ready[0]["status"] == "True"
-            and len(roles) == voters
+            and len(roles) == voters + others
             and sum(role in ("leader", "follower") for role in roles) == voters
         )
 

@@ -83,7 +83,8 @@ class Scene(Namespace):
     def start(self, **spec: Any) -> float:
         self.apply(**spec)
         voters = int(spec.get("replicas", 3))
-        return self.wait("all nodes", lambda: self.is_ready(voters), READY_S)
+        others = int(spec.get("asyncReplicas", 0)) + int(spec.get("readReplicas", 0))
+        return self.wait("all nodes", lambda: self.is_ready(voters, others), READY_S)
 
     def start_with_load(self, **spec: Any) -> None:
         self.start(spaces=[SPACE], **spec)
