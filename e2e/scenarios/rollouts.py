@@ -104,7 +104,7 @@ def _bad(scene: Scene, spec: dict[str, Any], back: dict[str, Any], words: str) -
     assert scene.status()["leader"] in untouched
     found = scene.pauses(at_s - LATE_S)
     assert found.longest_ms < CHANGE_PAUSE_MS, f"two others serve: {found}"
-    assert any(words in event for event in scene.events("PhaseDegraded")), "an Event says it"
+    assert any(words in event for event in scene.events("MemberFailing")), "an Event says it"
     scene.patch(**back)
     scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
     return said

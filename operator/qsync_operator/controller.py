@@ -122,6 +122,9 @@ class Controller:
             why = ready.message if ready is not None else ""
             is_bad = status.phase in ("Degraded", "Unavailable")
             await self._voice.tell(f"Phase{status.phase}", cluster.name, why, is_bad)
+        for member, why in failures(status).items():
+            if why != failures(self.status).get(member):
+                await self._tell("MemberFailing", member, why, is_warning=True)
         self.status = status
         now_s = time.monotonic()
         published = self._published
@@ -133,6 +136,11 @@ class Controller:
                 return
             self._published = status
         self._published_at_s = now_s
+
+
+def failures(status: ClusterStatus) -> dict[str, str]:
+    """Why members do not run, by name; a phase may be of something else meanwhile."""
+    return {m.name: m.message for m in status.members if m.role == "down" and m.message}
 
 
 def without_numbers(status: ClusterStatus) -> ClusterStatus:

@@ -333,3 +333,21 @@ async def test_a_user_without_a_password_is_said() -> None:
 async def _password(api: FakeApi, name: str) -> str | None:
     found = await api.get("Secret", "ns", name)
     return str(found["data"]["password"]) if found else None
+
+
+@pytest.mark.asyncio
+async def test_why_a_member_does_not_run_is_an_event_once() -> None:
+    """Also while the phase is about something else, such as a rollout."""
+    api, cluster = FakeApi(), cluster_of(replicas=1)
+    api.put(document_of())
+    waiting = {"name": "node", "state": {"waiting": {"reason": "ErrImagePull", "message": "gone"}}}
+    async with opened(api, cluster) as (platform, cache):
+        controller = Controller(platform, KubernetesVoice(api, cluster), ClusterStatus(), 10.0)
+        await controller.turn(cluster)
+        cache.note("Pod", pod_of("orders-0", phase="Pending", containerStatuses=[waiting]))
+        for _ in range(3):
+            await controller.turn(cluster)
+    told = [e for e in api.events if e["reason"] == "MemberFailing"]
+    assert [(e["type"], e["message"]) for e in told] == [
+        ("Warning", "orders-0: ErrImagePull: gone")
+    ]
