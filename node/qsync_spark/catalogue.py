@@ -30,6 +30,7 @@ class Catalogue:
     keys: dict[int, tuple[int, ...]] = field(default_factory=dict)
     names: dict[int, dict[str, int]] = field(default_factory=dict)
     clears: dict[int, list[int]] = field(default_factory=dict)
+    times: dict[int, float] = field(default_factory=dict)  # of those indexes
     unsupported: dict[int, str] = field(default_factory=dict)
 
     def key_of_tuple(self, space: int, fields: list[Any]) -> bytes:
@@ -72,6 +73,7 @@ def build_catalogue(
         if covering(row["index"], decisions) is not None:
             continue
         body = unpack(bytes(row["body"]))
+        found.times[row["index"]] = row["time"]
         if row["b"] == TRUNCATE:
             key = body[Key.TUPLE] if row["a"] in (INSERT, REPLACE) or Key.OPS in body else None
             space = (key or body[Key.KEY])[0]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from qsync_spark import executor_main
+from qsync_spark.durations import duration_s
 
 LAST_WORD = Path("/dev/termination-log")
 LAST_WORD_BYTES_MAX = 4096
@@ -149,7 +150,42 @@ def run_audit(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str,
     return audit_word(result.document(), report, spark.sparkContext.applicationId)
 
 
-VERBS: dict[str, Callable[[argparse.Namespace, Any, Any], dict[str, Any]]] = {"audit": run_audit}
+def compaction_word(outcome: dict[str, Any], application: str) -> dict[str, Any]:
+    """What a compaction did in the words of QsyncCompaction's status."""
+    counts = {
+        "index": outcome["index"], "floor": outcome["floor"],
+        "tables": len(outcome["tables"]), "rows": sum(one["rows"] for one in outcome["tables"]),
+        "mergedFiles": outcome["merged_files"], "deletedFiles": outcome["deleted_files"],
+    }  # fmt: skip
+    return {
+        "snapshot": outcome["snapshot"],
+        "bytesBefore": outcome["bytes_before"],
+        "bytesAfter": outcome["bytes_after"],
+        "counts": counts,
+        "report": outcome["snapshot"].rpartition("/")[0],
+        "applicationId": application,
+        "taskHosts": outcome["hosts"],
+    }
+
+
+def run_compaction(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str, Any]:
+    from qsync_spark.compaction.run import Wish, compact  # noqa: PLC0415
+
+    wish = Wish(
+        arguments.cluster,
+        is_history=arguments.history,
+        is_dry_run=arguments.dry_run,
+        delete_older_than_s=arguments.delete_older_than,
+        run=os.environ["RUN_NAME"],
+    )
+    outcome = compact(spark, arguments.archive, wish, note)
+    return compaction_word(outcome.document(), spark.sparkContext.applicationId)
+
+
+VERBS: dict[str, Callable[[argparse.Namespace, Any, Any], dict[str, Any]]] = {
+    "audit": run_audit,
+    "compact": run_compaction,
+}
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -159,6 +195,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--archive", required=True, metavar="URL")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--history", action="store_true")
+    parser.add_argument("--delete-older-than", type=duration_s, metavar="DURATION")
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
     return parser.parse_args(words)
 

@@ -29,7 +29,7 @@ from qsync_cli import credentials as remote_credentials
 from qsync_cli import events as remote_events
 from qsync_cli import logs as remote_logs
 from qsync_cli.failure import Failure
-from qsync_cli.local import apply, audit, audits, credentials, delete, events, logs, scale
+from qsync_cli.local import apply, audit, audits, compact, credentials, delete, events, logs, scale
 from qsync_cli.local import status as local_status
 
 app = typer.Typer(
@@ -66,6 +66,12 @@ local_app.command(
     "audit",
     epilog=_example("qsync local audit orders", "qsync local audit orders --ledger ledger.jsonl"),
 )(audit.audit)
+local_app.command(
+    "compact",
+    epilog=_example(
+        "qsync local compact orders", "qsync local compact orders --delete-older-than 30d"
+    ),
+)(compact.compact)
 local_app.command("audits", epilog=_example("qsync local audits orders"))(audits.audits)
 local_app.command("report", epilog=_example("qsync local report orders"))(audits.report)
 local_app.command(

@@ -5,16 +5,12 @@ holds the state nor knows the engine. A folder that holds one is done: asking tw
 """
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from qsync_operator.models.bootstrap import FromArchiveSpec
-
-TIMEOUT_S = 6 * 3600.0
 
 
 class RestoreError(Exception):
@@ -48,19 +44,13 @@ def is_restored(folder: Path) -> bool:
 
 
 def _run(words: list[str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "qsync_node.restore", *words]
-    # A process group, so that one that is given up takes nobody else along and leaves nobody.
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        said, trouble = process.communicate(timeout=TIMEOUT_S)
-    except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if isinstance(error, subprocess.TimeoutExpired):
-            raise RestoreError(f"the restore did not end within {TIMEOUT_S:g} s") from None
-        raise
+    command = [sys.executable, "-m", "qsync_node.restore", "--lifeline", *words]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        # Standard input stays open until the child has ended: it is its lifeline.
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said, trouble = process.stdout.read(), process.stderr.read()
     if process.returncode:
         lines = trouble.strip().splitlines()
         raise RestoreError(lines[-1] if lines else f"the restore ended with {process.returncode}")

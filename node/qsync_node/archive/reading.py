@@ -41,10 +41,17 @@ class ArchiveError(QsyncError):
     """The archive cannot be read; the text is one sentence for a person."""
 
 
+def folder_of(url: str) -> Path | None:
+    """The local folder that a `file://` URL names; None for any other store."""
+    parts = urlsplit(url)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
 @lru_cache(maxsize=8)
 def store_of(url: str) -> Any:
     """The object store below `url`; one for each process. Raises ArchiveError."""
-    if urlsplit(url).scheme == "file" and not Path(unquote(urlsplit(url).path)).is_dir():
+    folder = folder_of(url)
+    if folder is not None and not folder.is_dir():
         raise ArchiveError(f"archive {url} is not there: check archive.url")
     try:
         return from_url(url)
@@ -62,9 +69,9 @@ def read_range(url: str, key: str, start: int, end: int) -> bytes:
 
     Raises FileNotFoundError, and OSError for whatever else an object store says.
     """
-    folder = urlsplit(url)
-    if folder.scheme == "file":
-        with open(f"{unquote(folder.path)}/{key}", "rb") as file:
+    folder = folder_of(url)
+    if folder is not None:
+        with (folder / key).open("rb") as file:
             file.seek(start)
             return file.read(end - start)
     try:
@@ -89,6 +96,7 @@ class Archive:
     foreign: list[str] = field(default_factory=list)
     compactions: list[Compaction] = field(default_factory=list)  # by index
     changes: Changes = field(default_factory=Changes)
+    written: list[Manifest] = field(default_factory=list)  # members' own, without changes
 
     def name_of(self, uuid: str) -> str:
         return next((m.member for m in self.owners() if m.instance_uuid == uuid), uuid)
@@ -167,7 +175,7 @@ def _read_all(url: str, store: Any, listed: list[str]) -> Archive:
     compactions = [one for one in compactions if one.index >= changes.floor]
     now = [replace(manifest, files=changes.over(manifest)) for manifest in members]
     compactions.sort(key=lambda one: (one.index, one.created_at))
-    return Archive(url, owner, now, foreign, compactions, changes)
+    return Archive(url, owner, now, foreign, compactions, changes, members)
 
 
 def _foreign(listed: list[str], members: list[Manifest], changes: Changes) -> list[str]:

@@ -13,6 +13,7 @@ Everything here is pure; `archive_store.py` moves bytes, `server/archiver.py` ha
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from qsync_node.format.compaction import Changes
 from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT, FileEntry
 from qsync_node.log.storage import SegmentRange
 
@@ -71,6 +72,20 @@ def plan_uploads(
     ]
     rest.sort(key=lambda upload: (upload.after_index, upload.kind == SEGMENT))
     return first + rest
+
+
+def still_named(
+    files: Sequence[FileEntry], changes: Changes, at_home: Iterable[str]
+) -> list[FileEntry]:
+    """`files` without what compactions took away or merged, so that a manifest does not grow for
+    ever. What is still at home stays named: it would be archived again."""
+    home = set(at_home)
+    replaced = {name for one in changes.merged for name in one.replaces}
+    return [
+        entry
+        for entry in files
+        if entry.source in home or not (changes.is_gone(entry) or entry.name in replaced)
+    ]
 
 
 def archived_index(contents: Contents, archived: Iterable[FileEntry]) -> int:

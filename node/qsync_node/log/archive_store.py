@@ -18,6 +18,7 @@ from obstore.exceptions import BaseError
 from obstore.store import from_url
 
 from qsync_node.errors import QsyncError
+from qsync_node.format.compaction import CHANGES_NAME, Changes, decode_changes
 from qsync_node.format.manifest import (
     MANIFEST_NAME,
     ROOT_NAME,
@@ -108,6 +109,14 @@ class ArchiveStore:
             if data is None:
                 return Manifest(self._replicaset_uuid, self._uuid, self._member)
             return decode_manifest(data, f"{self.url}/{path}")
+        except ManifestError as error:
+            raise ArchiveConflictError(str(error)) from error
+
+    def changes(self) -> Changes:
+        """What compactions took away or merged. Raises ArchiveError."""
+        data = self._read(CHANGES_NAME)
+        try:
+            return Changes() if data is None else decode_changes(data, f"{self.url}/{CHANGES_NAME}")
         except ManifestError as error:
             raise ArchiveConflictError(str(error)) from error
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from qsync_node.archive.reading import load_archive
 from qsync_node.errors import QsyncError
+from qsync_node.lifeline import hold_lifeline
 from qsync_node.restore.point import Point, parse_time
 from qsync_node.restore.run import index_of, restore
 
@@ -20,12 +21,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--archive", required=True, metavar="URL")
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="where the snapshot goes")
     parser.add_argument("--check", action="store_true", help="only look for the point")
+    parser.add_argument("--lifeline", action="store_true", help="end when standard input does")
     point = parser.add_mutually_exclusive_group()
     point.add_argument("--to-time", metavar="TIME", help="such as 2026-01-31T12:00:00Z")
     point.add_argument("--to-signature", type=int, metavar="INDEX")
     parsed = parser.parse_args(arguments)
     if parsed.into is None and not parsed.check:
         parser.error("name a folder with --into, or only --check")
+    if parsed.lifeline:
+        hold_lifeline()
     try:
         to_time = None if parsed.to_time is None else parse_time(parsed.to_time)
         wanted = Point(to_time, parsed.to_signature)

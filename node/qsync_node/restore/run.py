@@ -10,7 +10,7 @@ from typing import Any
 
 from qsync_node.archive.reading import Archive, load_archive
 from qsync_node.log.checkpoint import SnapshotWriter, write_snapshot
-from qsync_node.log.files import OsFileSystem
+from qsync_node.log.files import OsFileSystem, lock_directory
 from qsync_node.restore.point import Point, check_signature, first_index, shown
 from qsync_node.restore.replay import Replay
 from qsync_node.restore.source import batches_behind, index_at, snapshot_at_or_before
@@ -46,6 +46,17 @@ def index_of(archive: Archive, point: Point) -> int | None:
     return None
 
 
+def _time_near(archive: Archive, index: int) -> float:
+    """No row at `index` was written later; 0 if that is not known."""
+    known = [one.time for one in archive.compactions if one.index == index]
+    known += [
+        entry.timestamp_max
+        for _, entry in archive.segments()
+        if entry.after_index < index <= entry.last_index
+    ]
+    return min(known, default=0.0)
+
+
 def restore(url: str, point: Point, folder: Path) -> Restored:
     """Writes the snapshot into `folder`. Raises QsyncError with one sentence."""
     archive = load_archive(url)
@@ -60,9 +71,14 @@ def restore(url: str, point: Point, folder: Path) -> Restored:
                 break
         state.finish()
     folder.mkdir(parents=True, exist_ok=True)
-    writer = SnapshotWriter(OsFileSystem(), str(folder), NOBODY, state.vclock, state.time)
-    Path(writer.path).unlink(missing_ok=True)
-    write_snapshot(writer, state.bodies())
+    lock = lock_directory(str(folder))  # one that was given up may still be at work
+    try:
+        writer = SnapshotWriter(OsFileSystem(), str(folder), NOBODY, state.vclock, state.time)
+        Path(writer.path).unlink(missing_ok=True)
+        write_snapshot(writer, state.bodies())
+    finally:
+        lock.release()
+    time_s = state.time or _time_near(archive, state.index)
     notes = [f"passed over {one}" for one in passed]
-    return Restored(writer.path, state.index, state.time, archive.replicaset_uuid, file,
+    return Restored(writer.path, state.index, time_s, archive.replicaset_uuid, file,
                     state.vclock, state.rows, notes)  # fmt: skip

@@ -22,6 +22,7 @@ from qsync_node.log.archive import (
     archived_index,
     needed_snapshot,
     plan_uploads,
+    still_named,
 )
 from qsync_node.log.archive_store import ArchiveError, ArchiveStore
 from qsync_node.log.rewind import ROLLBACK_DIRECTORY
@@ -34,6 +35,7 @@ from qsync_node.server.logs import Log
 LOOK_EVERY_S = 0.5
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 30.0
+TIDY_EVERY_S = 3600.0
 STOP_PATIENCE_S = 5.0
 _SAMPLES_MAX = 4096
 
@@ -67,6 +69,7 @@ class Archiver:
         self._is_stopping = False
         self._seal_seen = ("", 0.0)  # the last segment with rows, and when they were first seen
         self._waiting: deque[tuple[float, int]] = deque()  # (when, confirmed index) not archived
+        self._tidy_at = 0.0
         self.archived_index = 0
         self.error = ""
         self.failures = 0
@@ -167,6 +170,8 @@ class Archiver:
             self._manifest = self._store.load()
         manifest, store = self._manifest, self._store
         contents = self._contents(view.segments)
+        if time.monotonic() >= self._tidy_at:
+            self._tidy(manifest, store, contents)
         self._note_progress(contents, manifest)
         history = History(view.starts)
         for upload in plan_uploads(contents, view.confirmed_index, manifest.files):
@@ -189,6 +194,14 @@ class Archiver:
             self.uploads += 1
             self._note_progress(contents, manifest)
             self._log("archived", file=entry.name, rows=entry.rows, bytes=entry.size)
+
+    def _tidy(self, manifest: Manifest, store: ArchiveStore, contents: Contents) -> None:
+        """The manifest forgets what compactions deleted or merged; the next upload writes it."""
+        self._tidy_at = time.monotonic() + TIDY_EVERY_S
+        paths = [one.path for one in contents.segments]
+        paths += [*contents.snapshots, *(path for path, _ in contents.rollbacks)]
+        home = [Path(path).name for path in paths]
+        manifest.files = still_named(manifest.files, store.changes(), home)
 
     def _contents(self, segments: list[SegmentRange]) -> Contents:
         directory = self._config.directory

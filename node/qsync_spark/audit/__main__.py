@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from qsync_node.archive.reading import ArchiveError, load_archive
+from qsync_node.lifeline import hold_lifeline
 from qsync_spark.audit.findings import PASSED
 from qsync_spark.audit.ledger import LedgerError
 from qsync_spark.audit.run import LAG_ALLOWED_S, STEPS, audit
@@ -27,7 +28,10 @@ def main() -> int:
         "--lag-allowed", type=float, default=LAG_ALLOWED_S, help="seconds that a member may lag"
     )
     parser.add_argument("--progress", action="store_true", help="a JSON line a step, on stderr")
+    parser.add_argument("--lifeline", action="store_true", help="end when standard input does")
     arguments = parser.parse_args()
+    if arguments.lifeline:
+        hold_lifeline()
     try:
         archive = load_archive(arguments.archive)
     except ArchiveError as error:

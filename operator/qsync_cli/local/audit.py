@@ -1,9 +1,6 @@
 """`qsync local audit`: what the archive proves about a cluster, with all cores of this machine."""
 
 import json
-import subprocess
-import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qsync_cli.failure import Failure
+from qsync_cli.local.jobs import run_job
 from qsync_cli.options import NameArgument, Output, OutputOption
-from qsync_cli.output import print_document, print_table, progress, say, warn
+from qsync_cli.output import print_document, print_table, say, warn
 
 if TYPE_CHECKING:
     from qsync_operator.platform.store import Store
@@ -36,7 +34,7 @@ def audit(name: NameArgument, ledger: LedgerOption = None, output: OutputOption 
         )
     if ledger is not None and not ledger.exists():
         raise Failure(f"the ledger {ledger} is not there")
-    for text in _archive_now(store):
+    for text in archive_now(store):
         warn(text)
     started = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = store.directory / "audits" / started
@@ -50,7 +48,7 @@ def audit(name: NameArgument, ledger: LedgerOption = None, output: OutputOption 
         raise typer.Exit(1)
 
 
-def _archive_now(store: "Store") -> list[str]:
+def archive_now(store: "Store") -> list[str]:
     """Ask every running member to archive what is confirmed; returns what did not work."""
     import asyncio  # noqa: PLC0415
 
@@ -88,59 +86,17 @@ def _run(
     url: str, name: str, ledger: Path | None, folder: Path, output: Output | None
 ) -> dict[str, Any]:
     """The job, in a process of its own: its JSON."""
-    command = [
-        sys.executable, "-m", "qsync_spark.audit", "--archive", url, "--cluster", name,
-        "--report", str(folder), "--master", "local[*]", "--progress",
+    words = [
+        "--archive", url, "--cluster", name, "--report", str(folder), "--master", "local[*]",
         "--lag-allowed", str(LAG_ALLOWED_S),
     ]  # fmt: skip
     if ledger is not None:
-        command += ["--ledger", str(ledger)]
+        words += ["--ledger", str(ledger)]
+    said = folder / "audit.json"
     is_quiet = output in (Output.json, Output.yaml)
-    said: list[str] = []
-    with (
-        progress("auditing", 1.0, is_quiet) as advance,
-        subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        ) as process,
-    ):
-        assert process.stderr is not None
-        for line in process.stderr:
-            step = _step_of(line)
-            if step is not None:
-                advance(step)
-            else:
-                said.append(line.strip())
-    try:
-        found: dict[str, Any] = json.loads((folder / "audit.json").read_text())
-    except FileNotFoundError:
-        raise _failure(process.returncode, said, folder) from None
+    run_job("auditing", "qsync_spark.audit", words, is_quiet, said.exists, folder)
+    found: dict[str, Any] = json.loads(said.read_text())
     return found
-
-
-def _step_of(line: str) -> float | None:
-    """How far the job is, from a line of progress; None for any other line."""
-    if not line.startswith("{"):
-        return None
-    try:
-        step = json.loads(line)
-        return float(step["done"] / step["total"])
-    except (ValueError, KeyError, TypeError, ZeroDivisionError):
-        return None
-
-
-def _failure(code: int, said: list[str], folder: Path) -> Failure:
-    """One sentence of what the job said last; all of it in a file."""
-    lines = [line for line in said if line]
-    if any("No module named" in line for line in lines):
-        return Failure("audits need PySpark: install qsync[spark]")
-    if any("JAVA_HOME" in line or "JAVA_GATEWAY_EXITED" in line for line in lines):
-        return Failure("audits need Java 17 or newer: install a JRE and try again")
-    if code == 1 and lines and not any(line.startswith("Traceback") for line in lines):
-        return Failure(lines[-1])
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"failure-{int(time.time())}.log"
-    path.write_text("\n".join(said) + "\n")
-    return Failure(f"the audit ended with exit code {code}: see {path}")
 
 
 def _show(found: dict[str, Any]) -> None:

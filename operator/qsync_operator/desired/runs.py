@@ -192,7 +192,7 @@ def _driver(
                 "imagePullPolicy": "IfNotPresent",
                 "args": [
                     verb, "--cluster", cluster.name, "--archive", archive.url, *arguments,
-                    *_spark_arguments(spark),
+                    *_retention(cluster, kind), *_spark_arguments(spark),
                 ],
                 "env": _environment(cluster, image),
                 **archive_credentials(cluster),
@@ -206,6 +206,14 @@ def _driver(
         ],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }  # fmt: skip
+
+
+def _retention(cluster: QsyncCluster, kind: RunKind) -> list[str]:
+    """How old what a compaction may delete has to be; without a retention it deletes nothing."""
+    archive = cluster.spec.archive
+    if kind != "compaction" or archive is None or archive.retention is None:
+        return []
+    return ["--delete-older-than", archive.retention]
 
 
 def _spark_arguments(spark: SparkSpec) -> list[str]:

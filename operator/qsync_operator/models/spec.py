@@ -127,7 +127,8 @@ class ArchiveSpec(SpecModel):
     credentials_secret: str | None = None
     """A Secret with the store's credentials."""
     retention: Duration | None = None
-    """How long the archive keeps what a compaction has folded."""
+    """How far back the archive can be restored: compactions delete what is older and folded.
+    Without it they delete nothing."""
 
 
 class ExecutorSpec(SpecModel):

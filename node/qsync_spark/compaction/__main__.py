@@ -1,0 +1,73 @@
+"""`python -m qsync_spark.compaction --archive URL`: one compaction; what it did as JSON.
+
+Exit codes: 0 done, 1 it did not happen (a sentence on standard error; nothing was published or
+deleted). This is the entry point for `spark-submit` too.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from qsync_node.archive.reading import ArchiveError, load_archive
+from qsync_node.lifeline import hold_lifeline
+from qsync_spark.audit.run import LAG_ALLOWED_S
+from qsync_spark.compaction.run import STEPS, Wish, compact
+from qsync_spark.durations import duration_s
+from qsync_spark.session import make_session
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m qsync_spark.compaction", description=__doc__)
+    parser.add_argument("--archive", required=True, help="URL of the archive", metavar="URL")
+    parser.add_argument("--cluster", default="", help="name for messages")
+    parser.add_argument("--to-signature", type=int, metavar="INDEX", help="fold up to here")
+    parser.add_argument("--history", action="store_true", help="tables of all versions too")
+    parser.add_argument(
+        "--delete-older-than", type=duration_s, metavar="DURATION",
+        help="delete what neither a restore to that age nor an audit needs, such as 30d",
+    )  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument("--lag-allowed", type=float, default=LAG_ALLOWED_S)
+    parser.add_argument("--master", help="Spark master, such as local[*]")
+    parser.add_argument("--result", type=Path, help="file for the JSON too")
+    parser.add_argument("--progress", action="store_true", help="a JSON line a step, on stderr")
+    parser.add_argument("--lifeline", action="store_true", help="end when standard input does")
+    arguments = parser.parse_args()
+    if arguments.lifeline:
+        hold_lifeline()
+    wish = Wish(
+        arguments.cluster, arguments.to_signature, arguments.history, arguments.dry_run,
+        arguments.delete_older_than, arguments.lag_allowed,
+    )  # fmt: skip
+
+    def progress(step: str, done: int, total: int) -> None:
+        if arguments.progress:
+            line = {"step": step, "done": done, "total": total}
+            sys.stderr.write(json.dumps(line) + "\n")
+            sys.stderr.flush()
+
+    try:
+        load_archive(arguments.archive)  # before a session is made for nothing
+    except ArchiveError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    spark = make_session("qsync-compaction", arguments.master)
+    try:
+        outcome = compact(spark, arguments.archive, wish, progress)
+    except ArchiveError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    finally:
+        spark.stop()
+    progress("done", len(STEPS), len(STEPS))
+    text = json.dumps(outcome.document())
+    if arguments.result is not None:
+        arguments.result.parent.mkdir(parents=True, exist_ok=True)
+        arguments.result.write_text(text)
+    sys.stdout.write(text + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

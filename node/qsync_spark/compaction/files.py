@@ -1,0 +1,80 @@
+"""Files of a compaction: put, read back, counted. Runs on the driver and in tasks."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import obstore
+from obstore.exceptions import BaseError
+
+from qsync_node.archive.reading import ArchiveError, first_line, folder_of, read_range, store_of
+from qsync_node.format.compaction import StoredFile
+
+CHUNK_BYTES = 8 << 20
+
+
+def put_bytes(url: str, path: str, data: bytes) -> StoredFile:
+    """Raises ArchiveError with a sentence, of a full disk too."""
+    try:
+        obstore.put(store_of(url), path, data)
+    except (BaseError, OSError) as error:
+        raise ArchiveError(f"archive {url} did not take {path}: {first_line(error)}") from error
+    return StoredFile(path, len(data), hashlib.sha256(data).hexdigest())
+
+
+def put_local(url: str, path: str, source: Path) -> StoredFile:
+    """A file that may be large. Raises ArchiveError."""
+    digest = hashlib.sha256()
+    try:
+        with source.open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                digest.update(chunk)
+        with source.open("rb") as file:
+            obstore.put(store_of(url), path, file)
+    except (BaseError, OSError) as error:
+        raise ArchiveError(f"archive {url} did not take {path}: {first_line(error)}") from error
+    return StoredFile(path, source.stat().st_size, digest.hexdigest())
+
+
+def verify(url: str, file: StoredFile) -> None:
+    """Reads the file back. Raises ArchiveError unless it is what was put."""
+    digest = hashlib.sha256()
+    try:
+        for start in range(0, file.size + 1, CHUNK_BYTES):
+            digest.update(read_range(url, file.path, start, start + CHUNK_BYTES))
+    except OSError as error:
+        raise ArchiveError(f"{url}/{file.path} cannot be read back: {first_line(error)}") from error
+    if digest.hexdigest() != file.sha256:
+        raise ArchiveError(f"{url}/{file.path} is not what was written: look who changed it")
+
+
+def listed(store: Any, prefix: str) -> list[str]:
+    return sorted(str(item["path"]) for batch in obstore.list(store, prefix) for item in batch)
+
+
+def _leave(folder: Path, path: str) -> None:
+    """A store has no folders; on a disk the empty ones go too."""
+    for parent in (folder / path).parents:
+        if parent == folder:
+            return
+        try:
+            parent.rmdir()
+        except OSError:
+            return  # something is in it
+
+
+def delete_all(url: str, paths: list[str]) -> int:
+    """Those that are there; returns how many were. Raises ArchiveError."""
+    deleted = 0
+    folder = folder_of(url)
+    for path in paths:
+        try:
+            obstore.delete(store_of(url), path)
+            deleted += 1
+            if folder is not None:
+                _leave(folder, path)
+        except FileNotFoundError:
+            continue
+        except (BaseError, OSError) as error:
+            raise ArchiveError(f"{url}/{path} cannot be deleted: {first_line(error)}") from error
+    return deleted

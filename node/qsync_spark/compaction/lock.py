@@ -1,0 +1,127 @@
+"""One compaction at a time: an object that only one can create.
+
+Its holder writes it anew every 20 seconds. One that was not for two minutes, or whose process on
+this machine is gone, was left by a compaction that was killed, and is taken over; so is that of
+another try of the same run. Before anything is published or deleted the lock is looked at again.
+"""
+
+import json
+import os
+import threading
+import time
+from socket import gethostname
+from types import TracebackType
+from typing import Any
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+
+from qsync_node.archive.reading import ArchiveError, first_line
+from qsync_node.format.compaction import LOCK_NAME
+
+RENEW_S = 20.0
+STALE_S = 120.0
+SETTLE_S = 0.5
+
+
+class Lock:
+    """Held between `with` and its end. Raises ArchiveError where somebody else holds it."""
+
+    def __init__(self, store: Any, url: str, run: str) -> None:
+        self._store = store
+        self._url = url
+        self._run = run or f"{gethostname()}/{os.getpid()}"
+        self._token = os.urandom(8).hex()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lock", daemon=True)
+
+    def __enter__(self) -> "Lock":
+        if not self._create():
+            held = self._read()
+            if held is not None and not self._is_left(held):
+                since = time.strftime("%H:%M:%S UTC", time.gmtime(held.get("since", 0)))
+                raise ArchiveError(
+                    f"archive {self._url} is being compacted by {held.get('run')} since {since}:"
+                    " wait until it has ended"
+                )
+            obstore.put(self._store, LOCK_NAME, self._contents())
+            time.sleep(SETTLE_S)  # of two that take over at once the last one has it
+            self.check()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+        held = self._read()
+        if held is not None and held.get("token") == self._token:
+            obstore.delete(self._store, LOCK_NAME)
+
+    def check(self) -> None:
+        """Raises ArchiveError if the lock was lost meanwhile."""
+        held = self._read()
+        if held is None or held.get("token") != self._token:
+            run = held.get("run") if held is not None else "nobody"
+            raise ArchiveError(f"archive {self._url} is compacted by {run} now: this one ends")
+
+    def _contents(self) -> bytes:
+        return json.dumps(
+            {
+                "run": self._run, "token": self._token, "host": gethostname(), "pid": os.getpid(),
+                "since": time.time(), "renewed": time.time(),
+            }
+        ).encode()  # fmt: skip
+
+    def _create(self) -> bool:
+        try:
+            obstore.put(self._store, LOCK_NAME, self._contents(), mode="create")
+        except AlreadyExistsError:
+            return False
+        except (BaseError, OSError) as error:
+            raise ArchiveError(
+                f"archive {self._url} cannot be written: {first_line(error)}"
+            ) from error
+        return True
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            found = json.loads(bytes(obstore.get(self._store, LOCK_NAME).bytes()))
+        except FileNotFoundError:
+            return None
+        except (BaseError, OSError) as error:
+            raise ArchiveError(
+                f"archive {self._url} cannot be read: {first_line(error)}"
+            ) from error
+        except ValueError:
+            return {}  # half of one: its writer did not live
+        return found if isinstance(found, dict) else {}
+
+    def _is_left(self, held: dict[str, Any]) -> bool:
+        if held.get("run") == self._run and "/" not in self._run:
+            return True  # the driver of the same run, before it was lost
+        if held.get("host") == gethostname() and not _lives(int(held.get("pid", 0))):
+            return True
+        return time.time() - float(held.get("renewed", 0.0)) > STALE_S
+
+    def _renew(self) -> None:
+        while not self._done.wait(RENEW_S):
+            held = self._read()
+            if held is None or held.get("token") != self._token:
+                return
+            held["renewed"] = time.time()
+            obstore.put(self._store, LOCK_NAME, json.dumps(held).encode())
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid > 0

@@ -1,0 +1,362 @@
+"""One compaction, from an archive to a published state.
+
+    locking     one at a time (lock.py); what a killed one left unpublished goes
+    folding     the confirmed rows become a snapshot, by the node's own engine in a child process
+    auditing    the auditor's own replay holds that snapshot, and everything else, against the log
+    tables      Parquet for each space (tables.py), its history too where asked
+    publishing  every output is read back; the manifest comes last
+    merging     small segments into larger ones (merging.py)
+    removing    what no restore and no audit needs any more (removal.py)
+
+Two implementations have to agree on a state before it may stand for the rows that made it: the
+engine folds, the auditor checks. An archive that is Violated is not compacted, because its evidence
+must stay; from one that is Incomplete nothing is removed.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qsync_node.archive.reading import Archive, ArchiveError, load_archive, store_of
+from qsync_node.format.compaction import (
+    CHANGES_NAME,
+    COMPACTION_MANIFEST,
+    FOLDER,
+    Changes,
+    Compaction,
+    Merged,
+    StoredFile,
+    encode_changes,
+    encode_compaction,
+)
+from qsync_node.format.describe import describe
+from qsync_node.format.manifest import SNAPSHOT, FileEntry
+from qsync_spark.audit.findings import VIOLATED, Result
+from qsync_spark.audit.run import LAG_ALLOWED_S, audit
+from qsync_spark.compaction.files import delete_all, listed, put_bytes, put_local, verify
+from qsync_spark.compaction.lock import Lock
+from qsync_spark.compaction.merging import merge, work_of
+from qsync_spark.compaction.removal import PASSED, plan_removal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STEPS = ("locking", "folding", "auditing", "tables", "publishing", "merging", "removing")
+Progress = Callable[[str, int, int], None]
+FREE_BYTES_MIN = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a person asked for. `delete_older_than_s` None: nothing is deleted."""
+
+    cluster: str = ""
+    to_signature: int | None = None
+    is_history: bool = False
+    is_dry_run: bool = False
+    delete_older_than_s: float | None = None
+    lag_allowed_s: float = LAG_ALLOWED_S
+    run: str = ""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was done. `name` is "" where there was nothing to fold."""
+
+    cluster: str
+    archive: str
+    name: str = ""
+    index: int = 0
+    snapshot: str = ""
+    verdict: str = ""
+    bytes_before: int = 0
+    bytes_after: int = 0
+    merged_files: int = 0
+    deleted_files: int = 0
+    floor: int = 0
+    tables: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    is_dry_run: bool = False
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compact(
+    spark: "SparkSession",
+    url: str,
+    wish: Wish,
+    progress: Progress = lambda step, done, total: None,
+    clock: Callable[[], float] = time.time,
+) -> Outcome:
+    """`clock` says what is old. Raises ArchiveError with one sentence."""
+    started = time.monotonic()
+    url = url.rstrip("/")
+    outcome = Outcome(wish.cluster, url, is_dry_run=wish.is_dry_run)
+
+    def step(number: int) -> None:
+        progress(STEPS[number], number, len(STEPS))
+
+    step(0)
+    archive = load_archive(url)
+    if wish.is_dry_run:
+        _say_what_would_be(archive, wish, outcome)
+        return outcome
+    with Lock(store_of(url), url, wish.run) as lock, tempfile.TemporaryDirectory() as scratch:
+        archive = load_archive(url)
+        _clean(archive)
+        made = _fold(archive, wish, Path(scratch), outcome, step)
+        if made is not None:
+            try:
+                _publish(spark, archive, made, wish, outcome, lock, step)
+            except BaseException:
+                _clean(archive)
+                raise
+        _merge(spark, url, outcome, lock, step)
+        step(6)
+        if wish.delete_older_than_s is not None:
+            _remove(url, clock(), wish.delete_older_than_s, outcome, lock)
+    outcome.seconds = round(time.monotonic() - started, 3)
+    return outcome
+
+
+# --- folding --------------------------------------------------------------------------------------
+
+
+def _fold(
+    archive: Archive, wish: Wish, scratch: Path, outcome: Outcome, step: Callable[[int], None]
+) -> Compaction | None:
+    """The snapshot is in the archive and not yet published; None where there is nothing new."""
+    step(1)
+    snapshots = archive.snapshots()
+    first = snapshots[-1][1].last_index if snapshots else 0
+    known = archive.compactions[-1].index if archive.compactions else first
+    needed = max((entry.size for _, entry in snapshots), default=0)
+    if shutil.disk_usage(scratch).free < needed + FREE_BYTES_MIN:
+        raise ArchiveError(f"{scratch} has no room for a snapshot of {needed} bytes: free some")
+    said = _restore(archive.url, wish.to_signature, scratch)
+    if said["index"] <= known:
+        outcome.notes.append(f"nothing is confirmed behind index {known}: nothing was folded")
+        outcome.index = known
+        return None
+    file = Path(said["file"])
+    data = file.read_bytes()
+    term = max((e.last_term for o in archive.owners() for e in o.files), default=0)
+    entry = describe(data, SNAPSHOT, file.name, term)
+    name = f"{entry.last_index:020d}-{entry.last_term}-{os.urandom(4).hex()}"
+    made = Compaction(
+        name, archive.replicaset_uuid, entry.last_index, float(said["time"]), time.time(), "",
+        replace(entry, timestamp_max=float(said["time"]), archived_at=time.time()),
+    )  # fmt: skip
+    stored = put_local(archive.url, f"{made.folder}/{entry.name}", file)
+    inputs = [
+        StoredFile(f"{manifest.instance_uuid}/{one.name}", one.size, one.sha256)
+        for manifest in archive.members
+        for one in manifest.files
+        if one.last_index <= made.index
+    ]
+    outcome.notes += said["notes"]
+    return replace(made, inputs=inputs, outputs=[stored])
+
+
+def _restore(url: str, to_signature: int | None, folder: Path) -> dict[str, Any]:
+    """The engine is the node's, and is not imported here: an auditor does not share its code."""
+    command = [
+        sys.executable, "-m", "qsync_node.restore", "--archive", url, "--into", str(folder),
+        "--lifeline",
+    ]  # fmt: skip
+    if to_signature is not None:
+        command += ["--to-signature", str(to_signature)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said, trouble = process.stdout.read(), process.stderr.read()
+    if process.returncode:
+        lines = trouble.strip().splitlines()
+        raise ArchiveError(lines[-1] if lines else f"folding ended with {process.returncode}")
+    found: dict[str, Any] = json.loads(said)
+    return found
+
+
+# --- proving and publishing -----------------------------------------------------------------------
+
+
+def _publish(  # the parts of one act
+    spark: "SparkSession", archive: Archive, made: Compaction, wish: Wish, outcome: Outcome,
+    lock: Lock, step: Callable[[int], None],
+) -> None:  # fmt: skip
+    step(2)
+    whole = replace(archive, compactions=[*archive.compactions, made])
+    result = audit(spark, whole, wish.cluster, None, wish.lag_allowed_s)
+    if result.verdict == VIOLATED:
+        first = result.violations[0].message
+        raise ArchiveError(f"the archive is Violated ({first}): nothing was compacted, audit it")
+    if _is_open(result, made):
+        raise ArchiveError(
+            f"the state at index {made.index} cannot be verified ({result.gaps[0].message}):"
+            " nothing was compacted, audit the archive"
+        )
+    step(3)
+    files, tables = _tables(spark, whole, made, wish)
+    outputs = [*made.outputs, *(StoredFile(f["path"], f["size"], f["sha256"]) for f in files)]
+    made = replace(made, verdict=result.verdict, outputs=outputs, tables=tables)
+    step(4)
+    for output in outputs:
+        verify(archive.url, output)
+    lock.check()
+    put_bytes(archive.url, f"{made.folder}/{COMPACTION_MANIFEST}", encode_compaction(made))
+    outcome.name, outcome.index, outcome.verdict = made.name, made.index, made.verdict
+    outcome.snapshot = f"{archive.url}/{made.folder}/{made.snapshot.name}"
+    outcome.bytes_before = sum(one.size for one in made.inputs)
+    outcome.bytes_after = sum(one.size for one in made.outputs)
+    outcome.tables, outcome.hosts = tables, result.hosts
+    if result.verdict != PASSED:
+        outcome.notes.append(
+            f"the audit is {result.verdict} ({result.gaps[0].message}): nothing will be deleted on"
+            " account of this compaction"
+        )
+
+
+def _is_open(result: Result, made: Compaction) -> bool:
+    """Whether the new snapshot itself was not replayed."""
+    return any(
+        gap.file.startswith(f"{made.folder}/") for gap in result.gaps
+    ) or not result.counts.get("snapshotsReplayed")
+
+
+def _tables(
+    spark: "SparkSession", archive: Archive, made: Compaction, wish: Wish
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of `FILES`, and what the manifest says of each table."""
+    from qsync_spark.audit.replay import make_reading  # noqa: PLC0415
+    from qsync_spark.audit.run import lay_ground  # noqa: PLC0415
+    from qsync_spark.compaction.tables import (  # noqa: PLC0415
+        tables_of,
+        write_history,
+        write_state,
+    )
+
+    tables = tables_of(archive, made, False)
+    state = write_state(spark, archive, made, tables)
+    history: list[dict[str, Any]] = []
+    if wish.is_history:
+        ground = lay_ground(spark, archive)
+        try:
+            assert ground.snapshot is not None, "the compaction's own is one"
+            reading = make_reading(ground)
+            history = write_history(spark, archive, made, tables_of(archive, made, True), reading,
+                                    ground.snapshot)  # fmt: skip
+        finally:
+            ground.facts.unpersist()
+    documents = []
+    for table in tables.values():
+        mine = [one for one in history if one["table"] == table.folder]
+        document = {
+            **table.document(),
+            "folder": f"spaces/{table.folder}",
+            "rows": sum(one["rows"] for one in state if one["table"] == table.folder),
+        }
+        if wish.is_history:
+            document["history"] = {
+                "folder": f"history/{table.folder}",
+                "rows": sum(one["rows"] for one in mine),
+                "unknownVersions": sum(one["unknown"] for one in mine),
+            }
+        documents.append(document)
+    return [*state, *history], documents
+
+
+# --- members' files -------------------------------------------------------------------------------
+
+
+def _merge(
+    spark: "SparkSession", url: str, outcome: Outcome, lock: Lock, step: Callable[[int], None]
+) -> None:
+    """Merged files count from the moment that `changes.json` names them."""
+    step(5)
+    archive = load_archive(url)
+    work = list(work_of(archive, outcome.index))
+    if not work:
+        return
+    tasks = spark.sparkContext.parallelize(work, len(work))
+    merged: list[Merged] = []
+    for found in tasks.map(lambda one: _try_to_merge(url, *one)).collect():
+        if isinstance(found, Merged):
+            merged.append(found)
+        else:
+            outcome.notes.append(f"some small segments stay as they are: {found}")
+    if not merged:
+        return
+    changes = Changes(
+        archive.changes.floor, archive.changes.compaction, [*archive.changes.merged, *merged]
+    )
+    lock.check()
+    put_bytes(url, CHANGES_NAME, encode_changes(changes))
+    outcome.merged_files = sum(len(one.replaces) for one in merged)
+
+
+def _try_to_merge(url: str, member: str, group: list[FileEntry]) -> Merged | str:
+    """In a task. A file that cannot be merged is left for the audit, and why is said."""
+    try:
+        return merge(url, member, group)
+    except ArchiveError as error:
+        return str(error)
+
+
+def _remove(url: str, now_s: float, retention_s: float, outcome: Outcome, lock: Lock) -> None:
+    """What stands for the files is read back before the first of them goes."""
+    archive = load_archive(url)
+    removal = plan_removal(archive, _folders(archive), now_s, retention_s)
+    outcome.floor = removal.changes.floor
+    base = next((c for c in archive.compactions if c.name == removal.changes.compaction), None)
+    if base is not None:
+        for output in base.outputs:
+            verify(url, output)
+    lock.check()
+    if removal.changes != archive.changes:
+        put_bytes(url, CHANGES_NAME, encode_changes(removal.changes))
+    paths = [*removal.files]
+    for folder in removal.folders:
+        # The manifest first: what has lost one output is no compaction any more.
+        found = listed(store_of(url), folder)
+        paths += sorted(found, key=lambda path: not path.endswith(f"/{COMPACTION_MANIFEST}"))
+    outcome.deleted_files = delete_all(url, paths)
+
+
+def _folders(archive: Archive) -> list[str]:
+    """Of all compactions, published or not."""
+    paths = (path.split("/") for path in listed(store_of(archive.url), FOLDER))
+    return sorted({f"{FOLDER}/{path[1]}" for path in paths if len(path) > 2})
+
+
+def _clean(archive: Archive) -> None:
+    """What a compaction that did not come to its end left behind: it has no manifest."""
+    store = store_of(archive.url)
+    for folder in _folders(archive):
+        found = listed(store, folder)
+        if f"{folder}/{COMPACTION_MANIFEST}" not in found:
+            delete_all(archive.url, found)
+
+
+def _say_what_would_be(archive: Archive, wish: Wish, outcome: Outcome) -> None:
+    entries = [e for m in archive.members for e in m.files]
+    outcome.index = max((e.last_index for e in entries), default=0)
+    if wish.to_signature is not None:
+        outcome.index = min(outcome.index, wish.to_signature)
+    outcome.bytes_before = sum(e.size for e in entries if e.last_index <= outcome.index)
+    outcome.merged_files = sum(len(group) for _, group in work_of(archive, outcome.index))
+    outcome.floor = archive.changes.floor
+    if wish.delete_older_than_s is not None:
+        removal = plan_removal(archive, _folders(archive), time.time(), wish.delete_older_than_s)
+        outcome.floor, outcome.deleted_files = removal.changes.floor, len(removal.files)

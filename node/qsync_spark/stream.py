@@ -1,0 +1,163 @@
+"""`spark.readStream.format("qsync.wal")`: rows of segments as members archive them.
+
+An offset is, for each member, the index up to which its rows were read. Rows of one member come in
+the order of its log; members are independent, so a row that three members archived comes three
+times, once of each. Where retention deleted rows before they were read the stream ends with a
+sentence, because silence would look like a log without those rows; option `onLoss` = `skip` goes on
+behind them.
+
+Options: `startingOffsets` (`earliest`, `latest`), `maxFilesPerTrigger`, `onLoss` (`fail`, `skip`),
+`partBytes`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+
+from qsync_node.archive.reading import Archive, ArchiveError, load_archive
+from qsync_node.format.manifest import SEGMENT, FileEntry, Manifest
+from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of
+from qsync_spark.walk_rows import rows_of
+
+Offsets = Mapping[str, int]
+
+
+@dataclass
+class StreamPartition(InputPartition):
+    """Rows `after < index <= last` of a part."""
+
+    text: str
+    after: int
+    last: int
+
+
+def unread(manifest: Manifest, after: int) -> list[FileEntry]:
+    """A member's segments with rows behind `after`, in the order of its log (pure)."""
+    found = [entry for entry in manifest.of_kind(SEGMENT) if entry.last_index > after]
+    return sorted(found, key=lambda entry: entry.after_index)
+
+
+def lost(archive: Archive, manifest: Manifest, start: Offsets) -> tuple[int, int] | None:
+    """The rows `(after, last]` of a member that were deleted before they were read (pure)."""
+    after = start.get(manifest.instance_uuid)
+    floor = archive.changes.floor
+    if after is None or after >= floor:
+        return None
+    rest = unread(manifest, after)
+    last = min(rest[0].after_index if rest else floor, floor)
+    return (after, last) if last > after else None
+
+
+def next_offsets(archive: Archive, start: Offsets, files_max: int | None) -> dict[str, int]:
+    """Up to where the next batch reads: whole files, those with the oldest rows first (pure)."""
+    waiting = [
+        (entry.timestamp_min, entry.after_index, manifest.instance_uuid, entry.last_index)
+        for manifest in archive.members
+        for entry in unread(manifest, start.get(manifest.instance_uuid, 0))
+    ]
+    end = dict(start)
+    # A member's files stay in the order of its log whatever its leaders' clocks said.
+    for _, _, uuid, last in sorted(waiting, key=lambda one: (one[1], one[0]))[:files_max]:
+        end[uuid] = max(end.get(uuid, 0), last)
+    return end
+
+
+class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads manifests for each batch; files are read by tasks."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._url = options.get("path", "")
+        if not self._url:
+            raise ArchiveError("name the archive: .load('file:///folder') or s3://bucket/folder")
+        self._starting = _one_of(options, "startingoffsets", ("earliest", "latest"))
+        self._on_loss = _one_of(options, "onloss", ("fail", "skip"))
+        self._files_max = _number(options, "maxfilespertrigger")
+        self._part_bytes = _number(options, "partbytes") or PART_BYTES
+        self._target: dict[str, int] | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
+        if self._starting == "earliest":
+            return {}
+        return next_offsets(load_archive(self._url), {}, None)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable() if self._files_max is None else ReadMaxFiles(self._files_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = next_offsets(load_archive(self._url), {}, None)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        archive = load_archive(self._url)
+        self._check(archive, start)
+        files = limit.max_files if isinstance(limit, ReadMaxFiles) else None
+        end = next_offsets(archive, start, files)
+        if self._target is not None:
+            end = {
+                uuid: max(min(last, self._target.get(uuid, 0)), start.get(uuid, 0))
+                for uuid, last in end.items()
+                if uuid in start or uuid in self._target
+            }
+        return end
+
+    def _check(self, archive: Archive, start: Offsets) -> None:
+        if self._on_loss == "skip":
+            return
+        for manifest in archive.members:
+            gone = lost(archive, manifest, start)
+            if gone is not None:
+                raise ArchiveError(
+                    f"rows {gone[0] + 1} to {gone[1]} of {manifest.member} were deleted before this"
+                    " stream read them: begin a new one from the tables of compaction"
+                    f" {archive.changes.compaction}, or go on behind them with onLoss=skip"
+                )
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        archive = load_archive(self._url)
+        self._check(archive, start)
+        owners = owners_of(archive.members)
+        found: list[InputPartition] = []
+        for manifest in archive.members:
+            after = start.get(manifest.instance_uuid, 0)
+            last = end.get(manifest.instance_uuid, 0)
+            for entry in unread(manifest, after):
+                if entry.after_index >= last:
+                    continue
+                for part in parts_of(archive.url, manifest, entry, owners, self._part_bytes):
+                    if part.after_index < last and part.last_index > after:
+                        found.append(StreamPartition(part.encode(), after, last))
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, StreamPartition), "what `partitions` gave"
+        for batch in rows_of(Part.decode(partition.text)):
+            index = batch.column(batch.schema.get_field_index("index"))
+            is_new = pc.and_(
+                pc.greater(index, partition.after), pc.less_equal(index, partition.last)
+            )
+            # Damage has no index: it is told with the first batch that meets it.
+            yield batch.filter(pc.fill_null(is_new, True))
+
+
+def _one_of(options: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
+    value = options.get(name, known[0])
+    if value not in known:
+        raise ArchiveError(f"{name} {value!r} is not one of {', '.join(known)}")
+    return value
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    value = options.get(name)
+    if value is None:
+        return None
+    if not value.isdigit() or int(value) < 1:
+        raise ArchiveError(f"{name} is {value!r}, not a number from 1 on")
+    return int(value)

@@ -1,0 +1,276 @@
+"""Compactions of archives of simulated lives, with a real Spark session: what they publish is what
+members had, and what they delete nobody misses."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import pyarrow.parquet as pq
+import pytest
+from archives import is_eventful, lives
+from damage import Copy, missing_row
+from plain_audit import plain_audit
+
+from qsync_node.archive.reading import ArchiveError, load_archive, store_of
+from qsync_node.errors import QsyncError
+from qsync_node.format.manifest import SEGMENT
+from qsync_node.format.mp import unpack
+from qsync_node.log.checkpoint import open_snapshot
+from qsync_node.log.files import OsFileSystem
+from qsync_node.restore.point import Point
+from qsync_node.restore.run import restore
+from qsync_spark.audit.run import audit
+from qsync_spark.compaction.lock import Lock
+from qsync_spark.compaction.removal import plan_removal
+from qsync_spark.compaction.run import STEPS, Outcome, Wish, compact
+from qsync_spark.compaction.typed import REST, columns_of, schema_of, values_of
+from qsync_spark.session import make_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator["SparkSession"]:
+    session = make_session("test", "local[2]")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return next(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1))
+
+
+@pytest.fixture
+def archive(folder: Path, tmp_path: Path) -> Path:
+    copy = tmp_path / "archive"
+    shutil.copytree(folder, copy)
+    return copy
+
+
+def run(spark: "SparkSession", folder: Path, **wish: Any) -> Outcome:
+    return compact(spark, f"file://{folder}", Wish("sim", lag_allowed_s=0.0, **wish))
+
+
+def state(folder: Path, into: Path, **point: Any) -> tuple[int, list[bytes], str]:
+    found = restore(f"file://{folder}", Point(**point), into)
+    bodies = list(open_snapshot(OsFileSystem(), found.file).bodies())
+    return found.index, bodies, found.snapshot
+
+
+def user_tuples(bodies: list[bytes]) -> dict[int, list[list[Any]]]:
+    found: dict[int, list[list[Any]]] = {}
+    for body in bodies:
+        fields = unpack(body)
+        if fields[0x10] >= 512:
+            found.setdefault(fields[0x10], []).append(fields[0x21])
+    return found
+
+
+def test_a_compaction_is_the_state_and_its_tables(
+    spark: "SparkSession", archive: Path, tmp_path: Path
+) -> None:
+    index, bodies, _ = state(archive, tmp_path / "before")
+    outcome = run(spark, archive, is_history=True)
+    assert (outcome.index, outcome.verdict) == (index, "Passed")
+    made = load_archive(f"file://{archive}").compactions[0]
+    snapshot = archive / made.folder / made.snapshot.name
+    said = subprocess.run(
+        ["tarantoolctl", "cat", str(snapshot), "--show-system", "--format=json"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert said.stdout.count("\n") >= len(bodies)
+    copied = tmp_path / snapshot.name
+    shutil.copy(snapshot, tmp_path / made.snapshot.source)
+    copied = tmp_path / made.snapshot.source
+    assert list(open_snapshot(OsFileSystem(), str(copied)).bodies()) == bodies
+    tuples = user_tuples(bodies)
+    assert {table["space"]: table["rows"] for table in made.tables if table["rows"]} == {
+        space: len(of) for space, of in tuples.items()
+    }
+    for table in made.tables:
+        if not table["rows"]:
+            continue
+        read = pq.read_table(archive / made.folder / table["folder"])
+        found = [[v for k, v in row.items() if k != REST] for row in read.to_pylist()]
+        width = len(table["columns"])
+        wanted = [one[:width] for one in tuples[table["space"]]]
+        assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+        history = pq.read_table(archive / made.folder / table["history"]["folder"]).to_pylist()
+        now = [row for row in history if row["valid_to_index"] is None]
+        assert len(now) == table["rows"]
+        assert all(row["valid_from_index"] <= index for row in history)
+        assert table["history"]["unknownVersions"] == 0
+        past = [row for row in history if row["valid_to_index"] is not None]
+        assert all(row["valid_from_index"] < row["valid_to_index"] for row in past)
+    assert {one.path for one in made.outputs} == {
+        str(path.relative_to(archive))
+        for path in (archive / made.folder).rglob("*")
+        if path.is_file() and path.name != "manifest.json"
+    }
+    again = run(spark, archive)
+    assert again.name == ""
+    assert "nothing was folded" in again.notes[0]
+    result = plain_audit(archive)
+    assert result.verdict == "Passed", (result.violations, result.gaps)
+    assert result.counts["snapshotsReplayed"] >= 4
+
+
+def test_what_is_deleted_nobody_misses(
+    spark: "SparkSession", archive: Path, tmp_path: Path
+) -> None:
+    before = load_archive(f"file://{archive}")
+    end = max(e.last_index for _, e in before.segments())
+    early, late = end // 2, state(archive, tmp_path / "late")
+    assert run(spark, archive, to_signature=early).deleted_files == 0
+    kept = run(spark, archive, delete_older_than_s=time.time())
+    assert kept.deleted_files == kept.floor == 0, "within the retention everything stays"
+    assert state(archive, tmp_path / "late-2")[:2] == late[:2]
+    (middle, newest) = load_archive(f"file://{archive}").compactions
+    # An age between the two: the older one becomes the floor.
+    removed = compact(
+        spark, f"file://{archive}", Wish("sim", delete_older_than_s=1.0, lag_allowed_s=0.0),
+        clock=lambda: (middle.time + newest.time) / 2 + 1.0,
+    )  # fmt: skip
+    assert removed.floor == middle.index
+    assert removed.deleted_files > 0
+    after = load_archive(f"file://{archive}")
+    assert not after.foreign
+    for manifest in after.members:
+        for entry in manifest.files:
+            assert entry.last_index > middle.index
+            assert (archive / manifest.instance_uuid / entry.name).exists()
+    assert state(archive, tmp_path / "late-3")[:2] == late[:2]
+    index, _, source = state(archive, tmp_path / "at", to_signature=middle.index)
+    assert (index, source) == (middle.index, f"{middle.folder}/{middle.snapshot.name}")
+    with pytest.raises(QsyncError, match="outside of the archive"):
+        restore(f"file://{archive}", Point(to_signature=middle.index - 1), tmp_path / "no")
+    result = audit(spark, after, "sim", None, 0.0)
+    assert result.verdict == "Passed", (result.violations, result.gaps)
+    assert "stands for them" in result.notes[0]
+    # Everything may go: the newest state alone is left.
+    assert run(spark, archive, delete_older_than_s=0.0).floor == newest.index
+    result = audit(spark, load_archive(f"file://{archive}"), "sim", None, 0.0)
+    assert result.verdict == "Passed", (result.violations, result.gaps)
+    assert [one.name for one in load_archive(f"file://{archive}").compactions] == [newest.name]
+    path = archive / newest.folder / newest.snapshot.name
+    path.write_bytes(path.read_bytes()[:-100])
+    assert plain_audit(archive).verdict == "Incomplete", "what stands for rows has to be sound"
+    shutil.rmtree(archive / newest.folder)
+    assert "which is gone" in plain_audit(archive).gaps[0].message
+
+
+def test_small_segments_are_merged(spark: "SparkSession", archive: Path, tmp_path: Path) -> None:
+    before = load_archive(f"file://{archive}")
+    many = {m.instance_uuid: m.of_kind(SEGMENT) for m in before.members}
+    late = state(archive, tmp_path / "late")
+    outcome = run(spark, archive)
+    after = load_archive(f"file://{archive}")
+    assert outcome.merged_files > 2
+    for manifest in after.members:
+        fewer = manifest.of_kind(SEGMENT)
+        assert len(fewer) < len(many[manifest.instance_uuid])
+        assert sum(e.rows for e in fewer) == sum(e.rows for e in many[manifest.instance_uuid])
+    assert state(archive, tmp_path / "late-2")[:2] == late[:2]
+    result = plain_audit(archive)
+    assert result.verdict == "Passed", (result.violations, result.gaps)
+    removal = plan_removal(after, [], time.time(), 0.0)
+    assert removal.changes.floor == outcome.index
+
+
+def test_one_at_a_time(spark: "SparkSession", archive: Path) -> None:
+    url = f"file://{archive}"
+    why = "is being compacted by the first since"
+    with Lock(store_of(url), url, "the first"), pytest.raises(ArchiveError, match=why):
+        run(spark, archive)
+    left = {"run": "r", "token": "t", "host": os.uname().nodename, "pid": 2**22 - 3, "since": 1.0,
+            "renewed": time.time()}  # fmt: skip
+    (archive / "compactions").mkdir(exist_ok=True)
+    (archive / "compactions" / "lock.json").write_text(json.dumps(left))
+    assert run(spark, archive).name, "its process is gone: it is taken over"
+    assert not (archive / "compactions" / "lock.json").exists()
+
+
+def test_a_violated_archive_keeps_its_evidence(
+    spark: "SparkSession", folder: Path, tmp_path: Path
+) -> None:
+    missing_row(Copy(folder, tmp_path / "copy", 5))
+    with pytest.raises(ArchiveError, match="is Violated"):
+        run(spark, tmp_path / "copy", delete_older_than_s=0.0)
+    assert not list((tmp_path / "copy").glob("compactions/*"))
+
+
+@pytest.mark.parametrize("step", [name for name in STEPS if name != "locking"])
+def test_killed_at_any_point_it_runs_again(step: str, archive: Path, tmp_path: Path) -> None:
+    late = state(archive, tmp_path / "late")
+    words = [
+        sys.executable, "-m", "qsync_spark.compaction", "--archive", f"file://{archive}",
+        "--master", "local[2]", "--progress", "--delete-older-than", "0s", "--lag-allowed", "0",
+        "--history",
+    ]  # fmt: skip
+    with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith(b"{") and json.loads(line)["step"] == step:
+                process.send_signal(signal.SIGKILL)
+                break
+    assert process.returncode == -signal.SIGKILL
+    result = plain_audit(archive)
+    assert result.verdict == "Passed", (result.violations, result.gaps)
+    assert state(archive, tmp_path / "late-2")[:2] == late[:2]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["floor"] == late[0]
+    result = plain_audit(archive)
+    assert result.verdict == "Passed", (result.violations, result.gaps)
+    assert state(archive, tmp_path / "late-3")[:2] == late[:2]
+    assert len(list((archive / "compactions").glob("0*"))) == 1
+
+
+def test_columns_follow_the_format() -> None:
+    """Pure: what does not fit its column is in `_rest`, and nothing is lost."""
+    layout = [
+        {"name": "id", "type": "unsigned"}, {"name": "price", "type": "number"},
+        {"name": "note", "type": "string"}, {"name": "tags", "type": "array"},
+        {"name": "_rest", "type": "any"}, {"name": "at", "type": "datetime"},
+        {"name": "sum", "type": "decimal"}, {"name": "key", "type": "uuid"},
+    ]  # fmt: skip
+    columns = columns_of(layout)
+    assert [c.name for c in columns] == [
+        *(c["name"] for c in layout[:4]),
+        "_rest_",
+        "at",
+        "sum",
+        "key",
+    ]
+    ext = msgpack.ExtType
+    fields = [
+        2**63, 7, b"\xff\x00".decode("utf-8", "surrogateescape"), [1, {"a": b"x"}], {"k": 1},
+        ext(4, (1769860800).to_bytes(8, "little")), ext(1, b"\x02\x12\x34\x5d"),
+        ext(2, bytes(range(16))), "more", 2**60,
+    ]  # fmt: skip
+    values = values_of(columns, fields)
+    assert values[:8] == [
+        None, 7.0, None, '[1, {"a": {"hex": "78"}}]', '{"k": 1}',
+        datetime(2026, 1, 31, 12, tzinfo=UTC), "-123.45", "00010203-0405-0607-0809-0a0b0c0d0e0f",
+    ]  # fmt: skip
+    assert json.loads(values[8]) == {
+        "id": 2**63, "note": {"hex": "ff00"}, "9": "more", "10": 2**60,
+    }  # fmt: skip
+    assert schema_of(columns).names[-1] == REST
+    assert values_of(columns, [1])[:2] == [1, None]
+    old = [replace(columns[0], type="string")]
+    assert json.loads(values_of(old, [5])[1]) == {"id": 5}, "written before the type changed"

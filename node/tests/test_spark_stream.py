@@ -1,0 +1,121 @@
+"""`readStream` of an archive that grows and shrinks, with a real Spark session."""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from archives import is_eventful, lives
+from damage import Copy
+from pyspark.errors.exceptions.base import PySparkException
+
+from qsync_node.format.compaction import CHANGES_NAME, Changes, encode_changes
+from qsync_node.format.manifest import SEGMENT
+from qsync_spark.session import make_session
+from qsync_spark.source import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator["SparkSession"]:
+    session = make_session("test", "local[2]")
+    register(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return next(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1))
+
+
+class Stream:
+    """Reads whatever is there now, into Parquet, and goes on where it was."""
+
+    def __init__(self, spark: "SparkSession", archive: Path, place: Path) -> None:
+        self.spark, self.archive, self.place = spark, archive, place
+        self.batches = 0
+
+    def read(self, **options: Any) -> None:
+        rows = self.spark.readStream.format("qsync.wal").options(**options)
+        query = (
+            rows.load(f"file://{self.archive}")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(self.place / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(self.place / "rows"))
+        )
+        query.awaitTermination()
+        self.batches = len(query.recentProgress)
+
+    def seen(self) -> Counter[tuple[str, int]]:
+        rows = self.spark.read.parquet(str(self.place / "rows")).select("member", "index")
+        return Counter((row["member"], row["index"]) for row in rows.collect())
+
+
+def wanted(copy: Copy) -> Counter[tuple[str, int]]:
+    return Counter(
+        (uuid, index)
+        for uuid, manifest in copy.manifests.items()
+        for entry in manifest.of_kind(SEGMENT)
+        for index in range(entry.after_index + 1, entry.last_index + 1)
+    )
+
+
+def test_a_stream_goes_on_where_it_was(spark: "SparkSession", folder: Path, tmp_path: Path) -> None:
+    copy = Copy(folder, tmp_path / "copy", 1)
+    whole = {uuid: list(manifest.files) for uuid, manifest in copy.manifests.items()}
+    for manifest in copy.manifests.values():
+        manifest.files = manifest.files[: len(manifest.files) // 2]
+        copy.save(manifest)
+    stream = Stream(spark, copy.folder, tmp_path)
+    stream.read()
+    assert stream.seen() == wanted(copy)
+    for uuid, manifest in copy.manifests.items():
+        manifest.files = whole[uuid]
+        copy.save(manifest)
+    stream.read(maxFilesPerTrigger=2)
+    assert stream.batches > 1, "a batch reads no more files than it may"
+    assert stream.seen() == wanted(copy), "every row once, of each member that archived it"
+    stream.read()
+    assert stream.seen() == wanted(copy)
+
+
+def test_retention_that_passed_a_stream_by_is_said(
+    spark: "SparkSession", folder: Path, tmp_path: Path
+) -> None:
+    copy = Copy(folder, tmp_path / "copy", 1)
+    whole = {uuid: list(manifest.files) for uuid, manifest in copy.manifests.items()}
+    for manifest in copy.manifests.values():
+        manifest.files = manifest.files[:2]
+        copy.save(manifest)
+    stream = Stream(spark, copy.folder, tmp_path)
+    stream.read()
+    before = stream.seen()
+    for uuid, manifest in copy.manifests.items():
+        manifest.files = whole[uuid]
+        copy.save(manifest)
+    end = max(entry.last_index for files in whole.values() for entry in files)
+    path = copy.folder / CHANGES_NAME
+    path.parent.mkdir()
+    path.write_bytes(encode_changes(Changes(end * 2 // 3, "a-compaction")))
+    with pytest.raises(PySparkException, match="were deleted before this stream read them"):
+        stream.read()
+    assert stream.seen() == before
+    stream.read(onLoss="skip")
+    after = stream.seen()
+    assert after > before
+    assert max(after.values()) == 1
+    fresh = Stream(spark, copy.folder, tmp_path / "fresh")
+    (tmp_path / "fresh").mkdir()
+    fresh.read()
+    assert set(fresh.seen()) <= set(after)
+    shutil.rmtree(copy.folder)
+    with pytest.raises(PySparkException, match="is not there: check"):
+        fresh.read()

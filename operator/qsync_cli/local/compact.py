@@ -1,0 +1,92 @@
+"""`qsync local compact`: what a cluster has archived becomes one state and tables."""
+
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from qsync_cli.failure import Failure
+from qsync_cli.local.audit import LAG_ALLOWED_S, archive_now
+from qsync_cli.local.jobs import run_job
+from qsync_cli.options import NameArgument, Output, OutputOption
+from qsync_cli.output import print_document, print_table, say, warn
+
+HistoryOption = Annotated[bool, typer.Option("--history", help="tables of all versions too")]
+DeleteOption = Annotated[
+    str | None,
+    typer.Option(
+        "--delete-older-than", metavar="DURATION",
+        help="delete what is folded and older, such as 30d; archive.retention without it",
+    ),
+]  # fmt: skip
+SignatureOption = Annotated[
+    int | None, typer.Option("--to-signature", help="fold up to this index", min=0)
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="only say what would be done")]
+
+
+def compact(  # as many as there are options
+    name: NameArgument,
+    history: HistoryOption = False,
+    delete_older_than: DeleteOption = None,
+    to_signature: SignatureOption = None,
+    dry_run: DryRunOption = False,
+    output: OutputOption = None,
+) -> None:
+    """Fold the archive's confirmed rows into a verified snapshot and Parquet tables."""
+    from qsync_cli.clusters import load_cluster, open_store  # noqa: PLC0415
+    from qsync_operator.models.base import duration_ns  # noqa: PLC0415
+
+    store = open_store(name)
+    archive = load_cluster(store).spec.archive
+    if archive is None:
+        raise Failure(
+            f"{name} has no archive: set spec.archive.url (or apply with --archive file:///FOLDER)"
+        )
+    age = delete_older_than or archive.retention
+    try:
+        duration_ns(age or "0s")
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    for text in archive_now(store):
+        warn(text)
+    folder = store.directory / "compactions"
+    result = folder / f"{datetime.now(UTC).strftime('%Y%m%dT%H%M%S.%fZ')}.json"
+    words = [
+        "--archive", archive.url, "--cluster", name, "--master", "local[*]", "--result",
+        str(result), "--lag-allowed", str(LAG_ALLOWED_S),
+    ]  # fmt: skip
+    words += ["--history"] if history else []
+    words += ["--dry-run"] if dry_run else []
+    words += ["--delete-older-than", age] if age else []
+    words += ["--to-signature", str(to_signature)] if to_signature is not None else []
+    is_quiet = output in (Output.json, Output.yaml)
+    run_job("compacting", "qsync_spark.compaction", words, is_quiet, result.exists, folder)
+    found: dict[str, Any] = json.loads(result.read_text())
+    if output in (Output.json, Output.yaml):
+        print_document(found, output)
+    else:
+        _show(found)
+
+
+def _show(found: dict[str, Any]) -> None:
+    if found["is_dry_run"]:
+        say(
+            f"{found['cluster']}: would fold {found['bytes_before']} bytes up to index"
+            f" {found['index']}, merge {found['merged_files']} files and delete"
+            f" {found['deleted_files']}"
+        )
+        return
+    if found["name"]:
+        say(
+            f"{found['cluster']}: compacted up to index {found['index']}, {found['verdict']} ·"
+            f" {found['bytes_before']} bytes of log and snapshots, {found['bytes_after']} now ·"
+            f" {found['seconds']:.1f} s"
+        )
+        rows = [[str(t["space"]), t["name"], str(t["rows"]), t["folder"]] for t in found["tables"]]
+        print_table(["SPACE", "NAME", "ROWS", "FOLDER"], rows)
+        say(f"snapshot: {found['snapshot']}")
+    for note in found["notes"]:
+        say(f"  {note}")
+    say(f"merged {found['merged_files']} files, deleted {found['deleted_files']}")

@@ -1,0 +1,68 @@
+"""A Spark job of a local cluster, in a process of its own that ends with this one."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from qsync_cli.failure import Failure
+from qsync_cli.output import progress
+
+
+def run_job(  # what differs between jobs
+    what: str, module: str, words: list[str], is_quiet: bool, done: Callable[[], bool], folder: Path
+) -> None:
+    """Runs `python -m module` with a bar; `done` says whether it left its result.
+
+    Raises Failure with the job's last sentence, or with the file in `folder` that holds all it
+    said.
+    """
+    command = [sys.executable, "-m", module, "--progress", "--lifeline", *words]
+    said: list[str] = []
+    with (
+        progress(what, 1.0, is_quiet) as advance,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,  # held open: the job ends when this process does
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        assert process.stderr is not None
+        for line in process.stderr:
+            step = _step_of(line)
+            if step is not None:
+                advance(step)
+            else:
+                said.append(line.strip())
+    if not done():
+        raise _failure(what, process.returncode, said, folder)
+
+
+def _step_of(line: str) -> float | None:
+    """How far the job is, from a line of progress; None for any other line."""
+    if not line.startswith("{"):
+        return None
+    try:
+        step = json.loads(line)
+        return float(step["done"] / step["total"])
+    except (ValueError, KeyError, TypeError, ZeroDivisionError):
+        return None
+
+
+def _failure(what: str, code: int, said: list[str], folder: Path) -> Failure:
+    """One sentence of what the job said last; all of it in a file."""
+    lines = [line for line in said if line]
+    if any("No module named" in line for line in lines):
+        return Failure(f"{what} needs PySpark: install qsync[spark]")
+    if any("JAVA_HOME" in line or "JAVA_GATEWAY_EXITED" in line for line in lines):
+        return Failure(f"{what} needs Java 17 or newer: install a JRE and try again")
+    if code == 1 and lines and not any(line.startswith("Traceback") for line in lines):
+        return Failure(lines[-1])
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"failure-{int(time.time())}.log"
+    path.write_text("\n".join(said) + "\n")
+    return Failure(f"{what} ended with exit code {code}: see {path}")
