@@ -6,7 +6,7 @@ VERSION := 0.1.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: help venv demo demo-kubernetes images crds test unit check sim mutants bench rounds \
-        scale costs clean debian manifests e2e e2e-quick e2e-write
+        scale costs clean debian manifests e2e e2e-local e2e-quick e2e-write
 
 help:                         ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
@@ -29,6 +29,9 @@ demo: $(VENV)/.test           ## three members, a killed leader, nothing lost (F
 
 demo-kubernetes: $(VENV)/.test ## the same on Kubernetes: $KUBECONFIG, else $E2E_CLUSTER_UP, else kind
 	$(BIN)/python e2e/kubernetes_demo.py
+
+e2e-local: $(VENV)/.test      ## the scenarios that make sense without Kubernetes
+	$(BIN)/python e2e/local_run.py
 
 e2e: $(VENV)/.test            ## every scenario on Kubernetes, of docs/testing-kubernetes.md
 	$(BIN)/python e2e/kubernetes_run.py

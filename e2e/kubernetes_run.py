@@ -33,6 +33,19 @@ LACKS = {
     "audit log": "its API server's audit log cannot be switched on from here",
     "all before": "not every scenario ran before it, so a right may be unused by chance",
 }
+NOT_LOCAL = {
+    "TLS": "local members speak to each other over the loopback device, without TLS",
+    "archive": "audits, compactions and restores of local clusters have tests of their own",
+    "machines": "all members share one machine, its network and its clocks",
+    "objects": "there is no API server, so there are no objects in it",
+    "operators": "the supervisor is killed in `absent`; there is one for each cluster, and no API",
+    "pages": "the commands of docs/quickstart.md are run by test_cli_quickstart.py",
+    "pods": "a process has no image, no template and no grace period",
+    "users": "roles and users of a manifest are not made by `qsync local`, which says so",
+    "verbs": "test_cli_local.py and test_cli_node.py give the same orders",
+    "volumes": "a member's directory is no volume: test_cli_local.py takes them away",
+    "words": "test_operator_models.py and test_cli_local.py have the same sentences",
+}
 FAILURES = (AssertionError, RuntimeError, Wrong, subprocess.TimeoutExpired, KeyError, OSError)
 console = Console(highlight=False, soft_wrap=True)
 
@@ -93,15 +106,19 @@ def perform(scenario: Scenario, folder: Path) -> str:
 def table() -> str:
     """Every scenario and what it needs, as docs/testing-kubernetes.md has it."""
     lines = [
-        "| scenario | what happens | load | quick | needs |",
-        "| --- | --- | --- | --- | --- |",
+        "| scenario | what happens | load | quick | needs | local |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for one in SCENARIOS.values():
         what = " ".join((one.run.__doc__ or "").split())
         marks = ["yes" if is_so else "" for is_so in (one.has_load, one.is_quick)]
-        lines.append(f"| `{one.name}` | {what} | {' | '.join(marks)} | {', '.join(one.needs)} |")
+        local = f"no: {one.not_local}" if one.not_local else "yes"
+        marks += [", ".join(one.needs), local]
+        lines.append(f"| `{one.name}` | {what} | {' | '.join(marks)} |")
     lines += ["", "| needs | skipped where |", "| --- | --- |"]
     lines += [f"| {need} | {reason} |" for need, reason in LACKS.items()]
+    lines += ["", "| not local | because |", "| --- | --- |"]
+    lines += [f"| {word} | {reason} |" for word, reason in NOT_LOCAL.items()]
     return "\n".join(lines)
 
 

@@ -5,20 +5,22 @@ namespace with Pod Security `restricted`. With `load`, three members and a write
 begins, and every acknowledged write is read back from every member after it has ended.
 """
 
+import contextlib
 import itertools
 import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from clients import ROUTES, Writer, check
 from kube import Namespace, run
-from machines import control_plane, machines
-from timeouts import FAILOVER_S, READY_S
+from machines import Process, control_plane, machines
+from operators import set_operators
+from timeouts import CONVERGE_S, FAILOVER_S, READY_S
 
 CLUSTER = "orders"
 QSYNC = str(Path(sys.executable).parent / "kubectl-qsync")
@@ -61,6 +63,7 @@ class Scene(Namespace):
 
     name: str
     folder: Path
+    is_local = False
     cluster: str = CLUSTER
     writer: Writer | None = None
     figures: dict[str, list[Pauses]] = field(default_factory=dict)
@@ -95,6 +98,31 @@ class Scene(Namespace):
     def patch(self, **spec: Any) -> None:
         self.kubectl("patch", "qc", self.cluster, "--type=merge", "-p", json.dumps({"spec": spec}))
 
+    def scale(self, replicas: int) -> None:
+        self.kubectl("scale", "qsynccluster", self.cluster, f"--replicas={replicas}")
+
+    def kill(self, *members: str) -> float:
+        """`kill -9` of their processes; returns when, in seconds of the wall clock."""
+        processes = [Process(self.name, member) for member in members]
+        at_s = time.time()
+        for process in processes:
+            process.signal("KILL")
+        return at_s
+
+    def renew(self, member: str) -> None:
+        """A container that ends again and again is started later and later: a new pod is not."""
+        uid = self.pods()[member]
+        self.kubectl("delete", "pod", member, "--wait=false")
+        self.wait("a new pod", lambda: self.is_new_and_ready(member, uid), CONVERGE_S)
+
+    @contextlib.contextmanager
+    def without_operator(self) -> Iterator[None]:
+        set_operators(0)
+        try:
+            yield
+        finally:
+            set_operators(1)
+
     def qsync(self, *arguments: str) -> str:
         return run(QSYNC, *arguments, "-n", self.name)
 
@@ -119,6 +147,10 @@ class Scene(Namespace):
 
     def leader(self) -> str:
         return str(self.status().get("leader", ""))
+
+    def lives(self) -> dict[str, str]:
+        """Members that run: name -> pod."""
+        return self.pods()
 
     def pods(self) -> dict[str, str]:
         """Members' pods: name -> uid."""
@@ -191,12 +223,14 @@ class Scene(Namespace):
 
 @dataclass(frozen=True)
 class Scenario:
-    """`needs` names what a cluster may lack: see `kubernetes_run.LACKS`."""
+    """`needs` names what a cluster may lack: see `kubernetes_run.LACKS`; `not_local` why local
+    processes have no such thing, a key of `kubernetes_run.NOT_LOCAL`, "" where they have."""
 
     run: Callable[[Scene], str]
     is_quick: bool
     has_load: bool
     needs: tuple[str, ...]
+    not_local: str
     spec: dict[str, Any]
 
     @property
@@ -208,12 +242,17 @@ SCENARIOS: dict[str, Scenario] = {}
 
 
 def scenario(
-    *, quick: bool = False, load: bool = False, needs: tuple[str, ...] = (), **spec: Any
+    *,
+    quick: bool = False,
+    load: bool = False,
+    needs: tuple[str, ...] = (),
+    not_local: str = "",
+    **spec: Any,
 ) -> Callable[[Callable[[Scene], str]], Callable[[Scene], str]]:
     """Registers what it decorates; a scenario with `load` begins with a cluster of `spec`."""
 
     def register(function: Callable[[Scene], str]) -> Callable[[Scene], str]:
-        SCENARIOS[function.__name__] = Scenario(function, quick, load, needs, spec)
+        SCENARIOS[function.__name__] = Scenario(function, quick, load, needs, not_local, spec)
         return function
 
     return register
@@ -222,7 +261,7 @@ def scenario(
 def summary(pauses: list[Pauses]) -> str:
     """Median and worst by each route, as a sentence of a result."""
     said = []
-    for route in ROUTES:
+    for route in pauses[0].by_route:
         found = [p.by_route[route] for p in pauses]
         median_ms = statistics.median(found)
         said.append(f"median {median_ms:.0f} ms, worst {max(found):.0f} ms by {route}")

@@ -48,7 +48,7 @@ def _expect(status: dict[str, Any], verdict: str) -> None:
         raise Wrong(f"{verdict} was expected: {json.dumps(status)}")
 
 
-@scenario()
+@scenario(not_local="archive")
 def audits(scene: Scene) -> str:
     """A schedule's audit passes with tasks in two executors; of a damaged archive it says where."""
     archive_server.build()

@@ -55,7 +55,7 @@ def _members_connect_by_tls(scene: Scene) -> bool:
     return int(scene.kubectl("exec", "orders-0", "--", "python", "-c", script)) >= 2
 
 
-@scenario(quick=True, load=True)
+@scenario(quick=True, load=True, not_local="TLS")
 def certificates(scene: Scene) -> str:
     """The certificate is made anew under load, then the authority: nobody restarts."""
     assert _members_connect_by_tls(scene)
@@ -91,7 +91,7 @@ def _has(scene: Scene, name: str) -> bool:
     return bool(scene.kubectl("get", "secret", name, "--ignore-not-found"))
 
 
-@scenario()
+@scenario(not_local="TLS")
 def given_certificates(scene: Scene) -> str:
     """A Secret that is named and missing is said; when it is there and changes, it is used."""
     donor = Scene(f"{scene.name}-donor", scene.folder)

@@ -42,7 +42,7 @@ def _ahead_s(scene: Scene, pod: str) -> float:
     return (said - datetime.fromisoformat(written)).total_seconds()
 
 
-@scenario(needs=("machines",))
+@scenario(needs=("machines",), not_local="machines")
 def wrong_clocks(scene: Scene) -> str:
     """One clock is an hour ahead, another one runs twice as fast: each leads, and is deleted."""
     _build()

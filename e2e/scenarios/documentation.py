@@ -51,7 +51,7 @@ def _as_printed(command: str, environment: dict[str, str]) -> None:
         raise Wrong(f"$ {command}: {done.stdout}{done.stderr}")
 
 
-@scenario()
+@scenario(not_local="pages")
 def documentation(scene: Scene) -> str:
     """Every command of docs/kubernetes.md is run as it is printed."""
     ran = []
@@ -76,7 +76,7 @@ def documentation(scene: Scene) -> str:
     return f"{len(ran)} commands did what the page says"
 
 
-@scenario()
+@scenario(not_local="pages")
 def operations(scene: Scene) -> str:
     """Every command of docs/operations.md is run as it is printed, in the state it is meant for."""
     scene.start(storage={})
@@ -127,7 +127,7 @@ def _put_size_back(scene: Scene) -> None:
     scene.patch(storage={"size": None})
 
 
-@scenario()
+@scenario(not_local="objects")
 def cluster_chart(scene: Scene) -> str:
     """The chart of clusters: installed, tested with `helm test`, changed, taken away."""
     chart = str(ROOT / "charts" / "qsync-cluster")
@@ -150,7 +150,7 @@ def cluster_chart(scene: Scene) -> str:
     return "helm test logged in at the Service and three members, before and after `Require`"
 
 
-@scenario(quick=True)
+@scenario(quick=True, not_local="objects")
 def plain_manifests(scene: Scene) -> str:
     """deploy/operator.yaml is what an API server takes, whole and without Helm."""
     # Conflicts are forced in the dry run only: here a chart owns what is already installed.

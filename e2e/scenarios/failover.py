@@ -2,7 +2,6 @@
 
 import time
 
-from machines import Process
 from scenario import Pauses, Scene, scenario, summary
 from timeouts import (
     CONVERGE_S,
@@ -28,13 +27,10 @@ def process_kill(scene: Scene) -> str:
     """`kill -9` of the leader's process, ten times."""
     for _ in range(KILLS):
         leader = scene.leader()
-        at_s = Process(scene.name, leader).signal("KILL")
+        at_s = scene.kill(leader)
         _settled(scene, leader)
         scene.measure("kill -9 of the leader's process", at_s - LATE_S, KILL_PAUSE_MS)
-        # A container that ends again and again is started later and later: a new pod is not.
-        uid = scene.pods()[leader]
-        scene.kubectl("delete", "pod", leader, "--wait=false")
-        scene.wait("a new pod", lambda n=leader, u=uid: scene.is_new_and_ready(n, u), CONVERGE_S)
+        scene.renew(leader)
         scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
     return summary(scene.figures["kill -9 of the leader's process"])
 
@@ -50,7 +46,7 @@ def _delete(scene: Scene, *how: str) -> Pauses:
     return scene.measure(what, at_s - LATE_S, DELETE_PAUSE_MS)
 
 
-@scenario(quick=True, load=True)
+@scenario(quick=True, load=True, not_local="pods")
 def graceful_delete(scene: Scene) -> str:
     """`kubectl delete pod` of the leader: no request of a client that retries may fail."""
     for _ in range(DELETES):
@@ -59,7 +55,7 @@ def graceful_delete(scene: Scene) -> str:
     return summary(scene.figures["kubectl delete pod of the leader"])
 
 
-@scenario(quick=True, load=True)
+@scenario(quick=True, load=True, not_local="pods")
 def forced_delete(scene: Scene) -> str:
     """The same without a warning."""
     for _ in range(DELETES):
@@ -67,7 +63,7 @@ def forced_delete(scene: Scene) -> str:
     return summary(next(iter(scene.figures.values())))
 
 
-@scenario(load=True)
+@scenario(load=True, not_local="pods")
 def all_at_once(scene: Scene) -> str:
     """Every pod is deleted by force in one moment: the volumes are the cluster."""
     before = {m["name"]: m["uuid"] for m in scene.status()["members"]}
@@ -85,10 +81,7 @@ def all_at_once(scene: Scene) -> str:
 @scenario(load=True, needs=("machines",))
 def all_killed(scene: Scene) -> str:
     """`kill -9` of every member's process: as a power failure, with the disks left."""
-    processes = [Process(scene.name, name) for name in scene.pods()]
-    at_s = time.time()
-    for process in processes:
-        process.signal("KILL")
+    at_s = scene.kill(*scene.lives())
     time.sleep(LATE_S)  # what comes late is a pause, too
     scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
     time.sleep(LATE_S)  # what comes late is a pause, too

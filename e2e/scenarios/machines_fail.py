@@ -33,7 +33,7 @@ def _lead_elsewhere(scene: Scene) -> str:
     return scene.leader()
 
 
-@scenario(load=True, needs=("machines", "three machines"))
+@scenario(load=True, needs=("machines", "three machines"), not_local="machines")
 def machine_paused(scene: Scene) -> str:
     """`docker pause` of the leader's machine."""
     what = "docker pause of the leader's machine"
@@ -50,7 +50,7 @@ def machine_paused(scene: Scene) -> str:
     return summary(scene.figures[what])
 
 
-@scenario(load=True, needs=("machines",))
+@scenario(load=True, needs=("machines",), not_local="machines")
 def packets_dropped(scene: Scene) -> str:
     """Packets from and to the leader vanish, without a reset."""
     what = "packets from and to the leader dropped"
@@ -76,7 +76,7 @@ def _operator_on_a_worker() -> str:
     return machine_of(SYSTEM, operator_pods()[0])
 
 
-@scenario(load=True, needs=("machines", "three machines"))
+@scenario(load=True, needs=("machines", "three machines"), not_local="machines")
 def operators_machine_paused(scene: Scene) -> str:
     """The leader and the operator are on one machine, and it stops: the members elect alone."""
     operator = _operator_on_a_worker()

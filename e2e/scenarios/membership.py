@@ -14,12 +14,12 @@ def scale(scene: Scene) -> str:
         if replicas == 3:
             scene.lead("orders-4")
         at_s = time.time()
-        scene.kubectl("scale", "qsynccluster", scene.cluster, f"--replicas={replicas}")
+        scene.scale(replicas)
         took_s = scene.wait("members", lambda n=replicas: scene.is_ready(n), ROLL_S)
         time.sleep(LATE_S)  # what comes late is a pause, too
         found = scene.measure("3 -> 5 and 5 -> 3 members", at_s - LATE_S, CHANGE_PAUSE_MS)
         said.append(f"{replicas} members after {took_s:.0f} s, writes paused for {found}")
-    scene.wait("three pods", lambda: len(scene.pods()) == 3, ROLL_S)
+    scene.wait("three processes", lambda: len(scene.lives()) == 3, ROLL_S)
     return "; ".join(said)
 
 
@@ -40,5 +40,5 @@ def readers(scene: Scene) -> str:
     )
     assert scene.status()["quorum"] == 2, "neither of them counts"
     scene.patch(asyncReplicas=0, readReplicas=0)
-    scene.wait("three members", lambda: len(roles()) == 3 and len(scene.pods()) == 3, ROLL_S)
+    scene.wait("three members", lambda: len(roles()) == 3 and len(scene.lives()) == 3, ROLL_S)
     return "an asynchronous member and a reader came, counted for nothing, and went"

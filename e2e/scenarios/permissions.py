@@ -20,7 +20,7 @@ def _can(account: str, verb: str, what: str, namespace: str) -> bool:
         return False
 
 
-@scenario(quick=True)
+@scenario(quick=True, not_local="objects")
 def secrets_elsewhere(scene: Scene) -> str:
     """A chart for one namespace reads no other's Secrets; members' pods read nothing at all."""
     other = Namespace(ONE_NAMESPACE, CLUSTER)
@@ -49,7 +49,7 @@ def secrets_elsewhere(scene: Scene) -> str:
     return "an operator of one namespace reads Secrets there only; members have no right, no token"
 
 
-@scenario()
+@scenario(not_local="objects")
 def monitoring(scene: Scene) -> str:
     """Objects for Prometheus' operator come where its kinds exist, and go when unasked."""
     names = [f"{plural}.monitoring.coreos.com" for plural in MONITORING]
@@ -111,7 +111,7 @@ def _optional(scene: Scene) -> list[str]:
     return [item["kind"] for item in found]
 
 
-@scenario(needs=("audit log", "all before"))
+@scenario(needs=("audit log", "all before"), not_local="objects")
 def rights(scene: Scene) -> str:
     """The audit log of the whole run: nothing was refused, and no right was left unused."""
     scene.start()

@@ -23,7 +23,7 @@ def _rolled(scene: Scene, before: dict[str, str]) -> bool:
     return set(now) == set(before) and not set(now.values()) & set(before.values())
 
 
-@scenario(quick=True, load=True, needs=("machines",))
+@scenario(quick=True, load=True, needs=("machines",), not_local="pods")
 def rolling_update(scene: Scene) -> str:
     """Another image, then other resources, under load: followers first, the leader last."""
     _another_build()
@@ -62,7 +62,7 @@ def _order_of_restarts(scene: Scene, before: dict[str, str]) -> list[str]:
     return order
 
 
-@scenario(load=True, needs=("machines", "three machines"))
+@scenario(load=True, needs=("machines", "three machines"), not_local="machines")
 def drain(scene: Scene) -> str:
     """`kubectl drain` of each machine in turn, its members and the operator with it."""
     said = []
@@ -110,7 +110,7 @@ def _bad(scene: Scene, spec: dict[str, Any], back: dict[str, Any], words: str) -
     return said
 
 
-@scenario(load=True)
+@scenario(load=True, not_local="pods")
 def bad_changes(scene: Scene) -> str:
     """An image that nobody has, resources that no machine has, a pod that may not be."""
     good = scene.get("qsynccluster", scene.cluster)["spec"].get("image")

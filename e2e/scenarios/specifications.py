@@ -8,7 +8,7 @@ from scenario import Scene, scenario
 from timeouts import CONVERGE_S, IDLE_S, READY_S, ROLL_S, SETTLE_S
 
 
-@scenario()
+@scenario(not_local="users")
 def access(scene: Scene) -> str:
     """A declared user may do what is declared; a Secret that changes is a new password."""
 
@@ -49,7 +49,7 @@ def access(scene: Scene) -> str:
     return f"a reader reads and does not write; a new password works after {took_s:.0f} s"
 
 
-@scenario()
+@scenario(not_local="pods")
 def template(scene: Scene) -> str:
     """What belongs to the operator is refused by it, and the last good specification goes on."""
     scene.start(podTemplate={"metadata": {"annotations": {"team": "a"}}})
@@ -65,7 +65,7 @@ def template(scene: Scene) -> str:
     return f"{said}; {scene.status()['warnings'][0]}"
 
 
-@scenario(quick=True)
+@scenario(quick=True, not_local="words")
 def invalid(scene: Scene) -> str:
     """A specification that only the operator refuses, and an operator that starts after it."""
     scene.start()
@@ -85,7 +85,7 @@ def invalid(scene: Scene) -> str:
     return "failover went on with the last good one"
 
 
-@scenario()
+@scenario(not_local="objects")
 def idle(scene: Scene) -> str:
     """Nothing is written while nothing happens."""
     scene.start(monitoring={"podMonitor": True})

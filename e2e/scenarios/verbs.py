@@ -10,7 +10,7 @@ def hibernate(scene: Scene) -> str:
     scene.start()
     before = {m["name"]: m["uuid"] for m in scene.status()["members"]}
     scene.patch(hibernate=True)
-    slept_s = scene.wait("no pods", lambda: not scene.pods(), ROLL_S)
+    slept_s = scene.wait("no process", lambda: not scene.lives(), ROLL_S)
     assert scene.status()["phase"] == "Hibernated"
     scene.patch(hibernate=False)
     woke_s = scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
@@ -18,7 +18,7 @@ def hibernate(scene: Scene) -> str:
     return f"asleep after {slept_s:.0f} s, awake after {woke_s:.0f} s, the same instances"
 
 
-@scenario(quick=True)
+@scenario(quick=True, not_local="verbs")
 def fence(scene: Scene) -> str:
     """The leader is fenced by annotation, and unfenced."""
     scene.start()
@@ -39,7 +39,7 @@ def fence(scene: Scene) -> str:
     return f"another member led {took_s:.1f} s after the annotation"
 
 
-@scenario()
+@scenario(not_local="verbs")
 def pause(scene: Scene) -> str:
     """Under `kubectl qsync pause` a scale waits and a failover does not."""
     scene.start()
@@ -55,7 +55,7 @@ def pause(scene: Scene) -> str:
     return "a scale waited, a failover did not"
 
 
-@scenario()
+@scenario(not_local="verbs")
 def supervised(scene: Scene) -> str:
     """A rollout waits for `kubectl qsync switchover` before the leader."""
     scene.start(rollout={"strategy": "Supervised"})

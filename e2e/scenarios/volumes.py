@@ -11,7 +11,7 @@ from timeouts import CONVERGE_S, READY_S, ROLL_S, SETTLE_S
 CLASS = "qsync-e2e-expandable"
 
 
-@scenario()
+@scenario(not_local="volumes")
 def grow(scene: Scene) -> str:
     """A class that cannot expand is said; one that can takes the new size, and nobody restarts."""
     scene.start()
@@ -56,7 +56,7 @@ def grow(scene: Scene) -> str:
     return f"claims and template have 128Mi, no pod was replaced; refused before: {said}"
 
 
-@scenario()
+@scenario(not_local="volumes")
 def lost(scene: Scene) -> str:
     """Volumes are deleted by hand: one, and then all of them."""
     scene.start()
@@ -79,7 +79,7 @@ def lost(scene: Scene) -> str:
     return found["message"]
 
 
-@scenario()
+@scenario(not_local="volumes")
 def majority(scene: Scene) -> str:
     """Two of three volumes are gone: nobody is elected until a person says so."""
     scene.start()
@@ -101,7 +101,7 @@ def majority(scene: Scene) -> str:
     return f"{leader} went on alone, and three members were there {took_s:.0f} s later"
 
 
-@scenario(load=True, needs=("machines",))
+@scenario(load=True, needs=("machines",), not_local="volumes")
 def disk_full(scene: Scene) -> str:
     """The leader's disk is full: another one leads, status says why, room is made, it is back."""
     leader = scene.leader()
