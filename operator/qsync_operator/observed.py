@@ -50,6 +50,8 @@ class NodeStatus:
     quorum: int = 0
     rolled_back_rows: int = 0
     is_fenced: bool = False
+    ro_reason: str = ""
+    disk: str = ""  # what is wrong with it
     registered: tuple[Registered, ...] = ()
 
     @classmethod
@@ -74,6 +76,8 @@ class NodeStatus:
             quorum=int(said["quorum"]),
             rolled_back_rows=int(limbo.get("rolled_back_rows", 0)),
             is_fenced=bool(said.get("is_fenced", False)),
+            ro_reason=str(said.get("ro_reason") or ""),
+            disk=_disk(said),
             registered=tuple(
                 Registered(
                     uuid=str(member["uuid"]),
@@ -88,6 +92,12 @@ class NodeStatus:
                 if member["role"] != "stock"  # a Tarantool: it has no place of ours
             ),
         )
+
+
+def _disk(said: Mapping[str, Any]) -> str:
+    if said.get("is_disk_full"):
+        return "its disk is full"
+    return "its disk is nearly full" if said.get("is_space_low") else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,8 @@ def _without_leader(
         )
     leader = observed.leader()
     if leader is not None:
-        said = f"{leader.name} was elected and is not writable yet"
+        why = leader.status.ro_reason if leader.status is not None else ""
+        said = f"{leader.name} leads and takes no writes{f': {why}' if why else ' yet'}"
         return missing, Finding("NoLeader", said)
     failover = plan_failover(cluster.spec, observed, now_ns)
     actions: tuple[Action, ...] = (failover.action,) if failover.action is not None else ()

@@ -74,7 +74,12 @@ def build_status(
         last_failover=observed.memory.last_failover or observed.previous.last_failover,
         last_audit=observed.last_audit or observed.previous.last_audit,
         last_compaction=observed.last_compaction or observed.previous.last_compaction,
-        warnings=[*spec_warnings(cluster.spec), *_fences(observed), *observed.warnings],
+        warnings=[
+            *spec_warnings(cluster.spec),
+            *_fences(observed),
+            *_disks(observed),
+            *observed.warnings,
+        ],
     )
     status.phase = _phase(finding, down, leader is not None)
     status.conditions = _conditions(cluster, observed, finding, down, wall_s)
@@ -86,6 +91,14 @@ def _fences(observed: Observed) -> list[str]:
         f"{member.name} is fenced: it votes, and does not lead"
         for member in observed.members
         if member.status is not None and member.status.is_fenced
+    ]
+
+
+def _disks(observed: Observed) -> list[str]:
+    return [
+        f"{member.name}: {member.status.disk}: free space, or give it a larger volume"
+        for member in observed.members
+        if member.status is not None and member.status.disk
     ]
 
 
@@ -135,7 +148,10 @@ def _member_status(observed: Observed, member: MemberView) -> MemberStatus:
             "signature": said.confirmed_index,
             "fenced": said.is_fenced,
             "lag": max(0, ahead - said.confirmed_index),
-            "message": said.split_brain or (said.refused if said.role == "joining" else "") or None,
+            "message": said.split_brain
+            or (said.refused if said.role == "joining" else "")
+            or said.disk
+            or None,
         }
     )
 

@@ -178,7 +178,8 @@ class Applier:
         self.floor_index = message.floor_index
         if known != uuid:
             self.on_leader_known()
-        reply = HeartbeatReply(message.term, message.sequence, replica.election.may_lead())
+        can_take_writes = replica.election.may_lead() and not replica.is_space_low
+        reply = HeartbeatReply(message.term, message.sequence, can_take_writes)
 
         def answer() -> None:
             if replica.term == message.term and not replica.is_write_path_hung():

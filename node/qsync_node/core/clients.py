@@ -277,7 +277,7 @@ class Clients:
         replica = node.replica
         settings, limbo = node.settings, replica.limbo
         assert replica.leader is not None
-        if replica.leader.is_space_low:
+        if replica.is_space_low:
             raise ClientError(
                 ErrorCode.DISK_FULL, "the leader's disk is nearly full: free space first"
             )

@@ -80,7 +80,6 @@ class Leader:
         self.confirm_due_ns = 0
         self.rollback_at = 0
         self.rollback_deadline_ns = 0
-        self.is_space_low = False
         self.switchover: Switchover | None = None
         self.let_go: set[str] = set()  # replicas whose rows are kept no longer (S5)
 
@@ -255,8 +254,9 @@ class Leader:
         self._time_out()
         if self.switchover is not None:
             self._tick_switchover(self.switchover)
-        if replica.election.is_caretaker and self.switchover is None:
-            self._hand_over_caretaking()
+        is_useless = replica.election.is_caretaker or replica.is_space_low
+        if is_useless and self.switchover is None:
+            self._hand_over_to_the_able()
 
     def _time_out(self) -> None:
         replica = self.replica
@@ -433,7 +433,10 @@ class Leader:
         if target_uuid not in self.live_voters(replica.now_ns):
             return "the target does not answer"
         if target_uuid not in self.successors(replica.now_ns):
-            return "the target may not lead: it is fenced, a voter only, or in doubt"
+            return (
+                "the target may not lead: it is fenced, a voter only, in doubt, or its disk is"
+                " nearly full"
+            )
         if self.switchover is not None:
             return "another switchover is under way"
         self.switchover = Switchover(target_uuid, replica.now_ns + timeout_ns)
@@ -441,7 +444,7 @@ class Leader:
         return ""
 
     def successors(self, now_ns: int) -> list[str]:
-        """Live voters that say they may lead, the one with the most rows first."""
+        """Live voters that say they may lead and have room, the one with the most rows first."""
         live = (uuid for uuid in self.live_voters(now_ns) if uuid != self.replica.uuid)
         able = [uuid for uuid in live if self.followers[uuid].may_lead]
         return sorted(able, key=lambda uuid: (-self.followers[uuid].match, uuid))
@@ -462,8 +465,9 @@ class Leader:
                 switchover.target_uuid, Nominate(replica.term)
             )
 
-    def _hand_over_caretaking(self) -> None:
-        """A leader that may not lead gives way to one that may, once it has the log (E1)."""
+    def _hand_over_to_the_able(self) -> None:
+        """A leader that may not take writes, or has no room for them, gives way to one that can,
+        once that one has the log (E1, D5). Where nobody can it stays: somebody has to lead."""
         replica = self.replica
         if not self.is_confirmed:
             return

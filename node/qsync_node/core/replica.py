@@ -86,6 +86,7 @@ class Replica:
         self.unwritten: deque[Entry] = deque()
         self.split_brain = ""
         self.is_disk_full = False
+        self.is_space_low = False
         self.write_started_ns = 0
         self.election = Election(self)
         self.applier = Applier(self)
@@ -333,8 +334,7 @@ class Replica:
         if not is_low and self.is_disk_full:
             self.is_disk_full = False
             self.applier.restart()
-        if self.leader is not None:
-            self.leader.is_space_low = is_low
+        self.is_space_low = is_low
 
     def forget_behind(self, index: int) -> None:
         """Drop from memory what is not, or no longer, on disk behind `index`."""

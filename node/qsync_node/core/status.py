@@ -54,6 +54,8 @@ def read_only_reason(node: "Node") -> str:
         return f"no leader is known: {connected} of the {needed} voters needed are connected"
     if not replica.leader.is_confirmed:
         return "the PROMOTE of this term has no quorum yet"
+    if replica.is_space_low:
+        return "the disk is nearly full"
     if not node.registrar.is_open():
         return "the cluster is being formed"
     return ""
@@ -91,6 +93,7 @@ def status(node: "Node") -> dict[str, Any]:
         "split_brain": replica.split_brain,
         "in_doubt_index": ballot.doubt_index,
         "is_disk_full": replica.is_disk_full,
+        "is_space_low": replica.is_space_low,
         "was_forced": ballot.was_forced,
         "is_orphan": is_orphan(node),
         "connected_voters": connected_voters,

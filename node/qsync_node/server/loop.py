@@ -488,8 +488,7 @@ class NodeServer:
             return
         free = self.disk.storage.free_bytes()
         is_low = free < self.config.disk_reserve
-        leader = self.node.replica.leader
-        was_low = self.node.replica.is_disk_full or (leader is not None and leader.is_space_low)
+        was_low = self.node.replica.is_disk_full or self.node.replica.is_space_low
         if is_low or was_low:
             self.feed(fx.SpaceLow(is_low))
         self.loop.call_later(SPACE_CHECK_S, self._watch_space)

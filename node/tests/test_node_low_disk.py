@@ -1,0 +1,56 @@
+"""A member whose disk is nearly full does not lead while another one has room (D5)."""
+
+from pathlib import Path
+
+from processes import Cluster, running_cluster, wait_until
+from raw import Raw
+
+INSERT, SPACE = 2, 512
+
+
+def write(cluster: Cluster, number: int) -> int:
+    raw = Raw(cluster.leader().address)
+    assert raw.log_in() == 0
+    return raw.ask(3, {0x10: SPACE, 0x21: [number, "x"]})[0]
+
+
+def test_who_has_no_room_hands_over_and_says_why(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 3) as cluster:
+        raw = Raw(cluster.leader().address)
+        raw.log_in()
+        for space, row in (
+            (280, [SPACE, 1, "kv", "memtx", 0, {"is_sync": True}, []]),
+            (288, [SPACE, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]),
+        ):
+            assert raw.ask(INSERT, {0x10: space, 0x21: row})[0] == 0
+        low, *others = sorted(cluster.nodes, key=lambda node: node is not cluster.leader())
+        low.stop()
+        low.settings["disk_reserve"] = 1 << 60
+        low.start(cluster.peers)
+        wait_until("it says so", lambda: low.status()["is_space_low"])
+        wait_until("it follows", lambda: low.status()["role"] == "follower")
+        uuid = low.status()["uuid"]
+        assert cluster.leader().post_status("/verb/switchover", {"target": uuid}) == 409
+        for number, gone in enumerate(others):
+            gone.kill()  # whoever is elected, the one with room leads in the end
+            left = next(node for node in others if node is not gone)
+            wait_until("one with room", lambda n=left: n.status()["is_writable"])
+            assert write(cluster, number) == 0
+            gone.start(cluster.peers)
+            wait_until("it is back", lambda n=gone: n.status()["role"] == "follower")
+        for node in others:
+            node.stop()
+            node.settings["disk_reserve"] = 1 << 60
+            node.start(cluster.peers)
+            wait_until("it says so", lambda n=node: n.status()["is_space_low"])
+        wait_until(
+            "somebody leads", lambda: any(n.status()["role"] == "leader" for n in cluster.nodes)
+        )
+        leader = next(node for node in cluster.nodes if node.status()["role"] == "leader")
+        wait_until("why", lambda: leader.status()["ro_reason"] == "the disk is nearly full")
+        raw = Raw(leader.address)
+        raw.log_in()
+        assert raw.ask(3, {0x10: SPACE, 0x21: [9, "x"]})[0] == 16385
+        assert raw.ask(1, {0x10: SPACE, 0x11: 0, 0x12: 9, 0x13: 0, 0x20: [1]})[1][0x30] == [
+            [1, "x"]
+        ]
