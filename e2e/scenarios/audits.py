@@ -43,6 +43,26 @@ def _by_hand(scene: Scene, name: str) -> dict[str, Any]:
     return _audits(scene)[name]
 
 
+def _compact(scene: Scene) -> str:
+    """By the schedule, which then goes, and so does its object."""
+    scene.patch(compaction={"schedule": "* * * * *", "spark": SMALL})
+
+    def runs() -> list[dict[str, Any]]:
+        found = json.loads(scene.kubectl("get", "qsynccompactions", "-o", "json"))["items"]
+        return [one.get("status") or {} for one in found]
+
+    scene.wait("a compaction of the schedule", lambda: bool(runs()), SPARK_S)
+    scene.patch(compaction=None, audit=None)
+    scene.wait("its end", lambda: any(s.get("finishedAt") for s in runs()), SPARK_S)
+    status = next(s for s in runs() if s.get("finishedAt"))
+    if status["phase"] != "Succeeded" or not status["snapshot"]:
+        raise Wrong(f"a compaction was expected to succeed: {json.dumps(status)}")
+    assert scene.status()["lastCompaction"]["verdict"] == "Succeeded"
+    left = json.loads(scene.kubectl("get", "cronjobs", "-o", "json"))["items"]
+    assert not left, "without a schedule there is none in Kubernetes"
+    return f"compacted into {status['snapshot'].rpartition('/')[2]}"
+
+
 def _expect(status: dict[str, Any], verdict: str) -> None:
     if status.get("verdict") != verdict:
         raise Wrong(f"{verdict} was expected: {json.dumps(status)}")
@@ -69,6 +89,7 @@ def audits(scene: Scene) -> str:
     scene.writer.stop()
     time.sleep(SETTLE_S)  # several intervals of the archive
     restored = _restore(scene, archive, point_s)
+    compacted = _compact(scene)
     _expect(_by_hand(scene, "before"), "Passed")
     script = (ROOT / "e2e" / "pods" / "damage.py").read_text()
     damaged = scene.kubectl(
@@ -89,7 +110,7 @@ def audits(scene: Scene) -> str:
     events = scene.kubectl("get", "events", "--field-selector=reason=AuditViolated")
     assert "AuditViolated" in events
     return (
-        f"{status['counts']['memberRows']} rows audited; {restored};"
+        f"{status['counts']['memberRows']} rows audited; {restored}; {compacted};"
         f" the damage was found in {places[0]}"
     )
 

@@ -76,7 +76,7 @@ app.kubernetes.io/component: operator
   verbs: [list, watch, create, patch]
 - apiGroups: [batch]
   resources: [cronjobs]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [rolebindings]
   verbs: [get, create, patch]
