@@ -40,8 +40,9 @@ class LocalCluster:
             raise RuntimeError(f"qsync {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
 
-    def apply(self) -> None:
-        self.qsync("local", "apply", "-f", str(self.manifest), timeout_s=READY_S)
+    def apply(self, archive: Path | None = None) -> None:
+        more = [] if archive is None else ["--archive", f"file://{archive}"]
+        self.qsync("local", "apply", "-f", str(self.manifest), *more, timeout_s=READY_S)
 
     def delete(self) -> None:
         self.qsync("local", "delete", self.name)

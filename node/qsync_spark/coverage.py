@@ -114,8 +114,9 @@ def cover(manifest: Manifest, damage: Iterable[Unknown] = (), floor: int = 0) ->
         covered.append((previous.last_index, found.end))
     holes = merge((one.after, one.last) for one in damage)
     found.unknown += [one for one in damage if one.last > floor]
-    found.rows = without(without(merge(rows), holes), [(0, floor)])
-    found.covered = without(merge(covered), merge(rows))
+    claimed = without(merge(rows), [(0, floor)])
+    found.rows = without(claimed, holes)
+    found.covered = without(merge(covered), claimed)
     return found
 
 

@@ -14,6 +14,7 @@ import pytest
 import tarantool
 from processes import PASSWORD, USER, Cluster, running_cluster, wait_until
 
+from qsync_node.format.compaction import Changes, Merged, decode_changes, encode_changes
 from qsync_node.format.describe import describe
 from qsync_node.format.keys import REPLACE
 from qsync_node.format.manifest import (
@@ -34,6 +35,7 @@ from qsync_node.log.archive import (
     archived_index,
     needed_snapshot,
     plan_uploads,
+    still_named,
 )
 from qsync_node.log.archive_store import ArchiveConflictError, ArchiveError, ArchiveStore
 from qsync_node.log.storage import SegmentRange
@@ -53,6 +55,19 @@ def rows_file(first_lsn: int, count: int, replica_id: int = 1) -> bytes:
 
 def entry_of(data: bytes, source: str = "00000000000000000000.xlog") -> FileEntry:
     return describe(data, SEGMENT, source, 3)
+
+
+def test_a_manifest_forgets_what_compactions_took() -> None:
+    """What is at home stays named, or it would be archived again."""
+    entries = [
+        entry_of(rows_file(first, 10), f"{first - 1:020d}.xlog") for first in (1, 11, 21, 31)
+    ]
+    merged = Merged(UUID, [entries[2].name], entries[2])
+    changes = Changes(20, "compaction", [merged])
+    assert still_named(entries, Changes(), []) == entries
+    assert still_named(entries, changes, []) == [entries[3]]
+    assert still_named(entries, changes, [entries[1].source]) == [entries[1], entries[3]]
+    assert decode_changes(encode_changes(changes), "here") == changes
 
 
 # --- what leaves ------------------------------------------------------------------------------

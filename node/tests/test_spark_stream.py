@@ -11,7 +11,14 @@ from archives import is_eventful, lives
 from damage import Copy
 from pyspark.errors.exceptions.base import PySparkException
 
-from qsync_node.format.compaction import CHANGES_NAME, Changes, encode_changes
+from qsync_node.format.compaction import (
+    CHANGES_NAME,
+    COMPACTION_MANIFEST,
+    Changes,
+    Compaction,
+    encode_changes,
+    encode_compaction,
+)
 from qsync_node.format.manifest import SEGMENT
 from qsync_spark.session import make_session
 from qsync_spark.source import register
@@ -102,9 +109,13 @@ def test_retention_that_passed_a_stream_by_is_said(
         manifest.files = whole[uuid]
         copy.save(manifest)
     end = max(entry.last_index for files in whole.values() for entry in files)
-    path = copy.folder / CHANGES_NAME
-    path.parent.mkdir()
-    path.write_bytes(encode_changes(Changes(end * 2 // 3, "a-compaction")))
+    floor = end * 2 // 3
+    (uuid, files) = next(iter(whole.items()))
+    owner = copy.manifests[uuid].replicaset_uuid
+    made = Compaction("a-compaction", owner, floor, 1.0, 1.0, "Passed", files[0])
+    (copy.folder / made.folder).mkdir(parents=True)
+    (copy.folder / made.folder / COMPACTION_MANIFEST).write_bytes(encode_compaction(made))
+    (copy.folder / CHANGES_NAME).write_bytes(encode_changes(Changes(floor, made.name)))
     with pytest.raises(PySparkException, match="were deleted before this stream read them"):
         stream.read()
     assert stream.seen() == before

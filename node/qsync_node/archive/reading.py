@@ -173,6 +173,11 @@ def _read_all(url: str, store: Any, listed: list[str]) -> Archive:
         changes = decode_changes(read(CHANGES_NAME), f"{url}/{CHANGES_NAME}")
     foreign = _foreign(listed, members, changes)
     compactions = [one for one in compactions if one.index >= changes.floor]
+    if changes.compaction and changes.compaction not in [one.name for one in compactions]:
+        raise ArchiveError(
+            f"archive {url} has lost {FOLDER}/{changes.compaction}, which stands for everything up"
+            f" to index {changes.floor} and is gone: bring it back from a copy"
+        )
     now = [replace(manifest, files=changes.over(manifest)) for manifest in members]
     compactions.sort(key=lambda one: (one.index, one.created_at))
     return Archive(url, owner, now, foreign, compactions, changes, members)

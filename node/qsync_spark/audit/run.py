@@ -153,7 +153,11 @@ def gaps_of(ground: Ground, lag_allowed_s: float) -> tuple[list[Gap], list[str],
     if ground.snapshot is None:
         gaps.append(Gap([1, 3, 4], "no member archived a snapshot: who votes cannot be known"))
     elif ground.archive.changes.floor:
-        _judge_base(ground, gaps, notes)
+        changes = ground.archive.changes
+        notes.append(
+            f"rows up to index {changes.floor} were deleted after they were verified: the snapshot"
+            f" of compaction {changes.compaction} stands for them"
+        )
     elif ground.snapshot[0] != ground.origin:
         before = ground.snapshot[0]
         gaps.append(
@@ -182,21 +186,6 @@ def gaps_of(ground: Ground, lag_allowed_s: float) -> tuple[list[Gap], list[str],
             else:
                 gaps.append(Gap([1, 3], text, name, after, last))
     return gaps, notes, _audited(ground, gaps)
-
-
-def _judge_base(ground: Ground, gaps: list[Gap], notes: list[str]) -> None:
-    """A compaction stands for what went: its snapshot was verified, and is read again now."""
-    changes, base = ground.archive.changes, ground.archive.base
-    if base is None:
-        gaps.append(
-            Gap([1, 2, 3, 4], f"everything up to index {changes.floor} stood in the compaction"
-                f" {changes.compaction}, which is gone", "", 0, changes.floor)
-        )  # fmt: skip
-        return
-    notes.append(
-        f"rows up to index {changes.floor} were deleted after they were verified; the snapshot of"
-        f" compaction {base.name} stands for them"
-    )
 
 
 def _audited(ground: Ground, gaps: list[Gap]) -> int:

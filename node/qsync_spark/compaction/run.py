@@ -125,7 +125,7 @@ def compact(
         _merge(spark, url, outcome, lock, step)
         step(6)
         if wish.delete_older_than_s is not None:
-            _remove(url, clock(), wish.delete_older_than_s, outcome, lock)
+            remove(url, clock(), wish.delete_older_than_s, outcome, lock)
     outcome.seconds = round(time.monotonic() - started, 3)
     return outcome
 
@@ -314,7 +314,7 @@ def _try_to_merge(url: str, member: str, group: list[FileEntry]) -> Merged | str
         return str(error)
 
 
-def _remove(url: str, now_s: float, retention_s: float, outcome: Outcome, lock: Lock) -> None:
+def remove(url: str, now_s: float, retention_s: float, outcome: Outcome, lock: Lock) -> None:
     """What stands for the files is read back before the first of them goes."""
     archive = load_archive(url)
     removal = plan_removal(archive, _folders(archive), now_s, retention_s)

@@ -1,0 +1,138 @@
+"""Jobs as processes: what they say of bad input, and that they end with whoever began them."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from archives import archived_run
+from damage import Copy
+from processes import wait_until
+
+from qsync_node.format.manifest import MANIFEST_NAME, ROOT_NAME
+from qsync_spark.pod_main import LAST_WORD_BYTES_MAX, compaction_word, last_word, parse
+
+pytestmark = pytest.mark.timeout(900)
+JOBS = ("qsync_spark.audit", "qsync_spark.compaction")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made: Path = tmp_path_factory.mktemp("archive") / "sim"
+    archived_run(1, made)
+    return made
+
+
+def refuse(job: str, url: str, **environment: str) -> str:
+    """One sentence, exit code 1, nothing on standard output."""
+    done = subprocess.run(
+        [sys.executable, "-m", job, "--archive", url, "--master", "local[1]"],
+        capture_output=True, text=True, check=False, env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 1, done
+    assert not done.stdout
+    said = [line for line in done.stderr.splitlines() if line]
+    assert len(said) == 1, said
+    return said[0]
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_an_archive_that_cannot_be_read(job: str, folder: Path, tmp_path: Path) -> None:
+    assert "is not there: check" in refuse(job, f"file://{tmp_path}/nowhere")
+    assert "cannot be opened" in refuse(job, "nonsense://there")
+    (tmp_path / "empty").mkdir()
+    assert "is empty: no member" in refuse(job, f"file://{tmp_path}/empty")
+    (tmp_path / "empty" / "letter.txt").write_text("hello")
+    assert "it is no archive of Qsync" in refuse(job, f"file://{tmp_path}/empty")
+    copy = Copy(folder, tmp_path / "copy", 1)
+    path = next(copy.folder.glob(f"*/{MANIFEST_NAME}"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 99}))
+    assert "use a newer Qsync" in refuse(job, f"file://{copy.folder}")
+    (copy.folder / ROOT_NAME).write_text("{")
+    assert "is not a manifest" in refuse(job, f"file://{copy.folder}")
+    closed = {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "wrong", "AWS_SECRET_ACCESS_KEY": "wrong", "AWS_REGION": "eu-1",
+        "AWS_MAX_RETRIES": "0",
+    }  # fmt: skip
+    assert "archive s3://bucket/orders cannot be read" in refuse(
+        job, "s3://bucket/orders", **closed
+    )
+
+
+def test_a_job_ends_with_its_command(folder: Path, tmp_path: Path) -> None:
+    """`kill -9` of `qsync local audit` leaves neither the job nor its JVM behind."""
+    home = tmp_path / "home"
+    (home / "orders").mkdir(parents=True)
+    document = {
+        "apiVersion": "qsync.dev/v1alpha1", "kind": "QsyncCluster", "metadata": {"name": "orders"},
+        "spec": {"archive": {"url": f"file://{folder}"}},
+    }  # fmt: skip
+    (home / "orders" / "cluster.json").write_text(json.dumps(document))
+    secrets = {"cluster": "a secret", "username": "app", "password": "a password"}
+    (home / "orders" / "secrets.json").write_text(json.dumps(secrets))
+    command = [sys.executable, "-m", "qsync_cli.main", "local", "audit", "orders"]
+    started = subprocess.Popen(
+        command, env={**os.environ, "QSYNC_HOME": str(home)}, stderr=subprocess.DEVNULL
+    )
+    children: list[psutil.Process] = []
+
+    def has_jvm() -> bool:
+        children[:] = psutil.Process(started.pid).children(recursive=True)
+        return any("java" in child.name() for child in children)
+
+    wait_until("the JVM", has_jvm, 300)
+    started.send_signal(signal.SIGKILL)
+    started.wait()
+    wait_until("all have ended", lambda: not any(_lives(child) for child in children), 300)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_disk_that_fills_during_a_compaction(folder: Path, tmp_path: Path) -> None:
+    """Nothing is half published, and nothing is deleted."""
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    before = sorted(path for path in copy.rglob("*") if path.is_file())
+    done = subprocess.run(
+        [
+            "bash", "-c", 'ulimit -f 1; exec "$@"', "-", sys.executable, "-m",
+            "qsync_node.restore", "--archive", f"file://{copy}", "--into", str(tmp_path / "out"),
+        ],
+        capture_output=True, text=True, check=False, preexec_fn=_ignore_size_signal,
+    )  # fmt: skip
+    assert done.returncode == 1, done
+    assert done.stderr.count("\n") == 1
+    assert not list((tmp_path / "out").glob("*.snap*"))
+    assert sorted(path for path in copy.rglob("*") if path.is_file()) == before
+
+
+def _ignore_size_signal() -> None:
+    """A file that may not grow fails as one on a full disk does."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+
+def test_the_last_word_of_a_compaction() -> None:
+    arguments = parse(
+        ["compact", "--cluster", "orders", "--archive", "s3://b/o", "--delete-older-than", "30d"]
+    )
+    assert (arguments.delete_older_than, arguments.dry_run) == (30 * 86400.0, False)
+    outcome = {
+        "snapshot": "s3://b/o/compactions/x/1.snap", "bytes_before": 10, "bytes_after": 5,
+        "index": 7, "floor": 3, "tables": [{"rows": 4}] * 500, "merged_files": 2,
+        "deleted_files": 1, "hosts": ["a", "b"],
+    }  # fmt: skip
+    word = compaction_word(outcome, "app-1")
+    assert word["report"] == "s3://b/o/compactions/x"
+    assert word["counts"]["rows"] == 2000
+    assert len(last_word(word)) < LAST_WORD_BYTES_MAX
