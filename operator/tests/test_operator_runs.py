@@ -125,6 +125,9 @@ def test_a_run_of_the_schedule_gets_an_object_once() -> None:
     stage.keep()
     run = stage.api.named("QsyncAudit", "orders-audit-1")
     assert run["metadata"]["ownerReferences"][0]["kind"] == "Job"
+    # The Job outlives its schedule, and not its cluster.
+    owners = stage.api.named("Job", "orders-audit-1")["metadata"]["ownerReferences"]
+    assert "QsyncCluster" in [owner["kind"] for owner in owners]
     # A person deletes it: it stays deleted.
     stage.cache.note("QsyncAudit", run_of_cluster(run, "QsyncAudit"), is_gone=True)
     del stage.api.objects["QsyncAudit", "ns", "orders-audit-1"]

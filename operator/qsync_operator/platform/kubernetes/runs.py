@@ -140,7 +140,7 @@ class RunKeeper:
             except ApiError as error:
                 if error.status != 409:
                     raise
-            self._cache.note("Job", await self._api.apply(_recorded(job)))
+            self._cache.note("Job", await self._api.apply(_recorded(cluster, job)))
 
     async def _publish(self, kind: RunKind, run: Object, status: RunStatus) -> None:
         document = {
@@ -239,8 +239,15 @@ def why_not(cluster: QsyncCluster, image: str) -> str:
     return ""
 
 
-def _recorded(job: Object) -> Object:
+def _recorded(cluster: QsyncCluster, job: Object) -> Object:
+    """The cluster is an owner, too: the schedule may go, and what its runs found stays."""
     metadata = job["metadata"]
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": "QsyncCluster",
+        "name": cluster.name,
+        "uid": cluster.metadata.uid,
+    }
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -249,6 +256,7 @@ def _recorded(job: Object) -> Object:
             "namespace": metadata["namespace"],
             "uid": metadata["uid"],
             "annotations": {RECORDED: "true"},
+            "ownerReferences": [owner],
         },
     }
 
