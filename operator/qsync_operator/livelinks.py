@@ -8,6 +8,7 @@ a new connection stands, and if it is nominated against by mistake, the voters r
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import ssl
 import time
@@ -34,7 +35,7 @@ class LinkState:
     """What one connection has shown."""
 
     address: str
-    number: int = 0  # of the connections that stood so far
+    number: int = 0  # of the last connection that stood, among all of all members; 0 for none
     is_connected: bool = False
     ended_at_ns: int = 0  # of the last one that was closed by the other end
 
@@ -57,6 +58,8 @@ class LiveLinks:
         self._targets: dict[str, str] = {}
         self._links: dict[str, LinkState] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        # Never used twice: a member that went and came back is another process.
+        self._numbers = itertools.count(1)
 
     def state(self, member: str) -> LinkState:
         return self._links.get(member) or LinkState("")
@@ -115,7 +118,7 @@ class LiveLinks:
                 decode_greeting(await reader.readexactly(GREETING_BYTES))
             for number, key in enumerate(WATCHED, 1):
                 writer.write(_watch_request(number, key))
-            link.number += 1
+            link.number = next(self._numbers)
             link.is_connected = True
             self._wake()
             await self._listen(reader, writer)
