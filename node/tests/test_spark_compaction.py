@@ -22,17 +22,15 @@ from damage import Copy, missing_row
 from plain_audit import plain_audit
 
 from qsync_node.archive.reading import ArchiveError, load_archive, store_of
-from qsync_node.errors import QsyncError
 from qsync_node.format.manifest import SEGMENT
 from qsync_node.format.mp import unpack
 from qsync_node.log.checkpoint import open_snapshot
 from qsync_node.log.files import OsFileSystem
 from qsync_node.restore.point import Point
 from qsync_node.restore.run import restore
-from qsync_spark.audit.run import audit
 from qsync_spark.compaction.lock import Lock
 from qsync_spark.compaction.removal import plan_removal
-from qsync_spark.compaction.run import Outcome, Wish, compact, remove
+from qsync_spark.compaction.run import Outcome, Wish, compact
 from qsync_spark.compaction.typed import REST, columns_of, schema_of, values_of
 from qsync_spark.session import make_session
 
@@ -127,57 +125,6 @@ def test_a_compaction_is_the_state_and_its_tables(
     result = plain_audit(archive)
     assert result.verdict == "Passed", (result.violations, result.gaps)
     assert result.counts["snapshotsReplayed"] >= 4
-
-
-def test_what_is_deleted_nobody_misses(
-    spark: "SparkSession", archive: Path, tmp_path: Path
-) -> None:
-    url = f"file://{archive}"
-    before = load_archive(url)
-    end = max(e.last_index for _, e in before.segments())
-    late = state(archive, tmp_path / "late")
-    assert run(spark, archive, to_signature=end // 2).deleted_files == 0
-
-    def between() -> float:
-        """An age of one second ends between the two states."""
-        middle, newest = load_archive(url).compactions
-        return (middle.time + newest.time) / 2 + 1.0
-
-    wish = Wish("sim", delete_older_than_s=1.0, lag_allowed_s=0.0)
-    removed = compact(spark, url, wish, clock=between)
-    after = load_archive(url)
-    middle, newest = after.compactions
-    kept = plan_removal(after, [], middle.time, 1.0)
-    assert kept.changes == after.changes, "within the retention nothing more goes"
-    assert removed.floor == middle.index
-    assert removed.deleted_files > 0
-    assert not after.foreign
-    for manifest in after.members:
-        for entry in manifest.files:
-            assert entry.last_index > middle.index
-            assert (archive / manifest.instance_uuid / entry.name).exists()
-    assert state(archive, tmp_path / "late-3")[:2] == late[:2]
-    index, _, source = state(archive, tmp_path / "at", to_signature=middle.index)
-    assert (index, source) == (middle.index, f"{middle.folder}/{middle.snapshot.name}")
-    with pytest.raises(QsyncError, match="outside of the archive"):
-        restore(url, Point(to_signature=middle.index - 1), tmp_path / "no")
-    result = audit(spark, after, "sim", None, 0.0)
-    assert result.verdict == "Passed", (result.violations, result.gaps)
-    assert "stands for them" in result.notes[0]
-    # Everything may go: the newest state alone is left.
-    with Lock(store_of(url), url, "test") as lock:
-        outcome = Outcome("sim", url)
-        remove(url, time.time(), 0.0, outcome, lock)
-    assert outcome.floor == newest.index
-    result = plain_audit(archive)
-    assert result.verdict == "Passed", (result.violations, result.gaps)
-    assert [one.name for one in load_archive(url).compactions] == [newest.name]
-    path = archive / newest.folder / newest.snapshot.name
-    path.write_bytes(path.read_bytes()[:-100])
-    assert plain_audit(archive).verdict == "Incomplete", "what stands for rows has to be sound"
-    shutil.rmtree(archive / newest.folder)
-    with pytest.raises(ArchiveError, match="which is gone"):
-        load_archive(url)
 
 
 def test_small_segments_are_merged(spark: "SparkSession", archive: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from archives import is_eventful, lives
 from damage import Copy
 from pyspark.errors.exceptions.base import PySparkException
 
+from qsync_node.archive.reading import ArchiveError, load_archive
 from qsync_node.format.compaction import (
     CHANGES_NAME,
     COMPACTION_MANIFEST,
@@ -20,8 +21,10 @@ from qsync_node.format.compaction import (
     encode_compaction,
 )
 from qsync_node.format.manifest import SEGMENT
+from qsync_spark.compaction.merging import merge, work_of
 from qsync_spark.session import make_session
 from qsync_spark.source import register
+from qsync_spark.stream import WalStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,6 +76,60 @@ def wanted(copy: Copy) -> Counter[tuple[str, int]]:
         for entry in manifest.of_kind(SEGMENT)
         for index in range(entry.after_index + 1, entry.last_index + 1)
     )
+
+
+def drained(reader: WalStreamReader, start: dict[str, int]) -> tuple[list[Any], dict[str, int]]:
+    """Batches until there is nothing new, as Spark asks for them, without Spark."""
+    seen: list[Any] = []
+    while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+        for partition in reader.partitions(start, end):
+            for batch in reader.read(partition):
+                members, indexes = (batch.column(batch.schema.get_field_index(name)).to_pylist()
+                                    for name in ("member", "index"))  # fmt: skip
+                seen += zip(members, indexes, strict=True)
+        start = end
+    return seen, start
+
+
+def test_offsets_of_a_reader(folder: Path, tmp_path: Path) -> None:
+    """Without a session: each row once, in the order of its member's log, over growth, merged
+    files and a floor."""
+    copy = Copy(folder, tmp_path / "copy", 1)
+    whole = {uuid: list(manifest.files) for uuid, manifest in copy.manifests.items()}
+    for manifest in copy.manifests.values():
+        manifest.files = manifest.files[: len(manifest.files) // 2]
+        copy.save(manifest)
+    url = f"file://{copy.folder}"
+    reader = WalStreamReader({"path": url, "maxfilespertrigger": "1"})
+    first, offsets = drained(reader, reader.initialOffset())
+    assert Counter(first) == wanted(copy)
+    for uuid, manifest in copy.manifests.items():
+        manifest.files = whole[uuid]
+        copy.save(manifest)
+    everything = wanted(copy)
+    # Files are merged while the stream is in the middle of them: an offset is an index.
+    archive = load_archive(url)
+    merged = [merge(url, member, group) for member, group in work_of(archive, 10**9)]
+    (copy.folder / CHANGES_NAME).parent.mkdir()
+    (copy.folder / CHANGES_NAME).write_bytes(encode_changes(Changes(0, "", merged)))
+    second, offsets = drained(reader, offsets)
+    assert Counter([*first, *second]) == everything
+    for uuid in whole:
+        mine = [index for member, index in [*first, *second] if member == uuid]
+        assert mine == sorted(mine)
+    assert drained(reader, offsets)[0] == []
+    latest = WalStreamReader({"path": url, "startingoffsets": "latest"})
+    assert latest.initialOffset() == offsets
+    reader.prepareForTriggerAvailableNow()
+    again, end = drained(reader, {})
+    assert (Counter(again), end) == (everything, offsets)
+    for options, why in (
+        ({}, "name the archive"),
+        ({"path": url, "startingoffsets": "soon"}, "is not one of earliest, latest"),
+        ({"path": url, "maxfilespertrigger": "0"}, "not a number from 1 on"),
+    ):
+        with pytest.raises(ArchiveError, match=why):
+            WalStreamReader(options)
 
 
 def test_a_stream_goes_on_where_it_was(spark: "SparkSession", folder: Path, tmp_path: Path) -> None:

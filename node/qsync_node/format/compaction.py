@@ -41,7 +41,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """One published compaction: the state at `index`, whose last row was written at `time`.
+    """One published compaction: the state at `index`; no row in it is later than `time`.
 
     `verdict` is the audit's of the archive that it was made from, its own snapshot included.
     """

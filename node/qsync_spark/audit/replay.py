@@ -436,7 +436,7 @@ def _check_terms(ground: "Ground", judged: list[tuple[int, str]], result: Result
             if key not in wanted:
                 continue
             said = [tuple(one) for one in entry.terms if one[2] > base]
-            made = [one for one in known if one[2] <= entry.last_index]
+            made = [one for one in known if base < one[2] <= entry.last_index]
             if said != made:
                 name = ground.name_of(manifest.instance_uuid)
                 result.violations.append(

@@ -154,9 +154,10 @@ def _fold(
     term = max((e.last_term for o in archive.owners() for e in o.files), default=0)
     entry = describe(data, SNAPSHOT, file.name, term)
     name = f"{entry.last_index:020d}-{entry.last_term}-{os.urandom(4).hex()}"
+    latest = latest_time(archive, entry.last_index)
     made = Compaction(
-        name, archive.replicaset_uuid, entry.last_index, float(said["time"]), time.time(), "",
-        replace(entry, timestamp_max=float(said["time"]), archived_at=time.time()),
+        name, archive.replicaset_uuid, entry.last_index, latest, time.time(), "",
+        replace(entry, timestamp_max=latest, archived_at=time.time()),
     )  # fmt: skip
     stored = put_local(archive.url, f"{made.folder}/{entry.name}", file)
     inputs = [
@@ -167,6 +168,17 @@ def _fold(
     ]
     outcome.notes += said["notes"]
     return replace(made, inputs=inputs, outputs=[stored])
+
+
+def latest_time(archive: Archive, index: int) -> float:
+    """No row up to `index` is later; 0 if that is not known.
+
+    Not the last row's own time: a leader's clock may be behind its predecessor's, and a point in
+    time before the latest row lies before that row.
+    """
+    known = [one.time for one in archive.compactions if one.index <= index]
+    known += [entry.timestamp_max for _, entry in archive.segments() if entry.after_index < index]
+    return max(known, default=0.0)
 
 
 def _restore(url: str, to_signature: int | None, folder: Path) -> dict[str, Any]:

@@ -1,0 +1,182 @@
+"""What compactions delete and merge, and that nobody misses it; without a Spark session: states are
+folded and published as a compaction does it, judgements are the product's (plain_audit.py)."""
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from archives import is_eventful, lives
+from plain_audit import plain_audit
+
+from qsync_node.archive.reading import Archive, ArchiveError, load_archive, store_of
+from qsync_node.errors import QsyncError
+from qsync_node.format.compaction import (
+    CHANGES_NAME,
+    COMPACTION_MANIFEST,
+    Changes,
+    Compaction,
+    encode_changes,
+    encode_compaction,
+)
+from qsync_node.format.describe import describe
+from qsync_node.format.manifest import SEGMENT, SNAPSHOT
+from qsync_node.log.checkpoint import open_snapshot
+from qsync_node.log.files import OsFileSystem
+from qsync_node.restore.point import Point
+from qsync_node.restore.run import restore
+from qsync_spark.compaction.files import put_bytes
+from qsync_spark.compaction.lock import Lock
+from qsync_spark.compaction.merging import merge, work_of
+from qsync_spark.compaction.removal import plan_removal
+from qsync_spark.compaction.run import Outcome, latest_time, remove
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return next(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1))
+
+
+@pytest.fixture
+def archive(folder: Path, tmp_path: Path) -> Path:
+    copy = tmp_path / "archive"
+    shutil.copytree(folder, copy)
+    return copy
+
+
+def state(folder: Path, into: Path, **point: Any) -> tuple[int, list[bytes], str]:
+    found = restore(f"file://{folder}", Point(**point), into)
+    bodies = list(open_snapshot(OsFileSystem(), found.file).bodies())
+    return found.index, bodies, found.snapshot
+
+
+def publish(
+    folder: Path, into: Path, time_s: float = 100.0, verdict: str = "Passed", **point: Any
+) -> Compaction:
+    """`time_s` stands for its latest row's: leaders' clocks of a simulated life jump."""
+    url = f"file://{folder}"
+    made = restore(url, Point(**point), into)
+    data = Path(made.file).read_bytes()
+    entry = describe(data, SNAPSHOT, Path(made.file).name, 1)
+    name = f"{made.index:020d}-{entry.last_term}-{into.name}"
+    stored = put_bytes(url, f"compactions/{name}/{entry.name}", data)
+    found = Compaction(name, made.replicaset_uuid, made.index, time_s, time.time(), verdict,
+                       entry, [], [stored])  # fmt: skip
+    put_bytes(url, f"{found.folder}/{COMPACTION_MANIFEST}", encode_compaction(found))
+    return found
+
+
+def removed(folder: Path, now_s: float, retention_s: float) -> Outcome:
+    url = f"file://{folder}"
+    outcome = Outcome("sim", url)
+    with Lock(store_of(url), url, "test") as lock:
+        remove(url, now_s, retention_s, outcome, lock)
+    return outcome
+
+
+def load(folder: Path) -> Archive:
+    return load_archive(f"file://{folder}")
+
+
+def test_what_is_deleted_nobody_misses(archive: Path, tmp_path: Path) -> None:
+    end = max(e.last_index for _, e in load(archive).segments())
+    late = state(archive, tmp_path / "late")
+    middle = publish(archive, tmp_path / "middle", 100.0, to_signature=end // 2)
+    newest = publish(archive, tmp_path / "newest", 200.0)
+    times = [latest_time(load(archive), index) for index in range(0, end, 50)]
+    assert times == sorted(times), "whatever leaders' clocks did"
+    assert removed(archive, middle.time, 1.0).deleted_files == 0, "all of it is in the retention"
+    # The retention begins between the two states: the older one stands for what went.
+    outcome = removed(archive, (middle.time + newest.time) / 2 + 1.0, 1.0)
+    assert outcome.floor == middle.index
+    assert outcome.deleted_files > 0
+    after = load(archive)
+    assert not after.foreign
+    for manifest in after.members:
+        for entry in manifest.files:
+            assert entry.last_index > middle.index
+            assert (archive / manifest.instance_uuid / entry.name).exists()
+    assert state(archive, tmp_path / "late-2")[1] == late[1]
+    index, _, source = state(archive, tmp_path / "at", to_signature=middle.index)
+    assert (index, source) == (middle.index, f"{middle.folder}/{middle.snapshot.name}")
+    with pytest.raises(QsyncError, match="outside of the archive"):
+        state(archive, tmp_path / "no", to_signature=middle.index - 1)
+    result = plain_audit(archive)
+    assert result.verdict == "Passed", (result.violations, result.gaps)
+    assert "stands for them" in result.notes[0]
+    assert result.counts["snapshotsReplayed"] >= 1
+    # Everything may go: the newest state alone is left.
+    assert removed(archive, time.time(), 0.0).floor == newest.index
+    result = plain_audit(archive)
+    assert result.verdict == "Passed", (result.violations, result.gaps)
+    assert [one.name for one in load(archive).compactions] == [newest.name]
+    assert not (archive / middle.folder).exists()
+    assert state(archive, tmp_path / "late-9")[1] == late[1]
+    path = archive / newest.folder / newest.snapshot.name
+    path.write_bytes(path.read_bytes()[:-100])
+    assert plain_audit(archive).verdict == "Incomplete", "what stands for rows has to be sound"
+    shutil.rmtree(archive / newest.folder)
+    with pytest.raises(ArchiveError, match="has lost compactions/"):
+        load(archive)
+
+
+def test_nothing_goes_on_account_of_what_was_not_verified(archive: Path, tmp_path: Path) -> None:
+    publish(archive, tmp_path / "made", verdict="Incomplete")
+    outcome = removed(archive, time.time(), 0.0)
+    assert (outcome.floor, outcome.deleted_files) == (0, 0)
+
+
+def test_a_state_that_was_changed_deletes_nothing(archive: Path, tmp_path: Path) -> None:
+    made = publish(archive, tmp_path / "made")
+    path = archive / made.folder / made.snapshot.name
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    before = sorted(archive.rglob("*"))
+    with pytest.raises(ArchiveError, match="is not what was written"):
+        removed(archive, time.time(), 0.0)
+    assert [p for p in sorted(archive.rglob("*")) if p.name != "lock.json"] == before
+
+
+def test_of_many_states_some_are_kept(archive: Path, tmp_path: Path) -> None:
+    end = max(e.last_index for _, e in load(archive).segments())
+    made = [
+        publish(archive, tmp_path / f"made{n}", n * 10.0, to_signature=end * n // 10)
+        for n in range(1, 10)
+    ]
+    plan = plan_removal(load(archive), [one.folder for one in made], 101.0, 80.0)
+    kept = [one.time for one in made if one.folder not in plan.folders]
+    # The base, what is a quarter of the retention apart from the one before, and the newest.
+    assert kept == [20.0, 40.0, 60.0, 80.0, 90.0]
+    assert plan.changes.floor == made[1].index
+
+
+def test_small_segments_are_merged(archive: Path, tmp_path: Path) -> None:
+    url = f"file://{archive}"
+    before = load(archive)
+    many = {m.instance_uuid: m.of_kind(SEGMENT) for m in before.members}
+    late = state(archive, tmp_path / "late")
+    merged = [merge(url, member, group) for member, group in work_of(before, late[0])]
+    assert merged
+    put_bytes(url, CHANGES_NAME, encode_changes(Changes(0, "", merged)))
+    after = load(archive)
+    assert not after.foreign
+    for manifest in after.members:
+        fewer, all_of = manifest.of_kind(SEGMENT), many[manifest.instance_uuid]
+        assert len(fewer) < len(all_of)
+        assert sum(entry.rows for entry in fewer) == sum(entry.rows for entry in all_of)
+    assert state(archive, tmp_path / "late-2")[:2] == late[:2]
+    result = plain_audit(archive)
+    assert result.verdict == "Passed", (result.violations, result.gaps)
+    # What was merged goes when it is old; the merged files stay until a state stands for them.
+    assert removed(archive, time.time(), 0.0).deleted_files == sum(
+        len(one.replaces) for one in merged
+    )
+    assert state(archive, tmp_path / "late-3")[:2] == late[:2]
+    publish(archive, tmp_path / "made")
+    assert removed(archive, time.time(), 0.0).floor == late[0]
+    assert (
+        not load(archive).changes.merged
+        or load(archive).changes.merged[0].entry.last_index > (late[0])
+    )
+    result = plain_audit(archive)
+    assert result.verdict == "Passed", (result.violations, result.gaps)
