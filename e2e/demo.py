@@ -163,8 +163,8 @@ def audit(cluster: LocalCluster, ledger: Path) -> int:
     try:
         said = cluster.qsync("local", "audit", cluster.name, "--ledger", str(ledger),
                              timeout_s=AUDIT_S)  # fmt: skip
-    except RuntimeError as error:
-        console.print(f"   {error}", markup=False)
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        console.print(f"[red]FAILED[/] {str(error)[:500]}")
         return 1
     for line in said.strip().splitlines():
         console.print(f"   {line}", markup=False)
