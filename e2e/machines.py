@@ -114,7 +114,8 @@ class SmallDisk:
         self.path = str(source["path"])
 
     def mount(self, megabytes: int) -> None:
-        """The content moves along; the process must not run meanwhile, or be started anew."""
+        """The content moves along; the process must be stopped meanwhile and killed after it: what
+        it would write to the old place would be gone."""
         small = "/mnt/qsync-small"
         on(
             self.machine,
@@ -130,11 +131,11 @@ class SmallDisk:
         on(self.machine, f"rm -f {self.path}/filler")
 
     def unmount(self) -> None:
-        """What was written goes back to where the volume was."""
+        """What was written goes back to where the volume was, and nothing else stays there."""
         on(
             self.machine,
-            f"umount -l {self.path}; cp -a /mnt/qsync-small/. {self.path}/;"
-            f" umount -l /mnt/qsync-small",
+            f"umount -l {self.path}; find {self.path} -mindepth 1 -delete;"
+            f" cp -a /mnt/qsync-small/. {self.path}/; umount -l /mnt/qsync-small",
         )
 
 

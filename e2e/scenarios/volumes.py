@@ -2,9 +2,10 @@
 
 import json
 import time
+from collections.abc import Callable
 
 from kube import run
-from machines import SmallDisk
+from machines import Process, SmallDisk
 from scenario import Scene, Wrong, scenario
 from timeouts import CONVERGE_S, READY_S, ROLL_S, SETTLE_S
 
@@ -105,33 +106,33 @@ def majority(scene: Scene) -> str:
 def disk_full(scene: Scene) -> str:
     """The leader's disk is full: another one leads, status says why, room is made, it is back."""
     leader = scene.leader()
-    uid = scene.pods()[leader]
     disk = SmallDisk(scene, leader)
-    disk.mount(96)
+    _move(scene, leader, lambda: disk.mount(96))
     try:
-        scene.kubectl("delete", "pod", leader, "--grace-period=0", "--force")
-        scene.wait("a new pod", lambda: scene.is_new_and_ready(leader, uid), CONVERGE_S)
-        scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
         if scene.leader() != leader:
             scene.lead(leader)
         at_s = time.time()
         disk.fill()
         scene.wait("another leader", lambda: scene.leader() not in ("", leader), CONVERGE_S)
-        time.sleep(
-            SETTLE_S
-        )  # several turns of the operator: what it would do wrongly, it has done by then
+        time.sleep(SETTLE_S)  # what the operator would do wrongly, it has done by then
         found = scene.pauses(at_s)
         told = [m.get("message") for m in scene.status()["members"] if m["name"] == leader]
         degraded = scene.condition("Degraded")["message"]
         disk.empty()
         scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
     finally:
-        disk.unmount()
-    scene.kubectl("delete", "pod", leader, "--grace-period=0", "--force")
-    time.sleep(
-        SETTLE_S
-    )  # several turns of the operator: what it would do wrongly, it has done by then
-    scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
+        _move(scene, leader, disk.unmount)
     if not degraded and not any(told):
         raise Wrong(f"a full disk is not said: member {told}, Degraded {degraded!r}")
     return f"writes paused for {found}; said: {degraded or told}"
+
+
+def _move(scene: Scene, member: str, volume: Callable[[], None]) -> None:
+    """Its volume is moved while its process stands still; then another process begins."""
+    uid, process = scene.pods()[member], Process(scene.name, member)
+    process.signal("STOP")
+    volume()
+    scene.kubectl("delete", "pod", member, "--grace-period=0", "--force")
+    process.signal("KILL")
+    scene.wait("a new pod", lambda: scene.is_new_and_ready(member, uid), CONVERGE_S)
+    scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
