@@ -41,7 +41,7 @@ e2e-local: $(VENV)/.test      ## the scenarios that make sense without Kubernete
 e2e: $(VENV)/.test            ## every scenario on Kubernetes, of docs/testing-kubernetes.md
 	$(BIN)/python e2e/kubernetes_run.py
 
-e2e-quick: $(VENV)/.test      ## those that take least: under 15 minutes
+e2e-quick: $(VENV)/.test      ## those that take least
 	$(BIN)/python e2e/kubernetes_run.py --quick
 
 e2e-write: $(VENV)/.test      ## all of them, and what they measured into docs/kubernetes-failover.md

@@ -1,12 +1,18 @@
 """Fixtures of more than one file."""
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from qsync_node.log.files import FileSystem, OsFileSystem
 from qsync_sim.disk import SimDisk
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # A busy machine is no finding: nothing here asserts how long it takes.
 settings.register_profile("untimed", deadline=None)
@@ -19,3 +25,28 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FileSystem, s
     if request.param == "real":
         return OsFileSystem(), str(tmp_path / "data")
     return SimDisk(), "/data"
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator["SparkSession"]:
+    from qsync_spark.session import make_session  # noqa: PLC0415 - only who asks needs Java
+
+    session = make_session("test", "local[2]")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive of a life with failovers and rollbacks."""
+    from archives import is_eventful, lives  # noqa: PLC0415 - only who asks needs the simulator
+
+    return next(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1))
+
+
+@pytest.fixture
+def archive(folder: Path, tmp_path: Path) -> Path:
+    """A copy of it that a test may change."""
+    copy = tmp_path / "archive"
+    shutil.copytree(folder, copy)
+    return copy

@@ -4,12 +4,10 @@
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from archives import is_eventful, lives
 from damage import Copy, ledger_line, missing_row, nop_everywhere, snapshot_off_by_one
 from plain_audit import plain_audit
 
@@ -19,25 +17,12 @@ from qsync_spark.audit.ledger import LedgerError, read_ledger
 from qsync_spark.audit.report import write_report
 from qsync_spark.audit.run import audit
 from qsync_spark.audit.scan import few_of, scan
-from qsync_spark.session import make_session
 from qsync_spark.source import register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.timeout(900)
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator["SparkSession"]:
-    session = make_session("test", "local[2]")
-    yield session
-    session.stop()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return next(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1))
 
 
 def run(spark: "SparkSession", folder: Path, ledger: Path | None = None) -> Result:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import pyarrow.parquet as pq
 import pytest
-from archives import is_eventful, lives
 from damage import Copy, missing_row
 from plain_audit import plain_audit
 
@@ -32,31 +30,11 @@ from qsync_spark.compaction.lock import Lock
 from qsync_spark.compaction.removal import plan_removal
 from qsync_spark.compaction.run import Outcome, Wish, compact
 from qsync_spark.compaction.typed import REST, columns_of, schema_of, values_of
-from qsync_spark.session import make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.timeout(900)
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator["SparkSession"]:
-    session = make_session("test", "local[2]")
-    yield session
-    session.stop()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return next(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1))
-
-
-@pytest.fixture
-def archive(folder: Path, tmp_path: Path) -> Path:
-    copy = tmp_path / "archive"
-    shutil.copytree(folder, copy)
-    return copy
 
 
 def run(spark: "SparkSession", folder: Path, **wish: Any) -> Outcome:

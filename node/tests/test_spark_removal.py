@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archives import is_eventful, lives
 from plain_audit import plain_audit
 
 from qsync_node.archive.reading import Archive, ArchiveError, load_archive, store_of
@@ -31,18 +30,6 @@ from qsync_spark.compaction.lock import Lock
 from qsync_spark.compaction.merging import merge, work_of
 from qsync_spark.compaction.removal import plan_removal
 from qsync_spark.compaction.run import Outcome, latest_time, remove
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return next(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1))
-
-
-@pytest.fixture
-def archive(folder: Path, tmp_path: Path) -> Path:
-    copy = tmp_path / "archive"
-    shutil.copytree(folder, copy)
-    return copy
 
 
 def state(folder: Path, into: Path, **point: Any) -> tuple[int, list[bytes], str]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from archives import is_eventful, lives
 from damage import Copy
 from pyspark.errors.exceptions.base import PySparkException
 
@@ -38,11 +37,6 @@ def spark() -> Iterator["SparkSession"]:
     register(session)
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return next(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1))
 
 
 class Stream:

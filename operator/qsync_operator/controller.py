@@ -122,8 +122,9 @@ class Controller:
             why = ready.message if ready is not None else ""
             is_bad = status.phase in ("Degraded", "Unavailable")
             await self._voice.tell(f"Phase{status.phase}", cluster.name, why, is_bad)
+        told = failures(self.status)
         for member, why in failures(status).items():
-            if why != failures(self.status).get(member):
+            if why != told.get(member):
                 await self._tell("MemberFailing", member, why, is_warning=True)
         self.status = status
         now_s = time.monotonic()

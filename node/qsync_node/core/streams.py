@@ -160,7 +160,7 @@ class Streams:
 
     def _living(self, stream: Stream) -> "Transaction":
         """Raises ClientError where it was doomed."""
-        if stream.transaction is None or stream.doomed == ErrorCode.TRANSACTION_TIMEOUT:
+        if stream.transaction is None:
             raise ClientError(
                 ErrorCode.TRANSACTION_TIMEOUT, "Transaction has been aborted by timeout"
             )
