@@ -223,6 +223,19 @@ def test_who_has_not_logged_in_makes_us_keep_little(cluster: Cluster) -> None:
     assert code == 110, "who has logged in hears what is wrong with the tuple"
 
 
+def test_who_still_sends_hears_why_it_is_refused(cluster: Cluster) -> None:
+    """Bytes that nobody reads would make the kernel reset the connection, answer and all."""
+    for _ in range(20):
+        raw = Raw(cluster.leader().address)
+        raw.send(pack(1 << 30) + bytes(4 << 20))
+        code, answer = raw.answer()
+        assert code == 20
+        assert "too big packet size" in answer[0x31]
+        with pytest.raises(EOFError):
+            raw.answer()
+        raw.socket.close()
+
+
 def test_a_connection_watches_so_many_keys(cluster: Cluster) -> None:
     raw = log_in(cluster)
     for number in range(1025):

@@ -63,7 +63,9 @@ def start(cluster: Cluster, reader: NodeProcess) -> None:
 
 def has_all(cluster: Cluster, reader: NodeProcess) -> bool:
     mine, theirs = reader.status(), cluster.leader().status()
-    return bool(mine["confirmed_index"] == theirs["confirmed_index"] > 0)
+    # What a snapshot brought is served before it is on the disk.
+    is_here = mine["confirmed_index"] == theirs["confirmed_index"] > 0
+    return bool(is_here and mine["applier"] == "following")
 
 
 def data_of(reader: NodeProcess) -> str:

@@ -42,6 +42,9 @@ STRANGER_REQUEST_BYTES_MAX = 2 << 20
 WATCHED_KEY_MAX = 256
 WATCHED_KEYS_MAX = 1024
 DRAINED_BYTES = 1 << 20
+# Who is refused for good may still be sending: a reset would take the reason away from it.
+LINGER_S = 2.0
+LINGER_BYTES_MAX = 64 << 20
 CORE_TYPES = frozenset({1, 2, 3, 4, 5, 6, 9, 10, 14, 15, 16})
 STOCK_TYPES = frozenset({65, 66, 68, 69, 70})
 _VOTE, _ACK = 68, 0
@@ -73,6 +76,8 @@ class Session(asyncio.Protocol):
         self.is_stock = False  # the connection belongs to a replication stream
         self._owes_drained = False
         self._is_reading = True
+        self._is_ending = False
+        self._ignored_bytes = 0
 
     # --- connection -----------------------------------------------------------------------------
 
@@ -124,6 +129,9 @@ class Session(asyncio.Protocol):
             transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_ending:
+            self._ignore(data)
+            return
         if self.peer is not None:
             self.peer.feed(data)
             return
@@ -132,10 +140,38 @@ class Session(asyncio.Protocol):
         except FrameError as error:
             self._take(error.frames)
             self._write(encode_error(0, self._schema_version(), error.code, error.why))
-            if self.transport is not None:
-                self.transport.close()
+            self._end()
             return
         self._take(frames)
+
+    def _end(self) -> None:
+        """Say no more and close, but not before the other side could read why.
+
+        Closing while bytes lie unread makes the kernel reset the connection, and a reset throws
+        away what the other side has not read yet.
+        """
+        transport = self._speaking()
+        if transport is None:
+            return
+        self._is_ending = True
+        if transport.can_write_eof():
+            transport.write_eof()
+        if not self._is_reading:
+            self._is_reading = True
+            transport.resume_reading()
+        self.server.loop.call_later(LINGER_S, transport.close)
+
+    def _ignore(self, data: bytes) -> None:
+        self._ignored_bytes += len(data)
+        if self._ignored_bytes > LINGER_BYTES_MAX and self.transport is not None:
+            self.transport.close()
+
+    def _speaking(self) -> asyncio.Transport | None:
+        """The transport, as long as anything may be written to it."""
+        transport = self.transport
+        if transport is None or self._is_ending or transport.is_closing():
+            return None
+        return transport
 
     def _schema_version(self) -> int:
         return self.server.node.database.schema_version
@@ -189,20 +225,19 @@ class Session(asyncio.Protocol):
         """From its first replication request on a connection is nothing else."""
         if kind not in STOCK_TYPES and kind != _ACK:
             self._refuse(sync, ErrorCode.PROTOCOL, "this connection is a replication stream")
-            if self.transport is not None:
-                self.transport.close()
+            self._end()
             return
         self.is_stock = self.is_stock or kind != _VOTE
         self.server.feed(fx.StockRequest(self.number, sync, kind, body, self.user))
 
     def send_stock(self, effect: fx.StockPackets) -> None:
         """Packets of a stream; the core sends the next when these have left."""
-        transport = self.transport
-        if transport is None or transport.is_closing():
+        transport = self._speaking()
+        if transport is None:
             return
         transport.write(b"".join(effect.packets))
         if effect.is_last:
-            transport.close()
+            self._end()
         elif effect.tell_drained:
             if transport.get_write_buffer_size() <= DRAINED_BYTES:
                 self.server.feed(fx.StockDrained(self.number))
@@ -226,8 +261,8 @@ class Session(asyncio.Protocol):
     def flush(self) -> None:
         """Write what this turn answered, at once."""
         out, self.out = self.out, []
-        transport = self.transport
-        if transport is None or transport.is_closing():
+        transport = self._speaking()
+        if transport is None:
             return
         transport.write(b"".join(out) if len(out) > 1 else out[0])
         if transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
@@ -238,8 +273,9 @@ class Session(asyncio.Protocol):
             self._consider_reading()
 
     def _write(self, data: bytes) -> None:
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.write(data)
+        transport = self._speaking()
+        if transport is not None:
+            transport.write(data)
 
     def _refuse(self, sync: int, code: int, reason: str) -> None:
         self._write(encode_error(sync, self._schema_version(), int(code), reason))
