@@ -12,6 +12,7 @@ from scenario import QSYNC, Scene, Wrong, scenario
 from timeouts import LATE_S, READY_S, SETTLE_S, SPARK_S
 
 RESTORED = "orders-again"
+FOLDED = "orders-folded"
 
 SMALL = {
     "driver": {"memory": "512Mi"},
@@ -90,6 +91,7 @@ def audits(scene: Scene) -> str:
     time.sleep(SETTLE_S)  # several intervals of the archive
     restored = _restore(scene, archive, point_s)
     compacted = _compact(scene)
+    joined = _join(scene, archive)
     _expect(_by_hand(scene, "before"), "Passed")
     script = (ROOT / "e2e" / "pods" / "damage.py").read_text()
     damaged = scene.kubectl(
@@ -109,24 +111,39 @@ def audits(scene: Scene) -> str:
         raise Wrong(f"{damaged} was damaged, and {places} were reported")
     events = scene.kubectl("get", "events", "--field-selector=reason=AuditViolated")
     assert "AuditViolated" in events
+    metric = f'qsync_operator_audit_violated{{cluster="{scene.cluster}",namespace="{scene.name}"}} 1.0'
+    assert metric in _metrics(), metric
     return (
-        f"{status['counts']['memberRows']} rows audited; {restored}; {compacted};"
+        f"{status['counts']['memberRows']} rows audited; {restored}; {compacted}; {joined};"
         f" the damage was found in {places[0]}"
     )
+
+
+def _metrics() -> str:
+    script = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8082').read().decode())"
+    return run("kubectl", "-n", "qsync-system", "exec", "deploy/qsync-operator", "--",
+               "python", "-c", script)  # fmt: skip
+
+
+def _begin(
+    scene: Scene, name: str, replicas: int, archive: dict[str, Any], **point: Any
+) -> list[dict[int, str]]:
+    """What each member of a new cluster holds that begins with a point of the archive."""
+    begin = {key: archive[key] for key in ("url", "credentialsSecret")}
+    document = json.loads(scene.manifest(replicas=replicas))
+    document["metadata"]["name"] = name
+    document["spec"]["bootstrap"] = {"fromArchive": {**begin, **point}}
+    scene.kubectl("apply", "-f", "-", stdin=json.dumps(document))
+    scene.kubectl("wait", f"qc/{name}", "--for=condition=Ready", f"--timeout={READY_S:g}s",
+                  timeout_s=READY_S + 5)  # fmt: skip
+    return [rows_of(scene, name, f"{name}-{number}") for number in range(replicas)]
 
 
 def _restore(scene: Scene, archive: dict[str, Any], point_s: float) -> str:
     """Another cluster begins with the archive as it was at a moment: by the client's ledger."""
     assert scene.writer is not None
     moment = datetime.fromtimestamp(point_s, UTC).isoformat()
-    begin = {key: archive[key] for key in ("url", "credentialsSecret")}
-    document = json.loads(scene.manifest(replicas=1))
-    document["metadata"]["name"] = RESTORED
-    document["spec"]["bootstrap"] = {"fromArchive": {**begin, "toTime": moment}}
-    scene.kubectl("apply", "-f", "-", stdin=json.dumps(document))
-    scene.kubectl("wait", f"qc/{RESTORED}", "--for=condition=Ready", f"--timeout={READY_S:g}s",
-                  timeout_s=READY_S + 5)  # fmt: skip
-    found = rows_of(scene, RESTORED, f"{RESTORED}-0")
+    found = _begin(scene, RESTORED, 1, archive, toTime=moment)[0]
     committed = [o for o in scene.writer.ledger() if o["outcome"] == "committed"]
     missing = [o["id"] for o in committed if o["ended"] <= point_s and o["id"] not in found]
     early = [o["id"] for o in committed if o["started"] > point_s and o["id"] in found]
@@ -134,3 +151,18 @@ def _restore(scene: Scene, archive: dict[str, Any], point_s: float) -> str:
         raise Wrong(f"restored to {moment}: {missing[:20]} are missing, {early[:20]} came later")
     scene.kubectl("delete", f"qc/{RESTORED}")
     return f"{len(found)} rows of {len(committed)} restored as of a moment"
+
+
+def _join(scene: Scene, archive: dict[str, Any]) -> str:
+    """A cluster begins with the compaction's snapshot, and its second member joins from it."""
+    assert scene.writer is not None
+    members = _begin(scene, FOLDED, 2, archive)
+    said = scene.kubectl("logs", f"{FOLDED}-0", "-c", "node")
+    if "by compactions/" not in said:
+        raise Wrong(f"{FOLDED}-0 does not begin with a compaction: {said[:2000]}")
+    committed = {o["id"] for o in scene.writer.ledger() if o["outcome"] == "committed"}
+    for number, found in enumerate(members):
+        if committed - found.keys():
+            raise Wrong(f"{FOLDED}-{number} lacks {sorted(committed - found.keys())[:20]}")
+    scene.kubectl("delete", f"qc/{FOLDED}")
+    return f"{len(members)} members joined from it"

@@ -22,7 +22,8 @@ from typing import Any
 
 import yaml
 
-from qsync_operator.restoring import RestoreError, restore_into
+from qsync_node.restore.child import RestoreError
+from qsync_operator.restoring import restore_into
 
 KNOWN_WAIT_S = 120.0
 POLL_S = 0.5
@@ -92,7 +93,10 @@ def restore_first(config: Path, document: dict[str, Any]) -> dict[str, Any]:
     folder = data.with_name(f"{data.name}-restore")
     said = restore_into(FromArchiveSpec.model_validate(wanted["fromArchive"]), folder)
     if said:
-        sys.stderr.write(f"qsync-pod: restored up to index {said['index']}\n")
+        sys.stderr.write(
+            f"qsync-pod: restored up to index {said['index']} by {said['snapshot']}"
+            f" and {said['rows']} rows behind it\n"
+        )
     return {**document, "bootstrap_from": str(folder)}
 
 

@@ -11,7 +11,7 @@ from test_operator_kubernetes import cluster_of
 
 from qsync_operator.desired.runs import RUN_LABEL, build_runs
 from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.models.runs import AuditStatus
+from qsync_operator.models.runs import AuditStatus, CompactionStatus
 from qsync_operator.platform.kubernetes.cache import Cache
 from qsync_operator.platform.kubernetes.runs import (
     RunKeeper,
@@ -192,6 +192,18 @@ def test_a_run_without_a_result_has_failed_with_a_sentence(
     status = judge("audit", AuditStatus(), 1, finished, driver("by-hand", "Failed", message))
     assert status.phase == "Failed"
     assert status.conditions[0].reason == reason
+    assert sentence in status.message
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "sentence"),
+    [("compactions/1/1.snap", "compactions/1/1.snap is published"), ("", "nothing was folded")],
+)
+def test_a_compaction_says_what_became_of_it(snapshot: str, sentence: str) -> None:
+    finished = job("by-hand", "QsyncCompaction", **ended("Complete"), completionTime=ENDED)
+    pod = driver("by-hand", "Succeeded", said(snapshot=snapshot))
+    status = judge("compaction", CompactionStatus(), 1, finished, pod)
+    assert status.phase == "Succeeded"
     assert sentence in status.message
 
 

@@ -13,11 +13,8 @@ engine folds, the auditor checks. An archive that is Violated is not compacted, 
 must stay; from one that is Incomplete nothing is removed.
 """
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -39,6 +36,7 @@ from qsync_node.format.compaction import (
 )
 from qsync_node.format.describe import describe
 from qsync_node.format.manifest import SNAPSHOT, FileEntry
+from qsync_node.restore.child import RestoreError, restore_in_child
 from qsync_spark.audit.findings import VIOLATED, Result
 from qsync_spark.audit.run import LAG_ALLOWED_S, audit
 from qsync_spark.compaction.files import delete_all, listed, put_bytes, put_local, verify
@@ -183,22 +181,13 @@ def latest_time(archive: Archive, index: int) -> float:
 
 def _restore(url: str, to_signature: int | None, folder: Path) -> dict[str, Any]:
     """The engine is the node's, and is not imported here: an auditor does not share its code."""
-    command = [
-        sys.executable, "-m", "qsync_node.restore", "--archive", url, "--into", str(folder),
-        "--lifeline",
-    ]  # fmt: skip
+    words = ["--archive", url, "--into", str(folder)]
     if to_signature is not None:
-        command += ["--to-signature", str(to_signature)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        said, trouble = process.stdout.read(), process.stderr.read()
-    if process.returncode:
-        lines = trouble.strip().splitlines()
-        raise ArchiveError(lines[-1] if lines else f"folding ended with {process.returncode}")
-    found: dict[str, Any] = json.loads(said)
-    return found
+        words += ["--to-signature", str(to_signature)]
+    try:
+        return restore_in_child(*words)
+    except RestoreError as error:
+        raise ArchiveError(str(error)) from error
 
 
 # --- proving and publishing -----------------------------------------------------------------------

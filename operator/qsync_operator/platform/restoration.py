@@ -6,11 +6,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from qsync_node.restore.child import RestoreError
 from qsync_operator.models.bootstrap import FromArchiveSpec
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.platform.base import ActionRefused
 from qsync_operator.platform.store import Store
-from qsync_operator.restoring import RestoreError, restore_into
+from qsync_operator.restoring import restore_into
 
 TRY_AGAIN_S = 15.0
 

@@ -117,8 +117,11 @@ def _end(status: RunStatus, job: Object, phase: Any, type_: Any, reason: str, wh
 
 
 def _sentence(status: RunStatus, said: dict[str, Any]) -> str:
-    if not isinstance(status, AuditStatus):
-        return "the compaction is published"
+    if isinstance(status, CompactionStatus):
+        if not status.snapshot:
+            return "nothing was confirmed since the last compaction: nothing was folded"
+        return f"{status.snapshot} is published"
+    assert isinstance(status, AuditStatus)
     found = status.counts.get("violations", len(status.violations))
     return {
         "Passed": "every proof holds",
