@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from kube import ROOT, SPARK_IMAGE, Namespace, load_images, run
+from kube import IMAGES, ROOT, SPARK_IMAGE, Namespace, load_images, run
 from timeouts import IMAGE_BUILD_S, READY_S
 
 IMAGE = "qsync-e2e-archive:0.1.0"
@@ -27,7 +27,7 @@ def build() -> None:
 
 def start(namespace: Namespace) -> dict[str, Any]:
     """`spec.archive` of a cluster that archives there."""
-    for document in (_pod(), _service(), _secret()):
+    for document in (_server(), _service(), _secret()):
         namespace.kubectl("apply", "-f", "-", stdin=json.dumps(document))
     namespace.kubectl("wait", "pod/s3", "--for=condition=Ready", f"--timeout={READY_S:g}s",
                   timeout_s=READY_S + 5)  # fmt: skip
@@ -44,13 +44,38 @@ def ask(namespace: Namespace, method: str, path: str) -> str:
     return namespace.kubectl("exec", "s3", "--", "python", "-c", script, method, path)
 
 
-def _pod() -> dict[str, Any]:
+def damage(namespace: Namespace) -> str:
+    """One byte of one row of one member changes, under right checksums: the file's name."""
+    script = (ROOT / "e2e" / "pods" / "damage.py").read_text()
+    container = {
+        "image": IMAGES["node"],
+        "command": ["python", "-c", script, URL],
+        "envFrom": [{"secretRef": {"name": SECRET}}],
+    }
+    namespace.kubectl("apply", "-f", "-", stdin=json.dumps(_pod("damage", container)))
+    namespace.kubectl("wait", "pod/damage", "--for=jsonpath={.status.phase}=Succeeded",
+                      f"--timeout={READY_S:g}s", timeout_s=READY_S + 5)  # fmt: skip
+    return namespace.kubectl("logs", "damage").strip()
+
+
+def _server() -> dict[str, Any]:
+    container = {
+        "image": IMAGE,
+        "ports": [{"containerPort": PORT}],
+        "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
+    }
+    return _pod("s3", container)
+
+
+def _pod(name: str, container: dict[str, Any]) -> dict[str, Any]:
+    """What a namespace with Pod Security `restricted` takes."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "s3", "labels": {"app": "s3"}},
+        "metadata": {"name": name, "labels": {"app": name}},
         "spec": {
             "automountServiceAccountToken": False,
+            "restartPolicy": "Never",
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": 10001,
@@ -58,15 +83,13 @@ def _pod() -> dict[str, Any]:
             },
             "containers": [
                 {
-                    "name": "s3",
-                    "image": IMAGE,
+                    "name": name,
                     "imagePullPolicy": "IfNotPresent",
-                    "ports": [{"containerPort": PORT}],
-                    "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
                     "securityContext": {
                         "allowPrivilegeEscalation": False,
                         "capabilities": {"drop": ["ALL"]},
                     },
+                    **container,
                 }
             ],
         },

@@ -106,6 +106,7 @@ def majority(scene: Scene) -> str:
 def disk_full(scene: Scene) -> str:
     """The leader's disk is full: another one leads, status says why, room is made, it is back."""
     leader = scene.leader()
+    full = f"{leader}: its disk is full"
     disk = SmallDisk(scene, leader)
     _move(scene, leader, lambda: disk.mount(96))
     try:
@@ -114,17 +115,17 @@ def disk_full(scene: Scene) -> str:
         at_s = time.time()
         disk.fill()
         scene.wait("another leader", lambda: scene.leader() not in ("", leader), CONVERGE_S)
+        scene.wait("the reason", lambda: scene.condition("Degraded")["message"] == full, CONVERGE_S)
         time.sleep(SETTLE_S)  # what the operator would do wrongly, it has done by then
         found = scene.pauses(at_s)
-        told = [m.get("message") for m in scene.status()["members"] if m["name"] == leader]
         degraded = scene.condition("Degraded")["message"]
         disk.empty()
         scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
     finally:
         _move(scene, leader, disk.unmount)
-    if not degraded and not any(told):
-        raise Wrong(f"a full disk is not said: member {told}, Degraded {degraded!r}")
-    return f"writes paused for {found}; said: {degraded or told}"
+    if degraded != full:
+        raise Wrong(f"{full!r} was expected and {degraded!r} is said")
+    return f"writes paused for {found}; said: {degraded}"
 
 
 def _move(scene: Scene, member: str, volume: Callable[[], None]) -> None:

@@ -305,6 +305,29 @@ def ledger_line(row: Row) -> str:
     )
 
 
+def second_file(copy: Copy, is_changed: bool) -> tuple[str, str, int]:
+    """A member's manifest names the first rows of a segment twice, once with other content where
+    `is_changed`: the member, the path of the second file, and the row that differs (0: none)."""
+    member = copy.rng.choice(copy.full_members())
+    entry, number = copy.pick(member, _is_user)
+    folder = copy.folder / member.instance_uuid
+    original = (folder / entry.name).read_bytes()
+    rows = copy.rows(member, entry)[: number + 1]
+    if is_changed:
+        rows[number].timestamp += 1.0
+    header, _ = decode_file_header(original)
+    data = encode_file(header, [b"".join(encode_row(row) for row in rows)])
+    made = describe(data, entry.kind, entry.source, entry.start_term)
+    (folder / made.name).write_bytes(data)
+    member.files.insert(member.files.index(entry), made)
+    copy.save(member)
+    return (
+        member.member,
+        f"{member.instance_uuid}/{made.name}",
+        rows[number].lsn if is_changed else 0,
+    )
+
+
 VIOLATIONS = (
     missing_row, reordered_rows, changed_byte, repeated_lsn, lost_everywhere, term_going_back,
     confirm_without_quorum, confirm_in_a_cut_tail, confirmed_then_rolled_back, snapshot_off_by_one,

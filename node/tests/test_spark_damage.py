@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 from archives import has_lost_a_disk, is_eventful, lives
-from damage import LOSSES, VIOLATIONS, Copy, Planted, confirm_in_a_cut_tail, lost_everywhere
+from damage import (
+    LOSSES,
+    VIOLATIONS,
+    Copy,
+    Planted,
+    confirm_in_a_cut_tail,
+    lost_everywhere,
+    second_file,
+)
 from plain_audit import plain_audit
 
 from qsync_spark.audit.findings import PASSED
@@ -56,6 +64,25 @@ def test_a_violation_is_found_and_named(
         assert found.file == planted.file
     if plant is not confirm_in_a_cut_tail and 4 not in planted.proofs:
         assert found.offset > 0
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_second_file_of_the_same_rows_is_found(
+    run_folder: Path, tmp_path: Path, is_changed: bool
+) -> None:
+    """Also where it would do without: all rows of its index are in the first one."""
+    copy = Copy(run_folder, tmp_path / "copy", int(run_folder.name))
+    member, path, lsn = second_file(copy, is_changed)
+    result = plain_audit(tmp_path / "copy")
+    assert result.verdict == "Violated"
+    assert not result.gaps
+    found = {tuple(one.proofs): one for one in result.violations}
+    assert found.keys() == ({(1,), (2,)} if is_changed else {(2,)})
+    assert len(result.violations) == len(found)
+    assert all(one.members == [member] for one in result.violations)
+    assert path.partition("/")[2] in found[2,].message
+    if is_changed:
+        assert (found[1,].lsn, found[1,].file) == (lsn, path)
 
 
 @pytest.mark.parametrize("plant", LOSSES, ids=lambda plant: plant.__name__)

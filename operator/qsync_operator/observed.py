@@ -15,6 +15,9 @@ from qsync_operator.models.status import ClusterStatus, LastFailover, LastRun
 Kind = Literal["voter", "async", "anonymous"]
 Drift = Literal["none", "live", "restart"]
 
+DISK_FULL = "its disk is full"
+"""It acknowledges nothing; where a disk is nearly full it still does."""
+
 
 @dataclass(frozen=True, slots=True)
 class Registered:
@@ -96,7 +99,7 @@ class NodeStatus:
 
 def _disk(said: Mapping[str, Any]) -> str:
     if said.get("is_disk_full"):
-        return "its disk is full"
+        return DISK_FULL
     return "its disk is nearly full" if said.get("is_space_low") else ""
 
 

@@ -13,7 +13,7 @@ from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.spec import spec_warnings
 from qsync_operator.models.status import ClusterStatus, Condition, MemberStatus, Role
 from qsync_operator.names import ordinal_of
-from qsync_operator.observed import Kind, MemberView, Observed
+from qsync_operator.observed import DISK_FULL, Kind, MemberView, Observed
 
 ConditionType = Literal["Ready", "Available", "Progressing", "Degraded", "SplitBrain"]
 _ROLES = frozenset(get_args(Role))
@@ -116,12 +116,15 @@ def _sick(observed: Observed, wanted: dict[str, Kind]) -> list[MemberView]:
     return [
         member
         for member in observed.members
-        if member.name in wanted and (member.status is None or member.is_leaving)
+        if member.name in wanted
+        and (member.status is None or member.is_leaving or member.status.disk == DISK_FULL)
     ]
 
 
 def _why_sick(member: MemberView) -> str:
-    return "it is being replaced" if member.is_leaving else "it does not answer"
+    if member.is_leaving:
+        return "it is being replaced"
+    return "it does not answer" if member.status is None else member.status.disk
 
 
 def _member_status(observed: Observed, member: MemberView) -> MemberStatus:

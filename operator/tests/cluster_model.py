@@ -36,6 +36,7 @@ class Life:
     is_running: bool = True
     is_dead: bool = False  # it will never run again
     has_disk: bool = True
+    disk: str = ""
     index: int = 10
     drift: Drift = "none"
     has_joined: bool = False
@@ -138,6 +139,7 @@ class World:
             is_writable=is_leader and self.has_quorum(),
             can_stand=entry is not None and entry.is_voting and not life.is_fenced,
             is_fenced=life.is_fenced,
+            disk=life.disk,
             registered=tuple(
                 Registered(
                     uuid=uuid,

@@ -8,7 +8,7 @@ from test_operator_plan import cluster_of, decide, formed, run
 from qsync_operator.actions import Fence, GrowStorage, Nominate, RecordFenced, Restart, Unfence
 from qsync_operator.models.annotations import FENCED, PAUSED
 from qsync_operator.models.status import Condition
-from qsync_operator.observed import StorageView
+from qsync_operator.observed import DISK_FULL, StorageView
 from qsync_operator.plan import Plan, plan
 
 
@@ -85,6 +85,21 @@ def test_a_cluster_that_sleeps_is_neither_degraded_nor_elected() -> None:
     assert condition(found, "Available").reason == "Hibernated"
     world.cluster.spec.hibernate = False
     assert run(world) == ["nominate c-0 in term 1"]
+
+
+def test_a_full_disk_is_a_member_that_is_not_in_its_place() -> None:
+    world = formed(cluster_of(3))
+    world.lives["c-1"].disk = "its disk is nearly full"
+    status = planned(world).status
+    assert status.phase == "Ready"
+    assert "c-1: its disk is nearly full: free space" in status.warnings[0]
+    world.lives["c-1"].disk = DISK_FULL
+    found = planned(world)
+    assert (found.actions, found.status.phase) == ((), "Degraded")
+    degraded = condition(found, "Degraded")
+    assert (degraded.reason, degraded.message) == ("MemberDown", "c-1: its disk is full")
+    assert condition(found, "Ready").status == "False"
+    assert condition(found, "Available").status == "True"
 
 
 # --- rollouts and volumes -------------------------------------------------------------------------

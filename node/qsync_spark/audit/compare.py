@@ -110,14 +110,15 @@ def _judge_row(row: dict[str, Any], expected: Expectation) -> dict[str, Any] | N
     by_hash: dict[bytes, int] = {}
     for copy in row["copies"]:
         by_hash[copy["body"]] = by_hash.get(copy["body"], 0) | 1 << expected.bits[copy["member"]]
-    holders = 0
-    for mask in by_hash.values():
+    ranked = sorted(by_hash.items(), key=lambda one: -one[1].bit_count())
+    is_tie = len(ranked) > 1 and ranked[0][1].bit_count() == ranked[1][1].bit_count()
+    right, good = (None, 0) if is_tie else ranked[0]
+    holders = different = 0
+    for body, mask in ranked:
         holders |= mask
-    wanted = expected.rows.at(row["index"]) | holders
-    ranked = sorted(by_hash.values(), key=lambda mask: -mask.bit_count())
-    is_tie = len(ranked) > 1 and ranked[0].bit_count() == ranked[1].bit_count()
-    good = 0 if is_tie else ranked[0]
-    missing, different = wanted & ~holders, holders & ~good
+        # A member that holds two versions in two files holds a wrong one.
+        different |= mask if body != right else 0
+    missing = (expected.rows.at(row["index"]) | holders) & ~holders
     if not missing and not different:
         return None
     voters, covered = expected.voters.at(row["index"]), expected.covered.at(row["index"])
@@ -125,11 +126,11 @@ def _judge_row(row: dict[str, Any], expected: Expectation) -> dict[str, Any] | N
     # Whoever is covered neither by segments nor by a snapshot might hold it.
     unknown = voters & ~(expected.rows.at(row["index"]) | covered)
     needed = voters.bit_count() // 2 + 1
-    best = copies.bit_count() if not is_tie else (ranked[0] & voters).bit_count()
+    best = copies.bit_count() if not is_tie else (ranked[0][1] & voters).bit_count()
     lost = 0
     if voters and best < needed:
         lost = 1 if best + unknown.bit_count() < needed else 2
-    bad = [c for c in row["copies"] if different >> expected.bits[c["member"]] & 1]
+    bad = [copy for copy in row["copies"] if copy["body"] != right]
     shown = bad[0] if bad else {"file": "", "offset": 0}
     return {
         "replica_id": row["replica_id"], "lsn": row["lsn"], "index": row["index"],

@@ -120,8 +120,26 @@ def _odd_facts(ground: "Ground", missing: set[tuple[int, int]]) -> list[Violatio
             if missing.intersection(ends):
                 continue  # others hold these rows: proof 1 says so
         found.append(_odd_violation(row, ground.name_of(row["member"])))
+    found += _repeated_files(ground)
     found += _decisions_over_confirmed(ground, own)
     found += _confirmed_rows_cut(ground)
+    return found
+
+
+def _repeated_files(ground: "Ground") -> list[Violation]:
+    """Two files of one member with the same rows: an archiver seals each row into one."""
+    found = []
+    for uuid, held in ground.coverage.items():
+        name = ground.name_of(uuid)
+        for first, second in held.repeats:
+            last = min(first.last_index, second.last_index)
+            ground.distrust(uuid, second.after_index, last)
+            text = (
+                f"rows {second.after_index + 1} to {last} are in two files of {name}: {first.name}"
+                f" and {second.name}"
+            )
+            found.append(Violation([2], "repeated rows", text, [name], index=second.after_index + 1,
+                                   file=f"{uuid}/{second.name}"))  # fmt: skip
     return found
 
 

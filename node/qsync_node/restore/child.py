@@ -1,0 +1,35 @@
+"""`python -m qsync_node.restore` for those that neither hold a state nor know the engine."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+from qsync_node.errors import QsyncError
+
+
+class RestoreError(QsyncError):
+    """The archive cannot be restored; the text is one sentence."""
+
+
+def restore_in_child(*words: str) -> dict[str, Any]:
+    """What the command with these words prints. Raises RestoreError.
+
+    The child's lifeline is its standard input: it ends with this process, however that one ends.
+    """
+    command = [sys.executable, "-m", "qsync_node.restore", "--lifeline", *words]
+    pipe = subprocess.PIPE
+    with (
+        tempfile.TemporaryFile("w+") as trouble,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=trouble, text=True) as process,
+    ):
+        assert process.stdout is not None
+        said = process.stdout.read()  # not communicate(): that closes standard input at once
+        code = process.wait()
+        trouble.seek(0)
+        lines = trouble.read().strip().splitlines()
+    if code:
+        raise RestoreError(lines[-1] if lines else f"the restore ended with {code}")
+    found: dict[str, Any] = json.loads(said)
+    return found
