@@ -3,8 +3,10 @@ would write, in blocks, segments and manifests of the form that members archive.
 
 import hashlib
 import shutil
+from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 from qsync_node.core.entries import control_body
 from qsync_node.core.membership import Member
@@ -30,6 +32,7 @@ MEMBERS = [f"{number}1111111-1111-4111-8111-111111111111" for number in (1, 2, 3
 BLOCK_ROWS = 200
 SPACE = 600
 VALUE_BYTES = 100
+NOISE_BYTES = 16 << 20
 KEYS_SHARE = 10  # a key is written ten times
 STARTED = 1_700_000_000.0
 
@@ -50,12 +53,18 @@ def snapshot() -> bytes:
     return encode_file(FileHeader(SNAP, MEMBERS[0], {}), [rows])
 
 
-def blocks(first_lsn: int, count: int, is_skewed: bool) -> list[bytes]:
-    """`count` rows of one leader; each block ends with the CONFIRM of the one before."""
+def blocks(
+    first_lsn: int, count: int, is_skewed: bool, value_bytes: int = VALUE_BYTES
+) -> list[bytes]:
+    """`count` rows of one leader; each block ends with the CONFIRM of the one before.
+
+    Long values are of random letters, which do not become a few bytes in a file.
+    """
     found = []
+    is_long = value_bytes > VALUE_BYTES
+    noise = b64encode(Random(1).randbytes(NOISE_BYTES)).decode() if is_long else ""
     lsn, end = first_lsn, first_lsn + count
     keys = max(count // KEYS_SHARE, 1)
-    value = "v" * VALUE_BYTES
     while lsn < end:
         size = min(BLOCK_ROWS, end - lsn)
         time_s = STARTED + lsn / 10_000
@@ -64,10 +73,12 @@ def blocks(first_lsn: int, count: int, is_skewed: bool) -> list[bytes]:
         if lsn == 1:
             parts.append(encode_row(Row(RAFT_PROMOTE, 1, 1, time_s, control_body(1, 1, 0, 0, 0))))
             body_lsn, size = 2, size - 1
-        bodies = [
-            (REPLACE, pack({0x10: SPACE, 0x21: [7 if is_skewed else n * 7919 % keys, value]}))
-            for n in range(body_lsn, body_lsn + size - 1)
-        ]
+        bodies = []
+        for n in range(body_lsn, body_lsn + size - 1):
+            start = n * 7919 % max(len(noise) - value_bytes, 1)
+            value = noise[start : start + value_bytes] or "v" * value_bytes
+            key = 7 if is_skewed else n * 7919 % keys
+            bodies.append((REPLACE, pack({0x10: SPACE, 0x21: [key, value]})))
         parts += encode_singles(bodies, 1, body_lsn, time_s, 6)
         last = body_lsn + size - 1
         body = control_body(1, 1, last - 1, last - 1, 1)
@@ -77,7 +88,13 @@ def blocks(first_lsn: int, count: int, is_skewed: bool) -> list[bytes]:
     return found
 
 
-def make_archive(folder: Path, rows: int, segment_rows: int, is_skewed: bool = False) -> int:
+def make_archive(
+    folder: Path,
+    rows: int,
+    segment_rows: int,
+    is_skewed: bool = False,
+    value_bytes: int = VALUE_BYTES,
+) -> int:
     """Three members with the same log; returns its bytes, of one member."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -91,7 +108,9 @@ def make_archive(folder: Path, rows: int, segment_rows: int, is_skewed: bool = F
     for first in range(1, rows + 1, segment_rows):
         count = min(segment_rows, rows + 1 - first)
         clock = {1: first - 1} if first > 1 else {}
-        data = encode_file(FileHeader(XLOG, MEMBERS[0], clock), blocks(first, count, is_skewed))
+        data = encode_file(
+            FileHeader(XLOG, MEMBERS[0], clock), blocks(first, count, is_skewed, value_bytes)
+        )
         entry = describe(data, SEGMENT, f"{first - 1:020d}.xlog", 1 if first > 1 else 0)
         assert hashlib.sha256(data).hexdigest() == entry.sha256
         entries.append(entry)

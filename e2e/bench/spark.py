@@ -1,11 +1,12 @@
 """`make bench-spark`: what the archive's jobs cost, on the sizes that a few minutes allow.
 
-    python e2e/bench/spark.py [--rows 100000,200000,300000] [--large] [--write]
+    python e2e/bench/spark.py [--rows 10000,30000,100000,300000,1000000] [--large] [--write]
 
-A row is one of one member's log; an audit of N rows reads 3 N member-rows. `--large` measures 1 M,
-3 M and 10 M rows, a skewed key, and 10,000 small segments. Everything but Spark's own start is
-measured in one session, whose first job is not counted. `--write` puts the table into
-docs/spark.md.
+A row is one of one member's log; an audit of N rows reads 3 N member-rows. `--large` goes on to 3 M
+and 10 M rows, and adds a skewed key, 10,000 small segments and a segment of 4 GiB. Everything but
+Spark's own start is measured in one session, whose first job is not counted. Beside Spark, in the
+same run: the same judgements over plain dicts in one process (`plain_audit`), and DuckDB over the
+Parquet that a compaction made. `--write` puts table and plot into docs/spark.md.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ import numpy as np
 import psutil
 import pyarrow
 import pyspark
-from made_archive import make_archive
+from made_archive import VALUE_BYTES, make_archive
 
 from qsync_node.archive.reading import load_archive
 from qsync_spark.audit.run import audit
@@ -39,10 +41,23 @@ from qsync_spark.source import register
 from qsync_spark.walk import walk
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "node" / "tests"))
+from plain_audit import plain_audit  # noqa: E402  # stands beside the tests, not in a package
+
 PAGE = ROOT / "docs" / "spark.md"
 HEADING = "## What it costs"
 SEGMENT_ROWS = 100_000
 SMALL_SEGMENTS = 10_000
+LONG_ROWS, LONG_BYTES = 700_000, 8192  # 4 GiB, compressed
+ALONE_ROWS_MAX = 1_000_000  # three times as many, with all that is to be judged, in one process
+
+
+@dataclass(frozen=True)
+class Audits:
+    """Seconds by rows: by Spark, and in one process."""
+
+    spark: dict[int, float]
+    alone: dict[int, float]
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,9 @@ class Memory:
         self._done.set()
         self._thread.join()
 
+    def __str__(self) -> str:
+        return f"JVM {self.jvm_mib:,.0f} MiB, largest Python worker {self.workers_mib:,.0f} MiB"
+
 
 @contextmanager
 def watched() -> Iterator[Memory]:
@@ -104,13 +122,6 @@ def audited(spark: Any, folder: Path) -> float:
     return time.monotonic() - started
 
 
-def alone(folder: Path) -> float:
-    """The same walk over the same files in one process, without Spark: proofs 1 and 2's part."""
-    archive = load_archive(f"file://{folder}")
-    parts = parts_of_kind(archive, "segment")
-    return took(lambda: [batch for part in parts for batch in walk(part)])
-
-
 def profile_of(folder: Path) -> list[tuple[str, float]]:
     """Where the time of one file's walk goes: (function, share), the largest first."""
     part = parts_of_kind(load_archive(f"file://{folder}"), "segment")[0]
@@ -123,87 +134,121 @@ def profile_of(folder: Path) -> list[tuple[str, float]]:
     return [(name, share / total) for name, share in ordered[:8]]
 
 
-def measure(spark: Any, work: Path, sizes: list[int]) -> tuple[list[Figure], dict[int, float]]:
+def measure(spark: Any, work: Path, sizes: list[int]) -> tuple[list[Figure], Audits]:
     cores = spark.sparkContext.defaultParallelism
-    figures, audits = [], {}
+    figures: list[Figure] = []
+    audits = Audits({}, {})
     for rows in sizes:
         folder = work / "archive"
         size = make_archive(folder, rows, SEGMENT_ROWS)
-        seconds = audits[rows] = audited(spark, folder)
-        rate = 3 * rows / seconds / cores
-        single = alone(folder)
+        seconds = audits.spark[rows] = audited(spark, folder)
+        said = f"{seconds:.1f} s, {3 * rows / seconds / cores:,.0f} member-rows/s and core"
+        if rows <= ALONE_ROWS_MAX:
+            single = audits.alone[rows] = took(lambda folder=folder: plain_audit(folder))
+            said += f"; in one process {single:.1f} s, {3 * rows / single:,.0f}/s"
         figures.append(
-            Figure(
-                f"audit of {rows:,} rows of three members ({size >> 20} MiB each)",
-                f"{seconds:.1f} s, {rate:,.0f} member-rows/s and core; the walk alone in one"
-                f" process {3 * rows / single:,.0f}/s",
-                "100,000 (200,000)",
-            )
-        )
+            Figure(f"audit of {rows:,} rows of three members ({size >> 20} MiB each)", said,
+                   "100,000 (200,000)")
+        )  # fmt: skip
     rows = sizes[-1]
     table = spark.read.format("qsync.wal").load(f"file://{work / 'archive'}")
     read_s = took(lambda: table.selectExpr("max(lsn)", "max(length(body))").collect())
     figures.append(
         Figure(f"read of {3 * rows:,} rows", f"{3 * rows / read_s:,.0f} rows/s", "1,000,000")
     )
-    fit = np.polyfit(sizes, [audits[n] for n in sizes], 1)
-    line = np.polyval(fit, sizes)
-    seen = np.array([audits[n] for n in sizes])
-    r2 = 1 - float(((seen - line) ** 2).sum() / ((seen - seen.mean()) ** 2).sum())
+    large = [n for n in sizes if n >= sizes[-1] // 10]
+    fit = np.polyfit(large, [audits.spark[n] for n in large], 1)
+    seen = np.array([audits.spark[n] for n in large])
+    r2 = 1 - float(((seen - np.polyval(fit, large)) ** 2).sum() / ((seen - seen.mean()) ** 2).sum())
     figures.append(
-        Figure("cost by rows", f"{fit[0] * 1e6:.1f} s a million rows, R² {r2:.3f}", "linear")
-    )
+        Figure(f"cost by rows, {large[0]:,} to {large[-1]:,}",
+               f"{fit[0] * 1e6:.1f} s a million rows, R² {r2:.3f}", "linear")
+    )  # fmt: skip
     with watched() as memory:
         wish = Wish("bench", is_history=True)
         seconds = took(lambda: compact(spark, f"file://{work / 'archive'}", wish))
     figures.append(
-        Figure(f"compaction of {rows:,} rows with history", f"{seconds:.1f} s, JVM"
-               f" {memory.jvm_mib:,.0f} MiB, largest worker {memory.workers_mib:,.0f} MiB", "1 GiB")
-    )  # fmt: skip
+        Figure(f"compaction of {rows:,} rows with history", f"{seconds:.1f} s, {memory}", "1 GiB")
+    )
     return figures, audits
 
 
-def parquet_alone(work: Path) -> Figure:
-    """The same question of the tables by one process: what a person without Spark pays."""
-    import pyarrow.dataset as ds  # noqa: PLC0415
+def over_parquet(spark: Any, work: Path) -> Figure:
+    """One question of the history's files: by Spark, and by one process without it."""
+    import duckdb  # noqa: PLC0415
 
     made = load_archive(f"file://{work / 'archive'}").compactions[-1]
-    table = ds.dataset(work / "archive" / made.folder / made.tables[0]["folder"])
-    seconds = took(lambda: table.to_table(columns=["id"]).group_by("id").aggregate([]))
-    return Figure(f"pyarrow alone over the {made.tables[0]['rows']:,} rows of that table",
-                  f"{seconds * 1000:.0f} ms")  # fmt: skip
+    files = f"{work / 'archive' / made.folder}/history/*/*.parquet"
+    question = "select count(*), count(distinct id), sum(length(value)) from {}"
+    spark.read.parquet(files).createOrReplaceTempView("history")
+    answers = {}
+    seconds = {
+        "Spark": took(lambda: answers.update(s=spark.sql(question.format("history")).collect()[0])),
+        "DuckDB": took(lambda: answers.update(
+            d=duckdb.sql(question.format(f"read_parquet('{files}')")).fetchall()[0])),
+    }  # fmt: skip
+    assert tuple(answers["s"]) == tuple(answers["d"]), answers
+    said = ", ".join(f"{name} {1000 * took_s:.0f} ms" for name, took_s in seconds.items())
+    return Figure(f"a question of the history's {answers['d'][0]:,} rows in Parquet", said)
 
 
 def special(spark: Any, work: Path, rows: int) -> list[Figure]:
-    """What must not need more memory: one key, and many files."""
+    """What must not need more memory: one key, many files, one large file."""
     figures = []
-    for what, segment_rows, is_skewed in (
-        ("one key", SEGMENT_ROWS, True),
-        (f"{SMALL_SEGMENTS:,} small segments", max(rows // SMALL_SEGMENTS, 2), False),
+    for what, count, segment_rows, is_skewed, value_bytes in (
+        ("one key", rows, SEGMENT_ROWS, True, VALUE_BYTES),
+        (f"{SMALL_SEGMENTS:,} small segments", rows, rows // SMALL_SEGMENTS, False, VALUE_BYTES),
+        ("one segment", LONG_ROWS, LONG_ROWS, False, LONG_BYTES),
     ):
-        make_archive(work / "special", rows, segment_rows, is_skewed)
+        size = make_archive(work / "special", count, segment_rows, is_skewed, value_bytes)
         with watched() as memory:
             seconds = audited(spark, work / "special")
-        figures.append(
-            Figure(f"audit of {rows:,} rows, {what}", f"{seconds:.1f} s, JVM"
-                   f" {memory.jvm_mib:,.0f} MiB, largest worker {memory.workers_mib:,.0f} MiB",
-                   "1 GiB")
-        )  # fmt: skip
+        what = f"audit of {count:,} rows, {what} ({size / (1 << 30):.1f} GiB each)"
+        figures.append(Figure(what, f"{seconds:.1f} s, {memory}", "1 GiB"))
     return figures
 
 
-def table_of(figures: list[Figure], profile: list[tuple[str, float]]) -> str:
+def plot_of(audits: Audits) -> str:
+    """Seconds by rows, drawn by whoever shows the page."""
+    sizes = sorted(audits.alone)
+    axis = ", ".join(f'"{n:,}"' for n in sizes)
+    lines = "\n".join(
+        f"  line [{', '.join(f'{of[n]:.1f}' for n in sizes)}]"
+        for of in (audits.spark, audits.alone)
+    )
+    return f"""```mermaid
+xychart-beta
+  title "seconds of an audit by rows of each member: Spark, and one process"
+  x-axis [{axis}]
+  y-axis "s"
+{lines}
+```"""
+
+
+def crossing_of(audits: Audits) -> str:
+    faster = [n for n in sorted(audits.alone) if audits.spark[n] < audits.alone[n]]
+    if not faster:
+        return "In none of these sizes Spark is faster than the same judgements in one process."
+    return f"Spark is faster than the same judgements in one process from {faster[0]:,} rows on."
+
+
+def table_of(figures: list[Figure], audits: Audits, profile: list[tuple[str, float]]) -> str:
     rows = "\n".join(f"| {one.what} | {one.value} | {one.goal} |" for one in figures)
     shares = ", ".join(f"`{name}` {share:.0%}" for name, share in profile)
     return f"""{HEADING}
 
 `make bench-spark`, {datetime.now(UTC).date()}, {os.cpu_count()} cores, {platform.machine()}, Python
-{platform.python_version()}, PySpark {pyspark.__version__}, pyarrow {pyarrow.__version__}; load
-before it {os.getloadavg()[0]:.1f}. Rows have values of 100 bytes; a key is written ten times.
+{platform.python_version()}, PySpark {pyspark.__version__}, pyarrow {pyarrow.__version__}, DuckDB
+{version("duckdb")}; load before it {os.getloadavg()[0]:.1f}. Rows have values of {VALUE_BYTES}
+bytes; a key is written ten times.
 
 | what | measured | goal |
 | --- | --- | --- |
 {rows}
+
+{crossing_of(audits)}
+
+{plot_of(audits)}
 
 Where the walk over a file spends its time (with a profiler, which weighs calls too heavily):
 {shares}.
@@ -220,12 +265,12 @@ def write(text: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", default="100000,200000,300000")
+    parser.add_argument("--rows", default="10000,30000,100000,300000,1000000")
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    sizes = [1_000_000, 3_000_000, 10_000_000] if arguments.large else [
-        int(n) for n in arguments.rows.split(",")]  # fmt: skip
+    sizes = [int(n) for n in arguments.rows.split(",")]
+    sizes += [3_000_000, 10_000_000] if arguments.large else []
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
         make_archive(work / "empty", 2, 2)
@@ -236,12 +281,13 @@ def main() -> int:
             audited(spark, work / "empty")
             empty = Figure("an audit of next to nothing, with Spark's start",
                            f"{time.monotonic() - started:.1f} s", "< 25 s")  # fmt: skip
-            figures = [empty, *measure(spark, work, sizes)[0], parquet_alone(work)]
+            figures, audits = measure(spark, work, sizes)
+            figures = [empty, *figures, over_parquet(spark, work)]
             if arguments.large:
                 figures += special(spark, work, 1_000_000)
         finally:
             spark.stop()
-        text = table_of(figures, profile_of(work / "archive"))
+        text = table_of(figures, audits, profile_of(work / "archive"))
     sys.stdout.write(text)
     if arguments.write:
         write(text)
