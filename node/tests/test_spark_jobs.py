@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from archives import archived_run
+from archives import archived_run, is_eventful, lives
 from damage import Copy
 from processes import wait_until
 
@@ -63,6 +63,28 @@ def test_an_archive_that_cannot_be_read(job: str, folder: Path, tmp_path: Path) 
     assert "archive s3://bucket/orders cannot be read" in refuse(
         job, "s3://bucket/orders", **closed
     )
+
+
+def test_the_line_for_a_spark_of_ones_own(tmp_path: Path) -> None:
+    """As docs/spark.md prints it, but for master and places."""
+    whole = next(lives(tmp_path / "lives", is_eventful, 1))
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    lines = page[page.index("MAIN=$(") :].partition("```")[0]
+    for printed, here in (
+        ("spark://master:7077", "'local[2]'"),
+        ("s3://bucket/orders", f"file://{whole}"),
+        ("/reports/orders", str(tmp_path / "report")),
+    ):
+        assert printed in lines
+        lines = lines.replace(printed, here)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-ec", lines], capture_output=True, text=True, check=False,
+        env={**os.environ, "PATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["verdict"] == "Passed"
+    assert (tmp_path / "report" / "report.html").exists()
 
 
 def test_a_job_ends_with_its_command(folder: Path, tmp_path: Path) -> None:
