@@ -164,7 +164,14 @@ class Scene(Namespace):
         }
 
     def _members(self) -> list[dict[str, Any]]:
-        chosen = ("get", "pods", "-l", f"qsync.dev/cluster={self.cluster}", "-o", "json")
+        chosen = (
+            "get",
+            "pods",
+            "-l",
+            f"qsync.dev/cluster={self.cluster},qsync.dev/kind",
+            "-o",
+            "json",
+        )
         found: list[dict[str, Any]] = json.loads(self.kubectl(*chosen))["items"]
         return found
 
