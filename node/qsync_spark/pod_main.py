@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # Below a volume of this pod alone.
 TEMPLATE, REPORT = Path("/tmp/executor.json"), Path("/tmp/report")
 DRIVER_PORT, BLOCKS_PORT = 7078, 7079
+NOTE_EVERY_S = 10.0  # of what changes by itself: each note is a write of the API server
 PREFIX_MAX = 47  # of executors' names, says Spark
 
 
@@ -101,9 +103,15 @@ class Annotations:
         host = master(environment).removeprefix("k8s://")
         pod, namespace = environment["POD_NAME"], environment["POD_NAMESPACE"]
         self._url = f"{host}/api/v1/namespaces/{namespace}/pods/{pod}"
+        self._next_s = 0.0
 
-    def note(self, step: str, done: int, total: int) -> None:
-        self._put("progress", f"{step} {done}/{total}")
+    def note(self, step: Any) -> None:
+        """`step` is a `progress.Step`; of one pass at most one a few seconds is said."""
+        now_s = time.monotonic()
+        if step.rows and now_s < self._next_s:
+            return
+        self._next_s = now_s + NOTE_EVERY_S
+        self._put("progress", json.dumps(step.document()))
 
     def note_violations(self, violations: list[dict[str, str]]) -> None:
         self._put("violations", json.dumps(violations))

@@ -4,6 +4,7 @@
 """
 
 import json
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,9 @@ from qsync_node.archive.reading import load_archive
 from qsync_spark.audit.findings import Result
 from qsync_spark.audit.ledger import LedgerError, read_ledger
 from qsync_spark.audit.report import write_report
-from qsync_spark.audit.run import audit
+from qsync_spark.audit.run import STEPS, audit
 from qsync_spark.audit.scan import few_of, scan
+from qsync_spark.progress import Step, Watch
 from qsync_spark.source import register
 
 if TYPE_CHECKING:
@@ -44,6 +46,44 @@ def test_an_undamaged_archive_passes_and_reports(
     assert "<script" not in page
     said = json.loads((tmp_path / "report" / "audit.json").read_text())
     assert said["proofs"]["5"]["verdict"] == "NotApplicable"
+
+
+def test_an_audit_says_how_far_it_is(spark: "SparkSession", folder: Path) -> None:
+    said: list[Step] = []
+    archive = load_archive(f"file://{folder}")
+    result = audit(spark, archive, "sim", None, 0.0, said.append)
+    assert list(dict.fromkeys(one.step for one in said)) == [
+        name for name in STEPS if name != "counting copies"
+    ]
+    assert [one.done for one in said] == sorted(one.done for one in said)
+    passes = {one.step: one.rows_total for one in said if one.rows_total}
+    assert passes == dict.fromkeys(("reading", "replaying"), result.counts["memberRows"])
+    assert all(one.rows <= one.rows_total for one in said)
+
+
+def test_rows_of_a_pass_never_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage that begins after the one that read has done nothing yet."""
+    shares = iter([0.25, 0.0, 0.5, 0.1])
+    said: list[Step] = []
+    is_over = threading.Event()
+
+    def share(spark: object) -> float:
+        if not said:
+            return 0.0
+        found = next(shares, None)
+        if found is None:
+            is_over.set()
+        return found or 0.0
+
+    monkeypatch.setattr("qsync_spark.progress.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("qsync_spark.progress.share_done", share)
+    with Watch(None, said.append, ("one", "two"), frozenset({0}), 200) as watch:  # type: ignore[arg-type]
+        watch.begin(0)
+        assert is_over.wait(60)
+        watch.begin(1)
+    assert [(one.step, one.rows, one.rows_total) for one in said] == [
+        ("one", 0, 200), ("one", 50, 200), ("one", 100, 200), ("two", 0, 0),
+    ]  # fmt: skip
 
 
 def test_spark_finds_what_the_plain_audit_finds(

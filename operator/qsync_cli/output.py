@@ -55,17 +55,27 @@ def console() -> "Console":
 
 
 @contextmanager
-def progress(what: str, total: float, is_quiet: bool) -> Iterator[Callable[[float], None]]:
-    """A bar on a terminal, on standard error; nothing in a pipe."""
+def progress(what: str, total: float, is_quiet: bool) -> Iterator[Callable[..., None]]:
+    """A bar on a terminal, on standard error; nothing in a pipe. It takes how much is done and, if
+    there is more to say than `what`, that."""
     if is_quiet or not sys.stderr.isatty():
-        yield lambda done: None
+        yield lambda done, said="": None
         return
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import Progress  # noqa: PLC0415
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, completed=done)
+        yield lambda done, said="": bar.update(
+            task, completed=done, description=f"{what}: {said}" if said else what
+        )
+
+
+def step_of(step: str, done: int, total: int, rows: int, rows_total: int) -> tuple[float, str]:
+    """How far a job of several steps is, from 0 to 1, and in words. `rows` are of this step."""
+    if not rows_total:
+        return done / total, step
+    return (done + rows / rows_total) / total, f"{step}, {rows:,} of {rows_total:,} rows"
 
 
 def print_document(document: Any, output: Output) -> None:

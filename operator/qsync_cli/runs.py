@@ -7,7 +7,7 @@ import typer
 
 from qsync_cli.failure import Failure
 from qsync_cli.options import Output, OutputOption
-from qsync_cli.output import print_document, progress, say
+from qsync_cli.output import print_document, progress, say, step_of
 from qsync_cli.where import Where, aimed
 
 if TYPE_CHECKING:
@@ -87,9 +87,7 @@ def _document(cluster: "Document", kind: str, spec: dict[str, Any]) -> "Document
     }
 
 
-async def _follow(
-    session: "Session", run: "Document", advance: Callable[[float], None]
-) -> "Document":
+async def _follow(session: "Session", run: "Document", advance: Callable[..., None]) -> "Document":
     """Until it has ended. Raises Failure when somebody deletes it."""
     import asyncio  # noqa: PLC0415
 
@@ -102,7 +100,9 @@ async def _follow(
         if status.get("phase") in ENDED:
             return found
         if status.get("stepsTotal"):
-            advance(int(status.get("stepsDone", 0)) / int(status["stepsTotal"]))
+            words = ("stepsDone", "stepsTotal", "rowsDone", "rowsTotal")
+            numbers = (int(status.get(word, 0)) for word in words)
+            advance(*step_of(str(status.get("step", "")), *numbers))
         await asyncio.sleep(LOOK_S)  # between two looks: each asks the API server
 
 

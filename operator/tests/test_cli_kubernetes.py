@@ -273,17 +273,23 @@ async def test_a_run_is_followed_until_it_has_ended(monkeypatch: pytest.MonkeyPa
         "phase": "Succeeded", "verdict": "Violated", "message": "1 violations", "report": "s3://a/b",
         "durationMilliseconds": 31_000, "violations": [violation],
     }  # fmt: skip
-    api: Any = Runs({}, {"phase": "Running", "stepsDone": 1, "stepsTotal": 4}, ended)
-    steps: list[float] = []
+    running = {"phase": "Running", "step": "reading", "stepsDone": 1, "stepsTotal": 4}
+    counting = {**running, "rowsDone": 1000, "rowsTotal": 2000}
+    api: Any = Runs({}, running, counting, ended)
+    steps: list[tuple[float, str]] = []
+
+    def advance(done: float, said: str) -> None:
+        steps.append((done, said))
+
     run = ordered_run()
     assert run_lines(run) == [
         "orders-audit-x is ordered: `kubectl get qsyncaudit orders-audit-x` says how far it is"
     ]
-    assert run_lines(await _follow(api, run, steps.append)) == [
+    assert run_lines(await _follow(api, run, advance)) == [
         "orders-audit-x: Violated · 1 violations · 31 s",
         "  row 7 is missing (n1/7.xlog at 40)",
         "report: s3://a/b",
     ]
-    assert steps == [0.25]
+    assert steps == [(0.25, "reading"), (0.375, "reading, 1,000 of 2,000 rows")]
     with pytest.raises(Failure, match="was deleted before it had ended"):
-        await _follow(Runs({}, None), run, steps.append)  # type: ignore[arg-type]
+        await _follow(Runs({}, None), run, advance)  # type: ignore[arg-type]

@@ -88,7 +88,7 @@ def driver(run: str, phase: str = "Running", message: str = "", at: str = STARTE
             "namespace": "ns",
             "creationTimestamp": at,
             "labels": {"qsync.dev/cluster": "orders", "batch.kubernetes.io/job-name": run},
-            "annotations": {PROGRESS: "counting copies 2/6"},
+            "annotations": {PROGRESS: json.dumps(FAR)},
         },
         "status": {"phase": phase, "containerStatuses": [{"name": "driver", "state": state}]},
     }
@@ -101,6 +101,9 @@ def ended(type_: str, **more: Any) -> dict[str, Any]:
 
 def said(**result: Any) -> str:
     return json.dumps(result)
+
+
+FAR = {"step": "replaying", "done": 3, "total": 6, "rows": 500, "rows_total": 2000}
 
 
 def test_a_run_by_hand_gets_a_job_that_goes_with_it() -> None:
@@ -144,7 +147,8 @@ def test_a_run_is_followed_to_its_verdict() -> None:
     stage.keep()
     status = stage.status()
     assert status["phase"] == "Running"
-    assert (status["step"], status["stepsDone"], status["stepsTotal"]) == ("counting copies", 2, 6)
+    assert (status["step"], status["stepsDone"], status["stepsTotal"]) == ("replaying", 3, 6)
+    assert (status["rowsDone"], status["rowsTotal"]) == (500, 2000)
     result = said(
         verdict="Violated",
         counts={"violations": 2, "rows": 100},

@@ -14,6 +14,7 @@ from qsync_node.lifeline import hold_lifeline
 from qsync_spark.audit.findings import PASSED
 from qsync_spark.audit.ledger import LedgerError
 from qsync_spark.audit.run import LAG_ALLOWED_S, STEPS, audit
+from qsync_spark.progress import Step
 from qsync_spark.session import make_session
 
 
@@ -27,7 +28,7 @@ def main() -> int:
     parser.add_argument(
         "--lag-allowed", type=float, default=LAG_ALLOWED_S, help="seconds that a member may lag"
     )
-    parser.add_argument("--progress", action="store_true", help="a JSON line a step, on stderr")
+    parser.add_argument("--progress", action="store_true", help="JSON lines on stderr")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input does")
     arguments = parser.parse_args()
     if arguments.lifeline:
@@ -39,10 +40,9 @@ def main() -> int:
         return 1
     spark = make_session("qsync-audit", arguments.master)
 
-    def progress(step: str, done: int, total: int) -> None:
+    def progress(step: Step) -> None:
         if arguments.progress:
-            line = {"step": step, "done": done, "total": total}
-            sys.stderr.write(json.dumps(line) + "\n")
+            sys.stderr.write(json.dumps(step.document()) + "\n")
             sys.stderr.flush()
 
     try:
@@ -58,7 +58,7 @@ def main() -> int:
         return 1
     finally:
         spark.stop()
-    progress("done", len(STEPS), len(STEPS))
+    progress(Step("done", len(STEPS), len(STEPS)))
     sys.stdout.write(json.dumps(result.document()) + "\n")
     return 0 if result.verdict == PASSED else 1
 

@@ -11,7 +11,6 @@ A step that finds that something cannot be known says so as a gap, and the other
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -32,13 +31,14 @@ from qsync_spark.audit.snapshots import first_snapshot, small_spaces
 from qsync_spark.coverage import Coverage, Range, Steps, cover, merge, without
 from qsync_spark.decisions import Decision, covering, effective
 from qsync_spark.membership import Change, Configuration, configurations, memberships
+from qsync_spark.progress import Progress, Watch, silence
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LAG_ALLOWED_S = 600.0
-Progress = Callable[[str, int, int], None]
 STEPS = ("reading", "comparing", "counting copies", "replaying", "ledger", "report")
+PASSES = frozenset({STEPS.index("reading"), STEPS.index("replaying")})
 
 
 @dataclass(slots=True)
@@ -235,9 +235,22 @@ def audit(
     cluster: str,
     ledger: str | None = None,
     lag_allowed_s: float = LAG_ALLOWED_S,
-    progress: Progress = lambda step, done, total: None,
+    progress: Progress = silence,
 ) -> Result:
     """The whole audit. Raises ArchiveError and LedgerError for what a person must mend first."""
+    rows = sum(entry.rows for _, entry in archive.segments())
+    with Watch(spark, progress, STEPS, PASSES, rows) as watch:
+        return _audit(spark, archive, cluster, ledger, lag_allowed_s, watch)
+
+
+def _audit(
+    spark: "SparkSession",
+    archive: Archive,
+    cluster: str,
+    ledger: str | None,
+    lag_allowed_s: float,
+    watch: Watch,
+) -> Result:
     from qsync_spark.audit.ledger import prove_ledger  # noqa: PLC0415
     from qsync_spark.audit.logs import prove_logs  # noqa: PLC0415
     from qsync_spark.audit.plots import measure  # noqa: PLC0415
@@ -246,10 +259,7 @@ def audit(
     result = Result(cluster, archive.url, archive.replicaset_uuid, started_at=time.time())
     started = time.monotonic()
 
-    def step(number: int) -> None:
-        progress(STEPS[number], number, len(STEPS))
-
-    step(0)
+    watch.begin(0)
     ground = lay_ground(spark, archive)
     try:
         result.counts = counts_of(ground)
@@ -258,15 +268,15 @@ def audit(
         result.audited_time = max((e.timestamp_max for _, e in archive.segments()), default=0.0)
         for path in archive.foreign[:5]:
             result.notes.append(f"{path} is in the archive and in no manifest: it was not read")
-        step(1)
+        watch.begin(1)
         prove_logs(spark, ground, result)
-        step(3)
+        watch.begin(3)
         events = prove_snapshots(spark, ground, result, keeps_events=ledger is not None)
-        step(4)
+        watch.begin(4)
         if ledger is not None:
             result.has_ledger = True
             prove_ledger(spark, ground, events, ledger, result)
-        step(5)
+        watch.begin(5)
         measure(ground, result)
         result.hosts = hosts_of(ground)
     finally:

@@ -14,6 +14,7 @@ from qsync_node.lifeline import hold_lifeline
 from qsync_spark.audit.run import LAG_ALLOWED_S
 from qsync_spark.compaction.run import STEPS, Wish, compact
 from qsync_spark.durations import duration_s
+from qsync_spark.progress import Step
 from qsync_spark.session import make_session
 
 
@@ -31,7 +32,7 @@ def main() -> int:
     parser.add_argument("--lag-allowed", type=float, default=LAG_ALLOWED_S)
     parser.add_argument("--master", help="Spark master, such as local[*]")
     parser.add_argument("--result", type=Path, help="file for the JSON too")
-    parser.add_argument("--progress", action="store_true", help="a JSON line a step, on stderr")
+    parser.add_argument("--progress", action="store_true", help="JSON lines on stderr")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input does")
     arguments = parser.parse_args()
     if arguments.lifeline:
@@ -41,10 +42,9 @@ def main() -> int:
         arguments.delete_older_than, arguments.lag_allowed,
     )  # fmt: skip
 
-    def progress(step: str, done: int, total: int) -> None:
+    def progress(step: Step) -> None:
         if arguments.progress:
-            line = {"step": step, "done": done, "total": total}
-            sys.stderr.write(json.dumps(line) + "\n")
+            sys.stderr.write(json.dumps(step.document()) + "\n")
             sys.stderr.flush()
 
     try:
@@ -60,7 +60,7 @@ def main() -> int:
         return 1
     finally:
         spark.stop()
-    progress("done", len(STEPS), len(STEPS))
+    progress(Step("done", len(STEPS), len(STEPS)))
     text = json.dumps(outcome.document())
     if arguments.result is not None:
         arguments.result.parent.mkdir(parents=True, exist_ok=True)

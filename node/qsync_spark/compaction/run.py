@@ -43,12 +43,13 @@ from qsync_spark.compaction.files import delete_all, listed, put_bytes, put_loca
 from qsync_spark.compaction.lock import Lock
 from qsync_spark.compaction.merging import merge, work_of
 from qsync_spark.compaction.removal import PASSED, plan_removal
+from qsync_spark.progress import Progress, Watch, silence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STEPS = ("locking", "folding", "auditing", "tables", "publishing", "merging", "removing")
-Progress = Callable[[str, int, int], None]
+PASSES = frozenset({STEPS.index("auditing")})
 FREE_BYTES_MIN = 64 << 20
 
 
@@ -94,7 +95,7 @@ def compact(
     spark: "SparkSession",
     url: str,
     wish: Wish,
-    progress: Progress = lambda step, done, total: None,
+    progress: Progress = silence,
     clock: Callable[[], float] = time.time,
 ) -> Outcome:
     """`clock` says what is old. Raises ArchiveError with one sentence."""
@@ -102,28 +103,31 @@ def compact(
     url = url.rstrip("/")
     outcome = Outcome(wish.cluster, url, is_dry_run=wish.is_dry_run)
 
-    def step(number: int) -> None:
-        progress(STEPS[number], number, len(STEPS))
-
-    step(0)
     archive = load_archive(url)
     if wish.is_dry_run:
         _say_what_would_be(archive, wish, outcome)
         return outcome
-    with Lock(store_of(url), url, wish.run) as lock, tempfile.TemporaryDirectory() as scratch:
-        archive = load_archive(url)
-        _clean(archive)
-        made = _fold(archive, wish, Path(scratch), outcome, step)
-        if made is not None:
-            try:
-                _publish(spark, archive, made, wish, outcome, lock, step)
-            except BaseException:
-                _clean(archive)
-                raise
-        _merge(spark, url, outcome, lock, step)
-        step(6)
-        if wish.delete_older_than_s is not None:
-            remove(url, clock(), wish.delete_older_than_s, outcome, lock)
+    rows = sum(entry.rows for _, entry in archive.segments())
+    with (
+        Watch(spark, progress, STEPS, PASSES, rows) as watch,
+        tempfile.TemporaryDirectory() as scratch,
+    ):
+        step = watch.begin
+        step(0)
+        with Lock(store_of(url), url, wish.run) as lock:
+            archive = load_archive(url)
+            _clean(archive)
+            made = _fold(archive, wish, Path(scratch), outcome, step)
+            if made is not None:
+                try:
+                    _publish(spark, archive, made, wish, outcome, lock, step)
+                except BaseException:
+                    _clean(archive)
+                    raise
+            _merge(spark, url, outcome, lock, step)
+            step(6)
+            if wish.delete_older_than_s is not None:
+                remove(url, clock(), wish.delete_older_than_s, outcome, lock)
     outcome.seconds = round(time.monotonic() - started, 3)
     return outcome
 

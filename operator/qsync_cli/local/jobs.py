@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from qsync_cli.failure import Failure
-from qsync_cli.output import progress
+from qsync_cli.output import progress, step_of
 
 
 def run_job(  # what differs between jobs
@@ -35,21 +35,20 @@ def run_job(  # what differs between jobs
         for line in process.stderr:
             step = _step_of(line)
             if step is not None:
-                advance(step)
+                advance(*step)
             else:
                 said.append(line.strip())
     if not done():
         raise _failure(what, process.returncode, said, folder)
 
 
-def _step_of(line: str) -> float | None:
+def _step_of(line: str) -> tuple[float, str] | None:
     """How far the job is, from a line of progress; None for any other line."""
     if not line.startswith("{"):
         return None
     try:
-        step = json.loads(line)
-        return float(step["done"] / step["total"])
-    except (ValueError, KeyError, TypeError, ZeroDivisionError):
+        return step_of(**json.loads(line))
+    except (ValueError, TypeError, ZeroDivisionError):
         return None
 
 

@@ -75,6 +75,10 @@ class RunStatus(StatusModel):
     """How many steps are behind it."""
     steps_total: int = 0
     """How many steps there are."""
+    rows_done: int = 0
+    """How many rows of this step's pass over the log are behind it."""
+    rows_total: int = 0
+    """How many rows its pass has; 0 where it makes none."""
     started_at: str = ""
     """When it began."""
     finished_at: str = ""

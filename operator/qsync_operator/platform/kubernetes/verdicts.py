@@ -17,7 +17,7 @@ from qsync_operator.desired.runs import DRIVER, RunKind
 from qsync_operator.models.runs import AuditStatus, CompactionStatus, RunCondition, RunStatus
 from qsync_operator.platform.kubernetes.pods import container_of, failure_of
 
-PROGRESS = "qsync.dev/progress"  # step, how many are done, how many there are
+PROGRESS = "qsync.dev/progress"  # a `Step` of the job
 VIOLATIONS = "qsync.dev/violations"  # a JSON list
 TERMINAL = ("Succeeded", "Failed", "Cancelled")
 STATUSES: dict[RunKind, type[RunStatus]] = {"audit": AuditStatus, "compaction": CompactionStatus}
@@ -84,11 +84,15 @@ def _with_all_violations(said: dict[str, Any], driver: Object | None) -> dict[st
 
 
 def _take_progress(status: RunStatus, driver: Object | None) -> None:
-    text = ((driver or {}).get("metadata", {}).get("annotations") or {}).get(PROGRESS, "")
-    step, _, numbers = text.rpartition(" ")
-    done, _, total = numbers.partition("/")
-    if done.isdigit() and total.isdigit():
-        status.step, status.steps_done, status.steps_total = step, int(done), int(total)
+    text = ((driver or {}).get("metadata", {}).get("annotations") or {}).get(PROGRESS, "{}")
+    try:
+        said = json.loads(text)
+        status.step, status.steps_done, status.steps_total, status.rows_done, status.rows_total = (
+            str(said["step"]), int(said["done"]), int(said["total"]), int(said["rows"]),
+            int(said["rows_total"]),
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError):
+        return  # it has not begun to work
 
 
 def _take_result(kind: RunKind, status: RunStatus, said: dict[str, Any]) -> None:

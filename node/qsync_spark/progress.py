@@ -1,0 +1,103 @@
+"""How far a job is: the step, and in a pass over the log how many of its rows are behind it.
+
+Spark says how many tasks of a stage have ended, and each task reads about as many rows.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOK_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`done` of `total` steps are behind this one; `rows` is 0 where it makes no pass."""
+
+    step: str
+    done: int
+    total: int
+    rows: int = 0
+    rows_total: int = 0
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+Progress = Callable[[Step], None]
+
+
+def silence(step: Step) -> None:
+    """The progress of a job that nobody watches."""
+
+
+class Watch:
+    """Tells of each step as it begins and, in those that `read` the log, of its rows."""
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        told: Progress,
+        steps: Sequence[str],
+        read: frozenset[int],
+        rows_total: int,
+    ) -> None:
+        self._spark = spark
+        self._told = told
+        self._steps = steps
+        self._read = read
+        self._rows_total = rows_total
+        self._share = 0.0
+        self._number: int | None = None
+        self._lock = threading.Lock()  # a look of the last step must not follow the next one's
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="progress", daemon=True)
+
+    def __enter__(self) -> "Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self._ended.set()
+        self._thread.join()
+
+    def begin(self, number: int) -> None:
+        with self._lock:
+            self._number, self._share = number, 0.0
+            self._tell()
+
+    def _tell(self) -> None:
+        number = self._number
+        assert number is not None
+        rows_total = self._rows_total if number in self._read else 0
+        rows = int(rows_total * self._share)
+        self._told(Step(self._steps[number], number, len(self._steps), rows, rows_total))
+
+    def _look(self) -> None:
+        while not self._ended.wait(LOOK_EVERY_S):
+            share = 0.0
+            with suppress(Exception):  # the session ends, or is busy: the next look tries again
+                share = share_done(self._spark)
+            with self._lock:
+                # Stages of one pass follow each other, and only the first of them reads.
+                if self._number in self._read and share > self._share:
+                    self._share = share
+                    self._tell()
+
+
+def share_done(spark: "SparkSession") -> float:
+    """Tasks that have ended, of those of all stages that run now."""
+    tracker = spark.sparkContext.statusTracker()
+    stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+    tasks = sum(stage.numTasks for stage in stages if stage is not None)
+    ended = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+    return ended / tasks if tasks else 0.0
