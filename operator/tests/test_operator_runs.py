@@ -247,7 +247,6 @@ def test_the_newest_driver_is_the_one_that_counts() -> None:
     [
         ({"archive": None}, IMAGE, "has no archive"),
         ({}, "", "no image with Spark"),
-        ({"hibernate": True}, IMAGE, "hibernates"),
     ],
 )
 def test_a_run_that_cannot_begin_is_refused(spec: Any, image: str, sentence: str) -> None:

@@ -229,13 +229,12 @@ async def refuse_run(api: Api, run: Object) -> None:
 
 
 def why_not(cluster: QsyncCluster, image: str) -> str:
-    """Why no run can begin, one sentence; "" if it can."""
+    """Why no run can begin, one sentence; "" if it can. It reads the archive: whether the cluster
+    sleeps is nothing to it."""
     if cluster.spec.archive is None:
         return f"cluster {cluster.name} has no archive to read: set spec.archive.url first"
     if not image:
         return "the operator knows no image with Spark: set sparkImage in the values of its chart"
-    if cluster.spec.hibernate:
-        return f"cluster {cluster.name} hibernates: wake it first"
     return ""
 
 
