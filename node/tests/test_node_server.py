@@ -377,6 +377,30 @@ def test_sigterm_hands_leadership_over_first(cluster: Cluster) -> None:
     wait_until("everybody follows", lambda: _all_follow(cluster))
 
 
+def test_an_old_leader_says_how_many_rows_it_gave_up(cluster: Cluster) -> None:
+    """Written while nobody else could have them; the operator tells people (`cut_rows`)."""
+    old = cluster.leader()
+    others = [node for node in cluster.nodes if node is not old]
+    before = old.status()["last_index"]
+    raw = Raw(old.address)
+    raw.log_in()
+    for node in others:
+        node.kill()
+    raw.send_bodies([(3, msgpack.packb({0x10: SPACE, 0x21: [9000 + n]}), 0) for n in range(5)])
+    wait_until("five rows on one disk", lambda: old.status()["durable_index"] >= before + 5)
+    old.kill()
+    for node in others:
+        node.start(cluster.peers)
+    wait_until("another leader", lambda: any(node.status()["is_writable"] for node in others))
+    old.start(cluster.peers)
+    wait_until("everybody follows", lambda: _all_follow(cluster))
+    assert old.status()["cut_rows"] >= 5
+    assert all(node.status()["cut_rows"] == 0 for node in others)
+    metrics = f"http://127.0.0.1:{old.admin_port}/metrics"
+    with urllib.request.urlopen(metrics, timeout=5) as answer:
+        assert f"qsync_cut_rows_total {old.status()['cut_rows']}.0" in answer.read().decode()
+
+
 def test_tarantoolctl_reads_every_file_as_we_do(cluster: Cluster) -> None:
     files = sorted(cluster.nodes[0].folder.glob("n*/*.xlog"))
     files += sorted(cluster.nodes[0].folder.glob("n*/rollback/*.xlog"))

@@ -101,7 +101,8 @@ def track_leader(observed: Observed, now_ns: int, wall_s: float) -> Memory:
     if leader is None or leader.status is None:
         return _lost(observed, now_ns) if memory.leader else memory
     if memory.leader == leader.name and memory.leader_term == leader.status.term:
-        seen = replace(memory, seen_at_ns=now_ns, lost_at_ns=0, reason="")
+        cut_rows = leader.status.cut_rows
+        seen = replace(memory, seen_at_ns=now_ns, lost_at_ns=0, reason="", leader_cut_rows=cut_rows)
         return _with_rolled_back_rows(seen, observed)
     found = replace(
         memory,
@@ -111,13 +112,17 @@ def track_leader(observed: Observed, now_ns: int, wall_s: float) -> Memory:
         lost_at_ns=0,
         reason="",
         nominations=(),
+        leader_cut_rows=leader.status.cut_rows,
     )
     if not memory.leader:
         return found
     memory = memory if memory.lost_at_ns else _since_its_end(observed, memory)
+    # A process counts from zero.
+    old_cut_rows = 0 if memory.reason == "ProcessEnded" else memory.leader_cut_rows
     lost_at_ns = memory.lost_at_ns or now_ns
     return replace(
         found,
+        old_cut_rows=old_cut_rows,
         last_failover=LastFailover(
             from_=memory.leader,
             to=leader.name,
@@ -159,7 +164,9 @@ def _with_rolled_back_rows(memory: Memory, observed: Observed) -> Memory:
     old = observed.member(failover.from_) if failover is not None else None
     if failover is None or old is None or old.status is None or old.is_leader:
         return memory
-    if old.status.rolled_back_rows <= failover.rolled_back_rows:
+    before = memory.old_cut_rows
+    rows = old.status.cut_rows - (before if before <= old.status.cut_rows else 0)
+    if rows <= failover.rolled_back_rows:
         return memory
-    changed = failover.model_copy(update={"rolled_back_rows": old.status.rolled_back_rows})
+    changed = failover.model_copy(update={"rolled_back_rows": rows})
     return replace(memory, last_failover=changed)

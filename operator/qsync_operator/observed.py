@@ -51,7 +51,7 @@ class NodeStatus:
     split_brain: str = ""
     refused: str = ""
     quorum: int = 0
-    rolled_back_rows: int = 0
+    cut_rows: int = 0
     is_fenced: bool = False
     ro_reason: str = ""
     disk: str = ""  # what is wrong with it
@@ -60,7 +60,6 @@ class NodeStatus:
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> "NodeStatus":
         """Raises KeyError, TypeError or ValueError on what is not a status."""
-        limbo = said.get("limbo") or {}
         return cls(
             uuid=str(said["uuid"]),
             role=str(said["role"]),
@@ -77,7 +76,7 @@ class NodeStatus:
             split_brain=str(said["split_brain"] or ""),
             refused=str(said["refused"] or ""),
             quorum=int(said["quorum"]),
-            rolled_back_rows=int(limbo.get("rolled_back_rows", 0)),
+            cut_rows=int(said.get("cut_rows", 0)),
             is_fenced=bool(said.get("is_fenced", False)),
             ro_reason=str(said.get("ro_reason") or ""),
             disk=_disk(said),
@@ -194,6 +193,8 @@ class Memory:
     reason: str = ""
     nominations: tuple[Nomination, ...] = ()
     last_failover: LastFailover | None = None
+    leader_cut_rows: int = 0  # as the leader's process counted them when it was last seen
+    old_cut_rows: int = 0  # and that of the one before, when it lost its place
     refusal: str = ""  # of the last action that did not happen
 
 

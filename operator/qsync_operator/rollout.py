@@ -1,7 +1,8 @@
 """New configuration for running members: live where that can be, else by restart.
 
-Invariants: followers first, one at a time, each caught up before the next; the leader last, after
-a switchover; a restart never takes the quorum away, except where one or two voters leave no other
+Invariants: who is down first, for nothing is lost by it and a better configuration may be what it
+needs; then followers, one at a time, each caught up before the next; the leader last, after a
+switchover; a restart never takes the quorum away, except where one or two voters leave no other
 way.
 """
 
@@ -13,6 +14,8 @@ from qsync_operator.observed import MemberView, Observed
 from qsync_operator.scale import ScalePlan, successor
 
 SMALL = 2
+CAUGHT_UP_ROWS = 10_000
+"""So far behind is who has everything within a moment; under load nobody is never behind."""
 
 
 def plan_rollout(spec: ClusterSpec, observed: Observed) -> ScalePlan:
@@ -28,14 +31,32 @@ def plan_rollout(spec: ClusterSpec, observed: Observed) -> ScalePlan:
     ]
     if sick:
         return ScalePlan((), f"{', '.join(sick)} must answer before the next member restarts")
-    outdated.sort(key=lambda member: (member.is_leader, -ordinal_of(member.name)))
+    outdated.sort(key=lambda m: (m.status is not None, m.is_leader, -ordinal_of(m.name)))
+    behind = _behind(observed)
+    if behind and outdated[0].status is not None:
+        return ScalePlan((), f"{', '.join(behind)} must catch up before the next member restarts")
     return _restart(spec, observed, outdated[0])
+
+
+def _behind(observed: Observed) -> list[str]:
+    """Voters that answer and have far fewer rows than the leader."""
+    leader = observed.writable_leader()
+    if leader is None or leader.status is None:
+        return []
+    enough = leader.status.last_index - CAUGHT_UP_ROWS
+    return [
+        voter.name
+        for voter in leader.status.registered
+        if voter.is_voting and voter.is_live and voter.acknowledged_index < enough
+    ]
 
 
 def _restart(spec: ClusterSpec, observed: Observed, member: MemberView) -> ScalePlan:
     voters = observed.voting()
     uuid = member.status.uuid if member.status is not None else member.uuid
-    if len(voters) > SMALL and any(voter.uuid == uuid for voter in voters):
+    # Who does not answer us may still vote: the leader knows.
+    is_needed = any(v.uuid == uuid and (v.is_live or observed.is_live(uuid)) for v in voters)
+    if len(voters) > SMALL and is_needed:
         live = [v for v in voters if v.uuid != uuid and observed.is_live(v.uuid)]
         quorum = needed(len(voters), spec.replication.quorum)
         if len(live) < quorum:

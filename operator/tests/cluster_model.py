@@ -37,6 +37,7 @@ class Life:
     is_dead: bool = False  # it will never run again
     has_disk: bool = True
     disk: str = ""
+    cut_rows: int = 0
     index: int = 10
     drift: Drift = "none"
     has_joined: bool = False
@@ -140,6 +141,7 @@ class World:
             can_stand=entry is not None and entry.is_voting and not life.is_fenced,
             is_fenced=life.is_fenced,
             disk=life.disk,
+            cut_rows=life.cut_rows,
             registered=tuple(
                 Registered(
                     uuid=uuid,

@@ -105,6 +105,35 @@ def test_a_full_disk_is_a_member_that_is_not_in_its_place() -> None:
 # --- rollouts and volumes -------------------------------------------------------------------------
 
 
+def test_whoever_is_down_restarts_first() -> None:
+    """The second member of a rollout failed, and what was asked for is mended."""
+    world = formed(cluster_of(3))
+    for name in ("c-1", "c-2"):
+        world.lives[name].drift = "restart"
+    world.lives["c-1"].is_running = False
+    assert decide(world) == (Restart("c-1"),)
+    # Nobody else may go meanwhile, and whom the leader hears is needed though we do not hear it.
+    world.lives["c-1"].drift = "none"
+    assert decide(world) == ()
+    world.lives["c-1"].is_running = True
+    assert decide(world) == (Restart("c-2"),)
+
+
+def test_a_rollout_waits_for_who_is_behind() -> None:
+    world = formed(cluster_of(3))
+    for life in world.lives.values():
+        life.drift, life.index = "restart", 50_000
+    world.lives["c-1"].index = 30_000
+    found = planned(world)
+    assert found.actions == ()
+    assert (
+        "c-1 must catch up before the next member restarts"
+        in condition(found, "Progressing").message
+    )
+    world.lives["c-1"].index = 45_000
+    assert decide(world) == (Restart("c-2"),)
+
+
 def test_a_supervised_rollout_leaves_the_leader_to_a_person() -> None:
     world = formed(cluster_of(3))
     world.cluster.spec.rollout.strategy = "Supervised"

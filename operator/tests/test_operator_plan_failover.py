@@ -59,6 +59,37 @@ def test_a_failover_is_measured_from_the_end_of_the_process() -> None:
     assert failover.unavailable_milliseconds == 100
 
 
+def test_a_failover_says_what_the_old_leader_had_to_give_up() -> None:
+    """What its process had cut before is another failover's."""
+
+    def rolled_back() -> int:
+        failover = world.status.last_failover
+        assert failover is not None
+        return failover.rolled_back_rows
+
+    world = formed(cluster_of(3))
+    world.lives["c-0"].cut_rows = 7
+    world.step()
+    world.leader, world.term = "c-1", 2
+    world.step()
+    assert rolled_back() == 0
+    world.lives["c-0"].cut_rows = 9
+    world.step()
+    assert rolled_back() == 2
+    # Another one, and this time its process ended: the next one counts from zero.
+    world.lives["c-1"].cut_rows = 5
+    world.step()
+    world.lives["c-1"].is_running, world.leader = False, ""
+    world.step()
+    world.lives["c-1"].is_running, world.lives["c-1"].cut_rows = True, 0
+    for _ in range(3):
+        world.step()
+    assert rolled_back() == 0
+    world.lives["c-1"].cut_rows = 4
+    world.step()
+    assert rolled_back() == 4
+
+
 def test_a_failover_delay_is_waited_for() -> None:
     cluster = cluster_of(3)
     cluster.spec.failover.delay = "10s"

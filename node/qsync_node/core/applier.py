@@ -266,6 +266,7 @@ class Applier:
         if message.epoch != replica.tail.epoch or self.state is not State.CUTTING:
             return
         replica.tail.durable_index = replica.tail.last_index
+        replica.cut_rows += message.rows
         replica.report("rewound", rows=message.rows, file=message.file)
         if self.histories is None or not self.source_uuid:
             self.become(State.IDLE)

@@ -84,6 +84,7 @@ class Replica:
         self.after_ballot: deque[tuple[int, Callable[[], None]]] = deque()
         self.to_write: list[LogBatch] = []
         self.unwritten: deque[Entry] = deque()
+        self.cut_rows = 0  # by this process, from the end of its log; all of them are kept (L6)
         self.split_brain = ""
         self.is_disk_full = False
         self.is_space_low = False

@@ -110,6 +110,7 @@ def status(node: "Node") -> dict[str, Any]:
             "owner_id": tail.history.owner_id,
             "age_ns": _age_ns(node),
         },
+        "cut_rows": replica.cut_rows,
         "lost_acknowledged": node.lost_acknowledged,
         "members": [
             {

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -55,7 +55,7 @@ class _Collector:
         gauges += self._archive_gauges(now["confirmed_index"])
         for name, text, value in gauges:
             yield GaugeMetricFamily(name, text, value=value)
-        yield from self._counters(now["limbo"]["rolled_back_rows"], now["lost_acknowledged"])
+        yield from self._counters(now)
         lag = GaugeMetricFamily(
             "qsync_follower_lag_rows", "Rows that a member has not acknowledged", labels=["member"]
         )
@@ -78,15 +78,19 @@ class _Collector:
             ("qsync_archive_failing", "1 while the archive refuses", float(bool(said["error"]))),
         ]
 
-    def _counters(self, rolled_back: int, lost: int) -> Iterable[Metric]:
+    def _counters(self, now: dict[str, Any]) -> Iterable[Metric]:
         server = self.server
         counters: list[tuple[str, str, float]] = [
             ("qsync_log_writes", "Flushes of the log", server.disk.writes),
             ("qsync_log_batches", "Batches in them", server.disk.batches),
             ("qsync_turns", "Steps of the core", server.turns),
-            ("qsync_rolled_back_rows", "Rows that a decision took away", rolled_back),
-            ("qsync_lost_acknowledged_writes", "Asynchronous writes lost after their answer", lost),
-        ]
+            ("qsync_rolled_back_rows", "Rows that a decision took away",
+             now["limbo"]["rolled_back_rows"]),
+            ("qsync_cut_rows", "Rows that this member cut from its log, as no other has them",
+             now["cut_rows"]),
+            ("qsync_lost_acknowledged_writes", "Asynchronous writes lost after their answer",
+             now["lost_acknowledged"]),
+        ]  # fmt: skip
         for name, text, value in counters:
             yield CounterMetricFamily(name, text, value=value)
         for event, text in _EVENTS.items():

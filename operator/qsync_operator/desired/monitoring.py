@@ -70,7 +70,7 @@ def _rules(cluster: QsyncCluster) -> Object:
               "5m", "warning", f"No audit of {name} came to a verdict for twice its interval."),
         _rule("QsyncMemberFenced", f"max(qsync_is_fenced{{{ours}}}) > 0",
               "24h", "info", f"A member of {name} has been kept from leading for a day."),
-        _rule("QsyncRowsRolledBack", f"increase(qsync_rolled_back_rows_total{{{ours}}}[15m]) > 0",
+        _rule("QsyncRowsRolledBack", f"increase(qsync_cut_rows_total{{{ours}}}[15m]) > 0",
               "0s", "info", f"Rows of {name} that were never confirmed were cut."),
     ]  # fmt: skip
     return {"groups": [{"name": f"qsync.{namespace}.{name}", "rules": rules}]}
