@@ -34,8 +34,10 @@ class Principal:
 
     name: str
     password_hash: str | None
-    roles: tuple[str, ...]
-    grants: tuple[GrantSpec, ...]
+    roles: tuple[str, ...] = ()
+    grants: tuple[GrantSpec, ...] = ()
+    is_whole: bool = True
+    """Whether roles and grants are declared, too; else only the password is."""
 
     @property
     def kind(self) -> str:
@@ -52,6 +54,11 @@ def principals(spec: ClusterSpec, passwords: Mapping[str, str]) -> list[Principa
     return roles + [_principal(u, stored_hash(passwords[u.name])) for u in spec.users]
 
 
+def application(name: str, password: str) -> Principal:
+    """The user that every cluster is founded with: people give it what it may do."""
+    return Principal(name, stored_hash(password), is_whole=False)
+
+
 def _principal(declared: RoleSpec | UserSpec, password_hash: str | None) -> Principal:
     return Principal(declared.name, password_hash, tuple(declared.roles), tuple(declared.grants))
 
@@ -62,8 +69,12 @@ def differing(database: Connection, wanted: Iterable[Principal]) -> tuple[str, .
     declared = {principal.name for principal in wanted}
     for principal in wanted:
         row = _row(database, principal.name)
+        if row is None and not principal.is_whole:
+            continue  # somebody dropped it: what it was granted is not known here
         if row is None or not _is_same(row, principal):
             found.append(principal.name)
+            continue
+        if not principal.is_whole:
             continue
         missing = [r for r in principal.roles if r in declared and _row(database, r) is None]
         if missing or _grants_of(database, row[0]) != _wanted(database, principal):
@@ -73,9 +84,11 @@ def differing(database: Connection, wanted: Iterable[Principal]) -> tuple[str, .
 
 def bring(database: Connection, wanted: Iterable[Principal]) -> None:
     """Make them what is declared; what was done before a fault stays. Raises as `differing`."""
-    chosen = list(wanted)
+    chosen = [p for p in wanted if p.is_whole or _row(database, p.name) is not None]
     ids = {principal.name: _bring_row(database, principal) for principal in chosen}
     for principal in chosen:
+        if not principal.is_whole:
+            continue
         grantee = ids[principal.name]
         found, asked = _grants_of(database, grantee), _wanted(database, principal)
         for (kind, object_id), bits in asked.items():

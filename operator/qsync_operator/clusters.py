@@ -20,13 +20,14 @@ from qsync_operator.desired.labels import config_name
 from qsync_operator.models.annotations import is_paused
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.manifest import sentence_of
+from qsync_operator.models.status import ClusterStatus
 from qsync_operator.platform.base import ActionRefused
 from qsync_operator.platform.kubernetes.api import Api, ApiError
 from qsync_operator.platform.kubernetes.cache import Cache, Key
 from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
 from qsync_operator.platform.kubernetes.runs import RunKeeper, audit_overdue_s, refuse_run
 from qsync_operator.platform.kubernetes.voice import KubernetesVoice
-from qsync_operator.refusal import refusal_now
+from qsync_operator.refusal import refusal_now, with_refusal
 from qsync_operator.settings import NO_SPARK, SparkSupply
 
 IDLE_S = 2.0
@@ -34,6 +35,7 @@ BUSY_S = 0.25
 LEADERLESS_S = 0.02
 HURRY_NS = 5_000_000_000
 NUMBERS_EVERY_S = 10.0
+WAITING = "Waiting"
 FAILURE_FIRST_S = 0.5
 FAILURE_MAX_S = 30.0
 
@@ -88,8 +90,10 @@ class ClusterTask:
             started_s = time.monotonic()
             try:
                 await self._look_after()
-            except (ApiError, ActionRefused) as error:
-                await self.voice.tell("Waiting", self.cluster.name, str(error), True)
+            except ActionRefused as error:
+                await self._say_why_it_waits(str(error))
+            except ApiError as error:
+                log.warning("cluster %s waits: %s", self.cluster.name, error)
             except Exception:
                 # A fault of ours in one cluster must not end the others' failover.
                 log.exception("the task of cluster %s failed and starts again", self.cluster.name)
@@ -97,6 +101,25 @@ class ClusterTask:
                 pause_s = FAILURE_FIRST_S
             await self._rest(pause_s)
             pause_s = min(pause_s * 2, FAILURE_MAX_S)
+
+    async def _say_why_it_waits(self, sentence: str) -> None:
+        """Nobody looks after the cluster until that is mended: it is Degraded, and says so once."""
+        refusal = self.voice.refusal
+        if refusal is not None and refusal.sentence == sentence:
+            return
+        await self.voice.tell(WAITING, self.cluster.name, sentence, True)
+        if refusal is None or refusal.reason == WAITING:
+            generation = self.cluster.metadata.generation
+            self.voice.refusal = refusal_now(sentence, generation, WAITING)
+        await self.voice.publish(self.cluster, self.cluster.status)
+        self._note(self.cluster.status, self.cluster.status)
+
+    def _note(self, before: ClusterStatus, now: ClusterStatus) -> None:
+        """The metrics say what the status says."""
+        if self.voice.refusal is not None:
+            now = with_refusal(now, self.voice.refusal)
+        namespace = self.cluster.metadata.namespace or ""
+        metrics.note_status(namespace, self.cluster.name, before, now)
 
     async def _rest(self, pause_s: float) -> None:
         self._changed.clear()
@@ -110,6 +133,8 @@ class ClusterTask:
             self._api, self._cache, self.cluster, self._image, self._spark
         )
         self._platform = platform
+        if self.voice.refusal is not None and self.voice.refusal.reason == WAITING:
+            self.voice.refusal = None
         try:
             controller = Controller(platform, self.voice, self.cluster.status, NUMBERS_EVERY_S)
             key = (self.cluster.metadata.namespace or "", self.cluster.name)
@@ -136,8 +161,7 @@ class ClusterTask:
         before = controller.status
         with metrics.TURN.time():
             observed = await controller.turn(self.cluster)
-        namespace = self.cluster.metadata.namespace or ""
-        metrics.note_status(namespace, self.cluster.name, before, controller.status)
+        self._note(before, controller.status)
         if observed.writable_leader() is None and controller.memory.lost_at_ns:
             lost_ns = time.monotonic_ns() - controller.memory.lost_at_ns
             return LEADERLESS_S if lost_ns < HURRY_NS else BUSY_S

@@ -13,11 +13,12 @@ class Refusal:
     sentence: str
     generation: int
     since: str
+    reason: str = "InvalidSpec"
 
 
-def refusal_now(sentence: str, generation: int) -> Refusal:
+def refusal_now(sentence: str, generation: int, reason: str = "InvalidSpec") -> Refusal:
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return Refusal(sentence, generation, since)
+    return Refusal(sentence, generation, since, reason)
 
 
 def with_refusal(status: ClusterStatus, refusal: Refusal) -> ClusterStatus:
@@ -25,7 +26,7 @@ def with_refusal(status: ClusterStatus, refusal: Refusal) -> ClusterStatus:
     degraded = Condition(
         type="Degraded",
         status="True",
-        reason="InvalidSpec",
+        reason=refusal.reason,
         message=refusal.sentence,
         last_transition_time=refusal.since,
         observed_generation=refusal.generation,

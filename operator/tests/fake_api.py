@@ -37,7 +37,13 @@ class FakeApi:
         self, kind: str, namespace: str, labels: str = "", fields: str = ""
     ) -> list[dict[str, Any]]:
         self._check(kind)
-        return [o for (k, n, _), o in self.objects.items() if (k, n) == (kind, namespace)]
+        wanted = dict(one.split("=") for one in labels.split(",") if one)
+        return [
+            found
+            for (k, n, _), found in self.objects.items()
+            if (k, n) == (kind, namespace)
+            and wanted.items() <= (found["metadata"].get("labels") or {}).items()
+        ]
 
     async def has_kind(self, kind: str) -> bool:
         return kind in self.kinds
@@ -68,6 +74,13 @@ class FakeApi:
         merged = _merged(found or {}, copy.deepcopy(document))
         return copy.deepcopy(self._store(merged))
 
+    async def patch(
+        self, kind: str, namespace: str, name: str, change: dict[str, Any]
+    ) -> dict[str, Any]:
+        self._check(kind)
+        self.writes.append(("patch", kind, name))
+        return copy.deepcopy(self._store(_patched(self.objects[kind, namespace, name], change)))
+
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str = "", keeps_pods: bool = False
     ) -> None:
@@ -90,6 +103,18 @@ class FakeApi:
 
 def _key(document: dict[str, Any]) -> tuple[str, str, str]:
     return document["kind"], document["metadata"]["namespace"], document["metadata"]["name"]
+
+
+def _patched(old: Any, change: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(change, dict):
+        return copy.deepcopy(change)
+    found = dict(old) if isinstance(old, dict) else {}
+    for key, value in change.items():
+        found.pop(key, None) if value is None else found.update(
+            {key: _patched(found.get(key), value)}
+        )
+    return found
 
 
 def _merged(old: Any, new: Any) -> Any:

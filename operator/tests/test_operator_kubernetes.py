@@ -14,6 +14,7 @@ from qsync_operator.actions import (
 )
 from qsync_operator.controller import Controller
 from qsync_operator.desired.labels import ROLE_LABEL
+from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.observed import (
     AccessView,
@@ -104,7 +105,7 @@ async def test_keeping_twice_writes_once_and_a_hand_edit_is_put_back() -> None:
         assert api.writes == [("apply", "StatefulSet", "orders")]
         found = api.named("StatefulSet", "orders")
         assert found["spec"]["replicas"] == 3
-        assert found["metadata"]["annotations"] == {"somebody": "else"}
+        assert found["metadata"]["annotations"]["somebody"] == "else"
         cache.note("Service", api.named("Service", "orders-leader"), is_gone=True)
         del api.objects["Service", "ns", "orders-leader"]
         assert await platform.keep(cluster, look) == ""
@@ -324,10 +325,16 @@ async def test_a_network_policy_that_is_switched_off_goes() -> None:
 async def test_a_user_without_a_password_is_said() -> None:
     api = FakeApi()
     cluster = cluster_of(users=[{"name": "alice", "passwordSecret": "alice"}])
-    keeper = AccessKeeper("secret", lambda name: _password(api, name))
+
+    async def application(cluster: QsyncCluster) -> str:
+        return "secret"
+
+    keeper = AccessKeeper("secret", lambda name: _password(api, name), application)
     view = await keeper.look(cluster, "127.0.0.1:1")
     assert view.refusal == "Secret alice of user alice has no password: create it"
-    assert await keeper.look(cluster_of(), "127.0.0.1:1") == AccessView()
+    plain = cluster_of()
+    plain.metadata.generation = 2
+    assert await keeper.look(plain, "127.0.0.1:1") == AccessView()
 
 
 async def _password(api: FakeApi, name: str) -> str | None:

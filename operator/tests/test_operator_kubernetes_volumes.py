@@ -10,6 +10,7 @@ from qsync_operator.actions import (
     CreateMember,
     GrowStorage,
 )
+from qsync_operator.desired.labels import selector
 from qsync_operator.observed import (
     StorageView,
 )
@@ -21,7 +22,7 @@ def claim_of(name: str, size: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name, "namespace": "ns"},
+        "metadata": {"name": name, "namespace": "ns", "labels": selector(cluster_of())},
         "spec": {"resources": {"requests": {"storage": size}}},
     }
 
@@ -39,9 +40,9 @@ class NoExpansion(FakeApi):
 async def test_volumes_grow_and_the_set_is_made_again_without_its_pods() -> None:
     api, cluster = FakeApi(), cluster_of(storage={"size": "1Gi"})
     larger = cluster_of(storage={"size": "2Gi"})
-    for name in ("data-orders-0", "data-orders-7"):
-        api.put(claim_of(name, "1Gi"))
     async with opened(api, cluster) as (platform, _):
+        for name in ("data-orders-0", "data-orders-7"):
+            api.put(claim_of(name, "1Gi"))
         await platform.act(cluster, CreateMember("orders-0", "voter"))
         assert (await observed(platform, cluster)).storage == StorageView(size="1Gi")
         grown = StorageView(("orders",), size="1Gi")
@@ -61,9 +62,9 @@ async def test_volumes_grow_and_the_set_is_made_again_without_its_pods() -> None
 @pytest.mark.asyncio
 async def test_volumes_that_cannot_grow_stay_and_it_is_said() -> None:
     api, cluster = NoExpansion(), cluster_of(storage={"size": "1Gi"})
-    api.put(claim_of("data-orders-0", "1Gi"))
     larger = cluster_of(storage={"size": "2Gi"})
     async with opened(api, cluster) as (platform, _):
+        api.put(claim_of("data-orders-0", "1Gi"))
         await platform.act(cluster, CreateMember("orders-0", "voter"))
         with pytest.raises(ActionRefused, match="allowVolumeExpansion"):
             await platform.act(larger, GrowStorage("2Gi"))

@@ -65,6 +65,15 @@ def encoded(strings: dict[str, str]) -> dict[str, str]:
     return {key: base64.b64encode(value.encode()).decode() for key, value in strings.items()}
 
 
+def text_of(secret: Object | None, key: str) -> str | None:
+    """One value of somebody's Secret, whatever else is in it; None where there is none, or where
+    it is no text."""
+    try:
+        return base64.b64decode(((secret or {}).get("data") or {})[key]).decode() or None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 def decoded(secret: Object) -> dict[str, str]:
     """Raises ValueError on what is not text."""
     data = secret.get("data") or {}

@@ -1,4 +1,5 @@
-"""Declared users and roles against the leader's, looked at now and then and after every change.
+"""Declared users and roles, and the application's password, against the leader's: looked at now
+and then and after every change.
 
 Passwords are read each time, so that a Secret that was changed takes effect by itself.
 """
@@ -17,6 +18,7 @@ from qsync_operator.platform.base import ActionRefused
 
 TIMEOUT_S = 10.0
 COMPARE_AGAIN_S = 30.0
+TRY_AGAIN_S = 5.0
 ReadPassword = Callable[[str], Awaitable[str | None]]
 
 
@@ -27,19 +29,18 @@ class AccessKeeper:
         self,
         secret: str,
         read_password: ReadPassword,
+        read_application: Callable[[QsyncCluster], Awaitable[str]],
         context: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
         self._secret = secret
         self._context = context
         self._read_password = read_password
+        self._read_application = read_application
         self._view = AccessView()
         self._compared: tuple[int, float] = (-1, 0.0)
 
     async def look(self, cluster: QsyncCluster, leader: str | None) -> AccessView:
         """`leader` is the address of who takes writes, if anybody does."""
-        spec = cluster.spec
-        if not spec.users and not spec.roles:
-            return AccessView()
         generation, at_s = self._compared
         is_fresh = generation == cluster.metadata.generation and (
             time.monotonic() - at_s < COMPARE_AGAIN_S
@@ -52,7 +53,9 @@ class AccessKeeper:
         except (AccessRefused, ActionRefused) as refused:
             self._view = AccessView(refusal=str(refused))
         except DatabaseError:
-            return AccessView()
+            again_s = time.monotonic() - COMPARE_AGAIN_S + TRY_AGAIN_S
+            self._compared, self._view = (cluster.metadata.generation, again_s), AccessView()
+            return self._view
         self._compared = (cluster.metadata.generation, time.monotonic())
         return self._view
 
@@ -74,7 +77,11 @@ class AccessKeeper:
                     f"Secret {user.password_secret} of user {user.name} has no password: create it"
                 )
             passwords[user.name] = password
-        return access.principals(cluster.spec, passwords)
+        name = cluster.spec.auth.username
+        found = access.principals(cluster.spec, passwords)
+        if name not in passwords:
+            found.append(access.application(name, await self._read_application(cluster)))
+        return found
 
     def _connect(self, address: str) -> Connection:
         return Connection(address, "admin", self._secret, TIMEOUT_S, self._context())

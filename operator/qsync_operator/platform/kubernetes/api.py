@@ -69,6 +69,9 @@ class Api(Protocol):
     async def apply(self, document: Object, subresource: str = "") -> Object:
         """Server-side, as the one field manager, taking owned fields back."""
 
+    async def patch(self, kind: str, namespace: str, name: str, change: Any) -> Object:
+        """A JSON merge patch: what is None goes, whoever made it."""
+
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str = "", keeps_pods: bool = False
     ) -> None:

@@ -1,18 +1,19 @@
 """Reads, makes and writes the Secret that says who a cluster is.
 
 It is created and never taken over: of two operators that see a new cluster at once, one makes it,
-and the other one reads it.
+and the other one reads it. Where anything of an earlier life is left, no other identity is made:
+the members' data belongs to the one that is missing.
 """
 
 import secrets
 import uuid
 
-from qsync_operator.desired.labels import Object, app_secret_name, identity_name
-from qsync_operator.desired.secrets import build_identity, decoded
+from qsync_operator.desired.labels import Object, app_secret_name, identity_name, selector
+from qsync_operator.desired.secrets import build_identity, decoded, text_of
 from qsync_operator.desired.state import ClusterState
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.platform.base import ActionRefused
-from qsync_operator.platform.kubernetes.api import Api, ApiError
+from qsync_operator.platform.kubernetes.api import Api, ApiError, is_within, name_of
 
 PASSWORD_BYTES = 24
 
@@ -31,6 +32,7 @@ class Identity:
         namespace = cluster.metadata.namespace or ""
         found = await api.get("Secret", namespace, identity_name(cluster.name))
         if found is None:
+            await _refuse_second_life(api, cluster)
             made = ClusterState(str(uuid.uuid4()), secrets.token_urlsafe(PASSWORD_BYTES), image)
             try:
                 found = await api.create(build_identity(cluster, made))
@@ -61,27 +63,69 @@ class Identity:
         try:
             found = await self._api.apply(document)
         except ApiError as error:
-            if error.status == 409:
+            if error.status == 409 and not await self._is_put_back(cluster):
                 fresh = await Identity.open(self._api, cluster, self.state.image)
                 self.state, self._version = fresh.state, fresh._version
             raise
         self.state, self._version = state, str(found["metadata"]["resourceVersion"])
+
+    async def keep(self, cluster: QsyncCluster) -> None:
+        """Somebody's deletion is undone, and whether it goes with the cluster is as
+        `storage.retention` says now. Raises ApiError."""
+        if await self._is_put_back(cluster):
+            return
+        namespace, name = cluster.metadata.namespace or "", identity_name(cluster.name)
+        found = await self._api.get("Secret", namespace, name)
+        if found is None or "deletionTimestamp" in found["metadata"]:
+            return
+        wanted = build_identity(cluster, self.state)["metadata"].get("ownerReferences")
+        if is_within(wanted or [], found["metadata"].get("ownerReferences") or []):
+            return
+        # Not by an apply: it was created, and an apply gives nothing up that a creation owns.
+        change = {"metadata": {"ownerReferences": wanted}}
+        found = await self._api.patch("Secret", namespace, name, change)
+        self._version = str(found["metadata"]["resourceVersion"])
+
+    async def _is_put_back(self, cluster: QsyncCluster) -> bool:
+        """Whether it was gone, and is there again as we know it. Raises ApiError."""
+        namespace = cluster.metadata.namespace or ""
+        if await self._api.get("Secret", namespace, identity_name(cluster.name)) is not None:
+            return False
+        found = await self._api.create(build_identity(cluster, self.state))
+        self._version = str(found["metadata"]["resourceVersion"])
+        return True
 
     async def password(self, cluster: QsyncCluster) -> str:
         """Of the application's user: given by a Secret, or found, or made. Raises ApiError,
         or ActionRefused if the Secret that was named is not there."""
         namespace, given = cluster.metadata.namespace or "", cluster.spec.auth.password_secret
         if given is not None:
-            secret = await self._api.get("Secret", namespace, given)
-            password = decoded(secret).get("password") if secret is not None else None
-            if not password:
-                raise ActionRefused(
-                    f"Secret {given} of auth.passwordSecret has no password: create it"
-                )
-            return password
+            password = text_of(await self._api.get("Secret", namespace, given), "password")
+            if password is not None:
+                return password
         secret = await self._api.get("Secret", namespace, app_secret_name(cluster.name))
-        found = decoded(secret).get("password") if secret is not None else None
+        found = text_of(secret, "password")
+        if given is not None and (found is None or not self.state.is_formed):
+            # A cluster that is there keeps the password that it has, and its supervision.
+            raise ActionRefused(f"Secret {given} of auth.passwordSecret has no password: create it")
         return found or secrets.token_urlsafe(PASSWORD_BYTES)
+
+
+async def _refuse_second_life(api: Api, cluster: QsyncCluster) -> None:
+    """Raises ActionRefused, or ApiError."""
+    namespace, name = cluster.metadata.namespace or "", identity_name(cluster.name)
+    labels = ",".join(f"{key}={value}" for key, value in selector(cluster).items())
+    left = [
+        f"{kind} {name_of(found)}"
+        for kind in ("StatefulSet", "PersistentVolumeClaim")
+        for found in await api.find(kind, namespace, labels)
+        if "deletionTimestamp" not in found["metadata"]
+    ]
+    if left:
+        raise ActionRefused(
+            f"Secret {name} is gone and {left[0]} is not: put the Secret back from a backup, or"
+            f" delete {cluster.name} and its volumes to begin anew"
+        )
 
 
 def _is_ours(secret: Object, cluster: QsyncCluster) -> bool:

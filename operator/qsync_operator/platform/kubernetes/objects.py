@@ -1,14 +1,18 @@
 """Keeps the objects of one cluster as the builders want them.
 
 What is watched is held against the last thing seen, so that a hand-edited field is put back and an
-idle operator writes nothing. What is not watched (Secrets, ServiceAccounts) is looked at once and
-then written when it is to change. A field that the API server writes in another form than it was
-given would differ for ever: the answer to an apply counts as equal to what was applied.
+idle operator writes nothing. What is not watched (Secrets, ServiceAccounts) is looked at now and
+then. A field that the API server writes in another form than it was given would differ for ever:
+the answer to an apply counts as equal to what was applied.
+
+Each object carries the hash of what was applied: a field that is wanted no more is in the object
+and in nothing that is compared, and only an apply takes it away.
 """
 
 import asyncio
 import hashlib
 import json
+import time
 
 from qsync_operator.desired.labels import Object
 from qsync_operator.platform.kubernetes.api import Api, ApiError, is_within, name_of
@@ -25,6 +29,10 @@ WATCHED = (
 OPTIONAL = ("PodDisruptionBudget", "NetworkPolicy", "CronJob")
 """May become unwanted while the cluster lives."""
 
+MARK_ANNOTATION = "qsync.dev/applied"
+LOOK_AGAIN_S = 120.0
+"""At what is not watched: a hundred clusters ask a few times a second."""
+
 GONE_POLLS = 100
 GONE_POLL_S = 0.1
 
@@ -37,6 +45,7 @@ class ObjectKeeper:
         self._cache = cache
         self._key = key
         self._applied: dict[tuple[str, str], tuple[str, str]] = {}  # -> mark, resource version
+        self._looked_s: dict[tuple[str, str], float] = {}
 
     async def keep(self, wanted: list[Object]) -> None:
         """Raises ApiError."""
@@ -63,15 +72,18 @@ class ObjectKeeper:
     async def _keep_one(self, document: Object) -> None:
         kind, name = document["kind"], name_of(document)
         mark = _mark(document)
+        document = _marked(document, mark)
         applied_mark, version = self._applied.get((kind, name), ("", ""))
         if kind in WATCHED:
             live = self._cache.get(self._key, kind, name)
             if live is not None and mark == applied_mark and _version(live) == version:
                 return
-        elif mark == applied_mark:
-            return
         else:
+            is_fresh = time.monotonic() - self._looked_s.get((kind, name), 0.0) < LOOK_AGAIN_S
+            if mark == applied_mark and is_fresh:
+                return
             live = await self._api.get(kind, self._key[0], name)
+            self._looked_s[kind, name] = time.monotonic()
         if live is not None and is_within(document, live):
             self._applied[kind, name] = (mark, _version(live))
             return
@@ -87,6 +99,12 @@ class ObjectKeeper:
             if name not in names:
                 await self._api.delete(kind, self._key[0], name)
                 self._applied.pop((kind, name), None)
+
+
+def _marked(document: Object, mark: str) -> Object:
+    metadata = document["metadata"]
+    annotations = {**(metadata.get("annotations") or {}), MARK_ANNOTATION: mark[:16]}
+    return {**document, "metadata": {**metadata, "annotations": annotations}}
 
 
 def _mark(document: Object) -> str:

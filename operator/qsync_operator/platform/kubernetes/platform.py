@@ -7,6 +7,7 @@ the API server is needed once they run.
 
 import asyncio
 import contextlib
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +35,7 @@ from qsync_operator.desired.config import client_address, member_settings, peer_
 from qsync_operator.desired.labels import ROLE_LABEL, Object, ports, tls_port
 from qsync_operator.desired.objects import build_objects
 from qsync_operator.desired.pods import restart_inputs
-from qsync_operator.desired.secrets import decoded
+from qsync_operator.desired.secrets import text_of
 from qsync_operator.desired.state import ClusterState, MemberState
 from qsync_operator.iproto import DatabaseError
 from qsync_operator.links import LinkError, NodeLinks
@@ -61,7 +62,7 @@ from qsync_operator.platform.kubernetes.cache import Cache, Key
 from qsync_operator.platform.kubernetes.certificates import CertificateKeeper
 from qsync_operator.platform.kubernetes.identity import Identity
 from qsync_operator.platform.kubernetes.monitoring import MonitoringKinds
-from qsync_operator.platform.kubernetes.objects import ObjectKeeper
+from qsync_operator.platform.kubernetes.objects import LOOK_AGAIN_S, ObjectKeeper
 from qsync_operator.platform.kubernetes.runs import last_run
 from qsync_operator.platform.kubernetes.volumes import VolumeKeeper
 from qsync_operator.platform.spaces import SpaceKeeper
@@ -106,12 +107,16 @@ class KubernetesPlatform:
         self._volumes = VolumeKeeper(api, cache, self._objects, key)
         self._spaces = SpaceKeeper(identity.state.secret, certificates.context)
         self._access = AccessKeeper(
-            identity.state.secret, self._read_password, certificates.context
+            identity.state.secret,
+            self._read_password,
+            self._read_application_password,
+            certificates.context,
         )
         self._monitoring = MonitoringKinds(api, key)
         self._absent = AbsentPods(api, key)
         self._told: dict[str, Told] = {}
         self._aside: asyncio.Task[None] | None = None
+        self._kept_identity_s = 0.0
         cache.listen(key, self._wake.set)
 
     @classmethod
@@ -209,8 +214,14 @@ class KubernetesPlatform:
             await self._absent.look({n: k for n, k in kinds.items() if self._pod(n) is None})
 
     async def _read_password(self, name: str) -> str | None:
-        secret = await self._api.get("Secret", self._key[0], name)
-        return decoded(secret).get("password") if secret is not None else None
+        return text_of(await self._api.get("Secret", self._key[0], name), "password")
+
+    async def _read_application_password(self, cluster: QsyncCluster) -> str:
+        """Of the Secret that somebody named, and else the one that we made."""
+        given = cluster.spec.auth.password_secret
+        found = await self._read_password(given) if given is not None else None
+        self._password = found or self._password
+        return self._password
 
     def _address(self, member: str, port: int) -> str:
         """Where the member is that we are connected to, or else where its pod is."""
@@ -349,6 +360,9 @@ class KubernetesPlatform:
             await self._monitoring.look(cluster)
             await self._monitoring.remove_unwanted(cluster)
             await self._objects.keep(self._build(cluster, self._state))
+            if time.monotonic() - self._kept_identity_s > LOOK_AGAIN_S:
+                await self._identity.keep(cluster)
+                self._kept_identity_s = time.monotonic()
         except ApiError as error:
             return str(error)
         return ""

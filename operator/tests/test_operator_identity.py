@@ -1,0 +1,207 @@
+"""Who a cluster is, and what its applications log in with: deleted, damaged and changed Secrets."""
+
+import base64
+from typing import Any, cast
+
+import pytest
+from fake_api import FakeApi
+from platforms import IMAGE, cluster_of, document_of, observed, opened
+from test_operator_access import Catalogue
+from test_operator_kubernetes_clusters import settled
+
+from qsync_operator.access import application, bring, differing
+from qsync_operator.actions import CreateMember, RecordBootstrap, RecordFormed
+from qsync_operator.clusters import Clusters
+from qsync_operator.desired.secrets import text_of
+from qsync_operator.iproto import Connection
+from qsync_operator.platform.base import ActionRefused
+from qsync_operator.platform.kubernetes import objects
+from qsync_operator.platform.kubernetes import platform as kubernetes
+from qsync_operator.platform.kubernetes.cache import Cache
+from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
+
+IDENTITY, APP = ("Secret", "ns", "orders-identity"), ("Secret", "ns", "orders-app")
+
+
+async def formed(api: FakeApi, **spec: Any) -> None:
+    cluster = cluster_of(**spec)
+    async with opened(api, cluster) as (platform, _):
+        for number in range(3):
+            await platform.act(cluster, CreateMember(f"orders-{number}", "voter"))
+        await platform.act(cluster, RecordBootstrap("orders-0", "i0"))
+        await platform.act(cluster, RecordFormed())
+        await platform.keep(cluster, await observed(platform, cluster))
+
+
+@pytest.fixture
+def looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "LOOK_AGAIN_S", -1.0)
+    monkeypatch.setattr(kubernetes, "LOOK_AGAIN_S", -1.0)
+
+
+def secret_of(name: str, **values: bytes) -> dict[str, Any]:
+    data = {key: base64.b64encode(value).decode() for key, value in values.items()}
+    metadata = {"name": name, "namespace": "ns"}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
+
+
+# --- identity -------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_no_second_identity_is_made_while_the_first_ones_members_are_there() -> None:
+    """An operator begins after somebody deleted the Secret: the members would all be stopped."""
+    api = FakeApi()
+    await formed(api)
+    del api.objects[IDENTITY]
+    api.writes.clear()
+    with pytest.raises(ActionRefused, match="is gone and StatefulSet orders is not"):
+        await KubernetesPlatform.open(api, Cache(), cluster_of(), IMAGE)
+    assert not api.writes
+    # Neither where only volumes are left, of a cluster that was deleted.
+    template = api.objects.pop(("StatefulSet", "ns", "orders"))
+    labels = template["metadata"]["labels"]
+    metadata = {"name": "data-orders-0", "namespace": "ns", "labels": labels}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata}
+    api.put(claim)
+    with pytest.raises(ActionRefused, match="PersistentVolumeClaim data-orders-0 is not"):
+        await KubernetesPlatform.open(api, Cache(), cluster_of(), IMAGE)
+    api.put({**claim, "metadata": {**metadata, "deletionTimestamp": "now"}})
+    await (await KubernetesPlatform.open(api, Cache(), cluster_of(), IMAGE)).close()
+
+
+@pytest.mark.asyncio
+async def test_an_operator_that_knows_it_puts_the_identity_back(looks_always: None) -> None:
+    api, cluster = FakeApi(), cluster_of()
+    await formed(api)
+    before = api.named("Secret", "orders-identity")["data"]
+    async with opened(api, cluster) as (platform, _):
+        look = await observed(platform, cluster)
+        del api.objects[IDENTITY]
+        assert await platform.keep(cluster, look) == ""
+        assert api.named("Secret", "orders-identity")["data"] == before
+        # Also where it has something to write before it looks.
+        del api.objects[IDENTITY]
+        with pytest.raises(ActionRefused):
+            await platform.act(cluster, CreateMember("orders-3", "voter"))
+        assert api.named("Secret", "orders-identity")["data"] == before
+        await platform.act(cluster, CreateMember("orders-3", "voter"))
+    assert api.named("StatefulSet", "orders")["spec"]["replicas"] == 4
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("first", "then"), [("Delete", "Retain"), ("Retain", "Delete")])
+async def test_what_belongs_to_the_data_goes_and_stays_with_it(
+    first: str, then: str, looks_always: None
+) -> None:
+    api = FakeApi()
+    await formed(api, storage={"retention": first})
+    changed = cluster_of(storage={"retention": then})
+    async with opened(api, changed) as (platform, _):
+        assert await platform.keep(changed, await observed(platform, changed)) == ""
+        identity = api.named("Secret", "orders-identity")["metadata"]
+        assert bool(identity.get("ownerReferences")) == (then == "Delete")
+        # The fake's apply takes nothing away: what counts is that one was made.
+        assert ("apply", "Secret", "orders-app") in api.writes
+        writes = len(api.writes)
+        assert await platform.keep(changed, await observed(platform, changed)) == ""
+        assert len(api.writes) == writes
+
+
+# --- a cluster that cannot be looked after --------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_why_nobody_looks_after_a_cluster_is_in_its_status() -> None:
+    api = FakeApi()
+    await formed(api)
+    kept = api.objects.pop(IDENTITY)
+    api.put(document_of())
+    clusters = Clusters(api, Cache(), IMAGE)
+    await clusters.begin()
+
+    def degraded() -> dict[str, Any]:
+        conditions = api.named("QsyncCluster", "orders").get("status", {}).get("conditions", [])
+        found = [one for one in conditions if one["type"] == "Degraded"]
+        return found[0] if found else {}
+
+    try:
+        await clusters.on_event(document_of(), False)
+        await settled(lambda: degraded().get("reason") == "Waiting")
+        assert "orders-identity is gone" in degraded()["message"]
+        await clusters.on_event(document_of(replicas=3), False)
+        api.put(kept)
+        await clusters.on_event(document_of(replicas=4), False)
+        await settled(lambda: degraded().get("reason") not in (None, "Waiting"))
+        assert [e["reason"] for e in api.events].count("Waiting") == 1
+    finally:
+        await clusters.close()
+
+
+# --- passwords ------------------------------------------------------------------------------------
+
+
+def test_one_value_of_a_secret_is_read_whatever_else_is_in_it() -> None:
+    secret = secret_of("alice", password=b"x", keystore=b"\xff\xfe\x80")
+    assert text_of(secret, "password") == "x"
+    assert [text_of(secret, "keystore"), text_of(secret, "no"), text_of(None, "no")] == [None] * 3
+
+
+@pytest.mark.asyncio
+async def test_a_given_password_is_needed_to_found_a_cluster_and_not_to_keep_it() -> None:
+    api, cluster = FakeApi(), cluster_of(auth={"passwordSecret": "mine"})
+    with pytest.raises(ActionRefused, match="has no password: create it"):
+        await KubernetesPlatform.open(api, Cache(), cluster, IMAGE)
+    api.put(secret_of("mine", password=b"first", keystore=b"\xff"))
+    await formed(api, auth={"passwordSecret": "mine"})
+    assert text_of(api.named("Secret", "orders-app"), "password") == "first"
+    del api.objects["Secret", "ns", "mine"]
+    async with opened(api, cluster) as (platform, _):
+        assert await platform._read_application_password(cluster) == "first"
+        api.put(secret_of("mine", password=b"second"))
+        assert await platform._read_application_password(cluster) == "second"
+        assert await platform.keep(cluster, await observed(platform, cluster)) == ""
+    assert text_of(api.named("Secret", "orders-app"), "password") == "second"
+
+
+@pytest.mark.asyncio
+async def test_what_is_not_watched_is_put_back_too(looks_always: None) -> None:
+    api, cluster = FakeApi(), cluster_of()
+    await formed(api)
+    password = text_of(api.named("Secret", "orders-app"), "password")
+    async with opened(api, cluster) as (platform, _):
+        look = await observed(platform, cluster)
+        del api.objects[APP], api.objects["ServiceAccount", "ns", "orders"]
+        assert await platform.keep(cluster, look) == ""
+    assert text_of(api.named("Secret", "orders-app"), "password") == password
+    assert ("ServiceAccount", "ns", "orders") in api.objects
+
+
+@pytest.mark.asyncio
+async def test_a_field_that_is_wanted_no_more_is_applied_away() -> None:
+    """It is in the live object and in nothing that is compared."""
+    api, cluster = FakeApi(), cluster_of(bootstrap={"fromArchive": {"url": "s3://b/o"}})
+    async with opened(api, cluster) as (platform, _):
+        await platform.act(cluster, CreateMember("orders-0", "voter"))
+        await platform.act(cluster, RecordBootstrap("orders-0", "i0"))
+        assert "restore.json" in api.named("ConfigMap", "orders-config")["data"]
+        api.writes.clear()
+        assert await platform.keep(cluster, await observed(platform, cluster)) == ""
+        assert not api.writes
+        await platform.act(cluster, RecordFormed())
+        assert ("apply", "ConfigMap", "orders-config") in api.writes
+
+
+def test_the_applications_password_is_brought_and_its_grants_are_peoples() -> None:
+    catalogue = Catalogue()
+    database = cast(Connection, catalogue)
+    # Somebody dropped it: what it was granted is not known, so it is not made again.
+    gone = [application("gone", "a")]
+    assert differing(database, gone) == ()
+    bring(database, gone)
+    assert not catalogue.writes
+    granted, mine = catalogue.grants("app"), [application("app", "a")]
+    assert differing(database, mine) == ("app",)
+    bring(database, mine)
+    assert differing(database, mine) == ()
+    assert catalogue.grants("app") == granted
