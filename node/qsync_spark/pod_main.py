@@ -49,6 +49,10 @@ def cluster_conf(environment: dict[str, str]) -> dict[str, str]:
         "spark.kubernetes.executor.podTemplateFile": str(TEMPLATE),
         "spark.kubernetes.executor.podTemplateContainerName": "executor",
         "spark.kubernetes.executor.deleteOnTermination": "true",
+        # There are no volumes and no Service to clean up, so no right to touch any is needed.
+        "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
+        "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
+        "spark.kubernetes.driver.service.deleteOnTermination": "false",
         "spark.driver.host": environment["POD_IP"],
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCKS_PORT),

@@ -44,7 +44,10 @@ def restart_inputs(cluster: QsyncCluster, image: str) -> str:
         "tls": [spec.tls.clients == "Require", bundle_name(cluster), tls_port(cluster)],
     }
     if spec.archive is not None:
-        inputs["archive"] = spec.archive.model_dump(mode="json", by_alias=True)
+        # What compactions delete is nothing to members.
+        inputs["archive"] = spec.archive.model_dump(
+            mode="json", by_alias=True, exclude={"retention"}
+        )
     if restarted := restarted_at(cluster):
         inputs["restartedAt"] = restarted
     text = json.dumps(inputs, sort_keys=True)
