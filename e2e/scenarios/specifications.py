@@ -3,6 +3,7 @@
 import json
 import time
 
+from clients import credentials
 from operators import set_operators
 from scenario import Scene, scenario
 from timeouts import CONVERGE_S, IDLE_S, READY_S, ROLL_S, SETTLE_S
@@ -12,11 +13,11 @@ from timeouts import CONVERGE_S, IDLE_S, READY_S, ROLL_S, SETTLE_S
 def access(scene: Scene) -> str:
     """A declared user may do what is declared; a Secret that changes is a new password."""
 
-    def put_password(password: str) -> None:
+    def put_password(password: str, name: str = "alice") -> None:
         secret = {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": "alice"},
+            "metadata": {"name": name},
             "stringData": {"password": password},
         }
         scene.kubectl("apply", "-f", "-", stdin=json.dumps(secret))
@@ -24,18 +25,19 @@ def access(scene: Scene) -> str:
     space = {"name": "stock", "indexes": [{"name": "p", "parts": [{"field": 1, "type": "string"}]}]}
     role = {"name": "reader", "grants": [{"space": "stock", "privileges": ["read"]}]}
     user = {"name": "alice", "passwordSecret": "alice", "roles": ["reader"]}
-    scene.apply(spaces=[space], roles=[role], users=[user])
+    put_password("application's first", "mine")
+    scene.apply(spaces=[space], roles=[role], users=[user], auth={"passwordSecret": "mine"})
     scene.wait("the sentence", scene.has_reason("Degraded", "AccessRefused"), READY_S)
     assert "Secret alice of user alice has no password" in scene.condition("Degraded")["message"]
     put_password("first")
     scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
 
-    def tries(password: str, request: str) -> str:
-        """As alice, in a member's pod: what she is told, "" where she may."""
+    def tries(password: str, request: str, user: str = "alice") -> str:
+        """In a member's pod: what the user is told, "" where they may."""
         script = (
             "import sys; from qsync_operator.iproto import Connection, DatabaseError\n"
             "try:\n"
-            f"    with Connection('127.0.0.1:3301', 'alice', '{password}', 5) as c: c.{request}\n"
+            f"    with Connection('127.0.0.1:3301', {user!r}, {password!r}, 5) as c: c.{request}\n"
             "except DatabaseError as error: print(error)\n"
         )
         return scene.kubectl("exec", "orders-0", "--", "python", "-c", script).strip()
@@ -45,8 +47,59 @@ def access(scene: Scene) -> str:
     put_password("second")
     took_s = scene.wait("the new password", lambda: not tries("second", "select(512)"), ROLL_S)
     assert tries("first", "select(512)")
+    name, _ = credentials(scene, "orders")
+    assert tries("application's first", "select(512)", name) == ""
+    put_password("application's second", "mine")
+    scene.wait("the application's", lambda: not tries("application's second", "select(512)", name),
+               ROLL_S)  # fmt: skip
+    scene.wait("what applications read",
+               lambda: credentials(scene, "orders")[1] == "application's second",
+               CONVERGE_S)  # fmt: skip
     assert scene.get("networkpolicy", "orders")["spec"]["policyTypes"] == ["Ingress"]
     return f"a reader reads and does not write; a new password works after {took_s:.0f} s"
+
+
+@scenario(not_local="objects")
+def identity_deleted(scene: Scene) -> str:
+    """The Secret that says who a cluster is goes: nobody stops, status says so, it is put back."""
+    scene.start()
+    lives, kept = scene.lives(), scene.get("secret", "orders-identity")
+    with scene.without_operator():
+        scene.kubectl("delete", "secret", "orders-identity")
+    scene.wait("the sentence", scene.has_reason("Degraded", "Waiting"), CONVERGE_S)
+    said = scene.condition("Degraded")["message"]
+    time.sleep(SETTLE_S)  # what the operator would do wrongly, it has done by then
+    assert scene.lives() == lives
+    metadata = {key: kept["metadata"][key] for key in ("name", "labels")}
+    again = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": kept["data"]}
+    scene.kubectl("create", "-f", "-", stdin=json.dumps(again))
+    scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
+    assert scene.lives() == lives
+    return said
+
+
+@scenario(quick=True, not_local="objects")
+def applied_again(scene: Scene) -> str:
+    """The same manifest changes nothing; a hand-edited field is put back, a foreign one stays."""
+    scene.start()
+    before = scene.get("qc", scene.cluster)["metadata"]["generation"]
+    sets = scene.get("statefulset", "orders")["metadata"]["resourceVersion"]
+    scene.apply()
+    time.sleep(SETTLE_S)
+    assert scene.get("qc", scene.cluster)["metadata"]["generation"] == before
+    assert scene.get("statefulset", "orders")["metadata"]["resourceVersion"] == sets
+    scene.kubectl("label", "service", "orders-leader", "team=a")
+    change = json.dumps({"spec": {"selector": {"qsync.dev/role": "nobody"}}})
+    scene.kubectl("patch", "service", "orders-leader", "--type=merge", "-p", change)
+    scene.wait(
+        "the selector",
+        lambda: (
+            scene.get("service", "orders-leader")["spec"]["selector"]["qsync.dev/role"] == "leader"
+        ),
+        CONVERGE_S,
+    )
+    assert scene.get("service", "orders-leader")["metadata"]["labels"]["team"] == "a"
+    return "nothing changed, the selector was put back, a label of somebody's stayed"
 
 
 @scenario(not_local="pods")
