@@ -9,7 +9,7 @@ from base64 import b64decode
 
 from clients import forwarded
 from scenario import Scene, Wrong, scenario
-from timeouts import CONVERGE_S, LATE_S, READY_S, ROLL_S
+from timeouts import CHANGE_PAUSE_MS, CONVERGE_S, LATE_S, READY_S, ROLL_S
 
 PLAIN, TLS = 3301, 3302
 
@@ -83,7 +83,8 @@ def certificates(scene: Scene) -> str:
     kept = {name: uid for name, uid in scene.pods().items() if name != leader}
     assert kept == {name: uid for name, uid in pods.items() if name != leader}
     time.sleep(LATE_S)  # what comes late is a pause, too
-    pauses = scene.pauses(at_s)
+    what = "certificates changed, then the leader deleted by force"
+    pauses = scene.measure(what, at_s, CHANGE_PAUSE_MS)
     return f"a new certificate was shown by all after {took_s:.0f} s; writes paused for {pauses}"
 
 

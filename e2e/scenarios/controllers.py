@@ -8,11 +8,13 @@ from scenario import Scene, scenario
 from timeouts import (
     API_SERVER_BACK_S,
     API_SERVER_STOPPED_S,
+    CHANGE_PAUSE_MS,
     CONVERGE_S,
     FAILOVER_S,
     LATE_S,
     READY_S,
     ROLL_S,
+    SETTLE_S,
 )
 
 
@@ -48,7 +50,8 @@ def operator_killed(scene: Scene) -> str:
     scene.wait("another leader", lambda: scene.leader() not in ("", leader), FAILOVER_S)
     scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
     time.sleep(LATE_S)  # what comes late is a pause, too
-    found = scene.pauses(at_s - LATE_S)
+    what = "the operator and the leader killed at once"
+    found = scene.measure(what, at_s - LATE_S, CHANGE_PAUSE_MS)
     scene.kubectl("scale", "qc", scene.cluster, "--replicas=4")
     scene.wait("a fourth pod", lambda: "orders-3" in scene.pods(), CONVERGE_S)
     operator_process(acting()).signal("KILL")
@@ -69,11 +72,16 @@ def two_operators(scene: Scene) -> str:
         with frozen(process):
             took_s = scene.wait("the other one", lambda: acting() not in ("", first), READY_S)
             leader, uid = scene.leader(), scene.pods()
+            at_s = time.time()
             scene.kubectl("delete", "pod", leader, "--grace-period=0", "--force")
             scene.wait("another leader", lambda: scene.leader() not in ("", leader), FAILOVER_S)
+            term = scene.status()["term"]
         scene.wait("a pod", lambda: scene.is_new_and_ready(leader, uid[leader]), CONVERGE_S)
         scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
         assert acting() != first, "who lost its Lease does not act"
+        time.sleep(SETTLE_S)  # what it would do wrongly, it has done by then
+        assert scene.status()["term"] == term, "nobody was nominated without need"
+        scene.measure("an operator asleep, the leader deleted", at_s - LATE_S, CHANGE_PAUSE_MS)
         assert list(scene.roles().values()).count("leader") == 1
     finally:
         set_operators(1)

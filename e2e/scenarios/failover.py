@@ -4,6 +4,7 @@ import time
 
 from scenario import Pauses, Scene, scenario, summary
 from timeouts import (
+    ALL_PAUSE_MS,
     CONVERGE_S,
     DELETE_PAUSE_MS,
     FAILOVER_S,
@@ -75,7 +76,8 @@ def all_at_once(scene: Scene) -> str:
     scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
     time.sleep(LATE_S)  # what comes late is a pause, too
     assert before == {m["name"]: m["uuid"] for m in scene.status()["members"]}
-    return f"the same instances came back; writes paused for {scene.pauses(at_s - LATE_S)}"
+    found = scene.measure("all pods deleted by force at once", at_s - LATE_S, ALL_PAUSE_MS)
+    return f"the same instances came back; writes paused for {found}"
 
 
 @scenario(load=True, needs=("machines",))
@@ -85,4 +87,5 @@ def all_killed(scene: Scene) -> str:
     time.sleep(LATE_S)  # what comes late is a pause, too
     scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
     time.sleep(LATE_S)  # what comes late is a pause, too
-    return f"writes paused for {scene.pauses(at_s - LATE_S)}"
+    found = scene.measure("kill -9 of every process at once", at_s - LATE_S, ALL_PAUSE_MS)
+    return f"writes paused for {found}"

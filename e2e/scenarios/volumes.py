@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kube import run
 from machines import Process, SmallDisk
 from scenario import Scene, Wrong, scenario
-from timeouts import CONVERGE_S, READY_S, ROLL_S, SETTLE_S
+from timeouts import CHANGE_PAUSE_MS, CONVERGE_S, READY_S, ROLL_S, SETTLE_S
 
 CLASS = "qsync-e2e-expandable"
 
@@ -117,7 +117,7 @@ def disk_full(scene: Scene) -> str:
         scene.wait("another leader", lambda: scene.leader() not in ("", leader), CONVERGE_S)
         scene.wait("the reason", lambda: scene.condition("Degraded")["message"] == full, CONVERGE_S)
         time.sleep(SETTLE_S)  # what the operator would do wrongly, it has done by then
-        found = scene.pauses(at_s)
+        found = scene.measure("the leader's disk fills", at_s, CHANGE_PAUSE_MS)
         degraded = scene.condition("Degraded")["message"]
         disk.empty()
         scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
