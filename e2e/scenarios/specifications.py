@@ -1,6 +1,7 @@
 """What is asked for: users, templates, what only the operator refuses, and nothing new."""
 
 import json
+import subprocess
 import time
 
 from clients import credentials
@@ -156,3 +157,16 @@ def idle(scene: Scene) -> str:
     time.sleep(IDLE_S)  # the minute that is promised
     assert before == versions(), "an idle operator writes nothing"
     return f"{len(before)} objects stayed as they were for a minute"
+
+
+@scenario(load=True, not_local="objects")
+def busy(scene: Scene) -> str:
+    """Under load only numbers change, and status is written once in ten seconds at most."""
+    watch = ["kubectl", "-n", scene.name, "get", "qc", scene.cluster, "--watch-only", "-o", "name"]
+    with subprocess.Popen(watch, stdout=subprocess.PIPE, text=True) as process:
+        time.sleep(IDLE_S)
+        process.terminate()
+        assert process.stdout is not None
+        written = len(process.stdout.read().splitlines())
+    assert 0 < written <= IDLE_S / 10 + 1, f"{written} writes in {IDLE_S:.0f} s"
+    return f"{written} writes of status in {IDLE_S:.0f} s"

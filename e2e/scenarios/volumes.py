@@ -71,6 +71,7 @@ def lost(scene: Scene) -> str:
         return scene.is_ready(3) and uuids[victim] != old
 
     scene.wait("a new instance", is_replaced, ROLL_S)
+    assert old not in _registered(scene), "who left for good votes no more"
     scene.kubectl("delete", "pvc", "--all", "--wait=false")
     scene.kubectl("delete", "pods", "--all", timeout_s=READY_S)
     scene.wait("the sentence", scene.has_reason("Degraded", "DataLost"), ROLL_S)
@@ -78,6 +79,17 @@ def lost(scene: Scene) -> str:
     found = scene.condition("Degraded")
     assert found["reason"] == "DataLost", "nothing is founded silently"
     return found["message"]
+
+
+def _registered(scene: Scene) -> list[str]:
+    """Uuids of the members that the leader knows."""
+    script = (
+        "import json, urllib.request as u\n"
+        "said = json.load(u.urlopen('http://127.0.0.1:8081/status', timeout=5))\n"
+        "print(*(one['uuid'] for one in said['members']))\n"
+    )
+    leader = scene.status()["leader"]
+    return scene.kubectl("exec", leader, "-c", "node", "--", "python", "-c", script).split()
 
 
 @scenario(not_local="volumes")
