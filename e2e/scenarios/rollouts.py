@@ -1,21 +1,24 @@
 """Changes that restart members, machines that are drained, and changes that are bad."""
 
+import shlex
 import time
 from typing import Any
 
-from kube import IMAGES, KIND_NAME, run
+from kube import IMAGES, ROOT, load_images, run
 from machines import machines
 from scenario import Scene, Wrong, scenario
 from timeouts import CHANGE_PAUSE_MS, DRAIN_S, IMAGE_BUILD_S, LATE_S, READY_S, ROLL_S
 
-NEXT = "qsync-node:e2e-next"
+EARLIER = "qsync-node:e2e-earlier"
+EARLIER_COMMIT = "b371f554"
+"""A build from before: what it writes and says is understood, and it understands."""
 
 
-def _another_build() -> None:
-    """The node's image with another identity: what a new version is to Kubernetes."""
-    lines = f"FROM {IMAGES['node']}\nLABEL dev.qsync.e2e=next\n"
-    run("docker", "build", "-t", NEXT, "-", stdin=lines, timeout_s=IMAGE_BUILD_S)
-    run("kind", "load", "docker-image", "--name", KIND_NAME, NEXT, timeout_s=IMAGE_BUILD_S)
+def _earlier_build() -> None:
+    archive = f"git -C {shlex.quote(str(ROOT))} archive {EARLIER_COMMIT}"
+    build = f"docker build -q --target node -t {EARLIER} -"
+    run("bash", "-c", f"set -o pipefail; {archive} | {build}", timeout_s=IMAGE_BUILD_S)
+    load_images(EARLIER)
 
 
 def _rolled(scene: Scene, before: dict[str, str]) -> bool:
@@ -25,10 +28,11 @@ def _rolled(scene: Scene, before: dict[str, str]) -> bool:
 
 @scenario(quick=True, load=True, needs=("machines",), not_local="pods")
 def rolling_update(scene: Scene) -> str:
-    """Another image, then other resources, under load: followers first, the leader last."""
-    _another_build()
+    """An earlier build, the present one, other resources: followers first, the leader last."""
+    _earlier_build()
     changes: list[dict[str, Any]] = [
-        {"image": NEXT},
+        {"image": EARLIER},
+        {"image": IMAGES["node"]},
         {"resources": {"requests": {"cpu": "20m"}}},
     ]
     said = []
@@ -43,10 +47,12 @@ def rolling_update(scene: Scene) -> str:
         assert order[-1] == leader, f"{leader} led and went before the others: {order}"
         found = scene.measure("a rolling update of three members", at_s - LATE_S, CHANGE_PAUSE_MS)
         said.append(f"{', '.join(change)} after {took_s:.0f} s, writes paused for {found}")
-    images = {
-        c["image"] for name in scene.pods() for c in scene.get("pod", name)["spec"]["containers"]
-    }
-    assert images == {NEXT}
+        images = {
+            container["image"]
+            for name in scene.pods()
+            for container in scene.get("pod", name)["spec"]["containers"]
+        }
+        assert images == {change.get("image", IMAGES["node"])}
     return "; ".join(said)
 
 
