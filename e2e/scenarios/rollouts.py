@@ -10,7 +10,7 @@ from scenario import Scene, Wrong, scenario
 from timeouts import CHANGE_PAUSE_MS, DRAIN_S, IMAGE_BUILD_S, LATE_S, READY_S, ROLL_S
 
 EARLIER = "qsync-node:e2e-earlier"
-EARLIER_COMMIT = "b371f554"
+EARLIER_COMMIT = "b371f5583e9e93e81b5757a4a98e96c8883b8e54"
 """A build from before: what it writes and says is understood, and it understands."""
 
 
