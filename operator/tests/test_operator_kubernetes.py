@@ -311,6 +311,19 @@ async def test_monitoring_follows_what_is_asked_and_what_exists() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_monitor_that_is_asked_for_and_unasked_comes_and_goes_each_time() -> None:
+    api, asks = FakeApi(), cluster_of(monitoring={"podMonitor": True})
+    api.kinds = {"PodMonitor"}
+    async with opened(api, asks) as (platform, _):
+        look = await observed(platform, asks)
+        for _ in range(2):
+            assert await platform.keep(asks, look) == ""
+            assert ("PodMonitor", "ns", "orders") in api.objects
+            assert await platform.keep(cluster_of(), look) == ""
+            assert ("PodMonitor", "ns", "orders") not in api.objects
+
+
+@pytest.mark.asyncio
 async def test_a_network_policy_that_is_switched_off_goes() -> None:
     api, cluster = FakeApi(), cluster_of()
     async with opened(api, cluster) as (platform, _):

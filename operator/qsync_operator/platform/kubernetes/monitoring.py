@@ -23,20 +23,24 @@ class MonitoringKinds:
     async def look(self, cluster: QsyncCluster) -> None:
         """Raises ApiError."""
         asked, (before, at_s) = asked_kinds(cluster), self._looked
+        self._cleared -= set(asked)
         if not asked or (asked == before and time.monotonic() - at_s < LOOK_AGAIN_S):
             return
         self.existing = frozenset([kind for kind in asked if await self._api.has_kind(kind)])
         self._looked = (asked, time.monotonic())
-        self._cleared -= set(asked)
 
-    async def remove_unwanted(self, cluster: QsyncCluster) -> None:
-        """Once for each process: an operator before us may have made them. Raises ApiError."""
+    async def remove_unwanted(self, cluster: QsyncCluster) -> list[str]:
+        """Kinds of those that went. Once for each process also what nobody asked it for: an
+        operator before us may have made them. Raises ApiError."""
+        gone = []
         for kind in KINDS:
             if kind in asked_kinds(cluster) or kind in self._cleared:
                 continue
             if await self._api.has_kind(kind):
                 await self._api.delete(kind, *self._key)
+                gone.append(kind)
             self._cleared.add(kind)
+        return gone
 
     def warnings(self, cluster: QsyncCluster) -> tuple[str, ...]:
         missing = [kind for kind in asked_kinds(cluster) if kind not in self.existing]

@@ -54,6 +54,10 @@ class ObjectKeeper:
         for kind in OPTIONAL:
             await self._remove_unwanted(kind, wanted)
 
+    def forget(self, kind: str, name: str) -> None:
+        """Somebody else of ours removed it: it is made anew when it is wanted again."""
+        self._applied.pop((kind, name), None)
+
     async def replace_set(self, live: Object) -> None:
         """Delete a StatefulSet and leave its pods; the next `keep` makes it anew. Raises
         ApiError."""

@@ -358,7 +358,8 @@ class KubernetesPlatform:
             if is_paused(cluster):
                 return ""
             await self._monitoring.look(cluster)
-            await self._monitoring.remove_unwanted(cluster)
+            for kind in await self._monitoring.remove_unwanted(cluster):
+                self._objects.forget(kind, cluster.name)
             await self._objects.keep(self._build(cluster, self._state))
             if time.monotonic() - self._kept_identity_s > LOOK_AGAIN_S:
                 await self._identity.keep(cluster)
