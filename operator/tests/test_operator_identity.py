@@ -15,7 +15,6 @@ from qsync_operator.clusters import Clusters
 from qsync_operator.desired.secrets import text_of
 from qsync_operator.iproto import Connection
 from qsync_operator.platform.base import ActionRefused
-from qsync_operator.platform.kubernetes import objects
 from qsync_operator.platform.kubernetes import platform as kubernetes
 from qsync_operator.platform.kubernetes.cache import Cache
 from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
@@ -35,7 +34,6 @@ async def formed(api: FakeApi, **spec: Any) -> None:
 
 @pytest.fixture
 def looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "LOOK_AGAIN_S", -1.0)
     monkeypatch.setattr(kubernetes, "LOOK_AGAIN_S", -1.0)
 
 
@@ -78,6 +76,7 @@ async def test_an_operator_that_knows_it_puts_the_identity_back(looks_always: No
     async with opened(api, cluster) as (platform, _):
         look = await observed(platform, cluster)
         del api.objects[IDENTITY]
+        await platform._look_aside(cluster)
         assert await platform.keep(cluster, look) == ""
         assert api.named("Secret", "orders-identity")["data"] == before
         # Also where it has something to write before it looks.
@@ -98,12 +97,14 @@ async def test_what_belongs_to_the_data_goes_and_stays_with_it(
     await formed(api, storage={"retention": first})
     changed = cluster_of(storage={"retention": then})
     async with opened(api, changed) as (platform, _):
+        await platform._look_aside(changed)
         assert await platform.keep(changed, await observed(platform, changed)) == ""
         identity = api.named("Secret", "orders-identity")["metadata"]
         assert bool(identity.get("ownerReferences")) == (then == "Delete")
         # The fake's apply takes nothing away: what counts is that one was made.
         assert ("apply", "Secret", "orders-app") in api.writes
         writes = len(api.writes)
+        await platform._look_aside(changed)
         assert await platform.keep(changed, await observed(platform, changed)) == ""
         assert len(api.writes) == writes
 
@@ -171,7 +172,9 @@ async def test_what_is_not_watched_is_put_back_too(looks_always: None) -> None:
     password = text_of(api.named("Secret", "orders-app"), "password")
     async with opened(api, cluster) as (platform, _):
         look = await observed(platform, cluster)
+        assert await platform.keep(cluster, look) == ""
         del api.objects[APP], api.objects["ServiceAccount", "ns", "orders"]
+        await platform._look_aside(cluster)
         assert await platform.keep(cluster, look) == ""
     assert text_of(api.named("Secret", "orders-app"), "password") == password
     assert ("ServiceAccount", "ns", "orders") in api.objects

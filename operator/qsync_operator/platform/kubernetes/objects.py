@@ -2,8 +2,9 @@
 
 What is watched is held against the last thing seen, so that a hand-edited field is put back and an
 idle operator writes nothing. What is not watched (Secrets, ServiceAccounts) is looked at now and
-then. A field that the API server writes in another form than it was given would differ for ever:
-the answer to an apply counts as equal to what was applied.
+then, beside the turns: an API server that hangs must not hold a turn up. A field that the API
+server writes in another form than it was given would differ for ever: the answer to an apply counts
+as equal to what was applied.
 
 Each object carries the hash of what was applied: a field that is wanted no more is in the object
 and in nothing that is compared, and only an apply takes it away.
@@ -12,7 +13,6 @@ and in nothing that is compared, and only an apply takes it away.
 import asyncio
 import hashlib
 import json
-import time
 
 from qsync_operator.desired.labels import Object
 from qsync_operator.platform.kubernetes.api import Api, ApiError, is_within, name_of
@@ -45,7 +45,7 @@ class ObjectKeeper:
         self._cache = cache
         self._key = key
         self._applied: dict[tuple[str, str], tuple[str, str]] = {}  # -> mark, resource version
-        self._looked_s: dict[tuple[str, str], float] = {}
+        self._unwatched: dict[tuple[str, str], Object] = {}
 
     async def keep(self, wanted: list[Object]) -> None:
         """Raises ApiError."""
@@ -54,9 +54,18 @@ class ObjectKeeper:
         for kind in OPTIONAL:
             await self._remove_unwanted(kind, wanted)
 
+    async def look_again(self) -> None:
+        """What is not watched and not as it was applied is applied by the next `keep`. Raises
+        ApiError."""
+        for (kind, name), document in list(self._unwatched.items()):
+            live = await self._api.get(kind, self._key[0], name)
+            if live is None or not is_within(document, live):
+                self.forget(kind, name)
+
     def forget(self, kind: str, name: str) -> None:
         """Somebody else of ours removed it: it is made anew when it is wanted again."""
         self._applied.pop((kind, name), None)
+        self._unwatched.pop((kind, name), None)
 
     async def replace_set(self, live: Object) -> None:
         """Delete a StatefulSet and leave its pods; the next `keep` makes it anew. Raises
@@ -82,12 +91,11 @@ class ObjectKeeper:
             live = self._cache.get(self._key, kind, name)
             if live is not None and mark == applied_mark and _version(live) == version:
                 return
+        elif mark == applied_mark:
+            return
         else:
-            is_fresh = time.monotonic() - self._looked_s.get((kind, name), 0.0) < LOOK_AGAIN_S
-            if mark == applied_mark and is_fresh:
-                return
             live = await self._api.get(kind, self._key[0], name)
-            self._looked_s[kind, name] = time.monotonic()
+            self._unwatched[kind, name] = document
         if live is not None and is_within(document, live):
             self._applied[kind, name] = (mark, _version(live))
             return

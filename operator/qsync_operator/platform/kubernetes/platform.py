@@ -116,7 +116,7 @@ class KubernetesPlatform:
         self._absent = AbsentPods(api, key)
         self._told: dict[str, Told] = {}
         self._aside: asyncio.Task[None] | None = None
-        self._kept_identity_s = 0.0
+        self._looked_again_s = 0.0
         cache.listen(key, self._wake.set)
 
     @classmethod
@@ -209,6 +209,11 @@ class KubernetesPlatform:
     async def _look_aside(self, cluster: QsyncCluster) -> None:
         with contextlib.suppress(ApiError):  # what was read before is good for long
             await self._certificates.look(cluster)
+        if time.monotonic() - self._looked_again_s > LOOK_AGAIN_S and not is_paused(cluster):
+            with contextlib.suppress(ApiError):
+                await self._objects.look_again()
+                await self._identity.keep(cluster)
+                self._looked_again_s = time.monotonic()
         if not cluster.spec.hibernate:
             kinds = {name: member.kind for name, member in self._state.members.items()}
             await self._absent.look({n: k for n, k in kinds.items() if self._pod(n) is None})
@@ -361,9 +366,6 @@ class KubernetesPlatform:
             for kind in await self._monitoring.remove_unwanted(cluster):
                 self._objects.forget(kind, cluster.name)
             await self._objects.keep(self._build(cluster, self._state))
-            if time.monotonic() - self._kept_identity_s > LOOK_AGAIN_S:
-                await self._identity.keep(cluster)
-                self._kept_identity_s = time.monotonic()
         except ApiError as error:
             return str(error)
         return ""
