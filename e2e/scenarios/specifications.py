@@ -83,12 +83,11 @@ def identity_deleted(scene: Scene) -> str:
 def applied_again(scene: Scene) -> str:
     """The same manifest changes nothing; a hand-edited field is put back, a foreign one stays."""
     scene.start()
-    before = scene.get("qc", scene.cluster)["metadata"]["generation"]
-    sets = scene.get("statefulset", "orders")["metadata"]["resourceVersion"]
+    time.sleep(SETTLE_S)  # the last writes of its founding
+    before = _versions(scene)
     scene.apply()
     time.sleep(SETTLE_S)
-    assert scene.get("qc", scene.cluster)["metadata"]["generation"] == before
-    assert scene.get("statefulset", "orders")["metadata"]["resourceVersion"] == sets
+    assert _versions(scene) == before, "what was asked for already changes nothing"
     scene.kubectl("label", "service", "orders-leader", "team=a")
     change = json.dumps({"spec": {"selector": {"qsync.dev/role": "nobody"}}})
     scene.kubectl("patch", "service", "orders-leader", "--type=merge", "-p", change)
@@ -101,6 +100,15 @@ def applied_again(scene: Scene) -> str:
     )
     assert scene.get("service", "orders-leader")["metadata"]["labels"]["team"] == "a"
     return "nothing changed, the selector was put back, a label of somebody's stayed"
+
+
+def _versions(scene: Scene) -> dict[str, str]:
+    kinds = "qc,statefulsets,services,configmaps,secrets,pdb,networkpolicies,serviceaccounts,pvc"
+    found = json.loads(scene.kubectl("get", kinds, "-o", "json"))["items"]
+    return {
+        f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["resourceVersion"]
+        for one in found
+    }
 
 
 @scenario(not_local="pods")
@@ -144,18 +152,9 @@ def idle(scene: Scene) -> str:
     """Nothing is written while nothing happens."""
     scene.start(monitoring={"podMonitor": True})
     time.sleep(SETTLE_S)  # the last writes of its founding
-    kinds = "qc,statefulsets,services,configmaps,secrets,pdb,networkpolicies,serviceaccounts,pvc"
-
-    def versions() -> dict[str, str]:
-        found = json.loads(scene.kubectl("get", kinds, "-o", "json"))["items"]
-        return {
-            f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["resourceVersion"]
-            for one in found
-        }
-
-    before = versions()
+    before = _versions(scene)
     time.sleep(IDLE_S)  # the minute that is promised
-    assert before == versions(), "an idle operator writes nothing"
+    assert before == _versions(scene), "an idle operator writes nothing"
     return f"{len(before)} objects stayed as they were for a minute"
 
 
