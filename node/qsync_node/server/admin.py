@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from qsync_node import __version__
-from qsync_node.core.status import status
 from qsync_node.errors import ErrorCode, QsyncError
 from qsync_node.format.mp import unpack
 from qsync_node.server.config import ConfigError, split_address
@@ -104,7 +103,7 @@ class Admin:
         confirmed = server.node.replica.limbo.confirmed_index
         return web.json_response(
             {
-                **status(server.node),
+                **server.status(),
                 "archive": None if archiver is None else archiver.status(confirmed),
                 "address": server.config.advertise or f"{host}:{port}",
                 "admin_address": self.address,

@@ -18,6 +18,7 @@ from qsync_node.format.row import RowError
 from qsync_node.log.errors import CorruptionError, DiskError, DiskFull, NotInLog
 from qsync_node.log.storage import Storage
 
+FULL_RETRY_S = 0.25
 Deliver = Callable[[list[Any]], None]
 """Hands inputs to the event loop; called from the threads."""
 
@@ -36,6 +37,16 @@ class Worker(threading.Thread):
         with self._ready:
             self._queue.append(item)
             self._ready.notify()
+
+    def wait_for_more(self, timeout_s: float) -> "deque[Any] | None":
+        """By the thread itself: what was queued within that time; None when it has to end."""
+        with self._ready:
+            if not self._queue and not self._is_stopping:
+                self._ready.wait(timeout_s)
+            if self._is_stopping:
+                return None
+            items, self._queue = self._queue, deque()
+            return items
 
     def stop(self) -> None:
         """Finish what is queued, then end."""
@@ -79,6 +90,7 @@ class Disk:
         self.writes = 0
         self.batches = 0
         self.bytes = 0
+        self.is_full = False  # a ballot waits for space
         self._floor: ArchiveFloor | None = None  # None: there is no archive
         self._removal_index = 0  # what the core last gave free
         self._log = Worker("wal", self._perform_log)
@@ -173,12 +185,26 @@ class Disk:
     def _perform_ballots(self, items: "deque[Any]") -> None:
         # A ballot replaces the ones queued before it.
         last = items[-1]
+        while not self._is_stored(last):
+            # Nothing was promised by it yet: who waits for a vote or a term waits for space (D5).
+            newer = self._ballots.wait_for_more(FULL_RETRY_S)
+            if newer is None:
+                return
+            last = newer[-1] if newer else last
+
+    def _is_stored(self, ballot: fx.StoreBallot) -> bool:
+        """False while the disk is full; whatever else goes wrong ends this life."""
         try:
-            self.storage.store_ballot(last.data)
+            self.storage.store_ballot(ballot.data)
+        except DiskFull:
+            self.is_full = True
+            return False
         except DiskError as error:
             self._on_broken(f"the ballot cannot be stored: {error}")
-            return
-        self._deliver([fx.BallotStored(last.sequence)])
+            return True
+        self.is_full = False
+        self._deliver([fx.BallotStored(ballot.sequence)])
+        return True
 
     def _perform_reads(self, items: "deque[Any]") -> None:
         for effect in items:

@@ -326,11 +326,17 @@ class NodeServer:
             future = self._lost.setdefault(link.number, self.loop.create_future())
             await future
 
+    def status(self) -> dict[str, Any]:
+        """What the core says, and what only the threads at the disk know."""
+        said = status(self.node)
+        said["is_disk_full"] = said["is_disk_full"] or self.disk.is_full
+        return said
+
     # --- watchers -------------------------------------------------------------------------------
 
     def event_value(self, key: str) -> bytes | None:
         """What is known under `key`, msgpack; None for a key nobody broadcasts."""
-        now = status(self.node)
+        now = self.status()
         values: dict[str, Any] = {
             "box.id": {
                 "id": now["replica_id"],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from qsync_node.core.status import role_of, status
+from qsync_node.core.status import role_of
 
 if TYPE_CHECKING:
     from qsync_node.server.loop import NodeServer
@@ -29,7 +29,7 @@ class _Collector:
 
     def collect(self) -> Iterable[Metric]:
         server = self.server
-        now = status(server.node)
+        now = server.status()
         gauges: list[tuple[str, str, float]] = [
             ("qsync_term", "Election epoch that this node is in", now["term"]),
             ("qsync_confirmed_index", "Confirmed log index", now["confirmed_index"]),
