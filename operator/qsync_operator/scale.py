@@ -67,11 +67,19 @@ def _lost_instances(
 
 
 def _has_its_disk(observed: Observed, registered: Registered) -> bool:
-    """A disk whose instance was never seen gets the benefit of the doubt."""
+    """Who does not answer gets the benefit of the doubt: what was last seen on the disk may be
+    the instance before this one, which the leader knows sooner than we do."""
     if observed.by_uuid(registered.uuid) is not None:
         return True
     member = observed.member(registered.name)
-    return member is not None and member.has_disk and member.uuid in ("", registered.uuid)
+    if member is None or not member.has_disk:
+        return False
+    if member.status is not None:
+        return False  # another instance answers from there
+    if member.uuid in ("", registered.uuid):
+        return True
+    seen = next((r for r in observed.registered() if r.uuid == member.uuid), None)
+    return seen is None or registered.replica_id > seen.replica_id
 
 
 def _leaving(

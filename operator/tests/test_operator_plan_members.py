@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from cluster_model import Life
+from cluster_model import Entry, Life
 from plan_worlds import cluster_of, decide, formed, run
 
 from qsync_operator.actions import (
@@ -60,6 +60,20 @@ def test_a_lost_disk_is_unregistered_before_a_new_instance_takes_the_name() -> N
     world.lives["c-1"].has_disk = world.lives["c-1"].is_running = False
     assert decide(world) == (Unregister("c-0", "c-1", "uuid-c-1", "its disk is gone"),)
     assert run(world) == ["unregister c-1: its disk is gone", "create voter c-1"]
+
+
+def test_a_new_instance_that_only_the_leader_knows_yet_is_not_taken_for_the_lost_one() -> None:
+    """It registered between two looks, and has not answered us: who is removed never comes back."""
+    world = formed(cluster_of(3))
+    life = world.lives["c-1"]
+    life.is_running = False
+    world.registered["new"] = Entry("c-1", "voter", False)
+    assert decide(world) == ()
+    life.uuid, life.is_running = "new", True
+    assert decide(world) == (Unregister("c-0", "c-1", "uuid-c-1", "its disk is gone"),)
+    # Whom we saw there last is the later one: the other one is lost, though nobody answers.
+    life.is_running = False
+    assert decide(world) == (Unregister("c-0", "c-1", "uuid-c-1", "its disk is gone"),)
 
 
 def test_a_member_that_is_down_keeps_its_place() -> None:
