@@ -232,14 +232,16 @@ def crossing_of(audits: Audits) -> str:
     return f"Spark is faster than the same judgements in one process from {faster[0]:,} rows on."
 
 
-def table_of(figures: list[Figure], audits: Audits, profile: list[tuple[str, float]]) -> str:
+def table_of(
+    figures: list[Figure], audits: Audits, profile: list[tuple[str, float]], load: float
+) -> str:
     rows = "\n".join(f"| {one.what} | {one.value} | {one.goal} |" for one in figures)
     shares = ", ".join(f"`{name}` {share:.0%}" for name, share in profile)
     return f"""{HEADING}
 
 `make bench-spark`, {datetime.now(UTC).date()}, {os.cpu_count()} cores, {platform.machine()}, Python
 {platform.python_version()}, PySpark {pyspark.__version__}, pyarrow {pyarrow.__version__}, DuckDB
-{version("duckdb")}; load before it {os.getloadavg()[0]:.1f}. Rows have values of {VALUE_BYTES}
+{version("duckdb")}; load before it {load:.1f}. Rows have values of {VALUE_BYTES}
 bytes; a key is written ten times.
 
 | what | measured | goal |
@@ -271,6 +273,7 @@ def main() -> int:
     arguments = parser.parse_args()
     sizes = [int(n) for n in arguments.rows.split(",")]
     sizes += [3_000_000, 10_000_000] if arguments.large else []
+    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
         make_archive(work / "empty", 2, 2)
@@ -287,7 +290,7 @@ def main() -> int:
                 figures += special(spark, work, 1_000_000)
         finally:
             spark.stop()
-        text = table_of(figures, audits, profile_of(work / "archive"))
+        text = table_of(figures, audits, profile_of(work / "archive"), load)
     sys.stdout.write(text)
     if arguments.write:
         write(text)
