@@ -164,15 +164,9 @@ class Scene(Namespace):
         }
 
     def _members(self) -> list[dict[str, Any]]:
-        chosen = (
-            "get",
-            "pods",
-            "-l",
-            f"qsync.dev/cluster={self.cluster},qsync.dev/kind",
-            "-o",
-            "json",
-        )
-        found: list[dict[str, Any]] = json.loads(self.kubectl(*chosen))["items"]
+        chosen = f"qsync.dev/cluster={self.cluster},qsync.dev/kind"
+        said = self.kubectl("get", "pods", "-l", chosen, "-o", "json")
+        found: list[dict[str, Any]] = json.loads(said)["items"]
         return found
 
     def claims(self) -> dict[str, str]:

@@ -175,7 +175,7 @@ def measure(spark: Any, work: Path, sizes: list[int]) -> tuple[list[Figure], Aud
 
 def over_parquet(spark: Any, work: Path) -> Figure:
     """One question of the history's files: by Spark, and by one process without it."""
-    import duckdb  # noqa: PLC0415
+    import duckdb  # noqa: PLC0415 - after the figures that matter: it is of the extra `bench`
 
     made = load_archive(f"file://{work / 'archive'}").compactions[-1]
     files = f"{work / 'archive' / made.folder}/history/*/*.parquet"

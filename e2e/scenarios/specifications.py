@@ -86,7 +86,7 @@ def applied_again(scene: Scene) -> str:
     time.sleep(SETTLE_S)  # the last writes of its founding
     before = _versions(scene)
     scene.apply()
-    time.sleep(SETTLE_S)
+    time.sleep(SETTLE_S)  # what the operator would change, it has changed by then
     assert _versions(scene) == before, "what was asked for already changes nothing"
     scene.kubectl("label", "service", "orders-leader", "team=a")
     change = json.dumps({"spec": {"selector": {"qsync.dev/role": "nobody"}}})
@@ -163,7 +163,7 @@ def busy(scene: Scene) -> str:
     """Under load only numbers change, and status is written once in ten seconds at most."""
     watch = ["kubectl", "-n", scene.name, "get", "qc", scene.cluster, "--watch-only", "-o", "name"]
     with subprocess.Popen(watch, stdout=subprocess.PIPE, text=True) as process:
-        time.sleep(IDLE_S)
+        time.sleep(IDLE_S)  # the span that the rule is about
         process.terminate()
         assert process.stdout is not None
         written = len(process.stdout.read().splitlines())

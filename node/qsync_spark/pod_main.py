@@ -110,7 +110,7 @@ class Annotations:
         self._next_s = 0.0
 
     def note(self, step: Any) -> None:
-        """`step` is a `progress.Step`; of one pass at most one a few seconds is said."""
+        """`step` is a `progress.Step`; of the rows of one pass one in `NOTE_EVERY_S` is said."""
         now_s = time.monotonic()
         if step.rows and now_s < self._next_s:
             return

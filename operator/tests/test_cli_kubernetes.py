@@ -291,5 +291,6 @@ async def test_a_run_is_followed_until_it_has_ended(monkeypatch: pytest.MonkeyPa
         "report: s3://a/b",
     ]
     assert steps == [(0.25, "reading"), (0.375, "reading, 1,000 of 2,000 rows")]
+    gone: Any = Runs({}, None)
     with pytest.raises(Failure, match="was deleted before it had ended"):
-        await _follow(Runs({}, None), run, advance)  # type: ignore[arg-type]
+        await _follow(gone, run, advance)

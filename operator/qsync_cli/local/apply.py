@@ -113,6 +113,7 @@ def _store(store: "Store", manifest: "Manifest") -> str:
 
 def _check_begin(cluster: "QsyncCluster") -> None:
     """An archive without the point is refused before anything is made."""
+    # Only who begins with an archive waits for these.
     from qsync_node.restore.child import RestoreError  # noqa: PLC0415
     from qsync_operator.restoring import check_restore  # noqa: PLC0415
 

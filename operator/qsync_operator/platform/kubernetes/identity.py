@@ -63,7 +63,9 @@ class Identity:
         try:
             found = await self._api.apply(document)
         except ApiError as error:
-            if error.status == 409 and not await self._is_put_back(cluster):
+            if error.status == 409 and await self._live(cluster) is None:
+                await self._put_back(cluster)
+            elif error.status == 409:
                 fresh = await Identity.open(self._api, cluster, self.state.image)
                 self.state, self._version = fresh.state, fresh._version
             raise
@@ -72,28 +74,29 @@ class Identity:
     async def keep(self, cluster: QsyncCluster) -> None:
         """Somebody's deletion is undone, and whether it goes with the cluster is as
         `storage.retention` says now. Raises ApiError."""
-        if await self._is_put_back(cluster):
+        found = await self._live(cluster)
+        if found is None:
+            await self._put_back(cluster)
             return
-        namespace, name = cluster.metadata.namespace or "", identity_name(cluster.name)
-        found = await self._api.get("Secret", namespace, name)
-        if found is None or "deletionTimestamp" in found["metadata"]:
+        if "deletionTimestamp" in found["metadata"]:
             return
         wanted = build_identity(cluster, self.state)["metadata"].get("ownerReferences")
         if is_within(wanted or [], found["metadata"].get("ownerReferences") or []):
             return
         # Not by an apply: it was created, and an apply gives nothing up that a creation owns.
+        namespace, name = cluster.metadata.namespace or "", identity_name(cluster.name)
         change = {"metadata": {"ownerReferences": wanted}}
         found = await self._api.patch("Secret", namespace, name, change)
         self._version = str(found["metadata"]["resourceVersion"])
 
-    async def _is_put_back(self, cluster: QsyncCluster) -> bool:
-        """Whether it was gone, and is there again as we know it. Raises ApiError."""
+    async def _live(self, cluster: QsyncCluster) -> Object | None:
         namespace = cluster.metadata.namespace or ""
-        if await self._api.get("Secret", namespace, identity_name(cluster.name)) is not None:
-            return False
+        return await self._api.get("Secret", namespace, identity_name(cluster.name))
+
+    async def _put_back(self, cluster: QsyncCluster) -> None:
+        """As we know it. Raises ApiError."""
         found = await self._api.create(build_identity(cluster, self.state))
         self._version = str(found["metadata"]["resourceVersion"])
-        return True
 
     async def password(self, cluster: QsyncCluster) -> str:
         """Of the application's user: given by a Secret, or found, or made. Raises ApiError,
