@@ -14,8 +14,8 @@ from qsync_spark.decisions import Decision, covering
 
 SPACE, INDEX, TRUNCATE, SCHEMA = 280, 288, 330, 272
 TERMS, KEYS, SEQUENCE_DATA = 490, 491, 285
-# Made from the log by other rules than its rows: terms and keys, and what sequences count.
-NOT_REPLAYED = frozenset((TERMS, KEYS, SEQUENCE_DATA))
+# Made from the log by other rules than its rows: terms, and what sequences count.
+NOT_REPLAYED = frozenset((TERMS, SEQUENCE_DATA))
 FIRST_USER_SPACE = 512
 
 
@@ -67,6 +67,7 @@ def build_catalogue(
 ) -> Catalogue:
     """From primary indexes (space -> parts) and schema rows (facts `ddl`: a type, b space)."""
     found = Catalogue()
+    found.keys[KEYS] = (0, 1)  # by the headers of rows, whoever defined the space
     for space, parts in indexes.items():
         _define(found, space, parts)
     for row in rows:

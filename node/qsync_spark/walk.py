@@ -9,6 +9,7 @@ decision covers nothing that a CONFIRM before it names. What needs other members
 import json
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import pairwise
 from socket import gethostname
 from typing import Any
 
@@ -20,6 +21,7 @@ from qsync_node.format.keys import (
     KEY_LSN,
     KEY_REPLICA_ID,
     KEY_TIMESTAMP,
+    KEY_TUPLE,
     KEY_TYPE,
     NOP,
     RAFT_CONFIRM,
@@ -28,9 +30,11 @@ from qsync_node.format.keys import (
     Key,
 )
 from qsync_node.format.manifest import ROLLBACK, SNAPSHOT
-from qsync_node.format.mp import unpack
+from qsync_node.format.mp import BAD_MSGPACK, unpack
 from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
-from qsync_spark.decode import HASH_BYTES, Hole, Rows, State, blocks_of, content_hash, headers_of
+from qsync_spark.catalogue import KEYS
+from qsync_spark.columns import Columns, batches_of, columns_of
+from qsync_spark.decode import HASH_BYTES, Hole, Rows, State, content_hash, headers_of
 from qsync_spark.parts import Part
 
 CHUNK_BITS = 12
@@ -38,6 +42,7 @@ DELAYS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 CLUSTER_SPACE, REMOVED_SPACE = 320, 492
 DDL_SPACES = frozenset((280, 288, 330))
 _KEPT_SPACES = frozenset((CLUSTER_SPACE, REMOVED_SPACE)) | DDL_SPACES
+_KEPT_LIST = sorted(_KEPT_SPACES)
 
 FACTS = pa.schema(
     [
@@ -103,9 +108,27 @@ class Chunks:
             digests = self._digests[key] = []
             self._span.setdefault(key, (index, index))
         digests.append(digest)
+        self._reach(key, index, index)
+
+    def add_run(self, replica_id: int, first: int, index: int, digests: list[bytes]) -> None:
+        """Rows with the LSNs from `first` on and the indexes from `index` on."""
+        done = 0
+        while done < len(digests):
+            lsn = first + done
+            count = min((1 << CHUNK_BITS) - lsn % (1 << CHUNK_BITS), len(digests) - done)
+            key = (replica_id, lsn >> CHUNK_BITS)
+            if key not in self._digests:
+                self._fold()
+                self._digests[key] = []
+                self._span.setdefault(key, (index + done, index + done))
+            self._digests[key] += digests[done : done + count]
+            self._reach(key, index + done, index + done + count - 1)
+            done += count
+
+    def _reach(self, key: tuple[int, int], first: int, last: int) -> None:
         low, high = self._span[key]
-        if index < low or index > high:
-            self._span[key] = (min(low, index), max(high, index))
+        if first < low or last > high:
+            self._span[key] = (min(low, first), max(high, last))
 
     def _fold(self) -> None:
         for key, digests in self._digests.items():
@@ -162,9 +185,46 @@ class Walk:
         self.owner = self.part.owner if mark == 0 else 0
         self.missing: list[list[int]] = []  # replica id, first, last, offset, index of the first
 
+    # --- many blocks ---------------------------------------------------------------------------
+
+    def take_columns(self, rows: Columns) -> bool:
+        """All rows at once, if nothing about their order is odd; else False, and none is taken."""
+        replica_id, count = int(rows.replica_id[0]), len(rows.lsn)
+        lsn = self.vclock.get(replica_id, 0)
+        chunks = self.chunks
+        is_plain = (
+            replica_id > 0
+            and rows.is_one_writer
+            and rows.follows(lsn)
+            and not rows.has_type(RAFT_PROMOTE)
+            and (not self.owner or self.owner == replica_id)
+        )
+        if not is_plain or not isinstance(chunks, Chunks):
+            return False
+        data, before = rows.data, self.index
+        # `_control` and `_schema` look at nothing that the rows behind theirs change.
+        for row in np.flatnonzero((rows.type >= RAFT_PROMOTE) | np.isin(rows.space, _KEPT_LIST)):
+            self.offset = int(rows.offset[row])
+            row_type, index = int(rows.type[row]), before + 1 + int(row)
+            header = {KEY_REPLICA_ID: replica_id, KEY_LSN: int(rows.lsn[row]),
+                      KEY_TIMESTAMP: float(rows.timestamp[row])}  # fmt: skip
+            body = data[rows.middles[row] : rows.ends[row]]
+            take = self._control if row_type >= RAFT_PROMOTE else self._schema
+            take(row_type, header, body, self.offset, index)
+        edges = rows.edges[::2].tolist()
+        digests = [content_hash(data[start:end]) for start, end in pairwise(edges)]
+        chunks.add_run(replica_id, lsn + 1, before + 1, digests)
+        self.vclock[replica_id] = lsn + count
+        self.index = before + count
+        self.rows += count
+        self.offset = int(rows.offset[-1])
+        self.last_time = float(rows.timestamp[-1])
+        return True
+
     # --- one block -----------------------------------------------------------------------------
 
     def take(self, rows: Rows) -> None:
+        """Row by row, whatever they are. Raises what a block that holds no rows raises."""
         data, offset, vclock = rows.data, rows.offset, self.vclock
         chunks, facts = self.chunks, self.facts
         self.offset = offset
@@ -189,7 +249,7 @@ class Walk:
                 facts.add("alien", offset, index, self.term, replica_id, lsn, self.owner)
                 self.owner = 0  # said once
             chunks.add(replica_id, lsn, index, content_hash(data[start:end]), self)
-        self.last_time = header.get(KEY_TIMESTAMP, 0.0)
+            self.last_time = header.get(KEY_TIMESTAMP, 0.0)
 
     def _out_of_order(self, replica_id: int, lsn: int, before: int, offset: int) -> int:
         """Index of a row whose LSN is not the next one; -1 for one that repeats another."""
@@ -256,6 +316,28 @@ class Walk:
             self.owner = 0 if is_back else header[KEY_REPLICA_ID]
             self.term = max(self.term, term)
 
+    # --- a snapshot ----------------------------------------------------------------------------
+
+    def take_tuples(self, rows: Columns) -> bool:
+        """Of a snapshot's tuples only the requests that it remembers matter here."""
+        held = np.flatnonzero(rows.space == KEYS)
+        try:
+            self._requests([rows.data[rows.middles[n] : rows.ends[n]] for n in held])
+        except (*BAD_MSGPACK, KeyError, IndexError):
+            return False
+        return True
+
+    def take_tuples_of(self, block: Rows) -> None:
+        """As `take_tuples`. Raises what a block that holds no rows raises."""
+        bodies = [block.data[middle:end] for _, _, middle, end in headers_of(block)]
+        self._requests([body for body in bodies if space_of(body) == KEYS])
+
+    def _requests(self, bodies: list[bytes]) -> None:
+        """The index of the oldest request (T9); `[client, number, digest, index]` each."""
+        if bodies:
+            oldest = min(int(unpack(body)[KEY_TUPLE][3]) for body in bodies)
+            self.facts.add("requests", index=oldest)
+
     # --- what cannot be read ---------------------------------------------------------------------
 
     def hole(self, hole: Hole) -> None:
@@ -294,21 +376,32 @@ def walk(part: Part) -> Iterator[pa.RecordBatch]:
 
 
 def _walk(part: Part, log: Walk, facts: Facts) -> Iterator[pa.RecordBatch]:
-    for item in blocks_of(part):
+    for item in batches_of(part):
         if isinstance(item, State):
             if item.mark:
                 _check_mark(log, item.mark)
         elif isinstance(item, Hole):
             log.hole(item)
-        elif part.kind != SNAPSHOT:
-            try:
-                log.take(item)
-            except (ValueError, KeyError, TypeError, IndexError) as error:
-                log.hole(Hole(item.offset, f"a block holds no rows: {error}", _mark_of(part, item)))
+        else:
+            columns = columns_of(item)
+            take = log.take_tuples if part.kind == SNAPSHOT else log.take_columns
+            if columns is None or not take(columns):
+                for block in item:
+                    _take_block(log, block)
         if facts.is_full:
             yield facts.take()
     log.end()
     yield facts.take()
+
+
+def _take_block(log: Walk, block: Rows) -> None:
+    try:
+        if log.part.kind == SNAPSHOT:
+            log.take_tuples_of(block)
+        else:
+            log.take(block)
+    except (*BAD_MSGPACK, KeyError, IndexError) as error:
+        log.hole(Hole(block.offset, f"a block holds no rows: {error}", _mark_of(log.part, block)))
 
 
 def _check_mark(log: Walk, mark: int) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from qsync_node.format.describe import space_of
@@ -19,9 +20,10 @@ from qsync_node.format.keys import (
     Key,
 )
 from qsync_node.format.manifest import SNAPSHOT
-from qsync_node.format.mp import unpack
+from qsync_node.format.mp import BAD_MSGPACK, unpack
 from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
-from qsync_spark.decode import Hole, Rows, State, blocks_of, headers_of
+from qsync_spark.columns import Columns, batches_of, columns_of
+from qsync_spark.decode import Hole, Rows, State, headers_of
 from qsync_spark.parts import Part
 
 SCHEMA = pa.schema(
@@ -52,17 +54,25 @@ def rows_of(part: Part) -> Iterator[pa.RecordBatch]:
     out: list[tuple[Any, ...]] = []
     vclock, term = dict(part.marks[0].vclock), part.marks[0].term
     place = (part.member, part.kind, part.key)
-    for item in blocks_of(part):
+    for item in batches_of(part):
         if isinstance(item, State):
             vclock, term = dict(part.marks[item.mark].vclock), part.marks[item.mark].term
             continue
         if isinstance(item, Hole):
             out.append((*place, item.offset, *(None,) * 11, item.why))
             continue
-        try:
-            term = _add_rows(part, item, vclock, term, out)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            out.append((*place, item.offset, *(None,) * 11, f"a block holds no rows: {error}"))
+        columns = columns_of(item)
+        if columns is not None and columns.is_one_writer and not columns.has_type(RAFT_PROMOTE):
+            if out:
+                yield batch_of(out, SCHEMA)
+                out = []
+            yield _batch_of_columns(part, columns, vclock, term)
+            continue
+        for block in item:
+            try:
+                term = _add_rows(part, block, vclock, term, out)
+            except (*BAD_MSGPACK, KeyError, IndexError) as error:
+                out.append((*place, block.offset, *(None,) * 11, f"a block holds no rows: {error}"))
         if len(out) >= ROWS_MAX:
             yield batch_of(out, SCHEMA)
             out = []
@@ -91,3 +101,37 @@ def _add_rows(
                     lsn - (distance or 0), is_commit, header.get(KEY_TIMESTAMP, 0.0), row_type,
                     flags & ~FLAG_COMMIT, space, body, None))  # fmt: skip
     return term
+
+
+def _batch_of_columns(
+    part: Part, rows: Columns, vclock: dict[int, int], term: int
+) -> pa.RecordBatch:
+    """The rows of one writer and one term; the clock is moved on behind them."""
+    count = len(rows.lsn)
+    replica_id = int(rows.replica_id[0])
+    if part.kind == SNAPSHOT:
+        index = np.full(count, part.after_index)
+    else:
+        vclock[replica_id] = 0
+        index = sum(vclock.values()) + rows.lsn
+        vclock[replica_id] = int(rows.lsn[-1])
+    columns = [
+        pa.repeat(part.member, count),
+        pa.repeat(part.kind, count),
+        pa.repeat(part.key, count),
+        rows.offset,
+        index,
+        np.full(count, term),
+        rows.replica_id.astype(np.int32),
+        rows.lsn,
+        rows.lsn - np.maximum(rows.distance, 0),
+        (rows.distance < 0) | (rows.flags & FLAG_COMMIT != 0),
+        rows.timestamp,
+        rows.type.astype(np.int32),
+        (rows.flags & ~FLAG_COMMIT).astype(np.int32),
+        rows.space,
+        rows.bodies(),
+        pa.nulls(count, pa.string()),
+    ]
+    arrays = [pa.array(c, field.type) for c, field in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)

@@ -26,6 +26,7 @@ from qsync_node.format.manifest import (
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row, decode_rows, encode_row
 from qsync_node.format.xlog import Block, decode_file_header, encode_file, read_blocks
+from qsync_spark.catalogue import KEYS
 
 USER_TYPES = (2, 3, 4, 5, 9)
 
@@ -251,6 +252,31 @@ def snapshot_off_by_one(copy: Copy) -> Planted:
     return Planted([4], [member.member], 0, copy.rewrite(member, entry, rows))
 
 
+def _requests_off(copy: Copy, change: Callable[[list[Row], int], object]) -> Planted:
+    """The newest request that a snapshot remembers is another one, or forgotten."""
+    choices = [
+        (m, e) for m in copy.full_members() for e in m.of_kind(SNAPSHOT)
+        if e.last_index and any(space_of(row.body) == KEYS for row in copy.rows(m, e))
+    ]  # fmt: skip
+    member, entry = copy.rng.choice(choices)
+    rows = copy.rows(member, entry)
+    change(rows, max(n for n, row in enumerate(rows) if space_of(row.body) == KEYS))
+    return Planted([4], [member.member], 0, copy.rewrite(member, entry, rows))
+
+
+def request_forgotten(copy: Copy) -> Planted:
+    return _requests_off(copy, lambda rows, number: rows.pop(number))
+
+
+def request_of_another_index(copy: Copy) -> Planted:
+    def change(rows: list[Row], number: int) -> None:
+        body = unpack(rows[number].body)
+        body[Key.TUPLE][3] += 1
+        rows[number].body = pack(body)
+
+    return _requests_off(copy, change)
+
+
 def truncated_file(copy: Copy) -> Planted:
     member = copy.rng.choice(copy.full_members())
     entry = copy.rng.choice(member.of_kind(SEGMENT))
@@ -331,5 +357,6 @@ def second_file(copy: Copy, is_changed: bool) -> tuple[str, str, int]:
 VIOLATIONS = (
     missing_row, reordered_rows, changed_byte, repeated_lsn, lost_everywhere, term_going_back,
     confirm_without_quorum, confirm_in_a_cut_tail, confirmed_then_rolled_back, snapshot_off_by_one,
+    request_forgotten, request_of_another_index,
 )  # fmt: skip
 LOSSES = (truncated_file, archive_lost, segment_lost)

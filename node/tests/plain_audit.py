@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from qsync_node.archive.reading import load_archive
-from qsync_spark.audit import compare, logs, replay, run
+from qsync_spark.audit import compare, events, fold, logs, replay, run
 from qsync_spark.audit.findings import Result
 from qsync_spark.audit.plots import measure
 from qsync_spark.audit.scan import Fact, parts_of_kind
@@ -131,17 +131,17 @@ def _prove_snapshots(ground: run.Ground, result: Result) -> None:
     base = ground.snapshot[0]
     reading = replay.make_reading(ground)
     plan = replay.plan_replay(ground, reading, result)
-    events: list[tuple[Any, ...]] = []
+    found: list[tuple[Any, ...]] = []
     for part in parts_of_kind(ground.archive, "segment"):
-        for batch in replay.log_events(part, reading):
-            events += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        for batch in events.log_events(part, reading):
+            found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
     for part in plan.parts:
-        for batch in replay.snapshot_events(part, reading.catalogue, base):
-            events += zip(*(column.to_pylist() for column in batch.columns), strict=True)
-    events.sort(key=lambda event: event[:4])
+        for batch in events.snapshot_events(part, reading.catalogue, base):
+            found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    found.sort(key=lambda event: event[:4])
     odd: list[dict[str, Any]] = []
-    batches = iter([batch_of(events, replay.EVENTS)])
-    for batch in replay.fold_events(batches, reading.catalogue, plan.judged):
+    batches = iter([batch_of(found, events.EVENTS)])
+    for batch in fold.fold_events(batches, reading.catalogue, plan.judged, plan.oldest):
         odd += batch.to_pylist()
     replay._report(_Odd(odd), ground, result)  # type: ignore[arg-type]
     replay._check_terms(ground, plan.judged, result)

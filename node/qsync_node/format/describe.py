@@ -32,8 +32,8 @@ _MALFORMED = (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackExcepti
 
 
 def space_of(body: bytes | memoryview) -> int:
-    """Space id of a row's body; 0 where it names none."""
-    if len(body) > 2 and body[1] == KEY_SPACE_ID:
+    """Space id of a row's body; 0 where it names none. Raises what `BAD_MSGPACK` names."""
+    if len(body) > 2 and body[0] >> 4 == 8 and body[1] == KEY_SPACE_ID:
         first = body[2]
         if first < 0x80:
             return first
@@ -41,17 +41,25 @@ def space_of(body: bytes | memoryview) -> int:
         if width is not None:
             return int.from_bytes(body[3 : 3 + width], "big")
     fields = unpack(bytes(body)) if body else {}
+    if not isinstance(fields, dict):
+        raise ValueError("a row's body is no map")
     found = fields.get(KEY_SPACE_ID, 0)
     return found if isinstance(found, int) else 0
 
 
-def walk_rows(data: bytes) -> Iterator[tuple[dict[int, Any], int, int, int]]:
-    """(header, start, start of the body, end) of each row of a block. Raises ValueError."""
+def row_unpacker(data: bytes) -> msgpack.Unpacker:
+    """Reads the rows of a block; it refuses nothing that msgpack allows."""
     unpacker = msgpack.Unpacker(
         strict_map_key=False, max_buffer_size=2**31 - 1, read_size=max(len(data), 1),
         unicode_errors="surrogateescape",
     )  # fmt: skip
     unpacker.feed(data)
+    return unpacker
+
+
+def walk_rows(data: bytes) -> Iterator[tuple[dict[int, Any], int, int, int]]:
+    """(header, start, start of the body, end) of each row of a block. Raises ValueError."""
+    unpacker = row_unpacker(data)
     tell, take, skip = unpacker.tell, unpacker.unpack, unpacker.skip
     position, size = 0, len(data)
     while position < size:

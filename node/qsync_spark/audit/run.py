@@ -27,7 +27,7 @@ from qsync_spark.audit.scan import (
     scan,
     takes_confirmed,
 )
-from qsync_spark.audit.snapshots import first_snapshot, small_spaces
+from qsync_spark.audit.snapshots import damaged_snapshots, first_snapshot, small_spaces
 from qsync_spark.coverage import Coverage, Range, Steps, cover, merge, without
 from qsync_spark.decisions import Decision, covering, effective
 from qsync_spark.membership import Change, Configuration, configurations, memberships
@@ -111,7 +111,7 @@ def lay_ground(spark: "SparkSession", archive: Archive) -> Ground:
         taken_by = covering(row["index"], decisions)
         until = taken_by.at if taken_by is not None else 0
         changes.append(Change(row["index"], row["a"], bytes(row["body"]), until))
-    snapshot = first_snapshot(archive)
+    snapshot = first_snapshot(archive, damaged_snapshots(few))
     members: dict[int, tuple[str, str, str, bool]] = {}
     indexes: dict[int, list[Any]] = {}
     origin = 0

@@ -1,6 +1,6 @@
 """Tuples of snapshots, for the members that a log begins with and for proof 4 (data path)."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -9,8 +9,8 @@ from qsync_node.archive.reading import Archive
 from qsync_node.format.describe import space_of
 from qsync_node.format.keys import KEY_TUPLE
 from qsync_node.format.manifest import SNAPSHOT
-from qsync_node.format.mp import unpack
-from qsync_spark.audit.scan import parts_of_kind, run_on_parts
+from qsync_node.format.mp import BAD_MSGPACK, unpack
+from qsync_spark.audit.scan import Fact, parts_of_kind, run_on_parts
 from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.decode import Hole, Rows, blocks_of, headers_of
 from qsync_spark.membership import member_of
@@ -43,26 +43,47 @@ def tuples_of(part: Part, spaces: frozenset[int] | None = None) -> Iterator[pa.R
         if isinstance(item, Hole):
             rows.append((part.member, part.key, item.offset, part.last_index, 0, b"", item.why))
         elif isinstance(item, Rows):
-            for _, _, middle, end in headers_of(item):
-                body = item.data[middle:end]
-                space = space_of(body)
-                if spaces is None or space in spaces:
-                    rows.append((part.member, part.key, item.offset, part.last_index, space, body,
-                                 None))  # fmt: skip
+            place = (part.member, part.key, item.offset, part.last_index)
+            try:
+                for _, _, middle, end in headers_of(item):
+                    body = item.data[middle:end]
+                    space = space_of(body)
+                    if spaces is None or space in spaces:
+                        rows.append((*place, space, body, None))
+            except BAD_MSGPACK as error:
+                rows.append((*place, 0, b"", f"a block holds no rows: {error}"))
         if len(rows) >= ROWS_MAX:
             yield batch_of(rows, TUPLES)
             rows = []
     yield batch_of(rows, TUPLES)
 
 
-def first_snapshot(archive: Archive) -> tuple[int, str] | None:
-    """Index and file of the oldest snapshot: the state that the log builds on."""
+def damaged_snapshots(few: list[Fact]) -> dict[str, Fact]:
+    """Snapshots that cannot be read or were changed, each with the first fact that says so."""
+    found: dict[str, Fact] = {}
+    for row in few:
+        if row["kind"] == SNAPSHOT and row["fact"] in ("damage", "changed"):
+            found.setdefault(row["file"], row)
+    return found
+
+
+def oldest_requests(few: list[Fact]) -> dict[str, int]:
+    """File -> index of the oldest request that the snapshot still remembers (T9)."""
+    found: dict[str, int] = {}
+    for row in few:
+        if row["fact"] == "requests":
+            found[row["file"]] = min(found.get(row["file"], row["index"]), row["index"])
+    return found
+
+
+def first_snapshot(archive: Archive, damaged: Container[str]) -> tuple[int, str] | None:
+    """Index and file of the oldest sound snapshot: the state that the log builds on."""
     found = [
         (entry.last_index, f"{manifest.instance_uuid}/{entry.name}")
         for manifest in archive.owners()
         for entry in manifest.of_kind(SNAPSHOT)
     ]
-    return min(found, default=None)
+    return min((one for one in found if one[1] not in damaged), default=None)
 
 
 def small_spaces(

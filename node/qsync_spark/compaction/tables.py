@@ -19,15 +19,15 @@ from qsync_node.format.compaction import Compaction
 from qsync_node.format.keys import DELETE, INSERT, KEY_TUPLE, REPLACE
 from qsync_node.format.manifest import SNAPSHOT
 from qsync_node.format.mp import unpack
-from qsync_spark.audit.replay import (
+from qsync_spark.audit.events import (
     BASE,
     EVENTS_SQL,
     UNKNOWN,
-    Fold,
     Reading,
     events_of_log,
     snapshot_events,
 )
+from qsync_spark.audit.fold import Fold
 from qsync_spark.audit.scan import parts_of_kind, run_on_parts
 from qsync_spark.audit.snapshots import tuples_of
 from qsync_spark.batches import batch_of, sql_of
@@ -222,7 +222,7 @@ class Versions:
             if fold.since < at < before_index and fold.fields is not None:
                 self._close(fold.fields, bool(fold.why_unknown), at,
                             fold.catalogue.times.get(at, 0.0))  # fmt: skip
-                fold.fields = None
+                fold.clear()
 
     def _close(self, fields: list[Any] | None, is_unknown: bool, index: int, time_s: float) -> None:
         if fields is not None and not is_unknown:

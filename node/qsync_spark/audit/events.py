@@ -1,0 +1,308 @@
+"""The log's changes and the snapshots' tuples as events of (space, primary key) (data path).
+
+The log is read once, each index from one member that has it. A snapshot's tuples are events among
+its changes: what the replay begins from, or what it is held against (fold.py).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from qsync_node.archive.reading import Archive
+from qsync_node.format.describe import space_of
+from qsync_node.format.keys import (
+    DELETE,
+    INSERT,
+    KEY_IDEMPOTENCY,
+    KEY_LSN,
+    KEY_REPLICA_ID,
+    KEY_SPACE_ID,
+    KEY_TIMESTAMP,
+    KEY_TUPLE,
+    KEY_TUPLE_META,
+    KEY_TYPE,
+    NOP,
+    REPLACE,
+    UPDATE,
+    UPSERT,
+)
+from qsync_node.format.manifest import SEGMENT
+from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
+from qsync_spark.audit.scan import parts_of_kind, run_on_parts
+from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
+from qsync_spark.catalogue import KEYS, NOT_REPLAYED, SCHEMA, Catalogue, Unkeyed
+from qsync_spark.columns import Columns, Ints, batches_of, columns_of
+from qsync_spark.coverage import Coverage, Range, merge, without
+from qsync_spark.decisions import Decision
+from qsync_spark.decode import Hole, Rows, State, headers_of
+from qsync_spark.first_fields import first_fields
+from qsync_spark.parts import Part
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA_VERSION_KEY = "qsync_schema_version"  # a count of changes, not a tuple
+BASE, CHECK, UNKNOWN = 99, 100, 101
+_CHANGES = frozenset((INSERT, REPLACE, UPDATE, DELETE, UPSERT))
+_CHANGES_LIST = sorted(_CHANGES)
+_REMEMBERED = _CHANGES | {NOP}
+# `file` and `offset` are a snapshot's: nothing asks for a change's.
+EVENTS = pa.schema(
+    [
+        pa.field("space", pa.int64()),
+        pa.field("key", pa.binary()),
+        pa.field("index", pa.int64()),
+        pa.field("op", pa.int64()),
+        pa.field("body", pa.binary()),
+        pa.field("file", pa.string()),
+        pa.field("offset", pa.int64()),
+        pa.field("time", pa.float64()),
+    ]
+)
+EVENTS_SQL = sql_of(EVENTS)
+
+
+def choose_copies(
+    coverage: dict[str, Coverage], unusable: dict[str, list[Range]]
+) -> dict[str, list[Range]]:
+    """For each index one member that has it; members with the longest logs come first."""
+    taken: list[Range] = []
+    chosen: dict[str, list[Range]] = {}
+    order = sorted(coverage.values(), key=lambda c: (-sum(b - a for a, b in c.rows), c.member))
+    for one in order:
+        mine = without(without(one.rows, merge(unusable.get(one.member, []))), taken)
+        if mine:
+            chosen[one.member] = mine
+            taken = merge([*taken, *mine])
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a task needs to turn rows into events."""
+
+    chosen: dict[str, list[Range]]
+    decisions: list[Decision]
+    catalogue: Catalogue
+
+    def is_wanted(self, member: str, index: int) -> bool:
+        ranges = self.chosen.get(member, ())
+        if not any(after < index <= last for after, last in ranges):
+            return False
+        return not any(d.first <= index < d.at for d in self.decisions)
+
+    def wanted(self, member: str, index: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """As `is_wanted`, of indexes that rise."""
+        found = np.zeros(len(index), bool)
+        for after, last in self.chosen.get(member, ()):
+            low, high = np.searchsorted(index, (after + 1, last + 1))
+            found[low:high] = True
+        for one in self.decisions:
+            low, high = np.searchsorted(index, (one.first, one.at))
+            found[low:high] = False
+        return found
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+
+def log_events(part: Part, reading: Reading) -> Iterator[pa.RecordBatch]:
+    """Changes of a part of a segment, by (space, primary key)."""
+    out: list[tuple[Any, ...]] = []
+    vclock = dict(part.marks[0].vclock)
+    for item in batches_of(part):
+        if isinstance(item, State):
+            vclock = dict(part.marks[item.mark].vclock)
+        elif not isinstance(item, Hole):
+            columns = columns_of(item)
+            if columns is not None and _is_in_order(columns, vclock):
+                yield from _events_of_columns(part, columns, vclock, reading)
+                continue
+            for block in item:
+                _add_events(part, block, vclock, reading, out)
+            if len(out) >= ROWS_MAX:
+                yield batch_of(out, EVENTS)
+                out = []
+    yield batch_of(out, EVENTS)
+
+
+def _is_in_order(rows: Columns, vclock: dict[int, int]) -> bool:
+    replica_id = int(rows.replica_id[0])
+    return replica_id > 0 and rows.is_one_writer and rows.follows(vclock.get(replica_id, 0))
+
+
+def _add_events(
+    part: Part, block: Rows, vclock: dict[int, int], reading: Reading, out: list[tuple[Any, ...]]
+) -> None:
+    """Row by row, whatever they are."""
+    try:
+        for header, _, middle, end in headers_of(block):
+            replica_id, lsn = header[KEY_REPLICA_ID], header[KEY_LSN]
+            if lsn <= vclock.get(replica_id, 0):
+                continue  # repeated or late: proofs 1 and 2 say so
+            vclock[replica_id] = lsn
+            row_type, time = header.get(KEY_TYPE, 0), header.get(KEY_TIMESTAMP, 0.0)
+            index = sum(vclock.values())
+            if row_type in _REMEMBERED and reading.is_wanted(part.member, index):
+                body = block.data[middle:end]
+                event = _event(row_type, body, reading.catalogue) if row_type != NOP else None
+                if event is not None:
+                    out.append((*event[:2], index, event[2], body, None, 0, time))
+                if KEY_TUPLE_META in header:
+                    out += _request(header, index, time)
+    except (*BAD_MSGPACK, KeyError, IndexError):
+        return  # the walk says that this block holds no rows, and up to where nothing is known
+
+
+def _event(row_type: int, body: bytes, catalogue: Catalogue) -> tuple[int, bytes, int] | None:
+    space = space_of(body)
+    if space in NOT_REPLAYED or space in catalogue.unsupported:
+        return None
+    try:
+        return space, catalogue.key_of_row(row_type, space, unpack(body)), row_type
+    except (Unkeyed, KeyError, IndexError, *BAD_MSGPACK):
+        return space, b"", UNKNOWN
+
+
+def _request(header: dict[int, Any], index: int, time: float) -> list[tuple[Any, ...]]:
+    """What the state remembers of a row with an idempotency key (T9)."""
+    meta = header[KEY_TUPLE_META]
+    request = meta.get(KEY_IDEMPOTENCY) if isinstance(meta, dict) else None
+    if not isinstance(request, list) or len(request) != 4:
+        return []
+    client, number, _, digest = request
+    body = pack({KEY_SPACE_ID: KEYS, KEY_TUPLE: [client, number, digest, index]})
+    return [(KEYS, pack([client, number]), index, REPLACE, body, None, 0, time)]
+
+
+def _events_of_columns(
+    part: Part, rows: Columns, vclock: dict[int, int], reading: Reading
+) -> Iterator[pa.RecordBatch]:
+    """Rows of one writer that follow one another; the clock is moved on behind them."""
+    replica_id, catalogue = int(rows.replica_id[0]), reading.catalogue
+    before, count = sum(vclock.values()), len(rows.lsn)
+    vclock[replica_id] = int(rows.lsn[-1])
+    index = np.arange(before + 1, before + 1 + count)
+    left_out = sorted({*NOT_REPLAYED, *catalogue.unsupported})
+    wanted = reading.wanted(part.member, index)
+    is_change = np.isin(rows.type, _CHANGES_LIST) & ~np.isin(rows.space, left_out)
+    chosen = np.flatnonzero(is_change & wanted)
+    keys, ops = _keys_of(rows, chosen, catalogue)
+    yield _batch(rows, chosen, keys, ops, index[chosen], None, rows.timestamp[chosen])
+    requests: list[tuple[Any, ...]] = []
+    for row in rows.metas[wanted[rows.metas]].tolist():
+        if int(rows.type[row]) in _REMEMBERED:
+            header = unpack(rows.data[rows.starts[row] : rows.middles[row]])
+            requests += _request(header, int(index[row]), float(rows.timestamp[row]))
+    if requests:
+        yield batch_of(requests, EVENTS)
+
+
+def _keys_of(rows: Columns, chosen: Ints, catalogue: Catalogue) -> tuple[list[bytes], Ints]:
+    """Primary keys of the chosen rows and what each does."""
+    ops = rows.type[chosen]
+    by_first = [space for space, parts in catalogue.keys.items() if parts == (0,)]
+    is_whole = np.isin(ops, (INSERT, REPLACE)) & np.isin(rows.space[chosen], by_first)
+    found = first_fields(rows, chosen, is_whole)
+    data, middles, ends = rows.data, rows.middles, rows.ends
+    for number in [n for n, key in enumerate(found) if key is None]:
+        row = chosen[number]
+        event = _event(int(ops[number]), data[middles[row] : ends[row]], catalogue)
+        assert event is not None, "rows of spaces that are not replayed were left out"
+        found[number], ops[number] = event[1:]
+    return found, ops  # type: ignore[return-value]  # none is None now
+
+
+def _batch(
+    rows: Columns, chosen: Ints, keys: list[bytes], ops: Any, index: Any, file: str | None,
+    time: Any,
+) -> pa.RecordBatch:  # fmt: skip
+    count = len(chosen)
+    columns = [
+        rows.space[chosen], keys, index, ops, rows.bodies().take(pa.array(chosen)),
+        pa.nulls(count, pa.string()) if file is None else pa.repeat(file, count),
+        np.zeros(count) if file is None else rows.offset[chosen], time,
+    ]  # fmt: skip
+    arrays = [pa.array(c, field.type) for c, field in zip(columns, EVENTS, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=EVENTS)
+
+
+def events_of_log(
+    spark: "SparkSession", archive: Archive, reading: Reading, last: int | None = None
+) -> "DataFrame":
+    """Of the parts that may hold a wanted row with an index up to `last` (None: any)."""
+    parts = [
+        part for part in parts_of_kind(archive, SEGMENT)
+        if (last is None or part.after_index < last)
+        and any(part.after_index < until and after < part.last_index
+                for after, until in reading.chosen.get(part.member, ()))
+    ]  # fmt: skip
+    return run_on_parts(spark, parts, lambda part: log_events(part, reading), EVENTS_SQL)
+
+
+# --- snapshots ------------------------------------------------------------------------------------
+
+
+def snapshot_events(part: Part, catalogue: Catalogue, base: int) -> Iterator[pa.RecordBatch]:
+    """Tuples of a snapshot: the base that the replay begins from, or what it is held against."""
+    op = BASE if part.last_index == base else CHECK
+    for item in batches_of(part):
+        if isinstance(item, Hole | State):
+            continue
+        columns = columns_of(item)
+        if columns is not None:
+            yield _tuples_of_columns(part, columns, catalogue, op)
+            continue
+        out: list[tuple[Any, ...]] = []
+        for block in item:
+            _add_tuples(part, block, catalogue, op, out)
+        yield batch_of(out, EVENTS)
+
+
+def _tuples_of_columns(part: Part, rows: Columns, catalogue: Catalogue, op: int) -> pa.RecordBatch:
+    left_out = sorted({*NOT_REPLAYED, *catalogue.unsupported})
+    chosen = np.flatnonzero(~np.isin(rows.space, left_out))
+    by_first = [space for space, parts in catalogue.keys.items() if parts == (0,)]
+    by_first = [space for space in by_first if space != SCHEMA]
+    keys = first_fields(rows, chosen, np.isin(rows.space[chosen], by_first))
+    for number in [n for n, key in enumerate(keys) if key is None]:
+        row = chosen[number]
+        body = rows.data[rows.middles[row] : rows.ends[row]]
+        keys[number] = _key_of_tuple(int(rows.space[row]), body, catalogue)
+    kept = [n for n, key in enumerate(keys) if key is not None]
+    held = [key for key in keys if key is not None]
+    chosen = chosen[kept]
+    count = len(chosen)
+    index = np.full(count, part.last_index)
+    return _batch(rows, chosen, held, np.full(count, op), index, part.key, np.zeros(count))
+
+
+def _add_tuples(
+    part: Part, block: Rows, catalogue: Catalogue, op: int, out: list[tuple[Any, ...]]
+) -> None:
+    try:
+        for _, _, middle, end in headers_of(block):
+            body = block.data[middle:end]
+            space = space_of(body)
+            if space in NOT_REPLAYED or space in catalogue.unsupported:
+                continue
+            key = _key_of_tuple(space, body, catalogue)
+            if key is not None:
+                place = (part.key, block.offset)
+                out.append((space, key, part.last_index, op, body, *place, 0.0))
+    except (*BAD_MSGPACK, KeyError, IndexError):
+        return  # `tuples_of` says so where the snapshot is read for what it is
+
+
+def _key_of_tuple(space: int, body: bytes, catalogue: Catalogue) -> bytes | None:
+    """None for what is no tuple of a space that is known."""
+    fields = unpack(body)[KEY_TUPLE]
+    if space == SCHEMA and fields[0] == SCHEMA_VERSION_KEY:
+        return None
+    try:
+        return catalogue.key_of_tuple(space, fields)
+    except (Unkeyed, IndexError):
+        return None

@@ -1,0 +1,66 @@
+"""Primary keys that are the first field of a tuple, of many rows at once (data path).
+
+The key of most rows is the first field of a REPLACE, INSERT or snapshot row: a few bytes at a place
+that a look at the bytes before it tells. Any other key is left to whoever decodes the row.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qsync_node.format.keys import KEY_SPACE_ID, KEY_TUPLE
+from qsync_spark.columns import UINTS, Columns, Ints
+
+ONE_FIELD = b"\x91"
+_SPACE_BYTES = {first: 1 + width for first, (width, _) in UINTS.items()}
+_SHORTEST = {0xCC: 1 << 7, 0xCD: 1 << 8, 0xCE: 1 << 16, 0xCF: 1 << 32}
+"""The least number that msgpack writes in this form: a key is compared by its shortest form."""
+
+
+def first_fields(
+    rows: Columns, chosen: Ints, is_wanted: npt.NDArray[np.bool_]
+) -> list[bytes | None]:
+    """`pack([fields[0]])` of the chosen rows; None where it is not wanted or not this simple.
+
+    A body is taken that is a map of a space and a tuple; a key is a number from 0 on, a small
+    negative one, or a string under 256 bytes.
+    """
+    padded, starts = rows.padded, rows.middles[chosen]
+    space = padded[starts + 2]
+    size = np.ones(len(chosen), np.int64)
+    for first, width in _SPACE_BYTES.items():
+        size[space == first] = width
+    at = starts + 2 + size  # the key of the tuple
+    array = padded[at + 1]
+    is_short = (array > 0x90) & (array < 0xA0)
+    is_simple = is_wanted & (padded[starts] == 0x82) & (padded[starts + 1] == KEY_SPACE_ID)
+    is_simple &= ((space < 0x80) | (size > 1)) & (padded[at] == KEY_TUPLE)
+    is_simple &= is_short | (array == 0xDC)
+    begin = at + 2 + np.where(is_short, 0, 2)
+    length = _lengths(padded, np.where(is_simple, begin, 0))
+    found: list[bytes | None] = [None] * len(chosen)
+    simple = np.flatnonzero(is_simple & (length > 0))
+    data, begins = rows.data, begin[simple]
+    for number, start, end in zip(
+        simple.tolist(), begins.tolist(), (begins + length[simple]).tolist(), strict=True
+    ):
+        found[number] = ONE_FIELD + data[start:end]
+    return found
+
+
+def _lengths(padded: npt.NDArray[np.uint8], begin: Ints) -> Ints:
+    """Bytes of the value at each place; 0 for one in another form than the shortest."""
+    first = padded[begin].astype(np.int64)
+    length = np.where((first < 0x80) | (first >= 0xE0), 1, 0)
+    is_string = (first >= 0xA0) & (first < 0xC0)
+    length = np.where(is_string, 1 + (first & 0x1F), length)
+    second = padded[begin + 1].astype(np.int64)
+    length = np.where((first == 0xD9) & (second >= 0x20), 2 + second, length)
+    for marker, (width, kind) in UINTS.items():
+        places = np.flatnonzero(first == marker)
+        if len(places):
+            cells: Any = padded[(begin[places] + 1)[:, None] + np.arange(width)]
+            is_shortest = cells.view(kind)[:, 0] >= _SHORTEST[marker]
+            length[places] = np.where(is_shortest, 1 + width, 0)
+    return length

@@ -1,0 +1,229 @@
+"""Rows read as columns are the rows that are read one by one, of whatever a file holds."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgpack
+import pytest
+from archives import is_eventful, lives
+from damage import VIOLATIONS, Copy
+from plain_audit import plain_audit
+
+from qsync_node.archive.reading import load_archive
+from qsync_node.format.describe import space_of
+from qsync_node.format.keys import (
+    KEY_FLAGS,
+    KEY_LSN,
+    KEY_REPLICA_ID,
+    KEY_TIMESTAMP,
+    KEY_TSN,
+    KEY_TYPE,
+    NOP,
+    RAFT_PROMOTE,
+)
+from qsync_node.format.manifest import SEGMENT, SNAPSHOT
+from qsync_node.format.mp import pack
+from qsync_node.format.row import Row, encode_row
+from qsync_node.format.xlog import decode_file_header, encode_file
+from qsync_spark import walk as walk_module
+from qsync_spark import walk_rows as walk_rows_module
+from qsync_spark.audit import events as events_module
+from qsync_spark.audit.events import Reading, log_events, snapshot_events
+from qsync_spark.audit.findings import INCOMPLETE, VIOLATED
+from qsync_spark.audit.scan import parts_of_kind
+from qsync_spark.audit.snapshots import oldest_requests
+from qsync_spark.catalogue import Catalogue
+from qsync_spark.columns import columns_of
+from qsync_spark.decode import Rows, headers_of
+from qsync_spark.first_fields import first_fields
+
+KEYS = [
+    0, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63, -1, -32, -33, 1.5, None, True,
+    "", "a" * 31, "b" * 32, "c" * 255, "d" * 256, b"bytes", [1], {"a": 1},
+]  # fmt: skip
+
+
+def a_row(rng: Random) -> bytes:
+    """As some writer might encode it."""
+    kind = rng.choice((2, 3, 3, 3, 4, 5, NOP, 31, 40, 41))
+    body = b""
+    if kind != NOP:
+        space = rng.choice((0, 127, 128, 280, 512, 65_536, 2**32))
+        fields = [rng.choice(KEYS), "v" * rng.randrange(40)]
+        body = pack(rng.choice(({0x10: space, 0x21: fields}, {0x21: fields, 0x10: space}, {})))
+    lsn = rng.choice((1, 127, 128, 70_000, 2**33))
+    if rng.random() < 0.05:  # longer than need be, or with keys that nobody knows
+        header = {0: kind, 2: 1, 3: lsn, 4: 1.0, rng.choice((1, 7, 60)): rng.choice((3, "x", [1]))}
+        return pack(header) + body
+    return encode_row(
+        Row(kind, rng.choice((0, 1, 200)), lsn, rng.choice((0.0, 1.7e9)), body,
+            tsn=lsn - rng.choice((0, 0, min(lsn, 300) - 1)), is_commit=rng.random() < 0.8,
+            idempotency=rng.choice((None, None, "key", "k" * 300, ["client", 7])))
+    )  # fmt: skip
+
+
+def expected_rows(blocks: list[Rows]) -> list[tuple[Any, ...]]:
+    found = []
+    for block in blocks:
+        for header, start, middle, end in headers_of(block):
+            kind = header.get(KEY_TYPE, 0)
+            body = block.data[middle:end]
+            space = space_of(body) if kind < RAFT_PROMOTE and kind != NOP else 0
+            found.append(
+                (block.offset, kind, header.get(KEY_REPLICA_ID, 0), header.get(KEY_LSN, 0),
+                 header.get(KEY_TSN, -1), header.get(KEY_FLAGS, 0), header.get(KEY_TIMESTAMP, 0.0),
+                 space, block.data[start:middle], body)
+            )  # fmt: skip
+    return found
+
+
+def test_columns_are_the_rows_that_are_there() -> None:
+    """3,000 blocks in batches, of rows in every form that a writer may give them."""
+    rng = Random(20)
+    for _ in range(300):
+        blocks = [
+            Rows(100 * n, b"".join(a_row(rng) for _ in range(rng.randrange(1, 30))))
+            for n in range(rng.randrange(1, 20))
+        ]
+        columns = columns_of(blocks)
+        assert columns is not None
+        heads = [
+            columns.data[a:b]
+            for a, b in zip(columns.starts.tolist(), columns.middles.tolist(), strict=True)
+        ]
+        found = zip(
+            *(one.tolist() for one in (columns.offset, columns.type, columns.replica_id,
+              columns.lsn, columns.distance, columns.flags, columns.timestamp, columns.space)),
+            heads, columns.bodies().to_pylist(), strict=True,
+        )  # fmt: skip
+        assert list(found) == expected_rows(blocks)
+
+
+def test_first_fields_are_packed_as_a_replay_packs_them() -> None:
+    """A key in a longer form than need be is the same key."""
+    long_forms = [b"\xcd\x00\x05", b"\xd9\x01a", b"\xcf" + bytes(7) + b"\x01", b"\xd1\x00\x05"]
+    encoded = [pack(key) for key in KEYS] + long_forms
+    bodies = [b"\x82\x10\xcd\x02\x58\x21\x92" + key + b"\x01" for key in encoded]
+    bodies += [b"\x82\x10\x05\x21\xdc\x00\x11" + bytes(17), b"\x82\x10\x05\x21\x90"]
+    bodies += [b"\x82\x21\x91\x05\x10\x05", b"\x81\x10\x05", pack({0x10: 600, 0x20: [1]})]
+    blocks = [Rows(0, b"".join(encode_row(Row(3, 1, 1, 1.0, body)) for body in bodies))]
+    columns = columns_of(blocks)
+    assert columns is not None
+    every = columns.lsn.cumsum() - 1
+    found = first_fields(columns, every, columns.lsn > 0)
+    simple = 0
+    for key, body in zip(found, bodies, strict=True):
+        if key is not None:
+            fields = msgpack.unpackb(body, strict_map_key=False)[0x21]
+            assert key == pack(fields[:1])
+            simple += 1
+    assert (
+        simple == len([k for k in KEYS if type(k) in (int, str) and k not in (-33, "d" * 256)]) + 1
+    )
+    assert first_fields(columns, every, columns.lsn < 0) == [None] * len(bodies)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x00",
+        b"\xc1",
+        b"\x80",
+        b"\x83\x00\x03\x02\x01",
+        b"\x93\x00\x03\x02\x80",
+        b"\xde\x00\x01\x00\x03\x80",
+        b"\x81\x00\x03",
+        b"\x81\x00\xcc\x0c\x80",
+        b"\x82\x00\x03\x03\xcf\xff\xff\xff\xff\xff\xff\xff\xff\x80",
+        b"\x82\x00\x03\x03\xa1a\x80",
+        b"\x81\x00\x03\x93\x01\x02\x03",
+        b"\x81\x00\x03" + b"\x91" * 2000 + b"\x01",
+    ],
+)
+def test_what_is_unusual_is_left_to_those_who_read_row_by_row(data: bytes) -> None:
+    assert columns_of([Rows(0, data)]) is None
+    good = encode_row(Row(3, 1, 1, 1.0, pack({0x10: 600, 0x21: [1]})))
+    assert columns_of([Rows(0, good), Rows(9, data), Rows(20, good)]) is None
+    assert columns_of([Rows(0, good), Rows(9, good)]) is not None
+
+
+def test_a_row_that_goes_over_the_end_of_its_block_is_none() -> None:
+    good = encode_row(Row(3, 1, 1, 1.0, pack({0x10: 600, 0x21: [1]})))
+    assert columns_of([Rows(0, good + good[:5]), Rows(9, good[5:])]) is None
+
+
+@pytest.fixture(scope="module")
+def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return next(iter(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1)))
+
+
+def everything_of(folder: Path) -> list[Any]:
+    """What each reader says of each part."""
+    said: list[Any] = []
+    archive = load_archive(f"file://{folder}")
+    catalogue = Catalogue(keys={512: (0,), 513: (1,), 280: (0,), 288: (0, 1), 320: (0,)})
+    for part in parts_of_kind(archive, "segment", "rollback", "snapshot"):
+        facts = [fact for batch in walk_module.walk(part) for fact in batch.to_pylist()]
+        oldest = oldest_requests(facts)  # a fact for each batch, or for each block
+        said += [fact for fact in facts if fact["fact"] != "requests"]
+        said.append(oldest)
+        said.append([row for b in walk_rows_module.rows_of(part) for row in b.to_pylist()])
+        if part.kind == SEGMENT:
+            middle = (part.after_index + part.last_index) // 2
+            chosen = {part.member: [(0, middle), (middle + 2, part.last_index)]}
+            reading = Reading(chosen, [], catalogue)
+            events = [row for b in log_events(part, reading) for row in b.to_pylist()]
+            said.append(sorted(events, key=lambda one: (one["index"], one["space"])))
+        if part.kind == SNAPSHOT:
+            batches = snapshot_events(part, catalogue, 0)
+            said.append([row for b in batches for row in b.to_pylist()])
+    return said
+
+
+def test_whole_archives_read_the_same(
+    eventful: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Undamaged and with each damage: facts, rows and events are the same either way."""
+    folders = [eventful]
+    for number, plant in enumerate(VIOLATIONS):
+        plant(Copy(eventful, tmp_path / f"{number}", 7))
+        folders.append(tmp_path / f"{number}")
+    fast = [everything_of(folder) for folder in folders]
+    taken: list[Any] = []
+    with monkeypatch.context() as patch:
+        for module in (walk_module, walk_rows_module, events_module):
+            patch.setattr(module, "columns_of", taken.append)
+        slow = [everything_of(folder) for folder in folders]
+    assert taken
+    for one, other in zip(fast, slow, strict=True):
+        assert one == other
+
+
+@pytest.mark.parametrize("garbage", [b"\x81\x00\x03\x93\x01\x02\x03", b"\x93\x01\x02\x03", b"\xc1"])
+@pytest.mark.parametrize("kind", [SEGMENT, SNAPSHOT])
+def test_a_block_of_garbage_under_right_checksums_is_no_end_of_the_audit(
+    eventful: Path, tmp_path: Path, kind: str, garbage: bytes
+) -> None:
+    """A member's file with a block in which no rows are: said of that file, and nothing raised."""
+    copy = Copy(eventful, tmp_path / "copy", 3)
+    member = copy.full_members()[0]
+    entry = member.of_kind(kind)[0]
+    path = copy.folder / member.instance_uuid / entry.name
+    header, _ = decode_file_header(path.read_bytes())
+    good = b"".join(encode_row(row) for row in copy.rows(member, entry))
+    data = encode_file(header, [good, garbage * 3])
+    digest = hashlib.sha256(data).hexdigest()
+    name = entry.name.replace(entry.sha256, digest)
+    changed = replace(entry, name=name, sha256=digest, size=len(data), marks=entry.marks[:1])
+    path.unlink()
+    (path.parent / name).write_bytes(data)
+    member.files[member.files.index(entry)] = changed
+    copy.save(member)
+    result = plain_audit(tmp_path / "copy")
+    assert result.verdict in (INCOMPLETE, VIOLATED)
+    assert any(gap.file.endswith(name) for gap in result.gaps), (result.gaps, result.violations)
+    assert not result.violations
