@@ -44,8 +44,9 @@ def ask(namespace: Namespace, method: str, path: str) -> str:
     return namespace.kubectl("exec", "s3", "--", "python", "-c", script, method, path)
 
 
-def damage(namespace: Namespace) -> str:
-    """One byte of one row of one member changes, under right checksums: the file's name."""
+def damage(namespace: Namespace) -> tuple[str, str]:
+    """One byte of one row of one member changes, under right checksums: the file's name, and what
+    an audit calls the row."""
     script = (ROOT / "e2e" / "pods" / "damage.py").read_text()
     container = {
         "image": IMAGES["node"],
@@ -55,7 +56,8 @@ def damage(namespace: Namespace) -> str:
     namespace.kubectl("apply", "-f", "-", stdin=json.dumps(_pod("damage", container)))
     namespace.kubectl("wait", "pod/damage", "--for=jsonpath={.status.phase}=Succeeded",
                       f"--timeout={READY_S:g}s", timeout_s=READY_S + 5)  # fmt: skip
-    return namespace.kubectl("logs", "damage").strip()
+    name, replica_id, lsn = namespace.kubectl("logs", "damage").split()
+    return name, f"row {lsn} of replica {replica_id} "
 
 
 def _server() -> dict[str, Any]:

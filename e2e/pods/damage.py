@@ -2,7 +2,7 @@
 
     python damage.py URL
 
-Prints the damaged file's name.
+Prints the damaged file's name, and the replica id and LSN of its row.
 """
 
 import hashlib
@@ -19,25 +19,26 @@ from qsync_node.format.manifest import (
     decode_manifest,
     encode_manifest,
 )
+from qsync_node.format.row import Row, decode_rows
 from qsync_node.format.xlog import EOF_MARKER, Block, decode_file_header, encode_block, read_blocks
 
 WRITTEN = b"value-"  # how every value of the writer begins
 
 
-def damaged(data: bytes) -> bytes | None:
-    """The file with another row; None if no row of the writer is in it."""
+def damaged(data: bytes) -> tuple[bytes, Row] | None:
+    """The file with another row, and that row; None if no row of the writer is in it."""
     _, start = decode_file_header(data)
-    parts, is_done = [data[:start]], False
+    parts, found = [data[:start]], None
     for item in read_blocks(data, start):
         if not isinstance(item, Block):
             continue
         rows = bytes(item.data)
         at = rows.find(WRITTEN)
-        if at >= 0 and not is_done:
+        if at >= 0 and found is None:
+            found = next(row for row in decode_rows(rows) if WRITTEN in row.body)
             rows = rows[:at] + b"w" + rows[at + 1 :]
-            is_done = True
         parts.append(encode_block(rows))
-    return b"".join([*parts, EOF_MARKER]) if is_done else None
+    return None if found is None else (b"".join([*parts, EOF_MARKER]), found)
 
 
 def main(url: str) -> None:
@@ -49,9 +50,10 @@ def main(url: str) -> None:
     for number, entry in enumerate(manifest.files):
         if entry.kind != SEGMENT:
             continue
-        data = damaged(bytes(obstore.get(store, f"{folder}/{entry.name}").bytes()))
-        if data is None:
+        changed = damaged(bytes(obstore.get(store, f"{folder}/{entry.name}").bytes()))
+        if changed is None:
             continue
+        data, row = changed
         digest = hashlib.sha256(data).hexdigest()
         term = int(entry.name.split("-")[1])
         name = archived_name(SEGMENT, entry.after_index + 1, term, digest)
@@ -60,7 +62,7 @@ def main(url: str) -> None:
             entry, name=name, sha256=digest, size=len(data), marks=entry.marks[:1]
         )
         obstore.put(store, path, encode_manifest(manifest))
-        print(name)
+        print(name, row.replica_id, row.lsn)
         return
     sys.exit("no segment holds a row of the writer")
 

@@ -96,7 +96,7 @@ def audits(scene: Scene) -> str:
     # Members repair what they know of their own archive; so it is damaged while they sleep.
     scene.patch(hibernate=True)
     scene.wait("no process", lambda: not scene.lives(), ROLL_S)
-    damaged = archive_server.damage(scene)
+    damaged, row = archive_server.damage(scene)
     try:
         run(QSYNC, "audit", "-n", scene.name, timeout_s=SPARK_S)
         raise Wrong("kubectl qsync audit says that a damaged archive is whole")
@@ -106,9 +106,9 @@ def audits(scene: Scene) -> str:
     _expect(status, "Violated")
     if damaged not in said and "Violated" not in said:
         raise Wrong(f"kubectl qsync audit said {said!r}")
-    places = [violation["location"] for violation in status["violations"]]
-    if not any(damaged in place for place in places):
-        raise Wrong(f"{damaged} was damaged, and {places} were reported")
+    places = [one["location"] for one in status["violations"] if row in one["message"]]
+    if len(places) != 1 or damaged not in places[0] or places[0].endswith(":0"):
+        raise Wrong(f"{row} was damaged in {damaged}; reported were {status['violations']}")
     events = scene.kubectl("get", "events", "--field-selector=reason=AuditViolated")
     assert "AuditViolated" in events
     metric = (
