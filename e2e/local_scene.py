@@ -19,7 +19,7 @@ from checker import read_ledger
 from clients import RATE, WORKERS
 from local_cluster import LocalCluster, kill
 from scenario import CLUSTER, SPACE, Pauses, Wrong
-from timeouts import FAILOVER_S, READY_S, ROLL_S, WRITER_S
+from timeouts import CONVERGE_S, FAILOVER_S, READY_S, ROLL_S, WRITER_S
 
 ROUTE = "the members' addresses"
 HERE = Path(__file__).resolve().parent
@@ -118,7 +118,13 @@ class LocalScene:
         return self._cluster.status()
 
     def leader(self) -> str:
+        """Who leads by the status; "" while nobody does."""
         return str(self.status().get("leader", ""))
+
+    def current_leader(self) -> str:
+        """On a machine that is too busy leadership may just be on its way."""
+        self.wait("a leader", lambda: bool(self.leader()), CONVERGE_S)
+        return self.leader()
 
     leader_by_asking = leader  # `qsync local status` asks the members, too
 

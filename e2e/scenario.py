@@ -146,7 +146,13 @@ class Scene(Namespace):
         return lambda: self.condition(kind)["reason"] == reason
 
     def leader(self) -> str:
+        """Who leads by the status; "" while nobody does."""
         return str(self.status().get("leader", ""))
+
+    def current_leader(self) -> str:
+        """On a machine that is too busy leadership may just be on its way."""
+        self.wait("a leader", lambda: bool(self.leader()), CONVERGE_S)
+        return self.leader()
 
     def lives(self) -> dict[str, str]:
         """Members that run: name -> pod."""

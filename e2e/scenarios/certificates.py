@@ -76,7 +76,7 @@ def certificates(scene: Scene) -> str:
         CONVERGE_S,
     )
     assert _secret(scene, "orders-tls")["tls.crt"] == after["tls.crt"], "announced, and not used"
-    leader = scene.leader()
+    leader = scene.current_leader()
     scene.kubectl("delete", "pod", leader, "--grace-period=0", "--force")
     scene.wait("a pod", lambda: scene.is_new_and_ready(leader, pods[leader]), CONVERGE_S)
     scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)

@@ -22,7 +22,7 @@ from timeouts import (
 def absent(scene: Scene) -> str:
     """No operator: the nodes elect alone; when it returns, it corrects the role labels."""
     scene.start()
-    old = scene.leader()
+    old = scene.current_leader()
     with scene.without_operator():
         scene.kill(old)
         took_s = scene.wait(
@@ -42,7 +42,7 @@ def absent(scene: Scene) -> str:
 @scenario(load=True, needs=("machines",), not_local="operators")
 def operator_killed(scene: Scene) -> str:
     """The operator's process and the leader's end in the same moment, then while it scales."""
-    leader = scene.leader()
+    leader = scene.current_leader()
     pod = acting()
     own, process = operator_process(pod), Process(scene.name, leader)
     own.signal("KILL")
@@ -71,7 +71,7 @@ def two_operators(scene: Scene) -> str:
         process = operator_process(first)
         with frozen(process):
             took_s = scene.wait("the other one", lambda: acting() not in ("", first), READY_S)
-            leader, uid = scene.leader(), scene.pods()
+            leader, uid = scene.current_leader(), scene.pods()
             at_s = time.time()
             scene.kubectl("delete", "pod", leader, "--grace-period=0", "--force")
             scene.wait("another leader", lambda: scene.leader() not in ("", leader), FAILOVER_S)
@@ -92,7 +92,7 @@ def two_operators(scene: Scene) -> str:
 @scenario(load=True, needs=("machines",), not_local="operators")
 def api_server_stopped(scene: Scene) -> str:
     """For a minute the API server hangs, and in the middle of it the leader is killed."""
-    leader = scene.leader()
+    leader = scene.current_leader()
     process = Process(scene.name, leader)
     with frozen(api_server()):
         time.sleep(API_SERVER_STOPPED_S / 2)  # half of the span that the scenario is about

@@ -27,7 +27,7 @@ def _settled(scene: Scene, old: str) -> None:
 def process_kill(scene: Scene) -> str:
     """`kill -9` of the leader's process, ten times."""
     for _ in range(KILLS):
-        leader = scene.leader()
+        leader = scene.current_leader()
         at_s = scene.kill(leader)
         _settled(scene, leader)
         scene.measure("kill -9 of the leader's process", at_s - LATE_S, KILL_PAUSE_MS)
@@ -37,7 +37,7 @@ def process_kill(scene: Scene) -> str:
 
 
 def _delete(scene: Scene, *how: str) -> Pauses:
-    leader = scene.leader()
+    leader = scene.current_leader()
     uid = scene.pods()[leader]
     at_s = time.time()
     scene.kubectl("delete", "pod", leader, "--wait=false", *how)

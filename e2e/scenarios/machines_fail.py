@@ -30,7 +30,7 @@ def _lead_elsewhere(scene: Scene) -> str:
     if scene.leader() not in free:
         scene.lead(sorted(free)[0])
     time.sleep(LATE_S)  # what comes late is a pause, too
-    return scene.leader()
+    return scene.current_leader()
 
 
 @scenario(load=True, needs=("machines", "three machines"), not_local="machines")
@@ -55,7 +55,7 @@ def packets_dropped(scene: Scene) -> str:
     """Packets from and to the leader vanish, without a reset."""
     what = "packets from and to the leader dropped"
     for _ in range(ROUNDS):
-        leader = scene.leader()
+        leader = scene.current_leader()
         at_s = time.time()
         with cut_off(scene.name, leader):
             scene.wait("another leader", lambda old=leader: scene.leader() not in ("", old),

@@ -37,7 +37,7 @@ def rolling_update(scene: Scene) -> str:
     ]
     said = []
     for change in changes:
-        before, leader = scene.pods(), scene.leader()
+        before, leader = scene.pods(), scene.current_leader()
         at_s = time.time()
         scene.patch(**change)
         order = _order_of_restarts(scene, before)

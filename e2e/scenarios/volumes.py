@@ -117,7 +117,7 @@ def majority(scene: Scene) -> str:
 @scenario(load=True, needs=("machines",), not_local="volumes")
 def disk_full(scene: Scene) -> str:
     """The leader's disk is full: another one leads, status says why, room is made, it is back."""
-    leader = scene.leader()
+    leader = scene.current_leader()
     full = f"{leader}: its disk is full"
     disk = SmallDisk(scene, leader)
     _move(scene, leader, lambda: disk.mount(96))
