@@ -2,6 +2,7 @@
 would write, in blocks, segments and manifests of the form that members archive, and each member's
 snapshots of the beginning and of the end."""
 
+import hashlib
 import shutil
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
@@ -125,14 +126,16 @@ def make_archive(
     (folder / ROOT_NAME).write_bytes(encode_root(SET))
     for uuid in MEMBERS:
         (folder / uuid).mkdir()
-    entries: list[FileEntry] = []
+    entries: dict[str, list[FileEntry]] = {uuid: [] for uuid in MEMBERS}
 
     def put(data: bytes, entry: FileEntry) -> None:
-        entries.append(entry)
-        original = folder / MEMBERS[0] / entry.name
-        original.write_bytes(data)
-        for uuid in MEMBERS[1:]:
-            (folder / uuid / entry.name).hardlink_to(original)
+        """To each member, under its own header."""
+        for uuid in MEMBERS:
+            mine = data.replace(MEMBERS[0].encode(), uuid.encode(), 1)
+            digest = hashlib.sha256(mine).hexdigest()
+            name = entry.name.replace(entry.sha256, digest)
+            (folder / uuid / name).write_bytes(mine)
+            entries[uuid].append(replace(entry, name=name, sha256=digest))
 
     data = snapshot(first_bodies(), {})
     put(data, describe(data, SNAPSHOT, file_name(0, "snap"), 0))
@@ -147,7 +150,7 @@ def make_archive(
     data = snapshot(last_bodies(writes), {1: rows})
     put(data, describe(data, SNAPSHOT, file_name(rows, "snap"), 1))
     for number, uuid in enumerate(MEMBERS):
-        files = [replace(one, archived_at=one.timestamp_max) for one in entries]
+        files = [replace(one, archived_at=one.timestamp_max) for one in entries[uuid]]
         manifest = Manifest(SET, uuid, f"bench-{number}", files)
         (folder / uuid / MANIFEST_NAME).write_bytes(encode_manifest(manifest))
     return size

@@ -164,6 +164,9 @@ def measure(spark: Any, work: Path, sizes: list[int]) -> tuple[list[Figure], Aud
         Figure(f"cost by rows, {large[0]:,} to {large[-1]:,}",
                f"{fit[0] * 1e6:.1f} s a million rows, R² {r2:.3f}", "linear")
     )  # fmt: skip
+    if rows > ALONE_ROWS_MAX:
+        rows = ALONE_ROWS_MAX
+        make_archive(work / "archive", rows, SEGMENT_ROWS)
     with watched() as memory:
         wish = Wish("bench", is_history=True)
         seconds = took(lambda: compact(spark, f"file://{work / 'archive'}", wish))

@@ -55,7 +55,7 @@ def _members_connect_by_tls(scene: Scene) -> bool:
     return int(scene.kubectl("exec", "orders-0", "--", "python", "-c", script)) >= 2
 
 
-@scenario(quick=True, load=True, not_local="TLS")
+@scenario(load=True, not_local="TLS")
 def certificates(scene: Scene) -> str:
     """The certificate is made anew under load, then the authority: nobody restarts."""
     assert _members_connect_by_tls(scene)

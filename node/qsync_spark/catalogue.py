@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgpack import ExtType
+
 from qsync_node.format.keys import DELETE, INSERT, REPLACE, Key
 from qsync_node.format.mp import pack, unpack
 from qsync_spark.decisions import Decision, covering
@@ -17,10 +19,20 @@ TERMS, KEYS, SEQUENCE_DATA = 490, 491, 285
 # Made from the log by other rules than its rows: terms, and what sequences count.
 NOT_REPLAYED = frozenset((TERMS, SEQUENCE_DATA))
 FIRST_USER_SPACE = 512
+DECIMAL = 1  # the extension type
 
 
 class Unkeyed(Exception):  # noqa: N818  # a fact about the row
     """The primary key of this row cannot be told."""
+
+
+def normal_key(value: Any) -> Any:
+    """One form for each number: the engine compares 1 and 1.0 as equal. Raises Unkeyed."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, ExtType) and value.code == DECIMAL:
+        raise Unkeyed("its primary key is a decimal, which has many forms")
+    return value
 
 
 @dataclass(slots=True)
@@ -37,7 +49,7 @@ class Catalogue:
         parts = self.keys.get(space)
         if parts is None:
             raise Unkeyed(f"no primary key of space {space} is known")
-        packed: bytes = pack([fields[number] for number in parts])
+        packed: bytes = pack([normal_key(fields[number]) for number in parts])
         return packed
 
     def key_of_row(self, row_type: int, space: int, body: Mapping[int, Any]) -> bytes:
@@ -45,7 +57,7 @@ class Catalogue:
             return self.key_of_tuple(space, body[Key.TUPLE])
         if body.get(Key.INDEX_ID, 0) != 0:
             raise Unkeyed(f"space {space} is changed through a secondary index")
-        packed: bytes = pack(list(body[Key.KEY]))
+        packed: bytes = pack([normal_key(value) for value in body[Key.KEY]])
         return packed
 
 

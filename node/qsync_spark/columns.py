@@ -29,7 +29,7 @@ from qsync_node.format.keys import (
     RAFT_PROMOTE,
 )
 from qsync_node.format.mp import BAD_MSGPACK, unpack
-from qsync_spark.decode import Hole, Rows, State, blocks_of
+from qsync_spark.decode import INT64_MAX, LIMITS, Hole, Rows, State, blocks_of
 from qsync_spark.parts import Part
 
 BATCH_BYTES = 1 << 20
@@ -38,7 +38,6 @@ PADDING = bytes(16)  # so that a look behind the last row needs no care
 UINTS = {0xCC: (1, ">u1"), 0xCD: (2, ">u2"), 0xCE: (4, ">u4"), 0xCF: (8, ">u8")}
 """First byte of a msgpack number -> its width and type."""
 _DOUBLE = 0xCB
-_INT64_MAX = (1 << 63) - 1
 _DEFAULTS = {
     KEY_TYPE: 0, KEY_REPLICA_ID: 0, KEY_LSN: 0, KEY_TSN: -1, KEY_FLAGS: 0, KEY_TIMESTAMP: 0.0,
     KEY_TUPLE_META: 0,
@@ -271,7 +270,7 @@ def _extract(
         size = max(width, 1)
         cells = padded[(starts + position)[:, None] + np.arange(size)]
         values = cells.view(kind)[:, 0]
-        if width == 8 and key != KEY_TIMESTAMP and (values > _INT64_MAX).any():
+        if width >= 4 and key != KEY_TIMESTAMP and (values > LIMITS.get(key, INT64_MAX)).any():
             return False
         found[key][rows] = values
     return True
@@ -286,7 +285,7 @@ def _decode(head: bytes, row: int, found: dict[int, npt.NDArray[Any]]) -> bool:
             elif key in header:
                 value = header[key]
                 is_number = type(value) is int or (key == KEY_TIMESTAMP and type(value) is float)
-                if not is_number or not -1 < value <= _INT64_MAX:
+                if not is_number or not -1 < value <= LIMITS.get(key, INT64_MAX):
                     return False
                 found[key][row] = value
     except BAD_MSGPACK:
@@ -320,4 +319,4 @@ def _spaces_of(data: bytes, padded: Bytes, middles: Ints, ends: Ints, types: Int
             spaces[row] = space_of(data[middles[row] : ends[row]])
         except (*BAD_MSGPACK, OverflowError):
             return None
-    return spaces
+    return None if (spaces < 0).any() else spaces

@@ -3,7 +3,9 @@
 All ranges are of log indexes, `(after, last]`. A member's range begins where it joined: with its
 first snapshot, which stands for everything before. A hole between two segments is covered when a
 snapshot with exactly the index at which the log goes on was archived too: the member joined anew
-from it (S3). Every other hole is unknown.
+from it (S3). A checkpoint of its own is such a snapshot, too, but the file behind it names one
+before: then that one is missing. Every other hole is unknown, and so is what lies between the last
+segment and a snapshot.
 """
 
 from bisect import bisect_left
@@ -36,6 +38,9 @@ class Coverage:
     covered: list[Range] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
     repeats: list[tuple[FileEntry, FileEntry]] = field(default_factory=list)
+    # Files that end before the next one begins, though that one names them: (file, next one).
+    short: list[tuple[FileEntry, FileEntry]] = field(default_factory=list)
+    files: list[Range] = field(default_factory=list)  # of segments, without what `short` lacks
     end: int = 0
 
     def holds(self, index: int) -> bool:
@@ -83,14 +88,16 @@ def cover(manifest: Manifest, damage: Iterable[Unknown] = (), floor: int = 0) ->
     rows: list[Range] = []
     covered: list[Range] = []
     previous: FileEntry | None = None
-    if segments and segments[0].after_index in snapshots:
-        covered.append((0, segments[0].after_index))
-    elif segments and segments[0].after_index > floor:
-        first = segments[0]
-        why = f"its archive begins with the row at {first.after_index + 1}, and no snapshot at"
-        found.unknown.append(
-            Unknown(found.member, floor, first.after_index, f"{why} {first.after_index} is there")
-        )
+    first = segments[0] if segments else None
+    if first is not None and first.after_index in snapshots and not _names_one(first, floor):
+        covered.append((0, first.after_index))
+    elif first is not None and first.after_index > floor:
+        why = f"its archive begins with the row at {first.after_index + 1}, and "
+        if first.after_index in snapshots:
+            why += "the file before that is missing"
+        else:
+            why += f"no snapshot at {first.after_index} is there"
+        found.unknown.append(Unknown(found.member, floor, first.after_index, why))
     for entry in segments:
         if previous is not None:
             last, after = previous.last_index, entry.after_index
@@ -98,26 +105,37 @@ def cover(manifest: Manifest, damage: Iterable[Unknown] = (), floor: int = 0) ->
                 found.repeats.append((previous, entry))
             elif after > last and entry.previous_vclock == previous.start_vclock:
                 rows.append((last, after))  # the file before has lost its end: rows are missing
-            elif after > last and (after in snapshots or after <= floor):
+                found.short.append((previous, entry))
+            elif (after > last and after <= floor) or (
+                after > last and after in snapshots and not _names_one(entry, last)
+            ):
                 covered.append((last, after))
             elif after > last:
                 found.unknown.append(
                     Unknown(found.member, last, after, "its archive holds no file with these rows")
                 )
         rows.append((entry.after_index, entry.last_index))
+        found.files.append((entry.after_index, entry.last_index))
         previous = entry if previous is None or entry.last_index > previous.last_index else previous
     if not segments and snapshots:
-        covered.append((0, snapshots[-1]))
+        covered.append((0, snapshots[0]))
     covered.append((0, floor))
-    found.end = max([previous.last_index if previous else 0, floor, *snapshots])
-    if previous is not None and found.end > previous.last_index:
-        covered.append((previous.last_index, found.end))
+    found.end = max(
+        previous.last_index if previous is not None else min(snapshots, default=0), floor
+    )
     holes = merge((one.after, one.last) for one in damage)
     found.unknown += [one for one in damage if one.last > floor]
     claimed = without(merge(rows), [(0, floor)])
     found.rows = without(claimed, holes)
     found.covered = without(merge(covered), claimed)
     return found
+
+
+def _names_one(entry: FileEntry, last: int) -> bool:
+    """Whether the header of `entry` says that there was a file before it that began at `last` or
+    behind: one that is not there."""
+    before = entry.previous_vclock
+    return before is not None and sum(before.values()) >= last
 
 
 class Steps:

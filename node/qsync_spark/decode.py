@@ -10,7 +10,18 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from qsync_node.archive.reading import read_range
-from qsync_node.format.describe import walk_rows
+from qsync_node.format.compaction import FOLDER
+from qsync_node.format.describe import space_of, walk_rows
+from qsync_node.format.keys import (
+    KEY_FLAGS,
+    KEY_LSN,
+    KEY_REPLICA_ID,
+    KEY_TIMESTAMP,
+    KEY_TSN,
+    KEY_TYPE,
+    NOP,
+    RAFT_PROMOTE,
+)
 from qsync_node.format.xlog import (
     EOF_MARKER,
     HEADER_BYTES_MAX,
@@ -23,6 +34,14 @@ from qsync_node.format.xlog import (
 from qsync_spark.parts import Part
 
 HASH_BYTES = 16
+RANGE_BYTES = 8 << 20
+CHANGED = "its SHA-256 is not the one in its name: the file was changed"
+INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
+LIMITS = {
+    KEY_TYPE: INT32_MAX, KEY_REPLICA_ID: INT32_MAX, KEY_LSN: INT64_MAX, KEY_TSN: INT64_MAX,
+    KEY_FLAGS: INT32_MAX,
+}  # fmt: skip
+"""The greatest number that the table `qsync.wal` has room for, by header key."""
 
 
 class Rows(NamedTuple):
@@ -77,13 +96,30 @@ def blocks_of(part: Part) -> Iterator[Rows | Hole | State]:
             is_sound = False
             yield hole
     if is_sound and digest is not None and digest.hexdigest() != part.sha256:
-        yield Hole(-1, "its SHA-256 is not the one in its name: the file was changed", -1)
+        yield Hole(-1, CHANGED, -1)
+
+
+def is_file_changed(part: Part) -> bool:
+    """Whether the file of several parts is not what its name says. What cannot be read is said by
+    the part that it is in."""
+    digest = hashlib.sha256()
+    try:
+        for start in range(0, part.size, RANGE_BYTES):
+            digest.update(
+                read_range(part.url, part.key, start, min(start + RANGE_BYTES, part.size))
+            )
+    except OSError:
+        return False
+    return digest.hexdigest() != part.file_sha256
 
 
 def _refuse_header(part: Part) -> str:
     """Why the file's own header contradicts the manifest; "" if it does not."""
     head = read_range(part.url, part.key, 0, HEADER_BYTES_MAX)
     header, end = decode_file_header(head)
+    is_members = not part.member.startswith(f"{FOLDER}/")
+    if is_members and header.instance_uuid != part.member:
+        return f"it is a file of the instance {header.instance_uuid}"
     if end == part.marks[0].offset and header.vclock != part.marks[0].vclock:
         return f"its header says {header.vclock}, the manifest {part.marks[0].vclock}"
     return ""
@@ -109,6 +145,26 @@ def _blocks(data: bytes, base: int, stop: int, part: Part) -> Iterator[Rows | Ho
 def content_hash(row: bytes) -> bytes:
     """What two copies of a row have in common: header and body, as the leader encoded them."""
     return hashlib.blake2b(row, digest_size=HASH_BYTES).digest()
+
+
+def checked_rows(rows: Rows) -> list[tuple[dict[int, Any], int, int, int]]:
+    """As `headers_of`, after a look at all of them: numbers fit their columns, and a space can be
+    told. Raises what `BAD_MSGPACK` names, before anybody has taken a row of the block."""
+    found = list(headers_of(rows))
+    for header, _, middle, end in found:
+        for key, limit in LIMITS.items():
+            value = header.get(key, 0)
+            if type(value) is not int or not 0 <= value <= limit:
+                raise ValueError(f"header key {key} is {value!r}")
+        time = header.get(KEY_TIMESTAMP, 0.0)
+        if type(time) not in (int, float):
+            raise ValueError(f"a row's time is {time!r}")
+        row_type = header.get(KEY_TYPE, 0)
+        if row_type < RAFT_PROMOTE and row_type != NOP:
+            space = space_of(rows.data[middle:end])
+            if not 0 <= space <= INT64_MAX:
+                raise ValueError(f"a row is of space {space}")
+    return found
 
 
 def headers_of(rows: Rows) -> Iterator[tuple[dict[int, Any], int, int, int]]:

@@ -14,7 +14,8 @@ class Part:
     """Blocks of `key` at the offsets of `marks`, up to `end`; `size` is the whole file's.
 
     `owner` leads the term that the first mark stands in, 0 if that is not known. `last_index` is
-    the index behind the part by the manifest.
+    the index behind the part by the manifest. `sha256` is the whole file's, where the part is all
+    of it; else `file_sha256` is, in the first part.
     """
 
     url: str
@@ -28,6 +29,8 @@ class Part:
     owner: int
     after_index: int
     last_index: int
+    end_vclock: dict[int, int]  # of the log behind the part, by the manifest
+    file_sha256: str
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -39,6 +42,7 @@ class Part:
             Mark(offset, term, {int(k): v for k, v in vclock.items()})
             for offset, term, vclock in fields["marks"]
         ]
+        fields["end_vclock"] = {int(k): v for k, v in fields["end_vclock"].items()}
         return cls(**fields)
 
     @property
@@ -76,9 +80,11 @@ def parts_of(
     for number, group in enumerate(groups):
         is_last = number == len(groups) - 1
         end = entry.size if is_last else groups[number + 1][0].offset
-        last = entry.last_index if is_last else sum(groups[number + 1][0].vclock.values())
+        clock = entry.vclock if is_last else groups[number + 1][0].vclock
+        last = entry.last_index if is_last else sum(clock.values())
         after = sum(group[0].vclock.values()) if entry.kind != SNAPSHOT else entry.after_index
         yield Part(
             url, key, entry.kind, manifest.instance_uuid, group, end, entry.size,
             entry.sha256 if len(groups) == 1 else "", owners.get(group[0].term, 0), after, last,
+            clock, entry.sha256 if len(groups) > 1 and number == 0 else "",
         )  # fmt: skip

@@ -69,13 +69,14 @@ def master(environment: dict[str, str]) -> str:
 
 
 def last_word(document: dict[str, Any]) -> bytes:
-    """As JSON that fits: violations go from the end until it does."""
+    """As JSON that fits: violations, and then hosts of tasks, go from the end until it does."""
     shown = dict(document)
     while True:
         text = json.dumps(shown, separators=(",", ":")).encode()
-        if len(text) <= LAST_WORD_BYTES_MAX or not shown.get("violations"):
+        longest = "violations" if shown.get("violations") else "taskHosts"
+        if len(text) <= LAST_WORD_BYTES_MAX or not shown.get(longest):
             return text
-        shown["violations"] = shown["violations"][:-1]
+        shown[longest] = shown[longest][:-1]
 
 
 def audit_word(result: dict[str, Any], report: str, application: str) -> dict[str, Any]:
@@ -205,7 +206,6 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("verb", choices=sorted(VERBS))
     parser.add_argument("--cluster", required=True)
     parser.add_argument("--archive", required=True, metavar="URL")
-    parser.add_argument("--full", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--history", action="store_true")
     parser.add_argument("--delete-older-than", type=duration_s, metavar="DURATION")

@@ -8,7 +8,7 @@ decision covers nothing that a CONFIRM before it names. What needs other members
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from socket import gethostname
 from typing import Any
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from qsync_node.format.describe import space_of
 from qsync_node.format.keys import (
+    INSERT,
     KEY_LSN,
     KEY_REPLICA_ID,
     KEY_TIMESTAMP,
@@ -29,13 +30,23 @@ from qsync_node.format.keys import (
     RAFT_ROLLBACK,
     Key,
 )
-from qsync_node.format.manifest import ROLLBACK, SNAPSHOT
+from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT, check_number
 from qsync_node.format.mp import BAD_MSGPACK, unpack
 from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.catalogue import KEYS
 from qsync_spark.columns import Columns, batches_of, columns_of
-from qsync_spark.decode import HASH_BYTES, Hole, Rows, State, content_hash, headers_of
+from qsync_spark.decode import (
+    CHANGED,
+    HASH_BYTES,
+    Hole,
+    Rows,
+    State,
+    checked_rows,
+    content_hash,
+    is_file_changed,
+)
 from qsync_spark.parts import Part
+from qsync_spark.schema_rows import INDEX, SCHEMA, SPACE, is_readable
 
 CHUNK_BITS = 12
 DELAYS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
@@ -43,6 +54,7 @@ CLUSTER_SPACE, REMOVED_SPACE = 320, 492
 DDL_SPACES = frozenset((280, 288, 330))
 _KEPT_SPACES = frozenset((CLUSTER_SPACE, REMOVED_SPACE)) | DDL_SPACES
 _KEPT_LIST = sorted(_KEPT_SPACES)
+_READ_LIST = (SCHEMA, SPACE, INDEX, CLUSTER_SPACE, KEYS)  # of a snapshot
 
 FACTS = pa.schema(
     [
@@ -184,6 +196,7 @@ class Walk:
         self.index = sum(self.vclock.values())
         self.owner = self.part.owner if mark == 0 else 0
         self.missing: list[list[int]] = []  # replica id, first, last, offset, index of the first
+        self.is_blind = False  # from a hole on, up to the next mark
 
     # --- many blocks ---------------------------------------------------------------------------
 
@@ -228,7 +241,10 @@ class Walk:
         data, offset, vclock = rows.data, rows.offset, self.vclock
         chunks, facts = self.chunks, self.facts
         self.offset = offset
-        for header, start, middle, end in headers_of(rows):
+        found = checked_rows(rows)
+        if not all(header.get(KEY_REPLICA_ID) and header.get(KEY_LSN) for header, *_ in found):
+            raise ValueError("a row has no replica id or no LSN")
+        for header, start, middle, end in found:
             replica_id, lsn = header[KEY_REPLICA_ID], header[KEY_LSN]
             row_type = header.get(KEY_TYPE, 0)
             before = vclock.get(replica_id, 0)
@@ -282,22 +298,31 @@ class Walk:
     ) -> None:
         """A row of `_cluster` or of the schema: the driver needs it whole."""
         space = space_of(body)
-        name = "cluster" if space in (CLUSTER_SPACE, REMOVED_SPACE) else "ddl"
         place = (offset, index, self.term, header[KEY_REPLICA_ID], header[KEY_LSN])
+        if not is_readable(space, row_type, unpack(body)):
+            self.facts.add("unreadable", *place, text=f"a row of space {space} is none")
+            return
+        name = "cluster" if space in (CLUSTER_SPACE, REMOVED_SPACE) else "ddl"
         time = header.get(KEY_TIMESTAMP, 0.0)
         self.facts.add(name, *place, row_type, space, time=time, body=body)
 
     def _control(
         self, row_type: int, header: dict[int, Any], body: bytes, offset: int, index: int
     ) -> None:
+        place = (offset, index, self.term, header[KEY_REPLICA_ID], header[KEY_LSN])
         try:
             fields = unpack(body)
-            position, term = int(fields[Key.INDEX]), int(fields[Key.TERM])
-        except (ValueError, KeyError, TypeError):
-            self.facts.add("unreadable", offset, index, self.term, header[KEY_REPLICA_ID],
-                           header[KEY_LSN], text="a control row names no position")  # fmt: skip
+            position = check_number(fields[Key.INDEX], "the position")
+            term = check_number(fields[Key.TERM], "the term")
+            # A decision is about rows before it: at most about none.
+            first = position + (row_type == RAFT_PROMOTE)
+            if row_type in (RAFT_PROMOTE, RAFT_ROLLBACK) and first > index:
+                raise ValueError(
+                    f"it takes away rows from index {first} on, and is itself at {index}"
+                )
+        except (*BAD_MSGPACK, KeyError, IndexError) as error:
+            self.facts.add("unreadable", *place, text=f"a control row names no position: {error}")
             return
-        place = (offset, index, self.term, header[KEY_REPLICA_ID], header[KEY_LSN])
         time = header.get(KEY_TIMESTAMP, 0.0)
         if row_type == RAFT_CONFIRM:
             self.confirmed = max(self.confirmed, position)
@@ -319,23 +344,37 @@ class Walk:
     # --- a snapshot ----------------------------------------------------------------------------
 
     def take_tuples(self, rows: Columns) -> bool:
-        """Of a snapshot's tuples only the requests that it remembers matter here."""
-        held = np.flatnonzero(rows.space == KEYS)
+        """Of a snapshot's tuples only the driver's, and the requests that it remembers."""
+        held = np.flatnonzero(np.isin(rows.space, _READ_LIST))
         try:
-            self._requests([rows.data[rows.middles[n] : rows.ends[n]] for n in held])
+            self._look_at(
+                (int(rows.space[n]), rows.data[rows.middles[n] : rows.ends[n]]) for n in held
+            )
         except (*BAD_MSGPACK, KeyError, IndexError):
             return False
+        self.rows += len(rows.space)
         return True
 
     def take_tuples_of(self, block: Rows) -> None:
         """As `take_tuples`. Raises what a block that holds no rows raises."""
-        bodies = [block.data[middle:end] for _, _, middle, end in headers_of(block)]
-        self._requests([body for body in bodies if space_of(body) == KEYS])
+        found = checked_rows(block)
+        bodies = [block.data[middle:end] for _, _, middle, end in found]
+        self._look_at((space_of(body), body) for body in bodies)
+        self.rows += len(found)
 
-    def _requests(self, bodies: list[bytes]) -> None:
+    def _look_at(self, bodies: Iterable[tuple[int, bytes]]) -> None:
         """The index of the oldest request (T9); `[client, number, digest, index]` each."""
-        if bodies:
-            oldest = min(int(unpack(body)[KEY_TUPLE][3]) for body in bodies)
+        oldest: int | None = None
+        for space, body in bodies:
+            if space not in _READ_LIST:
+                continue
+            fields = unpack(body)
+            if not is_readable(space, INSERT, fields):
+                raise ValueError(f"a tuple of space {space} is none")
+            if space == KEYS:
+                index = check_number(fields[KEY_TUPLE][3], "a request's index")
+                oldest = index if oldest is None else min(oldest, index)
+        if oldest is not None:
             self.facts.add("requests", index=oldest)
 
     # --- what cannot be read ---------------------------------------------------------------------
@@ -343,6 +382,7 @@ class Walk:
     def hole(self, hole: Hole) -> None:
         """Nothing is known up to the next mark."""
         marks = self.part.marks
+        self.is_blind = hole.mark >= 0
         if hole.mark < 0:
             self.facts.add("changed", 0, text=hole.why)
             return
@@ -350,9 +390,24 @@ class Walk:
         last = self.part.last_index if is_last else sum(marks[hole.mark + 1].vclock.values())
         self.facts.add("damage", hole.offset, self.index + 1, a=last, text=hole.why)
 
-    def end(self) -> None:
+    def expect(self, vclock: dict[int, int]) -> None:
+        """The manifest says that the log stands at `vclock` here: what it lacks is missing."""
+        if self.is_blind or self.part.kind != SEGMENT:
+            return
+        for replica_id, lsn in sorted(vclock.items()):
+            known = self.vclock.get(replica_id, 0)
+            if known < lsn:
+                self.missing.append([replica_id, known + 1, lsn, self.offset, self.index + 1])
+                self.vclock[replica_id] = lsn
+                self.index += lsn - known
+
+    def say_what_is_missing(self) -> None:
         for replica_id, first, last, offset, index in self.missing:
             self.facts.add("gap", offset, index, self.term, replica_id, first, last)
+
+    def end(self) -> None:
+        self.expect(self.part.end_vclock)
+        self.say_what_is_missing()
         self.chunks.report(self.facts)
         said = json.dumps([gethostname(), *self.delays])
         part = self.part
@@ -373,6 +428,9 @@ def walk(part: Part) -> Iterator[pa.RecordBatch]:
     """All facts of a part."""
     facts = Facts(part)
     yield from _walk(part, Walk(part, facts), facts)
+    if part.file_sha256 and is_file_changed(part):
+        facts.add("changed", 0, text=CHANGED)
+        yield facts.take()
 
 
 def _walk(part: Part, log: Walk, facts: Facts) -> Iterator[pa.RecordBatch]:
@@ -383,11 +441,14 @@ def _walk(part: Part, log: Walk, facts: Facts) -> Iterator[pa.RecordBatch]:
         elif isinstance(item, Hole):
             log.hole(item)
         else:
+            if log.is_blind:
+                continue
             columns = columns_of(item)
             take = log.take_tuples if part.kind == SNAPSHOT else log.take_columns
             if columns is None or not take(columns):
                 for block in item:
-                    _take_block(log, block)
+                    if not log.is_blind:
+                        _take_block(log, block)
         if facts.is_full:
             yield facts.take()
     log.end()
@@ -407,9 +468,9 @@ def _take_block(log: Walk, block: Rows) -> None:
 def _check_mark(log: Walk, mark: int) -> None:
     """At a mark the manifest says how the log stands; what was read before may contradict it."""
     at = log.part.marks[mark]
-    if log.term != at.term or log.vclock != at.vclock:
-        for replica_id, first, last, offset, index in log.missing:
-            log.facts.add("gap", offset, index, log.term, replica_id, first, last)
+    log.expect(at.vclock)
+    if log.is_blind or log.term != at.term or log.vclock != at.vclock:
+        log.say_what_is_missing()
         log.restart(mark)
 
 

@@ -23,7 +23,7 @@ from qsync_node.format.manifest import SNAPSHOT
 from qsync_node.format.mp import BAD_MSGPACK, unpack
 from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.columns import Columns, batches_of, columns_of
-from qsync_spark.decode import Hole, Rows, State, headers_of
+from qsync_spark.decode import Hole, Rows, State, checked_rows
 from qsync_spark.parts import Part
 
 SCHEMA = pa.schema(
@@ -84,7 +84,7 @@ def _add_rows(
     part: Part, item: Rows, vclock: dict[int, int], term: int, out: list[tuple[Any, ...]]
 ) -> int:
     """Appends the rows of a block; returns the term behind it."""
-    for header, _, middle, end in headers_of(item):
+    for header, _, middle, end in checked_rows(item):
         replica_id, lsn = header.get(KEY_REPLICA_ID, 0), header.get(KEY_LSN, 0)
         row_type, flags = header.get(KEY_TYPE, 0), header.get(KEY_FLAGS, 0)
         body = item.data[middle:end]

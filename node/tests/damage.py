@@ -4,6 +4,7 @@ it: the file's checksums, its name and the manifest agree with what it holds.
 Each plant returns what an audit has to find: proofs, members (names) and the row's LSN.
 """
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -62,8 +63,35 @@ class Copy:
             for row in decode_rows(item.data)
         ]  # fmt: skip
 
-    def rewrite(self, manifest: Manifest, entry: FileEntry, rows: list[Row]) -> str:
-        """The file with these rows instead, in blocks of 20; returns its new path."""
+    def blocks(self, manifest: Manifest, entry: FileEntry) -> list[bytes]:
+        data = (self.folder / manifest.instance_uuid / entry.name).read_bytes()
+        _, offset = decode_file_header(data)
+        return [item.data for item in read_blocks(data, offset) if isinstance(item, Block)]
+
+    def store(self, manifest: Manifest, entry: FileEntry, blocks: list[bytes]) -> FileEntry:
+        """The file with these blocks instead, whatever they hold: its manifest says the same of it
+        as before, but for checksum, size and name."""
+        folder = self.folder / manifest.instance_uuid
+        header, _ = decode_file_header((folder / entry.name).read_bytes())
+        data = encode_file(header, blocks)
+        digest = hashlib.sha256(data).hexdigest()
+        name = entry.name.replace(entry.sha256, digest)
+        made = replace(entry, name=name, sha256=digest, size=len(data), marks=entry.marks[:1])
+        (folder / entry.name).unlink()
+        (folder / name).write_bytes(data)
+        manifest.files[manifest.files.index(entry)] = made
+        self.save(manifest)
+        return made
+
+    def store_rows(self, manifest: Manifest, entry: FileEntry, rows: list[Row]) -> FileEntry:
+        parts = [rows[at : at + 20] for at in range(0, len(rows), 20)]
+        return self.store(manifest, entry, [b"".join(map(encode_row, part)) for part in parts])
+
+    def rewrite(
+        self, manifest: Manifest, entry: FileEntry, rows: list[Row], is_honest: bool = False
+    ) -> str:
+        """The file with these rows instead, in blocks of 20; returns its new path. Its manifest
+        says where it ends: honestly, or as before."""
         path = self.folder / manifest.instance_uuid / entry.name
         header, _ = decode_file_header(path.read_bytes())
         blocks = [
@@ -72,7 +100,8 @@ class Copy:
         ]
         data = encode_file(header, blocks)
         made = describe(data, entry.kind, entry.source, entry.start_term)
-        made = replace(made, last_index=entry.last_index, vclock=entry.vclock)
+        if not is_honest:
+            made = replace(made, last_index=entry.last_index, vclock=entry.vclock)
         path.unlink()
         (path.parent / made.name).write_bytes(data)
         manifest.files[manifest.files.index(entry)] = made
@@ -117,13 +146,32 @@ class Copy:
                     self.rewrite(manifest, entry, [r for r in new if r is not None])
 
 
-def _is_user(row: Row) -> bool:
+def split(copy: Copy, manifest: Manifest, entry: FileEntry, at: int) -> None:
+    """The same rows in two files, as of a member that has sealed one at index `at`."""
+    folder = copy.folder / manifest.instance_uuid
+    rows = copy.rows(manifest, entry)
+    header, _ = decode_file_header((folder / entry.name).read_bytes())
+    number = at - entry.after_index
+    made = []
+    for part, source in ((rows[:number], entry.source), (rows[number:], "second")):
+        data = encode_file(header, [b"".join(encode_row(row) for row in part)])
+        term = made[-1].last_term if made else entry.start_term
+        made.append(describe(data, SEGMENT, source, term))
+        (folder / made[-1].name).write_bytes(data)
+        header = replace(header, vclock=made[-1].vclock, previous_vclock=header.vclock)
+    (folder / entry.name).unlink()
+    place = manifest.files.index(entry)
+    manifest.files[place : place + 1] = made
+    copy.save(manifest)
+
+
+def is_user(row: Row) -> bool:
     return row.type in USER_TYPES and space_of(row.body) >= 512
 
 
 def missing_row(copy: Copy) -> Planted:
     member = copy.rng.choice(copy.full_members())
-    entry, number = copy.pick(member, _is_user)
+    entry, number = copy.pick(member, is_user)
     rows = copy.rows(member, entry)
     gone = rows.pop(number)
     return Planted([1], [member.member], gone.lsn, copy.rewrite(member, entry, rows))
@@ -131,7 +179,7 @@ def missing_row(copy: Copy) -> Planted:
 
 def reordered_rows(copy: Copy) -> Planted:
     member = copy.rng.choice(copy.full_members())
-    entry, number = copy.pick(member, _is_user)
+    entry, number = copy.pick(member, is_user)
     rows = copy.rows(member, entry)
     first = rows[number].lsn
     rows[number], rows[number + 1] = rows[number + 1], rows[number]
@@ -140,7 +188,7 @@ def reordered_rows(copy: Copy) -> Planted:
 
 def changed_byte(copy: Copy) -> Planted:
     member = copy.rng.choice(copy.full_members())
-    entry, number = copy.pick(member, _is_user)
+    entry, number = copy.pick(member, is_user)
     rows = copy.rows(member, entry)
     row = rows[number]
     row.timestamp += 1.0
@@ -149,14 +197,14 @@ def changed_byte(copy: Copy) -> Planted:
 
 def repeated_lsn(copy: Copy) -> Planted:
     member = copy.rng.choice(copy.full_members())
-    entry, number = copy.pick(member, _is_user)
+    entry, number = copy.pick(member, is_user)
     rows = copy.rows(member, entry)
     rows.insert(number + 1, rows[number])
     return Planted([2], [member.member], rows[number].lsn, copy.rewrite(member, entry, rows))
 
 
 def lost_everywhere(copy: Copy) -> Planted:
-    entry, number = copy.pick(copy.full_members()[0], _is_user)
+    entry, number = copy.pick(copy.full_members()[0], is_user)
     row = copy.rows(copy.full_members()[0], entry)[number]
     holders = sorted(
         m.member for m in copy.manifests.values()
@@ -243,11 +291,11 @@ def _a_confirmed(copy: Copy, member: Manifest, before: int) -> int:
 def snapshot_off_by_one(copy: Copy) -> Planted:
     choices = [
         (m, e) for m in copy.full_members() for e in m.of_kind(SNAPSHOT)
-        if e.last_index and any(_is_user(row) for row in copy.rows(m, e))
+        if e.last_index and any(is_user(row) for row in copy.rows(m, e))
     ]  # fmt: skip
     member, entry = copy.rng.choice(choices)
     rows = copy.rows(member, entry)
-    number = copy.rng.choice([n for n, row in enumerate(rows) if _is_user(row)])
+    number = copy.rng.choice([n for n, row in enumerate(rows) if is_user(row)])
     del rows[number]
     return Planted([4], [member.member], 0, copy.rewrite(member, entry, rows))
 
@@ -311,7 +359,7 @@ def nop_everywhere(copy: Copy) -> tuple[Planted, Row]:
     rows = copy.rows(member, entry)
     choices = [
         row for n, row in enumerate(rows)
-        if entry.after_index + n + 1 > newest and _is_user(row) and row.tsn == row.lsn
+        if entry.after_index + n + 1 > newest and is_user(row) and row.tsn == row.lsn
         and row.type in (2, 3) and row.is_commit
     ]  # fmt: skip
     row = copy.rng.choice(choices)
@@ -335,7 +383,7 @@ def second_file(copy: Copy, is_changed: bool) -> tuple[str, str, int]:
     """A member's manifest names the first rows of a segment twice, once with other content where
     `is_changed`: the member, the path of the second file, and the row that differs (0: none)."""
     member = copy.rng.choice(copy.full_members())
-    entry, number = copy.pick(member, _is_user)
+    entry, number = copy.pick(member, is_user)
     folder = copy.folder / member.instance_uuid
     original = (folder / entry.name).read_bytes()
     rows = copy.rows(member, entry)[: number + 1]

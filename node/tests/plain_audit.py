@@ -128,7 +128,6 @@ class _Odd:
 def _prove_snapshots(ground: run.Ground, result: Result) -> None:
     if ground.snapshot is None:
         return
-    base = ground.snapshot[0]
     reading = replay.make_reading(ground)
     plan = replay.plan_replay(ground, reading, result)
     found: list[tuple[Any, ...]] = []
@@ -136,7 +135,7 @@ def _prove_snapshots(ground: run.Ground, result: Result) -> None:
         for batch in events.log_events(part, reading):
             found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
     for part in plan.parts:
-        for batch in events.snapshot_events(part, reading.catalogue, base):
+        for batch in events.snapshot_events(part, reading.catalogue, plan.base):
             found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
     found.sort(key=lambda event: event[:4])
     odd: list[dict[str, Any]] = []

@@ -179,7 +179,7 @@ def everything_of(folder: Path) -> list[Any]:
             events = [row for b in log_events(part, reading) for row in b.to_pylist()]
             said.append(sorted(events, key=lambda one: (one["index"], one["space"])))
         if part.kind == SNAPSHOT:
-            batches = snapshot_events(part, catalogue, 0)
+            batches = snapshot_events(part, catalogue, "")
             said.append([row for b in batches for row in b.to_pylist()])
     return said
 

@@ -1,12 +1,15 @@
 """What compactions delete and merge, and that nobody misses it; without a Spark session: states are
 folded and published as a compaction does it, judgements are the product's (plain_audit.py)."""
 
+import json
 import shutil
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from damage import Copy, archive_lost, missing_row
 from plain_audit import plain_audit
 
 from qsync_node.archive.reading import Archive, ArchiveError, load_archive, store_of
@@ -14,6 +17,7 @@ from qsync_node.errors import QsyncError
 from qsync_node.format.compaction import (
     CHANGES_NAME,
     COMPACTION_MANIFEST,
+    LOCK_NAME,
     Changes,
     Compaction,
     encode_changes,
@@ -25,11 +29,13 @@ from qsync_node.log.checkpoint import open_snapshot
 from qsync_node.log.files import OsFileSystem
 from qsync_node.restore.point import Point
 from qsync_node.restore.run import restore
+from qsync_spark.compaction import lock as lock_module
+from qsync_spark.compaction import run
 from qsync_spark.compaction.files import put_bytes
 from qsync_spark.compaction.lock import Lock
 from qsync_spark.compaction.merging import merge, work_of
 from qsync_spark.compaction.removal import plan_removal
-from qsync_spark.compaction.run import Outcome, latest_time, remove
+from qsync_spark.compaction.run import Outcome, Wish, latest_time, remove
 
 
 def state(folder: Path, into: Path, **point: Any) -> tuple[int, list[bytes], str]:
@@ -167,3 +173,105 @@ def test_small_segments_are_merged(archive: Path, tmp_path: Path) -> None:
     )
     result = plain_audit(archive)
     assert result.verdict == "Passed", (result.violations, result.gaps)
+
+
+def test_originals_stay_where_the_merged_file_is_not_sound(archive: Path) -> None:
+    url = f"file://{archive}"
+    merged = [merge(url, member, group) for member, group in work_of(load(archive), 10**9)]
+    assert merged
+    put_bytes(url, CHANGES_NAME, encode_changes(Changes(0, "", merged)))
+    broken = archive / merged[0].member / merged[0].entry.name
+    broken.write_bytes(broken.read_bytes()[:200])
+    with pytest.raises(ArchiveError):
+        removed(archive, time.time() + 1e9, 0.0)
+    assert all((archive / one.member / name).exists() for one in merged for name in one.replaces)
+
+
+class _Tasks:
+    """What `_merge` asks of a Spark context, in this process."""
+
+    def parallelize(self, work: list[Any], _: int) -> "_Tasks":
+        self.work = work
+        return self
+
+    def map(self, function: Any) -> "_Tasks":
+        self.found = [function(one) for one in self.work]
+        return self
+
+    def collect(self) -> list[Any]:
+        return self.found
+
+
+def compacted(
+    folder: Path, made: Compaction, monkeypatch: pytest.MonkeyPatch, **wish: Any
+) -> Outcome:
+    """A compaction that finds nothing new to fold."""
+    spark, watch = mock.Mock(sparkContext=_Tasks()), mock.MagicMock()
+    said = {"index": made.index, "file": "", "notes": []}
+    monkeypatch.setattr(run, "Watch", watch)
+    monkeypatch.setattr(run, "_restore", lambda *_: said)
+    monkeypatch.setattr(run, "audit", lambda *_: plain_audit(folder))
+    return run.compact(spark, f"file://{folder}", Wish("sim", **wish))
+
+
+def test_of_an_archive_that_is_violated_nothing_goes(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where there is nothing new to fold: the evidence stays."""
+    made = publish(archive, tmp_path / "made")
+    missing_row(Copy(archive, tmp_path / "copy", 3))
+    before = sorted((tmp_path / "copy").rglob("*.xlog"))
+    with pytest.raises(ArchiveError, match="Violated"):
+        compacted(tmp_path / "copy", made, monkeypatch, delete_older_than_s=0.0)
+    assert sorted((tmp_path / "copy").rglob("*.xlog")) == before
+
+
+def test_of_an_archive_that_is_incomplete_nothing_goes(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = publish(archive, tmp_path / "made")
+    archive_lost(Copy(archive, tmp_path / "copy", 3))
+    before = sorted((tmp_path / "copy").rglob("*.xlog"))
+    outcome = compacted(tmp_path / "copy", made, monkeypatch, delete_older_than_s=0.0)
+    assert outcome.merged_files == outcome.deleted_files == 0
+    assert "nothing is merged or deleted" in " ".join(outcome.notes)
+    assert sorted((tmp_path / "copy").rglob("*.xlog")) == before
+
+
+def test_a_sound_one_is_merged_and_cut_as_before(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = publish(archive, tmp_path / "made")
+    outcome = compacted(archive, made, monkeypatch, delete_older_than_s=0.0)
+    assert outcome.verdict == "Passed"
+    assert outcome.deleted_files
+
+
+def test_who_lost_the_lock_takes_nothing_back(archive: Path, tmp_path: Path) -> None:
+    """What it put is the next one's to clean: that one may be publishing it by now."""
+    made = publish(archive, tmp_path / "made")
+    url = f"file://{archive}"
+    with Lock(store_of(url), url, "first") as lock:
+        put_bytes(url, LOCK_NAME, b'{"token": "another", "run": "second"}')
+        run._take_back(load(archive), made, lock)
+        assert (archive / made.folder).exists()
+        put_bytes(url, LOCK_NAME, lock._contents())
+        run._take_back(load(archive), made, lock)
+        assert not list((archive / made.folder).glob("*"))
+
+
+def test_a_lock_outlives_an_archive_that_did_not_answer_once(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"file://{archive}"
+    monkeypatch.setattr(lock_module, "RENEW_S", 0.02)
+    with Lock(store_of(url), url, "first") as lock:
+        with monkeypatch.context() as patch:
+            patch.setattr(lock_module.obstore, "put", mock.Mock(side_effect=OSError("no")))
+            time.sleep(0.2)
+        before = json.loads((archive / LOCK_NAME).read_text())["renewed"]
+        until = time.monotonic() + 10
+        while json.loads((archive / LOCK_NAME).read_text())["renewed"] <= before:
+            assert time.monotonic() < until, "nobody renews it any more"
+            time.sleep(0.02)
+        lock.check()

@@ -108,7 +108,7 @@ FAR = {"step": "replaying", "done": 3, "total": 6, "rows": 500, "rows_total": 20
 
 def test_a_run_by_hand_gets_a_job_that_goes_with_it() -> None:
     stage = Stage()
-    run = stage.put(audit(full=True, deadline="90s", spark={"instances": 3}))
+    run = stage.put(audit(deadline="90s", spark={"instances": 3}))
     stage.keep()
     stage.keep()
     made = stage.api.named("Job", "by-hand")
@@ -118,7 +118,7 @@ def test_a_run_by_hand_gets_a_job_that_goes_with_it() -> None:
     assert made["metadata"]["ownerReferences"][0]["uid"] == run["metadata"]["uid"]
     assert made["spec"]["activeDeadlineSeconds"] == 90
     arguments = made["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert arguments[:6] == ["audit", "--cluster", "orders", "--archive", ARCHIVE["url"], "--full"]
+    assert arguments[:5] == ["audit", "--cluster", "orders", "--archive", ARCHIVE["url"]]
     assert "spark.executor.instances=3" in arguments
 
 

@@ -15,6 +15,7 @@ file that no manifest names is not there yet.
 
 import json
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any, NamedTuple
 
 VERSION = 1
@@ -126,7 +127,45 @@ def _clock(value: dict[str, int]) -> dict[int, int]:
     return {int(key): int(lsn) for key, lsn in value.items()}
 
 
+_NUMBERS = ("size", "rows", "after_index", "last_index", "start_term", "last_term")
+_TIMES = ("timestamp_min", "timestamp_max", "archived_at")
+NUMBER_MAX = (1 << 63) - 1
+
+
+def check_number(value: Any, what: str) -> int:
+    """A number as all of Qsync's are: from 0 on, in 63 bits. Raises ValueError."""
+    if type(value) is not int or not 0 <= value <= NUMBER_MAX:
+        raise ValueError(f"{what} is {value!r}")
+    return value
+
+
+def _check_entry(entry: FileEntry) -> None:
+    """Raises ValueError for what no archiver writes and readers would stumble over."""
+    for name in _NUMBERS:
+        check_number(getattr(entry, name), name)
+    for name in _TIMES:
+        value = getattr(entry, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+            raise ValueError(f"{name} is {value!r}")
+    clocks = [entry.start_vclock, entry.vclock, entry.previous_vclock or {}]
+    clocks += [mark.vclock for mark in entry.marks]
+    for number in (n for clock in clocks for n in (*clock, *clock.values())):
+        check_number(number, "a clock's number")
+    for number in (n for three in entry.terms for n in three):
+        check_number(number, "a term's number")
+    offsets = [mark.offset for mark in entry.marks]
+    if offsets != sorted(set(offsets)) or any(not 0 <= one <= entry.size for one in offsets):
+        raise ValueError(f"marks at {offsets} in a file of {entry.size} bytes")
+    for mark in entry.marks:
+        check_number(mark.term, "a mark's term")
+    if entry.last_index < entry.after_index:
+        raise ValueError(f"its last index {entry.last_index} is before {entry.after_index}")
+    if not isinstance(entry.sha256, str) or f"-{entry.sha256}." not in entry.name:
+        raise ValueError(f"the name {entry.name!r} is not that of the SHA-256 {entry.sha256!r}")
+
+
 def decode_entry(fields: dict[str, Any]) -> FileEntry:
+    """Raises KeyError, TypeError, ValueError or AttributeError for what is none."""
     known = {name: fields[name] for name in FileEntry.__dataclass_fields__ if name in fields}
     known["start_vclock"] = _clock(known["start_vclock"])
     known["vclock"] = _clock(known["vclock"])
@@ -137,7 +176,9 @@ def decode_entry(fields: dict[str, Any]) -> FileEntry:
     known["marks"] = [Mark(int(o), int(t), _clock(v)) for o, t, v in known["marks"]]
     if known["kind"] not in KINDS:
         raise ValueError(f"kind {known['kind']!r} is unknown")
-    return FileEntry(**known)
+    entry = FileEntry(**known)
+    _check_entry(entry)
+    return entry
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:

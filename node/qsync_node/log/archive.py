@@ -49,11 +49,18 @@ def _sealed(contents: Contents) -> list[SegmentRange]:
     return [one for one in contents.segments[:-1] if one.last_index > one.after_index]
 
 
+def _segments_of(archived: Iterable[FileEntry]) -> set[tuple[str, int]]:
+    """By name and last row: who joins anew at an index writes a file of the same name again."""
+    return {(entry.source, entry.last_index) for entry in archived if entry.kind == SEGMENT}
+
+
 def plan_uploads(
     contents: Contents, confirmed_index: int, archived: Iterable[FileEntry]
 ) -> list[Upload]:
     """What should leave, in order: rollback files, then snapshots and segments by their index."""
-    done = {(entry.kind, entry.source) for entry in archived}
+    archived = list(archived)
+    done = {entry.source for entry in archived if entry.kind == SNAPSHOT}
+    done_segments = _segments_of(archived)
     done_rollbacks = {(e.source, e.size) for e in archived if e.kind == ROLLBACK}
     first = []
     for path, size in contents.rollbacks:
@@ -63,12 +70,13 @@ def plan_uploads(
     rest = [
         Upload(SNAPSHOT, path, _name(path), _index_of(path), None)
         for path in contents.snapshots
-        if (SNAPSHOT, _name(path)) not in done
+        if _name(path) not in done
     ]
     rest += [
         Upload(SEGMENT, one.path, _name(one.path), one.after_index, None)
         for one in _sealed(contents)
-        if one.last_index <= confirmed_index and (SEGMENT, _name(one.path)) not in done
+        if one.last_index <= confirmed_index
+        and (_name(one.path), one.last_index) not in done_segments
     ]
     rest.sort(key=lambda upload: (upload.after_index, upload.kind == SEGMENT))
     return first + rest
@@ -90,10 +98,10 @@ def still_named(
 
 def archived_index(contents: Contents, archived: Iterable[FileEntry]) -> int:
     """Every row up to here is archived, or was never in this log: it may go (S5)."""
-    done = {entry.source for entry in archived if entry.kind == SEGMENT}
+    done = _segments_of(archived)
     index = contents.segments[0].after_index
     for one in contents.segments[:-1]:
-        if one.last_index > one.after_index and _name(one.path) not in done:
+        if one.last_index > one.after_index and (_name(one.path), one.last_index) not in done:
             break
         index = one.last_index
     return index

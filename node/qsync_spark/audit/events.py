@@ -37,7 +37,7 @@ from qsync_spark.catalogue import KEYS, NOT_REPLAYED, SCHEMA, Catalogue, Unkeyed
 from qsync_spark.columns import Columns, Ints, batches_of, columns_of
 from qsync_spark.coverage import Coverage, Range, merge, without
 from qsync_spark.decisions import Decision
-from qsync_spark.decode import Hole, Rows, State, headers_of
+from qsync_spark.decode import Hole, Rows, State, checked_rows
 from qsync_spark.first_fields import first_fields
 from qsync_spark.parts import Part
 
@@ -139,7 +139,7 @@ def _add_events(
 ) -> None:
     """Row by row, whatever they are."""
     try:
-        for header, _, middle, end in headers_of(block):
+        for header, _, middle, end in checked_rows(block):
             replica_id, lsn = header[KEY_REPLICA_ID], header[KEY_LSN]
             if lsn <= vclock.get(replica_id, 0):
                 continue  # repeated or late: proofs 1 and 2 say so
@@ -246,9 +246,10 @@ def events_of_log(
 # --- snapshots ------------------------------------------------------------------------------------
 
 
-def snapshot_events(part: Part, catalogue: Catalogue, base: int) -> Iterator[pa.RecordBatch]:
-    """Tuples of a snapshot: the base that the replay begins from, or what it is held against."""
-    op = BASE if part.last_index == base else CHECK
+def snapshot_events(part: Part, catalogue: Catalogue, base: str) -> Iterator[pa.RecordBatch]:
+    """Tuples of a snapshot: the file `base`, which the replay begins from, or one that is held
+    against it."""
+    op = BASE if part.key == base else CHECK
     for item in batches_of(part):
         if isinstance(item, Hole | State):
             continue
@@ -284,7 +285,7 @@ def _add_tuples(
     part: Part, block: Rows, catalogue: Catalogue, op: int, out: list[tuple[Any, ...]]
 ) -> None:
     try:
-        for _, _, middle, end in headers_of(block):
+        for _, _, middle, end in checked_rows(block):
             body = block.data[middle:end]
             space = space_of(body)
             if space in NOT_REPLAYED or space in catalogue.unsupported:
@@ -299,10 +300,10 @@ def _add_tuples(
 
 def _key_of_tuple(space: int, body: bytes, catalogue: Catalogue) -> bytes | None:
     """None for what is no tuple of a space that is known."""
-    fields = unpack(body)[KEY_TUPLE]
-    if space == SCHEMA and fields[0] == SCHEMA_VERSION_KEY:
-        return None
     try:
+        fields = unpack(body)[KEY_TUPLE]
+        if space == SCHEMA and fields[0] == SCHEMA_VERSION_KEY:
+            return None
         return catalogue.key_of_tuple(space, fields)
-    except (Unkeyed, IndexError):
+    except (Unkeyed, KeyError, IndexError, *BAD_MSGPACK):
         return None

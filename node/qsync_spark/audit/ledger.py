@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from qsync_node.format.keys import INSERT, REPLACE, UPSERT, Key
+from qsync_node.format.manifest import check_number
 from qsync_node.format.mp import pack, unpack
+from qsync_spark.audit.events import UNKNOWN
 from qsync_spark.audit.findings import Gap, Result, Violation
+from qsync_spark.audit.replay import known_until, make_reading
 from qsync_spark.batches import batch_of, sql_of
-from qsync_spark.catalogue import FIRST_USER_SPACE
+from qsync_spark.catalogue import FIRST_USER_SPACE, Unkeyed, normal_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,18 +62,21 @@ def operation_of(fields: dict[str, Any], line: int) -> tuple[Any, ...]:
     """A row of `LEDGER`; `problem` says what is wrong with it."""
     try:
         key = fields["id"] if "id" in fields else fields["key"]
+        space = fields.get("space")
+        if space is not None:
+            check_number(space, "space")
         outcome = fields["outcome"]
         if outcome not in _OUTCOMES:
             raise ValueError(f"outcome {outcome!r} is unknown")
         parts = key if isinstance(key, list) else [key]
         value = fields.get("value")
-        packed: bytes = pack(parts)
+        packed: bytes = pack([normal_key(part) for part in parts])
         return (
-            fields.get("space"), packed, None if value is None else _digest(value), outcome,
+            space, packed, None if value is None else _digest(value), outcome,
             float(fields.get("started", 0.0)), float(fields.get("ended", 0.0)), line,
             json.dumps(key), None,
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, Unkeyed) as error:
         text = f"has no {error}" if isinstance(error, KeyError) else str(error)
         return None, None, None, "", 0.0, 0.0, line, "", text
 
@@ -161,7 +167,9 @@ def _prove(
         f"select l.* from qsync_ledger l left anti join qsync_writes w on {on}"
         " where l.outcome = 'committed'"
     ).persist()
-    _judge_lost(ground, lost, result)
+    unread = {row["space"] for row in events.where(f"op = {UNKNOWN}").select("space").distinct()
+              .limit(LISTED_MAX).collect()}  # fmt: skip
+    _judge_lost(ground, lost, unread, result)
     there = spark.sql(
         f"select l.*, w.index from qsync_ledger l join qsync_writes w on {on}"
         " where l.outcome in ('rolled back', 'refused') and not exists (select 1 from qsync_ledger"
@@ -183,8 +191,11 @@ def _check_lines(ledger: "DataFrame", path: str) -> None:
         raise LedgerError(f"{path}: line {bad[0]['line'] + 1} {bad[0]['problem']}: mend the ledger")
 
 
-def _judge_lost(ground: "Ground", lost: "DataFrame", result: Result) -> None:
-    """Missing for certain, or only where the archive does not reach."""
+def _judge_lost(
+    ground: "Ground", lost: "DataFrame", unread: set[int], result: Result
+) -> None:  # fmt: skip
+    """Missing for certain, or only where the archive does not reach, or the replay. `unread` are
+    spaces with changes that name no primary key."""
     newest = max((e.timestamp_max for _, e in ground.archive.segments()), default=0.0)
     late = lost.where(f"ended > {newest - CLOCK_TOLERANCE_S}").count()
     certain = lost.where(f"ended <= {newest - CLOCK_TOLERANCE_S}")
@@ -194,6 +205,15 @@ def _judge_lost(ground: "Ground", lost: "DataFrame", result: Result) -> None:
                 " later")
         )  # fmt: skip
     base = ground.archive.base
+    if base is None and ground.snapshot is not None and ground.snapshot[0] != ground.origin:
+        begins = min((e.timestamp_min for _, e in ground.archive.segments()), default=newest)
+        early = certain.where(f"ended <= {begins + CLOCK_TOLERANCE_S}").count()
+        certain = certain.where(f"ended > {begins + CLOCK_TOLERANCE_S}")
+        if early:
+            result.gaps.append(
+                Gap([6], f"{early} committed writes are from before the archive begins", "", 0,
+                    ground.snapshot[0])
+            )  # fmt: skip
     if base is not None:
         early = certain.where(f"ended <= {base.time + CLOCK_TOLERANCE_S}").count()
         certain = certain.where(f"ended > {base.time + CLOCK_TOLERANCE_S}")
@@ -201,6 +221,16 @@ def _judge_lost(ground: "Ground", lost: "DataFrame", result: Result) -> None:
             result.gaps.append(
                 Gap([6], f"{early} committed writes are of rows that were deleted after a"
                     " compaction", "", 0, base.index)
+            )  # fmt: skip
+    spaces = {*unread, *make_reading(ground).catalogue.unsupported}
+    if spaces:
+        listed = ", ".join(map(str, sorted(spaces)))
+        hidden = certain.where(f"space is null or space in ({listed})").count()
+        certain = certain.where(f"space is not null and space not in ({listed})")
+        if hidden:
+            result.gaps.append(
+                Gap([6], f"{hidden} committed writes may be in spaces that are not replayed"
+                    f" ({listed})")
             )  # fmt: skip
     number = certain.count()
     if not number:
@@ -221,7 +251,5 @@ def _judge_lost(ground: "Ground", lost: "DataFrame", result: Result) -> None:
 
 def _has_holes(ground: "Ground") -> bool:
     """Whether some index is in nobody's archive."""
-    from qsync_spark.audit.replay import known_until, make_reading  # noqa: PLC0415
-
     base = ground.snapshot[0] if ground.snapshot is not None else 0
     return known_until(make_reading(ground), base) < ground.end

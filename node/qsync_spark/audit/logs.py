@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT
 from qsync_spark.audit.compare import CHUNKS_LISTED_MAX, different_chunks, exceptions
 from qsync_spark.audit.findings import Gap, Result, Violation, merge_violations
-from qsync_spark.audit.scan import Fact, scan_rows, takes_confirmed
+from qsync_spark.audit.scan import Fact, one_of_each, scan_rows, takes_confirmed
+from qsync_spark.coverage import merge, without
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,6 +122,8 @@ def _odd_facts(ground: "Ground", missing: set[tuple[int, int]]) -> list[Violatio
                 continue  # others hold these rows: proof 1 says so
         found.append(_odd_violation(row, ground.name_of(row["member"])))
     found += _repeated_files(ground)
+    found += _lost_ends(ground)
+    found += _terms_going_back(ground)
     found += _decisions_over_confirmed(ground, own)
     found += _confirmed_rows_cut(ground)
     return found
@@ -141,6 +144,49 @@ def _repeated_files(ground: "Ground") -> list[Violation]:
             found.append(Violation([2], "repeated rows", text, [name], index=second.after_index + 1,
                                    file=f"{uuid}/{second.name}"))  # fmt: skip
     return found
+
+
+def _lost_ends(ground: "Ground") -> list[Violation]:
+    """A file that ends before the next one begins, and nobody's files hold what is between."""
+    held = merge(one for coverage in ground.coverage.values() for one in coverage.files)
+    found = []
+    for uuid, coverage in ground.coverage.items():
+        for before, following in coverage.short:
+            ground.distrust(uuid, before.last_index, following.after_index)
+            if not without([(before.last_index, following.after_index)], held):
+                continue  # others hold these rows: proof 1 says so
+            for replica_id, last in sorted(following.start_vclock.items()):
+                first = before.vclock.get(replica_id, 0) + 1
+                if first > last:
+                    continue
+                place = f"row {first} of replica {replica_id} (index {before.last_index + 1})"
+                found.append(
+                    Violation([2], "missing LSN", f"{last - first + 1} rows from {place} on are in"
+                              " no member's log", [ground.name_of(uuid)], replica_id, first,
+                              before.last_term, before.last_index + 1, f"{uuid}/{before.name}",
+                              before.size)
+                )  # fmt: skip
+    return found
+
+
+def _terms_going_back(ground: "Ground") -> list[Violation]:
+    """Terms rise from PROMOTE to PROMOTE, also where one file ends and the next begins."""
+    promotes = [
+        row for row in ground.few
+        if row["fact"] == "promote" and row["kind"] == SEGMENT and not row["b"]
+    ]  # fmt: skip
+    back: dict[tuple[int, int], int] = {}
+    term = 0
+    for row in one_of_each(promotes):
+        if row["c"] <= term:
+            back[row["replica_id"], row["lsn"]] = term
+        term = max(term, row["c"])
+    return [
+        _odd_violation({**row, "term": back[row["replica_id"], row["lsn"]]},
+                       ground.name_of(row["member"]))
+        for row in promotes
+        if (row["replica_id"], row["lsn"]) in back
+    ]  # fmt: skip
 
 
 def _is_odd(row: Fact) -> bool:

@@ -52,6 +52,7 @@ class ReplayPlan:
 
     parts: list[Part]
     judged: list[tuple[int, str]]
+    base: str  # the file that the replay begins from
     oldest: dict[str, int]  # see `oldest_requests`
 
 
@@ -70,16 +71,16 @@ def plan_replay(ground: "Ground", reading: Reading, result: Result) -> ReplayPla
             )  # fmt: skip
     for space, why in reading.catalogue.unsupported.items():
         result.gaps.append(Gap([4], f"space {space} is not replayed: {why}", "", base, until))
+    first = ground.snapshot[1]
     judged = sorted(
         {(p.last_index, p.key) for p in parts
-         if base < p.last_index <= until and p.key not in damaged}
+         if base <= p.last_index <= until and p.key not in damaged and p.key != first}
     )  # fmt: skip
-    bases = sorted({p.key for p in parts if p.last_index == base and p.key not in damaged})[:1]
-    wanted = {*(key for _, key in judged), *bases}
+    wanted = {*(key for _, key in judged), first}
     result.counts["snapshots"] = len({part.key for part in parts})
     result.counts["snapshotsReplayed"] = len(judged)
     oldest = oldest_requests(ground.few)
-    return ReplayPlan([part for part in parts if part.key in wanted], judged, oldest)
+    return ReplayPlan([part for part in parts if part.key in wanted], judged, first, oldest)
 
 
 def prove_snapshots(
@@ -90,7 +91,6 @@ def prove_snapshots(
 
     if ground.snapshot is None:
         return None
-    base = ground.snapshot[0]
     reading = make_reading(ground)
     plan = plan_replay(ground, reading, result)
     last = None if keeps_events else max((at for at, _ in plan.judged), default=0)
@@ -100,7 +100,7 @@ def prove_snapshots(
     tuples = run_on_parts(
         spark,
         plan.parts,
-        lambda part: snapshot_events(part, reading.catalogue, base),
+        lambda part: snapshot_events(part, reading.catalogue, plan.base),
         EVENTS_SQL,
     )
     odd = (

@@ -23,6 +23,7 @@ from qsync_spark.audit.scan import (
     Fact,
     damage_of,
     few_of,
+    miscounted,
     one_of_each,
     scan,
     takes_confirmed,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LAG_ALLOWED_S = 600.0
+BITS = 62  # of a mask of instances, which Spark holds as a signed number of 64
 STEPS = ("reading", "comparing", "counting copies", "replaying", "ledger", "report")
 PASSES = frozenset({STEPS.index("reading"), STEPS.index("replaying")})
 
@@ -59,6 +61,7 @@ class Ground:
     ddl: list[dict[str, Any]]
     origin: int = 0  # the index at which this replica set was restored from another one's archive
     cut: int = 0  # from this index on not everything that is odd is known; 0: all of it is
+    hidden: list[str] = field(default_factory=list)  # instances that no mask has a bit for
     # What proofs 1 and 2 found wrong: rows that the replay takes from another member.
     unusable: dict[str, list[Range]] = field(default_factory=dict)
 
@@ -88,6 +91,7 @@ class Ground:
 def lay_ground(spark: "SparkSession", archive: Archive) -> Ground:
     facts = scan(spark, archive)
     few, cut = few_of(facts)
+    few += miscounted(archive, few)
     damage = damage_of(few)
     own = [row for row in few if row["kind"] == SEGMENT]
     coverage = {
@@ -121,6 +125,8 @@ def lay_ground(spark: "SparkSession", archive: Archive) -> Ground:
     found = configurations(start, members, [c for c in changes if c.at > start])
     registered = memberships(found, end)
     uuids = sorted({*coverage, *registered})
+    uuids.sort(key=lambda uuid: -_last_known(uuid, coverage, registered))
+    hidden, uuids = uuids[BITS:], uuids[:BITS]
     bits = {uuid: number for number, uuid in enumerate(uuids)}
     nothing = Coverage("")
     of = [coverage.get(uuid, nothing) for uuid in uuids]
@@ -129,7 +135,8 @@ def lay_ground(spark: "SparkSession", archive: Archive) -> Ground:
         last = found[number + 1].index - 1 if number + 1 < len(found) else end
         first = configuration.index - 1 if number else 0
         for uuid in configuration.voters():
-            voting[bits[uuid]].append((first, last))
+            if uuid in bits:
+                voting[bits[uuid]].append((first, last))
     expected = Expectation(
         bits,
         Steps.of([one.rows for one in of]),
@@ -138,11 +145,20 @@ def lay_ground(spark: "SparkSession", archive: Archive) -> Ground:
     )
     ddl = one_of_each(row for row in own if row["fact"] == "ddl")
     ground = Ground(archive, facts, few, coverage, found, registered, decisions, expected, end,
-                    snapshot, indexes, ddl, origin, cut)  # fmt: skip
+                    snapshot, indexes, ddl, origin, cut, hidden)  # fmt: skip
     if cut:
         for uuid in coverage:
             ground.distrust(uuid, cut - 1, end)
     return ground
+
+
+def _last_known(
+    uuid: str, coverage: dict[str, Coverage], registered: dict[str, tuple[str, list[Range]]]
+) -> int:
+    """The last index at which an instance was a member or archived something."""
+    _, ranges = registered.get(uuid, ("", []))
+    ends = [last for _, last in ranges]
+    return max([*ends, coverage[uuid].end if uuid in coverage else 0], default=0)
 
 
 def gaps_of(ground: Ground, lag_allowed_s: float) -> tuple[list[Gap], list[str], int]:
@@ -167,6 +183,11 @@ def gaps_of(ground: Ground, lag_allowed_s: float) -> tuple[list[Gap], list[str],
     if ground.cut:
         gaps.append(Gap([1, 2, 3], "more rows are odd than can be listed: what follows was not"
                         " judged", "", ground.cut - 1, ground.end))  # fmt: skip
+    for uuid in ground.hidden:
+        _, ranges = ground.registered.get(uuid, ("", []))
+        for after, last in merge(ranges):
+            gaps.append(Gap([1, 3], f"{ground.name_of(uuid)} is not compared: more than {BITS}"
+                            " instances were members", uuid, after, last))  # fmt: skip
     for uuid, (_, ranges) in ground.registered.items():
         name = ground.name_of(uuid)
         held = ground.coverage.get(uuid)
@@ -177,12 +198,22 @@ def gaps_of(ground: Ground, lag_allowed_s: float) -> tuple[list[Gap], list[str],
                             one.offset))  # fmt: skip
         known = merge([*held.rows, *held.covered, *((u.after, u.last) for u in held.unknown)])
         for after, last in without(merge(ranges), known):
-            late_s = newest - (ground.time_near(after + 1) or newest)
-            text = f"{name} has archived up to {after}, others up to {last}"
-            if last == ground.end and late_s <= lag_allowed_s and after >= held.end:
-                notes.append(f"{text}: {late_s:.0f} s late, its newest rows are not audited yet")
-            elif held.end == 0:
+            written_s = ground.time_near(after + 1)
+            lasted_s = ground.time_near(last) - written_s
+            is_removed = last < ground.end and last in (end for _, end in ranges)
+            if is_removed and after >= held.end and written_s and lasted_s <= lag_allowed_s:
+                # These copies went with the member; whether a quorum has the rows is looked at.
+                span = f"{after + 1} to {last}"
+                notes.append(f"{name} was removed before it had archived rows {span}")
+                continue
+            if uuid not in ground.coverage:
                 gaps.append(Gap([1, 3], f"{name} has no archive", name, after, last))
+                continue
+            text = f"{name} has archived up to {after}, others up to {last}"
+            is_newest = last == ground.end and after >= held.end and written_s > 0
+            if is_newest and newest - written_s <= lag_allowed_s:
+                late_s = newest - written_s
+                notes.append(f"{text}: {late_s:.0f} s late, its newest rows are not audited yet")
             else:
                 gaps.append(Gap([1, 3], text, name, after, last))
     return gaps, notes, _audited(ground, gaps)

@@ -14,7 +14,7 @@ from qsync_node.archive.reading import Archive
 from qsync_node.format.manifest import KINDS, ROLLBACK, SEGMENT
 from qsync_spark.coverage import Unknown
 from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of
-from qsync_spark.walk import FACTS_SQL, walk, walk_rows_of
+from qsync_spark.walk import FACTS, FACTS_SQL, walk, walk_rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -119,6 +119,32 @@ def damage_of(few: list[Fact]) -> list[Unknown]:
         for row in few
         if row["fact"] == "damage" and row["kind"] == SEGMENT
     ]
+
+
+def miscounted(archive: Archive, few: list[Fact]) -> list[Fact]:
+    """A fact `changed` for each sound file that holds another number of rows than its manifest
+    says; a gap that was seen in it says so already."""
+    counted: dict[str, int] = {}
+    odd: set[str] = set()
+    for row in few:
+        if row["fact"] == "part":
+            counted[row["file"]] = counted.get(row["file"], 0) + row["a"]
+        elif row["fact"] in ("damage", "changed", "gap", "reordered", "repeated"):
+            odd.add(row["file"])
+    found: list[Fact] = []
+    for manifest in archive.owners():
+        for entry in manifest.files:
+            key = f"{manifest.instance_uuid}/{entry.name}"
+            rows = counted.get(key, entry.rows)
+            if rows != entry.rows and key not in odd:
+                text = f"it holds {rows} rows, its manifest says {entry.rows}: one was changed"
+                found.append(
+                    {name: None for name in FACTS.names}
+                    | {"fact": "changed", "member": manifest.instance_uuid, "kind": entry.kind,
+                       "file": key, "offset": 0, "index": 0, "replica_id": 0, "lsn": 0,
+                       "text": text}
+                )  # fmt: skip
+    return found
 
 
 def one_of_each(facts: Iterable[Fact]) -> list[Fact]:

@@ -110,11 +110,14 @@ class Lock:
 
     def _renew(self) -> None:
         while not self._done.wait(RENEW_S):
-            held = self._read()
-            if held is None or held.get("token") != self._token:
-                return
-            held["renewed"] = time.time()
-            obstore.put(self._store, LOCK_NAME, json.dumps(held).encode())
+            try:
+                held = self._read()
+                if held is None or held.get("token") != self._token:
+                    return
+                held["renewed"] = time.time()
+                obstore.put(self._store, LOCK_NAME, json.dumps(held).encode())
+            except (ArchiveError, BaseError, OSError):
+                continue  # an archive that does not answer once; `check` has the last word
 
 
 def _lives(pid: int) -> bool:

@@ -10,7 +10,8 @@
 
 Two implementations have to agree on a state before it may stand for the rows that made it: the
 engine folds, the auditor checks. An archive that is Violated is not compacted, because its evidence
-must stay; from one that is Incomplete nothing is removed.
+must stay; of one that is Incomplete nothing is merged or removed. It is audited for that even where
+there is nothing new to fold.
 """
 
 import os
@@ -37,7 +38,7 @@ from qsync_node.format.compaction import (
 from qsync_node.format.describe import describe
 from qsync_node.format.manifest import SNAPSHOT, FileEntry
 from qsync_node.restore.child import RestoreError, restore_in_child
-from qsync_spark.audit.findings import VIOLATED, Result
+from qsync_spark.audit.findings import VIOLATED, Gap, Result
 from qsync_spark.audit.run import LAG_ALLOWED_S, audit
 from qsync_spark.compaction.files import delete_all, listed, put_bytes, put_local, verify
 from qsync_spark.compaction.lock import Lock
@@ -122,14 +123,57 @@ def compact(
                 try:
                     _publish(spark, archive, made, wish, outcome, lock, step)
                 except BaseException:
-                    _clean(archive)
+                    _take_back(archive, made, lock)
                     raise
-            _merge(spark, url, outcome, lock, step)
-            step(6)
-            if wish.delete_older_than_s is not None:
-                remove(url, clock(), wish.delete_older_than_s, outcome, lock)
+            elif _has_work(archive, wish, outcome, clock()):
+                step(2)
+                result = _audit(spark, archive, wish)
+                outcome.verdict, outcome.hosts = result.verdict, result.hosts
+                _say_what_stays(result, outcome)
+            if outcome.verdict == PASSED:
+                _merge(spark, url, outcome, lock, step)
+                step(6)
+                if wish.delete_older_than_s is not None:
+                    remove(url, clock(), wish.delete_older_than_s, outcome, lock)
     outcome.seconds = round(time.monotonic() - started, 3)
     return outcome
+
+
+def _has_work(archive: Archive, wish: Wish, outcome: Outcome, now_s: float) -> bool:
+    """Whether anything would be merged or removed."""
+    if any(work_of(archive, outcome.index)):
+        return True
+    if wish.delete_older_than_s is None:
+        return False
+    removal = plan_removal(archive, _folders(archive), now_s, wish.delete_older_than_s)
+    return bool(removal.files or removal.folders or removal.changes != archive.changes)
+
+
+def _audit(spark: "SparkSession", archive: Archive, wish: Wish) -> Result:
+    """Raises ArchiveError where the archive is Violated."""
+    result = audit(spark, archive, wish.cluster, None, wish.lag_allowed_s)
+    if result.verdict == VIOLATED:
+        first = result.violations[0].message
+        raise ArchiveError(f"the archive is Violated ({first}): nothing was compacted, audit it")
+    return result
+
+
+def _say_what_stays(result: Result, outcome: Outcome) -> None:
+    if result.verdict != PASSED:
+        outcome.notes.append(
+            f"the audit is {result.verdict} ({result.gaps[0].message}): nothing is merged or"
+            " deleted, and nothing will be on account of this compaction"
+        )
+
+
+def _take_back(archive: Archive, made: Compaction, lock: Lock) -> None:
+    """What this run has put goes, if it is still the one that may say so; else the next one's
+    `_clean` takes it away."""
+    try:
+        lock.check()
+        delete_all(archive.url, listed(store_of(archive.url), made.folder))
+    except ArchiveError:
+        return
 
 
 # --- folding --------------------------------------------------------------------------------------
@@ -203,10 +247,7 @@ def _publish(  # the parts of one act
 ) -> None:  # fmt: skip
     step(2)
     whole = replace(archive, compactions=[*archive.compactions, made])
-    result = audit(spark, whole, wish.cluster, None, wish.lag_allowed_s)
-    if result.verdict == VIOLATED:
-        first = result.violations[0].message
-        raise ArchiveError(f"the archive is Violated ({first}): nothing was compacted, audit it")
+    result = _audit(spark, whole, wish)
     if _is_open(result, made):
         raise ArchiveError(
             f"the state at index {made.index} cannot be verified ({result.gaps[0].message}):"
@@ -215,6 +256,12 @@ def _publish(  # the parts of one act
     step(3)
     files, tables = _tables(spark, whole, made, wish)
     outputs = [*made.outputs, *(StoredFile(f["path"], f["size"], f["sha256"]) for f in files)]
+    if result.verdict == PASSED and result.audited_index < made.index:
+        # Only notes say so yet: rows that no quorum has archived must not be all that is left.
+        result.gaps.append(
+            Gap([3], f"a quorum has archived up to {result.audited_index} only", "",
+                result.audited_index, made.index)
+        )  # fmt: skip
     made = replace(made, verdict=result.verdict, outputs=outputs, tables=tables)
     step(4)
     for output in outputs:
@@ -226,11 +273,7 @@ def _publish(  # the parts of one act
     outcome.bytes_before = sum(one.size for one in made.inputs)
     outcome.bytes_after = sum(one.size for one in made.outputs)
     outcome.tables, outcome.hosts = tables, result.hosts
-    if result.verdict != PASSED:
-        outcome.notes.append(
-            f"the audit is {result.verdict} ({result.gaps[0].message}): nothing will be deleted on"
-            " account of this compaction"
-        )
+    _say_what_stays(result, outcome)
 
 
 def _is_open(result: Result, made: Compaction) -> bool:
@@ -328,6 +371,11 @@ def remove(url: str, now_s: float, retention_s: float, outcome: Outcome, lock: L
     if base is not None:
         for output in base.outputs:
             verify(url, output)
+    going = set(removal.files)
+    for one in archive.changes.merged:
+        key = f"{one.member}/{one.entry.name}"
+        if key not in going and any(f"{one.member}/{name}" in going for name in one.replaces):
+            verify(url, StoredFile(key, one.entry.size, one.entry.sha256))
     lock.check()
     if removal.changes != archive.changes:
         put_bytes(url, CHANGES_NAME, encode_changes(removal.changes))

@@ -252,7 +252,7 @@ def write_history(
     catalogue, url, last = reading.catalogue, archive.url, made.index
     root = f"{made.folder}/history"
     first = run_on_parts(
-        spark, parts, lambda part: snapshot_events(part, catalogue, base[0]), EVENTS_SQL
+        spark, parts, lambda part: snapshot_events(part, catalogue, base[1]), EVENTS_SQL
     )
     events = events_of_log(spark, archive, reading).unionByName(first)
 

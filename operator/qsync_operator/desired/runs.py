@@ -117,8 +117,7 @@ def build_job(
     schedule = _schedule(cluster, kind)
     spark = spec.spark or (schedule.spark if schedule is not None else SparkSpec())
     metadata = run["metadata"]
-    arguments = ["--full"] if getattr(spec, "full", False) else []
-    arguments += ["--dry-run"] if getattr(spec, "dry_run", False) else []
+    arguments = ["--dry-run"] if getattr(spec, "dry_run", False) else []
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",

@@ -25,14 +25,11 @@ class RunSpec(SpecModel):
 
 
 class AuditSpec(RunSpec):
-    """What an audit proves; without a choice, everything since the last audit."""
-
-    full: bool = False
-    """Everything, and not only what is new since the last audit."""
+    """An audit proves all that the archive holds."""
 
 
 class CompactionSpec(RunSpec):
-    """What a compaction folds; without a choice, what is sealed and older than the retention."""
+    """A compaction folds all that is confirmed in the archive."""
 
     dry_run: bool = False
     """Say what would be folded."""

@@ -1,0 +1,55 @@
+"""Whether a row of a system space is one that an auditor can read (pure).
+
+Rows of members, spaces and indexes reach the driver, which goes by them: what such a row must hold
+is looked at where it is read. A node writes no other ones.
+"""
+
+from typing import Any
+
+from qsync_node.format.keys import DELETE, INSERT, REPLACE, Key
+
+SCHEMA, SPACE, INDEX, CLUSTER, TRUNCATE = 272, 280, 288, 320, 330
+RESTORED_KEY = "qsync_restored"
+
+
+def is_readable(space: int, row_type: int, body: Any) -> bool:
+    """`body` is what a row of `space` has unpacked to."""
+    if not isinstance(body, dict):
+        return False
+    if row_type in (INSERT, REPLACE) or Key.OPS in body:
+        fields = body.get(Key.TUPLE)
+        return isinstance(fields, list) and _is_tuple(space, fields)
+    key = body.get(Key.KEY)
+    parts = 2 if space == INDEX and row_type == DELETE else 1
+    return isinstance(key, list) and len(key) >= parts and _are_ids(key[:parts])
+
+
+def _is_tuple(space: int, fields: list[Any]) -> bool:
+    if space == SCHEMA:
+        if fields[:1] != [RESTORED_KEY]:
+            return bool(fields)
+        point = fields[1] if len(fields) > 1 else None
+        return isinstance(point, list) and len(point) > 1 and _are_ids(point[1:2])
+    if space == CLUSTER:
+        return len(fields) > 1 and _are_ids(fields[:1]) and isinstance(fields[1], str)
+    if space == INDEX:
+        return len(fields) > 5 and _are_ids(fields[:2]) and _are_parts(fields[5])
+    return bool(fields) and (space not in (SPACE, TRUNCATE) or _are_ids(fields[:1]))
+
+
+def _are_parts(parts: Any) -> bool:
+    if not isinstance(parts, list):
+        return False
+    numbers = []
+    for part in parts:
+        if isinstance(part, dict):
+            numbers.append(part.get("field"))
+        elif isinstance(part, list) and part:
+            numbers.append(part[0])
+        else:
+            return False
+    return _are_ids(numbers)
+
+
+def _are_ids(values: list[Any]) -> bool:
+    return all(type(value) is int and 0 <= value < 1 << 63 for value in values)

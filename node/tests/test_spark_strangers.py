@@ -1,0 +1,352 @@
+"""What a stranger who wants an audit to lie would try: rows lost where files end, members without
+archives, files of others, garbage under right checksums, numbers beyond any column."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from archives import is_eventful, lives
+from damage import Copy, is_user, split
+from msgpack import ExtType
+from plain_audit import plain_audit
+
+from qsync_node.archive.reading import ArchiveError, load_archive
+from qsync_node.format import describe
+from qsync_node.format.keys import RAFT_CONFIRM, RAFT_PROMOTE, Key
+from qsync_node.format.manifest import (
+    MANIFEST_NAME,
+    ROLLBACK,
+    SEGMENT,
+    SNAPSHOT,
+    FileEntry,
+    Manifest,
+)
+from qsync_node.format.mp import pack, unpack
+from qsync_node.format.row import Row
+from qsync_spark.audit.findings import INCOMPLETE, PASSED, VIOLATED
+from qsync_spark.audit.scan import parts_of_kind
+from qsync_spark.catalogue import Catalogue, Unkeyed
+from qsync_spark.parts import parts_of
+from qsync_spark.walk import walk
+from qsync_spark.walk_rows import rows_of
+
+YEAR_S = 365 * 86400.0
+
+
+@pytest.fixture(scope="module")
+def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return next(iter(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1)))
+
+
+@pytest.fixture
+def copy(eventful: Path, tmp_path: Path) -> Copy:
+    return Copy(eventful, tmp_path / "copy", 5)
+
+
+def entry_over(manifest: Manifest, index: int) -> FileEntry:
+    """The segment that holds the row at `index`."""
+    return next(e for e in manifest.of_kind(SEGMENT) if e.after_index < index <= e.last_index)
+
+
+def user_index(copy: Copy) -> int:
+    """Of a user's row in the middle of the log, by itself in its transaction."""
+    member = copy.full_members()[0]
+    entry, number = copy.pick(member, lambda row: row.type in (2, 3) and row.replica_id > 0)
+    return entry.after_index + number + 1
+
+
+# --- rows that everybody lost at the same place ---------------------------------------------------
+
+
+def test_a_row_lost_where_everybodys_file_ends(copy: Copy) -> None:
+    at = user_index(copy)
+    for manifest in copy.manifests.values():
+        split(copy, manifest, entry_over(manifest, at), at)
+    assert plain_audit(copy.folder).verdict == PASSED
+    lost: Row | None = None
+    for manifest in copy.manifests.values():
+        entry = entry_over(manifest, at)
+        rows = copy.rows(manifest, entry)
+        lost = rows.pop()
+        copy.rewrite(manifest, entry, rows, is_honest=True)
+    result = plain_audit(copy.folder)
+    assert lost is not None
+    assert result.verdict == VIOLATED
+    assert [(one.proofs, one.lsn) for one in result.violations] == [([2], lost.lsn)]
+    assert result.violations[0].members == sorted(m.member for m in copy.manifests.values())
+
+
+def test_rows_that_all_manifests_claim_and_no_file_holds(copy: Copy) -> None:
+    end = max(e.last_index for m in copy.manifests.values() for e in m.of_kind(SEGMENT))
+    first = 0
+    for manifest in copy.manifests.values():
+        entry = manifest.of_kind(SEGMENT)[-1]
+        if entry.last_index == end:
+            rows = copy.rows(manifest, entry)
+            first = rows[-2].lsn
+            copy.rewrite(manifest, entry, rows[:-2])
+    result = plain_audit(copy.folder)
+    assert result.verdict == VIOLATED
+    assert [one.lsn for one in result.violations] == [first]
+
+
+# --- members whose archive is not all there -------------------------------------------------------
+
+
+def test_a_lost_archive_is_not_late(copy: Copy) -> None:
+    """However long a member may be late: without any archive nothing is known of it."""
+    for manifest in list(copy.manifests.values())[:2]:
+        shutil.rmtree(copy.folder / manifest.instance_uuid)
+    assert plain_audit(copy.folder, YEAR_S).verdict == INCOMPLETE
+
+
+def test_a_checkpoint_is_no_copy_of_the_rows_before_it(copy: Copy) -> None:
+    """Segments are gone, snapshots stay: behind the last one, before the first one, between."""
+    for keeps in (slice(0, 1), slice(-1, None), slice(0, 0)):
+        other = Copy(copy.folder, copy.folder.with_name(f"copy{keeps.start}{keeps.stop}"), 1)
+        for manifest in other.full_members()[:2]:
+            segments = manifest.of_kind(SEGMENT)
+            kept = segments[keeps]
+            manifest.files = [e for e in manifest.files if e.kind != SEGMENT or e in kept]
+            other.save(manifest)
+        result = plain_audit(other.folder)
+        assert result.verdict == INCOMPLETE, keeps
+        assert not result.violations
+
+
+def test_files_of_another_member_are_no_copies(copy: Copy) -> None:
+    members = copy.full_members()
+    source = copy.folder / members[0].instance_uuid
+    for manifest in members[1:]:
+        folder = copy.folder / manifest.instance_uuid
+        shutil.rmtree(folder)
+        shutil.copytree(source, folder)
+        manifest.files = list(members[0].files)
+        copy.save(manifest)
+    result = plain_audit(copy.folder)
+    assert result.verdict == INCOMPLETE
+    assert any("a file of the instance" in gap.message for gap in result.gaps)
+
+
+@pytest.mark.parametrize("kind", [SEGMENT, ROLLBACK, SNAPSHOT])
+def test_a_file_with_fewer_rows_than_its_manifest_says(copy: Copy, kind: str) -> None:
+    member, entry = next((m, e) for m in copy.full_members() for e in m.of_kind(kind) if e.rows > 1)
+    rows = copy.rows(member, entry)
+    copy.store_rows(member, entry, rows[:-1])
+    assert plain_audit(copy.folder).verdict in (INCOMPLETE, VIOLATED)
+
+
+def test_a_large_file_is_held_against_its_name(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In parts as well: a part alone cannot tell."""
+    member = copy.full_members()[0]
+    entry = max(member.of_kind(SEGMENT), key=lambda one: one.size)
+    path = copy.folder / member.instance_uuid / entry.name
+    monkeypatch.setattr(describe, "MARK_EVERY_BYTES", 1000)
+    data = bytearray(path.read_bytes())
+    marked = describe.describe(bytes(data), SEGMENT, entry.source, entry.start_term)
+    url = f"file://{copy.folder}"
+    owners: dict[int, int] = {}
+
+    def facts() -> list[str]:
+        parts = list(parts_of(url, member, marked, owners, 2000))
+        assert len(parts) > 1
+        return [row["fact"] for part in parts for batch in walk(part) for row in batch.to_pylist()]
+
+    assert "changed" not in facts()
+    at = data.index(b"Version: ") + 9
+    data[at] ^= 1
+    path.write_bytes(bytes(data))
+    assert facts().count("changed") == 1
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_terms_rise_from_file_to_file(copy: Copy, is_repeated: bool) -> None:
+    """Each file is right by itself, and says that it begins in an earlier term."""
+    first = copy.full_members()[0]
+    term = max(term for e in first.of_kind(SEGMENT) for term, _, _ in e.terms)
+    at = next(i for e in first.of_kind(SEGMENT) for t, _, i in e.terms if t == term)
+    lsn = 0
+    for manifest in copy.manifests.values():
+        entry = entry_over(manifest, at)
+        if entry.after_index < at - 1:
+            split(copy, manifest, entry, at - 1)
+            entry = entry_over(manifest, at)
+        rows = copy.rows(manifest, entry)
+        assert rows[0].type == RAFT_PROMOTE
+        lsn = rows[0].lsn
+        rows[0].body = pack(unpack(rows[0].body) | {int(Key.TERM): term - 2 + is_repeated})
+        made = copy.store_rows(manifest, entry, rows)
+        marks = [mark._replace(term=0) for mark in made.marks]
+        changed = replace(made, start_term=0, marks=marks)
+        manifest.files[manifest.files.index(made)] = changed
+        copy.save(manifest)
+    found = [one for one in plain_audit(copy.folder).violations if one.lsn == lsn]
+    assert ["term going back" in one.problem for one in found] == [True]
+
+
+# --- garbage under right checksums ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("garbage", [b"\xc0\xc0", b"\x81\x00\x03\x93\x01\x02\x03", b"\xc1"])
+def test_garbage_between_blocks_is_unknown_and_not_violated(copy: Copy, garbage: bytes) -> None:
+    """Others hold the rows behind it: nothing is missing, and nothing is known there."""
+    member = copy.full_members()[0]
+    entry = max(member.of_kind(SEGMENT), key=lambda one: one.rows)
+    blocks = copy.blocks(member, entry)
+    copy.store(member, entry, [*blocks[:1], garbage, *blocks[1:]])
+    result = plain_audit(copy.folder)
+    assert result.verdict == INCOMPLETE, result.violations
+    assert any("holds no rows" in gap.message for gap in result.gaps)
+
+
+BAD_CONTROLS: list[Any] = [
+    [], {}, {int(Key.INDEX): 1}, {int(Key.INDEX): float("inf"), int(Key.TERM): 1},
+    {int(Key.INDEX): 2**64 - 1, int(Key.TERM): 1}, {int(Key.INDEX): 1, int(Key.TERM): -1},
+    {int(Key.INDEX): 10**9, int(Key.TERM): 90}, {int(Key.INDEX): "1", int(Key.TERM): 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BAD_CONTROLS, ids=str)
+@pytest.mark.parametrize("row_type", [RAFT_CONFIRM, RAFT_PROMOTE])
+def test_a_control_row_that_means_nothing_is_a_violation(
+    copy: Copy, row_type: int, body: Any
+) -> None:
+    if row_type == RAFT_CONFIRM and body == BAD_CONTROLS[6]:
+        pytest.skip("a CONFIRM beyond the log is a plant of test_spark_damage.py")
+    member = copy.full_members()[0]
+    entry = next(
+        e for e in member.of_kind(SEGMENT)
+        if any(row.type == row_type for row in copy.rows(member, e))
+    )  # fmt: skip
+    rows = copy.rows(member, entry)
+    row = next(row for row in rows if row.type == row_type)
+    row.body = pack(body)
+    copy.store_rows(member, entry, rows)
+    result = plain_audit(copy.folder)
+    assert result.verdict == VIOLATED
+    assert "unreadable control row" in " ".join(one.problem for one in result.violations)
+
+
+SCHEMA_ROWS: list[tuple[int, Any]] = [
+    (320, {}), (320, {0x21: ["x"]}), (320, {0x21: [1]}), (320, {0x21: 5}), (288, {0x21: [512]}),
+    (288, {0x21: [512, 0, "p", "tree", {}, 7]}), (288, {0x21: [512, 0, "p", "tree", {}, [[]]]}),
+    (280, {0x21: []}), (330, {0x21: []}), (330, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("space", "body"), SCHEMA_ROWS, ids=str)
+@pytest.mark.parametrize("kind", [SEGMENT, SNAPSHOT])
+def test_a_row_of_a_system_space_that_is_none(
+    copy: Copy, kind: str, space: int, body: dict[int, Any]
+) -> None:
+    member = copy.full_members()[0]
+    entry = next(
+        e for e in member.of_kind(kind) if any(is_user(row) for row in copy.rows(member, e))
+    )
+    rows = copy.rows(member, entry)
+    number = next(n for n, row in enumerate(rows) if is_user(row))
+    rows[number].type = 2
+    rows[number].body = pack({0x10: space, **body})
+    copy.store_rows(member, entry, rows)
+    result = plain_audit(copy.folder)
+    assert result.verdict in (INCOMPLETE, VIOLATED)
+
+
+HEADERS: list[dict[int, Any]] = [
+    {0: 3, 2: 1, 3: 2**64 - 1, 4: 1.0}, {0: 3, 2: 2**32 + 1, 3: 5, 4: 1.0},
+    {0: 3, 2: 1, 3: "5", 4: 1.0}, {0: 3, 2: 1, 3: 5, 4: "now"}, {0: 2**40, 2: 1, 3: 5},
+    {0: 3, 2: 1, 3: -5}, {0: 3, 3: 5}, {0: 3, 2: 1}, {0: 3, 2: True, 3: 5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=str)
+@pytest.mark.parametrize("kind", [SEGMENT, ROLLBACK])
+def test_numbers_beyond_any_column_are_damage_of_that_block(
+    copy: Copy, kind: str, header: dict[int, Any]
+) -> None:
+    """In the audit and in the table; in the table the other rows are there."""
+    member, entry = next((m, e) for m in copy.full_members() for e in m.of_kind(kind))
+    bad = pack(header) + pack({0x10: 600, 0x21: [1]})
+    made = copy.store(member, entry, [*copy.blocks(member, entry), bad])
+    assert plain_audit(copy.folder).verdict in (INCOMPLETE, VIOLATED)
+    part = next(
+        part for part in parts_of_kind(load_archive(f"file://{copy.folder}"), kind)
+        if part.key.endswith(made.name)
+    )  # fmt: skip
+    rows = [row for batch in rows_of(part) for row in batch.to_pylist()]
+    assert len(rows) >= entry.rows
+    is_readable = header in ({0: 3, 3: 5}, {0: 3, 2: 1})  # as rows of a snapshot are
+    assert is_readable or any(row["damage"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"size": None}, {"size": -1}, {"size": 2**70}, {"last_index": "9"}, {"after_index": -5},
+        {"timestamp_max": None}, {"archived_at": "x"}, {"sha256": None}, {"sha256": "0" * 64},
+        {"marks": [[-1, 0, {}]]}, {"marks": [[2**40, 0, {}]]}, {"marks": [[0, 2**70, {}]]},
+        {"vclock": {"1": -3}}, {"rows": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_manifest_with_impossible_numbers_is_refused(copy: Copy, change: dict[str, Any]) -> None:
+    member = copy.full_members()[0]
+    path = copy.folder / member.instance_uuid / MANIFEST_NAME
+    document = json.loads(path.read_text())
+    document["files"][-1] |= change
+    path.write_text(json.dumps(document))
+    with pytest.raises(ArchiveError, match="restore it from a copy"):
+        load_archive(f"file://{copy.folder}")
+
+
+# --- members that come and go ---------------------------------------------------------------------
+
+
+def members_of(rows: list[Row], change: dict[int, Any]) -> None:
+    """Appends a row of `_cluster` by the same leader."""
+    last = rows[-1]
+    rows.append(Row(change[0], last.replica_id, last.lsn + 1, last.timestamp, pack(change[1])))
+
+
+def test_more_instances_than_a_mask_has_bits(copy: Copy) -> None:
+    """Seventy disks were lost, one after another: the oldest instances are not compared, and that
+    is said."""
+    for manifest in copy.full_members():
+        entry = manifest.of_kind(SEGMENT)[-1]
+        rows = copy.rows(manifest, entry)
+        for number in range(70):
+            uuid = f"{number:08}-0000-4000-8000-000000000000"
+            members_of(rows, {0: 2, 1: {0x10: 320, 0x21: [30, uuid, "n30", "voter", True]}})
+            members_of(rows, {0: 5, 1: {0x10: 320, 0x20: [30]}})
+        copy.rewrite(manifest, entry, rows, is_honest=True)
+    result = plain_audit(copy.folder)
+    assert result.verdict == INCOMPLETE
+    assert not result.violations
+    assert any("is not compared" in gap.message for gap in result.gaps)
+
+
+def test_what_a_removed_member_took_with_it_is_a_note(copy: Copy) -> None:
+    """It was removed a moment after it had joined, and had archived nothing."""
+    uuid = "99999999-0000-4000-8000-000000000000"
+    for manifest in copy.full_members():
+        entry = manifest.of_kind(SEGMENT)[-1]
+        rows = copy.rows(manifest, entry)
+        members_of(rows, {0: 2, 1: {0x10: 320, 0x21: [30, uuid, "n30", "voter", True]}})
+        members_of(rows, {0: 5, 1: {0x10: 320, 0x20: [30]}})
+        copy.rewrite(manifest, entry, rows, is_honest=True)
+    result = plain_audit(copy.folder)
+    assert result.verdict == PASSED, result.gaps
+    assert any("n30 was removed before it had archived" in note for note in result.notes)
+
+
+def test_one_number_is_one_key() -> None:
+    """The engine compares 1 and 1.0 as equal; a decimal has more forms than the auditor knows."""
+    catalogue = Catalogue(keys={512: (0,)})
+    one, other = (catalogue.key_of_tuple(512, [value, "a"]) for value in (1, 1.0))
+    assert one == other != catalogue.key_of_tuple(512, [1.5])
+    assert catalogue.key_of_row(5, 512, {0x20: [1.0]}) == one
+    with pytest.raises(Unkeyed, match="decimal"):
+        catalogue.key_of_tuple(512, [ExtType(1, b"\x00\x1c")])
