@@ -79,7 +79,11 @@ def audit(namespace: Namespace) -> None:
     change = json.dumps({"spec": {"audit": {"schedule": "* * * * *"}}})
     console.print(f"   $ kubectl patch qsynccluster {namespace.cluster} --type=merge -p '{change}'")
     namespace.kubectl("patch", "qsynccluster", namespace.cluster, "--type=merge", "-p", change)
-    namespace.wait("an audit", lambda: bool(audits(namespace)), SPARK_S)
+    try:
+        namespace.wait("an audit", lambda: bool(audits(namespace)), SPARK_S)
+    finally:
+        # One a minute is a load of its own, and a demonstration that fails is left to be looked at.
+        namespace.kubectl("apply", "-f", str(MANIFEST))
     console.print("   $ kubectl get qsyncaudits")
     console.print(namespace.kubectl("get", "qsyncaudits").rstrip())
     status = audits(namespace)[0]

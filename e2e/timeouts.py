@@ -29,6 +29,7 @@ MACHINE_PAUSED_S = 20.0
 PACKETS_DROPPED_S = 20.0
 IDLE_S = 60.0
 SETTLE_S = 5.0
+NUMBERS_S = 12.0  # numbers that changed alone are written to status every ten seconds at most
 LATE_S = 1.0
 
 # What a client may wait at most, ten times the goal.

@@ -7,7 +7,7 @@ import time
 from clients import credentials
 from operators import set_operators
 from scenario import Scene, scenario
-from timeouts import CONVERGE_S, IDLE_S, READY_S, ROLL_S, SETTLE_S
+from timeouts import CONVERGE_S, IDLE_S, NUMBERS_S, READY_S, ROLL_S, SETTLE_S
 
 
 @scenario(not_local="users")
@@ -83,7 +83,7 @@ def identity_deleted(scene: Scene) -> str:
 def applied_again(scene: Scene) -> str:
     """The same manifest changes nothing; a hand-edited field is put back, a foreign one stays."""
     scene.start()
-    time.sleep(SETTLE_S)  # the last writes of its founding
+    time.sleep(NUMBERS_S)  # the last writes of its founding, its numbers among them
     before = _versions(scene)
     scene.apply()
     time.sleep(SETTLE_S)  # what the operator would change, it has changed by then
