@@ -82,7 +82,7 @@ def first_bodies() -> list[bytes]:
 def last_bodies(writes: Writes) -> Iterator[bytes]:
     """The state behind the last row."""
     yield from first_bodies()
-    yield pack({0x10: TERM_SPACE, 0x21: [1, 1, 1]})
+    yield b"\x82\x10\xce" + TERM_SPACE.to_bytes(4, "big") + b"\x21" + pack([1, 1, 1])
     for key, lsn in sorted(writes.last.items()):
         yield pack({0x10: SPACE, 0x21: [key, writes.value(lsn)]})
 

@@ -60,11 +60,11 @@ def publish(
     return found
 
 
-def removed(folder: Path, now_s: float, retention_s: float) -> Outcome:
+def removed(folder: Path, now_s: float, retention_s: float, audited_index: int = 10**12) -> Outcome:
     url = f"file://{folder}"
     outcome = Outcome("sim", url)
     with Lock(store_of(url), url, "test") as lock:
-        remove(url, now_s, retention_s, outcome, lock)
+        remove(url, now_s, retention_s, audited_index, outcome, lock)
     return outcome
 
 
@@ -275,3 +275,14 @@ def test_a_lock_outlives_an_archive_that_did_not_answer_once(
             assert time.monotonic() < until, "nobody renews it any more"
             time.sleep(0.02)
         lock.check()
+
+
+def test_a_state_that_no_quorum_has_archived_stands_for_nothing(
+    archive: Path, tmp_path: Path
+) -> None:
+    made = publish(archive, tmp_path / "made")
+    early = removed(archive, made.time + 10, 1.0, made.index - 1)
+    assert (early.floor, early.deleted_files) == (0, 0)
+    late = removed(archive, made.time + 10, 1.0, made.index)
+    assert late.floor == made.index
+    assert late.deleted_files

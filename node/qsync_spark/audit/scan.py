@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PARTS_IN_A_TASK = 8
+COLLECT_BYTES = 8 << 20
 Fact = dict[str, Any]
 """A row of `FACTS`."""
 LISTED_MAX = 100_000
@@ -49,10 +50,15 @@ def run_on_parts(
         import gc  # noqa: PLC0415  # on the worker
 
         gc.disable()  # few containers live long here, and each pass over them costs
+        read_bytes = 0
         for batch in batches:
             for text in batch.column(0).to_pylist():
-                yield from read(Part.decode(text))
-                gc.collect()
+                part = Part.decode(text)
+                yield from read(part)
+                read_bytes += part.end - part.marks[0].offset
+                if read_bytes > COLLECT_BYTES:
+                    gc.collect()
+                    read_bytes = 0
 
     cores = spark.sparkContext.defaultParallelism
     tasks = min(len(parts), max(2 * cores, len(parts) // PARTS_IN_A_TASK)) or 1

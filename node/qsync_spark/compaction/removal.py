@@ -29,10 +29,15 @@ def base_for(compactions: list[Compaction], before_s: float) -> Compaction | Non
     return max(fit, key=lambda one: (one.index, one.created_at), default=None)
 
 
-def plan_removal(archive: Archive, folders: list[str], now_s: float, retention_s: float) -> Removal:
-    """`folders` are those of all compactions that there are, published or not."""
+def plan_removal(
+    archive: Archive, folders: list[str], now_s: float, retention_s: float,
+    audited_index: int | None = None,
+) -> Removal:  # fmt: skip
+    """`folders` are those of all compactions that there are, published or not; `audited_index` is
+    where the archive's audit of today ends (None: it has not been asked)."""
     before_s = now_s - retention_s
-    base = base_for(archive.compactions, before_s)
+    known = [c for c in archive.compactions if audited_index is None or c.index <= audited_index]
+    base = base_for(known, before_s)
     changes = archive.changes
     if base is not None and base.index >= changes.floor:
         merged = [one for one in changes.merged if one.entry.last_index > base.index]

@@ -38,7 +38,7 @@ from qsync_node.format.compaction import (
 from qsync_node.format.describe import describe
 from qsync_node.format.manifest import SNAPSHOT, FileEntry
 from qsync_node.restore.child import RestoreError, restore_in_child
-from qsync_spark.audit.findings import VIOLATED, Gap, Result
+from qsync_spark.audit.findings import VIOLATED, Result
 from qsync_spark.audit.run import LAG_ALLOWED_S, audit
 from qsync_spark.compaction.files import delete_all, listed, put_bytes, put_local, verify
 from qsync_spark.compaction.lock import Lock
@@ -119,9 +119,10 @@ def compact(
             archive = load_archive(url)
             _clean(archive)
             made = _fold(archive, wish, Path(scratch), outcome, step)
+            result: Result | None = None
             if made is not None:
                 try:
-                    _publish(spark, archive, made, wish, outcome, lock, step)
+                    result = _publish(spark, archive, made, wish, outcome, lock, step)
                 except BaseException:
                     _take_back(archive, made, lock)
                     raise
@@ -130,11 +131,12 @@ def compact(
                 result = _audit(spark, archive, wish)
                 outcome.verdict, outcome.hosts = result.verdict, result.hosts
                 _say_what_stays(result, outcome)
-            if outcome.verdict == PASSED:
+            if result is not None and result.verdict == PASSED:
                 _merge(spark, url, outcome, lock, step)
                 step(6)
                 if wish.delete_older_than_s is not None:
-                    remove(url, clock(), wish.delete_older_than_s, outcome, lock)
+                    age_s, until = wish.delete_older_than_s, result.audited_index
+                    remove(url, clock(), age_s, until, outcome, lock)
     outcome.seconds = round(time.monotonic() - started, 3)
     return outcome
 
@@ -244,7 +246,7 @@ def _restore(url: str, to_signature: int | None, folder: Path) -> dict[str, Any]
 def _publish(  # the parts of one act
     spark: "SparkSession", archive: Archive, made: Compaction, wish: Wish, outcome: Outcome,
     lock: Lock, step: Callable[[int], None],
-) -> None:  # fmt: skip
+) -> Result:  # fmt: skip
     step(2)
     whole = replace(archive, compactions=[*archive.compactions, made])
     result = _audit(spark, whole, wish)
@@ -256,12 +258,6 @@ def _publish(  # the parts of one act
     step(3)
     files, tables = _tables(spark, whole, made, wish)
     outputs = [*made.outputs, *(StoredFile(f["path"], f["size"], f["sha256"]) for f in files)]
-    if result.verdict == PASSED and result.audited_index < made.index:
-        # Only notes say so yet: rows that no quorum has archived must not be all that is left.
-        result.gaps.append(
-            Gap([3], f"a quorum has archived up to {result.audited_index} only", "",
-                result.audited_index, made.index)
-        )  # fmt: skip
     made = replace(made, verdict=result.verdict, outputs=outputs, tables=tables)
     step(4)
     for output in outputs:
@@ -274,6 +270,7 @@ def _publish(  # the parts of one act
     outcome.bytes_after = sum(one.size for one in made.outputs)
     outcome.tables, outcome.hosts = tables, result.hosts
     _say_what_stays(result, outcome)
+    return result
 
 
 def _is_open(result: Result, made: Compaction) -> bool:
@@ -362,10 +359,13 @@ def _try_to_merge(url: str, member: str, group: list[FileEntry]) -> Merged | str
         return str(error)
 
 
-def remove(url: str, now_s: float, retention_s: float, outcome: Outcome, lock: Lock) -> None:
-    """What stands for the files is read back before the first of them goes."""
+def remove(
+    url: str, now_s: float, retention_s: float, audited_index: int, outcome: Outcome, lock: Lock
+) -> None:  # fmt: skip
+    """What stands for the files is read back before the first of them goes. A state behind
+    `audited_index`, up to which a quorum has archived, stands for none yet."""
     archive = load_archive(url)
-    removal = plan_removal(archive, _folders(archive), now_s, retention_s)
+    removal = plan_removal(archive, _folders(archive), now_s, retention_s, audited_index)
     outcome.floor = removal.changes.floor
     base = next((c for c in archive.compactions if c.name == removal.changes.compaction), None)
     if base is not None:
