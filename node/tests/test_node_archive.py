@@ -57,6 +57,20 @@ def entry_of(data: bytes, source: str = "00000000000000000000.xlog") -> FileEntr
     return describe(data, SEGMENT, source, 3)
 
 
+def test_a_segment_is_known_by_its_name_and_its_last_row() -> None:
+    """Who joins anew at the same index writes a file of the same name: it is another one."""
+    archived = [entry_of(rows_file(1, 3))]
+    first = SegmentRange("/d/00000000000000000000.xlog", 0, 3)
+    longer = SegmentRange("/d/00000000000000000000.xlog", 0, 50)
+    last = SegmentRange("/d/00000000000000000050.xlog", 50, 60)
+    known = Contents([first, last], [], [])
+    assert plan_uploads(known, 60, archived) == []
+    assert archived_index(known, archived) == 3
+    again = Contents([longer, last], [], [])
+    assert [one.path for one in plan_uploads(again, 60, archived)] == [longer.path]
+    assert archived_index(again, archived) == 0
+
+
 def test_a_manifest_forgets_what_compactions_took() -> None:
     """What is at home stays named, or it would be archived again."""
     entries = [
