@@ -13,8 +13,8 @@ from msgpack import ExtType
 from qsync_node.format.keys import DELETE, INSERT, REPLACE, Key
 from qsync_node.format.mp import pack, unpack
 from qsync_spark.decisions import Decision, covering
+from qsync_spark.schema_rows import INDEX, SPACE, TRUNCATE
 
-SPACE, INDEX, TRUNCATE, SCHEMA = 280, 288, 330, 272
 TERMS, KEYS, SEQUENCE_DATA = 490, 491, 285
 # Made from the log by other rules than its rows: terms, and what sequences count.
 NOT_REPLAYED = frozenset((TERMS, SEQUENCE_DATA))

@@ -33,13 +33,14 @@ from qsync_node.format.manifest import SEGMENT
 from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
 from qsync_spark.audit.scan import parts_of_kind, run_on_parts
 from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
-from qsync_spark.catalogue import KEYS, NOT_REPLAYED, SCHEMA, Catalogue, Unkeyed
+from qsync_spark.catalogue import KEYS, NOT_REPLAYED, Catalogue, Unkeyed
 from qsync_spark.columns import Columns, Ints, batches_of, columns_of
 from qsync_spark.coverage import Coverage, Range, merge, without
 from qsync_spark.decisions import Decision
 from qsync_spark.decode import Hole, Rows, State, checked_rows
 from qsync_spark.first_fields import first_fields
 from qsync_spark.parts import Part
+from qsync_spark.schema_rows import SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,12 +15,11 @@ from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.decode import Hole, Rows, blocks_of, headers_of
 from qsync_spark.membership import member_of
 from qsync_spark.parts import Part
+from qsync_spark.schema_rows import CLUSTER, INDEX, RESTORED_KEY, SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SCHEMA_SPACE, CLUSTER_SPACE, INDEX_SPACE = 272, 320, 288
-RESTORED_KEY = "qsync_restored"
 TUPLES = pa.schema(
     [
         pa.field("member", pa.string()),
@@ -92,7 +91,7 @@ def small_spaces(
     """Members and primary indexes (space -> parts) by one snapshot; and the index at which the
     replica set was restored from an archive, 0 if it was not."""
     parts = [part for part in parts_of_kind(archive, SNAPSHOT) if part.key == key]
-    wanted = frozenset((SCHEMA_SPACE, CLUSTER_SPACE, INDEX_SPACE))
+    wanted = frozenset((SCHEMA, CLUSTER, INDEX))
     if sum(part.end - part.marks[0].offset for part in parts) <= READ_HERE_BYTES:
         batches = [batch for part in parts for batch in tuples_of(part, wanted)]
         found = [row for batch in batches for row in batch.to_pylist()]
@@ -106,10 +105,10 @@ def small_spaces(
         if row["damage"] is not None:
             continue
         fields = unpack(bytes(row["body"]))[KEY_TUPLE]
-        if row["space"] == CLUSTER_SPACE:
+        if row["space"] == CLUSTER:
             replica_id, member = member_of(fields)
             members[replica_id] = member
-        elif row["space"] == SCHEMA_SPACE:
+        elif row["space"] == SCHEMA:
             if fields[0] == RESTORED_KEY:
                 origin = int(fields[1][1])
         elif fields[1] == 0:
