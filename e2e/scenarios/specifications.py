@@ -151,7 +151,7 @@ def invalid(scene: Scene) -> str:
 def idle(scene: Scene) -> str:
     """Nothing is written while nothing happens."""
     scene.start(monitoring={"podMonitor": True})
-    time.sleep(NUMBERS_S)  # the last writes of its founding
+    time.sleep(NUMBERS_S)  # the last writes of its founding, its numbers among them
     before = _versions(scene)
     time.sleep(IDLE_S)  # the minute that is promised
     assert before == _versions(scene), "an idle operator writes nothing"

@@ -45,6 +45,14 @@ class Catalogue:
     times: dict[int, float] = field(default_factory=dict)  # of those indexes
     unsupported: dict[int, str] = field(default_factory=dict)
 
+    def left_out(self) -> list[int]:
+        """Spaces whose rows are not replayed."""
+        return sorted({*NOT_REPLAYED, *self.unsupported})
+
+    def keyed_by_first(self) -> list[int]:
+        """Spaces whose primary key is the first field."""
+        return [space for space, parts in self.keys.items() if parts == (0,)]
+
     def key_of_tuple(self, space: int, fields: list[Any]) -> bytes:
         parts = self.keys.get(space)
         if parts is None:

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import unpack
-
-CLUSTER_SPACE = 320
+from qsync_spark.schema_rows import CLUSTER
 
 
 class Change(NamedTuple):
@@ -57,7 +56,7 @@ def configurations(
 
 def _apply(members: dict[int, tuple[str, str, str, bool]], change: Change) -> None:
     fields = unpack(change.body)
-    if fields.get(Key.SPACE_ID) != CLUSTER_SPACE:
+    if fields.get(Key.SPACE_ID) != CLUSTER:
         return
     if change.type in (Type.INSERT, Type.REPLACE):
         replica_id, member = member_of(fields[Key.TUPLE])

@@ -46,15 +46,14 @@ from qsync_spark.decode import (
     is_file_changed,
 )
 from qsync_spark.parts import Part
-from qsync_spark.schema_rows import INDEX, SCHEMA, SPACE, is_readable
+from qsync_spark.schema_rows import CLUSTER, INDEX, SCHEMA, SPACE, TRUNCATE, is_readable
 
 CHUNK_BITS = 12
 DELAYS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
-CLUSTER_SPACE, REMOVED_SPACE = 320, 492
-DDL_SPACES = frozenset((280, 288, 330))
-_KEPT_SPACES = frozenset((CLUSTER_SPACE, REMOVED_SPACE)) | DDL_SPACES
+REMOVED_SPACE = 492
+_KEPT_SPACES = frozenset((CLUSTER, REMOVED_SPACE, SPACE, INDEX, TRUNCATE))
 _KEPT_LIST = sorted(_KEPT_SPACES)
-_READ_LIST = (SCHEMA, SPACE, INDEX, CLUSTER_SPACE, KEYS)  # of a snapshot
+_READ_LIST = (SCHEMA, SPACE, INDEX, CLUSTER, KEYS)  # of a snapshot
 
 FACTS = pa.schema(
     [
@@ -183,7 +182,6 @@ class Walk:
         self.offset = 0
         self.rows = 0
         self.confirmed = 0  # greatest position that a CONFIRM of this part names
-        self.open_tsn = 0
         self.confirms = 0
         self.confirmed_at = 0.0
         self.delays = [0] * (len(DELAYS_MS) + 1)
@@ -299,10 +297,14 @@ class Walk:
         """A row of `_cluster` or of the schema: the driver needs it whole."""
         space = space_of(body)
         place = (offset, index, self.term, header[KEY_REPLICA_ID], header[KEY_LSN])
-        if not is_readable(space, row_type, unpack(body)):
+        try:
+            is_one = is_readable(space, row_type, unpack(body))
+        except BAD_MSGPACK:
+            is_one = False
+        if not is_one:
             self.facts.add("unreadable", *place, text=f"a row of space {space} is none")
             return
-        name = "cluster" if space in (CLUSTER_SPACE, REMOVED_SPACE) else "ddl"
+        name = "cluster" if space in (CLUSTER, REMOVED_SPACE) else "ddl"
         time = header.get(KEY_TIMESTAMP, 0.0)
         self.facts.add(name, *place, row_type, space, time=time, body=body)
 

@@ -268,12 +268,12 @@ def test_a_lock_outlives_an_archive_that_did_not_answer_once(
     with Lock(store_of(url), url, "first") as lock:
         with monkeypatch.context() as patch:
             patch.setattr(lock_module.obstore, "put", mock.Mock(side_effect=OSError("no")))
-            time.sleep(0.2)
+            time.sleep(0.2)  # some renewals that fail
         before = json.loads((archive / LOCK_NAME).read_text())["renewed"]
         until = time.monotonic() + 10
         while json.loads((archive / LOCK_NAME).read_text())["renewed"] <= before:
             assert time.monotonic() < until, "nobody renews it any more"
-            time.sleep(0.02)
+            time.sleep(0.02)  # not to hold the processor that it needs
         lock.check()
 
 

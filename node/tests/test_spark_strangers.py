@@ -259,6 +259,24 @@ def test_a_row_of_a_system_space_that_is_none(
     assert result.verdict in (INCOMPLETE, VIOLATED)
 
 
+LIST_AS_KEY = b"\x81\x91\x01\x02"  # msgpack that Python has no value for
+
+
+@pytest.mark.parametrize("place", ["meta", "cluster"])
+def test_a_map_that_python_cannot_hold(copy: Copy, place: str) -> None:
+    member = copy.full_members()[0]
+    entry = max(member.of_kind(SEGMENT), key=lambda one: one.rows)
+    last = copy.rows(member, entry)[-1]
+    head = pack({0: 2, 2: last.replica_id, 3: last.lsn + 1, 4: 1.0})
+    body = pack({0x10: 600, 0x21: [1]})
+    if place == "meta":
+        head = b"\x85" + head[1:] + b"\x2a" + LIST_AS_KEY
+    else:
+        body = b"\x82\x10\xcd\x01\x40\x21" + LIST_AS_KEY
+    copy.store(member, entry, [*copy.blocks(member, entry), head + body])
+    assert plain_audit(copy.folder).verdict in (INCOMPLETE, VIOLATED)
+
+
 HEADERS: list[dict[int, Any]] = [
     {0: 3, 2: 1, 3: 2**64 - 1, 4: 1.0}, {0: 3, 2: 2**32 + 1, 3: 5, 4: 1.0},
     {0: 3, 2: 1, 3: "5", 4: 1.0}, {0: 3, 2: 1, 3: 5, 4: "now"}, {0: 2**40, 2: 1, 3: 5},
