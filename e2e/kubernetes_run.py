@@ -1,11 +1,12 @@
-"""`make e2e`: every scenario on Kubernetes, one after another, on the cluster that is there.
+"""`make e2e`: every scenario on Kubernetes, on the cluster that is there.
 
     python e2e/kubernetes_run.py [--quick] [--write] [--no-build] [SCENARIO...]
 
 The cluster is the one of `$KUBECONFIG`; else the one that the command in `$E2E_CLUSTER_UP` brings
 up; else one of three machines that kind makes. A scenario that cannot run there is skipped with a
-reason of `LACKS`. Artefacts of a failure are in `artifacts/e2e/SCENARIO`. `--write` puts what was
-measured into docs/kubernetes-failover.md.
+reason of `LACKS`. Those that measure or break machines, operators or networks run alone; modest
+ones two at a time, and first. Artefacts of a failure are in `artifacts/e2e/SCENARIO`. `--write`
+puts what was measured into docs/kubernetes-failover.md.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import audit
@@ -47,6 +49,7 @@ NOT_LOCAL = {
     "words": "test_operator_models.py and test_cli_local.py have the same sentences",
 }
 FAILURES = (AssertionError, RuntimeError, Wrong, subprocess.TimeoutExpired, KeyError, OSError)
+BESIDE = 2  # that many modest scenarios run at a time: mostly they wait
 console = Console(highlight=False, soft_wrap=True)
 
 
@@ -106,12 +109,13 @@ def perform(scenario: Scenario, folder: Path) -> str:
 def table() -> str:
     """Every scenario and what it needs, as docs/testing-kubernetes.md has it."""
     lines = [
-        "| scenario | what happens | load | quick | needs | local |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| scenario | what happens | load | quick | modest | needs | local |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for one in SCENARIOS.values():
         what = " ".join((one.run.__doc__ or "").split())
-        marks = ["yes" if is_so else "" for is_so in (one.has_load, one.is_quick)]
+        is_marked = (one.has_load, one.is_quick, one.is_modest)
+        marks = ["yes" if is_so else "" for is_so in is_marked]
         local = f"no: {one.not_local}" if one.not_local else "yes"
         marks += [", ".join(one.needs), local]
         lines.append(f"| `{one.name}` | {what} | {' | '.join(marks)} |")
@@ -164,26 +168,40 @@ def main() -> int:
 
 
 def _perform_all(chosen: list[Scenario], here: set[str]) -> list[str]:
-    failed: list[str] = []
-    for scenario in chosen:
-        lacking = [need for need in scenario.needs if need not in here]
-        if lacking:
-            console.print(f"[yellow]skipped[/] {scenario.name}: {LACKS[lacking[0]]}")
-            continue
-        started_s = time.monotonic()
-        try:
-            with tempfile.TemporaryDirectory(prefix="qsync-e2e-") as folder:
-                said = perform(scenario, Path(folder))
-        except FAILURES as error:
-            failed.append(scenario.name)
-            took_s = time.monotonic() - started_s
-            what = escape(f"{type(error).__name__}: {error}"[:3000])
-            console.print(f"[red]FAILED[/] {scenario.name} ({took_s:.0f} s): {what}")
-            console.print(f"   logs, events and objects are in {ARTEFACTS / scenario.name}")
-            continue
+    """The names of those that failed."""
+
+    def passes(scenario: Scenario) -> bool:
+        return _passes(scenario, here)
+
+    modest = [one for one in chosen if one.is_modest]
+    alone = [one for one in chosen if not one.is_modest]
+    with ThreadPoolExecutor(BESIDE) as pool:
+        results = [*zip(modest, pool.map(passes, modest), strict=True)]
+    results += [(one, passes(one)) for one in alone]
+    return [one.name for one, is_good in results if not is_good]
+
+
+def _passes(scenario: Scenario, here: set[str]) -> bool:
+    """Prints how it ended; one that is skipped, and says so, is no failure."""
+    lacking = [need for need in scenario.needs if need not in here]
+    if lacking:
+        console.print(f"[yellow]skipped[/] {scenario.name}: {LACKS[lacking[0]]}")
+        return True
+    started_s = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory(prefix="qsync-e2e-") as folder:
+            said = perform(scenario, Path(folder))
+    except FAILURES as error:
         took_s = time.monotonic() - started_s
-        console.print(f"[green]ok[/] {scenario.name} ({took_s:.0f} s): {escape(said)}")
-    return failed
+        what = escape(f"{type(error).__name__}: {error}"[:3000])
+        console.print(
+            f"[red]FAILED[/] {scenario.name} ({took_s:.0f} s): {what}\n"
+            f"   logs, events and objects are in {ARTEFACTS / scenario.name}"
+        )
+        return False
+    took_s = time.monotonic() - started_s
+    console.print(f"[green]ok[/] {scenario.name} ({took_s:.0f} s): {escape(said)}")
+    return True
 
 
 if __name__ == "__main__":

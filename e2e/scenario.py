@@ -230,12 +230,15 @@ class Scene(Namespace):
 
 @dataclass(frozen=True)
 class Scenario:
-    """`needs` names what a cluster may lack: see `kubernetes_run.LACKS`; `not_local` why local
-    processes have no such thing, a key of `kubernetes_run.NOT_LOCAL`, "" where they have."""
+    """`is_modest`: it measures no pause and leaves everything outside its namespace alone, so
+    another such one may run beside it. `needs` names what a cluster may lack: see
+    `kubernetes_run.LACKS`; `not_local` why local processes have no such thing, a key of
+    `kubernetes_run.NOT_LOCAL`, "" where they have."""
 
     run: Callable[[Scene], str]
     is_quick: bool
     has_load: bool
+    is_modest: bool
     needs: tuple[str, ...]
     not_local: str
     spec: dict[str, Any]
@@ -252,6 +255,7 @@ def scenario(
     *,
     quick: bool = False,
     load: bool = False,
+    modest: bool = False,
     needs: tuple[str, ...] = (),
     not_local: str = "",
     **spec: Any,
@@ -259,7 +263,9 @@ def scenario(
     """Registers what it decorates; a scenario with `load` begins with a cluster of `spec`."""
 
     def register(function: Callable[[Scene], str]) -> Callable[[Scene], str]:
-        SCENARIOS[function.__name__] = Scenario(function, quick, load, needs, not_local, spec)
+        SCENARIOS[function.__name__] = Scenario(
+            function, quick, load, modest, needs, not_local, spec
+        )
         return function
 
     return register

@@ -92,7 +92,7 @@ def _has(scene: Scene, name: str) -> bool:
     return bool(scene.kubectl("get", "secret", name, "--ignore-not-found"))
 
 
-@scenario(not_local="TLS")
+@scenario(modest=True, not_local="TLS")
 def given_certificates(scene: Scene) -> str:
     """A Secret that is named and missing is said; when it is there and changes, it is used."""
     donor = Scene(f"{scene.name}-donor", scene.folder)

@@ -78,7 +78,7 @@ def documentation(scene: Scene) -> str:
     return f"{len(ran)} commands did what the page says"
 
 
-@scenario(not_local="pages")
+@scenario(modest=True, not_local="pages")
 def operations(scene: Scene) -> str:
     """Every command of docs/operations.md is run as it is printed, in the state it is meant for."""
     scene.start(storage={})
@@ -129,7 +129,7 @@ def _put_size_back(scene: Scene) -> None:
     scene.patch(storage={"size": None})
 
 
-@scenario(not_local="objects")
+@scenario(modest=True, not_local="objects")
 def cluster_chart(scene: Scene) -> str:
     """The chart of clusters: installed, tested with `helm test`, changed, taken away."""
     chart = str(ROOT / "charts" / "qsync-cluster")

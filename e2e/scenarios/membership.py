@@ -23,7 +23,7 @@ def scale(scene: Scene) -> str:
     return "; ".join(said)
 
 
-@scenario()
+@scenario(modest=True)
 def readers(scene: Scene) -> str:
     """Asynchronous members and readers come and go, and count for nothing."""
     scene.start(asyncReplicas=1, readReplicas=1)

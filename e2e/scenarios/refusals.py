@@ -95,7 +95,7 @@ def wrong_changes(namespace: Namespace) -> list[str]:
     return found
 
 
-@scenario(quick=True, not_local="words")
+@scenario(quick=True, modest=True, not_local="words")
 def refusals(scene: Scene) -> str:
     """Each sentence, and what must be taken; nothing but definitions is needed."""
     found = wrong(scene)

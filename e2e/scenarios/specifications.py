@@ -10,7 +10,7 @@ from scenario import Scene, scenario
 from timeouts import CONVERGE_S, IDLE_S, NUMBERS_S, READY_S, ROLL_S, SETTLE_S
 
 
-@scenario(not_local="users")
+@scenario(modest=True, not_local="users")
 def access(scene: Scene) -> str:
     """A declared user may do what is declared; a Secret that changes is a new password."""
 
@@ -111,7 +111,7 @@ def _versions(scene: Scene) -> dict[str, str]:
     }
 
 
-@scenario(not_local="pods")
+@scenario(modest=True, not_local="pods")
 def template(scene: Scene) -> str:
     """What belongs to the operator is refused by it, and the last good specification goes on."""
     scene.start(podTemplate={"metadata": {"annotations": {"team": "a"}}})

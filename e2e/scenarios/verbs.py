@@ -4,7 +4,7 @@ from scenario import Scene, scenario
 from timeouts import CONVERGE_S, FAILOVER_S, READY_S, ROLL_S
 
 
-@scenario()
+@scenario(modest=True)
 def hibernate(scene: Scene) -> str:
     """`hibernate` stops the pods and wakes the same instances."""
     scene.start()
@@ -18,7 +18,7 @@ def hibernate(scene: Scene) -> str:
     return f"asleep after {slept_s:.0f} s, awake after {woke_s:.0f} s, the same instances"
 
 
-@scenario(quick=True, not_local="verbs")
+@scenario(quick=True, modest=True, not_local="verbs")
 def fence(scene: Scene) -> str:
     """The leader is fenced by annotation, and unfenced."""
     scene.start()
@@ -39,7 +39,7 @@ def fence(scene: Scene) -> str:
     return f"another member led {took_s:.1f} s after the annotation"
 
 
-@scenario(not_local="verbs")
+@scenario(modest=True, not_local="verbs")
 def pause(scene: Scene) -> str:
     """Under `kubectl qsync pause` a scale waits and a failover does not."""
     scene.start()
@@ -55,7 +55,7 @@ def pause(scene: Scene) -> str:
     return "a scale waited, a failover did not"
 
 
-@scenario(not_local="verbs")
+@scenario(modest=True, not_local="verbs")
 def supervised(scene: Scene) -> str:
     """A rollout waits for `kubectl qsync switchover` before the leader."""
     scene.start(rollout={"strategy": "Supervised"})

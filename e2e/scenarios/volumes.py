@@ -12,7 +12,7 @@ from timeouts import CHANGE_PAUSE_MS, CONVERGE_S, READY_S, ROLL_S, SETTLE_S
 CLASS = "qsync-e2e-expandable"
 
 
-@scenario(not_local="volumes")
+@scenario(modest=True, not_local="volumes")
 def grow(scene: Scene) -> str:
     """A class that cannot expand is said; one that can takes the new size, and nobody restarts."""
     scene.start()
@@ -57,7 +57,7 @@ def grow(scene: Scene) -> str:
     return f"claims and template have 128Mi, no pod was replaced; refused before: {said}"
 
 
-@scenario(not_local="volumes")
+@scenario(modest=True, not_local="volumes")
 def lost(scene: Scene) -> str:
     """Volumes are deleted by hand: one, and then all of them."""
     scene.start()
@@ -92,7 +92,7 @@ def _registered(scene: Scene) -> list[str]:
     return scene.kubectl("exec", leader, "-c", "node", "--", "python", "-c", script).split()
 
 
-@scenario(not_local="volumes")
+@scenario(modest=True, not_local="volumes")
 def majority(scene: Scene) -> str:
     """Two of three volumes are gone: nobody is elected until a person says so."""
     scene.start()
