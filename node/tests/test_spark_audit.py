@@ -13,6 +13,11 @@ from damage import Copy, ledger_line, missing_row, nop_everywhere, snapshot_off_
 from plain_audit import plain_audit
 
 from qsync_node.archive.reading import load_archive
+from qsync_node.format.describe import space_of
+from qsync_node.format.keys import INSERT, Key
+from qsync_node.format.manifest import SEGMENT, SNAPSHOT
+from qsync_node.format.mp import pack
+from qsync_node.format.row import Row
 from qsync_spark.audit.findings import Result
 from qsync_spark.audit.ledger import LedgerError, read_ledger
 from qsync_spark.audit.report import write_report
@@ -110,6 +115,69 @@ def test_an_acknowledged_write_that_is_gone(
     ledger.write_text('{"id": 1, "outcome": "committed"}\n{"outcome": "committed"}\n')
     with pytest.raises(LedgerError, match="line 2 has no 'key': mend the ledger"):
         run(spark, folder, ledger)
+
+
+def line_of(key: int, ended: float, space: int | None = None) -> str:
+    """A write that a client saw committed, and that no log holds."""
+    place = {} if space is None else {"space": space}
+    return json.dumps({"id": key, "outcome": "committed", "started": 0.0, "ended": ended, **place})
+
+
+def judged(result: Result) -> tuple[list[str], list[str]]:
+    """What proof 6 found, and what it could not know."""
+    found = [one.message for one in result.violations if one.proofs == [6]]
+    return found, [gap.message for gap in result.gaps if gap.proofs == [6]]
+
+
+def test_a_ledger_of_before_the_archive_is_not_known(
+    spark: "SparkSession", folder: Path, tmp_path: Path
+) -> None:
+    """The archive was asked for late, and holds no row of before its first snapshot."""
+    copy = Copy(folder, tmp_path / "copy", 5)
+    every = [entry for one in copy.manifests.values() for entry in one.of_kind(SNAPSHOT)]
+    first = min(e.last_index for e in every if e.last_index > min(e.last_index for e in every))
+    for manifest in copy.manifests.values():
+        manifest.files = [
+            e for e in manifest.files
+            if e.last_index > first or (e.kind == SNAPSHOT and e.last_index == first)
+        ]  # fmt: skip
+        copy.save(manifest)
+    kept = [entry for one in copy.manifests.values() for entry in one.of_kind(SEGMENT)]
+    begins, ends = min(e.timestamp_min for e in kept), max(e.timestamp_max for e in kept)
+    ledger = tmp_path / "ledger.jsonl"
+    ledger.write_text(line_of(10**9, begins - 1) + "\n")
+    found, unknown = judged(run(spark, copy.folder, ledger))
+    assert not found
+    assert unknown == ["1 committed writes are from before the archive begins"]
+    ledger.write_text(line_of(10**9, (begins + ends) / 2) + "\n")
+    found, unknown = judged(run(spark, copy.folder, ledger))
+    assert found == ["the write of 1000000000 was acknowledged and is not in the log"]
+    assert not unknown
+
+
+def test_a_ledger_of_spaces_that_are_not_replayed_is_not_known(
+    spark: "SparkSession", folder: Path, tmp_path: Path
+) -> None:
+    """A row of a space without a known primary key may be the write, or none."""
+    copy = Copy(folder, tmp_path / "copy", 5)
+    _, row = nop_everywhere(copy)
+    strange = 4000
+    body = pack({int(Key.SPACE_ID): strange, int(Key.TUPLE): [1, "a"]})
+    copy.everywhere(
+        lambda one: Row(INSERT, one.replica_id, one.lsn, one.timestamp, body, flags=one.flags),
+        row.replica_id, row.lsn,
+    )  # fmt: skip
+    known = space_of(row.body)
+    ledger = tmp_path / "ledger.jsonl"
+    for space in (None, strange):
+        ledger.write_text(line_of(10**9, 0.1, space) + "\n")
+        found, unknown = judged(run(spark, copy.folder, ledger))
+        assert not found, space
+        assert unknown == [f"1 committed writes may be in spaces that are not replayed ({strange})"]
+    ledger.write_text(line_of(10**9, 0.1, known) + "\n")
+    found, unknown = judged(run(spark, copy.folder, ledger))
+    assert found == ["the write of 1000000000 was acknowledged and is not in the log"]
+    assert not unknown
 
 
 def test_a_line_of_a_ledger_has_its_number_whoever_reads_it(
