@@ -32,7 +32,8 @@ def _ended(scene: Scene) -> list[dict[str, Any]]:
     return [s for s in _audits(scene).values() if s.get("phase") in ("Succeeded", "Failed")]
 
 
-def _by_hand(scene: Scene, name: str) -> dict[str, Any]:
+def _create(scene: Scene, name: str) -> None:
+    """An audit by hand."""
     document = {
         "apiVersion": "qsync.dev/v1alpha1",
         "kind": "QsyncAudit",
@@ -40,6 +41,9 @@ def _by_hand(scene: Scene, name: str) -> dict[str, Any]:
         "spec": {"cluster": scene.cluster},
     }
     scene.kubectl("create", "-f", "-", stdin=json.dumps(document))
+
+
+def _ended_as(scene: Scene, name: str) -> dict[str, Any]:
     scene.wait(f"audit {name}", lambda: bool(_audits(scene)[name].get("finishedAt")), SPARK_S)
     return _audits(scene)[name]
 
@@ -91,8 +95,9 @@ def audits(scene: Scene) -> str:
     time.sleep(SETTLE_S)  # several intervals of the archive
     restored = _restore(scene, archive, point_s)
     compacted = _compact(scene)
+    _create(scene, "before")
     joined = _join(scene, archive)
-    _expect(_by_hand(scene, "before"), "Passed")
+    _expect(_ended_as(scene, "before"), "Passed")
     # Members repair what they know of their own archive; so it is damaged while they sleep.
     scene.patch(hibernate=True)
     scene.wait("no process", lambda: not scene.lives(), ROLL_S)
