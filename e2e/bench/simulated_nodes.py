@@ -2,8 +2,9 @@
 
 The API server, the StatefulSets and the pods are real; this takes the kubelet's place and the
 nodes'. Each pod of the namespace gets an address of 127.0.0.0/8, where its status is told by HTTP
-and a TLS port greets and stays open. A cluster is founded by `/bootstrap`, and its first member
-leads for good.
+and a TLS port speaks IPROTO: whoever comes is let in, and reads and writes a database of the
+cluster, which is the node's without a log. A cluster is founded by `/bootstrap`, and its first
+member leads for good.
 
     python e2e/bench/simulated_nodes.py NAMESPACE ORDERS_FILE
 
@@ -28,7 +29,13 @@ from aiohttp import web
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, CoreV1Api
 
+from qsync_node.core.engine.database import Database
+from qsync_node.core.engine.requests import Select, decode_request
+from qsync_node.core.engine.statements import execute_write
+from qsync_node.errors import ClientError
+from qsync_node.format.frame import FrameDecoder, encode_error, encode_ok, encode_tuples
 from qsync_node.format.greeting import encode_greeting
+from qsync_node.format.keys import Type
 
 FIRST = int(ipaddress.IPv4Address("127.77.0.10"))
 ADMIN, TLS = 8081, 3302
@@ -44,6 +51,7 @@ class Cluster:
     members: dict[str, str] = field(default_factory=dict)  # name -> uuid
     replicaset: str = ""
     is_formed: bool = False
+    database: Database = field(default_factory=lambda: Database.bootstrap(str(uuid.uuid4())))
 
     def status(self, name: str) -> dict[str, Any]:
         leads = self.is_formed and name == min(self.members)
@@ -79,6 +87,26 @@ class Cluster:
             "is_live": True,
             "acknowledged_index": 10,
         }
+
+
+def answer(database: Database, kind: int, sync: int, body: bytes) -> bytes:
+    """What a member says to a request; nothing to one that asks to be told of changes."""
+    if kind == Type.WATCH:
+        return b""
+    if kind == Type.AUTH:
+        return encode_ok(sync, 1)
+    try:
+        request = decode_request(kind, body)
+        if isinstance(request, Select):
+            admin = database.user_by_name("admin")
+            assert admin is not None
+            return encode_tuples(sync, 1, database.select(request, admin))
+        outcome = execute_write(database, database.space(request.space_id), request)
+        for change in outcome.changes:
+            database.take(change)
+        return encode_tuples(sync, 1, outcome.answer)
+    except ClientError as error:
+        return encode_error(sync, 1, int(error.code), str(error))
 
 
 class Simulation:
@@ -156,9 +184,14 @@ class Simulation:
             self.orders.flush()
             return web.json_response({"result": True})
 
-        async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(encode_greeting(cluster.members[name], b"s" * 32))
-            await _.read()
+            decoder = FrameDecoder()
+            with contextlib.suppress(OSError):
+                while data := await reader.read(1 << 16):
+                    for kind, sync, _, body in decoder.feed(data):
+                        writer.write(answer(cluster.database, kind, sync, body))
+            writer.close()
 
         application.add_routes([web.get("/status", status), web.post("/{any:.*}", order)])
         runner = web.AppRunner(application, access_log=None)

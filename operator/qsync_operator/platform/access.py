@@ -4,7 +4,6 @@ and then and after every change.
 Passwords are read each time, so that a Secret that was changed takes effect by itself.
 """
 
-import asyncio
 import ssl
 import time
 from collections.abc import Awaitable, Callable
@@ -15,6 +14,7 @@ from qsync_operator.iproto import Connection, DatabaseError
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.observed import AccessView
 from qsync_operator.platform.base import ActionRefused
+from qsync_operator.threads import in_thread
 
 TIMEOUT_S = 10.0
 COMPARE_AGAIN_S = 30.0
@@ -49,7 +49,7 @@ class AccessKeeper:
             return self._view
         try:
             wanted = await self._principals(cluster)
-            self._view = AccessView(await asyncio.to_thread(self._compare, leader, wanted))
+            self._view = AccessView(await in_thread(self._compare, leader, wanted))
         except (AccessRefused, ActionRefused) as refused:
             self._view = AccessView(refusal=str(refused))
         except DatabaseError:
@@ -64,7 +64,7 @@ class AccessKeeper:
         self._compared = (-1, 0.0)
         wanted = await self._principals(cluster)
         try:
-            await asyncio.to_thread(self._bring, leader, wanted)
+            await in_thread(self._bring, leader, wanted)
         except AccessRefused as refused:
             raise ActionRefused(str(refused)) from refused
 

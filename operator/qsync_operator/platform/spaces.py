@@ -1,6 +1,5 @@
 """Declared spaces against the leader's, looked at now and then and after every change."""
 
-import asyncio
 import ssl
 import time
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from qsync_operator import schema
 from qsync_operator.iproto import Connection, DatabaseError
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.observed import SchemaView
+from qsync_operator.threads import in_thread
 
 DDL_TIMEOUT_S = 10.0
 COMPARE_AGAIN_S = 30.0
@@ -37,7 +37,7 @@ class SpaceKeeper:
         if leader is None or is_fresh:
             return self._view
         try:
-            self._view = await asyncio.to_thread(self._compare, leader, cluster)
+            self._view = await in_thread(self._compare, leader, cluster)
             self._compared = (cluster.metadata.generation, time.monotonic())
         except DatabaseError:
             self._view = SchemaView()
@@ -46,7 +46,7 @@ class SpaceKeeper:
     async def create(self, cluster: QsyncCluster, leader: str, names: tuple[str, ...]) -> None:
         """Raises DatabaseError."""
         self._compared = (-1, 0.0)
-        await asyncio.to_thread(self._create, leader, cluster, names)
+        await in_thread(self._create, leader, cluster, names)
 
     def _connect(self, address: str) -> Connection:
         return Connection(address, "admin", self._secret, DDL_TIMEOUT_S, self._context())

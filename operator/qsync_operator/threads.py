@@ -1,0 +1,45 @@
+"""Blocking conversations with members, each in a thread of its own.
+
+Not in the event loop's pool: that has a few threads for all clusters, and the API server's client
+needs one for each request. A few members that take a connection and never answer would hold all of
+them, and with them every cluster and the Lease.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+
+async def in_thread(
+    work: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs
+) -> Answer:
+    """What `work` returns or raises. Whoever stops waiting leaves the thread to end by itself."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Answer] = loop.create_future()
+
+    def settle(answer: Answer | None, error: BaseException | None) -> None:
+        if done.done():
+            return  # nobody waits any more
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(answer)  # type: ignore[arg-type]  # what `work` returned
+
+    def run() -> None:
+        answer, failed = None, None
+        try:
+            answer = work(*arguments, **named)
+        except BaseException as error:  # noqa: BLE001  # whoever waits is told
+            failed = error
+        try:
+            loop.call_soon_threadsafe(settle, answer, failed)
+        except RuntimeError:
+            return  # the loop has ended meanwhile
+
+    # A daemon: the operator's end waits for no member.
+    threading.Thread(target=run, name=f"member {work.__name__}", daemon=True).start()
+    return await done

@@ -1,0 +1,71 @@
+"""Members that take a connection and never answer hold up nobody but those who talk to them."""
+
+import asyncio
+import socket
+import time
+
+import pytest
+
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.platform import access, spaces
+from qsync_operator.platform.access import AccessKeeper
+from qsync_operator.platform.spaces import SpaceKeeper
+from qsync_operator.threads import in_thread
+
+pytestmark = pytest.mark.asyncio
+MEMBERS = 64  # more than a loop's own pool has threads
+
+
+def cluster() -> QsyncCluster:
+    space = {"name": "s", "indexes": [{"name": "p", "parts": [{"field": 1, "type": "string"}]}]}
+    document = {
+        "apiVersion": "qsync.dev/v1alpha1", "kind": "QsyncCluster",
+        "metadata": {"name": "c", "generation": 1}, "spec": {"spaces": [space]},
+    }  # fmt: skip
+    return QsyncCluster.model_validate(document)
+
+
+async def _no_password(_: str) -> str | None:
+    return None
+
+
+async def _application(_: QsyncCluster) -> str:
+    return "secret"
+
+
+async def test_hung_members_leave_the_loops_own_threads_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The API server's client and every look-up of a name need those."""
+    monkeypatch.setattr(access, "TIMEOUT_S", 2.0)
+    monkeypatch.setattr(spaces, "DDL_TIMEOUT_S", 2.0)
+    with socket.create_server(("127.0.0.1", 0), backlog=2 * MEMBERS) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        looks = []
+        for _ in range(MEMBERS):
+            users = AccessKeeper("secret", _no_password, _application)
+            looks += [
+                users.look(cluster(), address),
+                SpaceKeeper("secret").look(cluster(), address),
+            ]
+        talking = [asyncio.ensure_future(look) for look in looks]
+        await asyncio.sleep(0.1)  # all of them have begun
+        other = asyncio.ensure_future(asyncio.to_thread(time.monotonic))
+        first, _ = await asyncio.wait({*talking, other}, return_when=asyncio.FIRST_COMPLETED)
+        assert other in first, "it waited until members had been given up"
+        await asyncio.gather(*talking)
+
+
+async def test_a_thread_says_what_it_returns_or_raises() -> None:
+    assert await in_thread(max, 1, 2) == 2
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(divmod, 1, 0)
+
+
+async def test_who_stops_waiting_leaves_the_thread_behind() -> None:
+    waiting = asyncio.ensure_future(in_thread(time.sleep, 0.2))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await asyncio.sleep(0.3)  # its end meets nobody, and raises nothing
