@@ -113,6 +113,14 @@ def took(work: Callable[[], Any]) -> float:
     return time.monotonic() - started
 
 
+class Figures(list[Figure]):
+    """Each is said as soon as it is known: the last one may be half an hour away."""
+
+    def add(self, what: str, value: str, goal: str = "-") -> None:
+        self.append(Figure(what, value, goal))
+        sys.stderr.write(f"{what}: {value}\n")
+
+
 def audited(spark: Any, folder: Path) -> float:
     """Seconds of an audit that passes."""
     archive = load_archive(f"file://{folder}")
@@ -134,9 +142,8 @@ def profile_of(folder: Path) -> list[tuple[str, float]]:
     return [(name, share / total) for name, share in ordered[:8]]
 
 
-def measure(spark: Any, work: Path, sizes: list[int]) -> tuple[list[Figure], Audits]:
+def measure(spark: Any, work: Path, sizes: list[int], figures: Figures) -> Audits:
     cores = spark.sparkContext.defaultParallelism
-    figures: list[Figure] = []
     audits = Audits({}, {})
     for rows in sizes:
         folder = work / "archive"
@@ -146,37 +153,29 @@ def measure(spark: Any, work: Path, sizes: list[int]) -> tuple[list[Figure], Aud
         if rows <= ALONE_ROWS_MAX:
             single = audits.alone[rows] = took(lambda folder=folder: plain_audit(folder))
             said += f"; in one process {single:.1f} s, {3 * rows / single:,.0f}/s"
-        figures.append(
-            Figure(f"audit of {rows:,} rows of three members ({size >> 20} MiB each)", said,
-                   "100,000 (200,000)")
-        )  # fmt: skip
+        what = f"audit of {rows:,} rows of three members ({size >> 20} MiB each)"
+        figures.add(what, said, "100,000 (200,000)")
     rows = sizes[-1]
     table = spark.read.format("qsync.wal").load(f"file://{work / 'archive'}")
     read_s = took(lambda: table.selectExpr("max(lsn)", "max(length(body))").collect())
-    figures.append(
-        Figure(f"read of {3 * rows:,} rows", f"{3 * rows / read_s:,.0f} rows/s", "1,000,000")
-    )
+    figures.add(f"read of {3 * rows:,} rows", f"{3 * rows / read_s:,.0f} rows/s", "1,000,000")
     large = [n for n in sizes if n >= sizes[-1] // 10]
     fit = np.polyfit(large, [audits.spark[n] for n in large], 1)
     seen = np.array([audits.spark[n] for n in large])
     r2 = 1 - float(((seen - np.polyval(fit, large)) ** 2).sum() / ((seen - seen.mean()) ** 2).sum())
-    figures.append(
-        Figure(f"cost by rows, {large[0]:,} to {large[-1]:,}",
-               f"{fit[0] * 1e6:.1f} s a million rows, R² {r2:.3f}", "linear")
-    )  # fmt: skip
+    said = f"{fit[0] * 1e6:.1f} s a million rows, R² {r2:.3f}"
+    figures.add(f"cost by rows, {large[0]:,} to {large[-1]:,}", said, "linear")
     if rows > ALONE_ROWS_MAX:
         rows = ALONE_ROWS_MAX
         make_archive(work / "archive", rows, SEGMENT_ROWS)
     with watched() as memory:
         wish = Wish("bench", is_history=True)
         seconds = took(lambda: compact(spark, f"file://{work / 'archive'}", wish))
-    figures.append(
-        Figure(f"compaction of {rows:,} rows with history", f"{seconds:.1f} s, {memory}", "1 GiB")
-    )
-    return figures, audits
+    figures.add(f"compaction of {rows:,} rows with history", f"{seconds:.1f} s, {memory}", "1 GiB")
+    return audits
 
 
-def over_parquet(spark: Any, work: Path) -> Figure:
+def over_parquet(spark: Any, work: Path, figures: Figures) -> None:
     """One question of the history's files: by Spark, and by one process without it."""
     import duckdb  # noqa: PLC0415 - after the figures that matter: it is of the extra `bench`
 
@@ -192,12 +191,11 @@ def over_parquet(spark: Any, work: Path) -> Figure:
     }  # fmt: skip
     assert tuple(answers["s"]) == tuple(answers["d"]), answers
     said = ", ".join(f"{name} {1000 * took_s:.0f} ms" for name, took_s in seconds.items())
-    return Figure(f"a question of the history's {answers['d'][0]:,} rows in Parquet", said)
+    figures.add(f"a question of the history's {answers['d'][0]:,} rows in Parquet", said)
 
 
-def special(spark: Any, work: Path, rows: int) -> list[Figure]:
+def special(spark: Any, work: Path, rows: int, figures: Figures) -> None:
     """What must not need more memory: one key, many files, one large file."""
-    figures = []
     for what, count, segment_rows, is_skewed, value_bytes in (
         ("one key", rows, SEGMENT_ROWS, True, VALUE_BYTES),
         (f"{SMALL_SEGMENTS:,} small segments", rows, rows // SMALL_SEGMENTS, False, VALUE_BYTES),
@@ -207,8 +205,7 @@ def special(spark: Any, work: Path, rows: int) -> list[Figure]:
         with watched() as memory:
             seconds = audited(spark, work / "special")
         what = f"audit of {count:,} rows, {what} ({size / (1 << 30):.1f} GiB each)"
-        figures.append(Figure(what, f"{seconds:.1f} s, {memory}", "1 GiB"))
-    return figures
+        figures.add(what, f"{seconds:.1f} s, {memory}", "1 GiB")
 
 
 def plot_of(audits: Audits) -> str:
@@ -285,12 +282,13 @@ def main() -> int:
         try:
             register(spark)
             audited(spark, work / "empty")
-            empty = Figure("an audit of next to nothing, with Spark's start",
-                           f"{time.monotonic() - started:.1f} s", "< 25 s")  # fmt: skip
-            figures, audits = measure(spark, work, sizes)
-            figures = [empty, *figures, over_parquet(spark, work)]
+            figures = Figures()
+            what = "an audit of next to nothing, with Spark's start"
+            figures.add(what, f"{time.monotonic() - started:.1f} s", "< 25 s")
+            audits = measure(spark, work, sizes, figures)
+            over_parquet(spark, work, figures)
             if arguments.large:
-                figures += special(spark, work, 1_000_000)
+                special(spark, work, 1_000_000, figures)
         finally:
             spark.stop()
         text = table_of(figures, audits, profile_of(work / "archive"), load)

@@ -6,18 +6,25 @@ primary key changes its parts is not replayed: the same tuple would have two key
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgpack import ExtType
 
 from qsync_node.format.keys import DELETE, INSERT, REPLACE, Key
 from qsync_node.format.mp import pack, unpack
 from qsync_spark.decisions import Decision, covering
-from qsync_spark.schema_rows import INDEX, SPACE, TRUNCATE
+from qsync_spark.schema_rows import (
+    INDEX,
+    SEQUENCE,
+    SEQUENCE_DATA,
+    SPACE,
+    SPACE_SEQUENCE,
+    TERMS,
+    TRUNCATE,
+)
 
-TERMS, KEYS, SEQUENCE_DATA = 490, 491, 285
-# Made from the log by other rules than its rows: terms, and what sequences count.
-NOT_REPLAYED = frozenset((TERMS, SEQUENCE_DATA))
+KEYS = 491
+NOT_REPLAYED = frozenset((TERMS,))  # made from the log by other rules than its rows
 FIRST_USER_SPACE = 512
 DECIMAL = 1  # the extension type
 
@@ -35,15 +42,37 @@ def normal_key(value: Any) -> Any:
     return value
 
 
+class Counting(NamedTuple):
+    """How a sequence counts."""
+
+    step: int
+    least: int
+    greatest: int
+    is_cyclic: bool
+
+
+class Use(NamedTuple):
+    """Which field of a space's new tuples is a sequence's."""
+
+    sequence: int
+    field: int
+
+
 @dataclass(slots=True)
 class Catalogue:
-    """`keys`: space -> numbers of the fields of its primary key. `clears`: space -> indexes."""
+    """`keys`: space -> numbers of the fields of its primary key. `clears`: space -> indexes.
+
+    `countings` (by sequence) and `uses` (by space) are what each row of the schema said, with its
+    index; None: that there is none any more.
+    """
 
     keys: dict[int, tuple[int, ...]] = field(default_factory=dict)
     names: dict[int, dict[str, int]] = field(default_factory=dict)
     clears: dict[int, list[int]] = field(default_factory=dict)
     times: dict[int, float] = field(default_factory=dict)  # of those indexes
     unsupported: dict[int, str] = field(default_factory=dict)
+    countings: dict[int, list[tuple[int, Counting | None]]] = field(default_factory=dict)
+    uses: dict[int, list[tuple[int, Use | None]]] = field(default_factory=dict)
 
     def left_out(self) -> list[int]:
         """Spaces whose rows are not replayed."""
@@ -91,25 +120,46 @@ def build_catalogue(
     for space, parts in indexes.items():
         _define(found, space, parts)
     for row in rows:
-        if covering(row["index"], decisions) is not None:
-            continue
-        body = unpack(bytes(row["body"]))
-        found.times[row["index"]] = row["time"]
-        if row["b"] == TRUNCATE:
-            key = body[Key.TUPLE] if row["a"] in (INSERT, REPLACE) or Key.OPS in body else None
-            space = (key or body[Key.KEY])[0]
-            found.clears.setdefault(space, []).append(row["index"])
-        elif row["a"] in (INSERT, REPLACE):
-            fields = body[Key.TUPLE]
-            if row["b"] == INDEX and fields[1] == 0:
-                _define(found, fields[0], fields[5])
-            elif row["b"] == SPACE:
-                _name(found, fields[0], fields[6] if len(fields) > 6 else [])
-        elif row["a"] == DELETE:
-            key = body[Key.KEY]
-            if row["b"] == SPACE or (row["b"] == INDEX and key[1] == 0):
-                found.clears.setdefault(key[0], []).append(row["index"])
+        if covering(row["index"], decisions) is None:
+            found.times[row["index"]] = row["time"]
+            _take(found, row["index"], row["a"], row["b"], unpack(bytes(row["body"])))
     return found
+
+
+def _take(found: Catalogue, index: int, row_type: int, space: int, body: dict[int, Any]) -> None:
+    """A row of the schema."""
+    is_put = row_type in (INSERT, REPLACE)
+    if space == TRUNCATE:
+        key = body[Key.TUPLE] if is_put or Key.OPS in body else None
+        found.clears.setdefault((key or body[Key.KEY])[0], []).append(index)
+    elif is_put:
+        _take_put(found, index, space, body[Key.TUPLE])
+    elif row_type == DELETE:
+        _take_delete(found, index, space, body[Key.KEY])
+    elif space == SEQUENCE:
+        found.unsupported[SEQUENCE_DATA] = "a sequence was changed in part"
+
+
+def _take_put(found: Catalogue, index: int, space: int, fields: list[Any]) -> None:
+    if space == INDEX and fields[1] == 0:
+        _define(found, fields[0], fields[5])
+    elif space == SPACE:
+        _name(found, fields[0], fields[6] if len(fields) > 6 else [])
+    elif space == SEQUENCE:
+        counting = Counting(fields[3], fields[4], fields[5], bool(fields[8]))
+        found.countings.setdefault(fields[0], []).append((index, counting))
+    elif space == SPACE_SEQUENCE:
+        use = Use(fields[1], fields[3] if len(fields) > 3 else 0)
+        found.uses.setdefault(fields[0], []).append((index, use))
+
+
+def _take_delete(found: Catalogue, index: int, space: int, key: list[Any]) -> None:
+    if space == SPACE or (space == INDEX and key[1] == 0):
+        found.clears.setdefault(key[0], []).append(index)
+    elif space == SEQUENCE:
+        found.countings.setdefault(key[0], []).append((index, None))
+    elif space == SPACE_SEQUENCE:
+        found.uses.setdefault(key[0], []).append((index, None))
 
 
 def _define(found: Catalogue, space: int, parts: Iterable[Any]) -> None:

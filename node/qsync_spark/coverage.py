@@ -43,8 +43,11 @@ class Coverage:
     files: list[Range] = field(default_factory=list)  # of segments, without what `short` lacks
     end: int = 0
 
+    def has_row(self, index: int) -> bool:
+        return _is_in(self.rows, index)
+
     def holds(self, index: int) -> bool:
-        return _is_in(self.rows, index) or _is_in(self.covered, index)
+        return self.has_row(index) or _is_in(self.covered, index)
 
 
 def _is_in(ranges: list[Range], index: int) -> bool:

@@ -9,6 +9,11 @@ from typing import Any
 from qsync_node.format.keys import DELETE, INSERT, REPLACE, Key
 
 SCHEMA, SPACE, INDEX, CLUSTER, TRUNCATE = 272, 280, 288, 320, 330
+SEQUENCE, SEQUENCE_DATA, PRIV, SPACE_SEQUENCE = 284, 285, 312, 340
+TERMS = 490
+VERSIONED = (SPACE, INDEX, PRIV, SPACE_SEQUENCE)
+"""A row of one of these makes another version of the schema."""
+SCHEMA_VERSION_KEY = "qsync_schema_version"
 RESTORED_KEY = "qsync_restored"
 
 
@@ -32,6 +37,12 @@ def _is_tuple(space: int, fields: list[Any]) -> bool:
         return isinstance(point, list) and len(point) > 1 and _are_ids(point[1:2])
     if space == CLUSTER:
         return len(fields) > 1 and _are_ids(fields[:1]) and isinstance(fields[1], str)
+    if space == TERMS:
+        return len(fields) == 3 and _are_ids(fields)
+    if space == SEQUENCE:
+        return len(fields) > 8 and _are_ids(fields[:1]) and _are_numbers(fields[3:6])
+    if space == SPACE_SEQUENCE:
+        return len(fields) > 2 and _are_ids([*fields[:2], *fields[3:4]])
     if space == INDEX:
         return len(fields) > 5 and _are_ids(fields[:2]) and _are_parts(fields[5])
     return bool(fields) and (space not in (SPACE, TRUNCATE) or _are_ids(fields[:1]))
@@ -49,6 +60,10 @@ def _are_parts(parts: Any) -> bool:
         else:
             return False
     return _are_ids(numbers)
+
+
+def _are_numbers(values: list[Any]) -> bool:
+    return all(type(value) is int for value in values)
 
 
 def _are_ids(values: list[Any]) -> bool:

@@ -36,7 +36,7 @@ def make_session(
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
-            "spark.driver.memory": "768m",  # and what a JVM needs beside it: under 1 GiB
+            "spark.driver.memory": "576m",  # and what a JVM needs beside it: under 1 GiB
             # Jobs here are many and short: what the compiler gains is less than what it costs.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.sql.codegen.wholeStage": "false",

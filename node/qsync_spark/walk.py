@@ -34,7 +34,7 @@ from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT, check_number
 from qsync_node.format.mp import BAD_MSGPACK, unpack
 from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.catalogue import KEYS
-from qsync_spark.columns import Columns, batches_of, columns_of
+from qsync_spark.columns import Columns, Floats, Ints, batches_of, columns_of
 from qsync_spark.decode import (
     CHANGED,
     HASH_BYTES,
@@ -45,15 +45,26 @@ from qsync_spark.decode import (
     content_hash,
     is_file_changed,
 )
+from qsync_spark.labels import Label, label_of, true_label, with_behind
 from qsync_spark.parts import Part
-from qsync_spark.schema_rows import CLUSTER, INDEX, SCHEMA, SPACE, TRUNCATE, is_readable
+from qsync_spark.schema_rows import (
+    CLUSTER,
+    INDEX,
+    SCHEMA,
+    SEQUENCE,
+    SPACE,
+    SPACE_SEQUENCE,
+    TERMS,
+    TRUNCATE,
+    is_readable,
+)
 
 CHUNK_BITS = 12
 DELAYS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 REMOVED_SPACE = 492
-_KEPT_SPACES = frozenset((CLUSTER, REMOVED_SPACE, SPACE, INDEX, TRUNCATE))
+_KEPT_SPACES = frozenset((CLUSTER, REMOVED_SPACE, SPACE, INDEX, TRUNCATE, SEQUENCE, SPACE_SEQUENCE))
 _KEPT_LIST = sorted(_KEPT_SPACES)
-_READ_LIST = (SCHEMA, SPACE, INDEX, CLUSTER, KEYS)  # of a snapshot
+_READ_LIST = (SCHEMA, SPACE, INDEX, CLUSTER, KEYS, TERMS)  # of a snapshot
 
 FACTS = pa.schema(
     [
@@ -186,6 +197,7 @@ class Walk:
         self.confirmed_at = 0.0
         self.delays = [0] * (len(DELAYS_MS) + 1)
         self.last_time = 0.0
+        self._first_lsn, self._first_time, self._is_misnumbered = 0, 0.0, False
         self.restart(0)
 
     def restart(self, mark: int) -> None:
@@ -234,7 +246,7 @@ class Walk:
 
     # --- one block -----------------------------------------------------------------------------
 
-    def take(self, rows: Rows) -> None:
+    def take(self, rows: Rows, behind: Label | None = None) -> None:
         """Row by row, whatever they are. Raises what a block that holds no rows raises."""
         data, offset, vclock = rows.data, rows.offset, self.vclock
         chunks, facts = self.chunks, self.facts
@@ -242,9 +254,16 @@ class Walk:
         found = checked_rows(rows)
         if not all(header.get(KEY_REPLICA_ID) and header.get(KEY_LSN) for header, *_ in found):
             raise ValueError("a row has no replica id or no LSN")
-        for header, start, middle, end in found:
-            replica_id, lsn = header[KEY_REPLICA_ID], header[KEY_LSN]
+        labels = [label_of(header) for header, *_ in found]
+        for (header, start, middle, end), said, following in zip(
+            found, labels, [*labels[1:], behind], strict=True
+        ):
+            replica_id, lsn = true_label(said, vclock, following)
             row_type = header.get(KEY_TYPE, 0)
+            if (replica_id, lsn) != said:
+                place = (offset, self.index + 1, self.term, replica_id, lsn)
+                facts.add("mislabelled", *place, said[1], said[0], vclock.get(said[0], 0))
+                header |= {KEY_REPLICA_ID: replica_id, KEY_LSN: lsn}
             before = vclock.get(replica_id, 0)
             index = self.index + 1
             self.rows += 1
@@ -346,7 +365,7 @@ class Walk:
     # --- a snapshot ----------------------------------------------------------------------------
 
     def take_tuples(self, rows: Columns) -> bool:
-        """Of a snapshot's tuples only the driver's, and the requests that it remembers."""
+        """Of a snapshot's tuples only the driver's: its terms, and its oldest request."""
         held = np.flatnonzero(np.isin(rows.space, _READ_LIST))
         try:
             self._look_at(
@@ -354,7 +373,7 @@ class Walk:
             )
         except (*BAD_MSGPACK, KeyError, IndexError):
             return False
-        self.rows += len(rows.space)
+        self._number(rows.lsn, rows.type, rows.timestamp, rows.offset)
         return True
 
     def take_tuples_of(self, block: Rows) -> None:
@@ -362,11 +381,35 @@ class Walk:
         found = checked_rows(block)
         bodies = [block.data[middle:end] for _, _, middle, end in found]
         self._look_at((space_of(body), body) for body in bodies)
-        self.rows += len(found)
+        headers = [header for header, *_ in found]
+        self._number(
+            np.array([header.get(KEY_LSN, 0) for header in headers], np.int64),
+            np.array([header.get(KEY_TYPE, 0) for header in headers], np.int64),
+            np.array([header.get(KEY_TIMESTAMP, 0.0) for header in headers], np.float64),
+            np.full(len(headers), block.offset, np.int64),
+        )
+
+    def _number(self, lsn: Ints, row_type: Ints, time: Floats, offset: Ints) -> None:
+        """Rows of a snapshot are INSERTs, have one time, and are numbered one after another."""
+        count = len(lsn)
+        if not count:
+            return
+        if not self.rows:
+            self._first_lsn, self._first_time = int(lsn[0]), float(time[0])
+        wanted = np.arange(count) + self._first_lsn + self.rows
+        odd = (lsn != wanted) | (row_type != INSERT) | (time != self._first_time)
+        if odd.any() and not self._is_misnumbered:
+            row = int(np.argmax(odd))
+            self._is_misnumbered = True  # said once
+            text = f"row {self.rows + row + 1} has another number, type or time than it should"
+            self.facts.add("misnumbered", int(offset[row]), self.part.last_index, text=text)
+        self.rows += count
 
     def _look_at(self, bodies: Iterable[tuple[int, bytes]]) -> None:
-        """The index of the oldest request (T9); `[client, number, digest, index]` each."""
+        """The index of the oldest request (T9), `[client, number, digest, index]` each; and all
+        terms, `[term, owner, first index]` each."""
         oldest: int | None = None
+        terms: list[list[int]] = []
         for space, body in bodies:
             if space not in _READ_LIST:
                 continue
@@ -376,21 +419,26 @@ class Walk:
             if space == KEYS:
                 index = check_number(fields[KEY_TUPLE][3], "a request's index")
                 oldest = index if oldest is None else min(oldest, index)
+            elif space == TERMS:
+                terms.append(fields[KEY_TUPLE])
         if oldest is not None:
             self.facts.add("requests", index=oldest)
+        if terms:
+            self.facts.add("terms", text=json.dumps(terms))
 
     # --- what cannot be read ---------------------------------------------------------------------
 
-    def hole(self, hole: Hole) -> None:
-        """Nothing is known up to the next mark."""
+    def hole(self, hole: Hole, is_written: bool = False) -> None:
+        """Nothing is known up to the next mark. `is_written`: its checksum is right."""
         marks = self.part.marks
-        self.is_blind = hole.mark >= 0
         if hole.mark < 0:
             self.facts.add("changed", 0, text=hole.why)
             return
+        self.is_blind = True
         is_last = hole.mark + 1 >= len(marks)
         last = self.part.last_index if is_last else sum(marks[hole.mark + 1].vclock.values())
-        self.facts.add("damage", hole.offset, self.index + 1, a=last, text=hole.why)
+        place = (hole.offset, self.index + 1, self.term)
+        self.facts.add("damage", *place, a=last, b=int(is_written), text=hole.why)
 
     def expect(self, vclock: dict[int, int]) -> None:
         """The manifest says that the log stands at `vclock` here: what it lacks is missing."""
@@ -448,23 +496,24 @@ def _walk(part: Part, log: Walk, facts: Facts) -> Iterator[pa.RecordBatch]:
             columns = columns_of(item)
             take = log.take_tuples if part.kind == SNAPSHOT else log.take_columns
             if columns is None or not take(columns):
-                for block in item:
+                for block, behind in with_behind(item, part.end_vclock):
                     if not log.is_blind:
-                        _take_block(log, block)
+                        _take_block(log, block, behind)
         if facts.is_full:
             yield facts.take()
     log.end()
     yield facts.take()
 
 
-def _take_block(log: Walk, block: Rows) -> None:
+def _take_block(log: Walk, block: Rows, behind: Label | None) -> None:
     try:
         if log.part.kind == SNAPSHOT:
             log.take_tuples_of(block)
         else:
-            log.take(block)
+            log.take(block, behind)
     except (*BAD_MSGPACK, KeyError, IndexError) as error:
-        log.hole(Hole(block.offset, f"a block holds no rows: {error}", _mark_of(log.part, block)))
+        why = f"a block holds no rows: {error}"
+        log.hole(Hole(block.offset, why, _mark_of(log.part, block)), is_written=True)
 
 
 def _check_mark(log: Walk, mark: int) -> None:

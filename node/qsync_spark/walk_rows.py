@@ -10,8 +10,6 @@ from qsync_node.format.describe import space_of
 from qsync_node.format.keys import (
     FLAG_COMMIT,
     KEY_FLAGS,
-    KEY_LSN,
-    KEY_REPLICA_ID,
     KEY_TIMESTAMP,
     KEY_TSN,
     KEY_TYPE,
@@ -24,6 +22,7 @@ from qsync_node.format.mp import BAD_MSGPACK, unpack
 from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.columns import Columns, batches_of, columns_of
 from qsync_spark.decode import Hole, Rows, State, checked_rows
+from qsync_spark.labels import Label, label_of, true_label, with_behind
 from qsync_spark.parts import Part
 
 SCHEMA = pa.schema(
@@ -68,9 +67,9 @@ def rows_of(part: Part) -> Iterator[pa.RecordBatch]:
                 out = []
             yield _batch_of_columns(part, columns, vclock, term)
             continue
-        for block in item:
+        for block, behind in with_behind(item, part.end_vclock):
             try:
-                term = _add_rows(part, block, vclock, term, out)
+                term = _add_rows(part, block, behind, vclock, term, out)
             except (*BAD_MSGPACK, KeyError, IndexError) as error:
                 out.append((*place, block.offset, *(None,) * 11, f"a block holds no rows: {error}"))
         if len(out) >= ROWS_MAX:
@@ -81,16 +80,21 @@ def rows_of(part: Part) -> Iterator[pa.RecordBatch]:
 
 
 def _add_rows(
-    part: Part, item: Rows, vclock: dict[int, int], term: int, out: list[tuple[Any, ...]]
-) -> int:
+    part: Part, item: Rows, behind: Label | None, vclock: dict[int, int], term: int,
+    out: list[tuple[Any, ...]],
+) -> int:  # fmt: skip
     """Appends the rows of a block; returns the term behind it."""
-    for header, _, middle, end in checked_rows(item):
-        replica_id, lsn = header.get(KEY_REPLICA_ID, 0), header.get(KEY_LSN, 0)
+    found = checked_rows(item)
+    labels = [label_of(header) for header, *_ in found]
+    for (header, _, middle, end), (replica_id, lsn), following in zip(
+        found, labels, [*labels[1:], behind], strict=True
+    ):
         row_type, flags = header.get(KEY_TYPE, 0), header.get(KEY_FLAGS, 0)
         body = item.data[middle:end]
         index = part.after_index
         if part.kind != SNAPSHOT:
-            vclock[replica_id] = lsn
+            owner, number = true_label((replica_id, lsn), vclock, following)
+            vclock[owner] = number
             index = sum(vclock.values())
         if row_type == RAFT_PROMOTE:
             term = int(unpack(body)[Key.TERM])

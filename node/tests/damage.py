@@ -28,7 +28,9 @@ from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row, decode_rows, encode_row
 from qsync_node.format.xlog import Block, decode_file_header, encode_file, read_blocks
 from qsync_spark.catalogue import KEYS
+from qsync_spark.schema_rows import CLUSTER, PRIV, SCHEMA, SCHEMA_VERSION_KEY, TERMS
 
+FUNCTION = 296
 USER_TYPES = (2, 3, 4, 5, 9)
 
 
@@ -288,16 +290,63 @@ def _a_confirmed(copy: Copy, member: Manifest, before: int) -> int:
     return found
 
 
-def snapshot_off_by_one(copy: Copy) -> Planted:
+def _snapshot_off(
+    copy: Copy, is_wanted: Callable[[FileEntry, Row], bool], is_lacking: bool
+) -> Planted:
+    """A snapshot lacks a wanted row, or says something else in its last field."""
     choices = [
         (m, e) for m in copy.full_members() for e in m.of_kind(SNAPSHOT)
-        if e.last_index and any(is_user(row) for row in copy.rows(m, e))
+        if any(is_wanted(e, row) for row in copy.rows(m, e))
     ]  # fmt: skip
     member, entry = copy.rng.choice(choices)
     rows = copy.rows(member, entry)
-    number = copy.rng.choice([n for n, row in enumerate(rows) if is_user(row)])
-    del rows[number]
+    number = copy.rng.choice([n for n, row in enumerate(rows) if is_wanted(entry, row)])
+    if is_lacking:
+        del rows[number]
+    else:
+        body = unpack(rows[number].body)
+        last = body[Key.TUPLE][-1]
+        body[Key.TUPLE][-1] = last + 1 if isinstance(last, int) else [last]
+        rows[number].body = pack(body)
     return Planted([4], [member.member], 0, copy.rewrite(member, entry, rows))
+
+
+def snapshot_off_by_one(copy: Copy) -> Planted:
+    return _snapshot_off(copy, lambda entry, row: entry.last_index > 0 and is_user(row), True)
+
+
+def system_tuple_off(copy: Copy) -> Planted:
+    """Not of `_cluster`: who votes is a question that comes before this one."""
+    return _snapshot_off(
+        copy,
+        lambda entry, row: (
+            entry.last_index > 0 and space_of(row.body) < 512
+            and space_of(row.body) not in (KEYS, CLUSTER)
+        ),
+        False,
+    )  # fmt: skip
+
+
+def term_in_a_snapshot_off(copy: Copy) -> Planted:
+    return _snapshot_off(copy, lambda _, row: space_of(row.body) == TERMS, False)
+
+
+def schema_version_off(copy: Copy) -> Planted:
+    def is_version(entry: FileEntry, row: Row) -> bool:
+        if not entry.last_index or space_of(row.body) != SCHEMA:
+            return False
+        return bool(unpack(row.body)[Key.TUPLE][0] == SCHEMA_VERSION_KEY)
+
+    return _snapshot_off(copy, is_version, False)
+
+
+def first_snapshot_off_by_one(copy: Copy) -> Planted:
+    """What the replay begins from: what others say shows that it is this one."""
+    return _snapshot_off(
+        copy,
+        lambda entry, row: entry.last_index == 0 and space_of(row.body) in (FUNCTION, PRIV),
+        bool(copy.rng.randrange(2)),
+    )
 
 
 def _requests_off(copy: Copy, change: Callable[[list[Row], int], object]) -> Planted:
@@ -405,6 +454,7 @@ def second_file(copy: Copy, is_changed: bool) -> tuple[str, str, int]:
 VIOLATIONS = (
     missing_row, reordered_rows, changed_byte, repeated_lsn, lost_everywhere, term_going_back,
     confirm_without_quorum, confirm_in_a_cut_tail, confirmed_then_rolled_back, snapshot_off_by_one,
-    request_forgotten, request_of_another_index,
+    request_forgotten, request_of_another_index, system_tuple_off, term_in_a_snapshot_off,
+    schema_version_off, first_snapshot_off_by_one,
 )  # fmt: skip
 LOSSES = (truncated_file, archive_lost, segment_lost)

@@ -129,18 +129,19 @@ def _prove_snapshots(ground: run.Ground, result: Result) -> None:
     if ground.snapshot is None:
         return
     reading = replay.make_reading(ground)
-    plan = replay.plan_replay(ground, reading, result)
+    parts, snapshots = replay.plan_replay(ground, reading, result)
     found: list[tuple[Any, ...]] = []
     for part in parts_of_kind(ground.archive, "segment"):
         for batch in events.log_events(part, reading):
             found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
-    for part in plan.parts:
-        for batch in events.snapshot_events(part, reading.catalogue, plan.base):
+    for part in parts:
+        for batch in events.snapshot_events(part, reading.catalogue, snapshots.base[1]):
             found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
     found.sort(key=lambda event: event[:4])
     odd: list[dict[str, Any]] = []
     batches = iter([batch_of(found, events.EVENTS)])
-    for batch in fold.fold_events(batches, reading.catalogue, plan.judged, plan.oldest):
+    for batch in fold.fold_events(batches, reading.catalogue, snapshots):
         odd += batch.to_pylist()
     replay._report(_Odd(odd), ground, result)  # type: ignore[arg-type]
-    replay._check_terms(ground, plan.judged, result)
+    replay._check_terms(ground, snapshots.judged, result)
+    replay.add_damaged(ground, result)

@@ -26,6 +26,7 @@ from qsync_node.format.manifest import (
 )
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row
+from qsync_node.format.xlog import decode_file_header, encode_file
 from qsync_spark.audit.findings import INCOMPLETE, PASSED, VIOLATED
 from qsync_spark.audit.scan import parts_of_kind
 from qsync_spark.catalogue import Catalogue, Unkeyed
@@ -191,15 +192,30 @@ def test_terms_rise_from_file_to_file(copy: Copy, is_repeated: bool) -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"\xc0\xc0", b"\x81\x00\x03\x93\x01\x02\x03", b"\xc1"])
-def test_garbage_between_blocks_is_unknown_and_not_violated(copy: Copy, garbage: bytes) -> None:
-    """Others hold the rows behind it: nothing is missing, and nothing is known there."""
+def test_garbage_between_blocks_is_what_the_member_wrote(copy: Copy, garbage: bytes) -> None:
+    """By every checksum. Others hold the rows behind it: none is said to be missing."""
     member = copy.full_members()[0]
     entry = max(member.of_kind(SEGMENT), key=lambda one: one.rows)
     blocks = copy.blocks(member, entry)
-    copy.store(member, entry, [*blocks[:1], garbage, *blocks[1:]])
+    made = copy.store(member, entry, [*blocks[:1], garbage, *blocks[1:]])
     result = plain_audit(copy.folder)
-    assert result.verdict == INCOMPLETE, result.violations
-    assert any("holds no rows" in gap.message for gap in result.gaps)
+    place = f"{member.instance_uuid}/{made.name}"
+    assert [(one.proofs, one.file) for one in result.violations] == [([1], place)]
+    assert "holds no rows" in result.violations[0].message
+    assert not result.gaps
+
+
+def test_garbage_in_a_file_that_was_changed_is_unknown(copy: Copy) -> None:
+    """Somebody changed it after it was archived: what the member wrote cannot be known."""
+    member = copy.full_members()[0]
+    entry = max(member.of_kind(SEGMENT), key=lambda one: one.rows)
+    path = copy.folder / member.instance_uuid / entry.name
+    header, _ = decode_file_header(path.read_bytes())
+    blocks = copy.blocks(member, entry)
+    path.write_bytes(encode_file(header, [*blocks[:1], b"\xc0\xc0", *blocks[1:]]))
+    result = plain_audit(copy.folder)
+    assert result.verdict == INCOMPLETE
+    assert not result.violations
 
 
 BEYOND = {int(Key.INDEX): 10**9, int(Key.TERM): 90}

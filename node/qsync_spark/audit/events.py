@@ -5,7 +5,7 @@ its changes: what the replay begins from, or what it is held against (fold.py).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +17,6 @@ from qsync_node.format.keys import (
     DELETE,
     INSERT,
     KEY_IDEMPOTENCY,
-    KEY_LSN,
-    KEY_REPLICA_ID,
     KEY_SPACE_ID,
     KEY_TIMESTAMP,
     KEY_TUPLE,
@@ -31,6 +29,7 @@ from qsync_node.format.keys import (
 )
 from qsync_node.format.manifest import SEGMENT
 from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
+from qsync_spark.audit.drawn import Drawn
 from qsync_spark.audit.scan import parts_of_kind, run_on_parts
 from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.catalogue import KEYS, NOT_REPLAYED, Catalogue, Unkeyed
@@ -39,14 +38,16 @@ from qsync_spark.coverage import Coverage, Range, merge, without
 from qsync_spark.decisions import Decision
 from qsync_spark.decode import Hole, Rows, State, checked_rows
 from qsync_spark.first_fields import first_fields
+from qsync_spark.labels import Label, label_of, true_label, with_behind
 from qsync_spark.parts import Part
-from qsync_spark.schema_rows import SCHEMA
+from qsync_spark.schema_rows import SCHEMA, SCHEMA_VERSION_KEY, VERSIONED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SCHEMA_VERSION_KEY = "qsync_schema_version"  # a count of changes, not a tuple
-BASE, CHECK, UNKNOWN = 99, 100, 101
+VERSION = pack([SCHEMA_VERSION_KEY])
+COUNT, BASE, CHECK, UNKNOWN = 97, 99, 100, 101
+"""What an event does that is no row's own change: COUNT makes another version of the schema."""
 _CHANGES = frozenset((INSERT, REPLACE, UPDATE, DELETE, UPSERT))
 _CHANGES_LIST = sorted(_CHANGES)
 _REMEMBERED = _CHANGES | {NOP}
@@ -88,6 +89,7 @@ class Reading:
     chosen: dict[str, list[Range]]
     decisions: list[Decision]
     catalogue: Catalogue
+    snapshots: list[int] = field(default_factory=list)  # indexes of all, rising
 
     def is_wanted(self, member: str, index: int) -> bool:
         ranges = self.chosen.get(member, ())
@@ -113,6 +115,7 @@ class Reading:
 def log_events(part: Part, reading: Reading) -> Iterator[pa.RecordBatch]:
     """Changes of a part of a segment, by (space, primary key)."""
     out: list[tuple[Any, ...]] = []
+    drawn = Drawn(reading.catalogue, reading.snapshots)
     vclock = dict(part.marks[0].vclock)
     for item in batches_of(part):
         if isinstance(item, State):
@@ -120,14 +123,16 @@ def log_events(part: Part, reading: Reading) -> Iterator[pa.RecordBatch]:
         elif not isinstance(item, Hole):
             columns = columns_of(item)
             if columns is not None and _is_in_order(columns, vclock):
-                yield from _events_of_columns(part, columns, vclock, reading)
-                continue
-            for block in item:
-                _add_events(part, block, vclock, reading, out)
+                yield _events_of_columns(part, columns, vclock, reading, drawn, out)
+            else:
+                for block, behind in with_behind(item, part.end_vclock):
+                    _add_events(part, block, behind, vclock, reading, drawn, out)
+            out += drawn.take_events()
             if len(out) >= ROWS_MAX:
                 yield batch_of(out, EVENTS)
                 out = []
-    yield batch_of(out, EVENTS)
+    drawn.flush()
+    yield batch_of([*out, *drawn.take_events()], EVENTS)
 
 
 def _is_in_order(rows: Columns, vclock: dict[int, int]) -> bool:
@@ -136,12 +141,18 @@ def _is_in_order(rows: Columns, vclock: dict[int, int]) -> bool:
 
 
 def _add_events(
-    part: Part, block: Rows, vclock: dict[int, int], reading: Reading, out: list[tuple[Any, ...]]
-) -> None:
+    part: Part, block: Rows, behind: Label | None, vclock: dict[int, int], reading: Reading,
+    drawn: Drawn, out: list[tuple[Any, ...]],
+) -> None:  # fmt: skip
     """Row by row, whatever they are."""
+    spaces = drawn.spaces
     try:
-        for header, _, middle, end in checked_rows(block):
-            replica_id, lsn = header[KEY_REPLICA_ID], header[KEY_LSN]
+        found = checked_rows(block)
+        labels = [label_of(header) for header, *_ in found]
+        for (header, _, middle, end), said, following in zip(
+            found, labels, [*labels[1:], behind], strict=True
+        ):
+            replica_id, lsn = true_label(said, vclock, following)
             if lsn <= vclock.get(replica_id, 0):
                 continue  # repeated or late: proofs 1 and 2 say so
             vclock[replica_id] = lsn
@@ -152,6 +163,10 @@ def _add_events(
                 event = _event(row_type, body, reading.catalogue) if row_type != NOP else None
                 if event is not None:
                     out.append((*event[:2], index, event[2], body, None, 0, time))
+                    if event[0] in spaces:
+                        drawn.take(event[0], row_type, index, body)
+                    if event[0] in VERSIONED:
+                        out.append(_version(index, time))
                 if KEY_TUPLE_META in header:
                     out += _request(header, index, time)
     except (*BAD_MSGPACK, KeyError, IndexError):
@@ -168,6 +183,10 @@ def _event(row_type: int, body: bytes, catalogue: Catalogue) -> tuple[int, bytes
         return space, b"", UNKNOWN
 
 
+def _version(index: int, time: float) -> tuple[Any, ...]:
+    return SCHEMA, VERSION, index, COUNT, b"", None, 0, time
+
+
 def _request(header: dict[int, Any], index: int, time: float) -> list[tuple[Any, ...]]:
     """What the state remembers of a row with an idempotency key (T9)."""
     meta = header[KEY_TUPLE_META]
@@ -180,9 +199,11 @@ def _request(header: dict[int, Any], index: int, time: float) -> list[tuple[Any,
 
 
 def _events_of_columns(
-    part: Part, rows: Columns, vclock: dict[int, int], reading: Reading
-) -> Iterator[pa.RecordBatch]:
-    """Rows of one writer that follow one another; the clock is moved on behind them."""
+    part: Part, rows: Columns, vclock: dict[int, int], reading: Reading, drawn: Drawn,
+    out: list[tuple[Any, ...]],
+) -> pa.RecordBatch:  # fmt: skip
+    """Changes by rows of one writer that follow one another; what else they make is added to `out`.
+    The clock is moved on behind them."""
     replica_id, catalogue = int(rows.replica_id[0]), reading.catalogue
     before, count = sum(vclock.values()), len(rows.lsn)
     vclock[replica_id] = int(rows.lsn[-1])
@@ -192,17 +213,20 @@ def _events_of_columns(
     is_change = np.isin(rows.type, _CHANGES_LIST) & ~np.isin(rows.space, left_out)
     chosen = np.flatnonzero(is_change & wanted)
     keys, ops = _keys_of(rows, chosen, catalogue)
-    yield _batch(rows, chosen, keys, ops, index[chosen], None, rows.timestamp[chosen])
-    requests: list[tuple[Any, ...]] = []
+    spaces = rows.space[chosen]
+    for row in chosen[np.isin(spaces, drawn.spaces)].tolist():
+        body = rows.data[rows.middles[row] : rows.ends[row]]
+        drawn.take(int(rows.space[row]), int(rows.type[row]), int(index[row]), body)
+    for row in chosen[np.isin(spaces, VERSIONED)].tolist():
+        out.append(_version(int(index[row]), float(rows.timestamp[row])))
     for row in rows.metas[wanted[rows.metas]].tolist():
         if int(rows.type[row]) in _REMEMBERED:
             try:
                 header = unpack(rows.data[rows.starts[row] : rows.middles[row]])
             except BAD_MSGPACK:
                 continue  # a map that no node writes: proof 1 compares it as it is
-            requests += _request(header, int(index[row]), float(rows.timestamp[row]))
-    if requests:
-        yield batch_of(requests, EVENTS)
+            out += _request(header, int(index[row]), float(rows.timestamp[row]))
+    return _batch(rows, chosen, keys, ops, index[chosen], None, rows.timestamp[chosen])
 
 
 def _keys_of(rows: Columns, chosen: Ints, catalogue: Catalogue) -> tuple[list[bytes], Ints]:
@@ -271,7 +295,6 @@ def _tuples_of_columns(part: Part, rows: Columns, catalogue: Catalogue, op: int)
     left_out = catalogue.left_out()
     chosen = np.flatnonzero(~np.isin(rows.space, left_out))
     by_first = catalogue.keyed_by_first()
-    by_first = [space for space in by_first if space != SCHEMA]
     keys = first_fields(rows, chosen, np.isin(rows.space[chosen], by_first))
     for number in [n for n, key in enumerate(keys) if key is None]:
         row = chosen[number]
@@ -306,8 +329,6 @@ def _key_of_tuple(space: int, body: bytes, catalogue: Catalogue) -> bytes | None
     """None for what is no tuple of a space that is known."""
     try:
         fields = unpack(body)[KEY_TUPLE]
-        if space == SCHEMA and fields[0] == SCHEMA_VERSION_KEY:
-            return None
         return catalogue.key_of_tuple(space, fields)
     except (Unkeyed, KeyError, IndexError, *BAD_MSGPACK):
         return None

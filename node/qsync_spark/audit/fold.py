@@ -1,17 +1,23 @@
-"""Events of one key after another: what a snapshot says held against what the log made (pure)."""
+"""Events of one key after another: what a snapshot says held against what the log made (pure).
 
-from collections.abc import Iterator
+The replay begins from a snapshot, too, and that may be the wrong one: a tuple that the log has not
+touched is what most members' snapshots say, and where the first one says otherwise, it is odd.
+"""
+
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from qsync_node.format.keys import DELETE, INSERT, REPLACE, UPDATE, Key
 from qsync_node.format.mp import BAD_MSGPACK, unpack
-from qsync_spark.audit.events import BASE, CHECK, UNKNOWN
+from qsync_spark.audit.drawn import ADVANCE, advance
+from qsync_spark.audit.events import BASE, CHECK, COUNT, UNKNOWN
 from qsync_spark.batches import batch_of, sql_of
 from qsync_spark.catalogue import KEYS, Catalogue
 from qsync_spark.operations import Impossible, Unsupported, apply_operations
+from qsync_spark.schema_rows import SCHEMA_VERSION_KEY
 
 ODD = pa.schema(
     [
@@ -27,6 +33,40 @@ ODD = pa.schema(
 ODD_SQL = sql_of(ODD)
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshots:
+    """Which snapshots, as (index, file), are held against the log."""
+
+    judged: list[tuple[int, str]]  # rising
+    base: tuple[int, str]  # what the replay begins from, in the same way
+    oldest: dict[str, int]  # see `oldest_requests`
+
+
+NO_SNAPSHOTS = Snapshots([], (0, ""), {})
+LACKS = "the snapshot lacks a tuple that the log made"
+INVENTED = "the snapshot has a tuple that the log did not make"
+DIFFERS = "the snapshot has another tuple than the log"
+
+
+class Vote(NamedTuple):
+    """What a snapshot says otherwise than the first one of a tuple that the log has not touched."""
+
+    at: int  # its index
+    file: str
+    body: bytes | None  # None: that there is none
+    offset: int
+    text: str
+
+
+def _members(files: Iterable[str]) -> int:
+    return len({file.partition("/")[0] for file in files})
+
+
+def _is_count(fields: Any) -> bool:
+    """Of something: `[what, number]`."""
+    return isinstance(fields, list) and len(fields) == 2 and type(fields[1]) is int
+
+
 @dataclass(slots=True)
 class Fold:
     """One key, event after event. `fields` None: there is no such tuple now.
@@ -35,8 +75,7 @@ class Fold:
     """
 
     catalogue: Catalogue
-    snapshots: list[tuple[int, str]]  # (index, file), rising
-    oldest: dict[str, int] = field(default_factory=dict)  # see `oldest_requests`
+    snapshots: Snapshots = NO_SNAPSHOTS
     space: int = 0
     key: bytes = b""
     _fields: list[Any] | None = None
@@ -45,13 +84,18 @@ class Fold:
     since: int = 0  # index of the last change
     next_snapshot: int = 0
     there: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    is_touched: bool = False  # by the log
+    votes: list[Vote] = field(default_factory=list)
+    agreeing: list[tuple[int, str]] = field(default_factory=list)
+    base_offset: int = 0
     odd: list[tuple[Any, ...]] = field(default_factory=list)
 
     def begin(self, space: int, key: bytes) -> None:
         self.space, self.key = space, key
         self._set(None)
-        self.since, self.next_snapshot = 0, 0
+        self.since, self.next_snapshot, self.base_offset = 0, 0, 0
         self.there = {}
+        self.is_touched = False
 
     @property
     def fields(self) -> list[Any] | None:
@@ -79,8 +123,8 @@ class Fold:
                 self._set(None, why=str(error) or type(error).__name__)
 
     def take(self, index: int, op: int, body: bytes, file: str, offset: int) -> None:
-        while self.next_snapshot < len(self.snapshots):
-            at = self.snapshots[self.next_snapshot][0]
+        while self.next_snapshot < len(self.snapshots.judged):
+            at = self.snapshots.judged[self.next_snapshot][0]
             if at > index or (at == index and op == CHECK):
                 break
             if at == index:
@@ -90,24 +134,34 @@ class Fold:
             self.there[file] = (body, offset)
             return
         self._clear(index)
+        if op == BASE:
+            self.base_offset = offset
+        elif not self.is_touched:
+            self._settle()
         self.since = index
         if op in (REPLACE, INSERT, BASE):
             self._set(None, body)
         elif op == DELETE:
             self._set(None)
+        elif op in (ADVANCE, COUNT):
+            self._count(op, body)
         elif op == UNKNOWN:
             self._set(self.fields, why="a row names no primary key")
         else:
             self._update(op, body)
 
     def end(self) -> None:
-        while self.next_snapshot < len(self.snapshots):
+        while self.next_snapshot < len(self.snapshots.judged):
             self._compare()
+        if not self.is_touched:
+            self._settle()
 
     def _clear(self, before: int) -> None:
         """A truncation or drop between the last change and `before` took the tuple away."""
         for at in self.catalogue.clears.get(self.space, ()):
             if self.since < at < before:
+                if not self.is_touched:
+                    self._settle()
                 self._set(None)
 
     def _update(self, op: int, body: bytes) -> None:
@@ -127,41 +181,76 @@ class Fold:
             why = str(error) or type(error).__name__
         self._set(fields, why=why)
 
+    def _count(self, op: int, body: bytes) -> None:
+        fields = self.fields
+        if fields is not None and not _is_count(fields):
+            self._set(fields, why="it holds no number")
+        elif op == ADVANCE:
+            self._set(advance(fields, body, unpack(self.key)[0]))
+        else:
+            self._set([SCHEMA_VERSION_KEY, (fields[1] if fields is not None else 1) + 1])
+
     def _compare(self) -> None:
-        at, file = self.snapshots[self.next_snapshot]
+        at, file = self.snapshots.judged[self.next_snapshot]
         self.next_snapshot += 1
         self._clear(at + 1)
-        found = self.there.pop(file, None)
-        if found is not None and self._body == found[0]:
-            return  # the same bytes
-        if self.why_unknown:
+        body, offset = self.there.pop(file, (None, 0))
+        text = self._difference(body, file)
+        if text and self.why_unknown:
             self._odd(at, file, 0, False, self.why_unknown)
-        elif found is None:
-            if self.fields is not None and not self._is_forgotten(file):
-                self._odd(at, file, 0, True, "the snapshot lacks a tuple that the log made")
-        elif self.fields is None:
-            self._odd(
-                at, file, found[1], True, "the snapshot has a tuple that the log did not make"
-            )
-        elif repr(unpack(found[0])[Key.TUPLE]) != repr(self.fields):
-            self._odd(at, file, found[1], True, "the snapshot has another tuple than the log")
+        elif text and self.is_touched:
+            self._odd(at, file, offset, True, text)
+        elif text:
+            self.votes.append(Vote(at, file, body, offset, text))
+        elif not self.is_touched:
+            self.agreeing.append((at, file))
+
+    def _difference(self, body: bytes | None, file: str) -> str:
+        """Between what a snapshot says and what the log made; "" where there is none."""
+        if body is not None and self._body == body:
+            return ""  # the same bytes
+        if body is None:
+            return "" if self.fields is None or self._is_forgotten(file) else LACKS
+        if self.fields is None:
+            return INVENTED
+        return DIFFERS if repr(unpack(body)[Key.TUPLE]) != repr(self.fields) else ""
+
+    def _settle(self) -> None:
+        """The log touches the tuple, or ends: the first snapshot or others of them are right."""
+        self.is_touched = True
+        votes, self.votes = self.votes, []
+        agreeing, self.agreeing = self.agreeing, []
+        if not votes:
+            return
+        groups: dict[bytes | None, list[Vote]] = {}
+        for vote in votes:
+            groups.setdefault(vote.body, []).append(vote)
+        others = max(groups.values(), key=lambda group: _members(vote.file for vote in group))
+        most = _members(vote.file for vote in others)
+        if len(others) > 1 and most > _members(file for _, file in agreeing):
+            base, base_file = self.snapshots.base
+            text = f"{len(others)} later snapshots say otherwise, and no row between them"
+            self._odd(base, base_file, self.base_offset, True, text)
+            for index, file in agreeing:
+                self._odd(index, file, 0, True, text)
+            votes = [vote for vote in votes if vote.body != others[0].body]
+            self._set(None, others[0].body)
+        for vote in votes:
+            self._odd(vote.at, vote.file, vote.offset, True, vote.text)
 
     def _is_forgotten(self, file: str) -> bool:
         """Requests are forgotten oldest first, each when a newer one comes (T9)."""
-        return self.space == KEYS and self.since < self.oldest.get(file, 0)
+        return self.space == KEYS and self.since < self.snapshots.oldest.get(file, 0)
 
     def _odd(self, at: int, file: str, offset: int, is_known: bool, text: str) -> None:
         self.odd.append((self.space, self.key, at, file, offset, is_known, text))
 
 
 def fold_events(
-    batches: Iterator[pa.RecordBatch],
-    catalogue: Catalogue,
-    snapshots: list[tuple[int, str]],
-    oldest: dict[str, int],
+    batches: Iterator[pa.RecordBatch], catalogue: Catalogue, snapshots: Snapshots
 ) -> Iterator[pa.RecordBatch]:
     """Events sorted by (space, key, index, op) to what is odd about snapshots."""
-    fold = Fold(catalogue, snapshots, oldest)
+    fold = Fold(catalogue, snapshots)
     is_open = False
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns[:7]]

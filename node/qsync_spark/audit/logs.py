@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Any
 from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT
 from qsync_spark.audit.compare import CHUNKS_LISTED_MAX, different_chunks, exceptions
 from qsync_spark.audit.findings import Gap, Result, Violation, merge_violations
-from qsync_spark.audit.scan import Fact, one_of_each, scan_rows, takes_confirmed
+from qsync_spark.audit.scan import (
+    Fact,
+    files_of_nonsense,
+    one_of_each,
+    scan_rows,
+    takes_confirmed,
+)
 from qsync_spark.coverage import merge, without
 
 if TYPE_CHECKING:
@@ -97,11 +103,13 @@ def _file_at(ground: "Ground", mask: int, index: int) -> tuple[str, int]:
     return "", 0
 
 
+_ORDER = ("gap", "repeated", "reordered", "mislabelled")
 _ODD = {
     "gap": ([2], "missing LSN"),
     "repeated": ([2], "repeated LSN"),
     "reordered": ([1], "reordered rows"),
     "alien": ([2], "row of a replica that does not lead"),
+    "mislabelled": ([2], ""),
     "unreadable": ([2], "unreadable control row"),
 }
 
@@ -121,11 +129,46 @@ def _odd_facts(ground: "Ground", missing: set[tuple[int, int]]) -> list[Violatio
             if missing.intersection(ends):
                 continue  # others hold these rows: proof 1 says so
         found.append(_odd_violation(row, ground.name_of(row["member"])))
+    found += _nonsense(ground)
+    found += _cut_rows_out_of_order(ground)
     found += _repeated_files(ground)
     found += _lost_ends(ground)
     found += _terms_going_back(ground)
     found += _decisions_over_confirmed(ground, own)
     found += _confirmed_rows_cut(ground)
+    return found
+
+
+def _nonsense(ground: "Ground") -> list[Violation]:
+    """Blocks with right checksums in which no rows are: what others hold there is not here."""
+    files = files_of_nonsense(ground.few)
+    found = []
+    for row in ground.few:
+        if row["fact"] == "damage" and row["b"] and row["file"] in files:
+            name = ground.name_of(row["member"])
+            proof = 4 if row["kind"] == SNAPSHOT else 1
+            text = f"{name} wrote a block with right checksums that is none: {row['text']}"
+            found.append(
+                Violation([proof], "unreadable rows", text, [name], term=row["term"],
+                          index=row["index"], file=row["file"], offset=row["offset"])
+            )  # fmt: skip
+    return found
+
+
+def _cut_rows_out_of_order(ground: "Ground") -> list[Violation]:
+    """A file of cut rows holds the end of one log, so its rows follow one another, too."""
+    found = []
+    for row in ground.few:
+        if row["kind"] != ROLLBACK or row["fact"] not in _ORDER:
+            continue
+        one = _odd_violation(row, ground.name_of(row["member"]))
+        if row["fact"] == "gap":
+            count = row["a"] - row["lsn"] + 1
+            one.message = (
+                f"{count} rows from row {row['lsn']} of replica {row['replica_id']} on are not in"
+                " the file of cut rows that held them"
+            )
+        found.append(one)
     return found
 
 
@@ -177,7 +220,7 @@ def _terms_going_back(ground: "Ground") -> list[Violation]:
     ]  # fmt: skip
     back: dict[tuple[int, int], int] = {}
     term = 0
-    for row in one_of_each(promotes):
+    for row in one_of_each(promotes, ground.coverage):
         if row["c"] <= term:
             back[row["replica_id"], row["lsn"]] = term
         term = max(term, row["c"])
@@ -215,10 +258,19 @@ def _odd_violation(row: Fact, name: str) -> Violation:
         if row["fact"] == "gap":
             count = row["a"] - row["lsn"] + 1
             text = f"{count} rows from {place} on are in no member's log"
+        elif row["fact"] == "mislabelled":
+            problem = _mislabel(row)
+            text = f"{problem}: {place} says that it is row {row['a']} of replica {row['b']}"
         elif row["fact"] == "alien":
             text += f", while replica {row['a']} leads term {row['term']}"
     return Violation(list(proofs), problem, text, [name], row["replica_id"], row["lsn"],
                      row["term"], row["index"], row["file"], row["offset"])  # fmt: skip
+
+
+def _mislabel(row: Fact) -> str:
+    if row["b"] != row["replica_id"]:
+        return "row of a replica that does not lead"
+    return "repeated LSN" if row["a"] <= row["c"] else "wrong LSN"
 
 
 def _decisions_over_confirmed(ground: "Ground", own: list[Fact]) -> list[Violation]:
@@ -269,7 +321,7 @@ def _changed_files(ground: "Ground", result: Result) -> None:
     for row in ground.few:
         is_damage = row["fact"] == "damage" and row["kind"] == ROLLBACK
         is_changed = row["fact"] == "changed" and row["kind"] != SNAPSHOT
-        if not (is_damage or is_changed) or row["file"] in named:
+        if not (is_damage or is_changed) or row["file"] in named:  # it is told already
             continue
         name = ground.name_of(row["member"])
         result.gaps.append(

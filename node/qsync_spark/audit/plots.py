@@ -29,7 +29,8 @@ def _terms(ground: "Ground") -> list[dict[str, Any]]:
         for replica_id, (uuid, name, _, _) in configuration.members.items():
             names[replica_id] = name or uuid[:8]
     promotes = one_of_each(
-        row for row in ground.few if row["fact"] == "promote" and row["kind"] == "segment"
+        (row for row in ground.few if row["fact"] == "promote" and row["kind"] == "segment"),
+        ground.coverage,
     )
     return [
         {

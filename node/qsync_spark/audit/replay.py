@@ -5,8 +5,7 @@ key) to the tasks that fold them in order. A snapshot's tuples are events among 
 the folded tuple must be the snapshot's. One pass judges all snapshots of all members.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from qsync_node.format.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.mp import unpack
@@ -18,9 +17,14 @@ from qsync_spark.audit.events import (
     snapshot_events,
 )
 from qsync_spark.audit.findings import Gap, Result, Violation
-from qsync_spark.audit.fold import ODD_SQL, fold_events
-from qsync_spark.audit.scan import one_of_each, parts_of_kind, run_on_parts
-from qsync_spark.audit.snapshots import damaged_snapshots, oldest_requests
+from qsync_spark.audit.fold import ODD_SQL, Snapshots, fold_events
+from qsync_spark.audit.scan import Fact, one_of_each, parts_of_kind, run_on_parts
+from qsync_spark.audit.snapshots import (
+    damaged_snapshots,
+    oldest_requests,
+    terms_in,
+    unread_snapshots,
+)
 from qsync_spark.catalogue import build_catalogue
 from qsync_spark.coverage import merge
 from qsync_spark.parts import Part
@@ -35,7 +39,11 @@ LISTED_MAX = 200
 
 def make_reading(ground: "Ground") -> Reading:
     catalogue = build_catalogue(ground.indexes, ground.ddl, ground.decisions)
-    return Reading(choose_copies(ground.coverage, ground.unusable), ground.decisions, catalogue)
+    snapshots = sorted(
+        {e.last_index for m in ground.archive.owners() for e in m.of_kind(SNAPSHOT)}
+    )  # fmt: skip
+    chosen = choose_copies(ground.coverage, ground.unusable)
+    return Reading(chosen, ground.decisions, catalogue, snapshots)
 
 
 def known_until(reading: Reading, base: int) -> int:
@@ -46,14 +54,11 @@ def known_until(reading: Reading, base: int) -> int:
     return base
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayPlan:
-    """Which snapshots are read, and which of them, as (index, file), are held against the log."""
+class ReplayPlan(NamedTuple):
+    """What is read of snapshots, and what for."""
 
     parts: list[Part]
-    judged: list[tuple[int, str]]
-    base: str  # the file that the replay begins from
-    oldest: dict[str, int]  # see `oldest_requests`
+    snapshots: Snapshots
 
 
 def plan_replay(ground: "Ground", reading: Reading, result: Result) -> ReplayPlan:
@@ -62,7 +67,7 @@ def plan_replay(ground: "Ground", reading: Reading, result: Result) -> ReplayPla
     base = ground.snapshot[0]
     parts = parts_of_kind(ground.archive, SNAPSHOT)
     until = known_until(reading, base)
-    damaged = _damaged(ground, result)
+    unread = unread_snapshots(ground.few)
     for part in parts:
         if part.last_index > until:
             result.gaps.append(
@@ -71,16 +76,17 @@ def plan_replay(ground: "Ground", reading: Reading, result: Result) -> ReplayPla
             )  # fmt: skip
     for space, why in reading.catalogue.unsupported.items():
         result.gaps.append(Gap([4], f"space {space} is not replayed: {why}", "", base, until))
-    first = ground.snapshot[1]
+    base_file = ground.snapshot[1]
     judged = sorted(
         {(p.last_index, p.key) for p in parts
-         if base <= p.last_index <= until and p.key not in damaged and p.key != first}
+         if base <= p.last_index <= until and p.key not in unread and p.key != base_file}
     )  # fmt: skip
-    wanted = {*(key for _, key in judged), first}
+    wanted = {*(key for _, key in judged), base_file}
     result.counts["snapshots"] = len({part.key for part in parts})
     result.counts["snapshotsReplayed"] = len(judged)
     oldest = oldest_requests(ground.few)
-    return ReplayPlan([part for part in parts if part.key in wanted], judged, first, oldest)
+    read = [part for part in parts if part.key in wanted]
+    return ReplayPlan(read, Snapshots(judged, ground.snapshot, oldest))
 
 
 def prove_snapshots(
@@ -92,37 +98,38 @@ def prove_snapshots(
     if ground.snapshot is None:
         return None
     reading = make_reading(ground)
-    plan = plan_replay(ground, reading, result)
-    last = None if keeps_events else max((at for at, _ in plan.judged), default=0)
+    parts, snapshots = plan_replay(ground, reading, result)
+    last = None if keeps_events else max((at for at, _ in snapshots.judged), default=0)
     log = events_of_log(spark, ground.archive, reading, last)
     if keeps_events:
         log = log.persist(StorageLevel.MEMORY_AND_DISK)
     tuples = run_on_parts(
         spark,
-        plan.parts,
-        lambda part: snapshot_events(part, reading.catalogue, plan.base),
+        parts,
+        lambda part: snapshot_events(part, reading.catalogue, snapshots.base[1]),
         EVENTS_SQL,
     )
     odd = (
         log.unionByName(tuples)
         .repartition("space", "key")
         .sortWithinPartitions("space", "key", "index", "op")
-        .mapInArrow(lambda b: fold_events(b, reading.catalogue, plan.judged, plan.oldest), ODD_SQL)
+        .mapInArrow(lambda b: fold_events(b, reading.catalogue, snapshots), ODD_SQL)
     )
     _report(odd, ground, result)
-    _check_terms(ground, plan.judged, result)
+    _check_terms(ground, snapshots.judged, result)
+    add_damaged(ground, result)
     return log
 
 
-def _damaged(ground: "Ground", result: Result) -> set[str]:
-    """Snapshots that cannot be read, each a gap."""
-    found = damaged_snapshots(ground.few)
-    for row in found.values():
-        name = ground.name_of(row["member"])
-        result.gaps.append(
-            Gap([3, 4], f"{name}: {row['text']}", name, 0, 0, row["file"], row["offset"])
-        )
-    return set(found)
+def add_damaged(ground: "Ground", result: Result) -> None:
+    """Snapshots that cannot be read or were changed are gaps, where nothing else is said of it."""
+    named = {one.file for one in result.violations}
+    for row in damaged_snapshots(ground.few).values():
+        if row["file"] not in named:
+            name = ground.name_of(row["member"])
+            result.gaps.append(
+                Gap([3, 4], f"{name}: {row['text']}", name, 0, 0, row["file"], row["offset"])
+            )
 
 
 def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
@@ -132,32 +139,51 @@ def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
     hidden = odd.where("is_known").count() - LISTED_MAX if len(rows) == LISTED_MAX else 0
     result.violation_count += max(hidden, 0)
     unknown: dict[tuple[int, str], int] = {}
+    by_file: dict[str, Violation] = {}
     for row in rows:
         if not row["is_known"]:
             same = (row["space"], row["text"])
             unknown[same] = unknown.get(same, 0) + 1
             continue
         name = owners.get(row["file"], "")
-        text = (
-            f"{row['text']}: space {row['space']}, key {unpack(bytes(row['key']))}, in {name}'s"
-            f" snapshot at index {row['index']}"
-        )
-        result.violations.append(
-            Violation([4], "snapshot differs", text, [name], 0, 0, 0, row["index"], row["file"],
-                      row["offset"])
+        text = f"{row['text']}: space {row['space']}, key {unpack(bytes(row['key']))}"
+        known = by_file.get(row["file"])
+        if known is not None:
+            known.message += f"; {text}"
+            continue
+        text = f"{text}, in {name}'s snapshot at index {row['index']}"
+        by_file[row["file"]] = Violation(
+            [4], "snapshot differs", text, [name], 0, 0, 0, row["index"], row["file"],
+            row["offset"],
         )  # fmt: skip
-        result.violation_count += 1
+    for one in _misnumbered(ground):
+        name = ground.name_of(one["member"])
+        text = f"{row['text']}, in {name}'s snapshot at index {row['index']}"
+        found = Violation([4], "snapshot differs", text, [name], 0, 0, 0, one["index"],
+                          one["file"], one["offset"])  # fmt: skip
+        by_file.setdefault(one["file"], found)
+    result.violations += by_file.values()
+    result.violation_count += len(by_file)
     for (space, why), count in unknown.items():
         result.gaps.append(Gap([4], f"{count} tuples of space {space} are not replayed: {why}"))
+
+
+def _misnumbered(ground: "Ground") -> list[Fact]:
+    """One for each snapshot that nobody changed after it was archived."""
+    changed = damaged_snapshots(ground.few)
+    rows = (row for row in ground.few if row["fact"] == "misnumbered")
+    return [row for row in rows if row["file"] not in changed]
 
 
 def _check_terms(ground: "Ground", judged: list[tuple[int, str]], result: Result) -> None:
     """A snapshot carries the history of terms up to it (S2)."""
     promotes = one_of_each(
-        row for row in ground.few
-        if row["fact"] == "promote" and row["kind"] == SEGMENT and not row["b"]
+        (row for row in ground.few
+         if row["fact"] == "promote" and row["kind"] == SEGMENT and not row["b"]),
+        ground.coverage,
     )  # fmt: skip
-    known = sorted((row["c"], row["replica_id"], row["index"]) for row in promotes)
+    known = sorted([row["c"], row["replica_id"], row["index"]] for row in promotes)
+    told = terms_in(ground.few)
     wanted = dict.fromkeys(key for _, key in judged)
     base = ground.snapshot[0] if ground.snapshot is not None else 0
     for manifest in ground.archive.owners():
@@ -165,7 +191,7 @@ def _check_terms(ground: "Ground", judged: list[tuple[int, str]], result: Result
             key = f"{manifest.instance_uuid}/{entry.name}"
             if key not in wanted:
                 continue
-            said = [tuple(one) for one in entry.terms if one[2] > base]
+            said = sorted(one for one in told.get(key, ()) if one[2] > base)
             made = [one for one in known if base < one[2] <= entry.last_index]
             if said != made:
                 name = ground.name_of(manifest.instance_uuid)

@@ -23,13 +23,14 @@ from qsync_spark.audit.scan import (
     Fact,
     damage_of,
     few_of,
+    files_of_nonsense,
     miscounted,
     one_of_each,
     scan,
     takes_confirmed,
 )
 from qsync_spark.audit.snapshots import damaged_snapshots, first_snapshot, small_spaces
-from qsync_spark.coverage import Coverage, Range, Steps, cover, merge, without
+from qsync_spark.coverage import Coverage, Range, Steps, Unknown, cover, merge, without
 from qsync_spark.decisions import Decision, covering, effective
 from qsync_spark.membership import Change, Configuration, configurations, memberships
 from qsync_spark.progress import Progress, Watch, silence
@@ -105,22 +106,23 @@ def lay_ground(spark: "SparkSession", archive: Archive) -> Ground:
     end = max(one.end for one in coverage.values())
     # What takes confirmed rows away is a violation and has no effect: the rows stay confirmed.
     raw = one_of_each(
-        row
-        for row in own
-        if row["fact"] == "decision" and row["a"] < row["index"] and not takes_confirmed(row, few)
-    )
+        (row for row in own if row["fact"] == "decision" and row["a"] < row["index"]
+         and not takes_confirmed(row, few)),
+        coverage,
+    )  # fmt: skip
     decisions = effective(Decision(row["a"], row["index"]) for row in raw)
     changes = []
-    for row in one_of_each(row for row in own if row["fact"] == "cluster"):
+    for row in one_of_each((row for row in own if row["fact"] == "cluster"), coverage):
         taken_by = covering(row["index"], decisions)
         until = taken_by.at if taken_by is not None else 0
         changes.append(Change(row["index"], row["a"], bytes(row["body"]), until))
     snapshot = first_snapshot(archive, damaged_snapshots(few))
     members: dict[int, tuple[str, str, str, bool]] = {}
     indexes: dict[int, list[Any]] = {}
+    sequences: list[Fact] = []
     origin = 0
     if snapshot is not None:
-        members, indexes, origin = small_spaces(spark, archive, snapshot[1])
+        members, indexes, sequences, origin = small_spaces(spark, archive, snapshot[1])
     start = snapshot[0] if snapshot is not None else 0
     found = configurations(start, members, [c for c in changes if c.at > start])
     registered = memberships(found, end)
@@ -143,7 +145,7 @@ def lay_ground(spark: "SparkSession", archive: Archive) -> Ground:
         Steps.of([one.covered for one in of]),
         Steps.of([merge(one) for one in voting]),
     )
-    ddl = one_of_each(row for row in own if row["fact"] == "ddl")
+    ddl = [*sequences, *one_of_each((row for row in own if row["fact"] == "ddl"), coverage)]
     ground = Ground(archive, facts, few, coverage, found, registered, decisions, expected, end,
                     snapshot, indexes, ddl, origin, cut, hidden)  # fmt: skip
     if cut:
@@ -188,12 +190,13 @@ def gaps_of(ground: Ground, lag_allowed_s: float) -> tuple[list[Gap], list[str],
         for after, last in merge(ranges):
             gaps.append(Gap([1, 3], f"{ground.name_of(uuid)} is not compared: more than {BITS}"
                             " instances were members", uuid, after, last))  # fmt: skip
+    nonsense = files_of_nonsense(ground.few)
     for uuid, (_, ranges) in ground.registered.items():
         name = ground.name_of(uuid)
         held = ground.coverage.get(uuid)
         if held is None:
             held = Coverage(uuid)
-        for one in held.unknown:
+        for one in _not_told(held.unknown, nonsense):
             gaps.append(Gap([1, 2, 3], f"{name}: {one.why}", name, one.after, one.last, one.file,
                             one.offset))  # fmt: skip
         known = merge([*held.rows, *held.covered, *((u.after, u.last) for u in held.unknown)])
@@ -217,6 +220,11 @@ def gaps_of(ground: Ground, lag_allowed_s: float) -> tuple[list[Gap], list[str],
             else:
                 gaps.append(Gap([1, 3], text, name, after, last))
     return gaps, notes, _audited(ground, gaps)
+
+
+def _not_told(unknown: list[Unknown], nonsense: set[str]) -> list[Unknown]:
+    """But for what is in these files: a violation says the same."""
+    return [one for one in unknown if one.file not in nonsense]
 
 
 def _audited(ground: Ground, gaps: list[Gap]) -> int:
@@ -246,7 +254,8 @@ def counts_of(ground: Ground) -> dict[str, int]:
     said = {
         kind: sum(row["a"] for row in parts if row["kind"] == kind) for kind in (SEGMENT, ROLLBACK)
     }
-    promotes = one_of_each(row for row in ground.few if row["fact"] == "promote")
+    # Those of terms that were cut off count as well, whatever stands in their place.
+    promotes = one_of_each((row for row in ground.few if row["fact"] == "promote"), {})
     files: list[FileEntry] = [entry for m in ground.archive.owners() for entry in m.files]
     return {
         "memberRows": said[SEGMENT],

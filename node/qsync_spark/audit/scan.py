@@ -5,14 +5,14 @@ and decisions, which are as many as there were failovers and rollbacks; and of w
 may be as much as there are rows, the first 100,000.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from qsync_node.archive.reading import Archive
 from qsync_node.format.manifest import KINDS, ROLLBACK, SEGMENT
-from qsync_spark.coverage import Unknown
+from qsync_spark.coverage import Coverage, Unknown
 from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of
 from qsync_spark.walk import FACTS, FACTS_SQL, walk, walk_rows_of
 
@@ -24,7 +24,7 @@ COLLECT_BYTES = 8 << 20
 Fact = dict[str, Any]
 """A row of `FACTS`."""
 LISTED_MAX = 100_000
-ODD = ("gap", "repeated", "reordered", "alien", "unreadable", "confirm")
+ODD = ("gap", "repeated", "reordered", "alien", "mislabelled", "unreadable", "confirm")
 
 
 def parts_of_kind(archive: Archive, *kinds: str, part_bytes: int = PART_BYTES) -> list[Part]:
@@ -127,6 +127,15 @@ def damage_of(few: list[Fact]) -> list[Unknown]:
     ]
 
 
+def files_of_nonsense(few: list[Fact]) -> set[str]:
+    """Files that are what was archived, by every checksum, and that hold blocks without rows: it is
+    what the member wrote."""
+    changed = {row["file"] for row in few if row["fact"] == "changed"}
+    written = {row["file"] for row in few if row["fact"] == "damage" and row["b"]}
+    unread = {row["file"] for row in few if row["fact"] == "damage" and not row["b"]}
+    return written - changed - unread
+
+
 def miscounted(archive: Archive, few: list[Fact]) -> list[Fact]:
     """A fact `changed` for each sound file that holds another number of rows than its manifest
     says; a gap that was seen in it says so already."""
@@ -153,15 +162,18 @@ def miscounted(archive: Archive, few: list[Fact]) -> list[Fact]:
     return found
 
 
-def one_of_each(facts: Iterable[Fact]) -> list[Fact]:
-    """One fact for each row of the log: the version that most members hold."""
+def one_of_each(facts: Iterable[Fact], coverage: Mapping[str, Coverage]) -> list[Fact]:
+    """One fact for each row of the log: the version that most members hold, if not more of them
+    hold something else there that makes no such fact."""
     versions: dict[tuple[Any, ...], list[Fact]] = {}
     for row in facts:
         same = (row["replica_id"], row["lsn"], row["index"], row["a"], row["b"], row["body"])
         versions.setdefault(same, []).append(row)
     best: dict[tuple[int, int], Fact] = {}
     for same, rows in sorted(versions.items(), key=lambda one: -len(one[1])):
-        best.setdefault((same[0], same[1]), rows[0])
+        holders = sum(one.has_row(same[2]) for one in coverage.values())
+        if 2 * len({row["member"] for row in rows}) >= holders:
+            best.setdefault((same[0], same[1]), rows[0])
     return sorted(best.values(), key=lambda one: one["index"])
 
 

@@ -1,5 +1,6 @@
 """Tuples of snapshots, for the members that a log begins with and for proof 4 (data path)."""
 
+import json
 from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,7 @@ import pyarrow as pa
 
 from qsync_node.archive.reading import Archive
 from qsync_node.format.describe import space_of
-from qsync_node.format.keys import KEY_TUPLE
+from qsync_node.format.keys import INSERT, KEY_TUPLE
 from qsync_node.format.manifest import SNAPSHOT
 from qsync_node.format.mp import BAD_MSGPACK, unpack
 from qsync_spark.audit.scan import Fact, parts_of_kind, run_on_parts
@@ -15,7 +16,14 @@ from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.decode import Hole, Rows, blocks_of, headers_of
 from qsync_spark.membership import member_of
 from qsync_spark.parts import Part
-from qsync_spark.schema_rows import CLUSTER, INDEX, RESTORED_KEY, SCHEMA
+from qsync_spark.schema_rows import (
+    CLUSTER,
+    INDEX,
+    RESTORED_KEY,
+    SCHEMA,
+    SEQUENCE,
+    SPACE_SEQUENCE,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,12 +74,26 @@ def damaged_snapshots(few: list[Fact]) -> dict[str, Fact]:
     return found
 
 
+def unread_snapshots(few: list[Fact]) -> set[str]:
+    """Those that cannot be held against the log; one that was changed can."""
+    return {row["file"] for row in few if row["kind"] == SNAPSHOT and row["fact"] == "damage"}
+
+
 def oldest_requests(few: list[Fact]) -> dict[str, int]:
     """File -> index of the oldest request that the snapshot still remembers (T9)."""
     found: dict[str, int] = {}
     for row in few:
         if row["fact"] == "requests":
             found[row["file"]] = min(found.get(row["file"], row["index"]), row["index"])
+    return found
+
+
+def terms_in(few: list[Fact]) -> dict[str, list[list[int]]]:
+    """File -> `[term, owner, first index]` of each term that the snapshot tells of."""
+    found: dict[str, list[list[int]]] = {}
+    for row in few:
+        if row["fact"] == "terms":
+            found.setdefault(row["file"], []).extend(json.loads(row["text"]))
     return found
 
 
@@ -87,11 +109,11 @@ def first_snapshot(archive: Archive, damaged: Container[str]) -> tuple[int, str]
 
 def small_spaces(
     spark: "SparkSession", archive: Archive, key: str
-) -> tuple[dict[int, tuple[str, str, str, bool]], dict[int, list[Any]], int]:
-    """Members and primary indexes (space -> parts) by one snapshot; and the index at which the
-    replica set was restored from an archive, 0 if it was not."""
+) -> tuple[dict[int, tuple[str, str, str, bool]], dict[int, list[Any]], list[Fact], int]:
+    """Members, primary indexes (space -> parts) and sequences (as facts `ddl`) by one snapshot; and
+    the index at which the replica set was restored from an archive, 0 if it was not."""
     parts = [part for part in parts_of_kind(archive, SNAPSHOT) if part.key == key]
-    wanted = frozenset((SCHEMA, CLUSTER, INDEX))
+    wanted = frozenset((SCHEMA, CLUSTER, INDEX, SEQUENCE, SPACE_SEQUENCE))
     if sum(part.end - part.marks[0].offset for part in parts) <= READ_HERE_BYTES:
         batches = [batch for part in parts for batch in tuples_of(part, wanted)]
         found = [row for batch in batches for row in batch.to_pylist()]
@@ -100,6 +122,7 @@ def small_spaces(
         found = [row.asDict() for row in read.collect()]
     members: dict[int, tuple[str, str, str, bool]] = {}
     indexes: dict[int, list[Any]] = {}
+    sequences: list[Fact] = []
     origin = 0
     for row in found:
         if row["damage"] is not None:
@@ -111,6 +134,11 @@ def small_spaces(
         elif row["space"] == SCHEMA:
             if fields[0] == RESTORED_KEY:
                 origin = int(fields[1][1])
+        elif row["space"] in (SEQUENCE, SPACE_SEQUENCE):
+            sequences.append(
+                {"index": row["index"], "a": INSERT, "b": row["space"], "body": row["body"],
+                 "time": 0.0}
+            )  # fmt: skip
         elif fields[1] == 0:
             indexes[fields[0]] = fields[5]
-    return members, indexes, origin
+    return members, indexes, sequences, origin

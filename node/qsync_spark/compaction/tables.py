@@ -290,7 +290,7 @@ def _write_versions(
                 table = tables.get(space)
                 versions = None
                 if table is not None:
-                    fold = Fold(catalogue, [])
+                    fold = Fold(catalogue)
                     fold.begin(space, key)
                     versions = Versions(fold, table, writers.of(table))
             if versions is None:

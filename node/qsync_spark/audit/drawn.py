@@ -1,0 +1,108 @@
+"""What sequences have counted, as events (data path).
+
+What a sequence gave last is a change without a row: every member draws it from the tuples that are
+inserted. Between two snapshots only the furthest value matters, so a part of the log makes a few
+events of many rows: one for each sequence before each snapshot, and before each row that says
+something about sequences. A sequence that is cyclic may go back, and makes one for each row.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from qsync_node.format.keys import INSERT, KEY_TUPLE, REPLACE
+from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
+from qsync_spark.catalogue import Catalogue, Counting, Use
+from qsync_spark.schema_rows import SEQUENCE, SEQUENCE_DATA, SPACE_SEQUENCE
+
+ADVANCE = 98  # what such an event does: `[value, is upwards, is a restart]` is its body
+GREATEST = 2**63 - 1
+What = TypeVar("What", Counting, Use)
+ABOUT = (SEQUENCE, SEQUENCE_DATA, SPACE_SEQUENCE)
+
+
+def advance(fields: list[Any] | None, body: bytes, sequence: int) -> list[Any]:
+    """The tuple of `_sequence_data` behind an event."""
+    value, is_upwards, is_restart = unpack(body)
+    if fields is None or is_restart or (value > fields[1]) == is_upwards:
+        return [sequence, value]
+    return fields
+
+
+@dataclass(slots=True)
+class Drawn:
+    """The sequences' values in rows of one part, which come in the order of their indexes."""
+
+    catalogue: Catalogue
+    snapshots: list[int]  # indexes of all snapshots, rising
+    events: list[tuple[Any, ...]] = field(default_factory=list)
+    _furthest: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
+    _until: int = -1  # the snapshot before which those are
+
+    @property
+    def spaces(self) -> list[int]:
+        """Those whose rows are of interest here."""
+        is_replayed = SEQUENCE_DATA not in self.catalogue.unsupported
+        return [*self.catalogue.uses, *ABOUT] if self.catalogue.uses and is_replayed else []
+
+    def take(self, space: int, row_type: int, index: int, body: bytes) -> None:
+        """A row that was confirmed."""
+        if index > self._until:
+            self.flush()
+            place = bisect_left(self.snapshots, index)
+            known = self.snapshots
+            self._until = known[place] if place < len(known) else GREATEST
+        if space in ABOUT:
+            self.flush()
+            return
+        use = _at(self.catalogue.uses.get(space, ()), index)
+        if use is None or row_type not in (INSERT, REPLACE):
+            return
+        counting = _at(self.catalogue.countings.get(use.sequence, ()), index)
+        value = _value(body, use)
+        if counting is None or value is None:
+            return
+        is_upwards = counting.step > 0
+        if counting.is_cyclic:
+            is_restart = value in (counting.least, counting.greatest)
+            self._say(use.sequence, index, value, is_upwards, is_restart)
+            return
+        known_value = self._furthest.get(use.sequence)
+        if known_value is None or (value > known_value[1]) == is_upwards:
+            self._furthest[use.sequence] = (index, value, is_upwards)
+
+    def flush(self) -> None:
+        for sequence, (index, value, is_upwards) in self._furthest.items():
+            self._say(sequence, index, value, is_upwards, False)
+        self._furthest = {}
+
+    def take_events(self) -> list[tuple[Any, ...]]:
+        found, self.events = self.events, []
+        return found
+
+    def _say(
+        self, sequence: int, index: int, value: int, is_upwards: bool, is_restart: bool
+    ) -> None:
+        body = pack([value, is_upwards, is_restart])
+        self.events.append((SEQUENCE_DATA, pack([sequence]), index, ADVANCE, body, None, 0, 0.0))
+
+
+def _at(said: Sequence[tuple[int, What | None]], index: int) -> What | None:
+    """What holds at an index: the last that was said before it."""
+    found: What | None = None
+    for at, one in said:
+        if at >= index:
+            break
+        found = one
+    return found
+
+
+def _value(body: bytes, use: Use) -> int | None:
+    """None where the tuple moves no sequence: it holds something else there."""
+    try:
+        fields = unpack(body)[KEY_TUPLE]
+        value = fields[use.field]
+    except (*BAD_MSGPACK, KeyError, IndexError):
+        return None
+    return value if type(value) is int and value <= GREATEST else None

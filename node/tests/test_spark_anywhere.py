@@ -1,0 +1,127 @@
+"""One thing is changed anywhere in a member's files, as a faulty member would have written it, with
+every checksum right: it is found, it is one violation, and that names the file and the member."""
+
+from collections.abc import Callable
+from copy import copy as copied
+from pathlib import Path
+
+import pytest
+from archives import is_eventful, lives
+from damage import Copy
+from plain_audit import plain_audit
+
+from qsync_node.format.keys import Key
+from qsync_node.format.manifest import SEGMENT, SNAPSHOT
+from qsync_node.format.mp import pack, unpack
+from qsync_node.format.row import Row
+from qsync_spark.audit.findings import VIOLATED, Result
+
+SEEDS = range(30)
+BEGINS_LATE = "its first snapshot cannot be replayed"
+TYPES = {2: 3, 3: 2, 4: 5, 5: 4, 9: 3, 12: 2, 31: 40, 40: 41, 41: 40}
+
+
+@pytest.fixture(scope="module")
+def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return next(iter(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1)))
+
+
+def assert_named(result: Result, path: str, member: str) -> None:
+    assert result.verdict == VIOLATED, result.gaps
+    assert len(result.violations) == 1, [one.message for one in result.violations]
+    assert result.violations[0].members == [member]
+    assert result.violations[0].file == path
+    # Without the very first snapshot the replay begins with the second one.
+    assert all(BEGINS_LATE in gap.message for gap in result.gaps), result.gaps
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_bit_of_any_block(eventful: Path, tmp_path: Path, seed: int) -> None:
+    copy = Copy(eventful, tmp_path / "copy", seed)
+    rng = copy.rng
+    manifest = rng.choice(copy.full_members())
+    entry = rng.choice([one for one in manifest.files if one.kind in (SEGMENT, SNAPSHOT)])
+    blocks = copy.blocks(manifest, entry)
+    number = rng.randrange(len(blocks))
+    changed = bytearray(blocks[number])
+    changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+    blocks[number] = bytes(changed)
+    made = copy.store(manifest, entry, blocks)
+    assert_named(plain_audit(copy.folder), f"{manifest.instance_uuid}/{made.name}", manifest.member)
+
+
+def drop(rows: list[Row], number: int) -> None:
+    del rows[number]
+
+
+def repeat(rows: list[Row], number: int) -> None:
+    rows.insert(number, copied(rows[number]))
+
+
+def swap(rows: list[Row], number: int) -> None:
+    rows[number - 1], rows[number] = rows[number], rows[number - 1]
+
+
+def later(rows: list[Row], number: int) -> None:
+    rows[number].timestamp += 1.0
+
+
+def other_type(rows: list[Row], number: int) -> None:
+    rows[number].type = TYPES.get(rows[number].type, 3)
+
+
+def next_lsn(rows: list[Row], number: int) -> None:
+    rows[number].lsn += 1
+
+
+def last_lsn(rows: list[Row], number: int) -> None:
+    row = rows[number]
+    row.lsn -= 1
+    row.tsn = min(row.tsn, row.lsn)
+
+
+def other_replica(rows: list[Row], number: int) -> None:
+    rows[number].replica_id += 1
+
+
+def other_end(rows: list[Row], number: int) -> None:
+    rows[number].is_commit = not rows[number].is_commit
+
+
+CHANGES = (drop, repeat, swap, later, other_type, next_lsn, last_lsn, other_replica, other_end)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("seed", range(4))
+def test_any_row_of_any_segment(
+    eventful: Path, tmp_path: Path, seed: int, change: Callable[[list[Row], int], None]
+) -> None:
+    """Rows of users, of the system, and control rows."""
+    copy = Copy(eventful, tmp_path / "copy", seed)
+    manifest = copy.rng.choice(copy.full_members())
+    entry = copy.rng.choice([one for one in manifest.of_kind(SEGMENT) if one.rows > 2])
+    rows = copy.rows(manifest, entry)
+    control = [n for n, row in enumerate(rows) if row.type >= 30 and 0 < n < len(rows) - 1]
+    anywhere = range(1, len(rows) - 1)
+    change(rows, copy.rng.choice(control if seed % 2 and control else anywhere))
+    path = copy.rewrite(manifest, entry, rows)
+    assert_named(plain_audit(copy.folder), path, manifest.member)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_tuple_of_any_snapshot(eventful: Path, tmp_path: Path, seed: int) -> None:
+    """It is lacking, or its last field is another one; also of what the replay begins with."""
+    copy = Copy(eventful, tmp_path / "copy", seed)
+    manifest = copy.rng.choice(copy.full_members())
+    entry = copy.rng.choice(manifest.of_kind(SNAPSHOT))
+    rows = copy.rows(manifest, entry)
+    number = copy.rng.randrange(1, len(rows) - 1)
+    if seed % 2:
+        del rows[number]
+    else:
+        body = unpack(rows[number].body)
+        last = body[Key.TUPLE][-1]
+        body[Key.TUPLE][-1] = last + 1 if type(last) is int else [last]
+        rows[number].body = pack(body)
+    path = copy.rewrite(manifest, entry, rows)
+    assert_named(plain_audit(copy.folder), path, manifest.member)
