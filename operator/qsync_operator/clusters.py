@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
@@ -31,6 +32,8 @@ from qsync_operator.refusal import refusal_now, with_refusal
 from qsync_operator.settings import NO_SPARK, SparkSupply
 
 IDLE_S = 2.0
+LOOKS_PER_S = 10.0
+"""At calm clusters, all together: what matters tells of itself, by watches and live links."""
 BUSY_S = 0.25
 LEADERLESS_S = 0.02
 HURRY_NS = 5_000_000_000
@@ -46,8 +49,11 @@ class ClusterTask:
     """Keeps one cluster as its specification says."""
 
     def __init__(
-        self, api: Api, cache: Cache, image: str, spark: SparkSupply, cluster: QsyncCluster
-    ) -> None:
+        self, api: Api, cache: Cache, image: str, spark: SparkSupply, cluster: QsyncCluster,
+        count: Callable[[], int],
+    ) -> None:  # fmt: skip
+        """`count` is of all clusters."""
+        self._count = count
         self._api = api
         self._cache = cache
         self._image = image
@@ -166,7 +172,7 @@ class ClusterTask:
             lost_ns = time.monotonic_ns() - controller.memory.lost_at_ns
             return LEADERLESS_S if lost_ns < HURRY_NS else BUSY_S
         is_calm = controller.status.is_true("Ready") and not controller.has_acted
-        return IDLE_S if is_calm else BUSY_S
+        return max(IDLE_S, self._count() / LOOKS_PER_S) if is_calm else BUSY_S
 
 
 def is_told(cluster: QsyncCluster, sentence: str) -> bool:
@@ -218,7 +224,7 @@ class Clusters:
             return
         if task is None:
             self._tasks[key] = ClusterTask(
-                self._api, self._cache, self._image, self._spark, cluster
+                self._api, self._cache, self._image, self._spark, cluster, self.count
             )
             metrics.CLUSTERS.set(len(self._tasks))
         else:
@@ -242,7 +248,7 @@ class Clusters:
         cluster = await self._last_good(document)
         if cluster is not None:
             task = self._tasks[key] = ClusterTask(
-                self._api, self._cache, self._image, self._spark, cluster
+                self._api, self._cache, self._image, self._spark, cluster, self.count
             )
             await task.refuse(document, sentence)
             return

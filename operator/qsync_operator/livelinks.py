@@ -7,6 +7,7 @@ a new connection stands, and if it is nominated against by mistake, the voters r
 """
 
 import asyncio
+import asyncio.sslproto
 import contextlib
 import itertools
 import socket
@@ -26,6 +27,9 @@ CONNECT_TIMEOUT_S = 3.0
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 1.0
 READ_BYTES = 1 << 16
+# asyncio keeps a buffer of this size, of 256 KiB if not told otherwise, for each TLS connection: a
+# hundred clusters have three hundred, on which little is said.
+asyncio.sslproto.SSLProtocol.max_size = 1 << 14
 EVENT_KEY = 0x57
 KEEPALIVE = (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 4))
 

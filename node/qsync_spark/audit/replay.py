@@ -158,7 +158,7 @@ def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
         )  # fmt: skip
     for one in _misnumbered(ground):
         name = ground.name_of(one["member"])
-        text = f"{row['text']}, in {name}'s snapshot at index {row['index']}"
+        text = f"{one['text']}, in {name}'s snapshot at index {one['index']}"
         found = Violation([4], "snapshot differs", text, [name], 0, 0, 0, one["index"],
                           one["file"], one["offset"])  # fmt: skip
         by_file.setdefault(one["file"], found)

@@ -46,11 +46,15 @@ class ObjectKeeper:
         self._key = key
         self._applied: dict[tuple[str, str], tuple[str, str]] = {}  # -> mark, resource version
         self._unwatched: dict[tuple[str, str], Object] = {}
+        self._wanted: list[Object] = []
+        self._marks: list[str] = []  # of those
 
     async def keep(self, wanted: list[Object]) -> None:
         """Raises ApiError."""
-        for document in wanted:
-            await self._keep_one(document)
+        if wanted is not self._wanted:
+            self._wanted, self._marks = wanted, [_mark(document) for document in wanted]
+        for document, mark in zip(wanted, self._marks, strict=True):
+            await self._keep_one(document, mark)
         for kind in OPTIONAL:
             await self._remove_unwanted(kind, wanted)
 
@@ -82,10 +86,8 @@ class ObjectKeeper:
         self._cache.note(kind, live, is_gone=True)
         self._applied.pop((kind, name), None)
 
-    async def _keep_one(self, document: Object) -> None:
+    async def _keep_one(self, document: Object, mark: str) -> None:
         kind, name = document["kind"], name_of(document)
-        mark = _mark(document)
-        document = _marked(document, mark)
         applied_mark, version = self._applied.get((kind, name), ("", ""))
         if kind in WATCHED:
             live = self._cache.get(self._key, kind, name)
@@ -93,7 +95,8 @@ class ObjectKeeper:
                 return
         elif mark == applied_mark:
             return
-        else:
+        document = _marked(document, mark)
+        if kind not in WATCHED:
             live = await self._api.get(kind, self._key[0], name)
             self._unwatched[kind, name] = document
         if live is not None and is_within(document, live):

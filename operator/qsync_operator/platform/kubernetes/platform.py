@@ -8,6 +8,7 @@ the API server is needed once they run.
 import asyncio
 import contextlib
 import time
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +116,7 @@ class KubernetesPlatform:
         self._monitoring = MonitoringKinds(api, key)
         self._absent = AbsentPods(api, key)
         self._told: dict[str, Told] = {}
+        self._built: tuple[QsyncCluster, tuple[Any, ...], list[Object]] | None = None
         self._aside: asyncio.Task[None] | None = None
         self._looked_again_s = 0.0
         cache.listen(key, self._wake.set)
@@ -472,19 +474,14 @@ class KubernetesPlatform:
         await self._objects.keep(self._build(cluster, state))
 
     def _build(self, cluster: QsyncCluster, state: ClusterState) -> list[Object]:
-        image, sizes = self._image(cluster), self._volumes.sizes(cluster)
-        existing = self._monitoring.existing
-        authorities = self._certificates.authorities
-        return build_objects(
-            cluster,
-            state,
-            self._password,
-            image,
-            sizes,
-            existing,
-            authorities,
-            self._spark,
-        )
+        """The same list as before while nothing that makes it has changed."""
+        inputs = (
+            state, self._password, self._image(cluster), self._volumes.sizes(cluster),
+            self._monitoring.existing, self._certificates.authorities, self._spark,
+        )  # fmt: skip
+        if self._built is None or self._built[0] is not cluster or self._built[1] != inputs:
+            self._built = (cluster, deepcopy(inputs), build_objects(cluster, *inputs))
+        return self._built[2]
 
     async def _delete_pod(self, name: str) -> None:
         pod = self._pod(name)
