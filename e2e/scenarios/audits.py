@@ -1,7 +1,11 @@
 """Audits by Spark: scheduled, by hand, and of an archive that somebody damaged."""
 
+import contextlib
 import json
+import socket
+import subprocess
 import time
+import urllib.request
 from datetime import UTC, datetime
 from typing import Any
 
@@ -81,6 +85,7 @@ def audits(scene: Scene) -> str:
     scene.start_with_load(archive=archive, audit={"schedule": "* * * * *", "spark": SMALL})
     scene.wait("an audit of the schedule", lambda: bool(_audits(scene)), SPARK_S)
     scene.patch(audit={"schedule": "0 0 1 1 *", "spark": SMALL})  # one at a time is enough
+    stages = _stages_shown(scene, next(iter(_audits(scene))))
     scene.wait("its end", lambda: bool(_ended(scene)), SPARK_S)
     status = _ended(scene)[0]
     _expect(status, "Passed")
@@ -121,9 +126,40 @@ def audits(scene: Scene) -> str:
     )
     assert metric in _metrics(), metric
     return (
-        f"{status['counts']['memberRows']} rows audited; {restored}; {compacted}; {joined};"
+        f"{status['counts']['memberRows']} rows audited, {stages} stages seen on Spark's own pages;"
+        f" {restored}; {compacted}; {joined};"
         f" the damage was found in {places[0]}"
     )
+
+
+def _stages_shown(scene: Scene, name: str) -> int:
+    """By Spark's pages of a run while it works, through `kubectl port-forward job/RUN 4040`."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = ["kubectl", "-n", scene.name, "port-forward", f"job/{name}", f"{port}:4040"]
+    address = f"http://127.0.0.1:{port}/api/v1/applications"
+    seen: list[int] = []
+
+    def looks() -> bool:
+        if _ended(scene):
+            raise Wrong("the run ended before Spark's pages were seen")
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as one:
+            try:
+                for _ in range(10):  # it takes a moment, and ends where there is no pod yet
+                    time.sleep(0.5)
+                    with contextlib.suppress(OSError, ValueError, IndexError):
+                        told = json.load(urllib.request.urlopen(address, timeout=5))
+                        page = f"{address}/{told[0]['id']}/stages"
+                        seen.append(len(json.load(urllib.request.urlopen(page, timeout=5))))
+                        if seen[-1]:
+                            return True
+            finally:
+                one.kill()
+        return False
+
+    scene.wait("Spark's pages", looks, SPARK_S)
+    return seen[-1]
 
 
 def _metrics() -> str:
