@@ -13,6 +13,7 @@ import pytest
 from damage import Copy
 from plain_audit import plain_audit
 
+from qsync_node.archive.reading import load_archive
 from qsync_node.core.engine.database import Database
 from qsync_node.core.engine.requests import Select, decode_request
 from qsync_node.core.engine.statements import execute_write
@@ -20,6 +21,7 @@ from qsync_node.core.entries import control_body
 from qsync_node.core.membership import Member
 from qsync_node.core.node import Node
 from qsync_node.errors import ClientError
+from qsync_node.format import describe as describe_module
 from qsync_node.format.describe import TERM_SPACE, describe, space_of
 from qsync_node.format.keys import DELETE, INSERT, RAFT_CONFIRM, RAFT_PROMOTE, REPLACE, UPDATE, Key
 from qsync_node.format.manifest import (
@@ -37,6 +39,7 @@ from qsync_node.format.row import Row, encode_row
 from qsync_node.format.xlog import SNAP, XLOG, FileHeader, encode_file, file_name
 from qsync_spark.audit import events as events_module
 from qsync_spark.audit.findings import INCOMPLETE, PASSED, VIOLATED
+from qsync_spark.audit.scan import parts_of_kind
 
 SET = "22222222-2222-4222-8222-222222222222"
 MEMBERS = [f"{number}1111111-1111-4111-8111-111111111111" for number in (1, 2, 3)]
@@ -173,8 +176,9 @@ class Life:
 
     @staticmethod
     def _snapshot(uuid: str, index: int, bodies: list[bytes]) -> tuple[FileEntry, bytes]:
-        rows = b"".join(encode_row(Row(INSERT, 0, n, 0.0, body)) for n, body in enumerate(bodies))
-        data = encode_file(FileHeader(SNAP, uuid, {1: index} if index else {}), [rows])
+        rows = [encode_row(Row(INSERT, 0, n, 0.0, body)) for n, body in enumerate(bodies)]
+        blocks = [b"".join(rows[at : at + 50]) for at in range(0, len(rows), 50)]
+        data = encode_file(FileHeader(SNAP, uuid, {1: index} if index else {}), blocks)
         entry = describe(data, SNAPSHOT, file_name(index, "snap"), 1 if index else 0)
         assert hashlib.sha256(data).hexdigest() == entry.sha256
         return entry, data
@@ -193,6 +197,23 @@ def test_sequences_are_replayed_as_the_engine_moves_them(
     result = plain_audit(life.archive(tmp_path / "archive"))
     assert result.verdict == PASSED, (result.violations[:3], result.gaps[:3])
     assert result.counts["snapshotsReplayed"] >= 6
+
+
+def test_files_of_many_parts_are_judged_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logs and snapshots; each part goes to a task of its own."""
+    whole = plain_audit(Life(3).archive(tmp_path / "whole"))
+    monkeypatch.setattr(describe_module, "MARK_EVERY_BYTES", 500)
+    monkeypatch.setitem(parts_of_kind.__kwdefaults__, "part_bytes", 1000)
+    folder = Life(3).archive(tmp_path / "cut")
+    for kind in (SEGMENT, SNAPSHOT):
+        parts = parts_of_kind(load_archive(f"file://{folder}"), kind)
+        assert len(parts) > 1.5 * len({part.key for part in parts}), kind
+    result = plain_audit(folder)
+    assert (result.verdict, result.violations, result.gaps) == (PASSED, [], [])
+    assert result.counts["snapshotsReplayed"] == whole.counts["snapshotsReplayed"]
+    assert result.counts["memberRows"] == whole.counts["memberRows"]
 
 
 @pytest.mark.parametrize("space", [SEQUENCE_DATA, TERM_SPACE, 272, PRIV, 600])

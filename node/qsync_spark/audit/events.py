@@ -120,7 +120,9 @@ def log_events(part: Part, reading: Reading) -> Iterator[pa.RecordBatch]:
     for item in batches_of(part):
         if isinstance(item, State):
             vclock = dict(part.marks[item.mark].vclock)
-        elif not isinstance(item, Hole):
+        elif isinstance(item, Hole):
+            _refuse_new_hole(part, item, sum(vclock.values()), reading)
+        else:
             columns = columns_of(item)
             if columns is not None and _is_in_order(columns, vclock):
                 yield _events_of_columns(part, columns, vclock, reading, drawn, out)
@@ -133,6 +135,18 @@ def log_events(part: Part, reading: Reading) -> Iterator[pa.RecordBatch]:
                 out = []
     drawn.flush()
     yield batch_of([*out, *drawn.take_events()], EVENTS)
+
+
+def _refuse_new_hole(part: Part, hole: Hole, after: int, reading: Reading) -> None:
+    """Rows are chosen that could be read a moment ago: without them the replay would be wrong, so
+    the task fails, and is tried again. Raises OSError."""
+    if hole.mark < 0:
+        return  # all of it was read, and is not what its name says: that was said
+    marks = part.marks[hole.mark + 1 :]
+    until = sum(marks[0].vclock.values()) if marks else part.last_index
+    chosen = reading.chosen.get(part.member, ())
+    if any(max(first, after) < min(last, until) for first, last in chosen):
+        raise OSError(f"{part.key} was read a moment ago, and now it cannot be: {hole.why}")
 
 
 def _is_in_order(rows: Columns, vclock: dict[int, int]) -> bool:
@@ -279,6 +293,8 @@ def snapshot_events(part: Part, catalogue: Catalogue, base: str) -> Iterator[pa.
     against it."""
     op = BASE if part.key == base else CHECK
     for item in batches_of(part):
+        if isinstance(item, Hole) and item.mark >= 0:
+            raise OSError(f"{part.key} was read a moment ago, and now it cannot be: {item.why}")
         if isinstance(item, Hole | State):
             continue
         columns = columns_of(item)
