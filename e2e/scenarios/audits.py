@@ -146,8 +146,8 @@ def _stages_shown(scene: Scene, name: str) -> int:
             raise Wrong("the run ended before Spark's pages were seen")
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as one:
             try:
-                for _ in range(10):  # it takes a moment, and ends where there is no pod yet
-                    time.sleep(0.5)
+                for _ in range(10):
+                    time.sleep(0.5)  # a forward takes a moment, and ends where there is no pod yet
                     with contextlib.suppress(OSError, ValueError, IndexError):
                         told = json.load(urllib.request.urlopen(address, timeout=5))
                         page = f"{address}/{told[0]['id']}/stages"

@@ -6,6 +6,7 @@ stands; what it says of itself is content, and differs from what other members h
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgpack
 
@@ -16,6 +17,8 @@ from qsync_spark.decode import Rows
 
 Label = tuple[int, int]
 """Replica id and LSN."""
+Found = tuple[dict[int, Any], int, int, int]
+"""Of `checked_rows`."""
 
 
 def true_label(said: Label, vclock: Mapping[int, int], behind: Label | None) -> Label:
@@ -29,6 +32,14 @@ def true_label(said: Label, vclock: Mapping[int, int], behind: Label | None) -> 
 
 def label_of(header: Mapping[int, int]) -> Label:
     return header.get(KEY_REPLICA_ID, 0), header.get(KEY_LSN, 0)
+
+
+def labelled(
+    found: list[Found], behind: Label | None
+) -> Iterator[tuple[Found, Label, Label | None]]:
+    """Each row of a block, what it says that it is, and the label of the row behind it."""
+    labels = [label_of(header) for header, *_ in found]
+    return zip(found, labels, [*labels[1:], behind], strict=True)
 
 
 def with_behind(

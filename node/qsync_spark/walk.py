@@ -45,7 +45,7 @@ from qsync_spark.decode import (
     content_hash,
     is_file_changed,
 )
-from qsync_spark.labels import Label, label_of, true_label, with_behind
+from qsync_spark.labels import Label, labelled, true_label, with_behind
 from qsync_spark.parts import Part
 from qsync_spark.schema_rows import (
     CLUSTER,
@@ -254,10 +254,7 @@ class Walk:
         found = checked_rows(rows)
         if not all(header.get(KEY_REPLICA_ID) and header.get(KEY_LSN) for header, *_ in found):
             raise ValueError("a row has no replica id or no LSN")
-        labels = [label_of(header) for header, *_ in found]
-        for (header, start, middle, end), said, following in zip(
-            found, labels, [*labels[1:], behind], strict=True
-        ):
+        for (header, start, middle, end), said, following in labelled(found, behind):
             replica_id, lsn = true_label(said, vclock, following)
             row_type = header.get(KEY_TYPE, 0)
             if (replica_id, lsn) != said:

@@ -22,7 +22,7 @@ from qsync_node.format.mp import BAD_MSGPACK, unpack
 from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.columns import Columns, batches_of, columns_of
 from qsync_spark.decode import Hole, Rows, State, checked_rows
-from qsync_spark.labels import Label, label_of, true_label, with_behind
+from qsync_spark.labels import Label, labelled, true_label, with_behind
 from qsync_spark.parts import Part
 
 SCHEMA = pa.schema(
@@ -84,11 +84,8 @@ def _add_rows(
     out: list[tuple[Any, ...]],
 ) -> int:  # fmt: skip
     """Appends the rows of a block; returns the term behind it."""
-    found = checked_rows(item)
-    labels = [label_of(header) for header, *_ in found]
-    for (header, _, middle, end), (replica_id, lsn), following in zip(
-        found, labels, [*labels[1:], behind], strict=True
-    ):
+    for row, (replica_id, lsn), following in labelled(checked_rows(item), behind):
+        header, _, middle, end = row
         row_type, flags = header.get(KEY_TYPE, 0), header.get(KEY_FLAGS, 0)
         body = item.data[middle:end]
         index = part.after_index

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from qsync_node.format.keys import INSERT, KEY_TUPLE, REPLACE
 from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
 from qsync_spark.catalogue import Catalogue, Counting, Use
+from qsync_spark.decode import INT64_MAX
 from qsync_spark.schema_rows import SEQUENCE, SEQUENCE_DATA, SPACE_SEQUENCE
 
 ADVANCE = 98  # what such an event does: `[value, is upwards, is a restart]` is its body
-GREATEST = 2**63 - 1
 What = TypeVar("What", Counting, Use)
 ABOUT = (SEQUENCE, SEQUENCE_DATA, SPACE_SEQUENCE)
 
@@ -52,7 +52,7 @@ class Drawn:
             self.flush()
             place = bisect_left(self.snapshots, index)
             known = self.snapshots
-            self._until = known[place] if place < len(known) else GREATEST
+            self._until = known[place] if place < len(known) else INT64_MAX
         if space in ABOUT:
             self.flush()
             return
@@ -105,4 +105,4 @@ def _value(body: bytes, use: Use) -> int | None:
         value = fields[use.field]
     except (*BAD_MSGPACK, KeyError, IndexError):
         return None
-    return value if type(value) is int and value <= GREATEST else None
+    return value if type(value) is int and value <= INT64_MAX else None

@@ -38,7 +38,7 @@ from qsync_spark.coverage import Coverage, Range, merge, without
 from qsync_spark.decisions import Decision
 from qsync_spark.decode import Hole, Rows, State, checked_rows
 from qsync_spark.first_fields import first_fields
-from qsync_spark.labels import Label, label_of, true_label, with_behind
+from qsync_spark.labels import Label, labelled, true_label, with_behind
 from qsync_spark.parts import Part
 from qsync_spark.schema_rows import SCHEMA, SCHEMA_VERSION_KEY, VERSIONED
 
@@ -161,11 +161,7 @@ def _add_events(
     """Row by row, whatever they are."""
     spaces = drawn.spaces
     try:
-        found = checked_rows(block)
-        labels = [label_of(header) for header, *_ in found]
-        for (header, _, middle, end), said, following in zip(
-            found, labels, [*labels[1:], behind], strict=True
-        ):
+        for (header, _, middle, end), said, following in labelled(checked_rows(block), behind):
             replica_id, lsn = true_label(said, vclock, following)
             if lsn <= vclock.get(replica_id, 0):
                 continue  # repeated or late: proofs 1 and 2 say so
