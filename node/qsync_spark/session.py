@@ -8,17 +8,25 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL = "local[*]"
+LONG_ROWS = 3_000_000
+"""From so many rows on, of all members, it is worth it that the JVM compiles well what it runs."""
 
 
 def make_session(
-    name: str, master: str | None = None, conf: dict[str, str] | None = None
+    name: str,
+    master: str | None = None,
+    conf: dict[str, str] | None = None,
+    *,
+    is_long: bool = False,
 ) -> "SparkSession":
     """A session; `conf` overrides everything. Given no master, Spark's own configuration decides,
-    and if that names none, all cores of this machine work."""
+    and if that names none, all cores of this machine work. `is_long`: there is work for many
+    seconds; else the JVM begins faster and goes on slower."""
     from pyspark.sql import SparkSession  # noqa: PLC0415  # a second to import
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # else each thread of the JVM keeps its own
     builder: Any = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
@@ -38,9 +46,12 @@ def make_session(
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
             "spark.driver.memory": "576m",  # and what a JVM needs beside it: under 1 GiB
-            # Jobs here are many and short: what the compiler gains is less than what it costs.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            # Jobs of small archives are many and short: what the better compiler gains is less than
+            # what it costs, and so with Spark's own.
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC"
+            + ("" if is_long else " -XX:TieredStopAtLevel=1"),
             "spark.sql.codegen.wholeStage": "false",
+            "spark.python.unix.domain.socket.enabled": "true",
         }
     for key, value in {**settings, **(conf or {})}.items():
         builder = builder.config(key, value)

@@ -8,10 +8,13 @@ the manifest tells is not read: comparisons of `member`, `kind`, `index`, `lsn`,
 and `space_id` with a constant choose files; Spark still applies them to rows. A block that cannot
 be read is a row with `damage`, its file and offset, and null everywhere else.
 
+Spark tells a source in Python which rows are wanted, and not which columns: `.schema("lsn long,
+body binary")` before `.load` names the only ones that are made and sent.
+
 Options: `kind` (segment, rollback; both by default), `partBytes` (default 32 MiB).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +37,7 @@ from qsync_node.archive.reading import Archive, ArchiveError, load_archive
 from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT, FileEntry, Manifest
 from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of
 from qsync_spark.stream import WalStreamReader
-from qsync_spark.walk_rows import SCHEMA, SCHEMA_SQL, rows_of
+from qsync_spark.walk_rows import SCHEMA, SCHEMA_SQL, chosen_columns, rows_of
 
 _COMPARISONS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 
@@ -101,7 +104,8 @@ def _has_space(entry: FileEntry, bounds: Bounds) -> bool:
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, options: dict[str, str], kinds: tuple[str, ...]) -> None:
+    def __init__(self, options: dict[str, str], kinds: tuple[str, ...], columns: list[str]) -> None:
+        self._columns = columns
         self._url = options.get("path", "")
         if not self._url:
             raise ArchiveError("name the archive: .load('file:///folder') or s3://bucket/folder")
@@ -136,7 +140,16 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Where no file is wanted, Spark makes one partition of its own.
         if isinstance(partition, PartPartition):
-            yield from rows_of(Part.decode(partition.text))
+            for batch in rows_of(Part.decode(partition.text)):
+                yield batch.select(self._columns)
+
+
+def _lower(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}
+
+
+def _columns_of(schema: Any) -> list[str]:
+    return chosen_columns((field.name, field.dataType.simpleString()) for field in schema)
 
 
 class WalSource(DataSource):
@@ -150,10 +163,10 @@ class WalSource(DataSource):
         return SCHEMA_SQL
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return _Reader({k.lower(): v for k, v in self.options.items()}, (SEGMENT, ROLLBACK))
+        return _Reader(_lower(self.options), (SEGMENT, ROLLBACK), _columns_of(schema))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        return WalStreamReader({k.lower(): v for k, v in self.options.items()})
+        return WalStreamReader(_lower(self.options), _columns_of(schema))
 
 
 class SnapSource(DataSource):
@@ -167,7 +180,7 @@ class SnapSource(DataSource):
         return SCHEMA_SQL
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return _Reader({k.lower(): v for k, v in self.options.items()}, (SNAPSHOT,))
+        return _Reader(_lower(self.options), (SNAPSHOT,), _columns_of(schema))
 
 
 def register(spark: SparkSession) -> None:

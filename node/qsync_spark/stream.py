@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from qsync_node.archive.reading import Archive, ArchiveError, load_archive
 from qsync_node.format.manifest import SEGMENT, FileEntry, Manifest
 from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of
-from qsync_spark.walk_rows import rows_of
+from qsync_spark.walk_rows import SCHEMA, rows_of
 
 Offsets = Mapping[str, int]
 
@@ -74,7 +74,8 @@ def next_offsets(archive: Archive, start: Offsets, files_max: int | None) -> dic
 class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads manifests for each batch; files are read by tasks."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
+    def __init__(self, options: Mapping[str, str], columns: Sequence[str] = SCHEMA.names) -> None:
+        self._columns = list(columns)
         self._url = options.get("path", "")
         if not self._url:
             raise ArchiveError("name the archive: .load('file:///folder') or s3://bucket/folder")
@@ -144,7 +145,7 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 pc.greater(index, partition.after), pc.less_equal(index, partition.last)
             )
             # Damage has no index: it is told with the first batch that meets it.
-            yield batch.filter(pc.fill_null(is_new, True))
+            yield batch.select(self._columns).filter(pc.fill_null(is_new, True))
 
 
 def _one_of(options: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:

@@ -34,7 +34,7 @@ from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT, check_number
 from qsync_node.format.mp import BAD_MSGPACK, unpack
 from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.catalogue import KEYS
-from qsync_spark.columns import Columns, Floats, Ints, batches_of, columns_of
+from qsync_spark.columns import Columns, Floats, batches_of, columns_of
 from qsync_spark.decode import (
     CHANGED,
     HASH_BYTES,
@@ -45,6 +45,7 @@ from qsync_spark.decode import (
     content_hash,
     is_file_changed,
 )
+from qsync_spark.edges import Ints
 from qsync_spark.labels import Label, labelled, true_label, with_behind
 from qsync_spark.parts import Part
 from qsync_spark.schema_rows import (

@@ -1,11 +1,12 @@
 """Rows of a part as the table `qsync.wal` has them (data path)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from qsync_node.archive.reading import ArchiveError
 from qsync_node.format.describe import space_of
 from qsync_node.format.keys import (
     FLAG_COMMIT,
@@ -46,6 +47,23 @@ SCHEMA = pa.schema(
     ]
 )
 SCHEMA_SQL = sql_of(SCHEMA)
+_SIMPLE = {"long": "bigint"}
+"""Names of types where Spark has two."""
+
+
+def chosen_columns(wanted: Iterable[tuple[str, str]]) -> list[str]:
+    """Names of the wanted columns, each given with its type in Spark's short form. Raises
+    ArchiveError for a column that the table does not have."""
+    known = dict(part.rsplit(" ", 1) for part in SCHEMA_SQL.split(", "))
+    names = []
+    for name, kind in wanted:
+        own = known.get(f"`{name}`")
+        if own is None or _SIMPLE.get(own, own) != kind:
+            raise ArchiveError(
+                f"the table has no column {name} of type {kind}: it has {SCHEMA_SQL}"
+            )
+        names.append(name)
+    return names
 
 
 def rows_of(part: Part) -> Iterator[pa.RecordBatch]:
@@ -53,6 +71,7 @@ def rows_of(part: Part) -> Iterator[pa.RecordBatch]:
     out: list[tuple[Any, ...]] = []
     vclock, term = dict(part.marks[0].vclock), part.marks[0].term
     place = (part.member, part.kind, part.key)
+    same = _Same(part)
     for item in batches_of(part):
         if isinstance(item, State):
             vclock, term = dict(part.marks[item.mark].vclock), part.marks[item.mark].term
@@ -65,7 +84,7 @@ def rows_of(part: Part) -> Iterator[pa.RecordBatch]:
             if out:
                 yield batch_of(out, SCHEMA)
                 out = []
-            yield _batch_of_columns(part, columns, vclock, term)
+            yield _batch_of_columns(same, part, columns, vclock, term)
             continue
         for block, behind in with_behind(item, part.end_vclock):
             try:
@@ -104,8 +123,25 @@ def _add_rows(
     return term
 
 
+class _Same:
+    """Columns that say the same in each row of a part, made once and cut to length."""
+
+    def __init__(self, part: Part) -> None:
+        self._values = (part.member, part.kind, part.key)
+        self._columns: tuple[pa.Array, ...] = ()
+
+    def columns(self, count: int) -> tuple[pa.Array, ...]:
+        """Member, kind, file and no damage."""
+        if not self._columns or len(self._columns[0]) < count:
+            self._columns = (
+                *(pa.repeat(value, 2 * count) for value in self._values),
+                pa.nulls(2 * count, pa.string()),
+            )
+        return tuple(column[:count] for column in self._columns)
+
+
 def _batch_of_columns(
-    part: Part, rows: Columns, vclock: dict[int, int], term: int
+    same: _Same, part: Part, rows: Columns, vclock: dict[int, int], term: int
 ) -> pa.RecordBatch:
     """The rows of one writer and one term; the clock is moved on behind them."""
     count = len(rows.lsn)
@@ -116,10 +152,9 @@ def _batch_of_columns(
         vclock[replica_id] = 0
         index = sum(vclock.values()) + rows.lsn
         vclock[replica_id] = int(rows.lsn[-1])
+    *place, no_damage = same.columns(count)
     columns = [
-        pa.repeat(part.member, count),
-        pa.repeat(part.kind, count),
-        pa.repeat(part.key, count),
+        *place,
         rows.offset,
         index,
         np.full(count, term),
@@ -132,7 +167,7 @@ def _batch_of_columns(
         (rows.flags & ~FLAG_COMMIT).astype(np.int32),
         rows.space,
         rows.bodies(),
-        pa.nulls(count, pa.string()),
+        no_damage,
     ]
     arrays = [pa.array(c, field.type) for c, field in zip(columns, SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)

@@ -232,6 +232,15 @@ def test_the_archive_is_a_table(spark: "SparkSession", folder: Path, tmp_path: P
     assert rows.where("kind = 'segment'").count() == plain.counts["memberRows"]
     late = rows.where("timestamp > 1e12").count()
     assert late == 0
+    few = spark.read.format("qsync.wal").schema("body binary, lsn long, kind string").load(url)
+    some_columns = few.where("lsn between 10 and 12 and kind = 'segment'").collect()
+    assert sorted(map(tuple, some_columns)) == sorted(
+        (row["body"], row["lsn"], row["kind"])
+        for row in rows.where("lsn between 10 and 12 and kind = 'segment'").collect()
+    )
+    for schema in ("lsn long, bodies binary", "lsn int"):
+        with pytest.raises(Exception, match="the table has no column"):
+            spark.read.format("qsync.wal").schema(schema).load(url).collect()
     assert (
         spark.read.format("qsync.snap").load(url).select("file").distinct().count()
         == (plain.counts["snapshots"])

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import msgpack
+import numpy as np
 import pytest
 from archives import is_eventful, lives
 from damage import VIOLATIONS, Copy
@@ -28,6 +29,7 @@ from qsync_node.format.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.mp import pack
 from qsync_node.format.row import Row, encode_row
 from qsync_node.format.xlog import decode_file_header, encode_file
+from qsync_spark import columns as columns_module
 from qsync_spark import walk as walk_module
 from qsync_spark import walk_rows as walk_rows_module
 from qsync_spark.audit import events as events_module
@@ -38,6 +40,7 @@ from qsync_spark.audit.snapshots import oldest_requests, terms_in
 from qsync_spark.catalogue import Catalogue
 from qsync_spark.columns import columns_of
 from qsync_spark.decode import Rows, headers_of
+from qsync_spark.edges import PADDING
 from qsync_spark.first_fields import first_fields
 
 KEYS = [
@@ -100,6 +103,68 @@ def test_columns_are_the_rows_that_are_there() -> None:
             heads, columns.bodies().to_pylist(), strict=True,
         )  # fmt: skip
         assert list(found) == expected_rows(blocks)
+
+
+def a_value(rng: Random, depth: int = 0) -> Any:
+    """In every format that msgpack has, and in every length that a format may tell."""
+    size = rng.choice((0, 3, 31, 32, 255, 256, 70_000 if rng.random() < 0.02 else 1))
+    kinds = [
+        lambda: rng.choice(KEYS), lambda: rng.choice((False, 2.5, -(2**31), -(2**63), 2**64 - 1)),
+        lambda: "s" * size, lambda: b"b" * size,
+        lambda: msgpack.ExtType(rng.randrange(100), b"e" * rng.choice((1, 2, 4, 8, 16, size))),
+        lambda: HEADER_LIKE if rng.random() < 0.02 else None,
+    ]  # fmt: skip
+    if depth < 2:
+        kinds.append(lambda: [a_value(rng, depth + 1) for _ in range(rng.choice((0, 2, 16)))])
+        kinds.append(lambda: {k: a_value(rng, depth + 1) for k in range(rng.choice((0, 2, 17)))})
+    return rng.choice(kinds)()
+
+
+HEADER_LIKE = encode_row(Row(3, 1, 70_007, 1.7e9, b"\x80"))
+"""A value that looks like a row."""
+
+
+def alike(rng: Random, count: int) -> bytes:
+    """Rows of one writer, as its node encodes them."""
+    rows = []
+    for lsn in range(70_000, 70_000 + count):
+        kind = rng.choice((2, 3, 3, 3, NOP))
+        fields = [a_value(rng) for _ in range(rng.randrange(4))]
+        body = b"" if kind == NOP else pack({0x10: 512, 0x21: fields})
+        tsn = lsn - rng.choice((0, 0, 1))
+        key = rng.choice((None, None, ["client", lsn]))
+        rows.append(encode_row(Row(kind, 1, lsn, 1.7e9, body, tsn=tsn, idempotency=key)))
+    return b"".join(rows)
+
+
+def test_reading_rows_at_once_finds_what_reading_them_in_turn_finds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also of bytes that were changed, and where a value looks like a row."""
+    rng = Random(21)
+    at_once = 0
+    for number in range(1000):
+        data = bytearray(alike(rng, rng.randrange(1, 40)))
+        if number % 2:
+            for _ in range(rng.choice((1, 1, 3))):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+        if number % 10 == 3:
+            del data[rng.randrange(1, len(data)) :]
+        blocks = [Rows(0, bytes(data))]
+        found = columns_of(blocks)
+        at_once += columns_module.rows_alike(bytes(data), padded(data)) is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(columns_module, "rows_alike", lambda *_: None)
+            wanted = columns_of(blocks)
+        assert (found is None) == (wanted is None), number
+        if found is not None and wanted is not None:
+            for one, other in zip(found[3:], wanted[3:], strict=True):
+                assert one.tobytes() == other.tobytes(), number
+    assert 250 < at_once < 900, "some of them have to be read in turn, most need not"
+
+
+def padded(data: bytearray) -> Any:
+    return np.frombuffer(bytes(data) + PADDING, np.uint8)
 
 
 def test_first_fields_are_packed_as_a_replay_packs_them() -> None:

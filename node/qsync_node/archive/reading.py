@@ -119,6 +119,11 @@ class Archive:
                 for e in m.files}  # fmt: skip
 
     @property
+    def rows(self) -> int:
+        """Of all files: copies are counted as often as there are some."""
+        return sum(entry.rows for one in self.owners() for entry in one.files)
+
+    @property
     def base(self) -> Compaction | None:
         """The compaction that stands for everything up to the floor; None if nothing went."""
         wanted = self.changes.compaction

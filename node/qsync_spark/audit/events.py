@@ -33,10 +33,11 @@ from qsync_spark.audit.drawn import Drawn
 from qsync_spark.audit.scan import parts_of_kind, run_on_parts
 from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
 from qsync_spark.catalogue import KEYS, NOT_REPLAYED, Catalogue, Unkeyed
-from qsync_spark.columns import Columns, Ints, batches_of, columns_of
+from qsync_spark.columns import Columns, batches_of, columns_of
 from qsync_spark.coverage import Coverage, Range, merge, without
 from qsync_spark.decisions import Decision
 from qsync_spark.decode import Hole, Rows, State, checked_rows
+from qsync_spark.edges import Ints
 from qsync_spark.first_fields import first_fields
 from qsync_spark.labels import Label, labelled, true_label, with_behind
 from qsync_spark.parts import Part
@@ -107,6 +108,16 @@ class Reading:
             low, high = np.searchsorted(index, (one.first, one.at))
             found[low:high] = False
         return found
+
+
+def in_order(events: "DataFrame") -> "DataFrame":
+    """The events of each key one after another, in a column more than `EVENTS`: what a comparison
+    looks at first is one number, for which the sort need not open the rows."""
+    from pyspark.sql.functions import xxhash64  # noqa: PLC0415
+
+    numbered = events.withColumn("hash", xxhash64("space", "key"))
+    order = ("hash", "space", "key", "index", "op")
+    return numbered.repartition("hash").sortWithinPartitions(*order)
 
 
 # --- the log --------------------------------------------------------------------------------------

@@ -31,6 +31,8 @@ ODD = pa.schema(
     ]
 )
 ODD_SQL = sql_of(ODD)
+FOLDED = ("space", "key", "index", "op", "body", "file", "offset")
+"""Columns of an event that a fold looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +251,11 @@ class Fold:
 def fold_events(
     batches: Iterator[pa.RecordBatch], catalogue: Catalogue, snapshots: Snapshots
 ) -> Iterator[pa.RecordBatch]:
-    """Events sorted by (space, key, index, op) to what is odd about snapshots."""
+    """Events of each key one after another, by (index, op), to what is odd about snapshots."""
     fold = Fold(catalogue, snapshots)
     is_open = False
     for batch in batches:
-        columns = [column.to_pylist() for column in batch.columns[:7]]
+        columns = [column.to_pylist() for column in batch.select(FOLDED).columns]
         for space, key, index, op, body, file, offset in zip(*columns, strict=True):
             if not is_open or space != fold.space or key != fold.key:
                 if is_open:

@@ -14,10 +14,11 @@ from qsync_spark.audit.events import (
     Reading,
     choose_copies,
     events_of_log,
+    in_order,
     snapshot_events,
 )
 from qsync_spark.audit.findings import Gap, Result, Violation
-from qsync_spark.audit.fold import ODD_SQL, Snapshots, fold_events
+from qsync_spark.audit.fold import FOLDED, ODD_SQL, Snapshots, fold_events
 from qsync_spark.audit.scan import Fact, one_of_each, parts_of_kind, run_on_parts
 from qsync_spark.audit.snapshots import (
     damaged_snapshots,
@@ -109,12 +110,8 @@ def prove_snapshots(
         lambda part: snapshot_events(part, reading.catalogue, snapshots.base[1]),
         EVENTS_SQL,
     )
-    odd = (
-        log.unionByName(tuples)
-        .repartition("space", "key")
-        .sortWithinPartitions("space", "key", "index", "op")
-        .mapInArrow(lambda b: fold_events(b, reading.catalogue, snapshots), ODD_SQL)
-    )
+    ordered = in_order(log.unionByName(tuples)).select(*FOLDED)
+    odd = ordered.mapInArrow(lambda b: fold_events(b, reading.catalogue, snapshots), ODD_SQL)
     _report(odd, ground, result)
     _check_terms(ground, snapshots.judged, result)
     add_damaged(ground, result)

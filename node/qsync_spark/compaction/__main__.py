@@ -15,7 +15,7 @@ from qsync_spark.audit.run import LAG_ALLOWED_S
 from qsync_spark.compaction.run import STEPS, Wish, compact
 from qsync_spark.durations import duration_s
 from qsync_spark.progress import Step
-from qsync_spark.session import make_session
+from qsync_spark.session import LONG_ROWS, make_session
 
 
 def main() -> int:
@@ -48,11 +48,12 @@ def main() -> int:
             sys.stderr.flush()
 
     try:
-        load_archive(arguments.archive)  # before a session is made for nothing
+        archive = load_archive(arguments.archive)  # before a session is made for nothing
     except ArchiveError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    spark = make_session("qsync-compaction", arguments.master)
+    is_long = archive.rows >= LONG_ROWS
+    spark = make_session("qsync-compaction", arguments.master, is_long=is_long)
     try:
         outcome = compact(spark, arguments.archive, wish, progress)
     except ArchiveError as error:

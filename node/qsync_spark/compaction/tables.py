@@ -25,6 +25,7 @@ from qsync_spark.audit.events import (
     UNKNOWN,
     Reading,
     events_of_log,
+    in_order,
     snapshot_events,
 )
 from qsync_spark.audit.fold import Fold
@@ -269,15 +270,15 @@ def write_history(
         yield writers.finish()
 
     wanted = events.where(f"space >= {FIRST_USER_SPACE} and index <= {last}")
-    ordered = wanted.repartition("space", "key").sortWithinPartitions("space", "key", "index", "op")
-    return [row.asDict() for row in ordered.mapInArrow(write, sql_of(FILES)).collect()]
+    return [row.asDict() for row in in_order(wanted).mapInArrow(write, sql_of(FILES)).collect()]
 
 
 def _write_versions(
     batches: Iterator[pa.RecordBatch], tables: dict[int, Table], catalogue: Catalogue, last: int,
     writers: _Writers,
 ) -> None:  # fmt: skip
-    """Events sorted by (space, key, index) into versions. Spaces that are gone have no table."""
+    """Events of each key one after another, by index, into versions. Spaces that are gone have no
+    table."""
     versions: Versions | None = None
     place: tuple[int, bytes] | None = None
     for batch in batches:

@@ -1,0 +1,134 @@
+"""Where the rows of a block end (data path).
+
+No row says how long it is: whoever wants the second one reads through the first. `ends_of` reads
+through many values at once, a token of each at a time; it has to be told where they begin.
+`read_edges` is told nothing, and reads one row after another.
+"""
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+
+from qsync_node.format.describe import row_unpacker
+from qsync_node.format.keys import NOP
+
+TOKENS_MAX = 512
+PADDING = bytes(16)  # so that a look behind the last row needs no care
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+def _table(*spans: tuple[int, int, int], step: int = 0) -> Ints:
+    """By first byte: for each span (first, last, value) the value, `step` more for each byte."""
+    table = np.zeros(256, np.int64)
+    for first, last, value in spans:
+        table[first : last + 1] = value + step * np.arange(last + 1 - first)
+    return table
+
+
+# msgpack's specification, "Formats". 0xC1 is no format: it has no size.
+_SIZE = (
+    _table((0x00, 0x9F, 1), (0xC0, 0xC0, 1), (0xC2, 0xC3, 1), (0xE0, 0xFF, 1),
+           (0xC4, 0xC4, 2), (0xC5, 0xC5, 3), (0xC6, 0xC6, 5),
+           (0xC7, 0xC7, 3), (0xC8, 0xC8, 4), (0xC9, 0xC9, 6), (0xCA, 0xCA, 5), (0xCB, 0xCB, 9),
+           (0xCC, 0xCC, 2), (0xCD, 0xCD, 3), (0xCE, 0xCE, 5), (0xCF, 0xCF, 9),
+           (0xD0, 0xD0, 2), (0xD1, 0xD1, 3), (0xD2, 0xD2, 5), (0xD3, 0xD3, 9),
+           (0xD4, 0xD4, 3), (0xD5, 0xD5, 4), (0xD6, 0xD6, 6), (0xD7, 0xD7, 10), (0xD8, 0xD8, 18),
+           (0xD9, 0xD9, 2), (0xDA, 0xDA, 3), (0xDB, 0xDB, 5),
+           (0xDC, 0xDC, 3), (0xDD, 0xDD, 5), (0xDE, 0xDE, 3), (0xDF, 0xDF, 5))
+    + _table((0xA0, 0xBF, 1), step=1)
+)  # fmt: skip
+"""Bytes of a token that says all by its first byte, else of its beginning."""
+_INSIDE = _table((0x80, 0x8F, 0), step=2) + _table((0x90, 0x9F, 0), step=1)
+"""Values that a token holds."""
+_WIDTH = _table(
+    (0xC4, 0xC4, 1), (0xC5, 0xC5, 2), (0xC6, 0xC6, 4), (0xC7, 0xC7, 1), (0xC8, 0xC8, 2),
+    (0xC9, 0xC9, 4), (0xD9, 0xD9, 1), (0xDA, 0xDA, 2), (0xDB, 0xDB, 4),
+    (0xDC, 0xDC, 2), (0xDD, 0xDD, 4), (0xDE, 0xDE, 2), (0xDF, 0xDF, 4),
+)  # fmt: skip
+"""Bytes of the number behind the first byte that says how much follows; 0 for none."""
+_FIRST_CONTAINER, _FIRST_MAP = 0xDC, 0xDE
+
+
+def ends_of(padded: Bytes, begins: Ints) -> Ints | None:
+    """Where the values that begin at `begins` end; None where one does not end before the padding,
+    is no msgpack, or has very many parts. `padded` are bytes with `PADDING` behind them."""
+    size = len(padded) - len(PADDING)
+    ends = np.empty_like(begins)
+    rows, at, left = np.arange(len(begins)), begins, np.ones(len(begins), np.int64)
+    for _ in range(TOKENS_MAX):
+        if not len(rows):
+            return ends
+        if at.max() >= size:
+            return None
+        length, inside = _tokens_at(padded, at)
+        if not length.all():
+            return None
+        at = at + length
+        left = left + (inside - 1)
+        is_done = left == 0
+        if is_done.all():
+            ends[rows] = at
+            return ends
+        if is_done.any():
+            ends[rows[is_done]] = at[is_done]
+            goes_on = ~is_done
+            rows, at, left = rows[goes_on], at[goes_on], left[goes_on]
+    return None
+
+
+def _tokens_at(padded: Bytes, at: Ints) -> tuple[Ints, Ints]:
+    """Bytes of the token at each place, and how many values it holds; of all tokens one number if
+    one says it of all."""
+    first = padded[at]
+    if (first == first[0]).all():
+        kind = int(first[0])
+        if not _WIDTH[kind]:
+            return _SIZE[kind : kind + 1], _INSIDE[kind : kind + 1]
+        return _counted(padded, at, kind)
+    length, inside = _SIZE[first], _INSIDE[first]
+    kinds = np.flatnonzero(np.bincount(first, minlength=256))
+    for kind in kinds[_WIDTH[kinds] > 0].tolist():
+        these = np.flatnonzero(first == kind)
+        length[these], inside[these] = _counted(padded, at[these], kind)
+    return length, inside
+
+
+def _counted(padded: Bytes, at: Ints, kind: int) -> tuple[Ints, Ints]:
+    """As `_tokens_at`, of tokens with this first byte, behind which a number says how many."""
+    count = _numbers_at(padded, at + 1, int(_WIDTH[kind]))
+    size = _SIZE[kind : kind + 1]
+    if kind < _FIRST_CONTAINER:
+        return count + size, _INSIDE[kind : kind + 1]
+    return size, 2 * count if kind >= _FIRST_MAP else count
+
+
+def _numbers_at(padded: Bytes, at: Ints, width: int) -> Ints:
+    numbers = padded[at].astype(np.int64)
+    for place in range(1, width):
+        numbers = numbers << 8 | padded[at + place]
+    return numbers
+
+
+def read_edges(data: bytes) -> list[int] | None:
+    """Where headers and bodies begin, and the end; None for what is no rows. A NOP, which has no
+    body, is told by its header's third byte: see `headers_at` for what makes that true."""
+    unpacker = row_unpacker(data)
+    skip, tell = unpacker.skip, unpacker.tell
+    edges = [0]
+    add = edges.append
+    position, size = 0, len(data)
+    try:
+        while position < size:
+            is_nop = data[position + 2] == NOP
+            skip()
+            position = tell()
+            add(position)
+            if not is_nop:
+                skip()
+                position = tell()
+            add(position)
+    except (ValueError, IndexError, msgpack.UnpackException, RecursionError):
+        return None
+    return edges if len(edges) > 1 else None
