@@ -46,9 +46,6 @@ class Coverage:
     def has_row(self, index: int) -> bool:
         return _is_in(self.rows, index)
 
-    def holds(self, index: int) -> bool:
-        return self.has_row(index) or _is_in(self.covered, index)
-
 
 def _is_in(ranges: list[Range], index: int) -> bool:
     position = bisect_left(ranges, (index, 0)) - 1

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from qsync_spark.batches import sql_of
 from qsync_spark.coverage import Steps
-from qsync_spark.walk import CHUNK_BITS
+from qsync_spark.facts import CHUNK_BITS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

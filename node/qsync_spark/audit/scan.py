@@ -13,8 +13,9 @@ import pyarrow as pa
 from qsync_node.archive.reading import Archive
 from qsync_node.format.manifest import KINDS, ROLLBACK, SEGMENT
 from qsync_spark.coverage import Coverage, Unknown
+from qsync_spark.facts import CHUNK_BITS, FACTS, FACTS_SQL
 from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of
-from qsync_spark.walk import FACTS, FACTS_SQL, walk, walk_rows_of
+from qsync_spark.walk import walk, walk_rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,8 +82,6 @@ def scan_rows(
     spark: "SparkSession", archive: Archive, chunks: list[tuple[int, int]] | None
 ) -> "DataFrame":
     """Facts `row` of the chunks (None: all), from the files that may hold them."""
-    from qsync_spark.walk import CHUNK_BITS  # noqa: PLC0415
-
     wanted = None if chunks is None else frozenset(chunks)
     keys: set[str] = set()
     for manifest in archive.members:
