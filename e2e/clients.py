@@ -43,7 +43,7 @@ def writer_pod(namespace: Namespace, machine: str) -> str:
         "kind": "Pod",
         "metadata": {"name": "writer", "labels": {"app": "writer"}},
         "spec": {
-            **({"nodeSelector": {"kubernetes.io/hostname": machine}} if machine else {}),
+            **(_on(machine) if machine else {}),
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": 1,
@@ -86,6 +86,15 @@ def writer_pod(namespace: Namespace, machine: str) -> str:
         },
     }  # fmt: skip
     return json.dumps(pod)
+
+
+def _on(machine: str) -> dict[str, Any]:
+    """On this machine and no other, also if it is a control plane that is kept free of pods."""
+    taint = "node-role.kubernetes.io/control-plane"
+    return {
+        "nodeSelector": {"kubernetes.io/hostname": machine},
+        "tolerations": [{"key": taint, "operator": "Exists", "effect": "NoSchedule"}],
+    }
 
 
 class Writer:

@@ -3,11 +3,13 @@
 A schema is written down once, as Arrow's; what Spark is told of it is made from that.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
 ROWS_MAX = 8192
+SMALL_BYTES = 256 << 10
 _SQL = {
     pa.string(): "string", pa.binary(): "binary", pa.bool_(): "boolean", pa.int32(): "int",
     pa.int64(): "long", pa.float64(): "double",
@@ -23,3 +25,26 @@ def batch_of(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
     columns: list[Any] = list(zip(*rows, strict=True)) if rows else [() for _ in schema]
     arrays = [pa.array(c, field.type) for c, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class Together:
+    """Small batches of one schema, in any order, as fewer: each costs Spark what many rows do."""
+
+    def __init__(self) -> None:
+        self._held: list[pa.RecordBatch] = []
+        self._bytes = 0
+
+    def add(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.nbytes >= SMALL_BYTES:
+                yield batch
+            elif batch.num_rows:
+                self._held.append(batch)
+                self._bytes += batch.nbytes
+                if self._bytes >= SMALL_BYTES:
+                    yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        if self._held:
+            yield pa.concat_batches(self._held)
+        self._held, self._bytes = [], 0

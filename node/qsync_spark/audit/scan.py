@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from qsync_node.archive.reading import Archive
 from qsync_node.format.manifest import KINDS, ROLLBACK, SEGMENT
+from qsync_spark.batches import Together
 from qsync_spark.coverage import Coverage, Unknown
 from qsync_spark.facts import CHUNK_BITS, FACTS, FACTS_SQL
 from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of
@@ -20,7 +21,8 @@ from qsync_spark.walk import walk, walk_rows_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PARTS_IN_A_TASK = 8
+TASK_BYTES, TASK_PARTS = 8 << 20, 128
+"""What a task reads: as much as one of these allows; and a part that is longer by itself."""
 COLLECT_BYTES = 8 << 20
 Fact = dict[str, Any]
 """A row of `FACTS`."""
@@ -52,17 +54,21 @@ def run_on_parts(
 
         gc.disable()  # few containers live long here, and each pass over them costs
         read_bytes = 0
+        together = Together()
         for batch in batches:
             for text in batch.column(0).to_pylist():
                 part = Part.decode(text)
-                yield from read(part)
+                yield from together.add(read(part))
                 read_bytes += part.end - part.marks[0].offset
                 if read_bytes > COLLECT_BYTES:
                     gc.collect()
                     read_bytes = 0
+        yield from together.rest()
 
     cores = spark.sparkContext.defaultParallelism
-    tasks = min(len(parts), max(2 * cores, len(parts) // PARTS_IN_A_TASK)) or 1
+    size = sum(part.end - part.marks[0].offset for part in parts)
+    wanted = max(2 * cores, size // TASK_BYTES, len(parts) // TASK_PARTS)
+    tasks = min(len(parts), wanted) or 1
     # Long parts first, dealt out in turn, so that no task gets all of them.
     ordered = sorted(parts, key=lambda part: part.marks[0].offset - part.end)
     dealt = [part for start in range(tasks) for part in ordered[start::tasks]]
