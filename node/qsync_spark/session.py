@@ -51,7 +51,6 @@ def make_session(
             "spark.driver.extraJavaOptions": "-XX:+UseSerialGC"
             + ("" if is_long else " -XX:TieredStopAtLevel=1"),
             "spark.sql.codegen.wholeStage": "false",
-            "spark.python.unix.domain.socket.enabled": "true",
         }
     for key, value in {**settings, **(conf or {})}.items():
         builder = builder.config(key, value)
