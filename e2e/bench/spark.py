@@ -290,8 +290,9 @@ def main() -> int:
         work = Path(scratch)
         make_archive(work / "empty", 2, 2)
         figures = Figures()
-        empty_s = took(lambda: audit_alone(work / "empty"))
-        figures.add("an audit of next to nothing, as a command", f"{empty_s:.1f} s", "< 25 s")
+        empty_s = min(took(lambda: audit_alone(work / "empty")) for _ in range(2))
+        what = "an audit of next to nothing, as a command, the better of two"
+        figures.add(what, f"{empty_s:.1f} s", "< 25 s")
         spark = make_session("bench", "local[*]", is_long=True)
         try:
             register(spark)
