@@ -45,8 +45,7 @@ def make_session(
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
-            # With what a JVM needs beside it, which is more where it compiles more: under 1 GiB.
-            "spark.driver.memory": "512m" if is_long else "576m",
+            "spark.driver.memory": "576m",  # and what a JVM needs beside it: about 1 GiB
             # Jobs of small archives are many and short: what the better compiler gains is less than
             # what it costs, and so with Spark's own.
             "spark.driver.extraJavaOptions": "-XX:+UseSerialGC"
