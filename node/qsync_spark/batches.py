@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 ROWS_MAX = 8192
-SMALL_BYTES = 256 << 10
+SMALL_BYTES = 256 << 10  # a batch under this waits for others
 _SQL = {
     pa.string(): "string", pa.binary(): "binary", pa.bool_(): "boolean", pa.int32(): "int",
     pa.int64(): "long", pa.float64(): "double",

@@ -57,9 +57,9 @@ def ends_of(padded: Bytes, begins: Ints) -> Ints | None:
     size = len(padded) - len(PADDING)
     ends = np.empty_like(begins)
     rows, at, left = np.arange(len(begins)), begins, np.ones(len(begins), np.int64)
+    if not len(rows):
+        return ends
     for _ in range(TOKENS_MAX):
-        if not len(rows):
-            return ends
         if at.max() >= size:
             return None
         length, inside = _tokens_at(padded, at)
