@@ -79,8 +79,8 @@ check: $(VENV)/.all           ## formats, lint, types, layers
 
 SEEDS ?= 0..9999
 
-sim: $(VENV)/.test            ## 10,000 simulated schedules (SEEDS=A..B for others)
-	$(BIN)/python -m qsync_sim --seeds $(SEEDS)
+sim: $(VENV)/.test            ## 10,000 simulated schedules (SEEDS=A..B; MINUTES=N: those that fit)
+	$(BIN)/python -m qsync_sim --seeds $(SEEDS) $(if $(MINUTES),--minutes $(MINUTES))
 
 mutants: $(VENV)/.test        ## planted bugs, each of which the simulator has to find
 	$(BIN)/python -m qsync_sim.mutants

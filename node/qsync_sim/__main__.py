@@ -93,6 +93,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m qsync_sim", description=__doc__)
     parser.add_argument("--seeds", default="0..99", help="A..B, both included")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--minutes", type=float, help="run those of the seeds that fit into these")
     parser.add_argument("--show", type=int, help="print the trace of one seed")
     parser.add_argument("--faults", type=int, help="with --show: only the first so many faults")
     parser.add_argument("--hunt", help="A..B: stop at the first seed that fails")
@@ -103,17 +104,24 @@ def main() -> int:
         show(arguments.show, arguments.faults)
         return 0
     first, last = (int(part) for part in arguments.seeds.split(".."))
-    return run_range(first, last, arguments.workers)
+    return run_range(first, last, arguments.workers, arguments.minutes)
 
 
-def run_range(first: int, last: int, workers: int) -> int:
-    """Run all seeds; 0 when nothing failed and everything that must happen happened."""
+def run_range(first: int, last: int, workers: int, minutes: float | None = None) -> int:
+    """Run all seeds, or as many as `minutes` allow; 0 when nothing failed and everything that must
+    happen happened."""
     counters: Counter[str] = Counter()
     failures: list[tuple[int, str]] = []
+    total = last - first + 1
     started = time.monotonic()
     with ProcessPoolExecutor(workers) as pool:
         jobs = [pool.submit(run_seed, seed) for seed in range(first, last + 1)]
         for done, job in enumerate(as_completed(jobs), 1):
+            if minutes is not None and time.monotonic() - started > 60 * minutes:
+                total -= sum(waiting.cancel() for waiting in jobs)
+                minutes = None
+            if job.cancelled():
+                continue
             seed, problem, seen = job.result()
             counters += seen
             if problem:
@@ -133,11 +141,12 @@ def run_range(first: int, last: int, workers: int) -> int:
     missing = [name for name in MUST_HAPPEN if not counters[name]]
     if missing:
         sys.stdout.write(f"never happened: {', '.join(missing)}\n")
-    total = last - first + 1
     sys.stdout.write(
         f"{total - len(failures)} passed, {len(failures)} failed\n"
         f"in {time.monotonic() - started:.0f} s\n"
     )
+    if total < len(jobs):
+        sys.stdout.write(f"{len(jobs) - total} of {len(jobs)} not run: the time was over\n")
     return 1 if failures or (missing and total >= 500) else 0
 
 
