@@ -37,6 +37,8 @@ def make_session(
         "spark.sql.execution.arrow.maxBytesPerBatch": "4m",  # rows may be long
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.adaptive.enabled": "true",
+        # Of long rows a sort leaves a hundred files, and reading ahead keeps 2 MiB for each.
+        "spark.unsafe.sorter.spill.read.ahead.enabled": "false",
         "spark.log.level": "ERROR",
     }
     if master is not None and master.startswith("local"):
@@ -45,7 +47,7 @@ def make_session(
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
-            "spark.driver.memory": "576m",  # and what a JVM needs beside it: about 1 GiB
+            "spark.driver.memory": "512m",  # and what a JVM needs beside it: under 1 GiB
             # Jobs of small archives are many and short: what the better compiler gains is less than
             # what it costs, and so with Spark's own.
             "spark.driver.extraJavaOptions": "-XX:+UseSerialGC"
