@@ -95,8 +95,8 @@ bench: $(VENV)/.all debian    ## side by side with Redis, PostgreSQL, etcd and T
 	$(BIN)/python -m pip list -q >/dev/null
 	$(BIN)/python e2e/bench/compare.py
 
-bench-spark: $(VENV)/.all     ## the archive's jobs (LARGE=1: 1 M to 10 M rows)
-	$(BIN)/python e2e/bench/spark.py --write $(if $(LARGE),--large)
+bench-spark: $(VENV)/.all     ## the archive's jobs (LARGE=1: up to 10 M rows, HUGE=1: and 50 M)
+	$(BIN)/python e2e/bench/spark.py --write $(if $(LARGE),--large) $(if $(HUGE),--huge)
 
 costs: $(VENV)/.all           ## where the time of a write goes, by process and by file
 	$(BIN)/python e2e/bench/costs.py

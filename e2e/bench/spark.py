@@ -1,12 +1,13 @@
 """`make bench-spark`: what the archive's jobs cost, on the sizes that a few minutes allow.
 
-    python e2e/bench/spark.py [--rows 10000,30000,100000,300000,1000000] [--large] [--write]
+    python e2e/bench/spark.py [--rows 10000,100000,1000000] [--large] [--huge] [--write]
 
 A row is one of one member's log; an audit of N rows reads 3 N member-rows. `--large` goes on to 3 M
-and 10 M rows, and adds a skewed key, 10,000 small segments and a segment of 4 GiB. Everything but
-Spark's own start is measured in one session, whose first audit, of 1 M rows, is not counted. Beside
-Spark, in the same run: the same judgements over plain dicts in one process (`plain_audit`), and
-DuckDB over the Parquet that a compaction made. `--write` puts table and plot into docs/spark.md.
+and 10 M rows, and adds a skewed key, 10,000 small segments and a segment of 4 GiB; `--huge` adds
+50 M rows. Everything but Spark's own start is measured in one session, whose first audit, of 1 M
+rows, is not counted. Beside Spark, in the same run: the same judgements over plain dicts in one
+process (`plain_audit`), and DuckDB over the Parquet that a compaction made. `--write` puts table
+and plot into docs/spark.md.
 """
 
 import argparse
@@ -50,6 +51,7 @@ HEADING = "## What it costs"
 SEGMENT_ROWS = 100_000
 SMALL_SEGMENTS = 10_000
 LONG_ROWS, LONG_BYTES = 700_000, 8192  # 4 GiB, compressed
+HUGE_ROWS = 50_000_000
 ALONE_ROWS_MAX = 1_000_000  # three times as many, with all that is to be judged, in one process
 
 
@@ -220,6 +222,17 @@ def special(spark: Any, work: Path, rows: int, figures: Figures) -> None:
         figures.add(what, f"{seconds:.1f} s, {memory}", "1 GiB")
 
 
+def huge(spark: Any, work: Path, figures: Figures) -> None:
+    """What no memory of this size would hold at once."""
+    size = make_archive(work / "special", HUGE_ROWS, SEGMENT_ROWS)
+    with watched() as memory:
+        seconds = audited(spark, work / "special")
+    rate = 3 * HUGE_ROWS / seconds / spark.sparkContext.defaultParallelism
+    said = f"{seconds:.0f} s, {rate:,.0f} member-rows/s and core, {memory}"
+    what = f"audit of {HUGE_ROWS:,} rows of three members ({size >> 20} MiB each)"
+    figures.add(what, said, "100,000 (200,000), 1 GiB")
+
+
 def plot_of(audits: Audits) -> str:
     """Seconds by rows, drawn by whoever shows the page."""
     sizes = sorted(audits.alone)
@@ -281,6 +294,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", default="10000,30000,100000,300000,1000000")
     parser.add_argument("--large", action="store_true")
+    parser.add_argument("--huge", action="store_true")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     sizes = [int(n) for n in arguments.rows.split(",")]
@@ -293,7 +307,7 @@ def main() -> int:
         empty_s = min(took(lambda: audit_alone(work / "empty")) for _ in range(2))
         what = "an audit of next to nothing, as a command, the better of two"
         figures.add(what, f"{empty_s:.1f} s", "< 25 s")
-        spark = make_session("bench", "local[*]", is_long=True)
+        spark = make_session("bench", "local[*]", rows=3 * sizes[-1])
         try:
             register(spark)
             make_archive(work / "archive", ALONE_ROWS_MAX, SEGMENT_ROWS)
@@ -302,6 +316,8 @@ def main() -> int:
             over_parquet(spark, work, figures)
             if arguments.large:
                 special(spark, work, 1_000_000, figures)
+            if arguments.huge:
+                huge(spark, work, figures)
         finally:
             spark.stop()
         text = table_of(figures, audits, profile_of(work / "archive"), load)

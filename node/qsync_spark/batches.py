@@ -12,13 +12,18 @@ ROWS_MAX = 8192
 SMALL_BYTES = 256 << 10  # a batch under this waits for others
 _SQL = {
     pa.string(): "string", pa.binary(): "binary", pa.bool_(): "boolean", pa.int32(): "int",
-    pa.int64(): "long", pa.float64(): "double",
+    pa.int64(): "bigint", pa.float64(): "double",
 }  # fmt: skip
 
 
 def sql_of(schema: pa.Schema) -> str:
     """The same columns in Spark's words."""
-    return ", ".join(f"`{field.name}` {_SQL[field.type]}" for field in schema)
+    return ", ".join(f"`{name}` {kind}" for name, kind in sql_types(schema).items())
+
+
+def sql_types(schema: pa.Schema) -> dict[str, str]:
+    """By column, its type as Spark names it."""
+    return {field.name: _SQL[field.type] for field in schema}
 
 
 def batch_of(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:

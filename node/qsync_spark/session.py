@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 LOCAL = "local[*]"
 LONG_ROWS = 3_000_000
-"""From so many rows on, of all members, it is worth it that the JVM compiles well what it runs."""
+"""From so many rows on it is worth it that the JVM compiles well what it runs."""
 
 
 def make_session(
@@ -17,11 +17,11 @@ def make_session(
     master: str | None = None,
     conf: dict[str, str] | None = None,
     *,
-    is_long: bool = False,
+    rows: int = 0,
 ) -> "SparkSession":
     """A session; `conf` overrides everything. Given no master, Spark's own configuration decides,
-    and if that names none, all cores of this machine work. `is_long`: there is work for many
-    seconds; else the JVM begins faster and goes on slower."""
+    and if that names none, all cores of this machine work. `rows`: about how many will be read,
+    of all members; with few the JVM begins faster and goes on slower."""
     from pyspark.sql import SparkSession  # noqa: PLC0415  # a second to import
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -51,7 +51,7 @@ def make_session(
             # Jobs of small archives are many and short: what the better compiler gains is less than
             # what it costs, and so with Spark's own.
             "spark.driver.extraJavaOptions": "-XX:+UseSerialGC"
-            + ("" if is_long else " -XX:TieredStopAtLevel=1"),
+            + ("" if rows >= LONG_ROWS else " -XX:TieredStopAtLevel=1"),
             "spark.sql.codegen.wholeStage": "false",
         }
     for key, value in {**settings, **(conf or {})}.items():

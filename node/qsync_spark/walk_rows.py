@@ -20,7 +20,7 @@ from qsync_node.format.keys import (
 )
 from qsync_node.format.manifest import SNAPSHOT
 from qsync_node.format.mp import BAD_MSGPACK, unpack
-from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
+from qsync_spark.batches import ROWS_MAX, batch_of, sql_of, sql_types
 from qsync_spark.columns import Columns, batches_of, columns_of
 from qsync_spark.decode import Hole, Rows, State, checked_rows
 from qsync_spark.labels import Label, labelled, true_label, with_behind
@@ -47,18 +47,15 @@ SCHEMA = pa.schema(
     ]
 )
 SCHEMA_SQL = sql_of(SCHEMA)
-_SIMPLE = {"long": "bigint"}
-"""Names of types where Spark has two."""
 
 
 def chosen_columns(wanted: Iterable[tuple[str, str]]) -> list[str]:
-    """Names of the wanted columns, each given with its type in Spark's short form. Raises
-    ArchiveError for a column that the table does not have."""
-    known = dict(part.rsplit(" ", 1) for part in SCHEMA_SQL.split(", "))
+    """Names of the wanted columns, each given with its type as Spark names it. Raises ArchiveError
+    for a column that the table does not have."""
+    known = sql_types(SCHEMA)
     names = []
     for name, kind in wanted:
-        own = known.get(f"`{name}`")
-        if own is None or _SIMPLE.get(own, own) != kind:
+        if known.get(name) != kind:
             raise ArchiveError(
                 f"the table has no column {name} of type {kind}: it has {SCHEMA_SQL}"
             )

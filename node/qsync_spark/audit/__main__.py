@@ -15,7 +15,7 @@ from qsync_spark.audit.findings import PASSED
 from qsync_spark.audit.ledger import LedgerError
 from qsync_spark.audit.run import LAG_ALLOWED_S, STEPS, audit
 from qsync_spark.progress import Step
-from qsync_spark.session import LONG_ROWS, make_session
+from qsync_spark.session import make_session
 
 
 def main() -> int:
@@ -38,8 +38,7 @@ def main() -> int:
     except ArchiveError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    is_long = archive.rows >= LONG_ROWS
-    spark = make_session("qsync-audit", arguments.master, is_long=is_long)
+    spark = make_session("qsync-audit", arguments.master, rows=archive.rows)
 
     def progress(step: Step) -> None:
         if arguments.progress:

@@ -15,7 +15,7 @@ from qsync_spark.audit.run import LAG_ALLOWED_S
 from qsync_spark.compaction.run import STEPS, Wish, compact
 from qsync_spark.durations import duration_s
 from qsync_spark.progress import Step
-from qsync_spark.session import LONG_ROWS, make_session
+from qsync_spark.session import make_session
 
 
 def main() -> int:
@@ -52,8 +52,7 @@ def main() -> int:
     except ArchiveError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    is_long = archive.rows >= LONG_ROWS
-    spark = make_session("qsync-compaction", arguments.master, is_long=is_long)
+    spark = make_session("qsync-compaction", arguments.master, rows=archive.rows)
     try:
         outcome = compact(spark, arguments.archive, wish, progress)
     except ArchiveError as error:
