@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from msgpack import ExtType
-
 from qsync_node.format.keys import DELETE, INSERT, REPLACE, Key
 from qsync_node.format.mp import pack, unpack
 from qsync_spark.decisions import Decision, covering
+from qsync_spark.key_values import Unkeyed, normal_key
 from qsync_spark.schema_rows import (
     INDEX,
     SEQUENCE,
@@ -26,20 +25,6 @@ from qsync_spark.schema_rows import (
 KEYS = 491
 NOT_REPLAYED = frozenset((TERMS,))  # made from the log by other rules than its rows
 FIRST_USER_SPACE = 512
-DECIMAL = 1  # the extension type
-
-
-class Unkeyed(Exception):  # noqa: N818  # a fact about the row
-    """The primary key of this row cannot be told."""
-
-
-def normal_key(value: Any) -> Any:
-    """One form for each number: the engine compares 1 and 1.0 as equal. Raises Unkeyed."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, ExtType) and value.code == DECIMAL:
-        raise Unkeyed("its primary key is a decimal, which has many forms")
-    return value
 
 
 class Counting(NamedTuple):

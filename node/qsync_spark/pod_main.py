@@ -22,6 +22,7 @@ from typing import Any
 
 from qsync_spark import executor_main
 from qsync_spark.durations import duration_s
+from qsync_spark.failures import sentence_of
 
 LAST_WORD = Path("/dev/termination-log")
 LAST_WORD_BYTES_MAX = 4096
@@ -240,8 +241,7 @@ def main() -> int:
     try:
         LAST_WORD.write_bytes(last_word(drive(arguments)))
     except Exception as error:  # noqa: BLE001  # whatever it is, a person reads it in the status
-        text = str(error).strip().splitlines()
-        sentence = (text[0] if text else type(error).__name__)[:TEXT_MAX]
+        sentence = sentence_of(error)[:TEXT_MAX]
         LAST_WORD.write_bytes(last_word({"error": sentence}))
         sys.stderr.write(f"{sentence}\n")
         return 1

@@ -31,7 +31,6 @@ def make_session(
     if master is not None:
         builder = builder.master(master)
     settings = {
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
         "spark.sql.execution.arrow.maxBytesPerBatch": "4m",  # rows may be long
@@ -53,9 +52,11 @@ def make_session(
             "spark.driver.extraJavaOptions": "-XX:+UseSerialGC"
             + ("" if rows >= LONG_ROWS else " -XX:TieredStopAtLevel=1"),
             "spark.sql.codegen.wholeStage": "false",
+            "spark.log.level": "FATAL",  # a task that fails is told once, by the exception
         }
-    for key, value in {**settings, **(conf or {})}.items():
+    settings |= conf or {}
+    for key, value in settings.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    session.sparkContext.setLogLevel(settings["spark.log.level"])
     return session

@@ -7,7 +7,7 @@ sentence, because silence would look like a log without those rows; option `onLo
 behind them.
 
 Options: `startingOffsets` (`earliest`, `latest`), `maxFilesPerTrigger`, `onLoss` (`fail`, `skip`),
-`partBytes`.
+`partBytes`, and those that choose rows (bounds.py).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 
 from qsync_node.archive.reading import Archive, ArchiveError, load_archive
 from qsync_node.format.manifest import SEGMENT, FileEntry, Manifest
+from qsync_spark.bounds import bounds_of, may_match, rows_within
 from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of
 from qsync_spark.walk_rows import SCHEMA, rows_of
 
@@ -79,6 +80,7 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._url = options.get("path", "")
         if not self._url:
             raise ArchiveError("name the archive: .load('file:///folder') or s3://bucket/folder")
+        self._bounds = bounds_of(options)
         self._starting = _one_of(options, "startingoffsets", ("earliest", "latest"))
         self._on_loss = _one_of(options, "onloss", ("fail", "skip"))
         self._files_max = _number(options, "maxfilespertrigger")
@@ -130,7 +132,7 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             after = start.get(manifest.instance_uuid, 0)
             last = end.get(manifest.instance_uuid, 0)
             for entry in unread(manifest, after):
-                if entry.after_index >= last:
+                if entry.after_index >= last or not may_match(manifest, entry, self._bounds):
                     continue
                 for part in parts_of(archive.url, manifest, entry, owners, self._part_bytes):
                     if part.after_index < last and part.last_index > after:
@@ -145,7 +147,8 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 pc.greater(index, partition.after), pc.less_equal(index, partition.last)
             )
             # Damage has no index: it is told with the first batch that meets it.
-            yield batch.select(self._columns).filter(pc.fill_null(is_new, True))
+            found = rows_within(batch.filter(pc.fill_null(is_new, True)), self._bounds)
+            yield found.select(self._columns)
 
 
 def _one_of(options: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:

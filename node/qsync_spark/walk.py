@@ -42,6 +42,7 @@ from qsync_spark.decode import (
     content_hash,
     is_file_changed,
 )
+from qsync_spark.described import Described
 from qsync_spark.edges import Ints
 from qsync_spark.facts import Chunks, Facts, RowFacts
 from qsync_spark.labels import Label, labelled, true_label, with_behind
@@ -78,6 +79,7 @@ class Walk:
         self.confirms = 0
         self.confirmed_at = 0.0
         self.delays = [0] * (len(DELAYS_MS) + 1)
+        self.described = Described()
         self.last_time = 0.0
         self._first_lsn, self._first_time, self._is_misnumbered = 0, 0.0, False
         self.restart(0)
@@ -119,6 +121,7 @@ class Walk:
         edges = rows.edges[::2].tolist()
         digests = [content_hash(data[start:end]) for start, end in pairwise(edges)]
         chunks.add_run(replica_id, lsn + 1, before + 1, digests)
+        self.described.take_columns(rows)
         self.vclock[replica_id] = lsn + count
         self.index = before + count
         self.rows += count
@@ -160,6 +163,9 @@ class Walk:
             if self.owner and replica_id != self.owner:
                 facts.add("alien", offset, index, self.term, replica_id, lsn, self.owner)
                 self.owner = 0  # said once
+            is_change = row_type < RAFT_PROMOTE and row_type != NOP
+            space = space_of(data[middle:end]) if is_change else 0
+            self.described.take(replica_id, lsn, header.get(KEY_TIMESTAMP, 0.0), space)
             digest = content_hash(data[start:end])
             chunks.add(replica_id, lsn, index, digest, offset, self.term)
             self.last_time = header.get(KEY_TIMESTAMP, 0.0)
@@ -254,6 +260,7 @@ class Walk:
         except (*BAD_MSGPACK, KeyError, IndexError):
             return False
         self._number(rows.lsn, rows.type, rows.timestamp, rows.offset)
+        self.described.take_columns(rows)
         return True
 
     def take_tuples_of(self, block: Rows) -> None:
@@ -262,6 +269,8 @@ class Walk:
         bodies = [block.data[middle:end] for _, _, middle, end in found]
         self._look_at((space_of(body), body) for body in bodies)
         headers = [header for header, *_ in found]
+        for header, body in zip(headers, bodies, strict=True):
+            self.described.take(0, 0, header.get(KEY_TIMESTAMP, 0.0), space_of(body))
         self._number(
             np.array([header.get(KEY_LSN, 0) for header in headers], np.int64),
             np.array([header.get(KEY_TYPE, 0) for header in headers], np.int64),
@@ -339,7 +348,9 @@ class Walk:
         self.expect(self.part.end_vclock)
         self.say_what_is_missing()
         self.chunks.report(self.facts)
-        said = json.dumps([gethostname(), *self.delays])
+        said = json.dumps(
+            {"host": gethostname(), "delays": self.delays, "described": self.described.document()}
+        )
         part = self.part
         place = (0, self.index, self.term, self.confirms, part.last_index)
         numbers = (self.rows, part.after_index, self.confirmed)

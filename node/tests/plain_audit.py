@@ -4,7 +4,9 @@ What Spark does in the product, grouping and sorting, is done here by dicts; eve
 product's own code. `test_spark_audit.py` holds the two against each other.
 """
 
+import sqlite3
 from collections import defaultdict
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -108,15 +110,31 @@ class _Odd:
     def __getitem__(self, name: str) -> Any:
         return mock.MagicMock()
 
+    def withColumn(self, name: str, value: Any) -> "_Odd":  # Spark's name
+        return self
+
     def orderBy(self, *columns: Any) -> "_Odd":  # Spark's name
-        order = sorted(self.rows, key=lambda r: (not r["is_known"], r["index"], r["file"]))
+        order = sorted(
+            self.rows, key=lambda r: (r["key"] != b"", not r["is_known"], r["index"], r["file"])
+        )
         return _Odd(order)
 
     def limit(self, count: int) -> "_Odd":
         return _Odd(self.rows[:count])
 
     def where(self, condition: str) -> "_Odd":
-        return self
+        """By another engine that reads the same words."""
+        with closing(sqlite3.connect(":memory:")) as table:
+            table.execute("create table odd (row, space, key, `index`, is_known)")
+            table.executemany(
+                "insert into odd values (?, ?, ?, ?, ?)",
+                [
+                    (n, row["space"], row["key"], row["index"], row["is_known"])
+                    for n, row in enumerate(self.rows)
+                ],
+            )
+            kept = table.execute(f"select row from odd where {condition} order by row").fetchall()
+        return _Odd([self.rows[n] for (n,) in kept])
 
     def count(self) -> int:
         return len(self.rows)

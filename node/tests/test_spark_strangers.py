@@ -2,8 +2,10 @@
 archives, files of others, garbage under right checksums, numbers beyond any column."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from msgpack import ExtType
 from plain_audit import plain_audit
 
 from qsync_node.archive.reading import ArchiveError, load_archive
+from qsync_node.core.engine.numbers import pack_decimal
 from qsync_node.format import describe
-from qsync_node.format.keys import RAFT_CONFIRM, RAFT_PROMOTE, Key
+from qsync_node.format.keys import RAFT_CONFIRM, RAFT_PROMOTE, UPDATE, Key
 from qsync_node.format.manifest import (
     MANIFEST_NAME,
     ROLLBACK,
@@ -30,7 +33,8 @@ from qsync_node.format.xlog import decode_file_header, encode_file
 from qsync_spark.audit.events import Reading, log_events, snapshot_events
 from qsync_spark.audit.findings import INCOMPLETE, PASSED, VIOLATED
 from qsync_spark.audit.scan import parts_of_kind
-from qsync_spark.catalogue import Catalogue, Unkeyed
+from qsync_spark.catalogue import Catalogue
+from qsync_spark.key_values import Unkeyed
 from qsync_spark.parts import parts_of
 from qsync_spark.walk import walk
 from qsync_spark.walk_rows import rows_of
@@ -381,14 +385,87 @@ def test_what_a_removed_member_took_with_it_is_a_note(copy: Copy) -> None:
     assert any("n30 was removed before it had archived" in note for note in result.notes)
 
 
+def test_a_change_of_which_no_key_is_known_leaves_its_space_open(copy: Copy) -> None:
+    """Through a secondary index any tuple may have changed: what snapshots say of that space from
+    there on is neither right nor wrong, and of other spaces it is judged as ever."""
+    member = copy.full_members()[0]
+    entry, number = copy.pick(member, lambda row: row.type in (2, 3) and is_user(row))
+    at = entry.after_index + number + 1
+    row = copy.rows(member, entry)[number]
+    body = unpack(row.body)
+    space = body[Key.SPACE_ID]
+    update = {Key.SPACE_ID: space, Key.INDEX_ID: 1, Key.KEY: [body[Key.TUPLE][1]],
+              Key.TUPLE: [["=", 1, "changed"]]}  # fmt: skip
+    row.type, row.body = UPDATE, pack(update)
+    copy.everywhere(lambda _: row, row.replica_id, row.lsn)
+    result = plain_audit(copy.folder)
+    assert result.verdict == INCOMPLETE, result.violations
+    (gap,) = [gap for gap in result.gaps if gap.proofs == [4]]
+    assert gap.message.startswith(f"space {space} is not replayed from index {at} on")
+    assert gap.after == at
+
+
+@pytest.mark.parametrize("changed", ["timestamp_max", "lsns", "spaces"])
+def test_a_manifest_that_says_something_else_than_its_rows(copy: Copy, changed: str) -> None:
+    """Readers choose files by it: a right name and hash are not enough."""
+    manifest = copy.full_members()[0]
+    entry = manifest.of_kind(SEGMENT)[-1]
+    replica_id, (first, last) = max(entry.lsns.items())
+    lies: dict[str, Any] = {
+        "timestamp_max": entry.timestamp_max + 1,
+        "lsns": {replica_id: (first, last + 1)},
+        "spaces": [*entry.spaces, 777],
+    }
+    manifest.files[manifest.files.index(entry)] = replace(entry, **{changed: lies[changed]})
+    copy.save(manifest)
+    result = plain_audit(copy.folder)
+    assert result.verdict == INCOMPLETE, result.violations
+    (gap,) = result.gaps
+    assert "its manifest says" in gap.message
+    assert gap.file == f"{manifest.instance_uuid}/{entry.name}"
+
+
+def test_a_row_missing_between_two_files_is_told_with_the_first_one_s_end(copy: Copy) -> None:
+    manifest = copy.full_members()[0]
+    entry = next(e for e in manifest.of_kind(SEGMENT)[:-1] if e.rows > 2)
+    path = copy.rewrite(manifest, entry, copy.rows(manifest, entry)[:-1], is_honest=True)
+    result = plain_audit(copy.folder)
+    assert result.verdict == VIOLATED
+    (found,) = result.violations
+    assert (found.file, found.offset) == (path, (copy.folder / path).stat().st_size)
+
+
 def test_one_number_is_one_key() -> None:
-    """The engine compares 1 and 1.0 as equal; a decimal has more forms than the auditor knows."""
+    """As the engine compares: 1, 1.0 and the decimal 1.00; one moment in two time zones."""
     catalogue = Catalogue(keys={512: (0,)})
     one, other = (catalogue.key_of_tuple(512, [value, "a"]) for value in (1, 1.0))
     assert one == other != catalogue.key_of_tuple(512, [1.5])
     assert catalogue.key_of_row(5, 512, {0x20: [1.0]}) == one
-    with pytest.raises(Unkeyed, match="decimal"):
-        catalogue.key_of_tuple(512, [ExtType(1, b"\x00\x1c")])
+
+    def key(value: Any) -> bytes:
+        return catalogue.key_of_tuple(512, [value])
+
+    def decimal(text: str) -> ExtType:
+        return unpack(pack_decimal(Decimal(text)))
+
+    def moment(seconds: int, nanoseconds: int, zone: int) -> ExtType:
+        parts = seconds.to_bytes(8, "little", signed=True), nanoseconds.to_bytes(4, "little")
+        return ExtType(4, b"".join((*parts, zone.to_bytes(4, "little"))))
+
+    values = [1, -7, 2**64 - 1, 0.5, 1e300, 2.0**70, 0.1]
+    shown = ["1.00", "-7", f"{2**64 - 1}.0", "0.50", None, str(2**70), None]
+    for value, text in zip(values, shown, strict=True):
+        assert text is None or key(decimal(text)) == key(value), value
+    texts = ["0.1", "1e30", "12345678901234567890123456789012345678", "-0.3"]
+    distinct = {key(value) for value in [*values, *map(decimal, texts), math.inf, math.nan]}
+    assert len(distinct) == len(values) + len(texts) + 2
+    assert key(decimal("0.10")) == key(decimal("0.1"))
+    assert key(decimal("-0")) == key(0) == key(-0.0)
+    assert key(moment(500, 0, 60)) == key(moment(500, 0, 0)) != key(moment(500, 1, 0))
+    assert key(ExtType(4, (500).to_bytes(8, "little"))) == key(moment(500, 0, 7))
+    for broken in (ExtType(1, b"\x00"), ExtType(1, b""), ExtType(4, b"1")):
+        with pytest.raises(Unkeyed, match="its primary key is no"):
+            key(broken)
 
 
 @pytest.mark.parametrize("kind", [SEGMENT, SNAPSHOT])

@@ -4,6 +4,7 @@ Files are read in ranges, by executors of Spark too, so everything that says whe
 pickled. What compactions took away or merged is no file here (`format/compaction.py`).
 """
 
+import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -86,6 +87,10 @@ def read_range(url: str, key: str, start: int, end: int) -> bytes:
         raise OSError(first_line(error)) from error
 
 
+_INSTANCE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Name of a member's folder: whatever another one holds is not a member's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Archive:
     """Manifests of all members, as they are now; `foreign` are files that no manifest names."""
@@ -159,7 +164,7 @@ def _read_all(url: str, store: Any, listed: list[str]) -> Archive:
     members, compactions = [], []
     for path in listed:
         head, _, name = path.rpartition("/")
-        if name == MANIFEST_NAME and head and "/" not in head:
+        if name == MANIFEST_NAME and _INSTANCE.fullmatch(head):
             members.append(decode_manifest(read(path), f"{url}/{path}"))
         elif name == COMPACTION_MANIFEST and head.startswith(f"{FOLDER}/") and head.count("/") == 1:
             compactions.append(decode_compaction(read(path), f"{url}/{path}"))

@@ -9,11 +9,14 @@ import json
 import sys
 from pathlib import Path
 
+from pyspark.errors import PySparkException
+
 from qsync_node.archive.reading import ArchiveError, load_archive
 from qsync_node.lifeline import hold_lifeline
 from qsync_spark.audit.findings import PASSED
 from qsync_spark.audit.ledger import LedgerError
 from qsync_spark.audit.run import LAG_ALLOWED_S, STEPS, audit
+from qsync_spark.failures import sentence_of
 from qsync_spark.progress import Step
 from qsync_spark.session import make_session
 
@@ -53,8 +56,8 @@ def main() -> int:
             from qsync_spark.audit.report import write_report  # noqa: PLC0415
 
             write_report(result, Path(arguments.report))
-    except (ArchiveError, LedgerError) as error:
-        sys.stderr.write(f"{error}\n")
+    except (ArchiveError, LedgerError, PySparkException) as error:
+        sys.stderr.write(f"{sentence_of(error)}\n")
         return 1
     finally:
         spark.stop()

@@ -4,7 +4,7 @@ The log is read once, each index from one member that has it. A snapshot's tuple
 its changes: what the replay begins from, or what it is held against (fold.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,13 +32,14 @@ from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
 from qsync_spark.audit.drawn import Drawn
 from qsync_spark.audit.scan import parts_of_kind, run_on_parts
 from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
-from qsync_spark.catalogue import KEYS, NOT_REPLAYED, Catalogue, Unkeyed
+from qsync_spark.catalogue import KEYS, NOT_REPLAYED, Catalogue
 from qsync_spark.columns import Columns, batches_of, columns_of
 from qsync_spark.coverage import Coverage, Range, merge, without
 from qsync_spark.decisions import Decision
 from qsync_spark.decode import Hole, Rows, State, checked_rows
 from qsync_spark.edges import Ints
 from qsync_spark.first_fields import first_fields
+from qsync_spark.key_values import Unkeyed
 from qsync_spark.labels import Label, labelled, true_label, with_behind
 from qsync_spark.parts import Part
 from qsync_spark.schema_rows import SCHEMA, SCHEMA_VERSION_KEY, VERSIONED
@@ -48,7 +49,8 @@ if TYPE_CHECKING:
 
 VERSION = pack([SCHEMA_VERSION_KEY])
 COUNT, BASE, CHECK, UNKNOWN = 97, 99, 100, 101
-"""What an event does that is no row's own change: COUNT makes another version of the schema."""
+"""What an event does that is no row's own change: COUNT makes another version of the schema. Of an
+UNKNOWN the key is not known, and empty: it may have to do with any tuple of its space."""
 _CHANGES = frozenset((INSERT, REPLACE, UPDATE, DELETE, UPSERT))
 _CHANGES_LIST = sorted(_CHANGES)
 _REMEMBERED = _CHANGES | {NOP}
@@ -266,8 +268,8 @@ def _keys_of(rows: Columns, chosen: Ints, catalogue: Catalogue) -> tuple[list[by
 
 
 def _batch(
-    rows: Columns, chosen: Ints, keys: list[bytes], ops: Any, index: Any, file: str | None,
-    time: Any,
+    rows: Columns, chosen: Ints, keys: Sequence[bytes | None], ops: Any, index: Any,
+    file: str | None, time: Any,
 ) -> pa.RecordBatch:  # fmt: skip
     count = len(chosen)
     columns = [
@@ -323,12 +325,10 @@ def _tuples_of_columns(part: Part, rows: Columns, catalogue: Catalogue, op: int)
         row = chosen[number]
         body = rows.data[rows.middles[row] : rows.ends[row]]
         keys[number] = _key_of_tuple(int(rows.space[row]), body, catalogue)
-    kept = [n for n, key in enumerate(keys) if key is not None]
-    held = [key for key in keys if key is not None]
-    chosen = chosen[kept]
     count = len(chosen)
+    ops = np.array([op if key else UNKNOWN for key in keys], np.int64)
     index = np.full(count, part.last_index)
-    return _batch(rows, chosen, held, np.full(count, op), index, part.key, np.zeros(count))
+    return _batch(rows, chosen, keys, ops, index, part.key, np.zeros(count))
 
 
 def _add_tuples(
@@ -341,17 +341,16 @@ def _add_tuples(
             if space in NOT_REPLAYED or space in catalogue.unsupported:
                 continue
             key = _key_of_tuple(space, body, catalogue)
-            if key is not None:
-                place = (part.key, block.offset)
-                out.append((space, key, part.last_index, op, body, *place, 0.0))
+            place = (part.last_index, op if key else UNKNOWN, body, part.key, block.offset)
+            out.append((space, key, *place, 0.0))
     except (*BAD_MSGPACK, KeyError, IndexError):
         return  # `tuples_of` says so where the snapshot is read for what it is
 
 
-def _key_of_tuple(space: int, body: bytes, catalogue: Catalogue) -> bytes | None:
-    """None for what is no tuple of a space that is known."""
+def _key_of_tuple(space: int, body: bytes, catalogue: Catalogue) -> bytes:
+    """Empty for what is no tuple of a space that is known."""
     try:
         fields = unpack(body)[KEY_TUPLE]
         return catalogue.key_of_tuple(space, fields)
     except (Unkeyed, KeyError, IndexError, *BAD_MSGPACK):
-        return None
+        return b""

@@ -47,6 +47,7 @@ class Snapshots:
 NO_SNAPSHOTS = Snapshots([], (0, ""), {})
 LACKS = "the snapshot lacks a tuple that the log made"
 INVENTED = "the snapshot has a tuple that the log did not make"
+NO_KEY = "a row or a tuple names no primary key that can be told"
 DIFFERS = "the snapshot has another tuple than the log"
 
 
@@ -148,7 +149,9 @@ class Fold:
         elif op in (ADVANCE, COUNT):
             self._count(op, body)
         elif op == UNKNOWN:
-            self._set(self.fields, why="a row names no primary key")
+            if not self._why_unknown:  # else it is said
+                self._odd(index, file or "", offset, False, NO_KEY)
+            self._set(None, why=NO_KEY)
         else:
             self._update(op, body)
 

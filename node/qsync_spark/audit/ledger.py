@@ -8,6 +8,7 @@ told is rolled back or refused must not be there.
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,8 @@ from qsync_spark.audit.events import UNKNOWN
 from qsync_spark.audit.findings import Gap, Result, Violation
 from qsync_spark.audit.replay import known_until, make_reading
 from qsync_spark.batches import batch_of, sql_of
-from qsync_spark.catalogue import FIRST_USER_SPACE, Unkeyed, normal_key
+from qsync_spark.catalogue import FIRST_USER_SPACE
+from qsync_spark.key_values import Unkeyed, normal_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,6 +67,8 @@ def operation_of(fields: dict[str, Any], line: int) -> tuple[Any, ...]:
         space = fields.get("space")
         if space is not None:
             check_number(space, "space")
+        if "id" in fields and fields.get("key", key) != key:
+            raise ValueError("key and id are two names of one thing, and differ")
         outcome = fields["outcome"]
         if outcome not in _OUTCOMES:
             raise ValueError(f"outcome {outcome!r} is unknown")
@@ -73,12 +77,20 @@ def operation_of(fields: dict[str, Any], line: int) -> tuple[Any, ...]:
         packed: bytes = pack([normal_key(part) for part in parts])
         return (
             space, packed, None if value is None else _digest(value), outcome,
-            float(fields.get("started", 0.0)), float(fields.get("ended", 0.0)), line,
+            _moment(fields, "started"), _moment(fields, "ended"), line,
             json.dumps(key), None,
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, Unkeyed) as error:
         text = f"has no {error}" if isinstance(error, KeyError) else str(error)
         return None, None, None, "", 0.0, 0.0, line, "", text
+
+
+def _moment(fields: dict[str, Any], name: str) -> float:
+    """Seconds since 1970; 0 where the line does not say."""
+    moment = float(fields.get(name, 0.0))
+    if not math.isfinite(moment):
+        raise ValueError(f"{name} is {moment}")
+    return moment
 
 
 def read_ledger(spark: "SparkSession", path: str) -> "DataFrame":
@@ -106,7 +118,7 @@ def read_ledger(spark: "SparkSession", path: str) -> "DataFrame":
                 line = starts[part] + number
                 try:
                     fields = json.loads(text)
-                except ValueError:
+                except (ValueError, RecursionError):
                     fields = None
                 if fields is None:
                     rows.append((None, None, None, "", 0.0, 0.0, line, text[:80], "is not JSON"))

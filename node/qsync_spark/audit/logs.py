@@ -89,18 +89,23 @@ def _and(names: list[str]) -> str:
 
 
 def _file_at(ground: "Ground", mask: int, index: int) -> tuple[str, int]:
-    """Where a missing row should be: the file of its index, and the block behind the hole."""
+    """Where a missing row should be: the file of its index, and the block behind the hole; between
+    two files, the first one's end."""
+    last_before, end = 0, ("", 0)
     for manifest, entry in ground.archive.segments():
-        bit = ground.expected.bits[manifest.instance_uuid]
-        if not mask >> bit & 1 or not entry.after_index < index <= entry.last_index:
+        if not mask >> ground.expected.bits[manifest.instance_uuid] & 1:
             continue
         key = f"{manifest.instance_uuid}/{entry.name}"
+        if last_before < entry.last_index < index:
+            last_before, end = entry.last_index, (key, entry.size)
+        if not entry.after_index < index <= entry.last_index:
+            continue
         for row in ground.few:
             if row["fact"] == "gap" and row["file"] == key:
                 if row["index"] <= index <= row["index"] + row["a"] - row["lsn"]:
                     return key, int(row["offset"])
         return key, 0
-    return "", 0
+    return end
 
 
 _ORDER = ("gap", "repeated", "reordered", "mislabelled")

@@ -48,7 +48,7 @@ def _confirm_delays(ground: "Ground") -> list[dict[str, Any]]:
     counts = [0] * (len(DELAYS_MS) + 1)
     for row in ground.few:
         if row["fact"] == "part" and row["kind"] == "segment":
-            counts = [a + b for a, b in zip(counts, json.loads(row["text"])[1:], strict=True)]
+            counts = [a + b for a, b in zip(counts, json.loads(row["text"])["delays"], strict=True)]
     edges = (*DELAYS_MS, 100_000)
     return [{"until_ms": edge, "count": n} for edge, n in zip(edges, counts, strict=True)]
 

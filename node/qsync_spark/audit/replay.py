@@ -5,6 +5,7 @@ key) to the tasks that fold them in order. A snapshot's tuples are events among 
 the folded tuple must be the snapshot's. One pass judges all snapshots of all members.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from qsync_node.format.manifest import SEGMENT, SNAPSHOT
@@ -129,10 +130,25 @@ def add_damaged(ground: "Ground", result: Result) -> None:
             )
 
 
+def _judged(blind: Mapping[int, int]) -> str:
+    """What is not of a space, behind an index, of which no tuple is known, as a condition."""
+    each = (f"space = {space} and `index` >= {index}" for space, index in sorted(blind.items()))
+    return f"key = X'' or not ({' or '.join(each)})"
+
+
 def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
     owners = {path: ground.name_of(uuid) for path, uuid in ground.archive.owners_of_files().items()}
-    ordered = odd.orderBy(odd["is_known"].desc(), "index", "file", "space", "key")
-    rows = ordered.limit(LISTED_MAX).collect()
+    # Rows without a key come first: what they say of a space goes before all that is said of it.
+    order = ("has_key", odd["is_known"].desc(), "index", "file", "space", "key")
+    odd = odd.withColumn("has_key", odd["key"] != b"")
+    rows = odd.orderBy(*order).limit(LISTED_MAX).collect()
+    blind: dict[int, int] = {}
+    for row in rows:
+        if not row["key"]:
+            blind[row["space"]] = min(row["index"], blind.get(row["space"], row["index"]))
+    if blind:
+        odd = odd.where(_judged(blind))
+        rows = odd.orderBy(*order).limit(LISTED_MAX).collect()
     hidden = odd.where("is_known").count() - LISTED_MAX if len(rows) == LISTED_MAX else 0
     result.violation_count += max(hidden, 0)
     unknown: dict[tuple[int, str], int] = {}
@@ -162,7 +178,12 @@ def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
     result.violations += by_file.values()
     result.violation_count += len(by_file)
     for (space, why), count in unknown.items():
-        result.gaps.append(Gap([4], f"{count} tuples of space {space} are not replayed: {why}"))
+        if space in blind:
+            why = f"space {space} is not replayed from index {blind[space]} on: {why}"
+            result.gaps.append(Gap([4], why, "", blind[space], ground.end))
+        else:
+            why = f"{count} tuples of space {space} are not replayed: {why}"
+            result.gaps.append(Gap([4], why))
 
 
 def _misnumbered(ground: "Ground") -> list[Fact]:

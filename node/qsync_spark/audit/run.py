@@ -24,7 +24,7 @@ from qsync_spark.audit.scan import (
     damage_of,
     few_of,
     files_of_nonsense,
-    miscounted,
+    misdescribed,
     one_of_each,
     scan,
     takes_confirmed,
@@ -92,7 +92,7 @@ class Ground:
 def lay_ground(spark: "SparkSession", archive: Archive) -> Ground:
     facts = scan(spark, archive)
     few, cut = few_of(facts)
-    few += miscounted(archive, few)
+    few += misdescribed(archive, few)
     damage = damage_of(few)
     own = [row for row in few if row["kind"] == SEGMENT]
     coverage = {
@@ -327,4 +327,4 @@ def _audit(
 
 def hosts_of(ground: Ground) -> list[str]:
     """Machines (pods) that ran tasks."""
-    return sorted({json.loads(row["text"])[0] for row in ground.few if row["fact"] == "part"})
+    return sorted({json.loads(row["text"])["host"] for row in ground.few if row["fact"] == "part"})

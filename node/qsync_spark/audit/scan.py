@@ -14,6 +14,7 @@ from qsync_node.archive.reading import Archive
 from qsync_node.format.manifest import KINDS, ROLLBACK, SEGMENT
 from qsync_spark.batches import Together
 from qsync_spark.coverage import Coverage, Unknown
+from qsync_spark.described import described_of
 from qsync_spark.facts import CHUNK_BITS, FACTS, FACTS_SQL
 from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of
 from qsync_spark.walk import walk, walk_rows_of
@@ -27,6 +28,7 @@ COLLECT_BYTES = 8 << 20
 Fact = dict[str, Any]
 """A row of `FACTS`."""
 LISTED_MAX = 100_000
+_MADE_ODD = ("damage", "changed", "gap", "reordered", "repeated", "mislabelled", "misnumbered")
 ODD = ("gap", "repeated", "reordered", "alien", "mislabelled", "unreadable", "confirm")
 
 
@@ -141,23 +143,29 @@ def files_of_nonsense(few: list[Fact]) -> set[str]:
     return written - changed - unread
 
 
-def miscounted(archive: Archive, few: list[Fact]) -> list[Fact]:
-    """A fact `changed` for each sound file that holds another number of rows than its manifest
-    says; a gap that was seen in it says so already."""
+def misdescribed(archive: Archive, few: list[Fact]) -> list[Fact]:
+    """A fact `changed` for each sound file of whose rows its manifest says something else; what was
+    seen to be odd in a file says so already."""
     counted: dict[str, int] = {}
+    texts: dict[str, list[str]] = {}
     odd: set[str] = set()
     for row in few:
         if row["fact"] == "part":
             counted[row["file"]] = counted.get(row["file"], 0) + row["a"]
-        elif row["fact"] in ("damage", "changed", "gap", "reordered", "repeated"):
+            texts.setdefault(row["file"], []).append(row["text"])
+        elif row["fact"] in _MADE_ODD:
             odd.add(row["file"])
     found: list[Fact] = []
     for manifest in archive.owners():
         for entry in manifest.files:
             key = f"{manifest.instance_uuid}/{entry.name}"
-            rows = counted.get(key, entry.rows)
-            if rows != entry.rows and key not in odd:
-                text = f"it holds {rows} rows, its manifest says {entry.rows}: one was changed"
+            if key in odd or key not in counted:
+                continue
+            text = described_of(texts[key]).differs_from(entry)
+            if counted[key] != entry.rows:
+                text = f"it holds {counted[key]} rows, its manifest says {entry.rows}"
+            if text:
+                text += ": one of both was changed"
                 found.append(
                     {name: None for name in FACTS.names}
                     | {"fact": "changed", "member": manifest.instance_uuid, "kind": entry.kind,

@@ -9,11 +9,14 @@ import json
 import sys
 from pathlib import Path
 
+from pyspark.errors import PySparkException
+
 from qsync_node.archive.reading import ArchiveError, load_archive
 from qsync_node.lifeline import hold_lifeline
 from qsync_spark.audit.run import LAG_ALLOWED_S
 from qsync_spark.compaction.run import STEPS, Wish, compact
 from qsync_spark.durations import duration_s
+from qsync_spark.failures import sentence_of
 from qsync_spark.progress import Step
 from qsync_spark.session import make_session
 
@@ -55,8 +58,8 @@ def main() -> int:
     spark = make_session("qsync-compaction", arguments.master, rows=archive.rows)
     try:
         outcome = compact(spark, arguments.archive, wish, progress)
-    except ArchiveError as error:
-        sys.stderr.write(f"{error}\n")
+    except (ArchiveError, PySparkException) as error:
+        sys.stderr.write(f"{sentence_of(error)}\n")
         return 1
     finally:
         spark.stop()

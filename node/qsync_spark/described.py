@@ -1,0 +1,89 @@
+"""What a manifest tells of a file's rows, told by the rows themselves (pure).
+
+Readers choose files by it, and deletions do: a manifest that says something else than the rows must
+not go unnoticed.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from qsync_node.format.manifest import SNAPSHOT, FileEntry
+from qsync_spark.columns import Columns
+
+
+class Described:
+    """Times, spaces, and for each replica id the first and last LSN, of the rows seen so far."""
+
+    def __init__(self) -> None:
+        self.times: tuple[float, float] | None = None
+        self.lsns: dict[int, tuple[int, int]] = {}
+        self.spaces: set[int] = set()
+
+    def take(self, replica_id: int, lsn: int, time: float, space: int) -> None:
+        """A row; space 0: of no space."""
+        self._reach_times(time, time)
+        self._reach_lsns(replica_id, lsn, lsn)
+        if space:
+            self.spaces.add(space)
+
+    def take_columns(self, rows: Columns) -> None:
+        """Rows of one writer whose LSNs rise, or of a snapshot."""
+        times, spaces = rows.timestamp, rows.space
+        self._reach_times(float(times.min()), float(times.max()))
+        self._reach_lsns(int(rows.replica_id[0]), int(rows.lsn[0]), int(rows.lsn[-1]))
+        self.spaces.update(np.unique(spaces[spaces != 0]).tolist())
+
+    def _reach_times(self, low: float, high: float) -> None:
+        times = self.times or (low, high)
+        self.times = (min(times[0], low), max(times[1], high))
+
+    def _reach_lsns(self, replica_id: int, first: int, last: int) -> None:
+        if replica_id:  # else it is a snapshot's row
+            lsns = self.lsns.get(replica_id, (first, last))
+            self.lsns[replica_id] = (min(lsns[0], first), max(lsns[1], last))
+
+    def document(self) -> dict[str, Any]:
+        lsns, spaces = sorted(self.lsns.items()), sorted(self.spaces)
+        return {"times": self.times, "lsns": lsns, "spaces": spaces}
+
+    def add(self, document: dict[str, Any]) -> None:
+        """Another part of the same file."""
+        if document["times"] is not None:
+            self._reach_times(*document["times"])
+        for replica_id, (first, last) in document["lsns"]:
+            self._reach_lsns(replica_id, first, last)
+        self.spaces.update(document["spaces"])
+
+    def differs_from(self, entry: FileEntry) -> str:
+        """What the manifest says otherwise, and what it says; "" if nothing."""
+        said = (entry.timestamp_min, entry.timestamp_max)
+        if self.times is not None and not self._are_times_as(said, entry.kind):
+            return (
+                f"the times of its rows are {_shown(self.times)}, its manifest says {_shown(said)}"
+            )
+        if entry.kind != SNAPSHOT and self.lsns != entry.lsns:
+            return f"its rows have the LSNs {self.lsns}, its manifest says {entry.lsns}"
+        if self.spaces != set(entry.spaces):
+            return f"its rows are of spaces {sorted(self.spaces)}, its manifest says {entry.spaces}"
+        return ""
+
+    def _are_times_as(self, said: tuple[float, float], kind: str) -> bool:
+        """Of a snapshot that a compaction made the last time is that of the log's row there."""
+        if self.times is None or kind != SNAPSHOT:
+            return self.times == said
+        return said[0] <= self.times[0] and self.times[1] <= said[1]
+
+
+def _shown(times: Iterable[float]) -> str:
+    return " to ".join(str(time) for time in times)
+
+
+def described_of(texts: Iterable[str]) -> Described:
+    """Of a file's parts, as facts carry it."""
+    found = Described()
+    for text in texts:
+        found.add(json.loads(text)["described"])
+    return found
