@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 from qsync_node.format.describe import describe, space_of
-from qsync_node.format.keys import NOP, RAFT_CONFIRM, RAFT_PROMOTE, RAFT_ROLLBACK, Key
+from qsync_node.format.keys import NOP, RAFT_CONFIRM, RAFT_PROMOTE, RAFT_ROLLBACK, UPDATE, Key
 from qsync_node.format.manifest import (
     MANIFEST_NAME,
     ROLLBACK,
@@ -418,6 +418,22 @@ def nop_everywhere(copy: Copy) -> tuple[Planted, Row]:
 
     copy.everywhere(change, row.replica_id, row.lsn)
     return Planted([6], [], 0, ""), row
+
+
+def changed_by_another_index(copy: Copy) -> tuple[int, int]:
+    """A user's row becomes, in every log, an UPDATE through a secondary index: (space, index)."""
+    member = copy.full_members()[0]
+    entry, number = copy.pick(member, lambda row: row.type in (2, 3) and is_user(row))
+    row = copy.rows(member, entry)[number]
+    body = unpack(row.body)
+    space = body[Key.SPACE_ID]
+    row.type = UPDATE
+    row.body = pack(
+        {Key.SPACE_ID: space, Key.INDEX_ID: 1, Key.KEY: [body[Key.TUPLE][1]],
+         Key.TUPLE: [["=", 1, "changed"]]}
+    )  # fmt: skip
+    copy.everywhere(lambda _: row, row.replica_id, row.lsn)
+    return space, entry.after_index + number + 1
 
 
 def ledger_line(row: Row) -> str:

@@ -110,14 +110,14 @@ class _Odd:
     def __getitem__(self, name: str) -> Any:
         return mock.MagicMock()
 
-    def withColumn(self, name: str, value: Any) -> "_Odd":  # Spark's name
+    def selectExpr(self, *columns: str) -> "_Odd":  # Spark's name
         return self
 
     def orderBy(self, *columns: Any) -> "_Odd":  # Spark's name
-        order = sorted(
-            self.rows, key=lambda r: (r["key"] != b"", not r["is_known"], r["index"], r["file"])
-        )
-        return _Odd(order)
+        def rank(row: dict[str, Any]) -> int:
+            return 3 - row["is_known"] if row["key"] else int(row["is_known"])
+
+        return _Odd(sorted(self.rows, key=lambda row: (rank(row), row["index"], row["file"])))
 
     def limit(self, count: int) -> "_Odd":
         return _Odd(self.rows[:count])

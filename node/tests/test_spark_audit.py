@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from damage import Copy, ledger_line, missing_row, nop_everywhere, snapshot_off_by_one
+from damage import (
+    Copy,
+    changed_by_another_index,
+    ledger_line,
+    missing_row,
+    nop_everywhere,
+    snapshot_off_by_one,
+)
 from plain_audit import plain_audit
 
 from qsync_node.archive.reading import load_archive
@@ -217,6 +224,17 @@ def test_a_list_that_was_cut_is_incomplete(
     assert result.proofs[2] == "Violated"
     assert [g.after for g in result.gaps if "more rows are odd" in g.message] == [cut - 1]
     assert all(one.index < cut for one in result.violations if one.proofs == [2])
+
+
+def test_a_space_of_which_nothing_is_known_is_open(
+    spark: "SparkSession", folder: Path, tmp_path: Path
+) -> None:
+    copy = Copy(folder, tmp_path / "copy", 5)
+    space, at = changed_by_another_index(copy)
+    result, plain = run(spark, copy.folder), plain_audit(copy.folder)
+    assert result.verdict == "Incomplete", result.violations
+    assert [gap.message for gap in result.gaps] == [gap.message for gap in plain.gaps]
+    assert any(f"space {space} is not replayed from index {at} on" in g.message for g in plain.gaps)
 
 
 def test_the_archive_is_a_table(spark: "SparkSession", folder: Path, tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 from archives import is_eventful, lives
-from damage import Copy, is_user, split
+from damage import Copy, changed_by_another_index, is_user, split
 from msgpack import ExtType
 from plain_audit import plain_audit
 
 from qsync_node.archive.reading import ArchiveError, load_archive
 from qsync_node.core.engine.numbers import pack_decimal
 from qsync_node.format import describe
-from qsync_node.format.keys import RAFT_CONFIRM, RAFT_PROMOTE, UPDATE, Key
+from qsync_node.format.keys import RAFT_CONFIRM, RAFT_PROMOTE, Key
 from qsync_node.format.manifest import (
     MANIFEST_NAME,
     ROLLBACK,
@@ -388,16 +388,7 @@ def test_what_a_removed_member_took_with_it_is_a_note(copy: Copy) -> None:
 def test_a_change_of_which_no_key_is_known_leaves_its_space_open(copy: Copy) -> None:
     """Through a secondary index any tuple may have changed: what snapshots say of that space from
     there on is neither right nor wrong, and of other spaces it is judged as ever."""
-    member = copy.full_members()[0]
-    entry, number = copy.pick(member, lambda row: row.type in (2, 3) and is_user(row))
-    at = entry.after_index + number + 1
-    row = copy.rows(member, entry)[number]
-    body = unpack(row.body)
-    space = body[Key.SPACE_ID]
-    update = {Key.SPACE_ID: space, Key.INDEX_ID: 1, Key.KEY: [body[Key.TUPLE][1]],
-              Key.TUPLE: [["=", 1, "changed"]]}  # fmt: skip
-    row.type, row.body = UPDATE, pack(update)
-    copy.everywhere(lambda _: row, row.replica_id, row.lsn)
+    space, at = changed_by_another_index(copy)
     result = plain_audit(copy.folder)
     assert result.verdict == INCOMPLETE, result.violations
     (gap,) = [gap for gap in result.gaps if gap.proofs == [4]]

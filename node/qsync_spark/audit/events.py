@@ -326,9 +326,8 @@ def _tuples_of_columns(part: Part, rows: Columns, catalogue: Catalogue, op: int)
         body = rows.data[rows.middles[row] : rows.ends[row]]
         keys[number] = _key_of_tuple(int(rows.space[row]), body, catalogue)
     count = len(chosen)
-    ops = np.array([op if key else UNKNOWN for key in keys], np.int64)
     index = np.full(count, part.last_index)
-    return _batch(rows, chosen, keys, ops, index, part.key, np.zeros(count))
+    return _batch(rows, chosen, keys, np.full(count, op), index, part.key, np.zeros(count))
 
 
 def _add_tuples(
@@ -341,14 +340,13 @@ def _add_tuples(
             if space in NOT_REPLAYED or space in catalogue.unsupported:
                 continue
             key = _key_of_tuple(space, body, catalogue)
-            place = (part.last_index, op if key else UNKNOWN, body, part.key, block.offset)
-            out.append((space, key, *place, 0.0))
+            out.append((space, key, part.last_index, op, body, part.key, block.offset, 0.0))
     except (*BAD_MSGPACK, KeyError, IndexError):
         return  # `tuples_of` says so where the snapshot is read for what it is
 
 
 def _key_of_tuple(space: int, body: bytes, catalogue: Catalogue) -> bytes:
-    """Empty for what is no tuple of a space that is known."""
+    """Empty for what is no tuple of a space that is known: no node writes that."""
     try:
         fields = unpack(body)[KEY_TUPLE]
         return catalogue.key_of_tuple(space, fields)

@@ -47,7 +47,8 @@ class Snapshots:
 NO_SNAPSHOTS = Snapshots([], (0, ""), {})
 LACKS = "the snapshot lacks a tuple that the log made"
 INVENTED = "the snapshot has a tuple that the log did not make"
-NO_KEY = "a row or a tuple names no primary key that can be told"
+NO_KEY = "a row names no primary key that can be told"
+OF_NO_SPACE = "the snapshot has a tuple of which no primary key can be told"
 DIFFERS = "the snapshot has another tuple than the log"
 
 
@@ -126,6 +127,9 @@ class Fold:
                 self._set(None, why=str(error) or type(error).__name__)
 
     def take(self, index: int, op: int, body: bytes, file: str, offset: int) -> None:
+        if not self.key:
+            self._take_unkeyed(index, op, file, offset)
+            return
         while self.next_snapshot < len(self.snapshots.judged):
             at = self.snapshots.judged[self.next_snapshot][0]
             if at > index or (at == index and op == CHECK):
@@ -148,12 +152,16 @@ class Fold:
             self._set(None)
         elif op in (ADVANCE, COUNT):
             self._count(op, body)
-        elif op == UNKNOWN:
-            if not self._why_unknown:  # else it is said
-                self._odd(index, file or "", offset, False, NO_KEY)
-            self._set(None, why=NO_KEY)
         else:
             self._update(op, body)
+
+    def _take_unkeyed(self, index: int, op: int, file: str, offset: int) -> None:
+        """A row that may have changed any tuple of its space, or a snapshot's tuple of no space."""
+        if op != UNKNOWN:
+            self._odd(index, file, offset, True, OF_NO_SPACE)
+        elif not self._why_unknown:  # else it is said
+            self._set(None, why=NO_KEY)
+            self._odd(index, "", 0, False, NO_KEY)
 
     def end(self) -> None:
         while self.next_snapshot < len(self.snapshots.judged):

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from qsync_spark.audit.run import Ground
 
 LISTED_MAX = 200
+RANK = "case when key = X'' then int(is_known) else 3 - int(is_known) end"
 
 
 def make_reading(ground: "Ground") -> Reading:
@@ -138,13 +139,13 @@ def _judged(blind: Mapping[int, int]) -> str:
 
 def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
     owners = {path: ground.name_of(uuid) for path, uuid in ground.archive.owners_of_files().items()}
-    # Rows without a key come first: what they say of a space goes before all that is said of it.
-    order = ("has_key", odd["is_known"].desc(), "index", "file", "space", "key")
-    odd = odd.withColumn("has_key", odd["key"] != b"")
+    # What says that nothing is known of a space goes before all that is said of it.
+    odd = odd.selectExpr("*", f"{RANK} as rank")
+    order = ("rank", "index", "file", "space", "key")
     rows = odd.orderBy(*order).limit(LISTED_MAX).collect()
     blind: dict[int, int] = {}
     for row in rows:
-        if not row["key"]:
+        if not row["key"] and not row["is_known"]:
             blind[row["space"]] = min(row["index"], blind.get(row["space"], row["index"]))
     if blind:
         odd = odd.where(_judged(blind))
@@ -159,7 +160,9 @@ def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
             unknown[same] = unknown.get(same, 0) + 1
             continue
         name = owners.get(row["file"], "")
-        text = f"{row['text']}: space {row['space']}, key {unpack(bytes(row['key']))}"
+        text = f"{row['text']}: space {row['space']}"
+        if row["key"]:
+            text += f", key {unpack(bytes(row['key']))}"
         known = by_file.get(row["file"])
         if known is not None:
             known.message += f"; {text}"

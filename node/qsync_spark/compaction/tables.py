@@ -296,7 +296,7 @@ def _write_versions(
                     versions = Versions(fold, table, writers.of(table))
             if versions is None:
                 continue
-            if op == UNKNOWN:
+            if op == UNKNOWN or not key:
                 versions.writer.unknown += 1
             else:
                 versions.take(index, op, body, time_s)
