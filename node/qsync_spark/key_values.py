@@ -60,5 +60,5 @@ def _decode_decimal(data: bytes) -> Decimal:
         if sign not in "abcdef":
             raise ValueError(sign)
         return Decimal((int(sign in "bd"), tuple(map(int, digits)), -scale))
-    except Exception as error:  # whatever bytes can do to msgpack and Decimal
+    except Exception as error:  # msgpack and Decimal raise many kinds for wrong bytes
         raise Unkeyed(f"its primary key is no decimal: {error}") from error
