@@ -10,10 +10,12 @@ at the disks when somebody promises something.
   E1  a leader has the votes of a majority of the voters in its own log, on their disks;
   L2  what a leader confirms is on the disks of a quorum of the voters in its log, pending ones too
       (M2), and so is the PROMOTE of its term;
-  M2  no leader's log holds two membership changes that nobody confirmed;
+  M2  no leader's log holds two membership changes that nobody confirmed; the configurations in
+      force at any two members that can be elected, or that lead, have overlapping majorities;
   T7  a row that too many replicas refused is not confirmed in that term.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from qsync_node.core import messages as msg
@@ -72,7 +74,8 @@ class Onlooker:
 
     def on_leader(self, shell: "Shell", term: int) -> None:
         """E1: the votes that made this leader."""
-        voters = [member.uuid for member in _replica(shell).limbo.configuration.voters]
+        # Its PROMOTE may already have restored an earlier configuration (M2).
+        voters = shell.voters_before
         granted = sum(1 for uuid in voters if self._may_have_voted(uuid, term, shell.uuid))
         if granted < len(voters) // 2 + 1:
             raise Violation(
@@ -102,16 +105,11 @@ class Onlooker:
         voters = limbo.configuration.voter_uuids
         quorum = len(voters) // 2 + 1
         promote = leader.promote_index
-        # A confirmed ROLLBACK takes a membership change away in the very step that counted by it:
-        # configurations that differ by one member have no disjoint majorities.
-        for counted in (voters, shell.voters_before):
-            held = [uuid for uuid in counted if self._may_hold(uuid, max(index, promote), term)]
-            if len(held) >= len(counted) // 2 + 1:
-                break
-        else:
+        held = [uuid for uuid in voters if self._may_hold(uuid, max(index, promote), term)]
+        if len(held) < quorum:
             raise Violation(
                 f"L2: {shell.name} confirms {index} in term {term} with "
-                f"{len(held)} of {len(counted)}"
+                f"{len(held)} of {len(voters)}"
             )
         refusers = self.refusals.get((term, index), set()).intersection(voters)
         if is_taken and len(voters) - len(refusers) < quorum:
@@ -126,6 +124,42 @@ class Onlooker:
         return shell.storage.last_index >= index and tail.history.last_term >= term
 
     def on_step(self, shell: "Shell", node: "Node") -> None:
+        self._check_pending_changes(shell, node)
+        self._check_majorities(shell, node)
+
+    def _check_majorities(self, shell: "Shell", node: "Node") -> None:
+        """M2: two members that could both win, or lead, cannot do so by disjoint majorities."""
+        mine = node.replica.voter_uuids()
+        for other in self.world.alive():
+            theirs = _replica(other).voter_uuids()
+            if other is shell or mine == theirs or have_overlapping_majorities(mine, theirs):
+                continue
+            if self._may_decide(shell) and self._may_decide(other):
+                raise Violation(
+                    f"M2: {shell.name} counts by {len(mine)} voters and {other.name} by "
+                    f"{len(theirs)}: majorities of the two need not overlap"
+                )
+
+    def _may_decide(self, shell: "Shell") -> bool:
+        """Whether a majority of the voters in its own log could elect `shell` or acknowledge it."""
+        replica = _replica(shell)
+        voters = replica.voter_uuids()
+        if shell.uuid not in voters:
+            return False
+        mine = (replica.tail.last_term, replica.tail.last_index)
+        willing = 0
+        for uuid in voters:
+            peer = self.world.shells[uuid]
+            if peer.node is None:
+                willing += peer.disk_position <= mine
+            elif replica.leader is not None:
+                willing += peer.node.replica.term <= replica.term
+            else:
+                tail = peer.node.replica.tail
+                willing += (tail.last_term, tail.last_index) <= mine
+        return willing >= len(voters) // 2 + 1
+
+    def _check_pending_changes(self, shell: "Shell", node: "Node") -> None:
         limbo = node.replica.limbo
         if limbo.configuration is limbo.confirmed_configuration:
             return
@@ -137,6 +171,14 @@ class Onlooker:
         pending = sum(1 for entry in changes if entry.batch.last_index > confirmed)
         if pending > 1:
             raise Violation(f"M2: {shell.name} holds {pending} membership changes")
+
+
+def have_overlapping_majorities(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether every majority of `one` has a member in common with every majority of `other`."""
+    common = len(set(one) & set(other))
+    # Disjoint majorities take first the voters that only one side has, then share the common ones.
+    wanted = sum(max(0, len(voters) // 2 + 1 - (len(voters) - common)) for voters in (one, other))
+    return wanted > common
 
 
 def _replica(shell: "Shell") -> Any:

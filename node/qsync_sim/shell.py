@@ -58,6 +58,7 @@ class Shell:
         self.term_before = 0  # when the step began whose effects are performed
         self.voters_before: tuple[str, ...] = ()  # the same, by its log
         self.disk_index = 0  # where the log on disk ended when this instance stopped
+        self.disk_position = (0, 0)  # term and index of the last row then, at least
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -131,6 +132,8 @@ class Shell:
             self._tear()
         if self.storage is not None:
             self.disk_index = self.storage.last_index
+            history = self.node.replica.tail.history
+            self.disk_position = (history.term_at(self.disk_index), self.disk_index)
         self.node = None
         self.storage = None
         self.life += 1

@@ -33,15 +33,13 @@ def decision_entry(index: int, first_removed: int, replica_id: int, lsn: int) ->
         [[(int(Type.RAFT_ROLLBACK), body, None)]], replica_id, lsn + 1, 1.0, 0
     )
     batch = LogBatch(index, index, replica_id, lsn + 1, data)
-    return read_entries(batch, 1, Configuration())[0]
+    return read_entries(batch, 1)[0]
 
 
-def member_entry(
-    index: int, configuration: Configuration, rows: list[tuple[int, bytes]], lsn: int
-) -> Entry:
+def member_entry(index: int, rows: list[tuple[int, bytes]], lsn: int) -> Entry:
     data, count = encode_transactions([[(t, b, None) for t, b in rows]], 1, lsn + 1, 1.0, 6)
     batch = LogBatch(index, index + count - 1, 1, lsn + count, data)
-    entry = read_entries(batch, 1, configuration)[0]
+    entry = read_entries(batch, 1)[0]
     assert entry.kind is Kind.MEMBERSHIP
     return entry
 
@@ -161,25 +159,40 @@ def test_the_confirmed_index_passes_a_decision_in_one_step() -> None:
     assert limbo.rolled_back_rows == 1
 
 
-def test_a_rollback_restores_the_configuration_before(configuration: Configuration) -> None:
+def test_written_rollback_restores_previous_configuration(configuration: Configuration) -> None:
     limbo = Limbo(0, {}, configuration)
     second = Member(2, "b", "n2", "voter", True)
-    limbo.append(member_entry(1, configuration, [put_member(second)], 0))
+    limbo.append(member_entry(1, [put_member(second)], 0))
     assert [m.uuid for m in limbo.configuration.voters] == ["a", "b"]
-    assert limbo.has_pending_membership
     limbo.append(decision_entry(2, 1, 1, 1))
-    assert len(limbo.configuration.voters) == 2  # until the ROLLBACK is confirmed (M2)
+    assert limbo.configuration == configuration  # when it is written, not when it is confirmed
+    assert limbo.has_pending_membership  # the next change waits for the decision
     limbo.confirm(2)
     assert limbo.configuration == limbo.confirmed_configuration == configuration
+    assert not limbo.has_pending_membership
+
+
+def test_covered_rollback_brings_membership_row_back(configuration: Configuration) -> None:
+    limbo = Limbo(0, {}, configuration)
+    second = Member(2, "b", "n2", "voter", True)
+    limbo.append(member_entry(1, [put_member(second)], 0))
+    wider = limbo.configuration
+    limbo.append(decision_entry(2, 1, 1, 1))
+    limbo.append(decision_entry(3, 2, 1, 2))  # covers the first ROLLBACK
+    assert limbo.configuration == wider
+    limbo.cut(2)
+    assert limbo.configuration == configuration
+    limbo.cut(1)
+    assert limbo.configuration == wider
 
 
 def test_a_cut_restores_the_configuration_before(configuration: Configuration) -> None:
     limbo = Limbo(0, {}, configuration)
     second = Member(2, "b", "n2", "voter", True)
-    limbo.append(member_entry(1, configuration, [put_member(second)], 0))
+    limbo.append(member_entry(1, [put_member(second)], 0))
     limbo.confirm(1)
     wider = limbo.configuration
-    limbo.append(member_entry(2, wider, delete_member(second), 1))
+    limbo.append(member_entry(2, delete_member(second), 1))
     assert "b" in limbo.configuration.removed
     limbo.cut(1)
     assert limbo.configuration == wider == limbo.confirmed_configuration
@@ -189,7 +202,7 @@ def test_a_freed_id_is_given_again(configuration: Configuration) -> None:
     second = Member(2, "b", "n2", "voter", True)
     wider = configuration.with_member(second)
     assert (configuration.free_id(), wider.free_id()) == (2, 3)
-    rows = member_entry(1, wider, delete_member(second), 0).rows
+    rows = member_entry(1, delete_member(second), 0).rows
     left = configuration_after(rows, wider)
     assert left.free_id() == 2
     assert left.removed == {"b"}

@@ -331,7 +331,7 @@ class Applier:
         """Append one batch; False when the stream must not go on."""
         replica = self.replica
         try:
-            entries = read_entries(batch, replica.tail.last_term, replica.limbo.configuration)
+            entries = read_entries(batch, replica.tail.last_term)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             replica.report("bad_rows", index=batch.first_index, reason=str(error))
             replica.out.append(fx.CloseLink(self.link, f"rows that cannot be read: {error}"))

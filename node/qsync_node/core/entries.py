@@ -44,7 +44,6 @@ class Entry:
         "_rows",
         "answered_writes",
         "batch",
-        "configuration",
         "decision",
         "is_answered",
         "is_own",
@@ -68,7 +67,6 @@ class Entry:
         self.payload: Any = None
         self.decision: Decision | None = None
         self.position = 0
-        self.configuration: Configuration | None = None
         self._rows: list[Row] | None = None
 
     @property
@@ -111,13 +109,12 @@ def _kind_of(row: Row) -> Kind:
     return Kind.MEMBERSHIP if row.body[1:5] in _MEMBERSHIP_MARKS else Kind.USER
 
 
-def read_entries(batch: LogBatch, term: int, configuration: Configuration) -> list[Entry]:
+def read_entries(batch: LogBatch, term: int) -> list[Entry]:
     """The entries of a batch that came from a file or a peer.
 
     A file joins what was written at once, so a batch read from it is taken apart again: each
-    control row for itself, what lies between as one. `term` is that of the row before,
-    `configuration` the one in force there. Raises ValueError when the rows are not what the batch
-    says.
+    control row for itself, what lies between as one. `term` is that of the row before. Raises
+    ValueError when the rows are not what the batch says.
     """
     rows = decode_rows(batch.data)
     if len(rows) != batch.last_index - batch.first_index + 1:
@@ -129,10 +126,10 @@ def read_entries(batch: LogBatch, term: int, configuration: Configuration) -> li
     for kind, group, part in _take_apart(batch, rows):
         entry = Entry(part, term, kind)
         entry._rows = group
-        if kind is Kind.MEMBERSHIP:
-            entry.configuration = configuration = configuration_after(group, configuration)
-        elif kind is Kind.USER:
+        if kind is Kind.USER:
             entry.wait_ack = any(row.flags & 4 for row in group)
+        elif kind is Kind.MEMBERSHIP:
+            configuration_after(group, Configuration())  # raises now, not in the middle of a log
         else:
             fields = unpack(group[0].body)
             entry.position = fields[Key.INDEX]

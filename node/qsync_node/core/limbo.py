@@ -10,16 +10,20 @@ Invariants
   B1  entries are contiguous, the first one begins right behind the confirmed index;
   B2  the confirmed index only rises, and only to the end of a transaction;
   B3  nothing at or before the confirmed index is ever covered, cut or confirmed again (L3, T5);
-  B4  the confirmed vclock, configuration and owner are those at the confirmed index.
+  B4  the confirmed vclock, configuration and owner are those at the confirmed index;
+  B5  the configuration in force is the confirmed one plus every pending `_cluster` row that no
+      effective decision *in the log* covers. It follows a decision when that is appended, not when
+      it is confirmed (M2): otherwise two changes made from one base differ by two voters, and their
+      majorities need not overlap.
 
-Source: seeds (txn_limbo), replication.md T1-T6.
+Source: seeds (txn_limbo), replication.md T1-T6 and M2; Raft dissertation, section 4.1.
 """
 
 from collections import deque
 from collections.abc import Iterator
 
 from qsync_node.core.decisions import Decision, clamp, effective, is_covered
-from qsync_node.core.entries import Entry, Kind, split_entry
+from qsync_node.core.entries import Entry, Kind, configuration_after, split_entry
 from qsync_node.core.membership import Configuration
 
 
@@ -27,8 +31,9 @@ class Limbo:
     """Queue of unconfirmed entries, oldest first."""
 
     __slots__ = (
-        "_configuration",
+        "_memberships",
         "bytes",
+        "configuration",
         "confirmed_configuration",
         "confirmed_index",
         "confirmed_vclock",
@@ -47,7 +52,8 @@ class Limbo:
         self.confirmed_index = confirmed_index
         self.confirmed_vclock = dict(vclock)
         self.confirmed_configuration = configuration
-        self._configuration = configuration
+        self.configuration = configuration  # in force (B5)
+        self._memberships: list[Entry] = []  # pending, oldest first
         self.bytes = 0
         self.rollback_count = 0
         self.rolled_back_rows = 0
@@ -65,30 +71,30 @@ class Limbo:
         )
         self.entries.append(entry)
         self.bytes += len(entry.batch.data)
-        if entry.configuration is not None:
-            self._configuration = entry.configuration
+        if entry.kind is Kind.MEMBERSHIP:
+            self._memberships.append(entry)
+            self.configuration = configuration_after(entry.rows, self.configuration)
         decision = entry.decision
         if decision is not None:
             assert decision.first > self.confirmed_index, f"B3: {entry} covers what is confirmed"
             # Whoever read several batches of the leader as one must not lose the whole of it.
             self._split_at(decision.first - 1)
             self.decisions.append(decision)
+            self._derive_configuration()
 
-    @property
-    def configuration(self) -> Configuration:
-        """Of the last `_cluster` row in the log, pending too (M2)."""
-        return self._configuration
-
-    def _find_configuration(self) -> None:
-        for entry in reversed(self.entries):
-            if entry.configuration is not None:
-                self._configuration = entry.configuration
-                return
-        self._configuration = self.confirmed_configuration
+    def _derive_configuration(self) -> None:
+        """Set the configuration in force after decisions or entries changed (B5)."""
+        covering = effective(self.decisions)
+        configuration = self.confirmed_configuration
+        for entry in self._memberships:
+            if not is_covered(entry.batch.last_index, covering):
+                configuration = configuration_after(entry.rows, configuration)
+        self.configuration = configuration
 
     @property
     def has_pending_membership(self) -> bool:
-        return any(entry.kind is Kind.MEMBERSHIP for entry in self.entries)
+        """Whether a `_cluster` row, or the decision that covers it, awaits confirmation (M2)."""
+        return bool(self._memberships)
 
     def clamp(self, index: int) -> int:
         """Where the confirmed index may stand when everything up to `index` has its quorum."""
@@ -117,28 +123,20 @@ class Limbo:
                 removed.append(entry)
             else:
                 taken.append(entry)
-                if entry.configuration is not None:
-                    self.confirmed_configuration = entry.configuration
+                if entry.kind is Kind.MEMBERSHIP:
+                    self.confirmed_configuration = configuration_after(
+                        entry.rows, self.confirmed_configuration
+                    )
         assert self.confirmed_index == index, f"B2: {index} is inside {entries[0]}"
         if passed:
             self.decisions = self.decisions[len(passed) :]
         if removed:
             self.rollback_count += 1
             self.rolled_back_rows += sum(rows_in(entry) for entry in removed)
-            self._restore_configurations(removed)
+        if self._memberships and self._memberships[0].batch.last_index <= index:
+            self._memberships = [e for e in self._memberships if e.batch.last_index > index]
+            self._derive_configuration()
         return taken, removed
-
-    def _restore_configurations(self, removed: list[Entry]) -> None:
-        """Pending configurations were computed on top of a removed one: compute them again (M2)."""
-        if not any(entry.kind is Kind.MEMBERSHIP for entry in removed):
-            return
-        configuration = self.confirmed_configuration
-        for entry in self.entries:
-            if entry.kind is Kind.MEMBERSHIP:
-                for row in entry.rows:
-                    configuration = configuration.after_row(row.type, row.body)
-                entry.configuration = configuration
-        self._find_configuration()
 
     def cut(self, after_index: int) -> list[Entry]:
         """Forget everything behind `after_index`; returns it, newest first."""
@@ -152,7 +150,9 @@ class Limbo:
         assert self.last_index == after_index, f"B1: {after_index} is inside {cut[-1]}"
         while self.decisions and self.decisions[-1].at > after_index:
             self.decisions.pop()
-        self._find_configuration()
+        while self._memberships and self._memberships[-1].batch.last_index > after_index:
+            self._memberships.pop()
+        self._derive_configuration()
         return cut
 
     def _split_at(self, index: int) -> None:

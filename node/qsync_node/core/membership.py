@@ -1,9 +1,9 @@
 """Who belongs to the replica set: the configuration that `_cluster` rows describe.
 
 Theory. Registering, promoting to voting and unregistering are synchronous rows in `_cluster`, one
-at a time (M2). The configuration in force is that of the last `_cluster` row in the log, pending
-too; a cut or a confirmed ROLLBACK restores the one before. A configuration is therefore a value,
-computed from the one before and a row, and every pending entry that changes it carries the result.
+at a time (M2). The configuration in force is the result of all `_cluster` rows in the log that no
+effective decision there covers, confirmed or not. A configuration is a value, computed from the one
+before and a row; `Limbo` derives the one in force.
 
 A `_cluster` tuple is `[id, uuid, name, role, is_voting, level]`: Tarantool's three fields, then
 `voter`, `async` or `stock` (what the member is meant to be), whether it is counted now, and the

@@ -125,7 +125,7 @@ class Node:
     def _replay(self, batch: LogBatch) -> None:
         replica = self.replica
         tail, limbo = replica.tail, replica.limbo
-        for entry in read_entries(batch, tail.last_term, limbo.configuration):
+        for entry in read_entries(batch, tail.last_term):
             part = entry.batch
             if entry.kind is Kind.PROMOTE:
                 tail.history.append(TermStart(entry.term, part.replica_id, part.first_index))

@@ -252,11 +252,6 @@ class Replica:
         entry.is_own = True
         if kind is Kind.USER:
             entry.wait_ack = bool(flags & 4)
-        elif kind is Kind.MEMBERSHIP:
-            configuration = self.limbo.configuration
-            for row_type, body, _ in transactions[0]:
-                configuration = configuration.after_row(row_type, body)
-            entry.configuration = configuration
         self.append(entry)
         return entry
 

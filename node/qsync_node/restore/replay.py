@@ -85,7 +85,7 @@ class Replay:
 
     def _take(self, batch: LogBatch) -> None:
         limbo, history = self._limbo, self._history
-        for entry in read_entries(batch, history.last_term, limbo.configuration):
+        for entry in read_entries(batch, history.last_term):
             if entry.kind is Kind.PROMOTE:
                 history.append(
                     TermStart(entry.term, entry.batch.replica_id, entry.batch.first_index)
