@@ -72,7 +72,9 @@ class Leader:
         self.promote_confirmed_ns = 0
         self.followers: dict[str, Follower] = {}
         self.sequence = 0
-        self.sent_at: deque[tuple[int, int]] = deque()
+        self.sent_at: deque[tuple[int, int]] = deque()  # when each unproven round began
+        self.proven_ns = replica.now_ns  # when the newest proven round began
+        self.wanted_sequence = 0  # the round that linearizable reads wait for
         self.started_ns = replica.now_ns
         self.next_heartbeat_ns = 0
         self.recorded_index = 0
@@ -276,8 +278,6 @@ class Leader:
         replica = self.replica
         self.sequence += 1
         self.sent_at.append((self.sequence, replica.now_ns))
-        if len(self.sent_at) > 256:
-            self.sent_at.popleft()
         self.next_heartbeat_ns = replica.now_ns + replica.settings.heartbeat_ns
         beat = self._heartbeat()
         seen: set[str] = set()
@@ -285,6 +285,21 @@ class Leader:
             if link.peer_uuid not in seen:
                 seen.add(link.peer_uuid)
                 replica.send_to(link.peer_uuid, beat)
+
+    def want_round(self) -> int:
+        """Ask for a heartbeat round that begins after now; return its number (R2).
+
+        A round begins at once unless an earlier one still awaits its quorum: then the reads of
+        that time share the next one. Without answers rounds begin at the rate of heartbeats only,
+        so `sent_at` is bounded by the lease and no rate of reads can shorten that (E4).
+        """
+        self.wanted_sequence = self.sequence + 1
+        self._begin_wanted_round()
+        return self.wanted_sequence
+
+    def _begin_wanted_round(self) -> None:
+        if self.wanted_sequence > self.sequence and self.proven_sequence() >= self.sequence:
+            self.next_heartbeat_ns = 0
 
     def greet(self, link: int) -> None:
         """A new connection hears at once who leads."""
@@ -332,6 +347,7 @@ class Leader:
         follower.sequence = max(follower.sequence, reply.sequence)
         follower.may_lead = reply.may_lead
         follower.heard_at_ns = self.replica.now_ns
+        self._begin_wanted_round()
 
     def proven_sequence(self) -> int:
         """The newest heartbeat round that a quorum of voters answered in this term (R2, E4)."""
@@ -348,14 +364,11 @@ class Leader:
     def _lost_lease(self) -> bool:
         replica = self.replica
         proven = self.proven_sequence()
-        proven_ns = self.started_ns
-        while self.sent_at and self.sent_at[0][0] < proven:
-            self.sent_at.popleft()
-        if self.sent_at and self.sent_at[0][0] == proven:
-            proven_ns = self.sent_at[0][1]
+        while self.sent_at and self.sent_at[0][0] <= proven:
+            self.proven_ns = self.sent_at.popleft()[1]
         if len(replica.voter_uuids()) == 1:
             return False
-        return replica.now_ns - proven_ns > replica.settings.election_timeout_ns
+        return replica.now_ns - self.proven_ns > replica.settings.election_timeout_ns
 
     # --- membership ---------------------------------------------------------------------------
 

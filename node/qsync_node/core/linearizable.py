@@ -68,12 +68,11 @@ class LinearizableReads:
         replica.send(link.number, ReadIndex(number))
 
     def _prove(self) -> Proof:
-        """Begin a round now; it proves that nobody led a quorum before (R2)."""
+        """Wait for a round that begins after now; it proves that nobody led a quorum before (R2)."""
         leader = self.node.replica.leader
         assert leader is not None
-        proof = Proof(self.node.replica.limbo.confirmed_index, leader.sequence + 1)
+        proof = Proof(self.node.replica.limbo.confirmed_index, leader.want_round())
         self.proofs.append(proof)
-        leader.next_heartbeat_ns = 0
         return proof
 
     def on_message(self, link: int, message: Any) -> None:

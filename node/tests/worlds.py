@@ -1,0 +1,89 @@
+"""Drives a simulated cluster by hand: requests at a member, and the answers that came back."""
+
+from typing import Any
+
+from qsync_node.core import effects as fx
+from qsync_node.core.node import Node
+from qsync_node.core.settings import MILLISECOND
+from qsync_sim.clients import build_body
+from qsync_sim.model import SPACE
+from qsync_sim.shell import Shell
+from qsync_sim.world import World
+
+SELECT, INSERT, REPLACE, UPDATE, DELETE = 1, 2, 3, 4, 5
+BEGIN, COMMIT, ROLLBACK = 14, 15, 16
+LINEARIZABLE = 4
+
+
+class Driven:
+    """A world of `voters` members with `settings`, whose first member leads."""
+
+    def __init__(self, voters: int, seed: int = 1, **settings: Any) -> None:
+        self.world = World(seed)
+        self.answers: dict[int, fx.Answer] = {}
+        self._sync = 1000
+        self.world.on_story_answer = self._on_answer
+        self.world.bootstrap(voters, **settings)
+        self.shells = list(self.world.shells.values())
+
+    def _on_answer(self, answer: fx.Answer) -> None:
+        assert answer.sync not in self.answers, "K1: a request is answered exactly once"
+        self.answers[answer.sync] = answer
+
+    def leader(self) -> Shell:
+        leader = self.world.leader()
+        assert leader is not None
+        return leader
+
+    def followers(self) -> list[Shell]:
+        leader = self.leader()
+        return [shell for shell in self.world.alive() if shell is not leader]
+
+    def send(
+        self,
+        shell: Shell,
+        kind: int,
+        body: bytes = b"",
+        *,
+        stream: int = 0,
+        key: Any = None,
+        session: int = 100,
+    ) -> int:
+        """Send a request to `shell` and return its number; the answer arrives in `answers`."""
+        self._sync += 1
+        shell.step([fx.Request(session, self._sync, kind, body, stream, "admin", key)])
+        return self._sync
+
+    def ask(self, shell: Shell, kind: int, body: bytes = b"", **more: Any) -> fx.Answer:
+        """Send a request and let time pass until it is answered, at most ten seconds."""
+        sync = self.send(shell, kind, body, **more)
+        self.run(10_000, lambda: sync in self.answers)
+        return self.answers[sync]
+
+    def run(self, milliseconds: float, done: Any = None) -> bool:
+        return self.world.run_for(int(milliseconds * MILLISECOND), done)
+
+    def mute(self, sender: Shell, *receivers: Shell) -> None:
+        """Hold back what `sender` says to each receiver."""
+        for receiver in receivers:
+            self.world.network.cut(sender, receiver)
+
+    def cut_off(self, shell: Shell) -> None:
+        """Hold back everything to and from `shell`."""
+        for other in self.world.alive():
+            if other is not shell:
+                self.mute(shell, other)
+                self.mute(other, shell)
+
+
+def put(key: int, value: str) -> bytes:
+    return build_body(SPACE, tuple=[key, value, 0])
+
+
+def get(key: int, isolation: int = 0) -> bytes:
+    return build_body(SPACE, key=[key], limit=1, isolation=isolation)
+
+
+def node_of(shell: Shell) -> Node:
+    assert shell.node is not None
+    return shell.node
