@@ -49,6 +49,7 @@ class World:
             retention_ns=2 * SECOND,
             key_window_rows=4000,
             relay_chunk_bytes=4096,
+            confirm_rows_max=5,
         )
         self.replicaset_uuid = self._uuid()
         self.shells: dict[str, Shell] = {}

@@ -19,8 +19,9 @@ Invariants
   A2  an ACK is sent only in FOLLOWING, only when the ballot of its term is durable, and names the
       greatest durable index that is matched (T2, D2);
   A3  a cut never goes below the confirmed index: that is SPLIT_BRAIN (L4);
-  A4  the confirmed index of a heartbeat or of Rows counts only in FOLLOWING and only when the own
-      log reaches it (T3);
+  A4  the confirmed index of a heartbeat or of Rows counts only in FOLLOWING. While the local log
+      ends before it, the follower confirms up to the newest CONFIRM row in its log and no further:
+      the announced index proves that earlier rows are decided, not that they are kept (T3);
   A5  a NACK is stored before the row is written, and never for a row that was acknowledged (T7).
 """
 
@@ -62,7 +63,8 @@ class Applier:
         self.subscription = 0
         self.retry_at_ns = 0
         self.since_ns = 0
-        self.confirmed_goal = 0
+        self.announced_index = 0  # the confirmed index of the source, as far as it was heard
+        self.recorded_index = 0  # the greatest position of a CONFIRM row that is written here
         self.histories: Histories | None = None
         self.refused = ""
         self.floor_index = 0
@@ -287,7 +289,8 @@ class Applier:
         replica = self.replica
         self.become(State.FOLLOWING)
         self.refused = ""
-        self.confirmed_goal = 0
+        self.announced_index = 0
+        self.recorded_index = 0
         subscription, term, link = self.subscription, replica.term, self.link
 
         def follow() -> None:
@@ -322,7 +325,7 @@ class Applier:
                 return
         if message.batches:
             # The new rows go to the disk first; what they confirm is applied while it works.
-            self.confirmed_goal = max(self.confirmed_goal, message.confirmed_index)
+            self.announced_index = max(self.announced_index, message.confirmed_index)
             self.is_confirm_due = True
         else:
             self._confirm_to(message.confirmed_index)
@@ -383,32 +386,37 @@ class Applier:
 
     def on_written(self, entries: list[Entry]) -> None:
         """Rows became durable: control rows act, the leader hears of it (T3, T2)."""
-        goal = 0
         for entry in entries:
             if entry.kind is Kind.CONFIRM:
-                goal = max(goal, entry.position)
-        if goal and (self.state is State.FOLLOWING):
-            self._confirm_to(goal)
+                self.recorded_index = max(self.recorded_index, entry.position)
+        if self.state is State.FOLLOWING:
+            self._confirm()
         self._acknowledge()
 
     def confirm_due(self) -> None:
-        """Apply what was put off while rows were on their way to the disk."""
+        """Resume a confirmation that waited for rows to reach the disk, or for the next step."""
         self.is_confirm_due = False
         if self.state is State.FOLLOWING:
-            self._confirm_to(self.confirmed_goal)
+            self._confirm()
 
-    def _confirm_to(self, index: int) -> None:
-        """A4: only what our own, matched log reaches."""
+    def _confirm_to(self, announced_index: int) -> None:
+        self.announced_index = max(self.announced_index, announced_index)
+        self._confirm()
+
+    def _confirm(self) -> None:
+        """A4: raise the confirmed index, a bounded number of rows in each step (T3, G1)."""
         replica = self.replica
-        self.confirmed_goal = max(self.confirmed_goal, index)
         limbo = replica.limbo
-        if self.confirmed_goal <= limbo.confirmed_index:
+        goal = self.announced_index
+        if goal > replica.tail.last_index:
+            goal = self.recorded_index
+        if goal <= limbo.confirmed_index:
             return
-        if self.confirmed_goal > replica.tail.last_index:
-            return
-        replica.doubt.before_confirm(self.confirmed_goal)
-        if self.confirmed_goal > limbo.confirmed_index:
-            replica.confirm(self.confirmed_goal)
+        index = limbo.step_towards(goal, replica.settings.confirm_rows_max)
+        self.is_confirm_due = index < goal
+        replica.doubt.before_confirm(index)
+        if index > limbo.confirmed_index:
+            replica.confirm(index)
 
     def _acknowledge(self) -> None:
         """A2: an ACK is a level; sent after writes and with heartbeats."""

@@ -250,7 +250,8 @@ class Clients:
         commits = self.commits
         if call.key is not None and commits.answer_by_key(call):
             return True  # a retry hears of the first attempt, whatever is refused now
-        self.check_writable()
+        if self.is_refused(call):
+            return True
         assert commits.pending is not None
         request = call.request
         if request is None:
@@ -258,11 +259,16 @@ class Clients:
         executed = commits.pending.execute(request, self.user_of(call))
         return commits.log(call, executed)
 
-    def check_writable(self) -> None:
-        """Limits are checked by the leader, before the log (T11, D5)."""
+    def is_refused(self, call: Call) -> bool:
+        """Whether a limit of the leader refused the call, before the log (T11, D5).
+
+        The answer does not depend on pending rows, so it waits for none of them.
+        """
         refusal = self._refusal
-        if refusal is not None:
-            raise ClientError(refusal.code, refusal.message)
+        if refusal is None:
+            return False
+        self.refuse(call, refusal.code, refusal.message)
+        return True
 
     def _find_refusal(self) -> ClientError | None:
         """Why no write may be logged now; looked at once for all requests of a batch."""
@@ -293,6 +299,11 @@ class Clients:
             raise ClientError(
                 ErrorCode.SYNC_QUEUE_FULL,
                 "the queue of unconfirmed transactions is full: try later",
+            )
+        if limbo.oldest_wait_ns(replica.now_ns) > settings.synchro_timeout_ns // 2:
+            raise ClientError(
+                ErrorCode.SYNC_QUEUE_FULL,
+                "the quorum confirms transactions more slowly than they arrive: try later",
             )
 
     # --- leadership ---------------------------------------------------------------------------

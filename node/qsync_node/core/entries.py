@@ -75,6 +75,16 @@ class Entry:
             self._rows = decode_rows(self.batch.data)
         return self._rows
 
+    def transaction_end(self, index: int) -> int:
+        """Return the last index of the transaction that holds the row at `index` (L8)."""
+        if self.payload:
+            ends = (write.last_index for write in self.payload)
+            return min((end for end in ends if end >= index), default=self.batch.last_index)
+        for position in range(index - self.batch.first_index, len(self.rows)):
+            if self.rows[position].is_commit:
+                return self.batch.first_index + position
+        return self.batch.last_index
+
     def __repr__(self) -> str:
         return f"{self.kind.name}({self.batch.first_index}..{self.batch.last_index} t{self.term})"
 
@@ -173,6 +183,9 @@ def split_entry(entry: Entry, index: int) -> tuple[Entry, Entry]:
     parts = []
     for batch in (head_batch, tail_batch):
         part = Entry(batch, entry.term, entry.kind)
+        if entry._rows is not None:
+            start = batch.first_index - entry.batch.first_index
+            part._rows = entry._rows[start : start + batch.last_index - batch.first_index + 1]
         part.is_own, part.is_answered = entry.is_own, entry.is_answered
         part.wait_ack, part.written_at = entry.wait_ack, entry.written_at
         if entry.payload is not None:

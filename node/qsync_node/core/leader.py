@@ -70,6 +70,7 @@ class Leader:
         self.replica = replica
         self.promote_index = promote_index
         self.promote_confirmed_ns = 0
+        self.progress_ns = 0  # when the confirmed index last rose
         self.followers: dict[str, Follower] = {}
         self.sequence = 0
         self.sent_at: deque[tuple[int, int]] = deque()  # when each unproven round began
@@ -80,6 +81,7 @@ class Leader:
         self.recorded_index = 0
         self.confirm_index = 0  # where the last CONFIRM row of this term stands
         self.confirm_due_ns = 0
+        self.is_confirm_due = False  # a quorum holds more than one step confirms (G1)
         self.rollback_at = 0
         self.rollback_deadline_ns = 0
         self.switchover: Switchover | None = None
@@ -169,8 +171,12 @@ class Leader:
         if index < self.promote_index:
             return
         index = replica.limbo.clamp(index)
+        self.is_confirm_due = False
         if index <= replica.limbo.confirmed_index:
             return
+        goal, index = index, replica.limbo.step_towards(index, replica.settings.confirm_rows_max)
+        self.is_confirm_due = index < goal
+        self.progress_ns = replica.now_ns
         was_confirmed = self.is_confirmed
         replica.confirm(index)
         if replica.leader is not self:
@@ -251,6 +257,10 @@ class Leader:
             return
         if replica.now_ns >= self.next_heartbeat_ns:
             self.send_heartbeats()
+        if self.is_confirm_due:
+            self.advance()
+            if replica.leader is not self:
+                return
         if self.confirm_due_ns and replica.now_ns >= self.confirm_due_ns:
             self.take_confirm()
         self._time_out()
@@ -269,7 +279,11 @@ class Leader:
             return
         timeout = replica.settings.synchro_timeout_ns
         self.advance()
-        entry = replica.limbo.first_timed_out(replica.now_ns, timeout, self.promote_confirmed_ns)
+        if self.is_confirm_due or replica.leader is not self:
+            return
+        # A long queue is not a lost quorum: nothing times out while the confirmed index rises.
+        not_before_ns = max(self.promote_confirmed_ns, self.progress_ns)
+        entry = replica.limbo.first_timed_out(replica.now_ns, timeout, not_before_ns)
         if entry is not None and not self.rollback_at:
             self.roll_back(entry, "no quorum within synchro_timeout")
 

@@ -100,6 +100,23 @@ class Limbo:
         """Where the confirmed index may stand when everything up to `index` has its quorum."""
         return clamp(index, self.decisions) if self.decisions else index
 
+    def step_towards(self, index: int, rows_max: int) -> int:
+        """Return where the confirmed index may stand on its way to `index`, itself a valid place.
+
+        It is about `rows_max` rows further: exceeded by what cannot be divided, a transaction or
+        the rows that a decision covers (G1, L8, T5).
+        """
+        limit = self.confirmed_index + rows_max
+        if index <= limit:
+            return index
+        entry = next(entry for entry in self.entries if entry.batch.last_index >= limit)
+        end = entry.transaction_end(limit)
+        for decision in effective(self.decisions):
+            if decision.first <= end < decision.at:
+                before = decision.first - 1
+                end = before if before > self.confirmed_index else decision.at
+        return min(end, index)
+
     def confirm(self, index: int) -> tuple[list[Entry], list[Entry]]:
         """Raise the confirmed index; returns what took effect and what a decision removed."""
         assert index > self.confirmed_index, (
@@ -182,6 +199,13 @@ class Limbo:
         for entry in self.entries:
             if not covering or not is_covered(entry.batch.last_index, covering):
                 yield entry
+
+    def oldest_wait_ns(self, now_ns: int) -> int:
+        """Return how long the oldest entry has been durable here without a quorum (T11)."""
+        oldest = self.entries[0] if self.entries else None
+        if oldest is None or not oldest.is_own or not oldest.written_at:
+            return 0
+        return now_ns - oldest.written_at
 
     def first_timed_out(self, now_ns: int, timeout_ns: int, not_before_ns: int) -> Entry | None:
         """The first own entry that waits for ACKs for longer than allowed (T4)."""

@@ -68,7 +68,7 @@ class LinearizableReads:
         replica.send(link.number, ReadIndex(number))
 
     def _prove(self) -> Proof:
-        """Wait for a round that begins after now; it proves that nobody led a quorum before (R2)."""
+        """Wait for a round that begins after now: no later leader existed when it began (R2)."""
         leader = self.node.replica.leader
         assert leader is not None
         proof = Proof(self.node.replica.limbo.confirmed_index, leader.want_round())

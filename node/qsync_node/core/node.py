@@ -173,10 +173,10 @@ class Node:
     def next_deadline_ns(self) -> int:
         """When to step again at the latest."""
         replica = self.replica
-        if replica.applier.is_confirm_due:
+        leader = replica.leader
+        if replica.applier.is_confirm_due or (leader is not None and leader.is_confirm_due):
             return replica.now_ns
         horizon = replica.now_ns + replica.settings.heartbeat_ns // 2
-        leader = replica.leader
         if leader is not None:
             horizon = min(horizon, leader.next_heartbeat_ns)
             if leader.confirm_due_ns:

@@ -31,6 +31,10 @@ class Settings:
     confirm_delay_ns: int = 5 * MILLISECOND
     """How long a CONFIRM waits for a batch to ride in before it makes one of its own (T3)."""
 
+    confirm_rows_max: int = 2_000
+    """Rows that one step confirms. The rest of a backlog follows in the next steps, so that a
+    member that catches up still answers heartbeats (G1)."""
+
     quorum: str | int = "majority"
     """`majority`, a number or a formula over N; never less than a majority (quorum.py)."""
 

@@ -182,7 +182,9 @@ class Streams:
             return True
         try:
             transaction = self._living(stream)
-            self.clients.check_writable()
+            if self.clients.is_refused(call):
+                self._close(key)
+                return True
             done = self.clients.commits.log(call, transaction.prepare())
         except ClientError:
             self._close(key)

@@ -1,0 +1,86 @@
+"""A member that catches up confirms as it goes, in bounded steps (T3, T11, G1)."""
+
+from worlds import REPLACE, Driven, node_of, put
+
+from qsync_node.core.settings import MILLISECOND
+from qsync_node.errors import ErrorCode
+
+ROWS = 400
+
+
+def fall_behind(driven: Driven) -> None:
+    """Write `ROWS` rows that one follower does not get, and connect it again."""
+    behind = driven.followers()[0]
+    driven.cut_off(behind)
+    driven.world.network.break_cut_off()
+    for key in range(ROWS):
+        assert driven.ask(driven.leader(), REPLACE, put(key % 7, f"v{key}")).code == 0
+    driven.world.network.heal()
+
+
+def test_follower_confirms_while_it_catches_up() -> None:
+    driven = Driven(3, relay_chunk_bytes=1500, relay_window_bytes=1500, retention_ns=10**12)
+    behind = driven.followers()[0]
+    fall_behind(driven)
+    replica = node_of(behind).replica
+    longest, goal = 0, node_of(driven.leader()).replica.tail.last_index
+    for _ in range(20_000):
+        driven.run(0.1)
+        longest = max(longest, len(replica.limbo))
+        if replica.tail.last_index >= goal:
+            break
+    assert replica.tail.last_index >= goal
+    assert longest < ROWS / 4, f"{longest} entries were pending at once"
+
+
+def test_backlog_is_confirmed_in_bounded_steps() -> None:
+    driven = Driven(3, confirm_rows_max=5)
+    leader = driven.leader()
+    for follower in driven.followers():
+        follower.disk_delay_ns = 150 * MILLISECOND
+    for key in range(ROWS):
+        driven.send(leader, REPLACE, put(key, "x"))
+    steps: dict[str, int] = {}
+    for shell in driven.shells:
+        node = node_of(shell)
+        before = node.observer
+        assert before is not None
+
+        def see(taken, removed, name=shell.name, before=before):  # type: ignore[no-untyped-def]
+            rows = sum(e.batch.last_index - e.batch.first_index + 1 for e in [*taken, *removed])
+            steps[name] = max(steps.get(name, 0), rows)
+            before(taken, removed)
+
+        node.observer = see
+    assert driven.run(60_000, lambda: len(driven.answers) >= ROWS)
+    driven.run(500)
+    assert all(answer.code == 0 for answer in list(driven.answers.values())[-ROWS:])
+    assert set(steps) == {shell.name for shell in driven.shells}
+    assert max(steps.values()) <= 6, steps
+
+
+def test_slow_quorum_never_rolls_back() -> None:
+    driven = Driven(3, synchro_timeout_ns=300 * MILLISECOND)
+    leader = driven.leader()
+    for follower in driven.followers():
+        follower.disk_delay_ns = 150 * MILLISECOND
+    for key in range(ROWS):
+        driven.send(leader, REPLACE, put(key, "x"))
+    assert driven.run(60_000, lambda: len(driven.answers) >= ROWS)
+    assert {answer.code for answer in driven.answers.values()} == {0}
+
+
+def test_writes_are_refused_while_the_quorum_lags() -> None:
+    driven = Driven(3, synchro_timeout_ns=1000 * MILLISECOND)
+    leader = driven.leader()
+    for follower in driven.followers():
+        follower.disk_delay_ns = 900 * MILLISECOND
+    first = driven.send(leader, REPLACE, put(1, "x"))
+    driven.run(600)
+    sync = driven.send(leader, REPLACE, put(2, "x"))
+    refused = driven.answers[sync]  # at once: it waits for no pending row
+    assert refused.code == ErrorCode.SYNC_QUEUE_FULL
+    assert first not in driven.answers, "the refusal waited for the queue"
+    driven.run(3000, lambda: first in driven.answers)
+    assert driven.answers[first].code == 0
+    assert driven.ask(leader, REPLACE, put(2, "x")).code == 0
