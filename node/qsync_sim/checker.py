@@ -10,7 +10,8 @@ against it:
   refused        nothing of it was ever confirmed;
   unknown        either, but once at the most;
   a read         returns a state of the order, and never one that was rolled back; a linearizable
-                 one none older than what anybody had been told before it began.
+                 one, in a transaction or not, and the answer of a write that changed nothing, none
+                 older than what any client had been told before it began (R2).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -122,6 +123,8 @@ class Checker:
                 self._fail(operation, f"L3: another row stands at {operation.index}")
             self._compare(operation, self.answers.get(operation.index))
             return
+        if not places and operation.kind in ("delete", "update", "keyed"):
+            self._check_not_older(operation)
         if operation.kind == "delete" or (operation.kind in ("update", "keyed") and not places):
             state = self._at(operation.space, operation.key, operation.index)
             if state is not None:
@@ -149,8 +152,14 @@ class Checker:
         if places and not operation.idempotency:
             self._fail(operation, f"T6: refused with {operation.code} and confirmed at {places[0]}")
         if operation.code == DUPLICATE and operation.index:
+            self._check_not_older(operation)
             if self._at(operation.space, operation.key, operation.index) is None:
                 self._fail(operation, f"T8: a duplicate at {operation.index}, where nothing was")
+
+    def _check_not_older(self, operation: "Operation") -> None:
+        """A write that changed nothing was answered by who led after it began (R2)."""
+        if operation.index < operation.floor_index and not operation.idempotency:
+            self._fail(operation, f"R2: it saw {operation.index}, {operation.floor_index} was told")
 
     def _check_read(self, operation: "Operation") -> None:
         if operation.outcome != "committed":
@@ -170,8 +179,40 @@ class Checker:
         for operation in self.world.history:
             if operation.transaction:
                 groups.setdefault((operation.client, operation.transaction), []).append(operation)
+        attempts: dict[tuple[Any, ...], list[Operation]] = {}
         for operations in groups.values():
-            self._check_transaction(operations)
+            self._check_isolation(operations)
+            key = operations[-1].idempotency if operations[-1].kind == "commit" else None
+            if key is None and not operations[0].is_repeated:
+                self._check_transaction(operations)
+            elif key is not None:
+                attempts.setdefault(tuple(key), []).append(operations[-1])
+                if operations[-1].outcome == "committed" and not operations[-1].is_repeated:
+                    self._check_transaction(operations)
+        for commits in attempts.values():
+            self._check_attempts(commits)
+
+    def _check_attempts(self, commits: "list[Operation]") -> None:
+        """All attempts of one keyed transaction that were acknowledged name one place (T9)."""
+        told = {o.index for o in commits if o.outcome == "committed" and o.index <= self.last}
+        rows = {index for index in told if self.world.ledger[index][4] in ROW_TYPES}
+        if len(rows) > 1:
+            self._fail(commits[-1], f"T9: its attempts were told {sorted(rows)}")
+        self.world.count("keyed transactions checked")
+
+    def _check_isolation(self, operations: "list[Operation]") -> None:
+        """What a linearizable transaction reads before it writes is no older than told (R2)."""
+        for operation in operations:
+            if operation.kind != "select":
+                if operation.kind != "begin":
+                    return
+            elif operation.is_linearizable and operation.outcome == "committed":
+                got = operation.tuples[0] if operation.tuples else None
+                first, last = operation.floor_index, operation.ceiling_index
+                states = self._between(SPACE, operation.key, first, last)
+                self.world.count("linearizable reads in transactions checked")
+                if got not in states:
+                    self._fail(operation, f"R2: it read {got}, possible were {states}")
 
     def _check_transaction(self, operations: "list[Operation]") -> None:
         commit = operations[-1] if operations[-1].kind == "commit" else None
@@ -212,9 +253,9 @@ class Checker:
             own[key] = after
 
     def _check_keys(self) -> None:
-        """A keyed request takes effect once at the most, whatever its retries were told (T9)."""
+        """A value is written once at the most, whatever its retries were told (T9)."""
         for operation in self.world.history:
-            if operation.idempotency and len(self.index_of.get(operation.value, [])) > 1:
+            if len(self.index_of.get(operation.value, [])) > 1:
                 self._fail(operation, "T9: it took effect twice")
 
     def _fail(self, operation: "Operation", reason: str) -> None:

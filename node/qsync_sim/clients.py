@@ -2,7 +2,7 @@
 
 An operation carries a unique value, so that its row is recognised in the log. A client that hears
 *unknown* goes on with something else, except with an idempotency key: then it asks again, until it
-knows.
+knows. A transaction whose COMMIT has a key is repeated as a whole, request for request.
 """
 
 from dataclasses import dataclass, field
@@ -48,6 +48,8 @@ class Operation:
     ceiling_index: int = 0  # the greatest confirmed anywhere when the answer came
     transaction: int = 0
     idempotency: Any = None
+    is_linearizable: bool = False
+    is_repeated: bool = False  # of a transaction that was tried before, with the same key
 
 
 def build_body(space: int, **more: Any) -> bytes:
@@ -80,7 +82,11 @@ class Client:
         self.member_life = 0
         self.waiting: Operation | None = None
         self.made = 0
-        self.plan: list[tuple[str, int]] = []
+        self.plan: list[tuple[str, int, str]] = []  # kind, key, value of each request to come
+        self.script: list[tuple[str, int, str]] = []  # the whole transaction, to be repeated
+        self.commit_key: Any = None
+        self.is_linearizable = False
+        self.is_repeating = False
         self.transaction = 0
         self.transactions = 0
         self.is_stopped = False
@@ -100,6 +106,8 @@ class Client:
             self._repeat_keyed()
         elif self.plan:
             self._step_transaction()
+        elif self.is_repeating:
+            self._start_transaction()
         else:
             self._choose()
 
@@ -137,32 +145,49 @@ class Client:
 
     def _begin_transaction(self) -> None:
         count = self.rng.randrange(1, 4)
+        kinds = ["select", "replace", "update", "insert", "delete"]
+        script = [("begin", 0)]
+        script += [(self.rng.choice(kinds), self.rng.randrange(KEYS)) for _ in range(count)]
+        script.append(("commit" if self.rng.random() < 0.9 else "rollback", 0))
+        self.script = [(kind, key, self._new_value()) for kind, key in script]
+        self.is_linearizable = self.rng.random() < 0.3
+        self.commit_key = self._new_key() if self.rng.random() < 0.4 else None
+        self._start_transaction()
+
+    def _start_transaction(self) -> None:
         self.transactions += 1
         self.transaction = self.transactions
-        kinds = ["select", "replace", "update", "insert", "delete"]
-        self.plan = [("begin", 0)]
-        self.plan += [(self.rng.choice(kinds), self.rng.randrange(KEYS)) for _ in range(count)]
-        self.plan.append(("commit" if self.rng.random() < 0.9 else "rollback", 0))
+        self.plan = list(self.script)
         self._step_transaction()
 
     def _step_transaction(self) -> None:
-        kind, key = self.plan.pop(0)
-        self._do(kind, SPACE, key)
+        kind, key, value = self.plan.pop(0)
+        self._do(kind, SPACE, key, value)
+
+    def _new_value(self) -> str:
+        self.made += 1
+        return f"c{self.number}-{self.made}"
+
+    def _new_key(self) -> list[Any]:
+        return [f"client-{self.number}", self.made, self.world.told_index]
 
     # --- requests -----------------------------------------------------------------------------
 
-    def _do(self, kind: str, space: int, key: int) -> None:
-        self.made += 1
-        value = f"c{self.number}-{self.made}"
+    def _do(self, kind: str, space: int, key: int, value: str = "") -> None:
+        value = value or self._new_value()
         request_type, body = self._request(kind, space, key, value)
         idempotency = None
         if kind == "keyed":
-            mark = self.world.told_index
-            idempotency = [f"client-{self.number}", self.made, mark]
+            idempotency = self._new_key()
+        elif kind == "commit":
+            idempotency = self.commit_key
         operation = Operation(
             self.number, kind, request_type, body, space, key, value, "", 0, idempotency=idempotency
         )
         operation.transaction = self.transaction
+        if self.transaction:
+            operation.is_linearizable = self.is_linearizable
+            operation.is_repeated = self.is_repeating
         if kind == "keyed":
             self.keyed = operation
         self._send(operation)
@@ -184,6 +209,8 @@ class Client:
             return SELECT, build_body(space, index=0, limit=10, key=[key])
         if kind == "linearizable":
             return SELECT, build_body(space, index=0, limit=10, key=[key], isolation=4)
+        if kind == "begin" and self.is_linearizable:
+            return BEGIN, msgpack.packb({0x59: 4})
         return {"begin": BEGIN, "commit": COMMIT, "rollback": ROLLBACK}[kind], b""
 
     def _repeat_keyed(self) -> None:
@@ -279,24 +306,38 @@ class Client:
         operation.ceiling_index = self.world.confirmed_anywhere
         self.waiting = None
         self.world.count(f"outcome {operation.outcome}")
-        if operation.idempotency is not None:
+        if operation.idempotency is not None and not operation.transaction:
             again = operation.outcome == "unknown" and operation.code != ErrorCode.KEY_EXPIRED
             if not again:
                 self.keyed = None
             else:
                 self.world.count("keyed retries")
         if operation.transaction:
-            ended = operation.kind in ("commit", "rollback")
-            if ended or operation.outcome != "committed":
-                if not ended and operation.outcome == "refused" and operation.kind != "begin":
-                    # A refused statement leaves the transaction open: end it.
-                    self.plan = [("rollback", 0)]
-                else:
-                    self.plan = []
-                    self.transaction = 0
+            self._step_ended(operation)
         if operation.outcome in ("refused", "unknown") and self.rng.random() < 0.5:
             self._disconnect()
         self._later(self.rng.choice([0, 0, 2, 20, 150]))
+
+    def _step_ended(self, operation: Operation) -> None:
+        """A request of a transaction was answered: what is left of the plan."""
+        ended = operation.kind in ("commit", "rollback")
+        if operation.outcome == "committed" and not ended:
+            return
+        if operation.kind == "commit" and operation.idempotency is not None:
+            is_unknown = operation.outcome == "unknown" and operation.code != ErrorCode.KEY_EXPIRED
+            # While it repeats, a conflict says nothing of the first attempt: it tries again.
+            is_aborted = self.is_repeating and operation.code == ErrorCode.TRANSACTION_CONFLICT
+            self.is_repeating = is_unknown or is_aborted
+            self.world.count(
+                "keyed transactions repeated" if self.is_repeating else "keyed commits"
+            )
+        elif not ended and operation.outcome == "refused" and operation.kind != "begin":
+            if not self.is_repeating:
+                # A refused statement leaves the transaction open: end it.
+                self.plan = [("rollback", 0, "")]
+            return  # a repetition asks for its outcome, whatever its statements meet now
+        self.plan = []
+        self.transaction = 0
 
     def _later(self, milliseconds: int) -> None:
         self.world.after(milliseconds * MILLISECOND + self.rng.randrange(100_000), self.act)

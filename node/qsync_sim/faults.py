@@ -290,6 +290,14 @@ def raise_quorum(world: "World") -> None:
         world.command(shell, "configure", quorum=world.rng.choice(["majority", "N", "N/2+1", 1]))
 
 
+def change_key_window(world: "World") -> None:
+    """An administrator changes for how long idempotency keys are remembered (T9)."""
+    leader = world.leader()
+    if leader is not None:
+        world.count("fault key window changed")
+        world.command(leader, "set_key_window", rows=world.rng.choice([1_000, 1_500]))
+
+
 EVENTS = (
     "leader",
     "promote_confirmed",
@@ -460,4 +468,5 @@ ALL: list[tuple[int, Fault]] = [
     (3, remove_member),
     (3, lose_disk),
     (2, raise_quorum),
+    (2, change_key_window),
 ]

@@ -69,9 +69,11 @@ class Shell:
     def now_ns(self) -> int:
         return self.clock_offset_ns + int(self.world.now_ns * self.clock_rate)
 
-    def bootstrap(self, voters: int) -> None:
+    def bootstrap(self, voters: int, key_window_rows: int) -> None:
         """The order to bootstrap, obeyed by this instance on its empty disk (M1)."""
-        bodies = Node.bootstrap_bodies(self.uuid, self.name, self.world.replicaset_uuid, voters)
+        bodies = Node.bootstrap_bodies(
+            self.uuid, self.name, self.world.replicaset_uuid, voters, key_window_rows
+        )
         ballot = Ballot(replicaset_uuid=self.world.replicaset_uuid)
         storage = Storage.create(self.disk, DIRECTORY, self.uuid, LIMITS, ballot.encode())
         storage.install_snapshot({}, bodies)

@@ -9,7 +9,8 @@ Commands (a member is n1, n2, ...; times are milliseconds):
   cluster N [name=value ...]     N voters, n1 leads; settings by name
   write M KEY VALUE [words]      REPLACE at member M; words: insert, update, delete, async, long,
                                  key=NUMBER (idempotency), stream=NUMBER
-  begin M S, commit M S          a transaction in stream S of member M
+  begin M S [linearizable], commit M S
+                                 a transaction in stream S of member M
   read M KEY [linearizable|dirty|stream=S]
   run T, until EVENT, settle     let time pass; until somebody reports it; until all logs agree
                                  and nobody waits for an answer
@@ -282,8 +283,9 @@ class Story:
             body = build_body(space, tuple=made)
         self._ask("w", name, type_, body, stream, idempotency)
 
-    def do_begin(self, name: str, stream: str) -> None:
-        self._ask("b", name, BEGIN, b"", int(stream), None)
+    def do_begin(self, name: str, stream: str, how: str = "") -> None:
+        body = msgpack.packb({0x59: ISOLATIONS[how]}) if how else b""
+        self._ask("b", name, BEGIN, body, int(stream), None)
 
     def do_commit(self, name: str, stream: str) -> None:
         self._ask("c", name, COMMIT, b"", int(stream), None)

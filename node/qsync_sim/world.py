@@ -28,6 +28,7 @@ from qsync_sim.shell import Shell, content_of
 from qsync_sim.violation import Violation
 
 ADMIN_SESSION = 7
+KEY_WINDOW_ROWS = 300  # so short that keys expire within a life
 NOP = 12
 
 
@@ -47,7 +48,6 @@ class World:
             checkpoint_bytes=6000,
             tail_cache_bytes=2000,
             retention_ns=2 * SECOND,
-            key_window_rows=4000,
             relay_chunk_bytes=4096,
             confirm_rows_max=5,
         )
@@ -113,7 +113,7 @@ class World:
     def bootstrap(self, voters: int, **settings: Any) -> None:
         """A cluster of `voters` that is open for writes, with its spaces."""
         shells = [self.add(**settings) for _ in range(voters)]
-        shells[0].bootstrap(voters)
+        shells[0].bootstrap(voters, KEY_WINDOW_ROWS)
         for shell in shells:
             shell.start()
         self._keep_connecting()

@@ -115,6 +115,12 @@ def has_lost_a_disk(world: World, _: Path) -> bool:
 
 
 def is_eventful(world: World, archive: Path) -> bool:
-    """Three or more terms, a tail that was cut, no lost disk."""
+    """Three or more terms, snapshots at three or more places, a tail that was cut, no lost disk."""
     tails = list(archive.glob("*/*.rollback.xlog"))
-    return len(world.leaders) >= 3 and bool(tails) and not has_lost_a_disk(world, archive)
+    snapshots = {int(path.name.split("-")[0]) for path in archive.glob("*/*.snap")} - {0}
+    return (
+        len(world.leaders) >= 3
+        and len(snapshots) >= 3
+        and bool(tails)
+        and not has_lost_a_disk(world, archive)
+    )

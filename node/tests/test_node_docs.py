@@ -13,6 +13,7 @@ from qsync_node.core.engine.updates import OPERATIONS_MAX
 from qsync_node.core.keys import CLIENT_BYTES_MAX
 from qsync_node.core.membership import REPLICAS_MAX
 from qsync_node.core.settings import SECOND, Settings
+from qsync_node.core.system import KEY_WINDOW_ROWS
 from qsync_node.errors import ErrorCode
 from qsync_node.server import admin, session
 from qsync_node.server.config import NodeConfig
@@ -73,10 +74,12 @@ LIMITS = {
     "age of an open transaction": f"{SETTINGS.transaction_timeout_ns // SECOND} s",
     "unconfirmed transactions, bytes": size(SETTINGS.limbo_bytes_max),
     "unconfirmed transactions": f"{SETTINGS.limbo_entries_max:,}",
+    "wait of the oldest unconfirmed transaction": (f"{SETTINGS.synchro_timeout_ns / 2 / SECOND} s"),
+    "wait of a request for its answer": f"{SETTINGS.request_timeout_ns // SECOND} s",
     "memory of the tuples": "none" if not SETTINGS.memory_bytes_max else "",
     "free space of a disk": size(CONFIG["disk_reserve"]),
     "registered members": str(REPLICAS_MAX),
-    "rows in which an idempotency key is remembered": f"{SETTINGS.key_window_rows:,}",
+    "rows in which an idempotency key is remembered": f"{KEY_WINDOW_ROWS:,}",
     "length of an idempotency key's client": str(CLIENT_BYTES_MAX),
     "body of an HTTP request": size(admin.BODY_BYTES_MAX),
 }

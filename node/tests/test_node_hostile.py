@@ -326,3 +326,19 @@ def test_frames_that_nearly_make_sense_are_answered_as_tarantool_does(cluster: C
     raw.send_bodies([(7, pack({0x23: "guest", 0x21: []}), 0)])
     assert raw.answer()[0] == 0, "guest has no password to prove"
     assert raw.ask(64, {})[0] == 0
+
+
+@pytest.mark.parametrize(
+    "key", [None, 5, [[], 1, 2], ["c", 1], ["c" * 1000, 1, 1], {}], ids=lambda key: repr(key)[:20]
+)
+def test_malformed_idempotency_key_is_refused_and_nothing_else(cluster: Cluster, key: Any) -> None:
+    term = cluster.leader().status()["term"]
+    raw = log_in(cluster)
+    assert raw.ask(BEGIN, {}, stream_id=3)[0] == 0
+    assert raw.ask(3, {0x10: SPACE, 0x21: [3, "keyed"]}, stream_id=3)[0] == 0
+    for kind, stream in ((COMMIT, 3), (3, 0)):
+        body = pack({} if kind == COMMIT else {0x10: SPACE, 0x21: [3, "keyed"]})
+        packet = pack({0x00: kind, 0x01: 7, 0x0A: stream, 0x70: key}) + body
+        raw.send(b"\xce" + len(packet).to_bytes(4, "big") + packet)
+        assert raw.answer()[0] == 1
+    assert_unharmed(cluster, term)

@@ -1,8 +1,27 @@
 """What proves that a leader still leads: heartbeat rounds, leases, and answers that log nothing."""
 
-from worlds import LINEARIZABLE, SELECT, Driven, get, node_of
+import msgpack
+import pytest
+from worlds import (
+    BEGIN,
+    COMMIT,
+    DELETE,
+    INSERT,
+    LINEARIZABLE,
+    REPLACE,
+    SELECT,
+    UPDATE,
+    Driven,
+    get,
+    node_of,
+    put,
+)
 
 from qsync_node.core.settings import MILLISECOND
+from qsync_node.errors import ErrorCode
+from qsync_sim.clients import build_body
+from qsync_sim.model import SPACE
+from qsync_sim.shell import Shell
 
 LEASE_MS = 400
 
@@ -40,3 +59,109 @@ def test_read_rate_does_not_multiply_heartbeat_rounds() -> None:
         driven.send(leader, SELECT, get(1, LINEARIZABLE))
         driven.run(0.25)
     assert core.sequence - before <= 5  # one a heartbeat while no round is answered
+
+
+def deposed(driven: Driven) -> tuple[Shell, Shell]:
+    """Cut the leader off, elect another, write there; return the old leader and the new one.
+
+    The old leader is still inside its lease and does not know of the other term.
+    """
+    old = driven.leader()
+    new, other = driven.followers()
+    driven.mute(new, old)
+    driven.mute(other, old)
+    driven.mute(old, new, other)
+    driven.world.command(new, "nominate", term=node_of(new).replica.term)
+    driven.run(100, lambda: node_of(new).replica.leader is not None)
+    driven.world.network.break_cut_off()
+    answer = driven.ask(new, REPLACE, put(1, "new"))
+    assert answer.code == 0
+    assert node_of(old).replica.leader is not None, "the old leader is still inside its lease"
+    return old, new
+
+
+def prepared() -> Driven:
+    driven = Driven(3, election_timeout_ns=2000 * MILLISECOND)
+    assert driven.ask(driven.leader(), REPLACE, put(1, "old")).code == 0
+    driven.run(100)
+    return driven
+
+
+@pytest.mark.parametrize("where", ["begin", "select"])
+def test_deposed_leader_serves_no_linearizable_read_in_stream(where: str) -> None:
+    driven = prepared()
+    old, _ = deposed(driven)
+    options = msgpack.packb({0x59: LINEARIZABLE} if where == "begin" else {})
+    read = get(1, LINEARIZABLE if where == "select" else 0)
+    begin = driven.send(old, BEGIN, options, stream=1)
+    select = driven.send(old, SELECT, read, stream=1)
+    commit = driven.send(old, COMMIT, b"\x80", stream=1)
+    driven.run(5000, lambda: select in driven.answers and commit in driven.answers)
+    assert driven.answers[begin].code == 0
+    assert driven.answers[select].code != 0
+    assert where == "select" or driven.answers[commit].code != 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (UPDATE, build_body(SPACE, key=[2], tuple=[["=", 1, "x"]])),
+        (DELETE, build_body(SPACE, key=[2])),
+        (INSERT, put(1, "x")),
+    ],
+    ids=["update", "delete", "insert"],
+)
+def test_deposed_leader_answers_no_write_that_changes_nothing(kind: int, body: bytes) -> None:
+    driven = prepared()
+    old, new = deposed(driven)
+    assert driven.ask(new, REPLACE, put(2, "there")).code == 0
+    assert driven.ask(new, DELETE, build_body(SPACE, key=[1])).code == 0
+    single = driven.send(old, kind, body)
+    driven.send(old, BEGIN, b"\x80", stream=1)
+    driven.send(old, kind, body, stream=1)
+    commit = driven.send(old, COMMIT, b"\x80", stream=1)
+    driven.run(200)
+    assert single not in driven.answers, driven.answers[single]
+    assert commit not in driven.answers, driven.answers[commit]
+    driven.world.network.heal()
+    assert driven.run(10_000, lambda: single in driven.answers and commit in driven.answers)
+    # Nothing was logged by the old leader, so the write runs at the new one.
+    assert driven.answers[single].code == 0
+    assert driven.answers[commit].code == ErrorCode.TRANSACTION_CONFLICT
+
+
+@pytest.mark.parametrize("voters", [1, 3])
+def test_write_that_changes_nothing_is_answered_within_a_round(voters: int) -> None:
+    driven = Driven(voters)
+    leader = driven.leader()
+    began_ns = driven.world.now_ns
+    answer = driven.ask(leader, DELETE, build_body(SPACE, key=[77]))
+    assert (answer.code, answer.tuples) == (0, [])
+    assert driven.world.now_ns - began_ns < 30 * MILLISECOND
+    linearizable = driven.ask(leader, SELECT, get(77, LINEARIZABLE))
+    assert (linearizable.code, linearizable.tuples) == (0, [])
+
+
+def test_linearizable_read_at_cut_off_follower_is_answered_by_its_deadline() -> None:
+    driven = Driven(
+        3,
+        relay_chunk_bytes=1500,
+        relay_window_bytes=1500,
+        retention_ns=10**12,
+        request_timeout_ns=900 * MILLISECOND,
+    )
+    behind, leader = driven.followers()[0], driven.leader()
+    driven.cut_off(behind)
+    driven.world.network.break_cut_off()
+    for key in range(100):
+        assert driven.ask(leader, REPLACE, put(key, "x")).code == 0
+    driven.world.network.heal()
+    reads = node_of(behind).reads
+    assert driven.run(5000, node_of(behind).forwarding.can_forward)
+    behind.disk_delay_ns = 50 * MILLISECOND
+    read = driven.send(behind, SELECT, get(5, LINEARIZABLE))
+    assert driven.run(1000, lambda: bool(reads.applying)), driven.answers.get(read)
+    driven.cut_off(behind)
+    driven.run(1000)
+    assert driven.answers[read].code == ErrorCode.TIMEOUT
+    assert not reads.applying

@@ -14,9 +14,13 @@ class Call:
     __slots__ = (
         "arrived_ns",
         "body",
+        "digest",
         "done",
+        "home",
+        "is_expired",
         "key",
         "link",
+        "may_be_logged",
         "position",
         "request",
         "session",
@@ -38,7 +42,11 @@ class Call:
         self.arrived_ns = now_ns
         self.request: Any = None
         self.position: bytes | None = None  # where the select that answers it goes on
+        self.digest = 0  # of everything that its idempotency key stands for (T9)
+        self.home: tuple[int, int] | None = None  # where its stream lives, once that was looked up
+        self.may_be_logged = False  # here, or at the leader that it was forwarded to
         self.done = False
+        self.is_expired = False  # answered because its deadline passed; a later outcome is dropped
 
     @property
     def owner(self) -> tuple[int, int]:
@@ -62,9 +70,15 @@ class Write:
 
 
 class Waiter:
-    """An answer that waits until everything up to `index` is decided (T8)."""
+    """An answer that logs nothing and waits until everything up to `index` is decided (T8).
 
-    __slots__ = ("call", "code", "index", "must_repeat", "reason", "rows_before", "tuples")
+    With a `sequence` it also waits for proof that this member still led when the request arrived:
+    the heartbeat round of that number, or the confirmation of a row behind `index` (R2).
+    """
+
+    __slots__ = (
+        "call", "code", "index", "must_repeat", "reason", "rows_before", "sequence", "tuples",
+    )  # fmt: skip
 
     def __init__(self, call: Call, code: int, reason: str, tuples: list[bytes]) -> None:
         self.call = call
@@ -72,5 +86,6 @@ class Waiter:
         self.reason = reason
         self.tuples = tuples
         self.index = 0
+        self.sequence = 0
         self.rows_before = 0  # of this step's batch, when it ran
         self.must_repeat = False

@@ -5,12 +5,15 @@ Anywhere else a write is forwarded (T10) and a read is served from confirmed sta
 that cannot run yet (no leader known, a decision being written, DDL pending, a switchover) wait in
 one queue, in order, and are refused when they waited too long: nothing of them was logged.
 
+Every request has a deadline. Past it the answer is *unknown* if the request may have been logged,
+here or at the leader, and a refusal otherwise; neither changes anything that is logged (G3).
+
 Invariants
-  K1  a request is answered exactly once (K2 and K3 are in `Commits`);
+  K1  a request is answered exactly once, and by its deadline (K2, K3 and K5 are in `Commits`);
   K4  a stream's requests run at the leader that its BEGIN went to, or conflict (T10).
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 from qsync_node.core import effects as fx
@@ -18,6 +21,7 @@ from qsync_node.core.calls import Call
 from qsync_node.core.commits import BATCH_BYTES_MAX, Commits
 from qsync_node.core.engine.access import User
 from qsync_node.core.engine.requests import decode_request
+from qsync_node.core.keys import check_key, digest_of
 from qsync_node.core.streams import Streams
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Type
@@ -35,6 +39,7 @@ _COUNTED = {
     10: "CALL",
 }
 WRITE_TYPES = frozenset({2, 3, 4, 5, 9})
+KEYED_STREAM_TYPES = frozenset({int(Type.COMMIT)})
 
 
 class Clients:
@@ -43,10 +48,13 @@ class Clients:
     def __init__(self, node: "Node") -> None:
         self.node = node
         self.queue: deque[Call] = deque()
+        self.waiting: OrderedDict[Call, None] = OrderedDict()  # unanswered calls, oldest first
+        self._closed: set[int] = set()  # sessions that ended while the queue held calls
         self.commits = Commits(node, self)
         self._users: dict[str, User] = {}
         self._refusal: ClientError | None = None
-        self.homes: dict[tuple[int, int], tuple[int, int]] = {}
+        self.homes: dict[tuple[int, int], tuple[int, int]] = {}  # of (session, stream)
+        self._streams_of: dict[int, set[int]] = {}  # by session: those with a home
         self.counters: dict[str, int] = {}
         self.streams = Streams(node, self)
 
@@ -59,10 +67,13 @@ class Clients:
         self.finish(call, code, reason, [], index)
 
     def finish(self, call: Call, code: int, reason: str, tuples: list[bytes], index: int) -> None:
+        if call.is_expired:
+            return
         assert not call.done, "K1: a request is answered exactly once"
         call.done = True
+        self.waiting.pop(call, None)
         if code and call.type == Type.BEGIN and not call.link:
-            self.homes.pop((call.session, call.stream), None)
+            self._forget_stream(call)
         if call.link:
             self.node.forwarding.reply(call, int(code), reason, tuples, index)
         else:
@@ -83,9 +94,19 @@ class Clients:
             self._route(call)
         except ClientError as error:
             self.refuse(call, error.code, error.message)
+        if not call.done and call.type not in (Type.CALL, Type.CALL_16):
+            self.waiting[call] = None  # calls have deadlines of their own
 
     def _route(self, call: Call) -> None:
         node = self.node
+        if call.key is not None:
+            check_key(call.key)
+            if call.type not in (KEYED_STREAM_TYPES if call.stream else WRITE_TYPES):
+                raise ClientError(
+                    ErrorCode.ILLEGAL_PARAMS,
+                    "an idempotency key goes with a write outside a transaction or with COMMIT",
+                )
+            call.digest = digest_of(call.body)
         if not node.replica.has_origin:
             raise ClientError(ErrorCode.LOADING, "this member has not joined its cluster yet")
         if call.type in (Type.CALL, Type.CALL_16):
@@ -159,14 +180,15 @@ class Clients:
                 return
             barrier = commits.ddl_barrier
             call = self.queue.popleft()
-            if call.done or self._is_homeless(call, (0, replica.term)):
+            if self._is_over(call) or self._is_homeless(call, (0, replica.term)):
                 continue
             try:
                 if not self._execute(call):
                     self.queue.appendleft(call)
                     return
             except ClientError as error:
-                commits.depend(call, int(error.code), error.message, [])
+                needs_proof = not call.stream and call.type in WRITE_TYPES
+                commits.depend(call, int(error.code), error.message, [], needs_proof)
             self._forget_home(call)
             is_ready = commits.ddl_barrier == barrier and commits.batch_bytes < BATCH_BYTES_MAX
 
@@ -174,7 +196,7 @@ class Clients:
         forwarding = self.node.forwarding
         while self.queue and forwarding.can_forward():
             call = self.queue.popleft()
-            if call.done:
+            if self._is_over(call):
                 continue
             if not call.link and self._is_homeless(call, forwarding.home()):
                 continue
@@ -195,10 +217,21 @@ class Clients:
         if not call.stream or call.link:
             return False
         key = (call.session, call.stream)
-        bound = self.homes.get(key)
+        bound = call.home or self.homes.get(key)
+        call.home = bound
         if bound is None:
             if call.type == Type.BEGIN:
                 self.homes[key] = home
+                self._streams_of.setdefault(call.session, set()).add(call.stream)
+            elif call.key is not None:
+                # Nothing is known of what this key stands for, so nothing may be said of it (T9).
+                self.refuse(
+                    call,
+                    ErrorCode.TRANSACTION_CONFLICT,
+                    "COMMIT with an idempotency key: no transaction is open in this stream; repeat"
+                    " it from BEGIN with the same key",
+                )
+                return True
             elif call.type in (Type.COMMIT, Type.ROLLBACK):
                 # Tarantool answers COMMIT and ROLLBACK without a transaction with success.
                 self.answer(call, [])
@@ -222,7 +255,15 @@ class Clients:
     def _forget_home(self, call: Call) -> None:
         """COMMIT or ROLLBACK is on its way: what comes next in the stream begins anew."""
         if call.type in (Type.COMMIT, Type.ROLLBACK) and not call.link:
-            self.homes.pop((call.session, call.stream), None)
+            self._forget_stream(call)
+
+    def _forget_stream(self, call: Call) -> None:
+        self.homes.pop((call.session, call.stream), None)
+        streams = self._streams_of.get(call.session)
+        if streams is not None:
+            streams.discard(call.stream)
+            if not streams:
+                del self._streams_of[call.session]
 
     def _can_execute(self) -> bool:
         replica = self.node.replica
@@ -327,25 +368,59 @@ class Clients:
     def on_session_closed(self, session: int) -> None:
         """A vanished client changes nothing that is logged; its open transactions end."""
         self.streams.close((0, session))
-        self.homes = {key: home for key, home in self.homes.items() if key[0] != session}
-        self.queue = deque(call for call in self.queue if call.link or call.session != session)
+        for stream in self._streams_of.pop(session, ()):
+            self.homes.pop((session, stream), None)
+        if self.queue:
+            self._closed.add(session)  # its calls are dropped when their turn comes
         self.node.forwarding.on_session_closed(session)
 
     def on_link_down(self, link: int) -> None:
         self.queue = deque(call for call in self.queue if call.link != link)
+        for call in [call for call in self.waiting if call.link == link]:
+            del self.waiting[call]
         self.streams.close_link(link)
 
     def tick(self) -> None:
         """Refuse what has waited for a leader for too long: nothing of it was logged."""
         self.streams.tick()
+        self._expire()
         if not self.queue:
+            self._closed.clear()
             return
         replica = self.node.replica
         oldest = replica.now_ns - 4 * replica.settings.election_timeout_ns
         while self.queue and self.queue[0].arrived_ns < oldest:
             call = self.queue.popleft()
-            if not call.done:
+            if not self._is_over(call):
                 self.refuse(call, ErrorCode.NOT_LEADER, self.why_not_writable())
+
+    def _is_over(self, call: Call) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return call.done or (not call.link and call.session in self._closed)
+
+    def _expire(self) -> None:
+        """Answer the calls whose deadline has passed (G3)."""
+        replica = self.node.replica
+        oldest = replica.now_ns - replica.settings.request_timeout_ns
+        is_any = False
+        while self.waiting:
+            call = next(iter(self.waiting))
+            if call.arrived_ns > oldest:
+                break
+            is_any = True
+            if call.may_be_logged:
+                reason = (
+                    "the outcome is unknown: no decision by the deadline; read before you repeat it"
+                )
+                self.refuse(call, ErrorCode.OUTCOME_UNKNOWN, reason)
+            else:
+                if call.stream:
+                    self.streams.doom(call)
+                reason = "the request timed out: nothing was logged; try again"
+                self.refuse(call, ErrorCode.TIMEOUT, reason)
+            call.is_expired = True
+        if is_any:
+            self.node.reads.drop_answered()
 
     def why_not_writable(self) -> str:
         replica = self.node.replica

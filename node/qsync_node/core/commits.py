@@ -11,7 +11,9 @@ Outcomes (T6): *committed* (code 0), *rolled back* (216 for the first entry, 217
 Invariants
   K2  *committed* is said only of a confirmed entry of this leader's term, or, for asynchronous
       rows, after the own fsync with nothing synchronous in front (T1);
-  K3  the overlay holds exactly the changes of own entries that no decision in the log covers.
+  K3  the overlay holds exactly the changes of own entries that no decision in the log covers;
+  K5  an answer of a write that changes nothing is given only when this member is known to have led
+      after the request arrived (R2): a deposed leader would answer from stale state.
 """
 
 from collections import deque
@@ -20,7 +22,6 @@ from typing import TYPE_CHECKING
 from qsync_node.core.calls import Call, Waiter, Write
 from qsync_node.core.engine.overlay import Pending
 from qsync_node.core.entries import Entry, Kind
-from qsync_node.core.keys import check_key
 from qsync_node.core.stockrows import space_of
 from qsync_node.core.system import OWN_SPACES, SCHEMA_SPACE, is_own_mark
 from qsync_node.errors import ClientError, ErrorCode
@@ -48,15 +49,20 @@ class Commits:
         self.batch_rows = 0
         self.waiters: deque[Waiter] = deque()
         self.unplaced: list[Waiter] = []
+        self.unproven: deque[Waiter] = deque()  # decided, but without a proof of leadership
         self.ddl_barrier = 0
         self.pending_keys: dict[tuple[str, int], Write] = {}
 
     # --- writing ------------------------------------------------------------------------------
 
-    def log(self, call: Call, executed: "Executed") -> bool:
-        """Put what a statement or transaction wants to write into this step's batch."""
+    def log(self, call: Call, executed: "Executed", needs_proof: bool = True) -> bool:
+        """Put what a statement or transaction wants to write into this step's batch.
+
+        Returns False if it has to wait at the head of the queue. `needs_proof` is for a call that
+        logs nothing: see `depend`.
+        """
         if not executed.rows:
-            self.depend(call, 0, "", executed.answer)
+            self.depend(call, 0, "", executed.answer, needs_proof)
             return True
         replica = self.node.replica
         if executed.is_ddl:
@@ -68,8 +74,9 @@ class Commits:
                 )
             if self.batch or replica.limbo.confirmed_index < replica.tail.last_index:
                 return False
-        key = self.node.keys.row_key(call.key, call.body) if call.key is not None else None
+        key = self.node.keys.row_key(call.key, call.digest) if call.key is not None else None
         write = Write(call, executed, key)
+        call.may_be_logged = True
         if key is not None:
             self.pending_keys[key[0], key[1]] = write
         assert self.pending is not None
@@ -121,17 +128,16 @@ class Commits:
 
     def answer_by_key(self, call: Call) -> bool:
         """A retry hears what became of the first attempt; it never runs twice (T9)."""
-        check_key(call.key)
         node = self.node
-        index = node.keys.find(call.key, call.body, node.replica.limbo.confirmed_index)
+        index = node.keys.find(call.key, call.digest, node.replica.limbo.confirmed_index)
         if index is not None:
             self.clients.answer(call, [], index)
             return True
-        wanted = node.keys.row_key(call.key, call.body)
+        wanted = node.keys.row_key(call.key, call.digest)
         write = self.pending_keys.get((wanted[0], wanted[1]))
         if write is None:
             return False
-        if write.key != wanted:
+        if write.key[3] != wanted[3]:
             raise ClientError(
                 ErrorCode.KEY_REUSED, "this idempotency key was used for another request"
             )
@@ -144,36 +150,64 @@ class Commits:
 
     # --- waiting for decisions ----------------------------------------------------------------
 
-    def depend(self, call: Call, code: int, reason: str, tuples: list[bytes]) -> None:
-        """Answer once everything that the statement saw is decided (T8)."""
+    def depend(
+        self, call: Call, code: int, reason: str, tuples: list[bytes], needs_proof: bool
+    ) -> None:
+        """Answer once everything that the statement saw is decided (T8).
+
+        With `needs_proof` the answer also waits until this member is known to lead (R2, K5).
+        """
         replica = self.node.replica
-        if not self.batch and replica.limbo.confirmed_index >= replica.tail.last_index:
-            self.clients.finish(call, code, reason, tuples, replica.limbo.confirmed_index)
+        limbo = replica.limbo
+        is_decided = not self.batch and limbo.confirmed_index >= replica.tail.last_index
+        if is_decided and not needs_proof:
+            self.clients.finish(call, code, reason, tuples, limbo.confirmed_index)
             return
         waiter = Waiter(call, code, reason, tuples)
         waiter.rows_before = self.batch_rows
+        if needs_proof:
+            assert replica.leader is not None
+            waiter.sequence = replica.leader.want_round()
         self.unplaced.append(waiter)
 
     def _release_waiters(self) -> None:
         confirmed = self.node.replica.limbo.confirmed_index
         while self.waiters and self.waiters[0].index <= confirmed:
             waiter = self.waiters.popleft()
-            if waiter.call.done:
-                continue
-            if waiter.must_repeat:
-                if waiter.call.stream and waiter.code != -1:
-                    self.clients.streams.doom(waiter.call)
-                    self.clients.refuse(
-                        waiter.call,
-                        ErrorCode.TRANSACTION_CONFLICT,
-                        "Transaction has been aborted by conflict",
-                    )
-                else:
-                    self.clients.queue.append(waiter.call)
+            if waiter.sequence and not waiter.must_repeat:
+                self.unproven.append(waiter)
             else:
-                self.clients.finish(
-                    waiter.call, waiter.code, waiter.reason, waiter.tuples, waiter.index
-                )
+                self._release(waiter)
+        self.on_round()
+
+    def on_round(self) -> None:
+        """A heartbeat answer arrived or a row was confirmed: give the answers that this proves."""
+        leader = self.node.replica.leader
+        if not self.unproven or leader is None:
+            return
+        proven, confirmed = leader.proven_sequence(), self.node.replica.limbo.confirmed_index
+        while self.unproven:
+            waiter = self.unproven[0]
+            if waiter.sequence > proven and waiter.index >= confirmed:
+                return
+            self._release(self.unproven.popleft())
+
+    def _release(self, waiter: Waiter) -> None:
+        call = waiter.call
+        if call.done:
+            return
+        if not waiter.must_repeat:
+            self.clients.finish(call, waiter.code, waiter.reason, waiter.tuples, waiter.index)
+        elif call.stream and waiter.code != -1:
+            self.clients.streams.doom(call)
+            self.clients.refuse(
+                call, ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
+            )
+        else:
+            self.clients.queue.append(call)
+
+    def tick(self) -> None:
+        self.on_round()  # a single voter proves its rounds by itself
 
     # --- what becomes of entries ----------------------------------------------------------------
 
@@ -269,6 +303,8 @@ class Commits:
         self.pending_keys.clear()
         text = f"the outcome is unknown: {reason}; read before you repeat it"
         unlogged = [write.call for write in self.batch]
+        for call in unlogged:
+            call.may_be_logged = False
         self.batch = []
         self.batch_bytes = self.batch_rows = 0
         for entry in self.node.replica.limbo.entries:
@@ -278,9 +314,9 @@ class Commits:
             if entry.is_answered and entry.payload is not None:
                 entry.answered_writes = len(entry.payload)
             entry.payload = None
-        waiting = [*self.waiters, *self.unplaced]
-        self.waiters.clear()
-        self.unplaced.clear()
+        waiting = [*self.unproven, *self.waiters, *self.unplaced]
+        for waiters in (self.unproven, self.waiters, self.unplaced):
+            waiters.clear()
         for waiter in waiting:
             if waiter.call.done:
                 continue

@@ -13,11 +13,13 @@ from qsync_node.core.calls import Call
 from qsync_node.core.effects import Request
 from qsync_node.core.messages import Forward, ForwardClosed, ForwardReply
 from qsync_node.errors import ErrorCode
+from qsync_node.format.keys import Type
 
 if TYPE_CHECKING:
     from qsync_node.core.node import Node
 
 COVER_DEADLINE_HEARTBEATS = 5
+LOGGING_TYPES = frozenset({2, 3, 4, 5, 9, int(Type.COMMIT)})
 
 
 class Outgoing:
@@ -62,6 +64,7 @@ class Forwarding:
         number = self._next
         self._next += 1
         self.outgoing[number] = Outgoing(call, link.number)
+        call.may_be_logged = call.type in LOGGING_TYPES
         if call.stream:
             self._bound.add((call.session, link.number))
         replica.send(
@@ -87,6 +90,7 @@ class Forwarding:
         replica = self.node.replica
         if reply.code == ErrorCode.NOT_LEADER and not outgoing.call.stream:
             # Nothing was logged there: wait for whoever leads.
+            outgoing.call.may_be_logged = False
             del self.outgoing[reply.request]
             clients.queue.append(outgoing.call)
             return

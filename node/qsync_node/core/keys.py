@@ -2,9 +2,10 @@
 
 A key is `[client, number, mark]`: who asks, which of its requests, and a mark, an index of the log
 that the server gave out before the first attempt and that comes with each retry. In the log the
-key's row carries `[client, number, mark, digest]`, where the digest is of the request. A key is
-remembered with the state, by its index, until the log has grown by the window; a mark from before
-the window cannot be answered either way and is *unknown*, never run.
+key's row carries `[client, number, mark, digest]`. The digest is that of the request, and for a
+COMMIT that of every request of its transaction: COMMIT itself has no body that could tell two
+transactions apart. A key is remembered with the state, by its index, until the log has grown by the
+window; a mark from before the window cannot be answered either way and is *unknown*, never run.
 """
 
 import zlib
@@ -16,6 +17,16 @@ from qsync_node.errors import ClientError, ErrorCode
 CLIENT_BYTES_MAX = 64
 
 
+def digest_of(body: bytes) -> int:
+    """Return the digest of a request that is a transaction of its own."""
+    return zlib.crc32(body)
+
+
+def digest_of_next(digest: int, kind: int, body: bytes) -> int:
+    """Return the digest of a transaction's requests so far and one more, of type `kind`."""
+    return zlib.crc32(body, zlib.crc32(b"%d %d " % (kind, len(body)), digest))
+
+
 def check_key(key: Any) -> None:
     """Raises `ClientError` when `key` is not a key."""
     well_formed = (
@@ -23,8 +34,7 @@ def check_key(key: Any) -> None:
         and len(key) == 3
         and isinstance(key[0], str)
         and len(key[0]) <= CLIENT_BYTES_MAX
-        and isinstance(key[1], int)
-        and isinstance(key[2], int)
+        and all(type(part) is int and 0 <= part < 1 << 64 for part in key[1:])
     )
     if not well_formed:
         raise ClientError(ErrorCode.ILLEGAL_PARAMS, "an idempotency key is [client, number, mark]")
@@ -33,16 +43,18 @@ def check_key(key: Any) -> None:
 class KeyTable:
     """Keys of confirmed transactions, oldest first."""
 
-    def __init__(self, window_rows: int) -> None:
+    def __init__(self, window_rows: int, floor: int = 0) -> None:
+        """Begin with the window of the replicated state, never with a local setting."""
         self.window_rows = window_rows
+        self.floor = floor  # marks before it stay expired, however the window grows
         self._by_key: dict[tuple[str, int], tuple[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def row_key(self, key: Any, body: bytes) -> list[Any]:
-        """What travels in the row."""
-        return [key[0], key[1], key[2], zlib.crc32(body)]
+    def row_key(self, key: Any, digest: int) -> list[Any]:
+        """Return what travels in the row."""
+        return [key[0], key[1], key[2], digest]
 
     def remember(self, row_key: Any, index: int) -> None:
         """A transaction with this key is confirmed at `index`; the oldest ones expire by it."""
@@ -58,26 +70,35 @@ class KeyTable:
         for key in expired:
             del self._by_key[key]
 
+    def set_window(self, rows: int, floor: int) -> None:
+        """A confirmed row changed the window. Its start only moves forward."""
+        self.window_rows = rows
+        self.floor = max(self.floor, floor)
+
+    def start_of_window(self, index: int) -> int:
+        """Return the first mark that is not expired when the log ends at `index`."""
+        return max(self.floor, index - self.window_rows)
+
     def put(self, key: tuple[str, int], value: tuple[int, int]) -> None:
         self._by_key[key] = value
 
     def items(self) -> Iterator[tuple[tuple[str, int], tuple[int, int]]]:
         yield from self._by_key.items()
 
-    def find(self, key: Any, body: bytes, confirmed_index: int) -> int | None:
-        """Index of the confirmed first attempt; None if there is none.
+    def find(self, key: Any, wanted: int, confirmed_index: int) -> int | None:
+        """Return the index of the confirmed first attempt with digest `wanted`, None without one.
 
         Raises `ClientError` for a reused key and for a mark from before the window.
         """
         found = self._by_key.get((key[0], key[1]))
         if found is not None:
             digest, index = found
-            if digest != zlib.crc32(body):
+            if digest != wanted:
                 raise ClientError(
                     ErrorCode.KEY_REUSED, "this idempotency key was used for another request"
                 )
             return index
-        if key[2] < confirmed_index - self.window_rows:
+        if key[2] < self.start_of_window(confirmed_index):
             raise ClientError(
                 ErrorCode.KEY_EXPIRED,
                 "the outcome is unknown: this idempotency key is older than the window",

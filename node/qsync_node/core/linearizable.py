@@ -123,7 +123,13 @@ class LinearizableReads:
         for call in ready:
             self._serve(call)
 
+    def drop_answered(self) -> None:
+        """Forget reads whose deadline passed: they were answered."""
+        self.applying = [(index, call) for index, call in self.applying if not call.done]
+        self.proofs = [proof for proof in self.proofs if proof.call is None or not proof.call.done]
+
     def tick(self) -> None:
+        self.on_round()
         now = self.node.replica.now_ns
         for number, (call, deadline) in list(self.asked.items()):
             if now >= deadline:

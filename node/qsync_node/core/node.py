@@ -35,10 +35,13 @@ from qsync_node.core.settings import SECOND, Settings
 from qsync_node.core.snapshots import View
 from qsync_node.core.stock import Stock
 from qsync_node.core.system import (
+    KEY_WINDOW_ROWS,
     body_of_key,
     body_of_term,
     define_own_spaces,
+    key_window_of,
     read_key_body,
+    read_key_window_body,
     read_term_body,
     rows_of,
 )
@@ -61,7 +64,7 @@ class Node:
         self.uuid = uuid
         self.settings = settings
         self.database = Database()
-        self.keys = KeyTable(settings.key_window_rows)
+        self.keys = KeyTable(KEY_WINDOW_ROWS)
         self.replica = Replica(uuid, settings, rng, self, ballot)
         self.replica.limbo = Limbo(0, {}, Configuration())
         self.replica.tail = Tail({}, History(), 1, settings.tail_cache_bytes)
@@ -84,11 +87,16 @@ class Node:
 
     @classmethod
     def bootstrap_bodies(
-        cls, uuid: str, name: str, replicaset_uuid: str, planned_voters: int
+        cls,
+        uuid: str,
+        name: str,
+        replicaset_uuid: str,
+        planned_voters: int,
+        key_window_rows: int = KEY_WINDOW_ROWS,
     ) -> list[bytes]:
         """Rows of the first snapshot of a replica set: its origin, at index 0 (M1)."""
         database = Database.bootstrap(replicaset_uuid)
-        define_own_spaces(database, planned_voters)
+        define_own_spaces(database, planned_voters, key_window_rows)
         member = Member(1, uuid, name, "voter", True, LEVEL)
         body = pack({0x10: 320, 0x21: member.as_tuple()})
         database.apply(3, body)
@@ -157,6 +165,7 @@ class Node:
             self._handlers[type(item)](self, item)
         replica.tick()
         self.clients.tick()
+        self.clients.commits.tick()
         self.forwarding.tick()
         self.reads.tick()
         self.procedures.tick()
@@ -256,21 +265,24 @@ class Node:
         self.replica.applier.rejoin.on_installed(item)
 
     def _on_received(self, item: fx.Received) -> None:
-        """P1: the sender is the connection's; a removed instance is ignored, its terms too."""
+        """P1: the sender is the connection's; a removed instance is ignored, its terms too.
+
+        Only its SUBSCRIBE is answered: the refusal tells it that it was removed (M5).
+        """
         replica = self.replica
         link = replica.links.get(item.link)
         if link is None:
             return
         uuid, message = link.peer_uuid, item.message
         kind = type(message)
-        if kind is msg.Rows:
-            replica.applier.on_rows(item.link, message)
-        elif kind is msg.Ack:
-            replica.relays.on_ack(uuid, message)
-        elif kind is msg.Subscribe:
+        if kind is msg.Subscribe:
             replica.relays.on_subscribe(item.link, uuid, message)
         elif replica.is_removed(uuid):
             return
+        elif kind is msg.Rows:
+            replica.applier.on_rows(item.link, message)
+        elif kind is msg.Ack:
+            replica.relays.on_ack(uuid, message)
         else:
             self._control[kind](item.link, uuid, message)
 
@@ -310,6 +322,7 @@ class Node:
         elif replica.leader is not None and message.term == replica.term:
             replica.leader.on_heartbeat_reply(uuid, message)
             self.reads.on_round()
+            self.clients.commits.on_round()
 
     # --- state machine ------------------------------------------------------------------------
 
@@ -346,6 +359,9 @@ class Node:
                 self.replica.report("row_not_applied", index=index, reason=str(error))
                 self.replica.doubt.open(index)
                 return
+            window = read_key_window_body(row.body)
+            if window is not None:
+                self.keys.set_window(*window)
             if row.idempotency is not None:
                 self.keys.remember(row.idempotency, index)
             index += 1
@@ -394,7 +410,7 @@ class Node:
     def _load(self, bodies: Iterable[bytes]) -> Configuration:
         database = Database()
         database.held_spaces = self.replica.ballot.spaces
-        keys = KeyTable(self.settings.key_window_rows)
+        keys = KeyTable(KEY_WINDOW_ROWS)
         starts: list[TermStart] = []
         for body in bodies:
             start = read_term_body(body)
@@ -406,6 +422,7 @@ class Node:
                 keys.put(*key)
                 continue
             database.load(body)
+        keys.set_window(*key_window_of(database))
         self.database = database
         self.keys = keys
         self._loaded_history = History(starts)

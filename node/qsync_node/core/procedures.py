@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SWITCHOVER_TIMEOUT_NS = 5_000_000_000
 WAIT_MAX_S = 1e6
+KEY_WINDOW_MIN, KEY_WINDOW_MAX = 1_000, 10_000_000
 _EXECUTE = 4
 _EVERY_RIGHT = 0xFFFFFFFF
 _ADMINISTRATIVE = frozenset({"box.snapshot", "box.ctl.promote", "box.ctl.demote"})
@@ -72,6 +73,7 @@ class Procedures:
             "set_role": lambda call, args: self.set_role(
                 call, str(args["uuid"]), str(args["role"])
             ),
+            "set_key_window": lambda call, args: self.set_key_window(call, int(args["rows"])),
             "configure": lambda call, args: self.configure(args),
             "force-confirm": lambda call, args: self.force(call, args, is_rollback=False),
             "force-rollback": lambda call, args: self.force(call, args, is_rollback=True),
@@ -279,6 +281,16 @@ class Procedures:
             return role
         limbo, index = self.node.replica.limbo, entry.batch.last_index
         return self._wait(call, "set_role", lambda: limbo.confirmed_index >= index)
+
+    def set_key_window(self, call: Call, rows: int) -> Any:
+        if not KEY_WINDOW_MIN <= rows <= KEY_WINDOW_MAX:
+            raise ClientError(
+                ErrorCode.ILLEGAL_PARAMS,
+                f"set_key_window: {rows} rows; choose {KEY_WINDOW_MIN} to {KEY_WINDOW_MAX}",
+            )
+        if self.node.keys.window_rows != rows:
+            self.node.registrar.set_key_window(rows)
+        return self._wait(call, "set_key_window", lambda: self.node.keys.window_rows == rows)
 
     def configure(self, arguments: dict[str, Any]) -> Any:
         """Change settings of the running node; they act at once, on waiting entries too."""

@@ -6,7 +6,7 @@ from qsync_node.core.entries import Entry
 from qsync_node.core.membership import STOCK_ROLE, Member, delete_member, put_member
 from qsync_node.core.messages import Register, RegisterReply
 from qsync_node.core.spaces import NEEDS_EVERYTHING
-from qsync_node.core.system import OPEN_KEY, PLAN_KEY, schema_value
+from qsync_node.core.system import OPEN_KEY, PLAN_KEY, body_of_key_window, schema_value
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.mp import pack
 
@@ -61,6 +61,25 @@ class Registrar:
         entry = replica.append_rows([[(3, body, None)]], SYNC_FLAGS)
         entry.is_own = False  # a control row never times out (T4)
         self._opening_index = entry.batch.last_index
+
+    def set_key_window(self, rows: int) -> None:
+        """Change for how many rows idempotency keys are remembered (T9).
+
+        Marks that are expired by the window of now stay expired: their keys may be forgotten.
+        """
+        replica = self.node.replica
+        leader = replica.leader
+        if leader is None:
+            raise ClientError(ErrorCode.NOT_LEADER, "this member does not lead")
+        if not leader.is_confirmed or not leader.can_append():
+            raise ClientError(
+                ErrorCode.NOT_LEADER, "the leader does not take writes yet: try again"
+            )
+        floor = self.node.keys.start_of_window(replica.tail.last_index + 1)
+        body = body_of_key_window(rows, max(floor, 0))
+        entry = replica.append_rows([[(3, body, None)]], SYNC_FLAGS)
+        entry.is_own = False  # a control row never times out (T4)
+        replica.report("key_window", rows=rows, floor=max(floor, 0))
 
     # --- registering --------------------------------------------------------------------------
 

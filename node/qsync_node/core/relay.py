@@ -98,7 +98,7 @@ class Relays:
 
     def on_subscribe(self, link: int, uuid: str, message: Subscribe) -> None:
         replica = self.replica
-        if message.term > replica.term:
+        if message.term > replica.term and not replica.is_removed(uuid):
             replica.take_up(message.term)
         refusal = self._refusal(uuid, message)
         if refusal is not None:

@@ -28,6 +28,10 @@ class Settings:
     synchro_timeout_ns: int = 5 * SECOND
     """How long an entry waits for its quorum before its leader writes a ROLLBACK (T4)."""
 
+    request_timeout_ns: int = 15 * SECOND
+    """How long a client's request may wait for its answer. It is longer than two
+    `synchro_timeout`, so that the outcome of a lost quorum is reported by then (T6, G3)."""
+
     confirm_delay_ns: int = 5 * MILLISECOND
     """How long a CONFIRM waits for a batch to ride in before it makes one of its own (T3)."""
 
@@ -80,9 +84,6 @@ class Settings:
 
     transactions_bytes_max: int = 256 * 1024 * 1024
     """What all open transactions may hold; beyond it statements of transactions are refused."""
-
-    key_window_rows: int = 100_000
-    """An idempotency key is remembered until the log has grown by so many rows (T9)."""
 
     checkpoint_bytes: int = 256 * 1024 * 1024
     """Log written since the last snapshot after which a node takes the next by itself."""

@@ -12,10 +12,10 @@ What all transactions hold is bounded, and of that a connection has its share an
 not logged in together another one: strangers cannot take the room of those who may write.
 """
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.core.engine.requests import decode_request
+from qsync_node.core.engine.requests import Select, decode_request
+from qsync_node.core.keys import digest_of_next
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Type
 from qsync_node.format.mp import BAD_MSGPACK, is_number, unpack
@@ -39,15 +39,23 @@ class Stream:
     """An open transaction."""
 
     __slots__ = (
-        "deadline_ns", "doomed", "held_bytes", "is_strangers", "transaction", "written_bytes",
+        "deadline_ns", "digest", "doomed", "has_writes", "held_bytes", "is_linearizable",
+        "is_strangers", "transaction", "written_bytes",
     )  # fmt: skip
 
     def __init__(
-        self, transaction: "Transaction | None", deadline_ns: int, is_strangers: bool
+        self,
+        transaction: "Transaction | None",
+        deadline_ns: int,
+        is_strangers: bool,
+        is_linearizable: bool,
     ) -> None:
         self.transaction = transaction  # None once it has timed out: then it holds nothing
         self.deadline_ns = deadline_ns
         self.is_strangers = is_strangers  # begun by somebody who has not logged in
+        self.is_linearizable = is_linearizable  # every answer proves leadership first (R2)
+        self.has_writes = False
+        self.digest = 0  # of its requests, for a COMMIT with an idempotency key (T9)
         self.doomed = 0  # an ErrorCode once it cannot commit any more
         self.held_bytes = 0  # of its requests, and of the answers that COMMIT compares
         self.written_bytes = 0  # of the requests that write
@@ -60,7 +68,7 @@ class Streams:
         self.node = node
         self.clients = clients
         self.open: dict[tuple[tuple[int, int], int], Stream] = {}
-        self._by_owner: Counter[tuple[int, int]] = Counter()
+        self._by_owner: dict[tuple[int, int], set[int]] = {}
         self._strangers = 0
         self._strangers_bytes = 0
         self.held_bytes = 0
@@ -80,12 +88,23 @@ class Streams:
             )
         transaction = self._living(stream)
         request = decode_request(call.type, call.body)
+        needs_proof = stream.is_linearizable
+        if isinstance(request, Select):
+            isolation = self.node.reads.isolation_of(request)
+            needs_proof |= isolation == "linearizable"
+        else:
+            stream.has_writes = True
         user = self.clients.user_of(call)
         self._make_room(stream, call)
-        tuples = transaction.execute(request, user)
+        stream.digest = digest_of_next(stream.digest, call.type, call.body)
+        try:
+            tuples = transaction.execute(request, user)
+        except ClientError as error:
+            self.clients.commits.depend(call, int(error.code), error.message, [], needs_proof)
+            return True
         self._hold(stream, sum(map(len, tuples)))
         call.position = transaction.position
-        self.clients.commits.depend(call, 0, "", tuples)
+        self.clients.commits.depend(call, 0, "", tuples, needs_proof)
         return True
 
     def _make_room(self, stream: Stream, call: "Call") -> None:
@@ -118,8 +137,9 @@ class Streams:
         stream = self.open.pop(key)
         self._hold(stream, -stream.held_bytes)
         self._strangers -= stream.is_strangers
-        self._by_owner[key[0]] -= 1
-        if not self._by_owner[key[0]]:
+        streams = self._by_owner[key[0]]
+        streams.discard(key[1])
+        if not streams:
             del self._by_owner[key[0]]
 
     def _begin(self, call: "Call", key: Any, stream: Stream | None) -> None:
@@ -131,7 +151,7 @@ class Streams:
         is_strangers = call.user == STRANGER
         if (
             len(self.open) >= STREAMS_MAX
-            or self._by_owner[call.owner] >= SESSION_STREAMS_MAX
+            or len(self._by_owner.get(call.owner, ())) >= SESSION_STREAMS_MAX
             or (is_strangers and self._strangers >= STRANGERS_STREAMS_MAX)
         ):
             raise ClientError(ErrorCode.TOO_MANY, "too many open transactions: finish some first")
@@ -139,12 +159,13 @@ class Streams:
         fields = _options(call.body)
         wanted = fields.get(TIMEOUT_KEY)
         if wanted is not None:
-            if not is_number(wanted) or wanted <= 0:
+            if not is_number(wanted) or not wanted >= 0:
                 raise ClientError(
                     ErrorCode.ILLEGAL_PARAMS,
                     "Illegal parameters, timeout must be a number greater than 0",
                 )
-            timeout_ns = int(min(timeout_ns, wanted * 1e9))
+            if wanted:  # as in Tarantool, 0 is no timeout of the client's own
+                timeout_ns = int(min(timeout_ns, wanted * 1e9))
         isolation = fields.get(ISOLATION_KEY, 0)
         if not isinstance(isolation, int) or not 0 <= isolation <= 4:
             raise ClientError(
@@ -153,8 +174,8 @@ class Streams:
         pending = self.clients.commits.pending
         assert pending is not None
         deadline_ns = self.node.replica.now_ns + timeout_ns
-        self.open[key] = Stream(pending.begin(), deadline_ns, is_strangers)
-        self._by_owner[call.owner] += 1
+        self.open[key] = Stream(pending.begin(), deadline_ns, is_strangers, isolation == 4)
+        self._by_owner.setdefault(call.owner, set()).add(call.stream)
         self._strangers += is_strangers
         self.clients.answer(call, [])
 
@@ -180,12 +201,19 @@ class Streams:
             self._close(key)
             self.clients.answer(call, [])
             return True
+        if call.key is not None:
+            call.digest = stream.digest
         try:
+            if call.key is not None and self.clients.commits.answer_by_key(call):
+                if call.done:
+                    self._close(key)  # the first attempt is committed; this one never runs (T9)
+                return True
             transaction = self._living(stream)
             if self.clients.is_refused(call):
                 self._close(key)
                 return True
-            done = self.clients.commits.log(call, transaction.prepare())
+            needs_proof = stream.has_writes or stream.is_linearizable
+            done = self.clients.commits.log(call, transaction.prepare(), needs_proof)
         except ClientError:
             self._close(key)
             raise
@@ -204,8 +232,8 @@ class Streams:
             self._close(key)
 
     def close(self, owner: tuple[int, int]) -> None:
-        for key in [key for key in self.open if key[0] == owner]:
-            self._close(key)
+        for stream in list(self._by_owner.get(owner, ())):
+            self._close((owner, stream))
 
     def close_link(self, link: int) -> None:
         for key in [key for key in self.open if key[0][0] == link]:

@@ -3,7 +3,8 @@
 `_qsync_term` (490) holds the history of terms and `_qsync_key` (491) the idempotency keys: both
 exist in snapshots only, because in a running node they follow from the log. `_qsync_removed` (492)
 remembers the uuids of removed instances (M5). `_schema` holds the plan of the bootstrap, whether it
-is open, and for a cluster that was restored, from which replica set and up to which index.
+is open, the window of idempotency keys (T9), and for a cluster that was restored, from which
+replica set and up to which index.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,9 @@ KEY_SPACE = 491
 PLAN_KEY = "qsync_plan"
 OPEN_KEY = "qsync_open"
 RESTORED_KEY = "qsync_restored"
+KEY_WINDOW_KEY = "qsync_key_window"
+KEY_WINDOW_ROWS = 100_000
+"""How many rows of log an idempotency key is remembered, where no row says otherwise (T9)."""
 
 SCHEMA_SPACE = 272
 PRIVATE_SPACES = frozenset({TERM_SPACE, KEY_SPACE, REMOVED_SPACE})
@@ -29,10 +33,12 @@ OWN_SPACES = PRIVATE_SPACES | {CLUSTER_SPACE}
 
 _INSERT = 2
 _SPACE, _INDEX, _SCHEMA = 280, 288, SCHEMA_SPACE
-_OWN_MARKS = (PLAN_KEY, OPEN_KEY, RESTORED_KEY)
+_OWN_MARKS = (PLAN_KEY, OPEN_KEY, RESTORED_KEY, KEY_WINDOW_KEY)
 _TERM_MARK = b"\x82\x10\xce" + TERM_SPACE.to_bytes(4, "big")
+_KEY_WINDOW_MARK = b"\x82\x10\xcd" + SCHEMA_SPACE.to_bytes(2, "big") + b"\x21"
 _KEY_MARK = b"\x82\x10\xce" + KEY_SPACE.to_bytes(4, "big")
 _TUPLE_OFFSET = 8
+_REPLACE = 3
 
 
 def _insert(space: int, fields: list[Any]) -> bytes:
@@ -40,8 +46,10 @@ def _insert(space: int, fields: list[Any]) -> bytes:
     return b"\x82\x10\xce" + space.to_bytes(4, "big") + b"\x21" + packed
 
 
-def define_own_spaces(database: "Database", planned_voters: int) -> None:
-    """Rows that a bootstrap adds to Tarantool's own."""
+def define_own_spaces(
+    database: "Database", planned_voters: int, key_window_rows: int = KEY_WINDOW_ROWS
+) -> None:
+    """Add a bootstrap's own rows to Tarantool's."""
     definitions: list[tuple[int, str, list[list[str]], list[list[Any]]]] = [
         (
             TERM_SPACE,
@@ -74,6 +82,7 @@ def define_own_spaces(database: "Database", planned_voters: int) -> None:
             _INSERT, _insert(_INDEX, [space, 0, "primary", "tree", {"unique": True}, parts])
         )
     database.apply(_INSERT, _insert(_SCHEMA, [PLAN_KEY, planned_voters]))
+    database.apply(_REPLACE, body_of_key_window(key_window_rows, 0))
 
 
 def rows_of(database: "Database", space_id: int) -> list[list[Any]]:
@@ -90,6 +99,28 @@ def schema_value(database: "Database", name: str) -> Any:
         if fields[0] == name:
             return fields[1]
     return None
+
+
+def body_of_key_window(rows: int, floor: int) -> bytes:
+    """Return the row that sets the window to `rows` and expires marks before index `floor`."""
+    packed: bytes = pack([KEY_WINDOW_KEY, rows, floor])
+    return _KEY_WINDOW_MARK + packed
+
+
+def read_key_window_body(body: bytes) -> tuple[int, int] | None:
+    """Return (rows, floor) of a row made by `body_of_key_window`, None of any other row."""
+    if not body.startswith(_KEY_WINDOW_MARK):
+        return None
+    fields = unpack(body[len(_KEY_WINDOW_MARK) :])
+    return (fields[1], fields[2]) if fields[0] == KEY_WINDOW_KEY else None
+
+
+def key_window_of(database: "Database") -> tuple[int, int]:
+    """Return (rows, floor) of the window that the state carries."""
+    for fields in rows_of(database, _SCHEMA):
+        if fields[0] == KEY_WINDOW_KEY:
+            return fields[1], fields[2]
+    return KEY_WINDOW_ROWS, 0
 
 
 def is_own_mark(body: bytes) -> bool:

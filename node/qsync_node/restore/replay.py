@@ -13,11 +13,13 @@ from qsync_node.core.history import History, TermStart
 from qsync_node.core.keys import KeyTable
 from qsync_node.core.limbo import Limbo
 from qsync_node.core.membership import REMOVED_SPACE, Configuration, Member
-from qsync_node.core.settings import Settings
 from qsync_node.core.system import (
+    KEY_WINDOW_ROWS,
     body_of_key,
     body_of_term,
+    key_window_of,
     read_key_body,
+    read_key_window_body,
     read_term_body,
     rows_of,
 )
@@ -39,7 +41,7 @@ class Replay:
 
     def __init__(self, vclock: dict[int, int], bodies: Iterable[bytes], until: int | None) -> None:
         self._database = Database()
-        self._keys = KeyTable(Settings().key_window_rows)
+        self._keys = KeyTable(KEY_WINDOW_ROWS)
         self._until = until
         self._history = History(self._load(bodies))
         self.vclock = dict(vclock)
@@ -60,6 +62,7 @@ class Replay:
                 self._keys.put(*key)
             else:
                 self._database.load(body)
+        self._keys.set_window(*key_window_of(self._database))
         return starts
 
     def _configuration(self) -> Configuration:
@@ -124,6 +127,9 @@ class Replay:
                 if row.type in _CHANGES:
                     self._database.apply(row.type, row.body)
                     self.rows += 1
+                window = read_key_window_body(row.body)
+                if window is not None:
+                    self._keys.set_window(*window)
                 if row.idempotency is not None:
                     self._keys.remember(row.idempotency, index)
         self.index = batch.last_index

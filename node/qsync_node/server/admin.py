@@ -32,6 +32,7 @@ VERBS = frozenset(
         "snapshot",
         "unregister",
         "set_role",
+        "set_key_window",
         "configure",
         "force-confirm",
         "force-rollback",

@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING, Any, cast
 
 from qsync_node.core import effects as fx
+from qsync_node.core.keys import check_key
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.auth import EMPTY_HASH, is_valid
 from qsync_node.format.frame import (
@@ -182,7 +183,7 @@ class Session(asyncio.Protocol):
             if kind in STOCK_TYPES or self.is_stock:
                 self._take_stock(kind, sync, body)
             elif kind in CORE_TYPES:
-                if self._is_other_schema(header, sync):
+                if self._is_other_schema(header, sync) or self._is_bad_key(header, sync):
                     continue
                 self.in_flight += 1
                 feed(
@@ -218,6 +219,17 @@ class Session(asyncio.Protocol):
             f"Wrong schema version, current: {current}, in request: {wanted}",
         )
         return True
+
+    def _is_bad_key(self, header: dict[int, Any], sync: int) -> bool:
+        """Whether the header had a malformed idempotency key, and was refused for it (T9)."""
+        if _IDEMPOTENCY not in header:
+            return False
+        try:
+            check_key(header[_IDEMPOTENCY])
+        except ClientError as error:
+            self._refuse(sync, error.code, error.message)
+            return True
+        return False
 
     # --- replication streams ----------------------------------------------------------------------
 

@@ -1,0 +1,190 @@
+"""Idempotency keys: on single writes and on COMMIT, malformed ones, and their window (T9)."""
+
+from typing import Any
+
+import msgpack
+import pytest
+from worlds import (
+    BEGIN,
+    COMMIT,
+    INSERT,
+    REPLACE,
+    ROLLBACK,
+    SELECT,
+    UPDATE,
+    Driven,
+    get,
+    node_of,
+    put,
+)
+
+from qsync_node.core import effects as fx
+from qsync_node.errors import ErrorCode
+from qsync_sim.clients import build_body
+from qsync_sim.model import SPACE
+from qsync_sim.shell import Shell
+from qsync_sim.world import ADMIN_SESSION, KEY_WINDOW_ROWS
+
+KEY = ["client-1", 1, 0]
+
+
+def add_one(key: int = 1) -> bytes:
+    return build_body(SPACE, key=[key], tuple=[["+", 2, 1]])
+
+
+def transaction(
+    driven: Driven, shell: Shell, *requests: tuple[int, bytes], key: Any = KEY, stream: int = 1
+) -> fx.Answer:
+    """BEGIN, the requests and a COMMIT with `key`; returns the answer to COMMIT."""
+    assert driven.ask(shell, BEGIN, b"\x80", stream=stream).code == 0
+    for kind, body in requests:
+        driven.send(shell, kind, body, stream=stream)
+    return driven.ask(shell, COMMIT, b"\x80", stream=stream, key=key)
+
+
+def counter(driven: Driven, shell: Shell) -> int:
+    tuples = driven.ask(shell, SELECT, get(1)).tuples
+    value: int = msgpack.unpackb(tuples[0])[2]
+    return value
+
+
+@pytest.fixture
+def driven() -> Driven:
+    driven = Driven(3)
+    assert driven.ask(driven.leader(), REPLACE, put(1, "x")).code == 0
+    return driven
+
+
+@pytest.mark.parametrize("where", ["leader", "follower"])
+def test_repeated_commit_runs_once(driven: Driven, where: str) -> None:
+    shell = driven.leader() if where == "leader" else driven.followers()[0]
+    first = transaction(driven, shell, (UPDATE, add_one()))
+    again = transaction(driven, shell, (UPDATE, add_one()))
+    assert (first.code, again.code) == (0, 0)
+    assert again.log_index == first.log_index
+    assert counter(driven, driven.leader()) == 1
+    # The stream of the repetition is closed: it can begin another transaction.
+    assert transaction(driven, shell, (UPDATE, add_one()), key=["client-1", 2, 0]).code == 0
+    assert counter(driven, driven.leader()) == 2
+
+
+def test_repeated_commit_is_answered_before_validation(driven: Driven) -> None:
+    leader = driven.leader()
+    first = transaction(driven, leader, (INSERT, put(5, "once")))
+    assert driven.ask(leader, REPLACE, put(6, "later")).code == 0
+    again = transaction(driven, leader, (INSERT, put(5, "once")))  # its INSERT is a duplicate now
+    assert (first.code, again.code, again.log_index) == (0, 0, first.log_index)
+
+
+def test_repetition_of_a_pending_commit_waits_for_its_outcome(driven: Driven) -> None:
+    leader = driven.leader()
+    for follower in driven.followers():
+        follower.disk_delay_ns = 50_000_000
+    assert driven.ask(leader, BEGIN, b"\x80", stream=1).code == 0
+    assert driven.ask(leader, BEGIN, b"\x80", stream=2).code == 0
+    for stream in (1, 2):
+        driven.send(leader, UPDATE, add_one(), stream=stream)
+    first = driven.send(leader, COMMIT, b"\x80", stream=1, key=KEY)
+    again = driven.send(leader, COMMIT, b"\x80", stream=2, key=KEY)
+    assert driven.run(5000, lambda: first in driven.answers and again in driven.answers)
+    assert driven.answers[first].code == driven.answers[again].code == 0
+    assert driven.answers[first].log_index == driven.answers[again].log_index
+    assert counter(driven, leader) == 1
+
+
+def test_key_with_another_transaction_is_refused(driven: Driven) -> None:
+    leader = driven.leader()
+    assert transaction(driven, leader, (UPDATE, add_one())).code == 0
+    other = transaction(driven, leader, (UPDATE, add_one()), (UPDATE, add_one()))
+    assert other.code == ErrorCode.KEY_REUSED
+    assert counter(driven, leader) == 1
+
+
+def test_keyed_commit_without_a_transaction_claims_nothing(driven: Driven) -> None:
+    answer = driven.ask(driven.leader(), COMMIT, b"\x80", stream=9, key=KEY)
+    assert answer.code == ErrorCode.TRANSACTION_CONFLICT
+    assert driven.ask(driven.leader(), COMMIT, b"\x80", stream=9).code == 0  # as Tarantool does
+
+
+@pytest.mark.parametrize(
+    "key",
+    [5, [[], 1, 2], [], ["c", 1], ["c", "1", 2], ["c" * 65, 1, 2], {}, ["c", -1, 0], [1, 2, 3]],
+    ids=repr,
+)
+@pytest.mark.parametrize("kind", [REPLACE, COMMIT])
+def test_malformed_key_is_refused(driven: Driven, key: Any, kind: int) -> None:
+    leader = driven.leader()
+    if kind == COMMIT:
+        answer = transaction(driven, leader, (UPDATE, add_one()), key=key)
+    else:
+        answer = driven.ask(leader, kind, put(2, "x"), key=key)
+    assert answer.code == ErrorCode.ILLEGAL_PARAMS
+
+
+@pytest.mark.parametrize("kind", [BEGIN, ROLLBACK, UPDATE, SELECT])
+def test_key_is_refused_where_it_has_no_meaning(driven: Driven, kind: int) -> None:
+    stream = 0 if kind == SELECT else 1
+    body = add_one() if kind == UPDATE else get(1)
+    answer = driven.ask(driven.leader(), kind, body, stream=stream, key=KEY)
+    assert answer.code == ErrorCode.ILLEGAL_PARAMS
+
+
+def fill(driven: Driven, rows: int) -> None:
+    """Make the log longer by at least so many rows."""
+    leader = driven.leader()
+    end = node_of(leader).replica.tail.last_index + rows
+    while node_of(leader).replica.tail.last_index < end:
+        assert driven.ask(leader, REPLACE, put(9, "x")).code == 0
+
+
+def set_window(driven: Driven, rows: int) -> None:
+    driven.world.command(driven.leader(), "set_key_window", rows=rows)
+    keys = [node_of(shell).keys for shell in driven.shells]
+    assert driven.run(2000, lambda: all(table.window_rows == rows for table in keys))
+
+
+def test_larger_window_does_not_bring_expired_marks_back(driven: Driven) -> None:
+    leader = driven.leader()
+    mark = node_of(leader).replica.limbo.confirmed_index
+    key = ["client-1", 1, mark]
+    assert driven.ask(leader, UPDATE, add_one(), key=key).code == 0
+    fill(driven, KEY_WINDOW_ROWS + 10)
+    assert driven.ask(leader, REPLACE, put(8, "y"), key=["client-2", 1, mark + 999]).code == 0
+    set_window(driven, 5_000)
+    again = driven.ask(leader, UPDATE, add_one(), key=key)
+    assert again.code == ErrorCode.KEY_EXPIRED
+    assert counter(driven, leader) == 1
+
+
+def test_window_is_part_of_the_state_and_no_local_setting(driven: Driven) -> None:
+    set_window(driven, 2_000)
+    floor = node_of(driven.leader()).keys.floor
+    for shell in driven.followers():
+        driven.world.command(shell, "snapshot")
+        driven.run(100)
+        shell.stop(power_loss=True)
+        shell.start()
+    joined = driven.world.add("voter")
+    joined.start()
+    driven.shells.append(joined)
+    assert driven.run(
+        5000, lambda: all(node_of(shell).keys.window_rows == 2_000 for shell in driven.shells)
+    )
+    assert {node_of(shell).keys.floor for shell in driven.shells} == {floor}
+    assert not hasattr(node_of(joined).settings, "key_window_rows")
+
+
+@pytest.mark.parametrize("rows", [0, -1, 10, 1 << 40])
+def test_window_out_of_bounds_is_refused(driven: Driven, rows: int) -> None:
+    leader = driven.leader()
+    answer = driven.world.ask(
+        leader, lambda sync: fx.Command(ADMIN_SESSION, sync, "set_key_window", {"rows": rows})
+    )
+    assert answer is not None
+    assert answer.code == ErrorCode.ILLEGAL_PARAMS
+    assert node_of(leader).keys.window_rows == KEY_WINDOW_ROWS
+
+
+def test_users_cannot_write_the_window(driven: Driven) -> None:
+    body = msgpack.packb({0x10: 272, 0x21: ["qsync_key_window", 1, 0]})
+    assert driven.ask(driven.leader(), REPLACE, body).code == ErrorCode.UNSUPPORTED

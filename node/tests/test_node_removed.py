@@ -1,0 +1,39 @@
+"""A removed instance is ignored, its terms too (P1, M5)."""
+
+from typing import Any
+
+import pytest
+from worlds import Driven, node_of
+
+from qsync_node.core import effects as fx
+from qsync_node.core import messages as msg
+
+LINK = 99_999
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        msg.Subscribe(1, 50, False, []),
+        msg.Ack(1, 50, 3, 1, 0, 3),
+        msg.Rows(1, 50, 0, 0, 0, []),
+        msg.Heartbeat(50, 1, 0, 0),
+        msg.HeartbeatReply(50, 1, True),
+        msg.VoteRequest(50, 40, 1000, False, True, 1),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_removed_instance_cannot_raise_the_term(message: Any) -> None:
+    driven = Driven(3)
+    leader, removed = driven.leader(), driven.followers()[0]
+    removed.stop(power_loss=False)
+    removed.is_removed = True
+    driven.world.command(leader, "unregister", uuid=removed.uuid)
+    replica = node_of(leader).replica
+    assert driven.run(1000, lambda: replica.is_removed(removed.uuid))
+    term = replica.term
+    leader.step([fx.LinkUp(LINK, removed.uuid, False, 1)])
+    leader.step([fx.Received(LINK, message)])
+    driven.run(50)
+    assert replica.term == term
+    assert replica.leader is not None
