@@ -1,18 +1,29 @@
-"""An asynchronous client that says what is known about a write, and retries only what is safe.
+"""An asynchronous client that reports what is known about a write, and retries only what is safe.
 
-    async with Client(["127.0.0.1:3301", "127.0.0.1:3302"], "app", password) as client:
+    async with Client(addresses, "app", password) as client:
         outcome = await client.insert(512, [1, "first"])
         match outcome:
-            case Committed(tuples, index): ...      # a quorum has it
-            case RolledBack(): ...                  # it is not there and never will be
-            case Unknown(reason): ...               # it may or may not be there
-            case Refused(code, reason): ...         # nothing was logged: safe to repeat
+            case Committed(tuples):
+                print("a quorum holds it:", tuples)
+            case RolledBack(reason):
+                print("it has no effect and never will:", reason)
+            case Unknown(reason):
+                print("it may or may not take effect:", reason)
+            case Refused(code, reason):
+                print("nothing was logged, repeating is safe:", code, reason)
+
+        async with client.transaction() as transaction:
+            await transaction.update(512, [1], [["=", 1, "changed"]])
+            await transaction.insert(512, [2, "second"])
+        print(transaction.outcome)
 
 The client talks to the leader, and finds it again when it moves: every member knows who leads, and
 any member would forward. A connection on which nothing comes back, not even the answer to a PING,
 leads to a machine that is gone: it is given up for another one. With `retry=True` (the default for
 writes) each write carries an idempotency key, and *unknown* is asked again under the same key until
-the outcome is known or `deadline_s` has passed; the cluster runs it once at the most (T9).
+the outcome is known or `deadline_s` has passed; the cluster runs it once at the most (T9). The key
+carries a mark, a recent index of the log, that the client renews as it writes. Wrong credentials
+end the first request with `AccessDenied`.
 """
 
 import asyncio
@@ -45,7 +56,15 @@ _UNHEARD = (
     int(ErrorCode.SYNC_QUEUE_FULL),
     int(ErrorCode.TOO_MANY),
 )
+_DENIED = (
+    int(ErrorCode.PASSWORD_MISMATCH),
+    int(ErrorCode.NO_SUCH_USER),
+    int(ErrorCode.ACCESS_DENIED),
+)
 _IDEMPOTENCY = 0x70
+MARK_AGE_S = 1.0
+"""How old a mark may be when it goes into a key. The window of keys is rows of the log, by default
+100,000: seconds under full load."""
 RETRY_WAIT_S = 0.02
 CONNECT_S = 1.0
 """For each address at first, twice as long with each round up to `CONNECT_MAX_S`: a dead machine
@@ -60,6 +79,14 @@ A write may wait for its quorum for longer than that: PINGs are answered meanwhi
 
 class ClientClosed(QsyncError):  # noqa: N818  # a state, not a failure
     """The client was closed, or never connected."""
+
+
+class AccessDenied(QsyncError):  # noqa: N818  # as Python's PermissionError says "denied"
+    """No member accepts the user and password; `code` is an ErrorCode."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +228,18 @@ class Client:
         deadline_s: float = 30.0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`deadline_s` is how long a request may take with all its attempts. Raises nothing; a
-        request raises ClientClosed if no member could be reached at all."""
+        """Connect at the first request.
+
+        Args:
+            addresses: HOST:PORT of some members; the others are found through them.
+            user: Name of the user.
+            password: Its password.
+            deadline_s: How long a request may take with all its attempts, in seconds.
+            tls: Context of the connections, None for plain ones.
+
+        Requests raise ClientClosed if no member could be reached by the deadline, and AccessDenied
+        as soon as the members that answer refuse the credentials.
+        """
         self.addresses = list(addresses)
         self.tls = tls
         self.user = user
@@ -215,6 +252,8 @@ class Client:
         self._connecting: asyncio.Lock = asyncio.Lock()
         self._uuids: dict[str, str] = {}  # instance uuid -> address
         self._mark = 0
+        self._mark_s = 0.0  # when it was asked for
+        self._marking: asyncio.Lock = asyncio.Lock()
         self._lost = ("", 0.0)  # whose connection was lost last, and when
 
     async def __aenter__(self) -> "Client":
@@ -253,13 +292,19 @@ class Client:
                         self._ask_last(connection.address)
                         self._lost = (connection.address, asyncio.get_running_loop().time())
                         self._connection = None
+                    denied: AccessDenied | None = None
                     for address in list(self.addresses):
                         try:
                             self._connection = await self._connect_through(address, patience_s)
                             return self._connection
+                        except AccessDenied as error:
+                            denied = error  # a member that lags may not know a new user yet
+                            self._ask_last(address)
                         except (OSError, TimeoutError, GreetingError, QsyncError) as error:
                             reason = f"{address}: {error or type(error).__name__}"
                             self._ask_last(address)
+                    if denied is not None:
+                        raise denied
                     patience_s = min(patience_s * 2, CONNECT_MAX_S)
                     await asyncio.sleep(RETRY_WAIT_S * 5)
         except TimeoutError:
@@ -286,8 +331,23 @@ class Client:
                 return connection
             connection.close()
             connection = direct
-        self._mark = int((await self._call(connection, "qsync.mark"))[0])
+        await self._take_mark(connection)
         return connection
+
+    async def _take_mark(self, connection: _Connection) -> None:
+        asked_s = asyncio.get_running_loop().time()
+        self._mark = int((await self._call(connection, "qsync.mark"))[0])
+        self._mark_s = asked_s
+
+    async def _new_key(self, deadline: float) -> list[Any]:
+        """Return a key whose mark is recent; an old one where no member gives another."""
+        loop = asyncio.get_running_loop()
+        async with self._marking:
+            if loop.time() - self._mark_s > MARK_AGE_S:
+                with contextlib.suppress(ConnectionError, TimeoutError):
+                    async with asyncio.timeout_at(min(deadline, loop.time() + MARK_AGE_S)):
+                        await self._take_mark(await self._connected(deadline))
+        return [self.client_id, next(self._numbers), self._mark]
 
     async def _connect(self, address: str, patience_s: float) -> _Connection:
         host, _, port = address.rpartition(":")
@@ -310,8 +370,11 @@ class Client:
         body = msgpack.packb({0x23: self.user, 0x21: ["chap-sha1", proof]})
         kind, answer = await connection.ask(int(Type.AUTH), body)
         if kind:
-            fields = msgpack.unpackb(answer, strict_map_key=False)
-            raise QsyncError(str(fields.get(0x31)))
+            code = kind & 0x7FFF
+            reason = str(msgpack.unpackb(answer, strict_map_key=False).get(0x31))
+            if code in _DENIED:
+                raise AccessDenied(code, f"{connection.address}: log-in as {self.user}: {reason}")
+            raise QsyncError(reason)
 
     async def _leader_of(self, connection: _Connection) -> str:
         found = await self._call(connection, "qsync.status")
@@ -363,7 +426,7 @@ class Client:
         more: dict[int, Any] = {0x11: index, 0x12: limit, 0x13: 0, 0x14: iterator, 0x20: list(key)}
         if linearizable:
             more[0x59] = 4
-        return await self._until_known(int(Type.SELECT), _body(space, more), None)
+        return await self._until_known(int(Type.SELECT), _body(space, more))
 
     async def _write(self, kind: int, body: bytes, retry: bool) -> Outcome:
         if not retry:
@@ -374,16 +437,22 @@ class Client:
                     return _outcome(*await connection.ask(kind, body))
             except (ConnectionError, TimeoutError) as error:
                 return Unknown(str(error) or "no answer in time")
-        key = [self.client_id, next(self._numbers), self._mark]
-        return await self._until_known(kind, body, key)
+        return await self._until_known(kind, body, is_keyed=True)
 
-    async def _until_known(self, kind: int, body: bytes, key: Any) -> Outcome:
+    async def _until_known(self, kind: int, body: bytes, *, is_keyed: bool = False) -> Outcome:
         """Ask, and ask again under the same key while the outcome is not known."""
         deadline = self._deadline()
         unknown: Unknown | None = None  # an attempt may have been logged
+        key = await self._new_key(deadline) if is_keyed else None
         while True:
             outcome = await self._attempt(kind, body, key, deadline, unknown)
             if isinstance(outcome, Unknown):
+                # A key that expired before any attempt could run stands for nothing: renew it.
+                is_unused = outcome.code == ErrorCode.KEY_EXPIRED and unknown is None
+                if is_unused and asyncio.get_running_loop().time() + RETRY_WAIT_S < deadline:
+                    self._mark_s = 0.0
+                    key = await self._new_key(deadline)
+                    continue
                 unknown = outcome
                 is_known = outcome.code == ErrorCode.KEY_EXPIRED
             elif isinstance(outcome, Refused):
@@ -471,8 +540,16 @@ class ClientTransaction:
     async def insert(self, space: int, fields: Sequence[Any]) -> list[Any]:
         return await self._ask(int(Type.INSERT), _body(space, {0x21: list(fields)}))
 
+    async def update(self, space: int, key: Sequence[Any], ops: Sequence[Any]) -> list[Any]:
+        body = _body(space, {0x11: 0, 0x20: list(key), 0x21: [list(op) for op in ops]})
+        return await self._ask(int(Type.UPDATE), body)
+
     async def delete(self, space: int, key: Sequence[Any]) -> list[Any]:
         return await self._ask(int(Type.DELETE), _body(space, {0x11: 0, 0x20: list(key)}))
+
+    async def upsert(self, space: int, fields: Sequence[Any], ops: Sequence[Any]) -> list[Any]:
+        body = _body(space, {0x21: list(fields), 0x28: [list(op) for op in ops]})
+        return await self._ask(int(Type.UPSERT), body)
 
 
 def _body(space: int, more: dict[int, Any]) -> bytes:

@@ -3,13 +3,16 @@
 import asyncio
 import os
 import signal
+import textwrap
 from pathlib import Path
 
 import pytest
 from processes import PASSWORD, USER, Cluster, free_port, running_cluster
 from raw import Raw
 
+from qsync_node import client as client_module
 from qsync_node.client import (
+    AccessDenied,
     Client,
     ClientClosed,
     Committed,
@@ -78,6 +81,9 @@ class Scripted(Client):
         super().__init__([], USER, PASSWORD, deadline_s=1)
         self.script = list(script)
 
+    async def _new_key(self, deadline: float) -> list[object]:
+        return [self.client_id, next(self._numbers), 0]
+
     async def _attempt(self, *_: object) -> Outcome:
         return self.script.pop(0) if len(self.script) > 1 else self.script[0]
 
@@ -101,6 +107,8 @@ DONE = Committed([])
         ([LOST, DONE], DONE),
         ([LOST, DUPLICATE], DUPLICATE),
         ([LOST, EXPIRED], EXPIRED),
+        # A key that expired before its first attempt was never run: it is replaced.
+        ([EXPIRED, DONE], DONE),
         # What is refused unheard says nothing about the attempt before.
         ([LOST, NOT_LEADER], LOST),
         ([LOST, FULL, DONE], DONE),
@@ -136,3 +144,47 @@ def test_a_silent_connection_is_pinged_and_given_up(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConnectionError):
         asyncio.run(ask())
     assert b"\x82\x00\x40" in b"".join(heard), "a PING was sent"
+
+
+def test_client_writes_on_after_the_window_of_its_first_mark(tmp_path: Path) -> None:
+    async def write(cluster: Cluster) -> list[Outcome]:
+        async with Client(cluster.addresses, USER, PASSWORD) as idle:
+            outcomes = [await idle.replace(SPACE, [1, "before"])]
+            async with Client(cluster.addresses, USER, PASSWORD) as busy:
+                rows = (busy.replace(SPACE, [2, number]) for number in range(1_500))
+                assert all(isinstance(o, Committed) for o in await asyncio.gather(*rows))
+            outcomes.append(await idle.replace(SPACE, [1, "after"]))
+            idle._mark_s = asyncio.get_running_loop().time()
+            idle._mark = 0  # as if the cluster wrote a whole window within `MARK_AGE_S`
+            outcomes.append(await idle.replace(SPACE, [1, "at once"]))
+            return outcomes
+
+    with running_cluster(tmp_path, 3) as cluster:
+        make_space(cluster)
+        assert cluster.leader().post_status("/verb/set_key_window", {"rows": 1_000}) == 200
+        outcomes = asyncio.run(write(cluster))
+    assert [type(outcome) for outcome in outcomes] == [Committed] * 3
+
+
+@pytest.mark.parametrize(("user", "password"), [(USER, "wrong"), ("nobody", PASSWORD)])
+def test_wrong_credentials_end_the_first_request(tmp_path: Path, user: str, password: str) -> None:
+    async def write(addresses: list[str]) -> None:
+        await Client(addresses, user, password, deadline_s=60).replace(SPACE, [1])
+
+    with running_cluster(tmp_path, 1) as cluster, pytest.raises(AccessDenied) as denied:
+        asyncio.run(asyncio.wait_for(write(cluster.addresses), 15))
+    assert denied.value.code == ErrorCode.PASSWORD_MISMATCH
+
+
+def test_documented_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert client_module.__doc__ is not None
+    example = textwrap.dedent(client_module.__doc__.split("\n\n", 1)[1].rsplit("\n\n", 1)[0])
+    source = "async def main(addresses, password):\n" + textwrap.indent(example, "    ")
+    names = dict(vars(client_module))
+    exec(compile(source, "docstring", "exec"), names)  # noqa: S102  # the documented text itself
+    with running_cluster(tmp_path, 3) as cluster:
+        make_space(cluster)
+        asyncio.run(names["main"](cluster.addresses, PASSWORD))
+    said = capsys.readouterr().out
+    assert "a quorum holds it: [[1, 'first']]" in said
+    assert "Committed(tuples=[])" in said
