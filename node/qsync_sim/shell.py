@@ -49,6 +49,7 @@ class Shell:
         self.is_ballot_busy = False
         self.disk_delay_ns = 200_000
         self.is_paused = False
+        self.inputs: list[Any] = []  # of the step whose effects are performed
         self.paused_inputs: list[Any] = []
         self.wake_at_ns = 0
         self.is_removed = False
@@ -172,6 +173,7 @@ class Shell:
             self.paused_inputs += inputs
             return
         life = self.life
+        self.inputs = inputs
         self.term_before = self.node.replica.term
         self.voters_before = self.node.replica.limbo.configuration.voter_uuids
         wall = 1e9 + self.world.now_ns / 1e9 + self.wall_offset_s
@@ -202,6 +204,8 @@ class Shell:
             self.world.network.send(self, effect.link, effect.message)
         elif kind is fx.Answer:
             self.world.on_answer(self, effect)
+        elif kind is fx.Deferred:
+            self._give_again(effect)
         elif kind is fx.StoreBallot:
             self.ballot_queue.append(effect)
             self._run_ballots()
@@ -216,6 +220,18 @@ class Shell:
         else:
             self.log_queue.append(effect)
             self._run_log()
+
+    def _give_again(self, effect: fx.Deferred) -> None:
+        """A read that this step did not run: it comes again in a step of its own."""
+        self.world.count("reads deferred")
+        request = next(
+            item
+            for item in self.inputs
+            if type(item) is fx.Request
+            and (item.session, item.sync) == (effect.session, effect.sync)
+        )
+        life = self.life
+        self.world.after(100_000, lambda: self.step([request]) if self.life == life else None)
 
     def pause(self) -> None:
         self.is_paused = True

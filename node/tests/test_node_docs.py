@@ -15,7 +15,7 @@ from qsync_node.core.membership import REPLICAS_MAX
 from qsync_node.core.settings import SECOND, Settings
 from qsync_node.core.system import KEY_WINDOW_ROWS
 from qsync_node.errors import ErrorCode
-from qsync_node.server import admin, session
+from qsync_node.server import admin, admission, session
 from qsync_node.server.config import NodeConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,15 +48,24 @@ def test_files_of_the_reading_order_exist() -> None:
 
 
 def size(value: int) -> str:
-    return f"{value >> 20} MiB"
+    return f"{value >> 20} MiB" if value >= 1 << 20 else f"{value >> 10} KiB"
 
 
 SETTINGS = Settings()
 CONFIG = {name: field.default for name, field in NodeConfig.model_fields.items()}
 LIMITS = {
     "connections": f"{CONFIG['max_connections']:,}",
+    "connections before log-in": str(admission.UNAUTHENTICATED_MAX),
+    "connections of `admin` beyond that": str(admission.ADMIN_RESERVE),
+    "time until log-in": f"{session.LOGIN_S:.0f} s",
+    "packets before log-in, where `guest` is off": str(session.UNAUTHENTICATED_PACKETS_MAX),
+    "failed log-ins on a connection": str(session.LOGIN_FAILURES_MAX),
+    "requests in flight on a connection, bytes": size(session.REQUEST_BYTES_MAX),
+    "requests in flight on all connections, bytes": size(admission.REQUESTS_TOTAL_BYTES_MAX),
+    "answers that all clients do not read": size(admission.UNREAD_TOTAL_BYTES_MAX),
+    "tuples in one answer": size(SETTINGS.answer_bytes_max),
     "a request": size(CONFIG["max_request"]),
-    "a request before log-in": size(session.STRANGER_REQUEST_BYTES_MAX),
+    "a request before log-in": size(session.UNAUTHENTICATED_BYTES_MAX),
     "requests in flight on a connection": f"{session.IN_FLIGHT_MAX:,}",
     "answers that a client does not read": size(session.UNREAD_BYTES_MAX),
     "watched keys of a connection": f"{session.WATCHED_KEYS_MAX:,}",

@@ -49,6 +49,7 @@ class Clients:
         self.node = node
         self.queue: deque[Call] = deque()
         self.waiting: OrderedDict[Call, None] = OrderedDict()  # unanswered calls, oldest first
+        self._read_bytes = 0  # that reads of this step returned
         self._closed: set[int] = set()  # sessions that ended while the queue held calls
         self.commits = Commits(node, self)
         self._users: dict[str, User] = {}
@@ -126,9 +127,34 @@ class Clients:
             raise ClientError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {call.type}")
         self.queue.append(call)
 
+    # --- the budget of reads ------------------------------------------------------------------
+
+    def begin_step(self) -> None:
+        self._read_bytes = 0
+
+    def is_read_budget_spent(self) -> bool:
+        """Whether reads have to wait for the next step (G1)."""
+        return self._read_bytes >= self.node.settings.read_bytes_per_step
+
+    def spend(self, tuples: list[bytes]) -> None:
+        """Count what a read returned; raises ClientError where it is too much for an answer."""
+        size = sum(map(len, tuples))
+        self._read_bytes += size
+        largest = self.node.settings.answer_bytes_max
+        if size > largest:
+            raise ClientError(
+                ErrorCode.MEMORY_ISSUE,
+                f"the result has {size} bytes, an answer holds at most {largest}: read it in pages,"
+                " with a limit and the position after the last tuple",
+            )
+
     def _read(self, call: Call) -> None:
         """A single read: confirmed state of this member, unless asked otherwise (R1, R2)."""
         node = self.node
+        if self.is_read_budget_spent() and not call.link:
+            call.done = True
+            node.replica.out.append(fx.Deferred(call.session, call.sync))
+            return
         self.check_state_is_served()
         isolation = node.reads.isolation_of(call.request)
         if isolation == "linearizable":
@@ -139,6 +165,7 @@ class Clients:
             tuples, call.position = self.commits.pending.select_page(call.request, user)
         else:
             tuples, call.position = node.database.select_page(call.request, user)
+        self.spend(tuples)
         self.answer(call, tuples)
 
     def check_state_is_served(self) -> None:
@@ -174,7 +201,7 @@ class Clients:
             self._forward_queue()
             return
         is_ready = False
-        while self.queue:
+        while self.queue and not self.is_read_budget_spent():
             # Nothing but our own flush or DDL changes within a step whether requests may run.
             if not is_ready and not self._can_execute():
                 return

@@ -75,6 +75,16 @@ class CloseLink(NamedTuple):
     reason: str
 
 
+class Deferred(NamedTuple):
+    """Request `sync` of `session` was not run: reads of this step reached their budget (G1).
+
+    The shell gives it in again, when the client has room for the answer.
+    """
+
+    session: int
+    sync: int
+
+
 class Answer(NamedTuple):
     """To request `sync` of client `session`: `code` 0 with `tuples`, else an error sentence."""
 
@@ -126,6 +136,7 @@ Effect = (
     | Send
     | CloseLink
     | Answer
+    | Deferred
     | StockPackets
     | Restart
     | Stop

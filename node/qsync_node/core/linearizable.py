@@ -107,6 +107,8 @@ class LinearizableReads:
             index = max(proof.index, leader.promote_index)
             if proof.sequence > proven or index > replica.limbo.confirmed_index:
                 waiting.append(proof)
+            elif proof.call is not None and self.node.clients.is_read_budget_spent():
+                waiting.append(proof)  # it stays proven, and is served in a later step
             elif proof.call is not None:
                 self._serve(proof.call)
             else:
@@ -118,10 +120,12 @@ class LinearizableReads:
         if not self.applying:
             return
         confirmed = self.node.replica.limbo.confirmed_index
-        ready = [call for index, call in self.applying if index <= confirmed]
-        self.applying = [(index, call) for index, call in self.applying if index > confirmed]
-        for call in ready:
-            self._serve(call)
+        applying, self.applying = self.applying, []
+        for index, call in applying:
+            if index > confirmed or self.node.clients.is_read_budget_spent():
+                self.applying.append((index, call))
+            else:
+                self._serve(call)
 
     def drop_answered(self) -> None:
         """Forget reads whose deadline passed: they were answered."""
@@ -129,7 +133,8 @@ class LinearizableReads:
         self.proofs = [proof for proof in self.proofs if proof.call is None or not proof.call.done]
 
     def tick(self) -> None:
-        self.on_round()
+        if self.proofs or self.applying:
+            self.on_confirmed()
         now = self.node.replica.now_ns
         for number, (call, deadline) in list(self.asked.items()):
             if now >= deadline:
@@ -142,6 +147,7 @@ class LinearizableReads:
             clients.check_state_is_served()
             user = clients.user_of(call)
             tuples, call.position = self.node.database.select_page(call.request, user)
+            clients.spend(tuples)
         except ClientError as error:
             clients.refuse(call, error.code, error.message)
             return

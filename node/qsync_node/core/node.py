@@ -159,6 +159,7 @@ class Node:
         assert now_ns >= replica.now_ns, "the clock of timers is monotonic"
         replica.now_ns = now_ns
         replica.wall_s = wall_s
+        self.clients.begin_step()
         if replica.applier.is_confirm_due:
             replica.applier.confirm_due()
         for item in inputs:
@@ -184,6 +185,8 @@ class Node:
         replica = self.replica
         leader = replica.leader
         if replica.applier.is_confirm_due or (leader is not None and leader.is_confirm_due):
+            return replica.now_ns
+        if self.clients.is_read_budget_spent():
             return replica.now_ns
         horizon = replica.now_ns + replica.settings.heartbeat_ns // 2
         if leader is not None:

@@ -102,6 +102,8 @@ class Streams:
         except ClientError as error:
             self.clients.commits.depend(call, int(error.code), error.message, [], needs_proof)
             return True
+        if call.type == Type.SELECT:
+            self.clients.spend(tuples)
         self._hold(stream, sum(map(len, tuples)))
         call.position = transaction.position
         self.clients.commits.depend(call, 0, "", tuples, needs_proof)

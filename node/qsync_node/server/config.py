@@ -111,6 +111,7 @@ class NodeConfig(BaseModel):
     segment_size: Size = 64 << 20
     checkpoint_size: Size = 256 << 20
     memory: Size = 0
+    guest: bool = True  # whether clients may send requests without logging in
     max_connections: int = Field(default=10_000, ge=1)
     max_request: Size = Field(default=16 << 20, le=32 << 20)
     disk_reserve: Size = 64 << 20

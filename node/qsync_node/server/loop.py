@@ -27,18 +27,20 @@ from qsync_node.log.errors import DiskError
 from qsync_node.log.files import OsFileSystem, lock_directory
 from qsync_node.log.storage import Limits, Storage
 from qsync_node.restore.origin import restored_bodies, with_users
+from qsync_node.server.admission import Admission, RequestBytes
 from qsync_node.server.archiver import LOOK_EVERY_S, Archiver
 from qsync_node.server.config import ConfigError, NodeConfig, split_address
 from qsync_node.server.disk import ArchiveFloor, Disk
 from qsync_node.server.logs import Log
 from qsync_node.server.peerlink import PeerLink
 from qsync_node.server.peers import Peers
-from qsync_node.server.session import Session
+from qsync_node.server.session import LOGIN_S, Session
 from qsync_node.server.tls import RELOAD_CHECK_S, Certificates
 from qsync_node.server.trace import Birth, Trace
 
 COMMAND_SESSION = -1
 SPACE_CHECK_S = 1.0
+LOG_IN_REPORT_S = 1.0
 EVENT_KEYS = ("box.id", "box.status", "box.election", "internal.ballot")
 
 
@@ -65,7 +67,13 @@ class NodeServer:
         self._dirty_sessions: list[Session] = []
         self._dirty_links: list[PeerLink] = []
         self._event_state: dict[str, bytes] = {}
-        self._unacknowledged: set[tuple[int, str]] = set()
+        self._ready: dict[Session, None] = {}  # they have reads for the next turn
+        self._starved: dict[Session, None] = {}  # they wait until others' requests are answered
+        self.admission = Admission(config.max_connections)
+        self.requests = RequestBytes()
+        self.failed_log_ins = 0
+        self._unreported_log_ins = 0
+        self._log_in_reported_s = 0.0
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.peers = Peers(self)
         self.peer_tls: ssl.SSLContext | None = None
@@ -172,7 +180,13 @@ class NodeServer:
         host, port = split_address(address)
         try:
             return await self.loop.create_server(
-                lambda: Session(self), host, port, backlog=1024, reuse_address=True, ssl=context
+                lambda: Session(self),
+                host,
+                port,
+                backlog=1024,
+                reuse_address=True,
+                ssl=context,
+                ssl_handshake_timeout=LOGIN_S if context is not None else None,
             )
         except OSError as error:
             raise StartError(
@@ -206,10 +220,14 @@ class NodeServer:
         Half a turn is worse than none: rows would be counted that never reach the disk. So after an
         error nobody foresaw only the disk is trusted, as after a failed write (D4).
         """
-        self._is_scheduled = False
         if self.ended.done():
+            self._is_scheduled = False
             return
         try:
+            ready, self._ready = self._ready, {}
+            for session in ready:
+                session.work()
+            self._is_scheduled = False
             self._step()
         except Exception as error:  # noqa: BLE001  # whatever it is, this life is over
             self.log("bug", reason=f"{type(error).__name__}: {error}", traceback=format_exc())
@@ -224,9 +242,15 @@ class NodeServer:
             self.trace.record(now_ns, wall_s, inputs, effects)
         for effect in effects:
             self._perform(effect)
-        for session in self._dirty_sessions:
+        dirty, self._dirty_sessions = self._dirty_sessions, []
+        for session in dirty:
             session.flush()
-        self._dirty_sessions.clear()
+        if self.admission.is_over_unread_budget():
+            self._close_slowest_readers()
+        if self._starved and self.requests.has_room():
+            starved, self._starved = self._starved, {}
+            for session in starved:
+                session.work()
         for link in self._dirty_links:
             link.flush()
         self._dirty_links.clear()
@@ -253,6 +277,10 @@ class NodeServer:
         kind = type(effect)
         if kind is fx.Answer:
             self._answer(effect)
+        elif kind is fx.Deferred:
+            client = self.sessions.get(effect.session)
+            if client is not None:
+                client.defer(effect.sync)
         elif kind is fx.Send:
             link = self.links.get(effect.link)
             if link is not None:
@@ -302,12 +330,56 @@ class NodeServer:
         number = self._next_number
         self._next_number += 1
         self.sessions[number] = session
+        evicted = self.admission.connect(number)
+        if evicted is not None:
+            self.sessions[evicted].evict()
         return number
 
     def remove_session(self, session: Session) -> None:
         if self.sessions.pop(session.number, None) is not None:
-            self._unacknowledged = {k for k in self._unacknowledged if k[0] != session.number}
+            self.admission.close(session.number)
+            self._ready.pop(session, None)
+            self._starved.pop(session, None)
             self.feed(fx.SessionClosed(session.number))
+
+    def note_ready(self, session: Session) -> None:
+        """The session has something to do in the next turn."""
+        self._ready[session] = None
+        if not self._is_scheduled:
+            self._schedule()
+
+    def may_read(self, session: Session) -> bool:
+        """Whether there is room for more requests; the session is told when there is again."""
+        if self.requests.is_full():
+            self._starved[session] = None
+            return False
+        return True
+
+    def _close_slowest_readers(self) -> None:
+        """All clients together leave too much unread: close those that leave most."""
+        for number in self.admission.unread_sessions():
+            session = self.sessions.get(number)
+            size = session.unread_bytes() if session is not None else 0
+            self.admission.set_unread(number, size)
+        for number in self.admission.unread_sessions():
+            if not self.admission.is_over_unread_budget():
+                return
+            session = self.sessions[number]
+            self.log("client_closed", reason="unread answers", user=session.user,
+                     bytes=session.unread_bytes())  # fmt: skip
+            self.admission.set_unread(number, 0)
+            session.evict()
+
+    def note_failed_log_in(self, session: Session, user: str) -> None:
+        """Count it, and report at most once a second."""
+        self.failed_log_ins += 1
+        self._unreported_log_ins += 1
+        now_s = time.monotonic()
+        if now_s - self._log_in_reported_s >= LOG_IN_REPORT_S:
+            self._log_in_reported_s = now_s
+            self.log("log_in_failed", user=user[:64], address=session.peer_name(),
+                     count=self._unreported_log_ins)  # fmt: skip
+            self._unreported_log_ins = 0
 
     def add_link(self, link: PeerLink) -> int:
         number = self._next_number
@@ -367,9 +439,9 @@ class NodeServer:
         known = self._event_state.get(key)
         if value is not None:
             self._event_state[key] = value
-        self._unacknowledged.discard((session.number, key))
+        session.unacknowledged.discard(key)
         if is_first or (value is not None and value != known):
-            self._unacknowledged.add((session.number, key))
+            session.unacknowledged.add(key)
             session.notify(key, value)
 
     def _notify_watchers(self) -> None:
@@ -383,8 +455,8 @@ class NodeServer:
                 continue
             self._event_state[key] = value
             for session in list(self.sessions.values()):
-                if key in session.watched and (session.number, key) not in self._unacknowledged:
-                    self._unacknowledged.add((session.number, key))
+                if key in session.watched and key not in session.unacknowledged:
+                    session.unacknowledged.add(key)
                     session.notify(key, value)
 
     _reports_seen = 0

@@ -49,6 +49,11 @@ class _Collector:
             ("qsync_in_doubt", "1 while the state is replaced", float(bool(now["in_doubt_index"]))),
             ("qsync_is_fenced", "1 when fenced", float(now["is_fenced"])),
             ("qsync_sessions", "Client connections", len(server.sessions)),
+            (
+                "qsync_unauthenticated_sessions",
+                "Client connections before log-in",
+                server.admission.unauthenticated,
+            ),
             ("qsync_links", "Peer connections", len(server.links)),
             ("qsync_uptime_seconds", "Since this life began", time.monotonic() - server.started_at),
         ]
@@ -84,6 +89,7 @@ class _Collector:
             ("qsync_log_writes", "Flushes of the log", server.disk.writes),
             ("qsync_log_batches", "Batches in them", server.disk.batches),
             ("qsync_turns", "Steps of the core", server.turns),
+            ("qsync_failed_log_ins", "Log-ins refused", server.failed_log_ins),
             ("qsync_rolled_back_rows", "Rows that a decision took away",
              now["limbo"]["rolled_back_rows"]),
             ("qsync_cut_rows", "Rows that this member cut from its log, as no other has them",

@@ -4,12 +4,18 @@ A connection begins as a client's. A `HELLO` packet with the cluster's proof tur
 (`peers.py`). Requests of one turn of the event loop reach the core together, and the answers of a
 turn leave in one write. What the core does not need to see is answered here: PING, ID, AUTH, WATCH.
 
-Limits (what a stranger can send): the size of a packet, the number of connections, the requests in
-flight on one connection and the bytes of answers that nobody reads.
+What a connection can make the member hold is bounded (`admission.py` bounds all of them together):
+
+  before log-in   `LOGIN_S` seconds, packets of `UNAUTHENTICATED_BYTES_MAX`, a few packets in all
+                  (where `guest` is off, nothing but log-in), a delay after each failed log-in;
+  requests        `IN_FLIGHT_MAX` requests and `REQUEST_BYTES_MAX` bytes that await their answer;
+  answers         once `UNREAD_BYTES_MAX` bytes wait for the client to read them, its next requests
+                  are neither run nor read from the socket, until it has read most of them.
 """
 
 import asyncio
 import os
+from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from qsync_node.core import effects as fx
@@ -37,15 +43,29 @@ if TYPE_CHECKING:
 
 HELLO = 80
 IN_FLIGHT_MAX = 4096
-UNREAD_BYTES_MAX = 64 << 20
-# What one connection may make us keep before it said who it is; there may be ten thousand.
-STRANGER_REQUEST_BYTES_MAX = 2 << 20
+REQUEST_BYTES_MAX = 4 << 20
+UNREAD_BYTES_MAX = 1 << 20
+LOGIN_S = 10.0
+LOGIN_DELAY_S = 0.5
+LOGIN_FAILURES_MAX = 3
+UNAUTHENTICATED_BYTES_MAX = 16 << 10
+UNAUTHENTICATED_PACKETS_MAX = 64
 WATCHED_KEY_MAX = 256
 WATCHED_KEYS_MAX = 1024
 DRAINED_BYTES = 1 << 20
+REQUEST_OVERHEAD_BYTES = 256
 # Who is refused for good may still be sending: a reset would take the reason away from it.
 LINGER_S = 2.0
 LINGER_BYTES_MAX = 64 << 20
+UNAUTHENTICATED_TYPES = frozenset(
+    {
+        int(Type.PING),
+        int(Type.ID),
+        int(Type.AUTH),
+        HELLO,
+        68,  # VOTE: a stock Tarantool asks before it logs in
+    }
+)
 CORE_TYPES = frozenset({1, 2, 3, 4, 5, 6, 9, 10, 14, 15, 16})
 STOCK_TYPES = frozenset({65, 66, 68, 69, 70})
 _VOTE, _ACK = 68, 0
@@ -68,13 +88,25 @@ class Session(asyncio.Protocol):
         self.number = 0
         self.user = "guest"
         self.salt = os.urandom(32)
-        self.decoder = FrameDecoder(min(server.config.max_request, STRANGER_REQUEST_BYTES_MAX))
+        self.decoder = FrameDecoder(min(server.config.max_request, UNAUTHENTICATED_BYTES_MAX))
         self.transport: asyncio.Transport | None = None
-        self.in_flight = 0
+        self.calls: dict[int, fx.Request] = {}  # in the core, by the number that it knows them by
+        self.syncs: dict[int, int] = {}  # the client's own number of each
+        self._next_call = 1
+        self.request_bytes = 0  # of calls and backlog
+        self.backlog: deque[Frame] = deque()  # packets that wait for room
+        self.deferred: deque[fx.Request] = deque()  # reads that the core gave back
         self.out: list[bytes] = []
+        self.out_bytes = 0
         self.peer: PeerLink | None = None
         self.watched: dict[str, int] = {}
+        self.unacknowledged: set[str] = set()  # watched keys whose last event was not acknowledged
+        self.is_authenticated = False
         self.is_stock = False  # the connection belongs to a replication stream
+        self._has_used_guest = False
+        self._packets = 0  # before log-in
+        self._login_failures = 0
+        self._is_held = False  # a failed log-in is answered late
         self._owes_drained = False
         self._is_reading = True
         self._is_ending = False
@@ -90,31 +122,63 @@ class Session(asyncio.Protocol):
             # A TLS handshake outlived its listener: nobody of this life answers any more.
             self.transport.abort()
             return
-        if len(server.sessions) >= server.config.max_connections:
-            self.transport.write(
-                encode_error(0, 1, ErrorCode.TOO_MANY, "too many connections: close some first")
-            )
-            self.transport.close()
-            return
         self.number = server.add_session(self)
-        self.transport.set_write_buffer_limits(high=DRAINED_BYTES)
+        self.transport.set_write_buffer_limits(high=UNAUTHENTICATED_BYTES_MAX)
         self.transport.write(encode_greeting(server.uuid, self.salt))
+        server.loop.call_later(LOGIN_S, self._check_log_in)
+
+    def _check_log_in(self) -> None:
+        """Close a connection that did not log in in time."""
+        if self.is_authenticated or self._has_used_guest or self.is_stock or self.peer is not None:
+            return
+        transport = self._speaking()
+        if transport is not None:
+            reason = f"log-in: nothing within {LOGIN_S:.0f} s; connect again and log in at once"
+            transport.write(encode_error(0, self._schema_version(), ErrorCode.TIMEOUT, reason))
+            transport.close()
+
+    def peer_name(self) -> str:
+        """HOST:PORT of the client."""
+        name = self.transport.get_extra_info("peername") if self.transport is not None else None
+        return f"{name[0]}:{name[1]}" if name else "unknown"
+
+    def evict(self) -> None:
+        """Close the connection at once: others need the room that it takes."""
+        if self.transport is not None:
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.peer is not None:
             self.peer.lost()
         elif self.number:
+            self._drop_backlog()
+            self.deferred.clear()
+            self._hold_bytes(-self.request_bytes)
             self.server.remove_session(self)
 
     def pause_writing(self) -> None:
-        """Nobody reads our answers: read no more requests either (back-pressure)."""
+        """The client does not read its answers: read no more requests either (back-pressure)."""
         self._pause_reading()
 
     def resume_writing(self) -> None:
         if self._owes_drained:
             self._owes_drained = False
             self.server.feed(fx.StockDrained(self.number))
-        self._consider_reading()
+        self.server.admission.set_unread(self.number, self.unread_bytes())
+        self.work()
+
+    def unread_bytes(self) -> int:
+        """Bytes of answers that the client has not taken yet, beside the kernel's buffers."""
+        assert self.transport is not None
+        return self.out_bytes + self.transport.get_write_buffer_size()
+
+    def _is_blocked(self) -> bool:
+        """Whether the next request has to wait: for room, or for a late answer to a log-in."""
+        return (
+            self._is_held
+            or len(self.calls) >= IN_FLIGHT_MAX
+            or self.unread_bytes() >= UNREAD_BYTES_MAX
+        )
 
     def _pause_reading(self) -> None:
         if self._is_reading and self.transport is not None:
@@ -122,10 +186,18 @@ class Session(asyncio.Protocol):
             self.transport.pause_reading()
 
     def _consider_reading(self) -> None:
+        """Read from the socket again when there is room for what arrives."""
         transport = self.transport
-        if self._is_reading or transport is None or transport.is_closing():
+        if self._is_reading or transport is None or transport.is_closing() or self._is_held:
             return
-        if self.in_flight < IN_FLIGHT_MAX // 2 and transport.get_write_buffer_size() < 1 << 20:
+        has_room = (
+            not self.backlog
+            and not self.deferred
+            and len(self.calls) < IN_FLIGHT_MAX // 2
+            and self.request_bytes < REQUEST_BYTES_MAX // 2
+            and self.unread_bytes() < UNREAD_BYTES_MAX // 2
+        )
+        if has_room and self.server.may_read(self):
             self._is_reading = True
             transport.resume_reading()
 
@@ -139,11 +211,47 @@ class Session(asyncio.Protocol):
         try:
             frames = self.decoder.feed(data)
         except FrameError as error:
-            self._take(error.frames)
+            self._queue(error.frames)
             self._write(encode_error(0, self._schema_version(), error.code, error.why))
             self._end()
             return
-        self._take(frames)
+        self._queue(frames)
+
+    def _queue(self, frames: list[Frame]) -> None:
+        self.backlog.extend(frames)
+        self._hold_bytes(sum(len(frame[3]) + REQUEST_OVERHEAD_BYTES for frame in frames))
+        self.work()
+
+    def _hold_bytes(self, size: int) -> None:
+        self.request_bytes += size
+        self.server.requests.add(size)
+
+    def _drop_backlog(self) -> None:
+        for frame in self.backlog:
+            self._hold_bytes(-len(frame[3]) - REQUEST_OVERHEAD_BYTES)
+        self.backlog.clear()
+
+    def work(self) -> None:
+        """Take the packets that there is room for; the rest waits, and the socket with it."""
+        if self._speaking() is None:
+            return
+        if self.deferred and not self._is_blocked():
+            # One in each turn: it was given back because reads of a turn have a budget.
+            self.server.feed(self.deferred.popleft())
+        while self.backlog and not self.deferred and not self._is_blocked():
+            frame = self.backlog.popleft()
+            if not self._take(frame):
+                self._hold_bytes(-len(frame[3]) - REQUEST_OVERHEAD_BYTES)
+            if self.peer is not None or self._is_ending:
+                return
+        if self.backlog or self.deferred or self.request_bytes >= REQUEST_BYTES_MAX:
+            self._pause_reading()
+            if self.deferred and not self._is_blocked():
+                self.server.note_ready(self)
+        elif not self.server.may_read(self):
+            self._pause_reading()
+        else:
+            self._consider_reading()
 
     def _end(self) -> None:
         """Say no more and close, but not before the other side could read why.
@@ -177,36 +285,58 @@ class Session(asyncio.Protocol):
     def _schema_version(self) -> int:
         return self.server.node.database.schema_version
 
-    def _take(self, frames: list[Frame]) -> None:
-        feed = self.server.feed
-        for position, (kind, sync, header, body) in enumerate(frames):
-            if kind in STOCK_TYPES or self.is_stock:
-                self._take_stock(kind, sync, body)
-            elif kind in CORE_TYPES:
-                if self._is_other_schema(header, sync) or self._is_bad_key(header, sync):
-                    continue
-                self.in_flight += 1
-                feed(
-                    fx.Request(
-                        self.number,
-                        sync,
-                        kind,
-                        body,
-                        header.get(_STREAM, 0),
-                        self.user,
-                        header.get(_IDEMPOTENCY),
-                    )
-                )
-            elif kind == HELLO:
-                rest = b"".join(frame[3] for frame in frames[position + 1 :])
-                if rest:
-                    self._refuse(sync, ErrorCode.PROTOCOL, "a HELLO is the last client packet")
-                self._hello(sync, body)
-                return
-            else:
-                self._answer_here(kind, sync, header, body)
-        if self.in_flight >= IN_FLIGHT_MAX:
-            self._pause_reading()
+    def _take(self, frame: Frame) -> bool:
+        """Handle one packet; True if it is a request that the core answers later."""
+        kind, sync, header, body = frame
+        if not self.is_authenticated and not self._may_say(kind, sync):
+            return False
+        if kind in STOCK_TYPES or self.is_stock:
+            self._take_stock(kind, sync, body)
+        elif kind in CORE_TYPES:
+            if self._is_other_schema(header, sync) or self._is_bad_key(header, sync):
+                return False
+            number = self._next_call
+            self._next_call += 1
+            request = fx.Request(
+                self.number,
+                number,
+                kind,
+                body,
+                header.get(_STREAM, 0),
+                self.user,
+                header.get(_IDEMPOTENCY),
+            )
+            self.calls[number] = request
+            self.syncs[number] = sync
+            self.server.feed(request)
+            return True
+        elif kind == HELLO:
+            if self.backlog:
+                self._drop_backlog()
+                self._refuse(sync, ErrorCode.PROTOCOL, "a HELLO is the last client packet")
+            self._hello(sync, body)
+        else:
+            self._answer_here(kind, sync, header, body)
+        return False
+
+    def _may_say(self, kind: int, sync: int) -> bool:
+        """Whether an unauthenticated client may send this packet; it is refused otherwise."""
+        self._packets += 1
+        if kind in UNAUTHENTICATED_TYPES:
+            if self.server.config.guest or self._packets <= UNAUTHENTICATED_PACKETS_MAX:
+                return True
+            self._refuse(sync, ErrorCode.TOO_MANY, "too many packets before log-in: log in first")
+            self._end()
+            return False
+        if self.server.config.guest:
+            self._has_used_guest = True
+            return True
+        self._refuse(
+            sync, ErrorCode.ACCESS_DENIED, "access denied: guest is off; log in before any request"
+        )
+        if self._packets > UNAUTHENTICATED_PACKETS_MAX:
+            self._end()
+        return False
 
     def _is_other_schema(self, header: dict[int, Any], sync: int) -> bool:
         wanted = header.get(_SCHEMA_VERSION, 0)
@@ -260,29 +390,31 @@ class Session(asyncio.Protocol):
 
     def answer(self, answer: fx.Answer) -> None:
         """One answer of the core; it leaves with the others of this turn."""
-        self.in_flight -= 1
+        request = self.calls.pop(answer.sync)
+        sync = self.syncs.pop(answer.sync)
+        self._hold_bytes(-len(request.body) - REQUEST_OVERHEAD_BYTES)
         if answer.code:
-            self.out.append(
-                encode_error(answer.sync, self._schema_version(), answer.code, answer.reason)
-            )
+            data = encode_error(sync, self._schema_version(), answer.code, answer.reason)
         else:
-            self.out.append(
-                encode_tuples(answer.sync, self._schema_version(), answer.tuples, answer.position)
-            )
+            data = encode_tuples(sync, self._schema_version(), answer.tuples, answer.position)
+        self.out.append(data)
+        self.out_bytes += len(data)
+
+    def defer(self, number: int) -> None:
+        """The core did not run a read: it is given in again in a later turn."""
+        self.deferred.append(self.calls[number])
+        self.server.note_ready(self)
 
     def flush(self) -> None:
         """Write what this turn answered, at once."""
-        out, self.out = self.out, []
+        out, self.out, self.out_bytes = self.out, [], 0
         transport = self._speaking()
         if transport is None:
             return
         transport.write(b"".join(out) if len(out) > 1 else out[0])
-        if transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
-            # Answers that nobody reads must not fill the memory.
-            transport.abort()
-            return
-        if not self._is_reading:
-            self._consider_reading()
+        self.server.admission.set_unread(self.number, transport.get_write_buffer_size())
+        if self.backlog or self.deferred or not self._is_reading:
+            self.work()
 
     def _write(self, data: bytes) -> None:
         transport = self._speaking()
@@ -340,17 +472,21 @@ class Session(asyncio.Protocol):
                 f"Missing mandatory field '{missing}' in request",
             )
             return
+        if self._login_failures >= LOGIN_FAILURES_MAX:
+            return
         user = node.database.user_by_name(name)
         stored = user.password_hash if user is not None else None
-        if stored in (None, EMPTY_HASH) and not proof and name == "guest":
-            self.user = name
+        if name == "guest" and stored in (None, EMPTY_HASH) and not proof:
+            if not self.server.config.guest:
+                self._refuse(sync, ErrorCode.ACCESS_DENIED, "log-in as guest: guest is off")
+                return
         elif (
             stored is None
             or len(proof) < 2
             or proof[0] != "chap-sha1"
             or not is_valid(proof[1], self.salt, stored)
         ):
-            self._refuse(sync, ErrorCode.PASSWORD_MISMATCH, _BAD_CREDENTIALS)
+            self._fail_log_in(sync, name)
             return
         assert user is not None
         try:
@@ -359,10 +495,35 @@ class Session(asyncio.Protocol):
         except ClientError as error:
             self._refuse(sync, error.code, error.message)
             return
+        if name != "guest" and not self.server.admission.log_in(self.number, name):
+            reason = "log-in: too many connections; close some first, or raise max_connections"
+            self._refuse(sync, ErrorCode.TOO_MANY, reason)
+            self._end()
+            return
         self.user = name
         if name != "guest":
+            self.is_authenticated = True
             self.decoder.limit_bytes = self.server.config.max_request
+            if self.transport is not None:
+                # Below `UNREAD_BYTES_MAX`: whoever is blocked by it is told when there is room.
+                self.transport.set_write_buffer_limits(high=UNREAD_BYTES_MAX // 2)
         self._write(encode_ok(sync, self._schema_version()))
+
+    def _fail_log_in(self, sync: int, name: str) -> None:
+        """Answer late, and read nothing meanwhile: a guess costs `LOGIN_DELAY_S`."""
+        self._login_failures += 1
+        self.server.note_failed_log_in(self, name)
+        self._is_held = True
+        self._pause_reading()
+        self.server.loop.call_later(LOGIN_DELAY_S, self._answer_failed_log_in, sync)
+
+    def _answer_failed_log_in(self, sync: int) -> None:
+        self._is_held = False
+        self._refuse(sync, ErrorCode.PASSWORD_MISMATCH, _BAD_CREDENTIALS)
+        if self._login_failures >= LOGIN_FAILURES_MAX:
+            self._end()
+        else:
+            self.work()
 
     # --- watchers -------------------------------------------------------------------------------
 

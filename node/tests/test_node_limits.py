@@ -1,0 +1,244 @@
+"""Limits against clients that send without reading, do not log in, or guess passwords (G1, T11)."""
+
+import json
+import socket
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from processes import PASSWORD, SECRET, USER, Cluster, NodeProcess, running_cluster, wait_until
+from raw import Raw
+
+from qsync_node.errors import ErrorCode
+from qsync_node.format.frame import encode_request
+from qsync_node.format.mp import pack
+
+SPACE = 512
+SELECT, REPLACE, AUTH, PING, WATCH, WATCH_ONCE, ID = 1, 3, 7, 64, 74, 77, 73
+MIB = 1 << 20
+READ = pack({0x10: SPACE, 0x11: 0, 0x12: 1, 0x13: 0, 0x20: [1]})
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("limits")
+    with running_cluster(folder, 3, guest=False, max_connections=1_100) as running:
+        raw = log_in(running.leader())
+        for space, row in (
+            (280, [SPACE, 1, "large", "memtx", 0, {"is_sync": True}, []]),
+            (288, [SPACE, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]),
+        ):
+            assert raw.ask(2, {0x10: space, 0x21: row})[0] == 0
+        assert raw.ask(REPLACE, {0x10: SPACE, 0x21: [1, "x" * (MIB - 100)]})[0] == 0
+        assert raw.ask(REPLACE, {0x10: SPACE, 0x21: [2, "small"]})[0] == 0
+        yield running
+
+
+def log_in(node: NodeProcess, user: str = USER, password: str = PASSWORD) -> Raw:
+    raw = Raw(node.address)
+    raw.socket.settimeout(60)
+    assert raw.log_in(user=user, password=password) == 0
+    return raw
+
+
+def process_of(node: NodeProcess) -> psutil.Process:
+    assert node.process is not None
+    return psutil.Process(node.process.pid)
+
+
+def is_closed(raw: Raw) -> bool:
+    """Whether the member has closed the connection; what it still says is passed over."""
+    raw.socket.settimeout(5)
+    try:
+        while raw.socket.recv(65536):
+            pass
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def events(node: NodeProcess, event: str) -> list[dict[str, object]]:
+    lines = (node.folder / f"{node.name}.log").read_text().splitlines()
+    found = [json.loads(line) for line in lines if line.startswith("{")]
+    return [line for line in found if line["event"] == event]
+
+
+# --- before log-in --------------------------------------------------------------------------------
+
+
+def test_connection_without_log_in_is_closed_after_its_deadline(cluster: Cluster) -> None:
+    raw = Raw(cluster.leader().address)
+    began = time.monotonic()
+    raw.socket.settimeout(30)
+    code, body = raw.answer()
+    assert code == ErrorCode.TIMEOUT, body
+    assert time.monotonic() - began > 9
+    assert is_closed(raw)
+
+
+@pytest.mark.parametrize("size", [20_000, 2 * MIB])
+def test_large_packet_before_log_in_is_refused_by_its_length(cluster: Cluster, size: int) -> None:
+    raw = Raw(cluster.leader().address)
+    raw.send(b"\xce" + size.to_bytes(4, "big"))
+    assert raw.answer()[0] == ErrorCode.INVALID_MSGPACK
+    assert is_closed(raw)
+
+
+def test_guest_sends_nothing_but_a_log_in(cluster: Cluster) -> None:
+    raw = Raw(cluster.leader().address)
+    for kind, body in ((SELECT, READ), (WATCH, pack({0x57: "box.id"})), (10, pack({0x22: "x"}))):
+        raw.send(encode_request(kind, 1, body))
+        assert raw.answer()[0] == ErrorCode.ACCESS_DENIED
+    assert raw.ask(PING, {})[0] == 0
+    assert raw.ask(ID, {0x54: 1, 0x55: []})[0] == 0
+    assert raw.ask(AUTH, {0x23: "guest", 0x21: []})[0] == ErrorCode.ACCESS_DENIED
+    assert raw.log_in() == 0
+    assert raw.ask(SELECT, {0x10: SPACE, 0x12: 1, 0x20: [2]})[0] == 0
+
+
+def test_packets_before_log_in_are_counted(cluster: Cluster) -> None:
+    raw = Raw(cluster.leader().address)
+    raw.send(encode_request(PING, 1, b"\x80") * 1_000)
+    codes = []
+    with suppress(EOFError, ConnectionResetError):
+        while True:
+            codes.append(raw.answer()[0])
+    assert codes == [0] * 64 + [ErrorCode.TOO_MANY]
+
+
+def test_failed_log_ins_are_delayed_counted_and_logged(cluster: Cluster) -> None:
+    node = cluster.leader()
+    raw = Raw(node.address)
+    raw.socket.settimeout(30)
+    began = time.monotonic()
+    packet = encode_request(AUTH, 1, pack({0x23: "app", 0x21: ["chap-sha1", b"x" * 20]}))
+    raw.send(packet * 50)
+    codes = []
+    with suppress(EOFError, ConnectionResetError):
+        while True:
+            codes.append(raw.answer()[0])
+    assert codes == [ErrorCode.PASSWORD_MISMATCH] * 3
+    assert time.monotonic() - began >= 1.5
+    line = events(node, "log_in_failed")[-1]
+    assert (line["user"], str(line["address"]).startswith("127.0.0.1:")) == ("app", True)
+
+
+def test_idle_connections_keep_neither_clients_nor_members_out(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    idle = [Raw(leader.address) for _ in range(600)]
+    client = log_in(leader)
+    assert client.ask(SELECT, {0x10: SPACE, 0x12: 1, 0x20: [2]})[0] == 0
+    follower = next(node for node in cluster.nodes if node is not leader)
+    follower.kill()
+    follower.start(cluster.peers)
+    idle += [Raw(leader.address) for _ in range(600)]
+    wait_until("the member follows", lambda: follower.status()["role"] == "follower", 20)
+    assert is_closed(idle[0])
+    for raw in idle:
+        raw.socket.close()
+
+
+# --- after log-in ---------------------------------------------------------------------------------
+
+
+def test_admin_has_a_reserve_beyond_the_connections_of_clients(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 1, max_connections=3) as cluster:
+        node = cluster.leader()
+        clients = [log_in(node) for _ in range(3)]
+        assert Raw(node.address).log_in() == ErrorCode.TOO_MANY
+        admin = log_in(node, "admin", SECRET)
+        assert admin.ask(PING, {})[0] == 0
+        clients[0].socket.close()
+        wait_until("room", lambda: Raw(node.address).log_in() == 0)
+
+
+def test_closing_connections_with_many_watched_keys_is_cheap(cluster: Cluster) -> None:
+    node = cluster.leader()
+    watches = b"".join(
+        encode_request(WATCH, 1, pack({0x57: f"key-{number}"})) for number in range(1_024)
+    )
+    watchers = []
+    for _ in range(200):
+        raw = log_in(node)
+        raw.send(watches)
+        assert raw.ask(PING, {})[0] in (0, 76)
+        watchers.append(raw)
+    process = process_of(node)
+    before = sum(process.cpu_times()[:2])
+    for raw in watchers:
+        raw.socket.close()
+    client = log_in(node)
+    assert client.ask(PING, {})[0] == 0
+    cpu_s = sum(process.cpu_times()[:2]) - before
+    assert cpu_s < 0.5, f"closing 200 watchers took {cpu_s} s of CPU"
+
+
+def test_unread_answers_are_not_computed(cluster: Cluster) -> None:
+    node = cluster.leader()
+    process = process_of(node)
+    greedy = [log_in(node) for _ in range(4)]
+    before = process.memory_info().rss
+    for raw in greedy:
+        raw.socket.setblocking(False)
+        with suppress(BlockingIOError):
+            raw.socket.send(encode_request(SELECT, 1, READ) * 4_000)
+    client = log_in(node)
+    waits = []
+    most = 0
+    for _ in range(200):
+        began = time.monotonic()
+        assert client.ask(SELECT, {0x10: SPACE, 0x12: 1, 0x20: [2]})[0] == 0
+        waits.append(time.monotonic() - began)
+        most = max(most, process.memory_info().rss - before)
+        time.sleep(0.01)  # the greedy ones go on meanwhile
+    assert most < 128 * MIB, f"{most / MIB:.0f} MiB for answers that nobody reads"
+    assert statistics.quantiles(waits, n=20)[-1] < 0.1
+    # They are served all the same, once they read: nothing was lost.
+    raw = greedy[0]
+    raw.socket.setblocking(True)
+    raw.socket.settimeout(60)
+    for _ in range(50):
+        code, body = raw.answer()
+        assert (code, len(body[0x30][0][1])) == (0, MIB - 100)
+    for raw in greedy:
+        raw.socket.close()
+
+
+def test_requests_without_a_leader_are_bounded_in_bytes(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 3) as cluster:
+        leader = cluster.leader()
+        node = next(one for one in cluster.nodes if one is not leader)
+        for other in cluster.nodes:
+            if other is not node:
+                other.kill()
+        raw = log_in(node)
+        process = process_of(node)
+        before = process.memory_info().rss
+        body = pack({0x10: SPACE, 0x21: [1, "x" * (MIB - 100)]})
+        raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+        raw.socket.settimeout(1.0)
+        requests = memoryview(encode_request(REPLACE, 1, body) * 100)
+        sent = 0
+        with suppress(TimeoutError):
+            while sent < len(requests):
+                sent += raw.socket.send(requests[sent : sent + MIB])
+        assert sent < 40 * MIB
+        assert process.memory_info().rss - before < 40 * MIB
+
+
+def test_result_beyond_the_size_of_an_answer_is_refused(cluster: Cluster) -> None:
+    raw = log_in(cluster.leader())
+    for key in range(10, 28):
+        assert raw.ask(REPLACE, {0x10: SPACE, 0x21: [key, "x" * (MIB - 100)]})[0] == 0
+    everything = {0x10: SPACE, 0x11: 0, 0x12: 1_000, 0x13: 0, 0x14: 2, 0x20: []}
+    assert raw.ask(SELECT, everything)[0] == ErrorCode.MEMORY_ISSUE
+    code, body = raw.ask(SELECT, {**everything, 0x12: 15})
+    assert (code, len(body[0x30])) == (0, 15)
+    for key in range(10, 28):
+        assert raw.ask(5, {0x10: SPACE, 0x11: 0, 0x20: [key]})[0] == 0
