@@ -5,15 +5,19 @@ import json
 import shutil
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import tarantool
+import zstandard
 from processes import PASSWORD, USER, Cluster, running_cluster, wait_until
 
+from qsync_node.core.history import TermStart
 from qsync_node.format.compaction import Changes, Merged, decode_changes, encode_changes
 from qsync_node.format.describe import describe
 from qsync_node.format.keys import REPLACE
@@ -29,7 +33,16 @@ from qsync_node.format.manifest import (
 )
 from qsync_node.format.mp import pack
 from qsync_node.format.row import Row, encode_row
-from qsync_node.format.xlog import XLOG, FileHeader, XlogError, encode_file
+from qsync_node.format.xlog import (
+    BLOCK_ROWS_BYTES_MAX,
+    XLOG,
+    ZROW_MAGIC,
+    FileHeader,
+    XlogError,
+    checksum,
+    decode_block_data,
+    encode_file,
+)
 from qsync_node.log.archive import (
     Contents,
     archived_index,
@@ -39,6 +52,9 @@ from qsync_node.log.archive import (
 )
 from qsync_node.log.archive_store import ArchiveConflictError, ArchiveError, ArchiveStore
 from qsync_node.log.storage import SegmentRange
+from qsync_node.server.archiver import Archiver
+from qsync_node.server.config import ArchiveConfig, NodeConfig
+from qsync_node.server.logs import Log
 
 UUID = "11111111-1111-4111-8111-111111111111"
 SET_UUID = "22222222-2222-4222-8222-222222222222"
@@ -360,3 +376,110 @@ def test_a_server_that_dies_in_mid_upload(tmp_path: Path, monkeypatch: pytest.Mo
     segments = manifest.of_kind(SEGMENT)
     assert all(a.last_index == b.after_index for a, b in pairwise(segments))
     assert time.time() - manifest.updated_at < 300
+
+
+class _SlowStore:
+    """A store in memory whose first upload takes until `released`."""
+
+    manifest: ClassVar[Manifest | None] = None
+    written: ClassVar[list[tuple[int, int]]] = []  # (which archiver, files in its manifest)
+    started = threading.Event()
+    released = threading.Event()
+    made: ClassVar[int] = 0
+
+    def __init__(self, *_: object) -> None:
+        type(self).made += 1
+        self.number = self.made
+
+    def load(self) -> Manifest:
+        return replace(self.manifest) if self.manifest else Manifest(SET_UUID, UUID, "n0")
+
+    def changes(self) -> Changes:
+        return Changes()
+
+    def put_file(self, entry: FileEntry, path: str) -> None:
+        self.started.set()
+        if self.number == 1:
+            assert self.released.wait(30)
+
+    def put_manifest(self, manifest: Manifest) -> None:
+        type(self).manifest = manifest
+        self.written.append((self.number, len(manifest.files)))
+
+
+def test_archiver_that_was_stopped_writes_no_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qsync_node.server.archiver.ArchiveStore", _SlowStore)
+    monkeypatch.setattr("qsync_node.server.archiver.STOP_PATIENCE_S", 0.1)
+    data = tmp_path / "data"
+    data.mkdir()
+    segments = []
+    for first, count in ((1, 3), (4, 2), (6, 1)):  # the last one is not sealed
+        path = data / f"{first - 1:020d}.xlog"
+        path.write_bytes(rows_file(first, count))
+        segments.append(SegmentRange(str(path), first - 1, first + count - 1))
+    config = NodeConfig(
+        directory=data,
+        name="n0",
+        replicaset_uuid=SET_UUID,
+        secret="a long secret",
+        archive=ArchiveConfig(url="file:///nowhere"),
+    )
+    storage = SimpleNamespace(segments=lambda: segments)
+    disk = SimpleNamespace(allow=lambda floor: None, seal=lambda: None)
+    silent = Log("n0", "error")
+
+    def archiver() -> Archiver:
+        made = Archiver(config, "u", storage, disk, silent)  # type: ignore[arg-type]
+        made.look(5, [TermStart(1, 1, 1)])
+        return made
+
+    old = archiver()
+    assert _SlowStore.started.wait(30)
+    old.stop()
+    assert old._thread.is_alive()
+    new = archiver()
+    old._thread.join(0.3)
+    assert _SlowStore.written == [], "the new one waits until the old one has ended"
+    _SlowStore.released.set()
+    wait_until("the new one's manifest", lambda: (2, 2) in _SlowStore.written, 30)
+    new.stop()
+    assert [number for number, _ in _SlowStore.written] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../etc/passwd-{sha}.x",
+        "{sha}.xlog",
+        "00000000000000000001-1-{sha}.xlog/../../x-{sha}.y",
+        "00000000000000000001-1-{sha}.xlog\n",
+    ],
+)
+def test_manifest_names_no_file_outside_its_folder(name: str) -> None:
+    entry = entry_of(rows_file(1, 3))
+    document = json.loads(encode_manifest(Manifest(SET_UUID, UUID, "n0", [entry])))
+    assert decode_manifest(json.dumps(document).encode(), "here").files == [entry]
+    document["files"][0]["name"] = name.format(sha=entry.sha256)
+    with pytest.raises(ManifestError, match="name"):
+        decode_manifest(json.dumps(document).encode(), "here")
+
+
+@pytest.mark.parametrize("uuid", ["../other", "", 5, UUID + "/.."])
+def test_manifest_names_no_other_folder(uuid: Any) -> None:
+    document = json.loads(encode_manifest(Manifest(SET_UUID, UUID, "n0")))
+    document["instance_uuid"] = uuid
+    with pytest.raises(ManifestError, match="uuid"):
+        decode_manifest(json.dumps(document).encode(), "here")
+
+
+@pytest.mark.parametrize("has_size", [True, False])
+def test_block_that_stands_for_gigabytes_is_refused(has_size: bool) -> None:
+    compressor = zstandard.ZstdCompressor(write_content_size=has_size)
+    bomb = compressor.compress(bytes(BLOCK_ROWS_BYTES_MAX + 1))
+    with pytest.raises(XlogError, match="more than 128 MiB"):
+        decode_block_data(ZROW_MAGIC, bomb, checksum(bomb))
+    rows = bytes(1 << 20)
+    whole = compressor.compress(rows)
+    assert decode_block_data(ZROW_MAGIC, whole, checksum(whole)) == rows

@@ -11,6 +11,7 @@ made of. It is replaced, as a whole, before the first file goes.
 """
 
 import json
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ from qsync_node.format.manifest import (
     FileEntry,
     Manifest,
     ManifestError,
+    check_instance,
     decode_document,
     decode_entry,
 )
@@ -28,6 +30,7 @@ FOLDER = "compactions"
 CHANGES_NAME = f"{FOLDER}/changes.json"
 LOCK_NAME = f"{FOLDER}/lock.json"
 COMPACTION_MANIFEST = "manifest.json"
+_NAME = re.compile(r"[0-9]{20}-[0-9]{1,20}-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ def decode_compaction(data: bytes, where: str) -> Compaction:
     document = decode_document(data, where)
     try:
         return Compaction(
-            str(document["name"]),
+            _check_name(document["name"]),
             str(document["replicaset_uuid"]),
             int(document["index"]),
             float(document["time"]),
@@ -117,7 +120,7 @@ def decode_compaction(data: bytes, where: str) -> Compaction:
             str(document["verdict"]),
             decode_entry(document["snapshot"]),
             [StoredFile(**one) for one in document["inputs"]],
-            [StoredFile(**one) for one in document["outputs"]],
+            [_stored(one, f"{FOLDER}/{document['name']}") for one in document["outputs"]],
             list(document["tables"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -132,12 +135,29 @@ def decode_changes(data: bytes, where: str) -> Changes:
             int(document["floor"]),
             str(document["compaction"]),
             [
-                Merged(str(one["member"]), list(one["replaces"]), decode_entry(one["entry"]))
+                Merged(
+                    check_instance(one["member"]), list(one["replaces"]), decode_entry(one["entry"])
+                )
                 for one in document["merged"]
             ],
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(where, error) from None
+
+
+def _check_name(value: Any) -> str:
+    """Return `value`, the name of a compaction's folder. Raises ValueError."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is not the name of a compaction")
+    return value
+
+
+def _stored(fields: dict[str, Any], folder: str) -> StoredFile:
+    """Return a file that a compaction wrote below its own folder. Raises ValueError."""
+    file = StoredFile(**fields)
+    if not file.path.startswith(f"{folder}/") or ".." in file.path.split("/"):
+        raise ValueError(f"{file.path!r} is not in {folder}")
+    return file
 
 
 def _damaged(where: str, error: Exception) -> ManifestError:

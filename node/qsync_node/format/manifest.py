@@ -14,6 +14,7 @@ file that no manifest names is not there yet.
 """
 
 import json
+import re
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any, NamedTuple
@@ -84,6 +85,12 @@ class Manifest:
         return [entry for entry in self.files if entry.kind == kind]
 
 
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_INSTANCE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+# The form of `archived_name` and nothing else: a name never leads out of its member's folder.
+_NAME = re.compile(r"[0-9]{20}-[0-9]{1,20}-[0-9a-f]{64}\.[a-z]+(\.[a-z]+)?")
+
+
 def archived_name(kind: str, index: int, term: int, sha256: str) -> str:
     """Name of a file inside its member's folder."""
     return f"{index:020d}-{term}-{sha256}.{_SUFFIXES[kind]}"
@@ -139,6 +146,13 @@ def check_number(value: Any, what: str) -> int:
     return value
 
 
+def check_instance(value: Any) -> str:
+    """Return `value`, the uuid that names a member's folder. Raises ValueError."""
+    if not isinstance(value, str) or not _INSTANCE.fullmatch(value):
+        raise ValueError(f"{value!r} is not the uuid of an instance")
+    return value
+
+
 def _check_entry(entry: FileEntry) -> None:
     """Raises ValueError for what no archiver writes and readers would stumble over."""
     for name in _NUMBERS:
@@ -160,7 +174,11 @@ def _check_entry(entry: FileEntry) -> None:
         check_number(mark.term, "a mark's term")
     if entry.last_index < entry.after_index:
         raise ValueError(f"its last index {entry.last_index} is before {entry.after_index}")
-    if not isinstance(entry.sha256, str) or f"-{entry.sha256}." not in entry.name:
+    if not isinstance(entry.sha256, str) or not _SHA256.fullmatch(entry.sha256):
+        raise ValueError(f"{entry.sha256!r} is not a SHA-256")
+    if not isinstance(entry.name, str) or not _NAME.fullmatch(entry.name):
+        raise ValueError(f"the name {entry.name!r} is not one that an archiver gives")
+    if f"-{entry.sha256}." not in entry.name:
         raise ValueError(f"the name {entry.name!r} is not that of the SHA-256 {entry.sha256!r}")
 
 
@@ -187,7 +205,7 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     try:
         return Manifest(
             str(document["replicaset_uuid"]),
-            str(document["instance_uuid"]),
+            check_instance(document["instance_uuid"]),
             str(document["member"]),
             [decode_entry(entry) for entry in document["files"]],
             float(document["updated_at"]),

@@ -35,6 +35,9 @@ ZROW_MAGIC = b"\xd5\xba\x0b\xba"
 EOF_MARKER = b"\xd5\x10\xad\xed"
 BLOCK_HEADER_BYTES = 19
 COMPRESS_FROM_BYTES = 2048
+BLOCK_ROWS_BYTES_MAX = 128 << 20
+"""Rows of one block. A writer stays far below it: the queue of unconfirmed transactions bounds what
+is written at once. A reader refuses more: 32 KB of zstd can stand for gigabytes."""
 SECTOR_BYTES = 512
 ZERO_RUN_BYTES = 8
 
@@ -191,6 +194,9 @@ def decode_block_header(data: bytes, offset: int = 0) -> tuple[bytes, int, int]:
     return magic, length, crc
 
 
+_TOO_LARGE = f"a block holds more than {BLOCK_ROWS_BYTES_MAX >> 20} MiB of rows"
+
+
 def decode_block_data(magic: bytes, data: bytes, crc: int) -> bytes:
     """Rows of a block whose stored bytes are `data`; raises XlogError."""
     if checksum(data) != crc:
@@ -198,10 +204,15 @@ def decode_block_data(magic: bytes, data: bytes, crc: int) -> bytes:
     if magic == ROW_MAGIC:
         return data
     try:
+        if zstandard.frame_content_size(data) > BLOCK_ROWS_BYTES_MAX:
+            raise XlogError(_TOO_LARGE)
         with zstandard.ZstdDecompressor().stream_reader(data) as reader:
-            return bytes(reader.read())
+            rows = bytes(reader.read(BLOCK_ROWS_BYTES_MAX + 1))
     except zstandard.ZstdError as error:
         raise XlogError(f"zstd: {error}") from None
+    if len(rows) > BLOCK_ROWS_BYTES_MAX:  # its header may state no size, or a wrong one
+        raise XlogError(_TOO_LARGE)
+    return rows
 
 
 def _block_at(data: bytes, offset: int) -> Block:

@@ -17,8 +17,8 @@ class CorruptionError(QsyncError):
 
     def __init__(self, file: str, offset: int, why: str) -> None:
         super().__init__(
-            f"{file} is damaged at offset {offset}: {why}. This node no longer has what it "
-            "acknowledged; `rejoin` makes a new instance of it"
+            f"{file} is damaged at offset {offset}: {why}; keep a copy of the data directory, "
+            "empty it and start the node, which then joins its cluster as a new instance"
         )
         self.file = file
         self.offset = offset

@@ -4,6 +4,11 @@ The event loop looks in twice a second: it has the last segment sealed when its 
 waited for `archive.interval`, and hands over the confirmed index and the history of terms. All I/O,
 waiting and retrying happens here; rows are decoded in a child process (`describe_main`). While the
 archive does not answer nothing is lost and nothing is blocked: files stay, and `status` says so.
+
+A node that restarts in its process does not wait for an upload under way, so a thread can outlive
+its archiver. Its list of files is then older than its successor's, and a manifest written from it
+would forget files that are gone at home. Two rules prevent that: a thread that was stopped writes
+no manifest, and the successor's thread reads the manifest only after the earlier one has ended.
 """
 
 import threading
@@ -37,7 +42,12 @@ RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 30.0
 TIDY_EVERY_S = 3600.0
 STOP_PATIENCE_S = 5.0
+TURN_CHECK_S = 0.1
 _SAMPLES_MAX = 4096
+
+
+_turns: dict[Path, threading.Lock] = {}
+"""One archiver thread at a time for each data directory of this process."""
 
 
 class View(NamedTuple):
@@ -131,6 +141,16 @@ class Archiver:
     # --- the thread's side ----------------------------------------------------------------------
 
     def _run(self) -> None:
+        turn = _turns.setdefault(self._config.directory, threading.Lock())
+        while not turn.acquire(timeout=TURN_CHECK_S):
+            if self._is_stopping:
+                return
+        try:
+            self._ship()
+        finally:
+            turn.release()
+
+    def _ship(self) -> None:
         wait_s = RETRY_FIRST_S
         while True:
             with self._ready:
@@ -187,6 +207,8 @@ class Archiver:
                     raise
                 continue  # a newer one has replaced it meanwhile
             store.put_file(entry, upload.path)
+            if self._is_stopping:
+                return  # the file is there under its own name; the successor finds it
             now = time.time()
             grown = [*manifest.files, replace(entry, archived_at=now)]
             store.put_manifest(replace(manifest, files=grown, updated_at=now))
