@@ -22,7 +22,7 @@ from qsync_operator.models.annotations import is_paused
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.manifest import sentence_of
 from qsync_operator.models.status import ClusterStatus
-from qsync_operator.platform.base import ActionRefused
+from qsync_operator.platform.base import ActionRefused, NameTaken
 from qsync_operator.platform.kubernetes.api import Api, ApiError
 from qsync_operator.platform.kubernetes.cache import Cache, Key
 from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
@@ -38,7 +38,8 @@ BUSY_S = 0.25
 LEADERLESS_S = 0.02
 HURRY_NS = 5_000_000_000
 NUMBERS_EVERY_S = 10.0
-WAITING = "Waiting"
+WAITING = (ActionRefused.reason, NameTaken.reason)
+"""Why nobody supervises a cluster yet."""
 FAILURE_FIRST_S = 0.5
 FAILURE_MAX_S = 30.0
 
@@ -97,7 +98,7 @@ class ClusterTask:
             try:
                 await self._look_after()
             except ActionRefused as error:
-                await self._say_why_it_waits(str(error))
+                await self._say_why_it_waits(str(error), error.reason)
             except ApiError as error:
                 log.warning("cluster %s waits: %s", self.cluster.name, error)
             except Exception:
@@ -108,15 +109,15 @@ class ClusterTask:
             await self._rest(pause_s)
             pause_s = min(pause_s * 2, FAILURE_MAX_S)
 
-    async def _say_why_it_waits(self, sentence: str) -> None:
+    async def _say_why_it_waits(self, sentence: str, reason: str) -> None:
         """Nobody looks after the cluster until that is mended: it is Degraded, and says so once."""
         refusal = self.voice.refusal
         if refusal is not None and refusal.sentence == sentence:
             return
-        await self.voice.tell(WAITING, self.cluster.name, sentence, True)
-        if refusal is None or refusal.reason == WAITING:
+        await self.voice.tell(reason, self.cluster.name, sentence, True)
+        if refusal is None or refusal.reason in WAITING:
             generation = self.cluster.metadata.generation
-            self.voice.refusal = refusal_now(sentence, generation, WAITING)
+            self.voice.refusal = refusal_now(sentence, generation, reason)
         await self.voice.publish(self.cluster, self.cluster.status)
         self._note(self.cluster.status, self.cluster.status)
 
@@ -139,7 +140,7 @@ class ClusterTask:
             self._api, self._cache, self.cluster, self._image, self._spark
         )
         self._platform = platform
-        if self.voice.refusal is not None and self.voice.refusal.reason == WAITING:
+        if self.voice.refusal is not None and self.voice.refusal.reason in WAITING:
             self.voice.refusal = None
         try:
             controller = Controller(platform, self.voice, self.cluster.status, NUMBERS_EVERY_S)

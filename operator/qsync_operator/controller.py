@@ -14,7 +14,7 @@ from qsync_operator.failover import after_nomination, track_leader
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.observed import Memory, Observed
-from qsync_operator.plan import plan
+from qsync_operator.plan import Plan, plan
 from qsync_operator.platform.base import ActionAwaits, ActionRefused, Platform
 
 
@@ -54,13 +54,12 @@ class Controller:
         else:
             memory = track_leader(observed, time.monotonic_ns(), time.time())
             await self._remember(cluster, memory)
-        observed = replace(observed, memory=self.memory)
+        troubles = self.memory.troubles
+        observed = replace(observed, memory=self.memory, troubles=troubles)
         planned = plan(cluster, observed, time.monotonic_ns(), time.time())
         urgent = [action for action in planned.actions if isinstance(action, Nominate)]
         refusals = [await self._act(cluster, action) for action in urgent]
-        trouble = await self.platform.keep(cluster, observed)
-        if trouble:
-            await self._tell("StartFailed", cluster.name, trouble, is_warning=True)
+        observed, planned = await self._keep(cluster, observed, planned)
         await self._publish(cluster, planned.status)
         for action in planned.actions:
             if not isinstance(action, Nominate):
@@ -69,6 +68,19 @@ class Controller:
         self.memory = replace(self.memory, refusal=said[-1] if said else "")
         self.has_acted = bool(planned.actions) and not said
         return observed
+
+    async def _keep(
+        self, cluster: QsyncCluster, observed: Observed, planned: Plan
+    ) -> tuple[Observed, Plan]:
+        """Keep the objects; a plan that did not know what is wrong with them is made again."""
+        troubles = await self.platform.keep(cluster, observed)
+        for trouble in troubles:
+            await self._tell(trouble.reason, cluster.name, trouble.message, is_warning=True)
+        if troubles == observed.troubles:
+            return observed, planned
+        self.memory = replace(self.memory, troubles=troubles)
+        observed = replace(observed, memory=self.memory, troubles=troubles)
+        return observed, plan(cluster, observed, time.monotonic_ns(), time.time())
 
     async def _act(self, cluster: QsyncCluster, action: Action) -> str:
         if isinstance(action, Nominate):

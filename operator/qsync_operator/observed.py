@@ -110,6 +110,7 @@ class MemberView:
     kind: Kind
     has_disk: bool = True
     is_running: bool = True
+    has_process: bool = True  # False only where it is certain that nothing of it runs
     is_leaving: bool = False  # it was told to go and answers yet: nothing may count on it
     status: NodeStatus | None = None
     uuid: str = ""  # of the instance on its disk, as last seen; "" when never seen
@@ -174,6 +175,18 @@ class AccessView:
 
 
 @dataclass(frozen=True, slots=True)
+class Trouble:
+    """One object of the cluster that is not as it is wanted, and why."""
+
+    reason: str  # stable, for tools: ObjectRefused, NameTaken, ApiUnavailable or StartFailed
+    message: str
+    is_essential: bool = True  # without it members cannot run as they are asked to
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True, slots=True)
 class Nomination:
     """Who was nominated in which term, and when."""
 
@@ -196,6 +209,7 @@ class Memory:
     leader_cut_rows: int = 0  # as the leader's process counted them when it was last seen
     old_cut_rows: int = 0  # and that of the one before, when it lost its place
     refusal: str = ""  # of the last action that did not happen
+    troubles: tuple[Trouble, ...] = ()  # of the last `keep`
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +225,7 @@ class Observed:
     access: AccessView = field(default_factory=AccessView)
     warnings: tuple[str, ...] = ()  # what is asked for and cannot be done here
     certificate_refusal: str = ""
+    troubles: tuple[Trouble, ...] = ()  # of the last `keep`
     last_audit: LastRun | None = None
     last_compaction: LastRun | None = None
 

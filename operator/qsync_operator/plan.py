@@ -18,6 +18,7 @@ from qsync_operator.actions import (
     GrowStorage,
     RecordBootstrap,
     RecordFormed,
+    Restart,
 )
 from qsync_operator.failover import plan_failover
 from qsync_operator.fences import plan_fences
@@ -26,11 +27,13 @@ from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.names import member_name, wanted_members
 from qsync_operator.observed import Kind, Observed
-from qsync_operator.rollout import plan_rollout
+from qsync_operator.rollout import is_blocked, plan_rollout
 from qsync_operator.scale import plan_scale
 from qsync_operator.status import Finding, build_status
 
 PAUSE = "changes wait until the annotation qsync.dev/paused is taken away; failover goes on"
+KEPT_FINDINGS = ("NoLeader", "Hibernated", "Paused")
+"""Say more about a cluster than that one of its objects was refused."""
 DATA_LOST = (
     "every volume is new, and the cluster existed before: its data is gone. Put the old volumes"
     " back; or, to begin an empty cluster, delete this one with its volumes and its identity"
@@ -49,6 +52,9 @@ class Plan:
 def plan(cluster: QsyncCluster, observed: Observed, now_ns: int, wall_s: float) -> Plan:
     wanted = wanted_members(cluster.name, cluster.spec)
     actions, finding = _decide(cluster, observed, wanted, now_ns)
+    if observed.troubles and not finding.is_degraded and finding.reason not in KEPT_FINDINGS:
+        first = min(observed.troubles, key=lambda trouble: not trouble.is_essential)
+        finding = Finding(first.reason, "; ".join(map(str, observed.troubles)), is_degraded=True)
     if observed.certificate_refusal and not finding.is_degraded:
         # The members go on with what they have, or cannot start and say no more than that.
         finding = Finding("CertificateRefused", observed.certificate_refusal, is_degraded=True)
@@ -77,8 +83,30 @@ def _decide(
         return (), Finding("DataLost", DATA_LOST, is_degraded=True)
     kept: tuple[Action, ...] = () if observed.record.is_formed else (RecordFormed(),)
     actions, finding = _keep(cluster, observed, wanted, now_ns)
-    fences = () if is_paused(cluster) else plan_fences(cluster, observed)
-    return (*kept, *fences, *actions), finding
+    if is_paused(cluster):
+        return (*kept, *actions), finding
+    mended = tuple(action for action in plan_mends(observed) if action not in actions)
+    return (*kept, *plan_fences(cluster, observed), *mended, *actions), finding
+
+
+def plan_mends(observed: Observed) -> tuple[Action, ...]:
+    """Replace members that never started with a template that was corrected since.
+
+    Nothing of them runs, so nothing is lost; no other step would ever reach them, because
+    formation, scaling and elections wait for members and restart nobody.
+    """
+    if is_blocked(observed):
+        return ()
+    leader = observed.leader()
+    known = leader.status.registered if leader is not None and leader.status is not None else ()
+    heard = {one.uuid for one in known if one.is_live}
+    return tuple(
+        Restart(member.name)
+        for member in observed.members
+        if member.drift == "restart"
+        and not (member.has_process or member.is_running or member.status is not None)
+        and member.uuid not in heard
+    )
 
 
 def _is_everything_lost(observed: Observed, wanted: dict[str, Kind]) -> bool:
@@ -110,6 +138,7 @@ def _form(
         if (member := observed.member(name)) is None or not member.has_disk
     )
     finding = Finding("Forming", "the members start and the cluster is formed")
+    missing += plan_mends(observed)
     if founder is None or founder.status is None:
         return missing, finding
     if not record.bootstrap_uuid:

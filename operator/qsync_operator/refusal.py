@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from typing import Literal
 
 from qsync_operator.models.status import ClusterStatus, Condition
 
@@ -22,14 +23,21 @@ def refusal_now(sentence: str, generation: int, reason: str = "InvalidSpec") -> 
 
 
 def with_refusal(status: ClusterStatus, refusal: Refusal) -> ClusterStatus:
-    """The status as it is, but Degraded."""
-    degraded = Condition(
-        type="Degraded",
-        status="True",
-        reason=refusal.reason,
-        message=refusal.sentence,
-        last_transition_time=refusal.since,
-        observed_generation=refusal.generation,
-    )
-    others = [c for c in status.conditions if c.type != "Degraded"]
-    return status.model_copy(update={"conditions": [*others, degraded]})
+    """Return the status as it is, but Degraded and Stalled: the generation was observed, and
+    time alone will not make it work (tools that know kstatus report a failure then)."""
+    kinds: tuple[Literal["Degraded", "Stalled"], ...] = ("Degraded", "Stalled")
+    added = [
+        Condition(
+            type=kind,
+            status="True",
+            reason=refusal.reason,
+            message=refusal.sentence,
+            last_transition_time=refusal.since,
+            observed_generation=refusal.generation,
+        )
+        for kind in kinds
+    ]
+    others = [c for c in status.conditions if c.type not in kinds]
+    generation = max(status.observed_generation, refusal.generation)
+    changed = {"conditions": [*others, *added], "observed_generation": generation}
+    return status.model_copy(update=changed)

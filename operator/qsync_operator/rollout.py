@@ -26,16 +26,27 @@ def plan_rollout(spec: ClusterSpec, observed: Observed) -> ScalePlan:
     outdated = [member for member in observed.members if member.drift == "restart"]
     if not outdated:
         return ScalePlan()
-    sick = [
-        m.name for m in observed.members if m.is_leaving or (m.status is None and m.drift == "none")
-    ]
+    if is_blocked(observed):
+        return ScalePlan((), "restarts wait until the objects of the cluster are applied")
+    sick = [m for m in observed.members if m.is_leaving or (m.status is None and m.drift == "none")]
+    if all(member.kind == "anonymous" for member in sick):
+        # No write waits for a reader, so one that cannot start holds up the other readers only.
+        voting = [member for member in outdated if member.kind != "anonymous"]
+        sick, outdated = ([], voting) if sick and voting else (sick, outdated)
     if sick:
-        return ScalePlan((), f"{', '.join(sick)} must answer before the next member restarts")
+        names = ", ".join(member.name for member in sick)
+        return ScalePlan((), f"{names} must answer before the next member restarts")
     outdated.sort(key=lambda m: (m.status is not None, m.is_leader, -ordinal_of(m.name)))
     behind = _behind(observed)
     if behind and outdated[0].status is not None:
         return ScalePlan((), f"{', '.join(behind)} must catch up before the next member restarts")
     return _restart(spec, observed, outdated[0])
+
+
+def is_blocked(observed: Observed) -> bool:
+    """Return whether objects that members are made from could not be applied: a member that is
+    stopped now might come back as it was, or not at all."""
+    return any(trouble.is_essential for trouble in observed.troubles)
 
 
 def _behind(observed: Observed) -> list[str]:

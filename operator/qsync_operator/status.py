@@ -13,9 +13,9 @@ from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.spec import spec_warnings
 from qsync_operator.models.status import ClusterStatus, Condition, MemberStatus, Role
 from qsync_operator.names import ordinal_of
-from qsync_operator.observed import DISK_FULL, Kind, MemberView, Observed
+from qsync_operator.observed import DISK_FULL, Kind, MemberView, Observed, Trouble
 
-ConditionType = Literal["Ready", "Available", "Progressing", "Degraded", "SplitBrain"]
+ConditionType = Literal["Ready", "Available", "Progressing", "Degraded", "Reconciled", "SplitBrain"]
 _ROLES = frozenset(get_args(Role))
 _PHASES = {
     "Forming": "Creating",
@@ -167,11 +167,23 @@ def _phase(finding: Finding, down: list[str], has_leader: bool) -> str:
     return "Degraded" if down else "Ready" if has_leader else "Unavailable"
 
 
+def _degraded(
+    finding: Finding, troubles: tuple[Trouble, ...], down: list[str]
+) -> tuple[bool, str, str]:
+    """Return whether anything is wrong, the reason, and the sentence."""
+    if finding.is_degraded:
+        return True, finding.reason, finding.sentence
+    if troubles:
+        return True, troubles[0].reason, "; ".join(map(str, troubles))
+    return bool(down), "MemberDown" if down else "Healthy", "; ".join(down)
+
+
 def _conditions(
     cluster: QsyncCluster, observed: Observed, finding: Finding, down: list[str], wall_s: float
 ) -> list[Condition]:
     leader = observed.writable_leader()
     refusal = observed.memory.refusal
+    troubles = observed.troubles
     is_settled = not finding.reason and not down
     is_resting = finding.reason in RESTING
     is_progressing = bool(finding.reason) and not finding.is_degraded and not is_resting
@@ -186,14 +198,15 @@ def _conditions(
         ("Progressing", is_progressing,
          finding.reason if is_progressing or is_resting else "Settled",
          sentence if is_progressing else ""),
-        ("Degraded", finding.is_degraded or bool(down),
-         finding.reason if finding.is_degraded else "MemberDown" if down else "Healthy",
-         finding.sentence if finding.is_degraded else "; ".join(down)),
+        ("Degraded", *_degraded(finding, troubles, down)),
+        ("Reconciled", not troubles, troubles[0].reason if troubles else "",
+         "; ".join(map(str, troubles))),
         ("SplitBrain", is_split, "Diverged" if is_split else "OneHistory",
          finding.sentence if is_split else ""),
     ]  # fmt: skip
     good = {
         "Ready": "every member is in its place",
+        "Reconciled": "every object of the cluster is as it is wanted",
         "Available": f"{leader.name} takes writes" if leader is not None else "",
     }
     now = datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="seconds")

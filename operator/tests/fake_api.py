@@ -19,6 +19,8 @@ class FakeApi:
         self.writes: list[tuple[str, str, str]] = []
         self.events: list[dict[str, Any]] = []
         self.failing: set[str] = set()
+        self.refusing: dict[str, int] = {}  # kind or kind/name -> HTTP status of writes
+        self._applied: dict[tuple[str, ...], dict[str, Any]] = {}  # by the one field manager
         self.kinds: set[str] = set()  # of those that not every Kubernetes cluster has
         self._versions = itertools.count(1)
 
@@ -41,7 +43,8 @@ class FakeApi:
         return [
             found
             for (k, n, _), found in self.objects.items()
-            if (k, n) == (kind, namespace)
+            if k == kind
+            and namespace in ("", n)
             and wanted.items() <= (found["metadata"].get("labels") or {}).items()
         ]
 
@@ -51,6 +54,7 @@ class FakeApi:
     async def create(self, document: dict[str, Any]) -> dict[str, Any]:
         kind = document["kind"]
         self._check(kind)
+        self._refuse(document)
         if kind == "Event":
             self.events.append(document)
             return document
@@ -63,6 +67,7 @@ class FakeApi:
     async def apply(self, document: dict[str, Any], subresource: str = "") -> dict[str, Any]:
         kind, key = document["kind"], _key(document)
         self._check(kind)
+        self._refuse(document)
         found = self.objects.get(key)
         wanted = document["metadata"].get("resourceVersion")
         if wanted and (found is None or found["metadata"]["resourceVersion"] != wanted):
@@ -71,7 +76,11 @@ class FakeApi:
         if uid and (found is None or found["metadata"]["uid"] != uid):
             raise ApiError("it is another one", 409)
         self.writes.append(("status" if subresource else "apply", kind, key[2]))
-        merged = _merged(found or {}, copy.deepcopy(document))
+        # What was applied before and is applied no more goes, as of a field manager's fields.
+        place = (*key, subresource)
+        base = _without(found or {}, self._applied.get(place, {}), document) if found else {}
+        self._applied[place] = copy.deepcopy(document)
+        merged = _merged(base, copy.deepcopy(document))
         return copy.deepcopy(self._store(merged))
 
     async def patch(
@@ -85,8 +94,18 @@ class FakeApi:
         self, kind: str, namespace: str, name: str, uid: str = "", keeps_pods: bool = False
     ) -> None:
         self._check(kind)
+        found = self.objects.get((kind, namespace, name))
+        if uid and found is not None and found["metadata"]["uid"] != uid:
+            return
         self.writes.append(("delete", kind, name))
         self.objects.pop((kind, namespace, name), None)
+        self._applied.pop((kind, namespace, name, ""), None)
+
+    def _refuse(self, document: dict[str, Any]) -> None:
+        kind, name = document["kind"], document["metadata"].get("name", "")
+        status = self.refusing.get(kind) or self.refusing.get(f"{kind}/{name}")
+        if status:
+            raise ApiError(f"{kind} {name} is invalid", status)
 
     def _check(self, kind: str) -> None:
         if kind in self.failing:
@@ -115,6 +134,17 @@ def _patched(old: Any, change: Any) -> Any:
             {key: _patched(found.get(key), value)}
         )
     return found
+
+
+def _without(live: Any, before: Any, now: Any) -> Any:
+    if not (isinstance(live, dict) and isinstance(before, dict) and isinstance(now, dict)):
+        return live
+    gone = before.keys() - now.keys()
+    return {
+        key: _without(value, before.get(key), now.get(key))
+        for key, value in live.items()
+        if key not in gone
+    }
 
 
 def _merged(old: Any, new: Any) -> Any:

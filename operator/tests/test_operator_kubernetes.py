@@ -95,20 +95,20 @@ async def test_keeping_twice_writes_once_and_a_hand_edit_is_put_back() -> None:
             await platform.act(cluster, CreateMember(f"orders-{ordinal}", "voter"))
         look = await observed(platform, cluster)
         api.writes.clear()
-        assert await platform.keep(cluster, look) == ""
+        assert await platform.keep(cluster, look) == ()
         assert api.writes == []
         edited = api.named("StatefulSet", "orders")
         edited["spec"]["replicas"] = 1
         edited["metadata"]["annotations"] = {"somebody": "else"}
         cache.note("StatefulSet", api.put(edited))
-        assert await platform.keep(cluster, look) == ""
+        assert await platform.keep(cluster, look) == ()
         assert api.writes == [("apply", "StatefulSet", "orders")]
         found = api.named("StatefulSet", "orders")
         assert found["spec"]["replicas"] == 3
         assert found["metadata"]["annotations"]["somebody"] == "else"
         cache.note("Service", api.named("Service", "orders-leader"), is_gone=True)
         del api.objects["Service", "ns", "orders-leader"]
-        assert await platform.keep(cluster, look) == ""
+        assert await platform.keep(cluster, look) == ()
         assert api.writes[1:] == [("apply", "Service", "orders-leader")]
 
 
@@ -126,7 +126,7 @@ async def test_an_api_server_that_is_away_is_said_and_nothing_is_lost() -> None:
         api.failing = set()
         look = await observed(platform, cluster)
         assert [member.name for member in look.members] == ["orders-0"]
-        assert await platform.keep(cluster, look) == ""
+        assert await platform.keep(cluster, look) == ()
         assert api.named("StatefulSet", "orders")["spec"]["replicas"] == 1
 
 
@@ -269,10 +269,10 @@ async def test_a_pause_keeps_no_object_and_sleep_stops_the_pods() -> None:
         look = await observed(platform, cluster)
         asleep.metadata.annotations["qsync.dev/paused"] = "true"
         api.writes.clear()
-        assert await platform.keep(asleep, look) == ""
+        assert await platform.keep(asleep, look) == ()
         assert api.writes == []
         asleep.metadata.annotations.clear()
-        assert await platform.keep(asleep, look) == ""
+        assert await platform.keep(asleep, look) == ()
     found = api.named("StatefulSet", "orders")["spec"]
     assert found["replicas"] == 0
     assert found["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Retain"
@@ -297,16 +297,16 @@ async def test_monitoring_follows_what_is_asked_and_what_exists() -> None:
     asks = cluster_of(monitoring={"podMonitor": True})
     async with opened(api, asks) as (platform, _):
         look = await observed(platform, asks)
-        assert await platform.keep(asks, look) == ""
+        assert await platform.keep(asks, look) == ()
         assert ("apply", "PodMonitor", "orders") not in api.writes
         (said,) = (await observed(platform, asks)).warnings
         assert "asks for PodMonitor, which this Kubernetes cluster does not know" in said
     api.kinds = {"PodMonitor"}
     async with opened(api, asks) as (platform, _):
-        assert await platform.keep(asks, look) == ""
+        assert await platform.keep(asks, look) == ()
         assert ("apply", "PodMonitor", "orders") in api.writes
     async with opened(api, cluster_of()) as (platform, _):
-        assert await platform.keep(cluster_of(), look) == ""
+        assert await platform.keep(cluster_of(), look) == ()
     assert ("delete", "PodMonitor", "orders") in api.writes
 
 
@@ -317,9 +317,9 @@ async def test_a_monitor_that_is_asked_for_and_unasked_comes_and_goes_each_time(
     async with opened(api, asks) as (platform, _):
         look = await observed(platform, asks)
         for _ in range(2):
-            assert await platform.keep(asks, look) == ""
+            assert await platform.keep(asks, look) == ()
             assert ("PodMonitor", "ns", "orders") in api.objects
-            assert await platform.keep(cluster_of(), look) == ""
+            assert await platform.keep(cluster_of(), look) == ()
             assert ("PodMonitor", "ns", "orders") not in api.objects
 
 

@@ -42,11 +42,11 @@ def secret_of(name: str, bundle: Bundle) -> dict[str, Any]:
 @pytest.mark.asyncio
 async def test_the_own_authority_is_made_once_and_the_next_operator_reads_it() -> None:
     api = FakeApi()
-    first = CertificateKeeper(api, KEY)
+    first = CertificateKeeper(api, KEY, "cluster-uid")
     await first.look(cluster_of())
     assert [name for _, _, name in api.writes] == ["orders-ca", "orders-tls"]
     assert isinstance(first.context(), ssl.SSLContext)
-    second = CertificateKeeper(api, KEY)
+    second = CertificateKeeper(api, KEY, "cluster-uid")
     await second.look(cluster_of())
     assert len(api.writes) == 2
     assert second.authorities == first.authorities
@@ -56,10 +56,10 @@ async def test_the_own_authority_is_made_once_and_the_next_operator_reads_it() -
 @pytest.mark.asyncio
 async def test_a_deleted_certificate_is_made_again_by_the_same_authority() -> None:
     api = FakeApi()
-    before = CertificateKeeper(api, KEY)
+    before = CertificateKeeper(api, KEY, "cluster-uid")
     await before.look(cluster_of())
     await api.delete("Secret", "ns", "orders-tls")
-    after = CertificateKeeper(api, KEY)
+    after = CertificateKeeper(api, KEY, "cluster-uid")
     await after.look(cluster_of())
     assert after.authorities == before.authorities
     assert ("Secret", "ns", "orders-tls") in api.objects
@@ -68,18 +68,18 @@ async def test_a_deleted_certificate_is_made_again_by_the_same_authority() -> No
 @pytest.mark.asyncio
 async def test_a_named_secret_is_read_and_nothing_is_made() -> None:
     api, cluster = FakeApi(), cluster_of(secretName="mine")
-    keeper = CertificateKeeper(api, KEY)
+    keeper = CertificateKeeper(api, KEY, "cluster-uid")
     await keeper.look(cluster)
     assert "Secret mine of tls.secretName has no ca.crt, tls.crt or tls.key" in keeper.refusal
     assert keeper.context() is None
     _, bundle = renew(None, None, "orders", ["orders-leader"], datetime.now(UTC))
     _, other = renew(None, None, "orders", ["orders-leader"], datetime.now(UTC))
     api.put(secret_of("mine", Bundle(bundle.authorities, bundle.certificate, other.key)))
-    keeper = CertificateKeeper(api, KEY)
+    keeper = CertificateKeeper(api, KEY, "cluster-uid")
     await keeper.look(cluster)
     assert "tls.key does not belong to tls.crt" in keeper.refusal
     api.put(secret_of("mine", bundle))
-    keeper = CertificateKeeper(api, KEY)
+    keeper = CertificateKeeper(api, KEY, "cluster-uid")
     await keeper.look(cluster)
     assert (keeper.refusal, keeper.authorities) == ("", bundle.authorities)
     assert api.writes == []

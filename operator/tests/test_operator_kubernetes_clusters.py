@@ -130,6 +130,6 @@ async def test_the_last_good_specification_goes_on_after_the_operator_was_restar
             return shown["reason"], len(found)
 
         # Said beside what the plan says, and not written over by it.
-        await settled(lambda: degraded() == ("InvalidSpec", 5))
+        await settled(lambda: degraded() == ("InvalidSpec", 7))
     finally:
         await second.close()

@@ -69,7 +69,7 @@ async def live(api: FakeApi) -> None:
         if (await observed(platform, small)).member("orders-3") is not None:
             await platform.act(small, RemoveMember("orders-3"))
         await platform.act(large, GrowStorage("2Gi"))
-        assert await platform.keep(large, await observed(platform, large)) == ""
+        assert await platform.keep(large, await observed(platform, large)) == ()
 
 
 def outcome(api: FakeApi) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The plan of restarts and of settings that change under way."""
 
+from dataclasses import replace
+
 from plan_worlds import cluster_of, decide, formed, run
 
 from qsync_operator.actions import (
@@ -7,6 +9,7 @@ from qsync_operator.actions import (
     Nominate,
     Restart,
 )
+from qsync_operator.observed import Trouble
 from qsync_operator.plan import plan
 
 
@@ -64,3 +67,42 @@ def test_a_restart_waits_for_the_quorum() -> None:
     assert decide(world) == ()
     world.lives["c-1"].is_running = True
     assert decide(world) == (Restart("c-2"),)
+
+
+def test_reader_that_cannot_start_holds_up_readers_and_no_voter() -> None:
+    world = formed(cluster_of(3, read_replicas=2))
+    reader = world.lives["c-reader-1"]
+    reader.is_running, reader.is_dead = False, True
+    for name in ("c-1", "c-reader-0"):
+        world.lives[name].drift = "restart"
+    assert decide(world) == (Restart("c-1"),)
+    world.lives["c-1"].drift = "none"
+    assert decide(world) == ()
+
+
+def test_no_member_restarts_while_objects_cannot_be_applied() -> None:
+    world = formed(cluster_of(3))
+    for life in world.lives.values():
+        life.drift = "restart"
+    for is_essential, actions in ((True, ()), (False, (Restart("c-2"),))):
+        trouble = Trouble("ObjectRefused", "StatefulSet c: invalid", is_essential)
+        observed = replace(world.observe(), troubles=(trouble,))
+        planned = plan(world.cluster, observed, 0, 0)
+        assert planned.actions == actions
+        degraded = planned.status.condition("Degraded")
+        assert degraded is not None
+        assert (degraded.status, degraded.reason) == ("True", "ObjectRefused")
+
+
+def test_outdated_member_that_never_started_is_replaced_while_nobody_leads() -> None:
+    world = formed(cluster_of(3))
+    world.leader = ""
+    observed = world.observe()
+    first, second, third = observed.members
+    idle = replace(third, status=None, is_running=False, has_process=False, drift="restart")
+    planned = plan(world.cluster, replace(observed, members=(first, second, idle)), 0, 0)
+    assert Restart("c-2") in planned.actions
+    # A process that only we do not reach may be the vote that is missing.
+    unreached = replace(idle, has_process=True)
+    planned = plan(world.cluster, replace(observed, members=(first, second, unreached)), 0, 0)
+    assert Restart("c-2") not in planned.actions

@@ -6,6 +6,7 @@ from qsync_operator.models.cluster import API_VERSION, QsyncCluster
 from qsync_operator.observed import Kind
 
 MANAGER = "qsync-operator"
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 CLUSTER_LABEL = "qsync.dev/cluster"
 KIND_LABEL = "qsync.dev/kind"
 ROLE_LABEL = "qsync.dev/role"
@@ -52,7 +53,7 @@ def common_labels(cluster: QsyncCluster) -> dict[str, str]:
         "app.kubernetes.io/instance": cluster.name,
         "app.kubernetes.io/component": "node",
         "app.kubernetes.io/part-of": "qsync",
-        "app.kubernetes.io/managed-by": MANAGER,
+        MANAGED_BY_LABEL: MANAGER,
         CLUSTER_LABEL: cluster.name,
     }
 

@@ -1,4 +1,8 @@
-"""What a cluster consists of, in the order in which it is applied."""
+"""Builds the objects of a cluster, in the order in which they are applied.
+
+What members need comes first, and what only helps (budgets, policies, monitors, schedules) last:
+an API server that refuses one of those must not stop the cluster.
+"""
 
 from collections.abc import Collection, Mapping
 
@@ -41,14 +45,12 @@ def build_objects(
         build_config(cluster, state),
         *build_services(cluster),
     ]
-    optional = (build_disruption_budget(cluster, state), build_network_policy(cluster))
-    objects += [document for document in optional if document is not None]
-    objects += build_monitoring(cluster, existing)
-    objects += build_runs(cluster, spark)
     for kind in KINDS:
         name = set_name(cluster.name, kind)
         if not state.of_kind(kind) and name not in sizes:
             continue
         size = sizes.get(name, cluster.spec.storage.size)
         objects.append(build_statefulset(cluster, state, kind, image, size))
-    return objects
+    optional = (build_disruption_budget(cluster, state), build_network_policy(cluster))
+    objects += [document for document in optional if document is not None]
+    return objects + build_monitoring(cluster, existing) + build_runs(cluster, spark)

@@ -80,7 +80,9 @@ class LastFailover(StatusModel):
 class Condition(BaseCondition):
     """A fact about a cluster."""
 
-    type: Literal["Ready", "Available", "Progressing", "Degraded", "SplitBrain"]
+    type: Literal[
+        "Ready", "Available", "Progressing", "Degraded", "Reconciled", "Stalled", "SplitBrain"
+    ]
     """What it is about."""
 
 
@@ -122,7 +124,8 @@ class ClusterStatus(StatusModel):
     warnings: list[str] = Field(default_factory=list)
     """What is legal and probably not meant."""
     conditions: list[Condition] = Field(default_factory=list)
-    """Ready, Available, Progressing, Degraded and SplitBrain."""
+    """Ready, Available, Progressing, Degraded, Reconciled, SplitBrain; Stalled where the
+    specification cannot be used."""
 
     def condition(self, kind: str) -> Condition | None:
         return next((c for c in self.conditions if c.type == kind), None)

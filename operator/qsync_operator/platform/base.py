@@ -9,11 +9,19 @@ from typing import Protocol
 from qsync_operator.actions import Action
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.status import ClusterStatus
-from qsync_operator.observed import Memory, Observed
+from qsync_operator.observed import Memory, Observed, Trouble
 
 
 class ActionRefused(Exception):  # noqa: N818 - it is an answer, not a fault
     """The action did not happen; the text says why, in one sentence."""
+
+    reason = "Waiting"
+
+
+class NameTaken(ActionRefused):
+    """An object of a name that the cluster needs belongs to somebody else."""
+
+    reason = "NameTaken"
 
 
 class ActionAwaits(ActionRefused):
@@ -29,9 +37,9 @@ class Platform(Protocol):
 
     async def act(self, cluster: QsyncCluster, action: Action) -> None: ...
 
-    async def keep(self, cluster: QsyncCluster, observed: Observed) -> str:
-        """What must be so whatever the plan says: processes run, objects are there, labels tell
-        who leads. Returns why it could not be done, or ""."""
+    async def keep(self, cluster: QsyncCluster, observed: Observed) -> tuple[Trouble, ...]:
+        """Ensure what must be so whatever the plan says: processes run, objects exist, labels
+        name the leader. Return what could not be done."""
 
     async def wait(self, timeout_s: float) -> None:
         """Until something that matters happens, or the time is over."""

@@ -40,7 +40,15 @@ from qsync_operator.nodeconfig import (
     node_settings,
     render_config,
 )
-from qsync_operator.observed import MemberView, Memory, NodeStatus, Observed, Record, SchemaView
+from qsync_operator.observed import (
+    MemberView,
+    Memory,
+    NodeStatus,
+    Observed,
+    Record,
+    SchemaView,
+    Trouble,
+)
 from qsync_operator.platform.base import ActionRefused
 from qsync_operator.platform.ports import HOST, NoFreePort, choose_port, is_free
 from qsync_operator.platform.restoration import Restoration
@@ -216,7 +224,7 @@ class LocalPlatform:
 
     # --- keeping members running ------------------------------------------------------------------
 
-    async def keep(self, cluster: QsyncCluster, observed: Observed) -> str:
+    async def keep(self, cluster: QsyncCluster, observed: Observed) -> tuple[Trouble, ...]:
         """Start every member that has a disk and no process."""
         try:
             if cluster.spec.hibernate:
@@ -224,8 +232,8 @@ class LocalPlatform:
             else:
                 self._keep_running(cluster)
         except (OSError, NoFreePort) as error:
-            return str(error)
-        return ""
+            return (Trouble("StartFailed", str(error)),)
+        return ()
 
     def _keep_running(self, cluster: QsyncCluster) -> None:
         for name in list(self._state.members):

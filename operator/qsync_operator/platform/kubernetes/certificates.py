@@ -27,8 +27,10 @@ from qsync_operator.desired.certificates import (
 from qsync_operator.desired.labels import Object
 from qsync_operator.desired.secrets import decoded
 from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.platform.base import NameTaken
 from qsync_operator.platform.kubernetes.api import Api
 from qsync_operator.platform.kubernetes.cache import Key
+from qsync_operator.platform.kubernetes.ownership import is_ours, taken_sentence
 
 LOOK_AGAIN_S = 30.0
 
@@ -36,13 +38,15 @@ LOOK_AGAIN_S = 30.0
 class CertificateKeeper:
     """Of one cluster."""
 
-    def __init__(self, api: Api, key: Key) -> None:
+    def __init__(self, api: Api, key: Key, uid: str | None) -> None:
         self._api = api
         self._key = key
         self._looked: tuple[str | None, float] = ("", 0.0)  # which Secret was named, when
         self._bundle: Bundle | None = None
         self._context: ssl.SSLContext | None = None
+        self._uid = uid
         self.refusal = ""
+        self.is_taken = False  # somebody else's Secret has the name of ours
 
     @property
     def authorities(self) -> str:
@@ -65,9 +69,9 @@ class CertificateKeeper:
             return
         try:
             found = await (self._read(cluster) if named is not None else self._renew(cluster))
-            self.refusal = ""
-        except CertificateError as error:
-            self.refusal = str(error)
+            self.refusal, self.is_taken = "", False
+        except (CertificateError, NameTaken) as error:
+            self.refusal, self.is_taken = str(error), isinstance(error, NameTaken)
             self._looked = (named, time.monotonic())
             return
         if found != self._bundle:
@@ -96,6 +100,9 @@ class CertificateKeeper:
             await self._api.get("Secret", namespace, one)
             for one in (authority_name(name), f"{name}-tls")
         ]
+        for secret in stored:
+            if secret is not None and not is_ours(secret, name, self._uid):
+                raise NameTaken(taken_sentence("Secret", secret, name))
         before = (authority_of(_strings(stored[0])), bundle_of(_strings(stored[1])))
         names = certificate_names(cluster)
         authority, bundle = renew(*before, name, names, datetime.now(UTC))

@@ -12,8 +12,9 @@ from qsync_operator.desired.labels import Object, app_secret_name, identity_name
 from qsync_operator.desired.secrets import build_identity, decoded, text_of
 from qsync_operator.desired.state import ClusterState
 from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.platform.base import ActionRefused
-from qsync_operator.platform.kubernetes.api import Api, ApiError, is_within, name_of
+from qsync_operator.platform.base import ActionRefused, NameTaken
+from qsync_operator.platform.kubernetes.api import Api, ApiError, name_of
+from qsync_operator.platform.kubernetes.ownership import is_ours, taken_sentence
 
 PASSWORD_BYTES = 24
 
@@ -40,7 +41,9 @@ class Identity:
                 if error.status != 409:
                     raise
                 found = await api.get("Secret", namespace, identity_name(cluster.name))
-        if found is None or not _is_ours(found, cluster):
+        if found is not None and not is_ours(found, cluster.name, cluster.metadata.uid):
+            raise NameTaken(taken_sentence("Secret", found, cluster.name))
+        if found is None or _is_leaving(found, cluster):
             raise ActionRefused(
                 f"Secret {identity_name(cluster.name)} belongs to an earlier cluster of this"
                 " name and is being deleted"
@@ -80,14 +83,27 @@ class Identity:
             return
         if "deletionTimestamp" in found["metadata"]:
             return
-        wanted = build_identity(cluster, self.state)["metadata"].get("ownerReferences")
-        if is_within(wanted or [], found["metadata"].get("ownerReferences") or []):
+        wanted = build_identity(cluster, self.state)["metadata"].get("ownerReferences") or []
+        if _uids(wanted) == _uids(found["metadata"].get("ownerReferences") or []):
             return
         # Not by an apply: it was created, and an apply gives nothing up that a creation owns.
         namespace, name = cluster.metadata.namespace or "", identity_name(cluster.name)
-        change = {"metadata": {"ownerReferences": wanted}}
+        change = {"metadata": {"ownerReferences": wanted or None}}
         found = await self._api.patch("Secret", namespace, name, change)
         self._version = str(found["metadata"]["resourceVersion"])
+
+    async def keep_password(self, cluster: QsyncCluster) -> None:
+        """Ensure that the application's Secret goes with the cluster only where
+        `storage.retention` says so. Raises ApiError."""
+        namespace, name = cluster.metadata.namespace or "", app_secret_name(cluster.name)
+        found = await self._api.get("Secret", namespace, name)
+        if found is None or cluster.spec.storage.retention == "Delete":
+            return
+        owners = found["metadata"].get("ownerReferences") or []
+        rest = [owner for owner in owners if owner.get("uid") != cluster.metadata.uid]
+        if rest != owners and is_ours(found, cluster.name, cluster.metadata.uid):
+            change = {"metadata": {"ownerReferences": rest or None}}
+            await self._api.patch("Secret", namespace, name, change)
 
     async def _live(self, cluster: QsyncCluster) -> Object | None:
         namespace = cluster.metadata.namespace or ""
@@ -107,6 +123,8 @@ class Identity:
             if password is not None:
                 return password
         secret = await self._api.get("Secret", namespace, app_secret_name(cluster.name))
+        if secret is not None and not is_ours(secret, cluster.name, cluster.metadata.uid):
+            raise NameTaken(taken_sentence("Secret", secret, cluster.name))
         found = text_of(secret, "password")
         if given is not None and (found is None or not self.state.is_formed):
             # A cluster that is there keeps the password that it has, and its supervision.
@@ -131,7 +149,12 @@ async def _refuse_second_life(api: Api, cluster: QsyncCluster) -> None:
         )
 
 
-def _is_ours(secret: Object, cluster: QsyncCluster) -> bool:
+def _uids(owners: list[Object]) -> set[str]:
+    return {str(owner.get("uid")) for owner in owners}
+
+
+def _is_leaving(secret: Object, cluster: QsyncCluster) -> bool:
+    """Return whether it goes away, at the latest with an earlier cluster that owns it."""
     owners = [owner["uid"] for owner in secret["metadata"].get("ownerReferences") or []]
-    is_leaving = "deletionTimestamp" in secret["metadata"]
-    return not is_leaving and (not owners or cluster.metadata.uid in owners)
+    is_anothers = bool(owners) and cluster.metadata.uid not in owners
+    return "deletionTimestamp" in secret["metadata"] or is_anothers

@@ -6,6 +6,7 @@ from qsync_operator.desired.monitoring import KINDS, asked_kinds
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.platform.kubernetes.api import Api
 from qsync_operator.platform.kubernetes.cache import Key
+from qsync_operator.platform.kubernetes.ownership import is_ours
 
 LOOK_AGAIN_S = 300.0
 
@@ -13,7 +14,8 @@ LOOK_AGAIN_S = 300.0
 class MonitoringKinds:
     """As one cluster needs to know it: nothing is asked while nothing is wanted."""
 
-    def __init__(self, api: Api, key: Key) -> None:
+    def __init__(self, api: Api, key: Key, uid: str | None) -> None:
+        self._uid = uid
         self._api = api
         self._key = key
         self._looked: tuple[list[str], float] = ([], 0.0)
@@ -37,7 +39,9 @@ class MonitoringKinds:
             if kind in asked_kinds(cluster) or kind in self._cleared:
                 continue
             if await self._api.has_kind(kind):
-                await self._api.delete(kind, *self._key)
+                live = await self._api.get(kind, *self._key)
+                if live is not None and is_ours(live, self._key[1], self._uid):
+                    await self._api.delete(kind, *self._key, live["metadata"]["uid"])
                 gone.append(kind)
             self._cleared.add(kind)
         return gone

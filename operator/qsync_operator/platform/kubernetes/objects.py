@@ -13,10 +13,15 @@ and in nothing that is compared, and only an apply takes it away.
 import asyncio
 import hashlib
 import json
+import time
+from dataclasses import dataclass
 
 from qsync_operator.desired.labels import Object
+from qsync_operator.observed import Trouble
+from qsync_operator.platform.base import NameTaken
 from qsync_operator.platform.kubernetes.api import Api, ApiError, is_within, name_of
 from qsync_operator.platform.kubernetes.cache import Cache, Key
+from qsync_operator.platform.kubernetes.ownership import is_ours, taken_sentence
 
 WATCHED = (
     "StatefulSet",
@@ -28,19 +33,37 @@ WATCHED = (
 )
 OPTIONAL = ("PodDisruptionBudget", "NetworkPolicy", "CronJob")
 """May become unwanted while the cluster lives."""
+ESSENTIAL = ("Secret", "ServiceAccount", "ConfigMap", "Service", "StatefulSet")
+"""Members cannot run as they are asked to without these."""
 
 MARK_ANNOTATION = "qsync.dev/applied"
 LOOK_AGAIN_S = 120.0
 """At what is not watched: a hundred clusters ask a few times a second."""
 
+RETRY_FIRST_S = 1.0
+RETRY_MAX_S = 30.0
+"""An object that was refused is not sent in every turn; a changed one is sent at once."""
+
 GONE_POLLS = 100
 GONE_POLL_S = 0.1
 
 
-class ObjectKeeper:
-    """Of one cluster."""
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What the API server refused, and when it is tried again."""
 
-    def __init__(self, api: Api, cache: Cache, key: Key) -> None:
+    mark: str
+    trouble: Trouble
+    pause_s: float
+    retry_at_s: float
+
+
+class ObjectKeeper:
+    """Of one cluster; `uid` is that of its QsyncCluster."""
+
+    def __init__(self, api: Api, cache: Cache, key: Key, uid: str | None) -> None:
+        self._uid = uid
+        self._refused: dict[tuple[str, str], Refused] = {}
         self._api = api
         self._cache = cache
         self._key = key
@@ -49,14 +72,55 @@ class ObjectKeeper:
         self._wanted: list[Object] = []
         self._marks: list[str] = []  # of those
 
-    async def keep(self, wanted: list[Object]) -> None:
-        """Raises ApiError."""
+    async def keep(self, wanted: list[Object]) -> tuple[Trouble, ...]:
+        """Apply every object that differs and return what could not be applied.
+
+        A refusal concerns one object, so the others are applied all the same. An API server that
+        does not answer ends the round: each further request would wait for its deadline, too.
+        """
         if wanted is not self._wanted:
             self._wanted, self._marks = wanted, [_mark(document) for document in wanted]
+            names = {(document["kind"], name_of(document)) for document in wanted}
+            self._refused = {k: v for k, v in self._refused.items() if k in names}
+        troubles: list[Trouble] = []
         for document, mark in zip(wanted, self._marks, strict=True):
-            await self._keep_one(document, mark)
+            trouble = await self._try_one(document, mark)
+            if trouble is not None:
+                troubles.append(trouble)
+                if trouble.reason == UNAVAILABLE:
+                    return tuple(troubles)
         for kind in OPTIONAL:
-            await self._remove_unwanted(kind, wanted)
+            try:
+                await self._remove_unwanted(kind, wanted)
+            except ApiError as error:
+                troubles.append(trouble_of(f"{kind} cannot be deleted", error, False))
+        return tuple(troubles)
+
+    async def _try_one(self, document: Object, mark: str) -> Trouble | None:
+        kind, name = document["kind"], name_of(document)
+        refused, now_s = self._refused.get((kind, name)), time.monotonic()
+        is_same = refused is not None and refused.mark == mark
+        if refused is not None and is_same and now_s < refused.retry_at_s:
+            return refused.trouble
+        is_essential = kind in ESSENTIAL
+        try:
+            await self._keep_one(document, mark)
+        except NameTaken as taken:
+            trouble = Trouble(taken.reason, str(taken), is_essential)
+        except ApiError as error:
+            trouble = trouble_of(f"{kind} {name} cannot be applied", error, is_essential)
+            if trouble.reason == UNAVAILABLE:
+                return trouble
+        else:
+            self._refused.pop((kind, name), None)
+            return None
+        pause_s = RETRY_FIRST_S
+        if refused is not None and is_same:
+            pause_s = min(refused.pause_s * 2, RETRY_MAX_S)
+        # Counted from now: a webhook that hangs takes long to refuse.
+        retry_at_s = time.monotonic() + pause_s
+        self._refused[kind, name] = Refused(mark, trouble, pause_s, retry_at_s)
+        return trouble
 
     async def look_again(self) -> None:
         """What is not watched and not as it was applied is applied by the next `keep`. Raises
@@ -96,11 +160,17 @@ class ObjectKeeper:
         elif mark == applied_mark:
             return
         document = _marked(document, mark)
-        if kind not in WATCHED:
+        if kind not in WATCHED or live is None:
+            # The watches show only objects that carry our label: another one may have the name.
             live = await self._api.get(kind, self._key[0], name)
+            if live is not None and not is_ours(live, self._key[1], self._uid):
+                raise NameTaken(taken_sentence(kind, live, self._key[1]))
+        if kind not in WATCHED:
             self._unwatched[kind, name] = document
         if live is not None and is_within(document, live):
             self._applied[kind, name] = (mark, _version(live))
+            if kind in WATCHED:
+                self._cache.note(kind, live)
             return
         found = await self._api.apply(document)
         self._applied[kind, name] = (mark, _version(found))
@@ -112,8 +182,17 @@ class ObjectKeeper:
         for live in self._cache.all(self._key, kind):
             name = name_of(live)
             if name not in names:
-                await self._api.delete(kind, self._key[0], name)
+                uid = str(live["metadata"].get("uid") or "")
+                await self._api.delete(kind, self._key[0], name, uid)
                 self._applied.pop((kind, name), None)
+
+
+UNAVAILABLE = "ApiUnavailable"
+
+
+def trouble_of(what: str, error: ApiError, is_essential: bool) -> Trouble:
+    reason = "ObjectRefused" if error.status else UNAVAILABLE
+    return Trouble(reason, f"{what}: {error}", is_essential)
 
 
 def _marked(document: Object, mark: str) -> Object:

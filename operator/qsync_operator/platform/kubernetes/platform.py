@@ -33,7 +33,7 @@ from qsync_operator.actions import (
     Unregister,
 )
 from qsync_operator.desired.config import client_address, member_settings, peer_address
-from qsync_operator.desired.labels import ROLE_LABEL, Object, ports, tls_port
+from qsync_operator.desired.labels import ROLE_LABEL, Object, ports, set_name, tls_port
 from qsync_operator.desired.objects import build_objects
 from qsync_operator.desired.pods import restart_inputs
 from qsync_operator.desired.secrets import text_of
@@ -53,9 +53,10 @@ from qsync_operator.observed import (
     NodeStatus,
     Observed,
     SchemaView,
+    Trouble,
 )
 from qsync_operator.platform.access import AccessKeeper
-from qsync_operator.platform.base import ActionAwaits, ActionRefused
+from qsync_operator.platform.base import ActionAwaits, ActionRefused, NameTaken
 from qsync_operator.platform.kubernetes import pods
 from qsync_operator.platform.kubernetes.absent import AbsentPods
 from qsync_operator.platform.kubernetes.api import Api, ApiError, name_of
@@ -63,7 +64,7 @@ from qsync_operator.platform.kubernetes.cache import Cache, Key
 from qsync_operator.platform.kubernetes.certificates import CertificateKeeper
 from qsync_operator.platform.kubernetes.identity import Identity
 from qsync_operator.platform.kubernetes.monitoring import MonitoringKinds
-from qsync_operator.platform.kubernetes.objects import LOOK_AGAIN_S, ObjectKeeper
+from qsync_operator.platform.kubernetes.objects import LOOK_AGAIN_S, ObjectKeeper, trouble_of
 from qsync_operator.platform.kubernetes.runs import last_run
 from qsync_operator.platform.kubernetes.volumes import VolumeKeeper
 from qsync_operator.platform.spaces import SpaceKeeper
@@ -92,6 +93,7 @@ class KubernetesPlatform:
         password: str,
         certificates: CertificateKeeper,
         key: Key,
+        uid: str | None,
         spark: SparkSupply,
     ) -> None:
         self._api = api
@@ -104,7 +106,7 @@ class KubernetesPlatform:
         self._links = NodeLinks(identity.state.secret)
         self._certificates = certificates
         self._live = LiveLinks(self._wake.set, certificates.context)
-        self._objects = ObjectKeeper(api, cache, key)
+        self._objects = ObjectKeeper(api, cache, key, uid)
         self._volumes = VolumeKeeper(api, cache, self._objects, key)
         self._spaces = SpaceKeeper(identity.state.secret, certificates.context)
         self._access = AccessKeeper(
@@ -113,12 +115,13 @@ class KubernetesPlatform:
             self._read_application_password,
             certificates.context,
         )
-        self._monitoring = MonitoringKinds(api, key)
+        self._monitoring = MonitoringKinds(api, key, uid)
         self._absent = AbsentPods(api, key)
         self._told: dict[str, Told] = {}
         self._built: tuple[QsyncCluster, tuple[Any, ...], list[Object]] | None = None
         self._aside: asyncio.Task[None] | None = None
         self._looked_again_s = 0.0
+        self._kept_retention = ""  # as the Secrets follow it
         cache.listen(key, self._wake.set)
 
     @classmethod
@@ -134,9 +137,13 @@ class KubernetesPlatform:
         key = (cluster.metadata.namespace or "", cluster.name)
         identity = await Identity.open(api, cluster, image)
         password = await identity.password(cluster)
-        certificates = CertificateKeeper(api, key)
+        uid = cluster.metadata.uid
+        certificates = CertificateKeeper(api, key, uid)
         await certificates.look(cluster)
-        return cls(api, cache, identity, password, certificates, key, spark)
+        if certificates.is_taken and not identity.state.is_formed:
+            # Pods would mount somebody else's key. A formed cluster keeps its supervision.
+            raise NameTaken(certificates.refusal)
+        return cls(api, cache, identity, password, certificates, key, uid, spark)
 
     async def close(self) -> None:
         self._cache.forget(self._key)
@@ -198,8 +205,8 @@ class KubernetesPlatform:
             access,
             warnings,
             self._certificates.refusal,
-            last_run(self._cache, self._key, "audit"),
-            last_run(self._cache, self._key, "compaction"),
+            last_audit=last_run(self._cache, self._key, "audit"),
+            last_compaction=last_run(self._cache, self._key, "compaction"),
         )
 
     def _ask_aside(self, cluster: QsyncCluster) -> None:
@@ -214,7 +221,8 @@ class KubernetesPlatform:
         if time.monotonic() - self._looked_again_s > LOOK_AGAIN_S and not is_paused(cluster):
             with contextlib.suppress(ApiError):
                 await self._objects.look_again()
-                await self._identity.keep(cluster)
+                if self._kept_retention == cluster.spec.storage.retention:
+                    await self._identity.keep(cluster)
                 self._looked_again_s = time.monotonic()
         if not cluster.spec.hibernate:
             kinds = {name: member.kind for name, member in self._state.members.items()}
@@ -293,6 +301,7 @@ class KubernetesPlatform:
             name=name,
             kind=member.kind,
             is_running=runs,
+            has_process=pods.is_running(pod) or self._live.state(name).is_connected,
             is_leaving=runs and said is not None and (pod is None or pods.is_leaving(pod)),
             status=said if runs else None,
             uuid=member.uuid,
@@ -308,7 +317,13 @@ class KubernetesPlatform:
     ) -> Drift:
         if pod is None or pods.is_leaving(pod):
             return "none"
-        if pods.inputs_of(pod) != restart_inputs(cluster, self._image(cluster)):
+        # Against what the StatefulSet makes pods from, and not against what is asked for: a pod
+        # that is deleted while the template cannot be stored comes back as it was.
+        live = self._cache.get(self._key, "StatefulSet", set_name(cluster.name, member.kind))
+        stored = pods.template_inputs(live)
+        if stored != restart_inputs(cluster, self._image(cluster)):
+            return "none"
+        if pods.inputs_of(pod) != stored:
             return "restart"
         told = self._told.get(name)
         if told is None or told.connection != self._live.state(name).number:
@@ -359,18 +374,54 @@ class KubernetesPlatform:
 
     # --- keeping ------------------------------------------------------------------------------
 
-    async def keep(self, cluster: QsyncCluster, observed: Observed) -> str:
+    async def keep(self, cluster: QsyncCluster, observed: Observed) -> tuple[Trouble, ...]:
         try:
             await self._keep_labels(observed)
-            if is_paused(cluster):
-                return ""
+        except ApiError as error:
+            return (trouble_of("the role labels of pods cannot be moved", error, False),)
+        if is_paused(cluster):
+            return ()
+        troubles = list(await self._keep_objects(cluster, self._state))
+        if self._certificates.is_taken:
+            troubles.append(Trouble("NameTaken", self._certificates.refusal))
+        return tuple(troubles)
+
+    async def _keep_objects(
+        self, cluster: QsyncCluster, state: ClusterState
+    ) -> tuple[Trouble, ...]:
+        """The Secrets without which kept volumes are worth nothing are released before a
+        StatefulSet keeps its volumes, and owned only after it gives them away: a cluster that is
+        deleted in between loses both or neither."""
+        retention = cluster.spec.storage.retention
+        is_changed = retention != self._kept_retention
+        if is_changed and retention == "Retain":
+            trouble = await self._keep_retention(cluster)
+            if trouble is not None:
+                return (trouble,)
+        troubles = await self._keep_monitoring(cluster)
+        troubles += await self._objects.keep(self._build(cluster, state))
+        if is_changed and retention == "Delete" and not any(t.is_essential for t in troubles):
+            trouble = await self._keep_retention(cluster)
+            troubles += (trouble,) if trouble is not None else ()
+        return troubles
+
+    async def _keep_retention(self, cluster: QsyncCluster) -> Trouble | None:
+        try:
+            await self._identity.keep(cluster)
+            await self._identity.keep_password(cluster)
+        except ApiError as error:
+            return trouble_of("storage.retention cannot be applied to the Secrets", error, True)
+        self._kept_retention = cluster.spec.storage.retention
+        return None
+
+    async def _keep_monitoring(self, cluster: QsyncCluster) -> tuple[Trouble, ...]:
+        try:
             await self._monitoring.look(cluster)
             for kind in await self._monitoring.remove_unwanted(cluster):
                 self._objects.forget(kind, cluster.name)
-            await self._objects.keep(self._build(cluster, self._state))
         except ApiError as error:
-            return str(error)
-        return ""
+            return (trouble_of("kinds of Prometheus' operator cannot be read", error, False),)
+        return ()
 
     async def _keep_labels(self, observed: Observed) -> None:
         """The label is moved to whoever leads; while nobody does, it stays where it was."""
@@ -470,8 +521,10 @@ class KubernetesPlatform:
     async def _change(self, cluster: QsyncCluster, state: ClusterState) -> None:
         """The state is stored, and then the objects follow it."""
         await self._identity.save(cluster, state)
-        await self._monitoring.look(cluster)
-        await self._objects.keep(self._build(cluster, state))
+        troubles = await self._keep_objects(cluster, state)
+        essential = [str(trouble) for trouble in troubles if trouble.is_essential]
+        if essential:
+            raise ActionRefused("; ".join(essential))
 
     def _build(self, cluster: QsyncCluster, state: ClusterState) -> list[Object]:
         """The same list as before while nothing that makes it has changed."""

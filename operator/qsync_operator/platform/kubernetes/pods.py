@@ -30,6 +30,20 @@ def inputs_of(pod: Object) -> str:
     return str((pod["metadata"].get("annotations") or {}).get(INPUTS_ANNOTATION, ""))
 
 
+def template_inputs(live: Object | None) -> str:
+    """Return the mark of what a StatefulSet makes pods from; "" while that is not certain.
+
+    Until its controller has observed the last generation, a new pod may still be made from the
+    template before.
+    """
+    if live is None:
+        return ""
+    seen = int(live.get("status", {}).get("observedGeneration") or 0)
+    if seen < int(live["metadata"].get("generation") or 0):
+        return ""
+    return inputs_of(live["spec"]["template"])
+
+
 def failure_of(pod: Object | None, container: str = "node") -> str:
     """Why it cannot be kept running, one sentence; "" while it may be an accident."""
     if pod is None:

@@ -1,0 +1,24 @@
+"""Decides which objects belong to a cluster: only those are changed, owned or deleted."""
+
+from qsync_operator.desired.labels import CLUSTER_LABEL, MANAGED_BY_LABEL, MANAGER, Object
+from qsync_operator.platform.kubernetes.api import name_of
+
+
+def is_ours(live: Object, cluster: str, uid: str | None) -> bool:
+    """Return whether an object carries the owner reference or the labels of a cluster.
+
+    Labels are enough: what outlives the cluster has no owner, and is found again by them.
+    """
+    metadata = live["metadata"]
+    owners = metadata.get("ownerReferences") or []
+    if uid and any(owner.get("uid") == uid for owner in owners):
+        return True
+    labels = metadata.get("labels") or {}
+    return labels.get(MANAGED_BY_LABEL) == MANAGER and labels.get(CLUSTER_LABEL) == cluster
+
+
+def taken_sentence(kind: str, live: Object, cluster: str) -> str:
+    return (
+        f"{kind} {name_of(live)} cannot be used: the object exists and does not belong to"
+        f" QsyncCluster {cluster}; delete or rename it, or give the cluster another name"
+    )

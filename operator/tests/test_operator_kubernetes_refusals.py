@@ -1,0 +1,269 @@
+"""Objects that the API server refuses or that belong to somebody else: what is applied all the
+same, what is reported, and that no member restarts because of them."""
+
+import base64
+from typing import Any
+
+import pytest
+from fake_api import FakeApi
+from platforms import IMAGE, cluster_of, document_of, observed, opened, pod_of
+
+from qsync_operator.actions import CreateMember, RecordFormed
+from qsync_operator.controller import Controller
+from qsync_operator.desired.labels import INPUTS_ANNOTATION
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.status import ClusterStatus
+from qsync_operator.observed import Drift
+from qsync_operator.platform.base import NameTaken
+from qsync_operator.platform.kubernetes import objects
+from qsync_operator.platform.kubernetes.cache import Cache
+from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
+from qsync_operator.platform.kubernetes.voice import KubernetesVoice
+from qsync_operator.settings import SparkSupply
+
+SPARK = SparkSupply("qsync-spark:test", "spark-role")
+
+
+def condition(api: FakeApi, kind: str) -> tuple[str, str]:
+    found = api.named("QsyncCluster", "orders")["status"]["conditions"]
+    shown = next(c for c in found if c["type"] == kind)
+    return shown["status"], shown["reason"]
+
+
+def recreate_pods(api: FakeApi, cache: Cache, names: list[str], **status: Any) -> None:
+    """As a StatefulSet controller does: from the stored template."""
+    template = api.named("StatefulSet", "orders")["spec"]["template"]["metadata"]
+    for name in names:
+        if ("Pod", "ns", name) in api.objects:
+            continue
+        pod = pod_of(name, **status)
+        pod["metadata"].pop("uid")
+        pod["metadata"]["annotations"] = dict(template["annotations"])
+        cache.note("Pod", api.put(pod))
+
+
+def drifts(look: Any) -> list[Drift]:
+    return [member.drift for member in look.members]
+
+
+async def create_three(platform: KubernetesPlatform, cluster: QsyncCluster) -> list[str]:
+    names = [f"orders-{number}" for number in range(3)]
+    for name in names:
+        await platform.act(cluster, CreateMember(name, "voter"))
+    return names
+
+
+@pytest.mark.asyncio
+async def test_refused_template_restarts_nobody() -> None:
+    api, cluster = FakeApi(), cluster_of()
+    api.put(document_of())
+    async with opened(api, cluster) as (platform, cache):
+        names = await create_three(platform, cluster)
+        await platform.act(cluster, RecordFormed())
+        recreate_pods(api, cache, names)
+        changed = cluster_of(resources={"requests": {"cpu": "2"}})
+        api.refusing = {"StatefulSet": 422}
+        controller = Controller(platform, KubernetesVoice(api, cluster), ClusterStatus(), 0.0)
+        for _ in range(5):
+            await controller.turn(changed)
+            recreate_pods(api, cache, names)
+        assert [w for w in api.writes if w[:2] == ("delete", "Pod")] == []
+        assert drifts(await observed(platform, changed)) == ["none"] * 3
+        assert condition(api, "Reconciled") == ("False", "ObjectRefused")
+        assert condition(api, "Degraded") == ("True", "ObjectRefused")
+        told = [e for e in api.events if e["reason"] == "ObjectRefused"]
+        assert len(told) == 1
+        api.refusing = {}
+        mended = cluster_of(resources={"requests": {"cpu": "1"}})
+        assert not await platform.keep(mended, await observed(platform, mended))
+        assert drifts(await observed(platform, mended)) == ["restart"] * 3
+
+
+@pytest.mark.asyncio
+async def test_pod_is_not_outdated_until_the_sets_controller_observed_the_template() -> None:
+    api, cluster = FakeApi(), cluster_of(replicas=1)
+    async with opened(api, cluster) as (platform, cache):
+        await platform.act(cluster, CreateMember("orders-0", "voter"))
+        recreate_pods(api, cache, ["orders-0"])
+        changed = cluster_of(replicas=1, resources={"requests": {"cpu": "1"}})
+        assert not await platform.keep(changed, await observed(platform, changed))
+        stored = api.named("StatefulSet", "orders")
+        stored["metadata"]["generation"] = 2
+        stored["status"] = {"observedGeneration": 1}
+        cache.note("StatefulSet", api.put(stored))
+        assert drifts(await observed(platform, changed)) == ["none"]
+        stored["status"] = {"observedGeneration": 2}
+        cache.note("StatefulSet", api.put(stored))
+        assert drifts(await observed(platform, changed)) == ["restart"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "refused", ["PodDisruptionBudget", "NetworkPolicy", "RoleBinding", "CronJob", "Service"]
+)
+async def test_refused_object_stops_no_other(refused: str) -> None:
+    api = FakeApi()
+    cluster = cluster_of(archive={"url": "s3://a/b"}, audit={"schedule": "@daily"})
+    api.put(document_of())
+    api.refusing = {refused: 422}
+    cache = Cache()
+    platform = await KubernetesPlatform.open(api, cache, cluster, IMAGE, SPARK)
+    try:
+        controller = Controller(platform, KubernetesVoice(api, cluster), ClusterStatus(), 0.0)
+        for _ in range(4):
+            await controller.turn(cluster)
+    finally:
+        await platform.close()
+    kinds = {kind for _, kind, _ in api.writes}
+    wanted = {"StatefulSet", "ConfigMap", "Service", "PodDisruptionBudget", "NetworkPolicy"}
+    wanted |= {"RoleBinding", "CronJob"}
+    assert wanted - kinds == {refused}
+    assert condition(api, "Reconciled") == ("False", "ObjectRefused")
+    assert condition(api, "Degraded") == ("True", "ObjectRefused")
+
+
+@pytest.mark.asyncio
+async def test_refused_object_is_retried_after_a_pause_and_at_once_when_it_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(objects.time, "monotonic", lambda: clock[0])
+    api, cluster = FakeApi(), cluster_of()
+    async with opened(api, cluster) as (platform, _):
+        look = await observed(platform, cluster)
+        api.refusing = {"NetworkPolicy": 403}
+        (trouble,) = await platform.keep(cluster, look)
+        assert (trouble.reason, trouble.is_essential) == ("ObjectRefused", False)
+        api.refusing = {}
+        assert await platform.keep(cluster, look) == (trouble,)
+        other = cluster_of(monitoring={"podMonitor": True})
+        assert not await platform.keep(other, look)
+        api.refusing = {"NetworkPolicy": 403}
+        assert len(await platform.keep(cluster, look)) == 1
+        api.refusing = {}
+        clock[0] += objects.RETRY_FIRST_S
+        assert not await platform.keep(cluster, look)
+
+
+FOREIGN = [
+    ("Service", "orders-leader"),
+    ("ConfigMap", "orders-config"),
+    ("StatefulSet", "orders"),
+    ("PodDisruptionBudget", "orders"),
+    ("NetworkPolicy", "orders"),
+    ("ServiceAccount", "orders"),
+]
+
+
+def foreign(kind: str, name: str, **fields: Any) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "ns", "labels": {"app": "shop"}}
+    return {"apiVersion": "v1", "kind": kind, "metadata": metadata, **fields}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("kind", "name"), FOREIGN)
+async def test_object_of_somebody_else_is_left_alone(kind: str, name: str) -> None:
+    api, cluster = FakeApi(), cluster_of()
+    before = api.put(foreign(kind, name, spec={"of": "the shop"}))
+    api.put(document_of())
+    async with opened(api, cluster) as (platform, _):
+        controller = Controller(platform, KubernetesVoice(api, cluster), ClusterStatus(), 0.0)
+        for _ in range(3):
+            await controller.turn(cluster)
+    assert api.named(kind, name) == before
+    assert [w for w in api.writes if w[1:] == (kind, name)] == []
+    assert condition(api, "Degraded") == ("True", "NameTaken")
+    found = api.named("QsyncCluster", "orders")["status"]["conditions"]
+    assert any(f"{kind} {name}" in c["message"] for c in found if c["type"] == "Degraded")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", ["orders-tls", "orders-ca", "orders-app", "orders-identity"])
+async def test_secret_of_somebody_else_is_neither_read_nor_written(name: str) -> None:
+    api, cluster = FakeApi(), cluster_of()
+    data = {"password": base64.b64encode(b"of the shop").decode(), "tls.crt": "", "ca.crt": ""}
+    before = api.put(foreign("Secret", name, data=data))
+    with pytest.raises(NameTaken, match=f"Secret {name} "):
+        await KubernetesPlatform.open(api, Cache(), cluster, IMAGE)
+    assert api.named("Secret", name) == before
+
+
+@pytest.mark.asyncio
+async def test_formed_cluster_keeps_its_supervision_when_its_certificate_is_replaced() -> None:
+    api, cluster = FakeApi(), cluster_of()
+    api.put(document_of())
+    async with opened(api, cluster) as (platform, _):
+        await platform.act(cluster, CreateMember("orders-0", "voter"))
+        await platform.act(cluster, RecordFormed())
+    before = api.put(foreign("Secret", "orders-tls", data={}))
+    async with opened(api, cluster) as (platform, _):
+        look = await observed(platform, cluster)
+        assert [t.reason for t in await platform.keep(cluster, look)] == ["NameTaken"]
+    assert api.named("Secret", "orders-tls") == before
+
+
+@pytest.mark.asyncio
+async def test_monitor_of_somebody_else_is_not_deleted() -> None:
+    api, cluster = FakeApi(), cluster_of()
+    api.kinds = {"PodMonitor"}
+    api.put(foreign("PodMonitor", "orders"))
+    async with opened(api, cluster) as (platform, _):
+        await platform.keep(cluster, await observed(platform, cluster))
+    assert ("PodMonitor", "ns", "orders") in api.objects
+
+
+def owned(api: FakeApi, name: str) -> bool:
+    return bool(api.named("Secret", name)["metadata"].get("ownerReferences"))
+
+
+@pytest.mark.asyncio
+async def test_retention_releases_secrets_before_volumes_are_kept() -> None:
+    api = FakeApi()
+    deleting, keeping = (cluster_of(storage={"retention": how}) for how in ("Delete", "Retain"))
+    async with opened(api, deleting) as (platform, _):
+        await platform.act(deleting, CreateMember("orders-0", "voter"))
+        look = await observed(platform, deleting)
+        assert not await platform.keep(deleting, look)
+        assert owned(api, "orders-identity")
+        assert owned(api, "orders-app")
+        api.writes.clear()
+        assert not await platform.keep(keeping, look)
+        assert not owned(api, "orders-identity")
+        assert not owned(api, "orders-app")
+        order = [(kind, name) for _, kind, name in api.writes]
+        assert order.index(("Secret", "orders-identity")) < order.index(("StatefulSet", "orders"))
+        assert order.index(("Secret", "orders-app")) < order.index(("StatefulSet", "orders"))
+        api.writes.clear()
+        assert not await platform.keep(deleting, look)
+        order = [(kind, name) for _, kind, name in api.writes]
+        assert order.index(("StatefulSet", "orders")) < order.index(("Secret", "orders-identity"))
+
+
+@pytest.mark.asyncio
+async def test_corrected_manifest_reaches_pods_that_never_started() -> None:
+    """While the cluster is formed, when nothing else would ever restart them."""
+    api, wrong, right = FakeApi(), cluster_of(image="wrong:1"), cluster_of(image="right:1")
+    api.put(document_of())
+    waiting = {"name": "node", "state": {"waiting": {"reason": "ErrImagePull"}}}
+    async with opened(api, wrong) as (platform, cache):
+        controller = Controller(platform, KubernetesVoice(api, wrong), ClusterStatus(), 0.0)
+        await controller.turn(wrong)
+        names = [f"orders-{number}" for number in range(3)]
+        recreate_pods(api, cache, names, phase="Pending", containerStatuses=[waiting])
+        for _ in range(3):
+            await controller.turn(right)
+            for name in names:
+                if ("Pod", "ns", name) not in api.objects:
+                    gone = {
+                        "name": name,
+                        "namespace": "ns",
+                        "labels": {"qsync.dev/cluster": "orders"},
+                    }
+                    cache.note("Pod", {"kind": "Pod", "metadata": gone}, is_gone=True)
+            recreate_pods(api, cache, names, phase="Pending", containerStatuses=[waiting])
+        deleted = [name for verb, kind, name in api.writes if (verb, kind) == ("delete", "Pod")]
+        assert sorted(deleted) == names
+        wanted = api.named("StatefulSet", "orders")["spec"]["template"]["metadata"]["annotations"]
+        for name in names:
+            found = api.named("Pod", name)["metadata"]["annotations"]
+            assert found[INPUTS_ANNOTATION] == wanted[INPUTS_ANNOTATION]
