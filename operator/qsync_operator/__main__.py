@@ -1,69 +1,153 @@
 """`python -m qsync_operator`: the operator, as its pod runs it.
 
-It ends with 0 when it is told to stop, and with 1 when it can watch no longer: the next one begins
-with everything looked up again.
+It ends with 0 when it is told to stop, and with 1 when another operator has its place or when the
+definitions are missing. An API server that is away is waited for, however long that takes.
 """
 
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
+import time
 
 from qsync_operator import metrics
 from qsync_operator.clusters import Clusters
+from qsync_operator.health import serve_health
 from qsync_operator.lease import Lease
-from qsync_operator.platform.kubernetes.api import ApiError
+from qsync_operator.platform.kubernetes.api import Api, ApiError
 from qsync_operator.platform.kubernetes.cache import Cache
+from qsync_operator.platform.kubernetes.leased import LeasedApi
+from qsync_operator.resync import RESYNC_S, resync
 from qsync_operator.settings import Settings, SettingsError, load_settings
+
+PAUSE_FIRST_S = 0.5
+PAUSE_MAX_S = 10.0
+
+log = logging.getLogger(__name__)
 
 
 async def _operate(settings: Settings) -> int:
-    from qsync_operator.kopf_app import watch  # noqa: PLC0415 - 0.7 s, not for `--help`
-    from qsync_operator.platform.kubernetes.client import KubernetesApi  # noqa: PLC0415
+    from qsync_operator.platform.kubernetes.client import KubernetesApi  # noqa: PLC0415 - 0.7 s
 
     stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    _handle_signals(stopping)
+    is_reached = asyncio.Event()
+    health = await serve_health(settings.health_port, is_reached.is_set)
     api = await KubernetesApi.connect()
     try:
-        await api.find("QsyncCluster", (*settings.namespaces, settings.own_namespace)[0])
-    except ApiError as error:
+        namespace = (*settings.namespaces, settings.own_namespace)[0]
+        refusal = await wait_for_api(api, namespace, stopping)
+        if refusal:
+            sys.stderr.write(f"qsync-operator: {refusal}\n")
+            return 1
+        if stopping.is_set():
+            return 0
+        is_reached.set()
+        metrics.serve(settings.metrics_port)
+        return await _supervise(settings, api, stopping)
+    finally:
         await api.close()
-        sys.stderr.write(
-            f"qsync-operator: QsyncClusters cannot be listed ({error}): install the definitions"
-            " and the role of the chart\n"
-        )
-        return 1
-    metrics.serve(settings.metrics_port)
+        await health.cleanup()
+
+
+def _handle_signals(stopping: asyncio.Event) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+
+
+async def wait_for_api(api: Api, namespace: str, stopping: asyncio.Event) -> str:
+    """Return once QsyncClusters can be listed: "", or why they never will be."""
+    pause_s = PAUSE_FIRST_S
+    while not stopping.is_set():
+        try:
+            await api.find("QsyncCluster", namespace)
+        except ApiError as error:
+            if error.status in (403, 404):
+                return (
+                    f"QsyncClusters cannot be listed: {error}; install the definitions and the"
+                    " role of the chart"
+                )
+            log.warning("the API server is waited for: %s", error)
+            await _rest(stopping, pause_s)
+            pause_s = min(pause_s * 2, PAUSE_MAX_S)
+        else:
+            return ""
+    return ""
+
+
+async def _rest(stopping: asyncio.Event, pause_s: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(pause_s):
+            await stopping.wait()
+
+
+async def _supervise(settings: Settings, api: Api, stopping: asyncio.Event) -> int:
     cache = Cache()
-    clusters = Clusters(api, cache, settings.node_image, settings.spark)
     lease = Lease(api, settings.own_namespace, settings.own_name)
+    leased = LeasedApi(api, lease.is_held)
+    clusters = Clusters(leased, cache, settings.node_image, settings.spark, lease.is_held)
     leading = asyncio.create_task(_lead(lease, clusters))
-    watching = asyncio.create_task(watch(settings, clusters, cache, stopping))
+    watching = asyncio.create_task(_watch(settings, clusters, cache, stopping))
+    resyncing = asyncio.create_task(_resync(settings, api, clusters, cache, stopping))
     told = asyncio.create_task(stopping.wait())
     try:
-        # Without the Lease, or without the watches, there is nothing left to do here.
-        ends = {told, leading, watching}
-        done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        # Without the Lease there is nothing left to do here.
+        done, _ = await asyncio.wait({told, leading, watching, resyncing},
+                                     return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
         for task in done:
             task.result()
     finally:
         # What acts ends first, and the next operator need not wait for our watches to end.
         leading.cancel()
+        resyncing.cancel()
         await clusters.close()
         await lease.release()
         watching.cancel()
-        await asyncio.gather(leading, watching, return_exceptions=True)
-        await api.close()
+        await asyncio.gather(leading, watching, resyncing, return_exceptions=True)
     return 0 if stopping.is_set() else 1
 
 
 async def _lead(lease: Lease, clusters: Clusters) -> None:
     await lease.acquire()
     metrics.ACTING.set(1)
-    await clusters.begin()
-    await lease.hold()
+    # The Lease is renewed while clusters are taken over: many of them take long.
+    async with asyncio.TaskGroup() as group:
+        begun = group.create_task(clusters.begin())
+        await lease.hold()
+        begun.cancel()
+
+
+async def _watch(
+    settings: Settings, clusters: Clusters, cache: Cache, stopping: asyncio.Event
+) -> None:
+    """Watch until told to stop; watches that ended for any reason are begun again."""
+    from qsync_operator.kopf_app import watch  # noqa: PLC0415 - 0.7 s, not for `--help`
+
+    pause_s = PAUSE_FIRST_S
+    while not stopping.is_set():
+        started_s = time.monotonic()
+        try:
+            await watch(settings, clusters, cache, stopping)
+            stopping.set()  # kopf was told by a signal, whose handler it had replaced
+        except Exception:  # whatever a watch met: an API server that is away comes back
+            log.exception("watches ended and begin again")
+            _handle_signals(stopping)
+            pause_s = min(pause_s * 2, PAUSE_MAX_S)
+            if time.monotonic() - started_s > PAUSE_MAX_S:
+                pause_s = PAUSE_FIRST_S
+            await _rest(stopping, pause_s)
+
+
+async def _resync(
+    settings: Settings, api: Api, clusters: Clusters, cache: Cache, stopping: asyncio.Event
+) -> None:
+    while not stopping.is_set():
+        await _rest(stopping, RESYNC_S)
+        try:
+            await resync(api, cache, clusters, settings.namespaces)
+        except ApiError as error:
+            log.warning("objects were not listed again: %s", error)
 
 
 def main() -> int:

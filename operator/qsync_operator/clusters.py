@@ -51,10 +51,11 @@ class ClusterTask:
 
     def __init__(
         self, api: Api, cache: Cache, image: str, spark: SparkSupply, cluster: QsyncCluster,
-        count: Callable[[], int],
+        count: Callable[[], int], may_write: Callable[[], bool],
     ) -> None:  # fmt: skip
         """`count` is of all clusters."""
         self._count = count
+        self._may_write = may_write
         self._api = api
         self._cache = cache
         self._image = image
@@ -137,18 +138,20 @@ class ClusterTask:
     async def _look_after(self) -> None:
         """Raises ApiError and ActionRefused."""
         platform = await KubernetesPlatform.open(
-            self._api, self._cache, self.cluster, self._image, self._spark
+            self._api, self._cache, self.cluster, self._image, self._spark, self._may_write
         )
         self._platform = platform
         if self.voice.refusal is not None and self.voice.refusal.reason in WAITING:
             self.voice.refusal = None
         try:
-            controller = Controller(platform, self.voice, self.cluster.status, NUMBERS_EVERY_S)
+            controller = Controller(
+                platform, self.voice, self.cluster.status, NUMBERS_EVERY_S, self._may_write
+            )
             key = (self.cluster.metadata.namespace or "", self.cluster.name)
             runs = RunKeeper(self._api, self._cache, key, self.voice)
             while True:
                 rest_s = await self._turn(controller)
-                if not is_paused(self.cluster):
+                if not is_paused(self.cluster) and self._may_write():
                     await self._keep_runs(runs)
                 overdue_s = audit_overdue_s(self._cache, key, self.cluster)
                 metrics.note_audits(*key, controller.status.last_audit, overdue_s)
@@ -182,35 +185,88 @@ def is_told(cluster: QsyncCluster, sentence: str) -> bool:
     return found is not None and found.message == sentence
 
 
+Event = tuple[dict[str, Any], bool]  # a document, and whether its object is gone
+
+
+def _is_late(document: dict[str, Any], is_gone: bool, known: dict[str, Any]) -> bool:
+    """Return whether an event says less than what is known: of an object that had the name
+    before, or of an older generation of the same object."""
+    metadata = document["metadata"]
+    if metadata.get("uid") == known.get("uid"):
+        newest = int(known.get("generation") or 0)
+        return not is_gone and int(metadata.get("generation") or 0) < newest
+    if is_gone or metadata.get("deletionTimestamp"):
+        return True
+    made, known_made = (m.get("creationTimestamp") or "" for m in (metadata, known))
+    return bool(made < known_made)
+
+
 class Clusters:
     """By namespace and name; fed by the watch, and acting from `begin` on."""
 
-    def __init__(self, api: Api, cache: Cache, image: str, spark: SparkSupply = NO_SPARK) -> None:
+    def __init__(
+        self,
+        api: Api,
+        cache: Cache,
+        image: str,
+        spark: SparkSupply = NO_SPARK,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._api = api
         self._cache = cache
         self._image = image
         self._spark = spark
+        self._may_write = may_write
         self._tasks: dict[Key, ClusterTask] = {}
-        self._waiting: dict[Key, dict[str, Any]] | None = {}  # until it is our turn
+        self._waiting: dict[Key, Event] | None = {}  # until it is our turn
+        self._is_beginning = False
+        self._locks: dict[Key, asyncio.Lock] = {}
 
     async def begin(self) -> None:
-        """This operator is the one that acts."""
-        waiting, self._waiting = self._waiting or {}, None
-        for document in waiting.values():
-            await self.on_event(document, False)
+        """Act from now on. Events that come meanwhile wait: they are newer than what waits."""
+        self._is_beginning = True
+        while self._waiting:
+            key = next(iter(self._waiting))
+            await self._handle_safely(key, *self._waiting.pop(key))
+        self._waiting = None
 
     async def on_event(self, document: dict[str, Any], is_gone: bool) -> None:
         metadata = document["metadata"]
         key = (str(metadata["namespace"]), str(metadata["name"]))
         if self._waiting is not None:
-            self._waiting.pop(key, None)
-            if not is_gone:
-                self._waiting[key] = document
+            before = self._waiting.get(key)
+            if before is not None and _is_late(document, is_gone, before[0]["metadata"]):
+                return
+            self._waiting[key] = (document, is_gone)
+            if is_gone and not self._is_beginning:
+                del self._waiting[key]
             return
+        await self._handle_safely(key, document, is_gone)
+
+    async def _handle_safely(self, key: Key, document: dict[str, Any], is_gone: bool) -> None:
+        """Events of one cluster one after another; a document that breaks us harms no other."""
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        try:
+            async with lock:
+                await self._handle(key, document, is_gone)
+        except Exception:
+            # A fault of ours with one document must not end the others' failover.
+            log.exception("QsyncCluster %s/%s cannot be handled", *key)
+        if key not in self._tasks and not lock.locked():
+            self._locks.pop(key, None)
+
+    async def _handle(self, key: Key, document: dict[str, Any], is_gone: bool) -> None:
+        metadata = document["metadata"]
         task = self._tasks.get(key)
-        if task is not None and task.cluster.metadata.uid != metadata["uid"]:
-            await self._stop(key)
-            task = None
+        if task is not None:
+            known = task.cluster.metadata.model_dump(mode="json", by_alias=True)
+            if task.voice.refusal is not None:
+                known["generation"] = max(known["generation"], task.voice.refusal.generation)
+            if _is_late(document, is_gone, known):
+                return
+            if task.cluster.metadata.uid != metadata["uid"]:
+                await self._stop(key)
+                task = None
         if is_gone or metadata.get("deletionTimestamp"):
             await self._stop(key)
             return
@@ -224,12 +280,25 @@ class Clusters:
                 await task.refuse(document, sentence)
             return
         if task is None:
-            self._tasks[key] = ClusterTask(
-                self._api, self._cache, self._image, self._spark, cluster, self.count
-            )
-            metrics.CLUSTERS.set(len(self._tasks))
+            self._start(key, cluster)
         else:
             task.change(cluster)
+
+    def _start(self, key: Key, cluster: QsyncCluster) -> ClusterTask:
+        task = ClusterTask(
+            self._api, self._cache, self._image, self._spark, cluster, self.count, self._may_write
+        )
+        self._tasks[key] = task
+        metrics.CLUSTERS.set(len(self._tasks))
+        return task
+
+    def known(self) -> dict[Key, str]:
+        """Return the uid of every cluster that is supervised or waits for it."""
+        waiting = self._waiting or {}
+        found = {
+            key: str(doc["metadata"].get("uid")) for key, (doc, gone) in waiting.items() if not gone
+        }
+        return found | {k: str(task.cluster.metadata.uid) for k, task in self._tasks.items()}
 
     async def on_run(self, document: dict[str, Any]) -> None:
         """A run of a cluster that is not there is refused; the others are their clusters' own."""
@@ -248,10 +317,7 @@ class Clusters:
         is none, nothing is done: its nodes, if any, go on alone."""
         cluster = await self._last_good(document)
         if cluster is not None:
-            task = self._tasks[key] = ClusterTask(
-                self._api, self._cache, self._image, self._spark, cluster, self.count
-            )
-            await task.refuse(document, sentence)
+            await self._start(key, cluster).refuse(document, sentence)
             return
         cluster = QsyncCluster.model_validate({**document, "spec": {}})
         if is_told(cluster, sentence):

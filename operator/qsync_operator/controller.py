@@ -6,6 +6,7 @@ leader, then the status, then what takes longer.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -31,8 +32,15 @@ class Controller:
     """Of one cluster."""
 
     def __init__(
-        self, platform: Platform, voice: Voice, status: ClusterStatus, numbers_every_s: float
+        self,
+        platform: Platform,
+        voice: Voice,
+        status: ClusterStatus,
+        numbers_every_s: float,
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
+        """While `may_write` is False, members are nominated and nothing else is done."""
+        self._may_write = may_write
         self.platform = platform
         self.status = status
         self.memory = Memory(
@@ -59,6 +67,9 @@ class Controller:
         planned = plan(cluster, observed, time.monotonic_ns(), time.time())
         urgent = [action for action in planned.actions if isinstance(action, Nominate)]
         refusals = [await self._act(cluster, action) for action in urgent]
+        if not self._may_write():
+            self.has_acted = False
+            return observed
         observed, planned = await self._keep(cluster, observed, planned)
         await self._publish(cluster, planned.status)
         for action in planned.actions:

@@ -1,9 +1,10 @@
 """Watches, by kopf: the only module that imports it.
 
-kopf is used for what it does best and for nothing else: it keeps watches alive, and it ends the
-process when one cannot be. Handlers see raw events, mark what they saw and wake a task; so kopf
-writes nothing, neither finalizers nor annotations nor Events, an object can be deleted while no
-operator lives, and an error in a handler loses nothing that the next turn would not find.
+kopf is used for what it does best and for nothing else: it keeps watches alive, and it ends its
+run when one cannot be: it is begun again then. Handlers see raw events, mark what they saw and
+wake a task; so kopf writes nothing, neither finalizers nor annotations nor Events, an object can
+be deleted while no operator lives, and an error in a handler loses nothing that the next turn or
+the next list (resync.py) would not find.
 """
 
 import asyncio
@@ -50,10 +51,6 @@ def build_registry(clusters: Clusters, cache: Cache) -> kopf.OperatorRegistry:
     for group, version, plural, kind in WATCHED:
         _watch(registry, (group, version, plural), kind, cache)
 
-    @kopf.on.probe(id="clusters", registry=registry)
-    def count_clusters(**_: Any) -> int:
-        return clusters.count()
-
     return registry
 
 
@@ -94,7 +91,8 @@ def build_settings() -> kopf.OperatorSettings:
     settings.queueing.error_delays = [0.1, 0.5, 1, 2, 5, 10]
     settings.persistence.finalizer = "qsync.dev/operator"  # none is ever set
     settings.posting.enabled = False  # Events are ours: stable reasons, told once
-    settings.process.ultimate_exiting_timeout = 30
+    # None: kopf would kill the process half a minute after a watch failed, and it is begun again.
+    settings.process.ultimate_exiting_timeout = None
     settings.peering.standalone = True
     return settings
 
@@ -102,7 +100,7 @@ def build_settings() -> kopf.OperatorSettings:
 async def watch(
     settings: Settings, clusters: Clusters, cache: Cache, stopping: asyncio.Event
 ) -> None:
-    """Until `stopping`, or until watching is over: then the process had better end."""
+    """Watch until told to stop. Raises whatever a watch met that kopf does not retry."""
     kopf_settings = build_settings()
     # Our definitions are there before us (`__main__` looks), so nothing of the Kubernetes cluster
     # as a whole, neither definitions nor namespaces, has to be listed and watched.
@@ -112,7 +110,6 @@ async def watch(
         settings=kopf_settings,
         namespaces=settings.namespaces,
         clusterwide=not settings.namespaces,
-        liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz",
         stop_flag=stopping,
         standalone=True,
     )

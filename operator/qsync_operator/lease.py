@@ -2,9 +2,12 @@
 
 Safety does not rest on it, but on the members' votes and on the version of each cluster's identity:
 two operators would only be noisy. So time is measured by the own clock alone: a holder whose record
-has not changed for a whole duration, as seen from here, is gone. Who loses the Lease ends, and
-begins again with everything looked up; a container that starts again in the same pod is the same
-holder, and goes on at once.
+has not changed for a whole duration, as seen from here, is gone. A container that starts again in
+the same pod is the same holder, and continues at once.
+
+A holder that cannot renew (an API server that is away) stops writing and stays: failovers need
+nominations and no API server, and a Lease that nobody took is still its own. Only a holder that
+sees another one in its place ends, and begins again as one that waits.
 """
 
 import asyncio
@@ -33,6 +36,16 @@ class Lease:
         self._holder = holder
         self._version = ""
         self._seen: tuple[str, float] = ("", 0.0)  # version, and since when it is that
+        self._renewed_s: float | None = None
+        self._is_taken = False
+
+    def is_held(self) -> bool:
+        """Return whether nobody else can have taken the Lease since it was last renewed.
+
+        It depends on the clock alone, however long a request for a renewal hangs.
+        """
+        renewed_s = self._renewed_s
+        return renewed_s is not None and time.monotonic() - renewed_s < RENEW_DEADLINE_S
 
     async def acquire(self) -> None:
         """Returns as the holder, however long that takes."""
@@ -41,13 +54,16 @@ class Lease:
         log.info("%s holds Lease %s", self._holder, self._name)
 
     async def hold(self) -> None:
-        """Renews; returns when the Lease is lost."""
-        renewed_s = time.monotonic()
-        while time.monotonic() - renewed_s < RENEW_DEADLINE_S:
+        """Renew, also after an API server was away; return when somebody else holds the Lease."""
+        was_held = True
+        while not self._is_taken:
             await asyncio.sleep(RETRY_S)
-            if await self._try():
-                renewed_s = time.monotonic()
-        log.warning("%s lost Lease %s", self._holder, self._name)
+            await self._try()
+            if was_held != self.is_held():
+                was_held = not was_held
+                state = "can be renewed again" if was_held else "cannot be renewed: writes stop"
+                log.warning("Lease %s of %s %s", self._name, self._holder, state)
+        log.warning("%s lost Lease %s to another operator", self._holder, self._name)
 
     async def release(self) -> None:
         """The next one need not wait. Nothing is written by whoever never held it."""
@@ -60,9 +76,13 @@ class Lease:
         try:
             found = await self._api.get("Lease", self._namespace, self._name)
             if found is not None and not self._may_take(found):
+                self._is_taken = self._renewed_s is not None
                 return False
             self._version = found["metadata"]["resourceVersion"] if found is not None else ""
+            # From before the request: the record may be older than its answer.
+            asked_s = time.monotonic()
             await self._write(self._holder, DURATION_S)
+            self._renewed_s = asked_s
         except ApiError as error:
             log.warning("Lease %s was not written: %s", self._name, error)
             return False

@@ -5,13 +5,17 @@ from typing import Any
 
 import pytest
 from fake_api import FakeApi
-from platforms import IMAGE, cluster_of, document_of, opened
+from platforms import IMAGE, cluster_of, document_of, opened, pod_of
 
+from qsync_operator import controller as controller_module
+from qsync_operator.actions import Nominate, Unregister
 from qsync_operator.clusters import Clusters
 from qsync_operator.controller import Controller
 from qsync_operator.models.status import ClusterStatus
+from qsync_operator.plan import Plan
 from qsync_operator.platform.kubernetes.cache import Cache
 from qsync_operator.platform.kubernetes.voice import KubernetesVoice
+from qsync_operator.resync import resync
 
 
 @pytest.mark.asyncio
@@ -133,3 +137,178 @@ async def test_the_last_good_specification_goes_on_after_the_operator_was_restar
         await settled(lambda: degraded() == ("InvalidSpec", 7))
     finally:
         await second.close()
+
+
+def at(uid: str, made: str, generation: int = 1, **spec: Any) -> dict[str, Any]:
+    document = document_of(**spec)
+    document["metadata"] |= {"uid": uid, "creationTimestamp": made, "generation": generation}
+    return document
+
+
+OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+
+
+@pytest.mark.asyncio
+async def test_late_event_of_an_earlier_object_does_not_touch_the_new_cluster() -> None:
+    clusters = Clusters(FakeApi(), Cache(), IMAGE)
+    await clusters.begin()
+    try:
+        await clusters.on_event(at("old", OLD), False)
+        await clusters.on_event(at("new", NEW), False)
+        await clusters.on_event(at("old", OLD), True)
+        await clusters.on_event(at("old", OLD), False)
+        assert clusters.known() == {("ns", "orders"): "new"}
+        await clusters.on_event(at("new", NEW), True)
+        assert clusters.known() == {}
+    finally:
+        await clusters.close()
+
+
+@pytest.mark.asyncio
+async def test_late_deletion_of_a_pod_does_not_hide_the_new_one() -> None:
+    cache = Cache()
+    first, second = pod_of("orders-0"), pod_of("orders-0")
+    second["metadata"]["uid"] = "another"
+    cache.note("Pod", first)
+    cache.note("Pod", second)
+    cache.note("Pod", first, is_gone=True)
+    assert cache.get(("ns", "orders"), "Pod", "orders-0") == second
+
+
+@pytest.mark.asyncio
+async def test_listener_that_was_replaced_does_not_take_the_new_one_away() -> None:
+    cache, woken = Cache(), asyncio.Event()
+
+    def former() -> None:
+        raise AssertionError
+
+    cache.listen(("ns", "orders"), former)
+    cache.listen(("ns", "orders"), woken.set)
+    cache.forget(("ns", "orders"), former)
+    cache.note("Pod", pod_of("orders-0"))
+    assert woken.is_set()
+
+
+class SlowApi(FakeApi):
+    """Lets a test in while the first document is handled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked, self.may_answer = asyncio.Event(), asyncio.Event()
+
+    async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        if kind == "ConfigMap" and name == "first-config":
+            self.is_asked.set()
+            await self.may_answer.wait()
+        return await super().get(kind, namespace, name)
+
+
+@pytest.mark.asyncio
+async def test_events_that_come_while_clusters_are_taken_over_are_not_overtaken() -> None:
+    api = SlowApi()
+    clusters = Clusters(api, Cache(), IMAGE)
+    first = at("first", OLD, replication={"quorum": "N-2"})
+    first["metadata"]["name"] = "first"
+    gone = at("gone", OLD)
+    gone["metadata"]["name"] = "gone"
+    for document in (first, at("second", OLD, replicas=5), gone):
+        await clusters.on_event(document, False)
+    beginning = asyncio.create_task(clusters.begin())
+    try:
+        await asyncio.wait_for(api.is_asked.wait(), 5)
+        changing = asyncio.create_task(
+            clusters.on_event(at("second", OLD, generation=2, replicas=3), False)
+        )
+        leaving = asyncio.create_task(clusters.on_event(gone, True))
+        await asyncio.gather(changing, leaving)
+        api.may_answer.set()
+        await asyncio.wait_for(beginning, 5)
+        assert clusters.known() == {("ns", "orders"): "second"}
+        assert clusters._tasks["ns", "orders"].cluster.spec.replicas == 3
+    finally:
+        await clusters.close()
+
+
+@pytest.mark.asyncio
+async def test_document_that_breaks_the_operator_stops_no_other_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Clusters, "_refuse_unknown", broken)
+    clusters = Clusters(FakeApi(), Cache(), IMAGE)
+    bad = at("bad", OLD, replicas="many")
+    bad["metadata"]["name"] = "bad"
+    await clusters.on_event(bad, False)
+    await clusters.on_event(at("good", OLD), False)
+    await clusters.begin()
+    try:
+        assert clusters.known() == {("ns", "orders"): "good"}
+    finally:
+        await clusters.close()
+
+
+async def broken(*_: Any) -> None:
+    raise RuntimeError("a fault of ours")
+
+
+@pytest.mark.asyncio
+async def test_resync_notices_what_disappeared_while_no_watch_stood() -> None:
+    api, cache = FakeApi(), Cache()
+    clusters = Clusters(api, cache, IMAGE)
+    await clusters.begin()
+    labels = {"qsync.dev/cluster": "orders", "app.kubernetes.io/managed-by": "qsync-operator"}
+    api.put(at("here", OLD))
+    try:
+        await clusters.on_event(at("here", OLD), False)
+        ghost = at("ghost", OLD)
+        ghost["metadata"]["name"] = "ghost"
+        await clusters.on_event(ghost, False)
+        kept, lost = (
+            api.put(
+                {"kind": "Service", "metadata": {"name": n, "namespace": "ns", "labels": labels}}
+            )
+            for n in ("kept", "lost")
+        )
+        run = {"kind": "QsyncAudit", "metadata": {"name": "a", "namespace": "ns", "uid": "run"}}
+        run["metadata"]["labels"] = labels
+        for document in (kept, lost, run):
+            cache.note(document["kind"], document)
+        del api.objects["Service", "ns", "lost"]
+        await resync(api, cache, clusters, ())
+        assert clusters.known() == {("ns", "orders"): "here"}
+        key = ("ns", "orders")
+        assert cache.get(key, "Service", "kept") == kept
+        assert cache.get(key, "Service", "lost") is None
+        assert cache.all(key, "QsyncAudit") == []
+        missed = at("missed", OLD)
+        missed["metadata"]["name"] = "missed"
+        api.put(missed)
+        await resync(api, cache, clusters, ("ns",))
+        assert clusters.known()["ns", "missed"] == "missed"
+    finally:
+        await clusters.close()
+
+
+@pytest.mark.asyncio
+async def test_without_the_lease_members_are_nominated_and_nothing_is_written() -> None:
+    api, cluster = FakeApi(), cluster_of(replicas=3)
+    api.put(document_of())
+    is_held = [True]
+    performed: list[Any] = []
+    async with opened(api, cluster) as (platform, _):
+        voice = KubernetesVoice(api, cluster)
+        controller = Controller(platform, voice, ClusterStatus(), 0.0, lambda: is_held[0])
+        await controller.turn(cluster)
+        nomination = Nominate("orders-0", 1)
+        leaderless = Plan((nomination, Unregister("a", "b", "c", "d")), ClusterStatus())
+
+        async def act(_: Any, action: Any) -> None:
+            performed.append(action)
+
+        platform.act = act  # type: ignore[method-assign]
+        is_held[0] = False
+        api.writes.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(controller_module, "plan", lambda *_: leaderless)
+            await controller.turn(cluster)
+        assert performed == [nomination]
+        assert api.writes == []

@@ -1,12 +1,19 @@
 """The Lease: one holder, taken over when it goes silent, at once when it is released."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
+import aiohttp
 import pytest
 from fake_api import FakeApi
 
+from qsync_operator import __main__ as main
 from qsync_operator import lease as module
+from qsync_operator.health import serve_health
 from qsync_operator.lease import Lease
+from qsync_operator.platform.kubernetes.api import ApiError
+from qsync_operator.platform.kubernetes.leased import LeasedApi
 
 
 @pytest.fixture
@@ -49,10 +56,94 @@ async def test_a_silent_holder_is_followed_and_learns_it() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.usefixtures("quick")
-async def test_the_same_holder_goes_on_at_once_and_without_an_api_server_it_is_lost() -> None:
+async def test_same_holder_continues_at_once() -> None:
     api = FakeApi()
     await Lease(api, "ns", "a").acquire()
-    again = Lease(api, "ns", "a")
-    await asyncio.wait_for(again.acquire(), 0.05)
-    api.failing = {"Lease"}
-    await asyncio.wait_for(again.hold(), 2)
+    await asyncio.wait_for(Lease(api, "ns", "a").acquire(), 0.05)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("quick")
+async def test_outage_of_the_api_server_stops_writes_and_the_lease_is_renewed_after_it() -> None:
+    api = FakeApi()
+    lease = Lease(api, "ns", "a")
+    leased = LeasedApi(api, lease.is_held)
+    await lease.acquire()
+    holding = asyncio.create_task(lease.hold())
+    try:
+        assert await leased.get("Lease", "ns", "qsync-operator")
+        api.failing = {"Lease"}
+        await until(lambda: not lease.is_held())
+        with pytest.raises(ApiError) as refused:
+            await leased.create({"kind": "Service", "metadata": {"name": "s", "namespace": "ns"}})
+        assert refused.value.status == 0
+        assert ("Service", "ns", "s") not in api.objects
+        await asyncio.sleep(module.DURATION_S)
+        assert not holding.done()
+        api.failing = set()
+        await until(lease.is_held)
+        assert await leased.find("Service", "ns") == []
+    finally:
+        holding.cancel()
+
+
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("quick")
+async def test_holder_that_comes_back_after_another_one_took_over_ends() -> None:
+    api = FakeApi()
+    first = Lease(api, "ns", "a")
+    await first.acquire()
+    holding = asyncio.create_task(first.hold())
+    taken = api.named("Lease", "qsync-operator")
+    taken["spec"]["holderIdentity"] = "b"
+    api.put(taken)
+    await asyncio.wait_for(holding, 2)
+
+
+@pytest.mark.asyncio
+async def test_start_waits_for_the_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main, "PAUSE_FIRST_S", 0.001)
+    api, stopping = FakeApi(), asyncio.Event()
+    api.failing = {"QsyncCluster"}
+    waiting = asyncio.create_task(main.wait_for_api(api, "ns", stopping))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    api.failing = set()
+    assert await asyncio.wait_for(waiting, 5) == ""
+    api.failing = {"QsyncCluster"}
+    stopping.set()
+    assert await asyncio.wait_for(main.wait_for_api(api, "ns", stopping), 5) == ""
+
+
+@pytest.mark.asyncio
+async def test_start_without_definitions_is_refused() -> None:
+    class Bare(FakeApi):
+        async def find(self, *_: str, **__: str) -> list[dict[str, Any]]:
+            raise ApiError("no such resource", 404)
+
+    assert "definitions" in await main.wait_for_api(Bare(), "ns", asyncio.Event())
+
+
+@pytest.mark.asyncio
+async def test_health_is_ready_only_once_the_api_server_answered() -> None:
+    ready = asyncio.Event()
+    runner = await serve_health(0, ready.is_set)
+    port = runner.addresses[0][1]
+    try:
+        async with aiohttp.ClientSession() as session:
+
+            async def ask(path: str) -> int:
+                async with session.get(f"http://127.0.0.1:{port}{path}") as response:
+                    return response.status
+
+            assert (await ask("/healthz"), await ask("/readyz")) == (200, 503)
+            ready.set()
+            assert await ask("/readyz") == 200
+    finally:
+        await runner.cleanup()

@@ -17,8 +17,11 @@ class Resource:
     plural: str
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
+        """Return the path of an object, or of all objects of a namespace; of all namespaces where
+        that is empty."""
         root = "/api" if self.api_version == "v1" else "/apis"
-        parts = [root, self.api_version, "namespaces", namespace, self.plural, name, subresource]
+        where = ["namespaces", namespace] if namespace else []
+        parts = [root, self.api_version, *where, self.plural, name, subresource]
         return "/".join(part for part in parts if part)
 
 

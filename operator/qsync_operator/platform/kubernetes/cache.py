@@ -21,8 +21,10 @@ class Cache:
     def listen(self, key: Key, listener: Callable[[], None]) -> None:
         self._listeners[key] = listener
 
-    def forget(self, key: Key) -> None:
-        self._listeners.pop(key, None)
+    def forget(self, key: Key, listener: Callable[[], None]) -> None:
+        """Remove a listener, unless another one has taken its place since."""
+        if self._listeners.get(key) == listener:
+            del self._listeners[key]
 
     def note(self, kind: str, document: Object, is_gone: bool = False) -> None:
         metadata = document["metadata"]
@@ -33,7 +35,10 @@ class Cache:
         objects = self._objects.setdefault(key, {})
         place = (kind, metadata["name"])
         if is_gone:
-            objects.pop(place, None)
+            # An event that is late is of an object that had the name before.
+            known, uid = objects.get(place), metadata.get("uid")
+            if known is None or uid in (None, known["metadata"].get("uid")):
+                objects.pop(place, None)
             if not objects:
                 del self._objects[key]
         else:
@@ -41,6 +46,16 @@ class Cache:
         listener = self._listeners.get(key)
         if listener is not None:
             listener()
+
+    def of_kind(self, kind: str, namespace: str = "") -> list[Object]:
+        """Return all objects of a kind, of one namespace or of all of them."""
+        return [
+            document
+            for (where, _), objects in self._objects.items()
+            if namespace in ("", where)
+            for (found, _), document in objects.items()
+            if found == kind
+        ]
 
     def all(self, key: Key, kind: str) -> list[Object]:
         return [o for (k, _), o in self._objects.get(key, {}).items() if k == kind]

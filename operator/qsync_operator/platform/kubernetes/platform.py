@@ -8,6 +8,7 @@ the API server is needed once they run.
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -95,7 +96,9 @@ class KubernetesPlatform:
         key: Key,
         uid: str | None,
         spark: SparkSupply,
+        may_write: Callable[[], bool],
     ) -> None:
+        self._may_write = may_write
         self._api = api
         self._cache = cache
         self._identity = identity
@@ -122,7 +125,8 @@ class KubernetesPlatform:
         self._aside: asyncio.Task[None] | None = None
         self._looked_again_s = 0.0
         self._kept_retention = ""  # as the Secrets follow it
-        cache.listen(key, self._wake.set)
+        self._listener = self._wake.set
+        cache.listen(key, self._listener)
 
     @classmethod
     async def open(
@@ -132,6 +136,7 @@ class KubernetesPlatform:
         cluster: QsyncCluster,
         image: str,
         spark: SparkSupply = NO_SPARK,
+        may_write: Callable[[], bool] = lambda: True,
     ) -> "KubernetesPlatform":
         """Raises ApiError or ActionRefused; nothing runs before the identity is stored (M1)."""
         key = (cluster.metadata.namespace or "", cluster.name)
@@ -143,10 +148,10 @@ class KubernetesPlatform:
         if certificates.is_taken and not identity.state.is_formed:
             # Pods would mount somebody else's key. A formed cluster keeps its supervision.
             raise NameTaken(certificates.refusal)
-        return cls(api, cache, identity, password, certificates, key, uid, spark)
+        return cls(api, cache, identity, password, certificates, key, uid, spark, may_write)
 
     async def close(self) -> None:
-        self._cache.forget(self._key)
+        self._cache.forget(self._key, self._listener)
         if self._aside is not None:
             self._aside.cancel()
             await asyncio.gather(self._aside, return_exceptions=True)
@@ -179,8 +184,9 @@ class KubernetesPlatform:
         metrics.EXPIRY.labels(*self._key).set(self._certificates.expires_s)
         self._connect(cluster)
         statuses = await self._statuses(cluster)
-        await self._note_instances(cluster, statuses)
-        await self._tell_nodes(cluster, statuses)
+        if self._may_write():
+            await self._note_instances(cluster, statuses)
+            await self._tell_nodes(cluster, statuses)
         members = tuple(
             self._view(cluster, name, member, statuses.get(name))
             for name, member in self._state.members.items()

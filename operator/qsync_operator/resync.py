@@ -1,0 +1,53 @@
+"""Finds what the watches missed: objects that disappeared while no watch stood.
+
+A watch that begins again lists what there is, and says nothing of what is not there any more. So
+now and then everything is listed, and what is known and not in the list is gone.
+"""
+
+from qsync_operator.clusters import Clusters
+from qsync_operator.desired.labels import MANAGED_BY_LABEL, MANAGER
+from qsync_operator.platform.kubernetes.api import Api
+from qsync_operator.platform.kubernetes.cache import Cache
+
+RESYNC_S = 300.0
+MANAGED_KINDS = (
+    "Pod",
+    "Service",
+    "ConfigMap",
+    "StatefulSet",
+    "PodDisruptionBudget",
+    "NetworkPolicy",
+    "CronJob",
+    "Job",
+)
+RUN_KINDS = ("QsyncAudit", "QsyncCompaction")
+
+
+async def resync(api: Api, cache: Cache, clusters: Clusters, namespaces: tuple[str, ...]) -> None:
+    """Mark and sweep, by uid: an object that came after the list was made is not known before it
+    was, so it cannot be swept. Raises ApiError."""
+    for namespace in namespaces or ("",):
+        for kind in (*MANAGED_KINDS, *RUN_KINDS):
+            labels = f"{MANAGED_BY_LABEL}={MANAGER}" if kind in MANAGED_KINDS else ""
+            before = cache.of_kind(kind, namespace)
+            if not before:
+                continue
+            listed = {one["metadata"]["uid"] for one in await api.find(kind, namespace, labels)}
+            for document in before:
+                if document["metadata"]["uid"] not in listed:
+                    cache.note(kind, document, is_gone=True)
+        await _resync_clusters(api, clusters, namespace)
+
+
+async def _resync_clusters(api: Api, clusters: Clusters, namespace: str) -> None:
+    before = {k: uid for k, uid in clusters.known().items() if namespace in ("", k[0])}
+    listed = await api.find("QsyncCluster", namespace)
+    uids = {document["metadata"]["uid"] for document in listed}
+    for (where, name), uid in before.items():
+        if uid not in uids:
+            gone = {"metadata": {"namespace": where, "name": name, "uid": uid}}
+            await clusters.on_event(gone, True)
+    for document in listed:
+        metadata = document["metadata"]
+        if (metadata["namespace"], metadata["name"]) not in before:
+            await clusters.on_event({**document, "kind": "QsyncCluster"}, False)
