@@ -65,6 +65,8 @@ async def _hand_over(server: NodeServer, log: Log) -> None:
 
 async def _run(config: NodeConfig) -> int:
     log = Log(config.name, config.log_level)
+    if unknown := config.unknown_settings():
+        log("unknown_settings", ignored=unknown)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -35,7 +35,6 @@ def sentence(done: "subprocess.CompletedProcess[str]") -> str:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"quorums": 2}, "quorums"),
         ({"heartbeat": "soon"}, "heartbeat"),
         ({"replicaset_uuid": "nonsense"}, "replicaset_uuid"),
         ({"role": "king"}, "role"),

@@ -1,7 +1,8 @@
 """Configuration of one node: a YAML file, checked before anything is opened.
 
 The file is written by a supervisor (`qsync local`, the operator) or by hand; every field has a
-reason in `core/settings.py`. Unknown fields are refused, because a misspelt setting is a wrong one.
+reason in `core/settings.py`. Unknown settings are ignored and reported: the file may have been
+written by a newer supervisor, and a node that refused it could not start for any reason at all.
 """
 
 import re
@@ -62,7 +63,7 @@ class TlsConfig(BaseModel):
     or where `is_required`, the main port speaks TLS only.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="allow")
 
     cert: Path
     key: Path
@@ -78,7 +79,7 @@ class ArchiveConfig(BaseModel):
     the environment, as the object store's own tools take them (`AWS_ACCESS_KEY_ID` and the like).
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="allow")
 
     url: str = Field(pattern=r"^(file|s3|s3a|gs|az|adl|azure|abfss?|https?)://.+$")
     interval: Duration = 60_000_000_000
@@ -87,7 +88,7 @@ class ArchiveConfig(BaseModel):
 class NodeConfig(BaseModel):
     """One node, as its file describes it."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="allow")
 
     directory: Path
     name: str = Field(min_length=1, max_length=63)
@@ -139,6 +140,18 @@ class NodeConfig(BaseModel):
         if reason:
             raise ValueError(reason)
         return spaces
+
+    def unknown_settings(self) -> list[str]:
+        """Return the paths of settings that this version ignores."""
+        parts: tuple[tuple[str, BaseModel | None], ...] = (
+            ("", self), ("tls.", self.tls), ("archive.", self.archive)
+        )  # fmt: skip
+        return [
+            f"{prefix}{name}"
+            for prefix, part in parts
+            if part is not None
+            for name in sorted(part.model_extra or {})
+        ]
 
     def settings(self) -> Settings:
         return Settings(

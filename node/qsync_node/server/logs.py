@@ -14,6 +14,7 @@ _LEVEL_OF = {
     "disk_full": "error",
     "state_in_doubt": "error",
     "bad_rows": "warning",
+    "unknown_settings": "warning",
     "step_down": "warning",
     "rollback": "warning",
     "rewind": "warning",
