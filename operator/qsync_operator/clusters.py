@@ -16,10 +16,10 @@ from pydantic import ValidationError
 
 from qsync_operator import metrics
 from qsync_operator.controller import Controller
-from qsync_operator.desired.config import SPEC_KEY
+from qsync_operator.desired.config import SPEC_KEY, SPEC_VERSION_KEY
 from qsync_operator.desired.labels import config_name
 from qsync_operator.models.annotations import is_paused
-from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.cluster import VERSION, QsyncCluster
 from qsync_operator.models.manifest import sentence_of
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.platform.base import ActionRefused, NameTaken
@@ -333,7 +333,10 @@ class Clusters:
             found = await self._api.get(
                 "ConfigMap", str(metadata["namespace"]), config_name(str(metadata["name"]))
             )
-            spec = json.loads((found or {}).get("data", {}).get(SPEC_KEY, "null"))
+            data = (found or {}).get("data", {})
+            if data.get(SPEC_VERSION_KEY, VERSION) != VERSION:
+                raise ValueError(f"it is of version {data[SPEC_VERSION_KEY]}")
+            spec = json.loads(data.get(SPEC_KEY, "null"))
             return QsyncCluster.model_validate({**document, "spec": spec}) if spec else None
         except (ApiError, ValueError) as error:
             log.warning("no last specification of %s: %s", metadata["name"], error)

@@ -14,6 +14,7 @@ import kopf
 
 from qsync_operator.clusters import Clusters
 from qsync_operator.desired.labels import MANAGER
+from qsync_operator.models.cluster import GROUP, VERSION
 from qsync_operator.platform.kubernetes.cache import Cache
 from qsync_operator.platform.kubernetes.runs import run_of_cluster
 from qsync_operator.settings import Settings
@@ -41,7 +42,7 @@ def build_registry(clusters: Clusters, cache: Cache) -> kopf.OperatorRegistry:
         found = kopf.login_with_service_account(**arguments)
         return found or kopf.login_with_kubeconfig(**arguments)
 
-    @kopf.on.event("qsync.dev", "v1alpha1", "qsyncclusters", registry=registry)
+    @kopf.on.event(GROUP, VERSION, "qsyncclusters", registry=registry)
     async def on_cluster(event: kopf.RawEvent, **_: Any) -> None:
         await clusters.on_event(dict(event["object"]), event["type"] == "DELETED")
 
@@ -68,7 +69,7 @@ def _watch(
 def _watch_runs(
     registry: kopf.OperatorRegistry, plural: str, kind: str, clusters: Clusters, cache: Cache
 ) -> None:
-    @kopf.on.event("qsync.dev", "v1alpha1", plural, id=f"on_{kind}", registry=registry)
+    @kopf.on.event(GROUP, VERSION, plural, id=f"on_{kind}", registry=registry)
     async def on_run(event: kopf.RawEvent, **_: Any) -> None:
         document = run_of_cluster(dict(event["object"]), kind)
         cache.note(kind, document, event["type"] == "DELETED")

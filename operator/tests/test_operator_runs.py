@@ -60,7 +60,7 @@ def audit(name: str = "by-hand", **spec: Any) -> dict[str, Any]:
         "apiVersion": "qsync.dev/v1alpha1",
         "kind": "QsyncAudit",
         "metadata": {"name": name, "namespace": "ns", "generation": 1},
-        "spec": {"cluster": "orders", **spec},
+        "spec": {"cluster": "orders", "ttl": "40000d", **spec},
     }
 
 
@@ -359,3 +359,46 @@ def test_only_a_verdict_puts_off_that_an_audit_is_overdue() -> None:
     assert overdue() == "2026-01-01T07:00:00+00:00"
     stage.cluster = cluster_of(archive=ARCHIVE, audit={"schedule": "0 * * * *", "suspend": True})
     assert overdue() == ""
+
+
+def test_job_of_somebody_else_with_the_runs_name_is_an_error() -> None:
+    stage = Stage()
+    stage.put(audit())
+    metadata = {"name": "by-hand", "namespace": "ns"}
+    stage.api.put({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata})
+    stage.keep()
+    found = stage.status()
+    assert (found["phase"], found["conditions"][0]["reason"]) == ("Failed", "NameTaken")
+    assert "labels" not in stage.api.named("Job", "by-hand")["metadata"]
+
+
+def test_run_that_disappeared_blocks_no_other_run() -> None:
+    stage = Stage()
+    ghost = stage.put(audit("a-ghost"))
+    stage.put(audit("b-here"))
+    del stage.api.objects["QsyncAudit", "ns", "a-ghost"]
+    stage.cache.note("Job", {**job("a-ghost", **ended("Failed"))})
+    stage.api.refusing = {"QsyncAudit/a-ghost": 404}
+    stage.keep()
+    assert ("Job", "ns", "b-here") in stage.api.objects
+    assert stage.cache.get(KEY, "QsyncAudit", ghost["metadata"]["name"]) is None
+
+
+def test_run_made_by_hand_is_deleted_after_its_ttl_and_one_of_the_schedule_is_not() -> None:
+    stage = Stage()
+    done = {"phase": "Succeeded", "verdict": "Passed", "finishedAt": ENDED}
+    stage.put({**audit("by-hand", ttl="1h"), "status": done})
+    scheduled = audit("scheduled", ttl="1h")
+    scheduled["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "scheduled", "uid": "j"}]
+    stage.put({**scheduled, "status": done})
+    stage.put({**audit("kept", ttl="40000d"), "status": done})
+    stage.keep()
+    kept = {name for kind, _, name in stage.api.objects if kind == "QsyncAudit"}
+    assert kept == {"scheduled", "kept"}
+
+
+def test_run_whose_status_another_version_wrote_is_read() -> None:
+    stage = Stage()
+    stage.put({**audit(), "status": {"phase": "Paused", "conditions": [{"type": "Odd"}]}})
+    stage.keep()
+    assert ("Job", "ns", "by-hand") in stage.api.objects

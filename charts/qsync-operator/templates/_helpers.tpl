@@ -67,7 +67,7 @@ app.kubernetes.io/component: operator
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [qsync.dev]
   resources: [qsyncaudits, qsynccompactions]
-  verbs: [list, watch, create]
+  verbs: [list, watch, create, delete]
 - apiGroups: [qsync.dev]
   resources: [qsyncaudits/status, qsynccompactions/status]
   verbs: [patch]

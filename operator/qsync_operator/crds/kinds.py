@@ -7,11 +7,8 @@ from pydantic import BaseModel
 
 from qsync_operator.crds import rules
 from qsync_operator.crds.structural import structural_schema, whole_default
-from qsync_operator.models.cluster import NAME_PATTERN, QsyncCluster
+from qsync_operator.models.cluster import GROUP, NAME_PATTERN, VERSION, QsyncCluster
 from qsync_operator.models.runs import QsyncAudit, QsyncCompaction
-
-GROUP = "qsync.dev"
-VERSION = "v1alpha1"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from qsync_operator.crds.kinds import GROUP, KINDS, VERSION, Kind, definition
+from qsync_operator.crds.kinds import KINDS, Kind, definition
+from qsync_operator.models.cluster import GROUP, VERSION
 
 HEAD = f"""# Every field
 

@@ -7,12 +7,13 @@ import yaml
 
 from qsync_operator.desired.labels import Object, build, config_name, ports, tls_port
 from qsync_operator.desired.state import ClusterState
-from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.cluster import VERSION, QsyncCluster
 from qsync_operator.names import member_name
 from qsync_operator.nodeconfig import archive_settings, node_settings
 
 LISTEN = "0.0.0.0"
 SPEC_KEY = "spec.json"
+SPEC_VERSION_KEY = "spec-version"
 RESTORE_KEY = "restore.json"
 TLS_DIRECTORY = "/etc/qsync/tls"
 
@@ -43,6 +44,7 @@ def build_config(cluster: QsyncCluster, state: ClusterState) -> Object:
         data={
             "settings.yaml": yaml.safe_dump(shared, sort_keys=False),
             # What an operator goes on with that starts when a later one cannot be used.
+            SPEC_VERSION_KEY: VERSION,
             SPEC_KEY: json.dumps(given_spec(cluster), indent=1) + "\n",
             "members.json": json.dumps(_members(cluster, state), indent=1) + "\n",
             **_restore(cluster, state),

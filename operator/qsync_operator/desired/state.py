@@ -5,7 +5,8 @@ founder before the order, a member's incarnation before its pod. Everything else
 """
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
 from qsync_operator.observed import Kind, Record
 
@@ -20,6 +21,7 @@ class MemberState:
     role: str = ""
     uuid: str = ""
     incarnation: int = 0
+    unknown: dict[str, Any] = field(default_factory=dict)  # another version's fields, kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class ClusterState:
     members: dict[str, MemberState] = field(default_factory=dict)
     fenced: tuple[str, ...] = ()  # by annotation
     incarnations: dict[str, int] = field(default_factory=dict)  # how often a name was taken away
+    unknown: dict[str, Any] = field(default_factory=dict)  # another version's fields, kept
+    unknown_keys: dict[str, str] = field(default_factory=dict)  # and those of the Secret
 
     @property
     def record(self) -> Record:
@@ -78,20 +82,40 @@ class ClusterState:
 
     def strings(self) -> dict[str, str]:
         document = asdict(self)
+        kept = document.pop("unknown_keys")
+        document |= document.pop("unknown")
+        for member in document["members"].values():
+            member |= member.pop("unknown")
         uuid, secret = document.pop("replicaset_uuid"), document.pop("secret")
         state = json.dumps(document, sort_keys=True)
-        return {"replicasetUUID": uuid, "secret": secret, STATE_KEY: state}
+        return {**kept, "replicasetUUID": uuid, "secret": secret, STATE_KEY: state}
 
     @classmethod
     def from_strings(cls, strings: dict[str, str]) -> "ClusterState":
         """Raises KeyError, TypeError or ValueError on what is not a state."""
         document = json.loads(strings.get(STATE_KEY, "{}"))
-        members = {n: MemberState(**fields) for n, fields in document.pop("members", {}).items()}
+        members = {name: _member(one) for name, one in document.pop("members", {}).items()}
         fenced = tuple(document.pop("fenced", ()))
+        known, unknown = _sorted_out(cls, document)
+        own = {"replicasetUUID", "secret", STATE_KEY}
         return cls(
+            **known,
+            unknown=unknown,
             fenced=fenced,
             replicaset_uuid=strings["replicasetUUID"],
             secret=strings["secret"],
             members=members,
-            **document,
+            unknown_keys={key: text for key, text in strings.items() if key not in own},
         )
+
+
+def _member(document: dict[str, Any]) -> MemberState:
+    known, unknown = _sorted_out(MemberState, document)
+    return MemberState(**known, unknown=unknown)
+
+
+def _sorted_out(kind: type, document: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what this version knows, and the rest, which is kept for the version that does."""
+    names = {one.name for one in fields(kind)} - {"unknown", "unknown_keys"}
+    known = {key: value for key, value in document.items() if key in names}
+    return known, {key: value for key, value in document.items() if key not in names}

@@ -7,7 +7,14 @@ the same document; `duration_ns` and `quantity_bytes` give the number.
 import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    WithJsonSchema,
+)
 from pydantic.alias_generators import to_camel
 
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -48,6 +55,44 @@ class StatusModel(BaseModel):
     """What the controller writes: read generously, because another version may have written it."""
 
     model_config = ConfigDict(extra="ignore", alias_generator=to_camel, populate_by_name=True)
+
+
+PRUNES_MAX = 1000
+
+
+def lenient(value: Any, read: ModelWrapValidatorHandler[Any]) -> Any:
+    """Read a status as far as this version can: what another version wrote differently is left
+    out, and computed again by the next turn. Raises ValidationError on what is not a mapping."""
+    for _ in range(PRUNES_MAX):
+        try:
+            return read(value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            if not isinstance(value, dict) or not first["loc"]:
+                raise
+            value = _without(value, list(first["loc"]), first["type"] == "missing")
+    return read({})
+
+
+def _without(value: Any, path: list[Any], is_missing: bool) -> Any:
+    """Return a copy without the field of the path; without its parent where the field itself is
+    what is missing."""
+    key, rest = path[0], path[1:]
+    is_there = (
+        key in value
+        if isinstance(value, dict)
+        else (isinstance(value, list) and isinstance(key, int) and key < len(value))
+    )
+    if rest and is_there and not (is_missing and len(rest) == 1):
+        inner = _without(value[key], rest, is_missing)
+        if isinstance(value, dict):
+            return {**value, key: inner}
+        return [inner if index == key else item for index, item in enumerate(value)]
+    if isinstance(value, dict):
+        return {name: item for name, item in value.items() if name != key}
+    if isinstance(value, list):
+        return [item for index, item in enumerate(value) if index != key]
+    return None
 
 
 def duration_ns(text: str) -> int:

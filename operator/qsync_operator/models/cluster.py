@@ -1,15 +1,16 @@
 """QsyncCluster, the document: what `kubectl get qc NAME -o json` and `qsync ... -o json` print."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, WrapValidator
 from pydantic.alias_generators import to_camel
 
-from qsync_operator.models.base import SpecModel, StatusModel
+from qsync_operator.models.base import SpecModel, StatusModel, lenient
 from qsync_operator.models.spec import ClusterSpec
 from qsync_operator.models.status import ClusterStatus
 
-API_VERSION = "qsync.dev/v1alpha1"
+GROUP, VERSION = "qsync.dev", "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
 NAME_PATTERN = r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"
 """Members are called NAME-reader-12, and a pod's host name has at most 63 characters."""
 
@@ -36,7 +37,7 @@ class QsyncCluster(SpecModel):
     kind: Literal["QsyncCluster"]
     metadata: Metadata
     spec: ClusterSpec = Field(default_factory=ClusterSpec)
-    status: ClusterStatus = Field(default_factory=ClusterStatus)
+    status: Annotated[ClusterStatus, WrapValidator(lenient)] = Field(default_factory=ClusterStatus)
 
     @property
     def name(self) -> str:

@@ -1,10 +1,10 @@
 """QsyncAudit and QsyncCompaction: one run each, made by the schedule or by hand."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, WrapValidator
 
-from qsync_operator.models.base import Duration, SpecModel, StatusModel
+from qsync_operator.models.base import Duration, SpecModel, StatusModel, lenient
 from qsync_operator.models.cluster import NAME_PATTERN, Metadata
 from qsync_operator.models.conditions import BaseCondition
 from qsync_operator.models.spec import SparkSpec
@@ -22,6 +22,9 @@ class RunSpec(SpecModel):
     """After which the run is ended."""
     spark: SparkSpec | None = None
     """How large it is; without it as the cluster says."""
+    ttl: Duration = "30d"
+    """How long a run that was made by hand is kept after it ended; its report stays in the
+    archive."""
 
 
 class AuditSpec(RunSpec):
@@ -117,7 +120,7 @@ class QsyncAudit(SpecModel):
     kind: Literal["QsyncAudit"]
     metadata: Metadata
     spec: AuditSpec
-    status: AuditStatus = Field(default_factory=AuditStatus)
+    status: Annotated[AuditStatus, WrapValidator(lenient)] = Field(default_factory=AuditStatus)
 
 
 class QsyncCompaction(SpecModel):
@@ -127,4 +130,6 @@ class QsyncCompaction(SpecModel):
     kind: Literal["QsyncCompaction"]
     metadata: Metadata
     spec: CompactionSpec
-    status: CompactionStatus = Field(default_factory=CompactionStatus)
+    status: Annotated[CompactionStatus, WrapValidator(lenient)] = Field(
+        default_factory=CompactionStatus
+    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from qsync_operator.desired.labels import Object
+from qsync_operator.models.cluster import API_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ RESOURCES = {
     "PodDisruptionBudget": Resource("policy/v1", "poddisruptionbudgets"),
     "PodMonitor": Resource("monitoring.coreos.com/v1", "podmonitors"),
     "PrometheusRule": Resource("monitoring.coreos.com/v1", "prometheusrules"),
-    "QsyncAudit": Resource("qsync.dev/v1alpha1", "qsyncaudits"),
-    "QsyncCluster": Resource("qsync.dev/v1alpha1", "qsyncclusters"),
-    "QsyncCompaction": Resource("qsync.dev/v1alpha1", "qsynccompactions"),
+    "QsyncAudit": Resource(API_VERSION, "qsyncaudits"),
+    "QsyncCluster": Resource(API_VERSION, "qsyncclusters"),
+    "QsyncCompaction": Resource(API_VERSION, "qsynccompactions"),
     "RoleBinding": Resource("rbac.authorization.k8s.io/v1", "rolebindings"),
     "Lease": Resource("coordination.k8s.io/v1", "leases"),
     "Secret": Resource("v1", "secrets"),

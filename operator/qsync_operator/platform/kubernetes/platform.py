@@ -71,6 +71,7 @@ from qsync_operator.platform.kubernetes.volumes import VolumeKeeper
 from qsync_operator.platform.spaces import SpaceKeeper
 from qsync_operator.settings import NO_SPARK, SparkSupply
 
+UNKNOWN_SETTING = "unknown setting"
 JOINED = ("leader", "follower", "async", "anonymous")
 
 
@@ -365,10 +366,25 @@ class KubernetesPlatform:
         wanted = member_settings(cluster, member.role or member.kind)
         connection = self._live.state(name).number
         with contextlib.suppress(LinkError):
-            await self._post(cluster, name, "/verb/configure", live_changes(applied, wanted))
+            await self._configure(cluster, name, live_changes(applied, wanted))
             old = self._told.get(name)
             is_same = old is not None and old.connection == connection
             self._told[name] = Told(connection, wanted, old.peers if old and is_same else {})
+
+    async def _configure(self, cluster: QsyncCluster, name: str, changes: dict[str, Any]) -> None:
+        """Raises LinkError. An older node refuses all settings for one that it does not know: it
+        is sent each of the others."""
+        try:
+            await self._post(cluster, name, "/verb/configure", changes)
+        except LinkError as error:
+            if UNKNOWN_SETTING not in str(error) or len(changes) < 2:
+                raise
+            for setting, value in changes.items():
+                try:
+                    await self._post(cluster, name, "/verb/configure", {setting: value})
+                except LinkError as one:
+                    if UNKNOWN_SETTING not in str(one):
+                        raise
 
     async def _post(
         self, cluster: QsyncCluster, member: str, path: str, fields: dict[str, Any]

@@ -5,6 +5,7 @@ one name. The verdict travels in the driver's termination message, so that Spark
 right on our objects, and nobody parses logs.
 """
 
+import logging
 from datetime import UTC, datetime
 
 from pydantic import ValidationError
@@ -20,6 +21,7 @@ from qsync_operator.desired.runs import (
     build_job,
     build_run,
 )
+from qsync_operator.models.base import duration_ns
 from qsync_operator.models.cluster import API_VERSION, QsyncCluster
 from qsync_operator.models.manifest import sentence_of
 from qsync_operator.models.runs import (
@@ -35,6 +37,8 @@ from qsync_operator.platform.kubernetes.cache import Cache, Key
 from qsync_operator.platform.kubernetes.verdicts import TERMINAL, judge, refused
 from qsync_operator.platform.kubernetes.voice import KubernetesVoice
 from qsync_operator.schedule import overdue_at
+
+log = logging.getLogger(__name__)
 
 MODELS: dict[RunKind, type[QsyncAudit] | type[QsyncCompaction]] = {
     "audit": QsyncAudit,
@@ -56,7 +60,15 @@ class RunKeeper:
         for kind in RUN_KINDS:
             runs = self._cache.all(self._key, OBJECT_KINDS[kind])
             for run in runs:
-                await self._keep_run(cluster, kind, run, image)
+                try:
+                    await self._keep_run(cluster, kind, run, image)
+                except ApiError as error:
+                    if not error.status:
+                        raise
+                    # It concerns this run: the others go on.
+                    log.warning("run %s waits: %s", name_of(run), error)
+                    if error.status == 404:
+                        self._cache.note(OBJECT_KINDS[kind], run, is_gone=True)
             await self._record_scheduled(cluster, kind, {name_of(run) for run in runs})
 
     async def _keep_run(
@@ -74,6 +86,11 @@ class RunKeeper:
             return
         before: RunStatus = model.status
         if before.phase in TERMINAL:
+            if is_expired(run, model.spec, datetime.now(UTC)):
+                await self._api.delete(
+                    OBJECT_KINDS[kind], self._key[0], name_of(run), run["metadata"]["uid"]
+                )
+                self._cache.note(OBJECT_KINDS[kind], run, is_gone=True)
             return
         job = self._cache.get(self._key, "Job", name_of(run))
         if job is None:
@@ -106,8 +123,16 @@ class RunKeeper:
         try:
             self._cache.note("Job", await self._api.create(document))
         except ApiError as error:
-            if error.status != 409:  # its Job is there, and the watch has not told of it
+            if error.status != 409:
                 raise
+            # Either the watch has not shown our own yet, or somebody else's Job has the name.
+            live = await self._api.get("Job", self._key[0], name_of(run))
+            if live is not None and not _is_of_run(live, run):
+                sentence = (
+                    f"Job {name_of(run)} cannot be made: another Job has this name; delete it, or"
+                    " create the run under another name"
+                )
+                return refused(before, generation, "NameTaken", sentence, now())
         return before
 
     def _driver(self, run: str) -> Object | None:
@@ -158,6 +183,22 @@ class RunKeeper:
         reason = f"{what}{verdict or status.phase}"
         is_bad = status.phase != "Succeeded" or verdict not in ("", "Passed")
         await self._voice.tell(reason, name, status.message, is_bad)
+
+
+def is_expired(run: Object, spec: RunSpec, at: datetime) -> bool:
+    """Return whether a run that a person made ended long enough ago to be deleted. Runs of the
+    schedule go with their Jobs, of which the CronJob keeps some."""
+    owners = run["metadata"].get("ownerReferences") or []
+    finished_at = str((run.get("status") or {}).get("finishedAt", ""))
+    if not finished_at or any(owner.get("kind") == "Job" for owner in owners):
+        return False
+    age = at - datetime.fromisoformat(finished_at)
+    return age.total_seconds() * 1e9 > duration_ns(spec.ttl)
+
+
+def _is_of_run(job: Object, run: Object) -> bool:
+    owners = job["metadata"].get("ownerReferences") or []
+    return any(owner.get("uid") == run["metadata"].get("uid") for owner in owners)
 
 
 def last_run(cache: Cache, key: Key, kind: RunKind) -> LastRun | None:
