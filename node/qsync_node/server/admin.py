@@ -93,8 +93,7 @@ class Admin:
             return _refusal(503, "this member has not joined its cluster yet")
         if replica.split_brain or replica.doubt.is_open:
             return _refusal(503, "this member's state cannot be served")
-        if replica.leader is None and not replica.election.leader_uuid:
-            return _refusal(503, "no leader is known to this member")
+        # Not whether a leader is known: without one, confirmed rows can still be read.
         return web.json_response({"ready": True})
 
     async def _status(self, request: web.Request) -> web.Response:

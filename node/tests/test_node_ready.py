@@ -1,0 +1,38 @@
+"""What the readiness probe asks: whether a member can serve reads, with or without a leader."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from qsync_node.server.admin import Admin
+
+
+def admin_of(**replica: Any) -> Any:
+    state = {
+        "has_origin": True,
+        "split_brain": "",
+        "doubt": SimpleNamespace(is_open=False),
+        "leader": None,
+        "election": SimpleNamespace(leader_uuid=""),
+        **replica,
+    }
+    node = SimpleNamespace(replica=SimpleNamespace(**state))
+    return SimpleNamespace(server=SimpleNamespace(node=node))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("replica", "status"),
+    [
+        ({}, 200),  # nobody leads: confirmed rows are there all the same
+        ({"has_origin": False}, 503),
+        ({"split_brain": "the logs contradict each other"}, 503),
+        ({"doubt": SimpleNamespace(is_open=True)}, 503),
+    ],
+)
+async def test_member_is_ready_when_it_can_serve_reads(
+    replica: dict[str, Any], status: int
+) -> None:
+    request: Any = None
+    assert (await Admin._ready(admin_of(**replica), request)).status == status
