@@ -86,7 +86,9 @@ async def _supervise(settings: Settings, api: Api, stopping: asyncio.Event) -> i
     cache = Cache()
     lease = Lease(api, settings.own_namespace, settings.own_name)
     leased = LeasedApi(api, lease.is_held)
-    clusters = Clusters(leased, cache, settings.node_image, settings.spark, lease.is_held)
+    clusters = Clusters(
+        leased, cache, settings.node_image, settings.spark, lease.is_held, settings.site
+    )
     leading = asyncio.create_task(_lead(lease, clusters))
     watching = asyncio.create_task(_watch(settings, clusters, cache, stopping))
     resyncing = asyncio.create_task(_resync(settings, api, clusters, cache, stopping))

@@ -21,6 +21,7 @@ from qsync_operator.desired.labels import config_name
 from qsync_operator.models.annotations import is_paused
 from qsync_operator.models.cluster import VERSION, QsyncCluster
 from qsync_operator.models.manifest import sentence_of
+from qsync_operator.models.podtemplate import refuse_privileged
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.platform.base import ActionRefused, NameTaken
 from qsync_operator.platform.kubernetes.api import Api, ApiError
@@ -29,7 +30,7 @@ from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
 from qsync_operator.platform.kubernetes.runs import RunKeeper, audit_overdue_s, refuse_run
 from qsync_operator.platform.kubernetes.voice import KubernetesVoice
 from qsync_operator.refusal import refusal_now, with_refusal
-from qsync_operator.settings import NO_SPARK, SparkSupply
+from qsync_operator.settings import ANYWHERE, NO_SPARK, Site, SparkSupply
 
 IDLE_S = 2.0
 LOOKS_PER_S = 10.0
@@ -51,11 +52,12 @@ class ClusterTask:
 
     def __init__(
         self, api: Api, cache: Cache, image: str, spark: SparkSupply, cluster: QsyncCluster,
-        count: Callable[[], int], may_write: Callable[[], bool],
+        count: Callable[[], int], may_write: Callable[[], bool], site: Site,
     ) -> None:  # fmt: skip
         """`count` is of all clusters."""
         self._count = count
         self._may_write = may_write
+        self._site = site
         self._api = api
         self._cache = cache
         self._image = image
@@ -138,7 +140,13 @@ class ClusterTask:
     async def _look_after(self) -> None:
         """Raises ApiError and ActionRefused."""
         platform = await KubernetesPlatform.open(
-            self._api, self._cache, self.cluster, self._image, self._spark, self._may_write
+            self._api,
+            self._cache,
+            self.cluster,
+            self._image,
+            self._spark,
+            self._may_write,
+            self._site,
         )
         self._platform = platform
         if self.voice.refusal is not None and self.voice.refusal.reason in WAITING:
@@ -211,7 +219,9 @@ class Clusters:
         image: str,
         spark: SparkSupply = NO_SPARK,
         may_write: Callable[[], bool] = lambda: True,
+        site: Site = ANYWHERE,
     ) -> None:
+        self._site = site
         self._api = api
         self._cache = cache
         self._image = image
@@ -270,10 +280,16 @@ class Clusters:
         if is_gone or metadata.get("deletionTimestamp"):
             await self._stop(key)
             return
+        cluster: QsyncCluster | None
         try:
             cluster = QsyncCluster.model_validate(document)
+            if self._site.is_template_restricted:
+                refuse_privileged(cluster.spec.pod_template)
         except ValidationError as error:
-            sentence = sentence_of(error, QsyncCluster)
+            cluster, sentence = None, sentence_of(error, QsyncCluster)
+        except ValueError as error:
+            cluster, sentence = None, f"spec.{error}"
+        if cluster is None:
             if task is None:
                 await self._refuse_unknown(key, document, sentence)
             else:
@@ -286,7 +302,14 @@ class Clusters:
 
     def _start(self, key: Key, cluster: QsyncCluster) -> ClusterTask:
         task = ClusterTask(
-            self._api, self._cache, self._image, self._spark, cluster, self.count, self._may_write
+            self._api,
+            self._cache,
+            self._image,
+            self._spark,
+            cluster,
+            self.count,
+            self._may_write,
+            self._site,
         )
         self._tasks[key] = task
         metrics.CLUSTERS.set(len(self._tasks))

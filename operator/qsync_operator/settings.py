@@ -22,6 +22,18 @@ NO_SPARK = SparkSupply()
 
 
 @dataclass(frozen=True, slots=True)
+class Site:
+    """What the operator's installation decides for all clusters."""
+
+    namespace: str = ""  # of the operator; "" where it is not known
+    is_template_restricted: bool = False  # podTemplate gives pods no privilege
+    prometheus_namespace: str = ""  # of the Prometheus that may read metrics; "" for any
+
+
+ANYWHERE = Site()
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """`namespaces` is empty where the whole Kubernetes cluster is looked after."""
 
@@ -32,6 +44,7 @@ class Settings:
     own_name: str
     health_port: int
     metrics_port: int
+    site: Site = ANYWHERE
 
 
 def load_settings() -> Settings:
@@ -50,6 +63,11 @@ def load_settings() -> Settings:
         own_namespace=os.environ.get("POD_NAMESPACE", "default"),
         health_port=_port("QSYNC_HEALTH_PORT", "8080", "/healthz"),
         metrics_port=_port("QSYNC_METRICS_PORT", "8082", "/metrics"),
+        site=Site(
+            os.environ.get("POD_NAMESPACE", ""),
+            os.environ.get("QSYNC_POD_TEMPLATE", "") == "restricted",
+            os.environ.get("QSYNC_PROMETHEUS_NAMESPACE", ""),
+        ),
     )
 
 

@@ -128,7 +128,7 @@ def test_a_user_is_never_made_of_a_role() -> None:
         ({"roles": [{"name": "r", "grants": [{"privileges": ["read"]}]}]}, "name one"),
         (
             {"podTemplate": {"spec": {"containers": [{"name": "node", "command": ["sh"]}]}}},
-            "podTemplate.spec.containers[node].command belongs to the operator: the pod starts",
+            "podTemplate.spec.containers[node].command cannot be set: the pod starts",
         ),
         ({"podTemplate": {"spec": {"volumes": [{"name": "data"}]}}}, "give yours another name"),
         ({"podTemplate": {"metadata": {"labels": {"qsync.dev/role": "x"}}}}, "Services select"),

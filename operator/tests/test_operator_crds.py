@@ -149,3 +149,37 @@ def test_every_field_says_what_it_means() -> None:
         inner = path.partition(".spec.")[2] or path.partition(".status.")[2]
         if inner and not inner.endswith("[]") and ".metadata" not in path:
             assert node.get("description"), path
+
+
+def at(path: str) -> dict[str, Any]:
+    return dict(all_nodes())[path]
+
+
+def test_named_lists_are_maps_so_that_a_name_is_given_once() -> None:
+    spec = "QsyncCluster.spec"
+    for path in ("spaces", "spaces[].format", "spaces[].indexes", "users", "roles"):
+        assert at(f"{spec}.{path}")["x-kubernetes-list-type"] == "map", path
+        assert at(f"{spec}.{path}")["x-kubernetes-list-map-keys"] == ["name"], path
+        assert "name" in at(f"{spec}.{path}[]")["required"], path
+
+
+@pytest.mark.parametrize(
+    "path", ["audit.timeZone", "image", "tls.secretName", "storage.storageClass", "resources",
+             "users[].passwordSecret", "archive.credentialsSecret"]
+)  # fmt: skip
+def test_api_server_refuses_what_no_object_could_have(path: str) -> None:
+    assert at(f"QsyncCluster.spec.{path}")["x-kubernetes-validations"]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_reserved"),
+    [("orders-async", True), ("orders-reader", True), ("orders-leader", True),
+     ("orders-replicas", True), ("orders-spark", True), ("orders-app", False),
+     ("orders", False), ("orders-1", False), ("asyncs", False)],
+)  # fmt: skip
+def test_names_of_another_clusters_objects_are_reserved(name: str, is_reserved: bool) -> None:
+    rules = at("QsyncCluster")["x-kubernetes-validations"]
+    (rule,) = [one for one in rules if one.get("optionalOldSelf")]
+    pattern = re.search(r"matches\('([^']+)'\)", rule["rule"])
+    assert pattern is not None
+    assert bool(re.search(pattern[1], name)) == is_reserved

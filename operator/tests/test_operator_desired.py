@@ -23,6 +23,7 @@ from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.manifest import load_manifest
 from qsync_operator.names import wanted_members
 from qsync_operator.pod_main import PodError, node_document
+from qsync_operator.settings import Site
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 GOLDEN = Path(__file__).parent / "golden"
@@ -224,6 +225,30 @@ def test_orders_come_from_members_and_the_operator_only() -> None:
     assert len(watched["spec"]["ingress"][1]["from"]) == 3
     off = built(cluster_of(networkPolicy={"enabled": False}))
     assert not [o for o in off if o["kind"] == "NetworkPolicy"]
+
+
+def test_operator_is_trusted_in_its_own_namespace_only() -> None:
+    cluster = cluster_of(monitoring={"podMonitor": True})
+    site = Site("qsync-system", prometheus_namespace="monitoring")
+    objects = build_objects(cluster, state_of(cluster), "p", IMAGE, {}, site=site)
+    trusted = one(objects, "NetworkPolicy", "orders")["spec"]["ingress"][1]["from"]
+    spaces = [
+        peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
+        for peer in trusted
+        if "namespaceSelector" in peer
+    ]
+    assert spaces == ["qsync-system", "monitoring"]
+
+
+def test_start_has_no_deadline_that_would_begin_a_restore_again() -> None:
+    template = one(built(cluster_of()), "StatefulSet", "orders")["spec"]["template"]
+    probe = template["spec"]["containers"][0]["startupProbe"]
+    assert probe["failureThreshold"] * probe["periodSeconds"] > 10 * 365 * 86400
+
+
+def test_no_member_of_a_cluster_without_a_quorum_is_evicted() -> None:
+    budget = one(built(cluster_of()), "PodDisruptionBudget", "orders")["spec"]
+    assert budget["unhealthyPodEvictionPolicy"] == "IfHealthyBudget"
 
 
 def test_monitoring_is_made_when_it_is_asked_for_and_its_kinds_exist() -> None:

@@ -16,6 +16,7 @@ from qsync_operator.plan import Plan
 from qsync_operator.platform.kubernetes.cache import Cache
 from qsync_operator.platform.kubernetes.voice import KubernetesVoice
 from qsync_operator.resync import resync
+from qsync_operator.settings import Site
 
 
 @pytest.mark.asyncio
@@ -312,3 +313,21 @@ async def test_without_the_lease_members_are_nominated_and_nothing_is_written() 
             await controller.turn(cluster)
         assert performed == [nomination]
         assert api.writes == []
+
+
+@pytest.mark.asyncio
+async def test_privileged_template_is_refused_where_templates_are_restricted() -> None:
+    api = FakeApi()
+    api.put(document_of())
+    template = {"spec": {"hostPID": True}}
+    for is_restricted, started in ((True, 0), (False, 1)):
+        site = Site(is_template_restricted=is_restricted)
+        clusters = Clusters(api, Cache(), IMAGE, site=site)
+        await clusters.begin()
+        await clusters.on_event(at("a", OLD, podTemplate=template), False)
+        assert clusters.count() == started
+        await clusters.close()
+    conditions = api.named("QsyncCluster", "orders")["status"]["conditions"]
+    shown = {c["type"]: (c["status"], c["reason"]) for c in conditions}
+    assert shown["Stalled"] == ("True", "InvalidSpec")
+    assert api.named("QsyncCluster", "orders")["status"]["observedGeneration"] == 1

@@ -71,3 +71,20 @@ async def test_volumes_that_cannot_grow_stay_and_it_is_said() -> None:
         storage = (await observed(platform, larger)).storage
     assert "cannot grow to 2Gi" in storage.refusal
     assert ("delete", "StatefulSet", "orders") not in api.writes
+
+
+@pytest.mark.asyncio
+async def test_kept_claim_of_a_member_that_comes_back_grows() -> None:
+    api, cluster = FakeApi(), cluster_of(storage={"size": "50Gi"})
+    async with opened(api, cluster) as (platform, _):
+        await platform.act(cluster, CreateMember("orders-0", "voter"))
+        api.put(claim_of("data-orders-1", "10Gi"))
+        assert (await observed(platform, cluster)).storage.outgrown == ()
+        await platform.act(cluster, CreateMember("orders-1", "voter"))
+        await platform._look_aside(cluster)
+        assert (await observed(platform, cluster)).storage.outgrown == ("data-orders-1",)
+        await platform.act(cluster, GrowStorage("50Gi"))
+        claim = api.named("PersistentVolumeClaim", "data-orders-1")
+        assert claim["spec"]["resources"]["requests"]["storage"] == "50Gi"
+        assert (await observed(platform, cluster)).storage.outgrown == ()
+    assert ("delete", "StatefulSet", "orders") not in api.writes

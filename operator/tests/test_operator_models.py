@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from qsync_operator.models.base import duration_ns, quantity
 from qsync_operator.models.manifest import ManifestError, parse_manifest
+from qsync_operator.models.podtemplate import refuse_privileged, refuse_template
 from qsync_operator.models.spec import ClusterSpec, spec_warnings, without_local_meaning
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -57,6 +58,28 @@ REFUSED = [
     ({"audit": {"schedule": "61 * * * *"}}, "'61' is not a minute between 0 and 59"),
     ({"audit": {"schedule": "* * * foo *"}}, "'foo' is not a month between 1 and 12"),
     ({"archive": {}}, "spec.archive.url is missing"),
+    (
+        {"audit": {"schedule": "@daily", "timeZone": "Europe/Berln"}},
+        "spec.audit.timeZone: 'Europe/Berln' cannot be used",
+    ),
+    ({"audit": {"schedule": "@daily", "timeZone": "Local"}}, "'Local' cannot be used"),
+    ({"image": ""}, "spec.image: '' cannot be used"),
+    ({"image": "a b:1"}, "spec.image: 'a b:1' cannot be used"),
+    ({"tls": {"secretName": "Not A Name"}}, "spec.tls.secretName: 'Not A Name' cannot be used"),
+    ({"auth": {"passwordSecret": "-x"}}, "spec.auth.passwordSecret: '-x' cannot be used"),
+    ({"storage": {"storageClass": "Fast!"}}, "spec.storage.storageClass: 'Fast!' cannot be used"),
+    (
+        {"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1500m"}}},
+        "requests.cpu 2 is more than limits.cpu 1500m",
+    ),
+    (
+        {"podTemplate": {"spec": {"tolerationz": []}}},
+        "podTemplate.spec.tolerationz cannot be set: a pod has no such field",
+    ),
+    (
+        {"podTemplate": {"spec": {"containers": [{"name": "x", "img": "y"}]}}},
+        "podTemplate.spec.containers[x].img cannot be set",
+    ),
     ({"spaces": [space(), space()]}, "space orders is declared twice"),
     ({"spaces": [space(indexes=[])]}, "spec.spaces[0].indexes: list should have at least 1"),
     ({"spaces": [space(name="_space")]}, "spec.spaces[0].name '_space'"),
@@ -117,6 +140,45 @@ def test_every_example_is_read_without_a_warning(path: Path) -> None:
     manifest = parse_manifest(path.read_text(), path.name)
     assert not spec_warnings(manifest.cluster.spec)
     assert not without_local_meaning(manifest.cluster.spec)
+
+
+def test_what_kubernetes_takes_is_taken() -> None:
+    digest = "0123456789abcdef" * 4
+    spec = {
+        "image": f"registry.example.com:5000/a/qsync_node:0.1@sha256:{digest}",
+        "storage": {"storageClass": ""},
+        "tls": {"secretName": "a.b-c"},
+        "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1000m", "memory": "1Gi"}},
+        "archive": {"url": "s3://a/b"},
+        "audit": {"schedule": "@daily", "timeZone": "America/Argentina/Buenos_Aires"},
+    }
+    assert parse_manifest(cluster(**spec)).cluster.spec.image == spec["image"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"hostPID": True},
+        {"hostNetwork": True},
+        {"serviceAccountName": "admin"},
+        {"automountServiceAccountToken": True},
+        {"volumes": [{"name": "x", "hostPath": {"path": "/"}}]},
+        {"containers": [{"name": "x", "securityContext": {"privileged": True}}]},
+        {"containers": [{"name": "x", "securityContext": {"capabilities": {"add": ["ALL"]}}}]},
+        {"initContainers": [{"name": "x", "securityContext": {"runAsUser": 0}}]},
+    ],
+)
+def test_restricted_template_gives_no_privilege(spec: dict[str, Any]) -> None:
+    refuse_template({"spec": spec})
+    with pytest.raises(ValueError, match="is not allowed here"):
+        refuse_privileged({"spec": spec})
+
+
+def test_restricted_template_takes_what_needs_no_privilege() -> None:
+    sidecar = {"name": "x", "securityContext": {"runAsUser": 1000}}
+    volumes = [{"name": "v", "emptyDir": {}}, {"name": "c", "configMap": {"name": "c"}}]
+    given = {"tolerations": [], "containers": [sidecar], "volumes": volumes}
+    refuse_privileged({"metadata": {"labels": {"a": "b"}}, "spec": given})
 
 
 def test_defaults_make_an_empty_spec_a_good_one() -> None:

@@ -74,6 +74,7 @@ KINDS = (
         {
             "spec": rules.CLUSTER_SPEC,
             "spec.storage": rules.STORAGE,
+            "spec.resources": rules.RESOURCES,
             "spec.auth": rules.AUTH,
             "spec.bootstrap.fromArchive": rules.FROM_ARCHIVE,
             "spec.ports": rules.PORTS,
@@ -81,7 +82,7 @@ KINDS = (
         },
         spoken=("spec.spaces[].name",),
         is_scalable=True,
-        whole=tuple(rules.CLUSTER),
+        whole=(*rules.CREATION, *rules.CLUSTER),
     ),
     Kind(
         QsyncAudit,

@@ -26,6 +26,22 @@ def name_rule(pattern: str) -> Rule:
     )
 
 
+RESERVED_SUFFIXES = ("async", "reader", "leader", "replicas", "spark")
+"""Of names of StatefulSets, Services and ServiceAccounts that another cluster may have."""
+
+CREATION = [
+    {
+        **rule(
+            f"""oldSelf.hasValue()
+                || !self.metadata.name.matches('-({"|".join(RESERVED_SUFFIXES)})$')""",
+            f"metadata.name cannot end with {', '.join(f'-{one}' for one in RESERVED_SUFFIXES)}:"
+            " objects of another cluster are called so",
+        ),
+        # Clusters that exist already are left alone.
+        "optionalOldSelf": True,
+    }
+]
+
 QUORUM = "self.replication.quorum"
 HAS_NUMBER = f"has(self.replication) && has({QUORUM}) && type({QUORUM}) == int"
 
@@ -82,6 +98,16 @@ CLUSTER = [
                 && quantity(string({_SIZE})).compareTo(
                     quantity(oldSelf.status.volumeSize)) >= 0)""",
         "storage.size cannot shrink: a volume only grows",
+    ),
+]
+
+RESOURCES = [
+    rule(
+        """!has(self.requests) || !has(self.limits) || self.requests.all(name,
+           !(name in self.limits)
+           || quantity(string(self.requests[name])).compareTo(
+               quantity(string(self.limits[name]))) <= 0)""",
+        "resources.requests are more than resources.limits: nothing could be scheduled",
     ),
 ]
 

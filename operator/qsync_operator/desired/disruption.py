@@ -20,6 +20,8 @@ def build_disruption_budget(cluster: QsyncCluster, state: ClusterState) -> Objec
         spec={
             "maxUnavailable": spare,
             "selector": {"matchLabels": selector(cluster, **{KIND_LABEL: "voter"})},
-            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            # Of a cluster that lost its quorum nobody may be evicted: the last members that have
+            # its data are among those that are left.
+            "unhealthyPodEvictionPolicy": "IfHealthyBudget",
         },
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from qsync_operator.desired.labels import Object, build, ports, selector, tls_port
 from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.settings import ANYWHERE, Site
 
 OPERATOR = {
     "app.kubernetes.io/name": "qsync-operator",
@@ -17,7 +18,7 @@ OPERATOR = {
 PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
 
 
-def build_network_policy(cluster: QsyncCluster) -> Object | None:
+def build_network_policy(cluster: QsyncCluster, site: Site = ANYWHERE) -> Object | None:
     """None where it is switched off."""
     if not cluster.spec.network_policy.enabled:
         return None
@@ -26,10 +27,10 @@ def build_network_policy(cluster: QsyncCluster) -> Object | None:
     )
     trusted: list[dict[str, Any]] = [
         {"podSelector": {"matchLabels": selector(cluster)}},
-        _anywhere(OPERATOR),
+        _pods_of(site.namespace, OPERATOR),
     ]
     if cluster.spec.monitoring.pod_monitor:
-        trusted.append(_anywhere(PROMETHEUS))
+        trusted.append(_pods_of(site.prometheus_namespace, PROMETHEUS))
     for_clients = [iproto] if cluster.spec.tls.clients == "Off" else [iproto, tls]
     return build(
         cluster,
@@ -44,5 +45,7 @@ def build_network_policy(cluster: QsyncCluster) -> Object | None:
     )
 
 
-def _anywhere(labels: dict[str, str]) -> dict[str, Any]:
-    return {"namespaceSelector": {}, "podSelector": {"matchLabels": labels}}
+def _pods_of(namespace: str, labels: dict[str, str]) -> dict[str, Any]:
+    """Labels alone are worth little: who may create pods in any namespace can set them."""
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}} if namespace else {}
+    return {"namespaceSelector": selector, "podSelector": {"matchLabels": labels}}

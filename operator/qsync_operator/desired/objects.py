@@ -18,7 +18,7 @@ from qsync_operator.desired.state import ClusterState
 from qsync_operator.desired.statefulset import build_statefulset
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.observed import Kind
-from qsync_operator.settings import NO_SPARK, SparkSupply
+from qsync_operator.settings import ANYWHERE, NO_SPARK, Site, SparkSupply
 
 KINDS: tuple[Kind, ...] = ("voter", "async", "anonymous")
 
@@ -32,6 +32,7 @@ def build_objects(
     existing: Collection[str] = (),
     authorities: str = "",
     spark: SparkSupply = NO_SPARK,
+    site: Site = ANYWHERE,
 ) -> list[Object]:
     """All but the identity, which is written on its own and before everything else.
 
@@ -51,6 +52,6 @@ def build_objects(
             continue
         size = sizes.get(name, cluster.spec.storage.size)
         objects.append(build_statefulset(cluster, state, kind, image, size))
-    optional = (build_disruption_budget(cluster, state), build_network_policy(cluster))
+    optional = (build_disruption_budget(cluster, state), build_network_policy(cluster, site))
     objects += [document for document in optional if document is not None]
     return objects + build_monitoring(cluster, existing) + build_runs(cluster, spark)

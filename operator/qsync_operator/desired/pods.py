@@ -24,8 +24,9 @@ from qsync_operator.observed import Kind
 
 USER = 10001
 GRACE_S = 30
-START_PATIENCE_S = 1800
-"""A large log takes long to read; only then does the node answer."""
+START_FAILURES_MAX = 2**31 - 1
+"""A start has no deadline: a restore or a large log takes as long as it takes, and one that is
+killed begins again from nothing. Until then the member is reported as down."""
 
 
 def restart_inputs(cluster: QsyncCluster, image: str) -> str:
@@ -101,7 +102,7 @@ def _node_container(cluster: QsyncCluster, image: str) -> Object:
         "lifecycle": {
             "preStop": {"exec": {"command": ["python", "-m", "qsync_operator.pod_leave"]}}
         },
-        "startupProbe": _probe("/live", period_s=1, failures=START_PATIENCE_S),
+        "startupProbe": _probe("/live", period_s=1, failures=START_FAILURES_MAX),
         # Alive is whoever's event loop runs and whose disk does not hang; a leader that is only
         # busy is not killed for it.
         "livenessProbe": _probe("/live", period_s=5, failures=6),

@@ -5,12 +5,15 @@ the same document; `duration_ns` and `quantity_bytes` give the number.
 """
 
 import re
+import zoneinfo
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    JsonValue,
     ModelWrapValidatorHandler,
     ValidationError,
     WithJsonSchema,
@@ -31,6 +34,15 @@ _SCALES = {
     "": 1, "m": 0.001, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
     "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50,
 }  # fmt: skip
+_NAME = "[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
+SECRET_PATTERN = f"^{_NAME}$"
+SECRET_SENTENCE = "write the name of a Secret: lower-case letters, digits, hyphens and dots"
+CLASS_PATTERN = f"^({_NAME})?$"
+CLASS_SENTENCE = "write the name of a StorageClass, or nothing for volumes without one"
+IMAGE_PATTERN = "^[A-Za-z0-9]([A-Za-z0-9._/:-]*[A-Za-z0-9_])?(@[a-z0-9]+:[0-9a-f]{32,128})?$"
+IMAGE_SENTENCE = "write an image such as registry.example.com/qsync-node:0.1.0"
+TIME_ZONE_PATTERN = "^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$"
+TIME_ZONE_SENTENCE = "write the name of a time zone, such as Europe/Berlin or Etc/UTC"
 _CRON_LIMITS = (
     ("minute", 0, 59),
     ("hour", 0, 23),
@@ -193,6 +205,23 @@ def _formed(form: str, rule: str, message: str, length_max: int = 64) -> WithJso
     )
 
 
+def _checked_by(pattern: str, sentence: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern.removeprefix("^").removesuffix("$"), value):
+            raise ValueError(f"{value!r} cannot be used: {sentence}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _checked_time_zone(value: str) -> str:
+    known = zoneinfo.available_timezones()
+    # A machine without a time zone database cannot judge; the API server does.
+    if known and value not in known:
+        raise ValueError(f"{value!r} cannot be used: {TIME_ZONE_SENTENCE}")
+    return value
+
+
 DURATION_PATTERN = r"^([0-9]+([.][0-9]+)?(ms|s|m|h|d))+$"
 SCHEDULE_PATTERN = _cron_pattern()
 
@@ -226,3 +255,34 @@ Schedule = Annotated[
         length_max=128,
     ),
 ]
+SecretName = Annotated[
+    str,
+    _checked_by(SECRET_PATTERN, SECRET_SENTENCE),
+    _formed("string", f"self.matches('{SECRET_PATTERN}')", SECRET_SENTENCE, length_max=253),
+]
+ClassName = Annotated[
+    str,
+    _checked_by(CLASS_PATTERN, CLASS_SENTENCE),
+    _formed("string", f"self.matches('{CLASS_PATTERN}')", CLASS_SENTENCE, length_max=253),
+]
+Image = Annotated[
+    str,
+    _checked_by(IMAGE_PATTERN, IMAGE_SENTENCE),
+    _formed("string", f"self.matches('{IMAGE_PATTERN}')", IMAGE_SENTENCE, length_max=512),
+]
+TimeZone = Annotated[
+    str,
+    AfterValidator(_checked_time_zone),
+    _formed(
+        "string",
+        # A zone that the API server does not know is an error of the rule, which refuses it, too.
+        f"self.matches('{TIME_ZONE_PATTERN}') && self != 'Local'"
+        " && timestamp('2026-01-01T00:00:00Z').getHours(self) >= 0",
+        TIME_ZONE_SENTENCE,
+    ),
+]
+NAMED: dict[str, JsonValue] = {
+    "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["name"],
+}
+"""Of lists whose items have names: the API server refuses the same name twice, and merges by it."""

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from qsync_operator.models.base import SpecModel
+from qsync_operator.models.base import SecretName, SpecModel
 
 TIME_PATTERN = (
     r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?"
@@ -53,7 +53,7 @@ class FromArchiveSpec(SpecModel):
     """The last moment that is in the state, by the clocks of the leaders that wrote."""
     to_signature: int | None = Field(default=None, ge=0, le=2**63 - 1)
     """The last index that is in the state."""
-    credentials_secret: str | None = None
+    credentials_secret: SecretName | None = None
     """A Secret with the store's credentials; without it those of `archive`."""
 
     @model_validator(mode="after")

@@ -22,6 +22,81 @@ _NODE = {
     "readinessProbe": "Services follow it",
     "startupProbe": "a large log takes long to read",
 }
+_POD_FIELDS = frozenset(
+    {
+        "activeDeadlineSeconds",
+        "affinity",
+        "automountServiceAccountToken",
+        "containers",
+        "dnsConfig",
+        "dnsPolicy",
+        "enableServiceLinks",
+        "ephemeralContainers",
+        "hostAliases",
+        "hostIPC",
+        "hostNetwork",
+        "hostPID",
+        "hostUsers",
+        "hostnameOverride",
+        "imagePullSecrets",
+        "initContainers",
+        "nodeName",
+        "nodeSelector",
+        "os",
+        "overhead",
+        "preemptionPolicy",
+        "priority",
+        "priorityClassName",
+        "readinessGates",
+        "resourceClaims",
+        "resources",
+        "runtimeClassName",
+        "schedulerName",
+        "schedulingGates",
+        "securityContext",
+        "serviceAccount",
+        "serviceAccountName",
+        "setHostnameAsFQDN",
+        "shareProcessNamespace",
+        "terminationGracePeriodSeconds",
+        "tolerations",
+        "topologySpreadConstraints",
+        "volumes",
+    }
+)
+_CONTAINER_FIELDS = frozenset(
+    {
+        "args",
+        "command",
+        "env",
+        "envFrom",
+        "image",
+        "imagePullPolicy",
+        "lifecycle",
+        "livenessProbe",
+        "name",
+        "ports",
+        "readinessProbe",
+        "resizePolicy",
+        "resources",
+        "restartPolicy",
+        "restartPolicyRules",
+        "securityContext",
+        "startupProbe",
+        "stdin",
+        "stdinOnce",
+        "terminationMessagePath",
+        "terminationMessagePolicy",
+        "tty",
+        "volumeDevices",
+        "volumeMounts",
+        "workingDir",
+    }
+)
+_PRIVILEGED = ("hostNetwork", "hostPID", "hostIPC", "serviceAccountName", "serviceAccount",
+               "automountServiceAccountToken", "nodeName")  # fmt: skip
+_SAFE_VOLUMES = frozenset({"name", "configMap", "secret", "emptyDir", "projected", "downwardAPI",
+                           "persistentVolumeClaim", "ephemeral", "csi"})  # fmt: skip
 _LABEL_PREFIXES = ("qsync.dev/", "app.kubernetes.io/")
 _OWN_VOLUMES = ("data", "config", "identity", "tls", "run", "tmp")
 REFUSED = (
@@ -38,7 +113,46 @@ REFUSED = (
 def refuse_template(template: dict[str, Any]) -> None:
     """Raises ValueError with the first field that is the operator's."""
     for path, why in _refusals(template):
-        raise ValueError(f"podTemplate.{path} belongs to the operator: {why}")
+        raise ValueError(f"podTemplate.{path} cannot be set: {why}")
+
+
+def refuse_privileged(template: dict[str, Any]) -> None:
+    """Raises ValueError with the first field by which a pod gets more than a member needs: who
+    may create clusters need not be allowed to create any pod."""
+    for path in _privileges(_mapping(template.get("spec"))):
+        raise ValueError(
+            f"podTemplate.{path} is not allowed here: the operator was installed with"
+            " podTemplate.restricted"
+        )
+
+
+def _privileges(spec: dict[str, Any]) -> Iterator[str]:
+    for field in _PRIVILEGED:
+        if spec.get(field):
+            yield f"spec.{field}"
+    for volume in _named(spec.get("volumes")):
+        for kind in sorted(volume.keys() - _SAFE_VOLUMES):
+            yield f"spec.volumes[{volume.get('name')}].{kind}"
+    for group in ("initContainers", "containers"):
+        for container in _named(spec.get(group)):
+            where = f"spec.{group}[{container.get('name')}].securityContext"
+            context = _mapping(container.get("securityContext"))
+            if context.get("privileged") or context.get("allowPrivilegeEscalation"):
+                yield f"{where}.privileged"
+            if _mapping(context.get("capabilities")).get("add"):
+                yield f"{where}.capabilities.add"
+            if context.get("runAsNonRoot") is False or context.get("runAsUser") == 0:
+                yield f"{where}.runAsUser"
+
+
+def _unknown(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for field in sorted(spec.keys() - _POD_FIELDS - _POD.keys()):
+        yield f"spec.{field}", "a pod has no such field"
+    for group in ("initContainers", "containers"):
+        for container in _named(spec.get(group)):
+            for field in sorted(container.keys() - _CONTAINER_FIELDS):
+                where = f"spec.{group}[{container.get('name')}].{field}"
+                yield where, "a container has no such field"
 
 
 def _refusals(template: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -56,6 +170,7 @@ def _refusals(template: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for field, why in _POD.items():
         if field in spec:
             yield f"spec.{field}", why
+    yield from _unknown(spec)
     for volume in _named(spec.get("volumes")):
         if volume.get("name") in _OWN_VOLUMES:
             yield f"spec.volumes[{volume['name']}]", "give yours another name"

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from qsync_operator.models.base import SpecModel
+from qsync_operator.models.base import NAMED, SpecModel
 
 FieldType = Literal[
     "any", "unsigned", "string", "number", "double", "integer", "boolean", "varbinary", "scalar",
@@ -62,9 +62,9 @@ class SpaceSpec(SpecModel):
     """Of the space."""
     is_sync: bool = True
     """Whether writes wait for the quorum."""
-    format: list[FieldSpec] = Field(default_factory=list)
+    format: list[FieldSpec] = Field(default_factory=list, json_schema_extra=NAMED)
     """Its fields, in order."""
-    indexes: list[IndexSpec] = Field(min_length=1, max_length=128)
+    indexes: list[IndexSpec] = Field(min_length=1, max_length=128, json_schema_extra=NAMED)
     """The first one is the primary key."""
 
     @model_validator(mode="after")

@@ -5,7 +5,19 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from qsync_node.core.quorum import evaluate, needed
-from qsync_operator.models.base import Duration, Quantity, Schedule, SpecModel, duration_ns
+from qsync_operator.models.base import (
+    NAMED,
+    ClassName,
+    Duration,
+    Image,
+    Quantity,
+    Schedule,
+    SecretName,
+    SpecModel,
+    TimeZone,
+    duration_ns,
+    quantity,
+)
 from qsync_operator.models.bootstrap import BootstrapSpec
 from qsync_operator.models.podtemplate import refuse_template
 from qsync_operator.models.spaces import SpaceSpec, refuse_repeated
@@ -64,7 +76,7 @@ class StorageSpec(SpecModel):
     """Of the volume of each member. It can grow and not shrink."""
     retention: Literal["Retain", "Delete"] = "Retain"
     """Whether volumes are kept (`Retain`) when a member or the cluster is removed."""
-    storage_class: str | None = None
+    storage_class: ClassName | None = None
     """The StorageClass of the volumes; without it the Kubernetes cluster's default. It cannot
     change."""
 
@@ -77,6 +89,17 @@ class ResourcesSpec(SpecModel):
     limits: dict[str, Quantity] = Field(default_factory=dict)
     """What the container may use at most."""
 
+    @model_validator(mode="after")
+    def _check(self) -> "ResourcesSpec":
+        for name, amount in self.requests.items():
+            limit = self.limits.get(name)
+            if limit is not None and quantity(amount) > quantity(limit):
+                raise ValueError(
+                    f"requests.{name} {amount} is more than limits.{name} {limit}: nothing could"
+                    " be scheduled"
+                )
+        return self
+
 
 class TlsSpec(SpecModel):
     """Certificates: the controller's own authority unless a Secret is named, which holds tls.crt,
@@ -86,7 +109,7 @@ class TlsSpec(SpecModel):
     clients: Literal["Accept", "Require", "Off"] = "Accept"
     """`Accept`: clients may use TLS, on `ports.tls`. `Require`: every port asks for it. `Off`:
     only members use it."""
-    secret_name: str | None = None
+    secret_name: SecretName | None = None
     """A Secret with tls.crt, tls.key and ca.crt, in place of the operator's own authority."""
 
 
@@ -95,7 +118,7 @@ class AuthSpec(SpecModel):
 
     username: str = Field(default="app", pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
     """The user that applications log in as. It cannot change."""
-    password_secret: str | None = None
+    password_secret: SecretName | None = None
     """A Secret whose `password` that user has; without it one is made."""
 
     @field_validator("username")
@@ -124,7 +147,7 @@ class ArchiveSpec(SpecModel):
     """Such as `s3://bucket/orders`."""
     interval: Duration = "60s"
     """How old what is not yet archived may be."""
-    credentials_secret: str | None = None
+    credentials_secret: SecretName | None = None
     """A Secret with the store's credentials."""
     retention: Duration | None = None
     """How far back the archive can be restored: compactions delete what is older and folded.
@@ -160,7 +183,7 @@ class JobSpec(SpecModel):
     """Five fields as cron has them: minute, hour, day, month, weekday."""
     suspend: bool = False
     """No new run begins."""
-    time_zone: str = "Etc/UTC"
+    time_zone: TimeZone = "Etc/UTC"
     """Of the schedule."""
     concurrency_policy: Literal["Forbid", "Replace"] = "Forbid"
     """What happens if a run is due while another one runs: it is left out (`Forbid`) or takes its
@@ -206,7 +229,7 @@ class ClusterSpec(SpecModel):
     """Registered members that no quorum counts."""
     read_replicas: int = Field(default=0, ge=0, le=1000)
     """Members that only follow, and are not registered."""
-    image: str | None = None
+    image: Image | None = None
     """Of the nodes; without it the one that the cluster was made with."""
     hibernate: bool = False
     """Stop all pods and keep everything else."""
@@ -226,11 +249,11 @@ class ClusterSpec(SpecModel):
     """The application's user."""
     ports: PortsSpec = Field(default_factory=PortsSpec)
     """Where members listen."""
-    spaces: list[SpaceSpec] = Field(default_factory=list)
+    spaces: list[SpaceSpec] = Field(default_factory=list, json_schema_extra=NAMED)
     """Spaces that are created and extended, never dropped."""
-    roles: list[RoleSpec] = Field(default_factory=list)
+    roles: list[RoleSpec] = Field(default_factory=list, json_schema_extra=NAMED)
     """Roles of the database that are kept as declared."""
-    users: list[UserSpec] = Field(default_factory=list)
+    users: list[UserSpec] = Field(default_factory=list, json_schema_extra=NAMED)
     """Users of the database that are kept as declared."""
     bootstrap: BootstrapSpec | None = None
     """What a new cluster begins with, in place of an empty database. It cannot change."""

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from qsync_operator.models.base import SpecModel
+from qsync_operator.models.base import SecretName, SpecModel
 
 Privilege = Literal["read", "write", "execute", "create", "alter", "drop"]
 RESERVED = ("admin", "guest", "public", "replication", "super")
@@ -53,5 +53,5 @@ class RoleSpec(SpecModel):
 class UserSpec(RoleSpec):
     """Somebody who logs in, with the password that a Secret holds under `password`."""
 
-    password_secret: str = Field(max_length=253)
+    password_secret: SecretName
     """The Secret whose `password` it logs in with; a change takes effect by itself."""

@@ -61,7 +61,7 @@ from qsync_operator.platform.base import ActionAwaits, ActionRefused, NameTaken
 from qsync_operator.platform.kubernetes import pods
 from qsync_operator.platform.kubernetes.absent import AbsentPods
 from qsync_operator.platform.kubernetes.api import Api, ApiError, name_of
-from qsync_operator.platform.kubernetes.cache import Cache, Key
+from qsync_operator.platform.kubernetes.cache import Cache
 from qsync_operator.platform.kubernetes.certificates import CertificateKeeper
 from qsync_operator.platform.kubernetes.identity import Identity
 from qsync_operator.platform.kubernetes.monitoring import MonitoringKinds
@@ -69,7 +69,7 @@ from qsync_operator.platform.kubernetes.objects import LOOK_AGAIN_S, ObjectKeepe
 from qsync_operator.platform.kubernetes.runs import last_run
 from qsync_operator.platform.kubernetes.volumes import VolumeKeeper
 from qsync_operator.platform.spaces import SpaceKeeper
-from qsync_operator.settings import NO_SPARK, SparkSupply
+from qsync_operator.settings import ANYWHERE, NO_SPARK, Site, SparkSupply
 
 UNKNOWN_SETTING = "unknown setting"
 JOINED = ("leader", "follower", "async", "anonymous")
@@ -94,12 +94,14 @@ class KubernetesPlatform:
         identity: Identity,
         password: str,
         certificates: CertificateKeeper,
-        key: Key,
-        uid: str | None,
+        cluster: QsyncCluster,
         spark: SparkSupply,
         may_write: Callable[[], bool],
+        site: Site,
     ) -> None:
+        key, uid = (cluster.metadata.namespace or "", cluster.name), cluster.metadata.uid
         self._may_write = may_write
+        self._site = site
         self._api = api
         self._cache = cache
         self._identity = identity
@@ -138,6 +140,7 @@ class KubernetesPlatform:
         image: str,
         spark: SparkSupply = NO_SPARK,
         may_write: Callable[[], bool] = lambda: True,
+        site: Site = ANYWHERE,
     ) -> "KubernetesPlatform":
         """Raises ApiError or ActionRefused; nothing runs before the identity is stored (M1)."""
         key = (cluster.metadata.namespace or "", cluster.name)
@@ -149,7 +152,7 @@ class KubernetesPlatform:
         if certificates.is_taken and not identity.state.is_formed:
             # Pods would mount somebody else's key. A formed cluster keeps its supervision.
             raise NameTaken(certificates.refusal)
-        return cls(api, cache, identity, password, certificates, key, uid, spark, may_write)
+        return cls(api, cache, identity, password, certificates, cluster, spark, may_write, site)
 
     async def close(self) -> None:
         self._cache.forget(self._key, self._listener)
@@ -231,6 +234,9 @@ class KubernetesPlatform:
                 if self._kept_retention == cluster.spec.storage.retention:
                     await self._identity.keep(cluster)
                 self._looked_again_s = time.monotonic()
+        if not is_paused(cluster):
+            with contextlib.suppress(ApiError):
+                await self._volumes.look_aside(cluster, self._state)
         if not cluster.spec.hibernate:
             kinds = {name: member.kind for name, member in self._state.members.items()}
             await self._absent.look({n: k for n, k in kinds.items() if self._pod(n) is None})
@@ -553,6 +559,7 @@ class KubernetesPlatform:
         inputs = (
             state, self._password, self._image(cluster), self._volumes.sizes(cluster),
             self._monitoring.existing, self._certificates.authorities, self._spark,
+            self._site,
         )  # fmt: skip
         if self._built is None or self._built[0] is not cluster or self._built[1] != inputs:
             self._built = (cluster, deepcopy(inputs), build_objects(cluster, *inputs))

@@ -15,6 +15,7 @@ from qsync_operator.platform.kubernetes.cache import Cache, Key
 from qsync_operator.platform.kubernetes.objects import ObjectKeeper
 
 ASK_AGAIN_S = 60.0
+LIST_AGAIN_S = 300.0
 REFUSALS = (403, 422)
 
 
@@ -28,15 +29,33 @@ class VolumeKeeper:
         self._key = key
         self._refusal = ""
         self._refused: tuple[str, float] = ("", 0.0)  # which size, when
+        self._small: tuple[str, ...] = ()  # claims of members that are smaller than asked for
+        self._listed: tuple[tuple[str, ...], float] = ((), 0.0)  # for which members, when
 
     def look(self, cluster: QsyncCluster) -> StorageView:
         size, at_s = self._refused
         is_fresh = time.monotonic() - at_s < ASK_AGAIN_S and size == cluster.spec.storage.size
         sizes = self.sizes(cluster)
-        outgrown = outgrown_sets(cluster.spec.storage.size, sizes)
+        outgrown = [*outgrown_sets(cluster.spec.storage.size, sizes), *self._small]
         largest = max(sizes.values(), key=quantity, default="")
         refusal = self._refusal if outgrown and is_fresh else ""
         return StorageView(tuple(outgrown), refusal, largest)
+
+    async def look_aside(self, cluster: QsyncCluster, state: ClusterState) -> None:
+        """Find claims that were kept from before the volumes grew: their member came back, and
+        no template says how large they are. Raises ApiError."""
+        wanted = (cluster.spec.storage.size, *state.members)
+        listed, at_s = self._listed
+        if listed == wanted and time.monotonic() - at_s < LIST_AGAIN_S:
+            return
+        changes = await self._changes(cluster, state)
+        self._small = tuple(name_of(change) for change in changes)
+        self._listed = (wanted, time.monotonic())
+
+    async def _changes(self, cluster: QsyncCluster, state: ClusterState) -> list[Object]:
+        labels = ",".join(f"{key}={value}" for key, value in selector(cluster).items())
+        claims = await self._api.find("PersistentVolumeClaim", self._key[0], labels)
+        return claims_to_grow(claims, state.members, cluster.spec.storage.size)
 
     def sizes(self, cluster: QsyncCluster) -> dict[str, str]:
         """Of volumes of the StatefulSets that exist: a template cannot change in place."""
@@ -55,9 +74,7 @@ class VolumeKeeper:
         """Whatever is interrupted here goes on from where it is. Raises ApiError, or
         ActionRefused if the class of the volumes cannot do it."""
         size = cluster.spec.storage.size
-        labels = ",".join(f"{key}={value}" for key, value in selector(cluster).items())
-        claims = await self._api.find("PersistentVolumeClaim", self._key[0], labels)
-        for change in claims_to_grow(claims, state.members, size):
+        for change in await self._changes(cluster, state):
             try:
                 await self._api.apply(change)
             except ApiError as error:
@@ -69,6 +86,7 @@ class VolumeKeeper:
                     " expand them (allowVolumeExpansion: true); until then they stay as they are"
                 )
                 raise ActionRefused(self._refusal) from error
+        self._small = ()
         for name in outgrown_sets(size, self.sizes(cluster)):
             live = self._live(name)
             if live is not None:
