@@ -27,16 +27,16 @@ DASHBOARD = ROOT / "charts" / "qsync-operator" / "files" / "dashboard.json"
 NAME = re.compile(r"qsync_[a-z_]+")
 
 
-def rules() -> dict[str, Any]:
+def rules(is_formed: bool = True, **given: Any) -> dict[str, Any]:
     cluster = QsyncCluster.model_validate(
         {
             "apiVersion": "qsync.dev/v1alpha1",
             "kind": "QsyncCluster",
             "metadata": {"name": "orders", "namespace": "ns", "uid": "u"},
-            "spec": {"monitoring": {"prometheusRule": True}},
+            "spec": {"monitoring": {"prometheusRule": True}, **given},
         }
     )
-    spec: dict[str, Any] = build_monitoring(cluster, ["PrometheusRule"])[0]["spec"]
+    spec: dict[str, Any] = build_monitoring(cluster, ["PrometheusRule"], is_formed)[0]["spec"]
     return spec
 
 
@@ -61,6 +61,24 @@ def test_every_alert_is_tested_both_ways() -> None:
         for case in test["alert_rule_test"]:
             (fired if case.get("exp_alerts") else quiet).add(case["alertname"])
     assert {rule["alert"] for rule in alerts()} == fired == quiet
+
+
+def names(document: dict[str, Any]) -> set[str]:
+    return {rule["alert"] for rule in document["groups"][0]["rules"]}
+
+
+def test_nobody_is_paged_for_a_cluster_that_is_not_meant_to_take_writes() -> None:
+    serving = {"QsyncNotWritable", "QsyncMemberMissing"}
+    assert names(rules()) - names(rules(hibernate=True)) == serving
+    assert names(rules()) - names(rules(is_formed=False)) == serving
+
+
+def test_missing_members_are_counted_by_kind() -> None:
+    given = rules(asyncReplicas=1, readReplicas=2)["groups"][0]["rules"]
+    (rule,) = [rule for rule in given if rule["alert"] == "QsyncMemberMissing"]
+    for limit in ('orders-[0-9]+"}) or vector(0)) < 3', 'orders-async-[0-9]+"}) or vector(0)) < 1',
+                  'orders-reader-[0-9]+"}) or vector(0)) < 2'):  # fmt: skip
+        assert limit in rule["expr"]
 
 
 def test_every_alert_has_its_page_and_every_page_its_alert() -> None:

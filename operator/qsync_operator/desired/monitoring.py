@@ -16,10 +16,13 @@ def asked_kinds(cluster: QsyncCluster) -> list[str]:
     return [kind for kind, is_asked in zip(KINDS, wanted, strict=True) if is_asked]
 
 
-def build_monitoring(cluster: QsyncCluster, existing: Collection[str]) -> list[Object]:
-    specs = {"PodMonitor": _monitor, "PrometheusRule": _rules}
+def build_monitoring(
+    cluster: QsyncCluster, existing: Collection[str], is_formed: bool = True
+) -> list[Object]:
+    """`is_formed`: nobody is expected to take writes before, however long a restore takes."""
+    specs = {"PodMonitor": _monitor(cluster), "PrometheusRule": _rules(cluster, is_formed)}
     return [
-        build(cluster, API_VERSION, kind, cluster.name, spec=specs[kind](cluster))
+        build(cluster, API_VERSION, kind, cluster.name, spec=specs[kind])
         for kind in asked_kinds(cluster)
         if kind in existing
     ]
@@ -33,23 +36,24 @@ def _monitor(cluster: QsyncCluster) -> Object:
     }
 
 
-def _rules(cluster: QsyncCluster) -> Object:
+def _rules(cluster: QsyncCluster, is_formed: bool) -> Object:
     namespace, name = cluster.metadata.namespace, cluster.name
     ours = f'namespace="{namespace}",pod=~"{name}-((async|reader)-)?[0-9]+"'
     its = f'namespace="{namespace}",cluster="{name}"'
-    members = cluster.spec.replicas
+    ready = f"qsync_operator_cluster_ready{{{its}}}"
     # A sum over nothing is nothing, and nothing is below no limit: `or vector(0)` makes it zero.
-    rules = [
+    serving = [
         _rule("QsyncNotWritable", f"(sum(qsync_is_writable{{{ours}}}) or vector(0)) < 1",
               "30s", "critical", f"No member of {name} takes writes."),
+        _rule("QsyncMemberMissing", _missing(cluster),
+              "5m", "warning", f"Fewer members of {name} answer than it has."),
+    ]  # fmt: skip
+    rules = [
         _rule("QsyncSplitBrain", f"max(qsync_split_brain{{{ours}}}) > 0",
               "0s", "critical", f"The log of a member of {name} contradicts another one."),
         _rule("QsyncAcknowledgedLost",
               f"increase(qsync_lost_acknowledged_writes_total{{{ours}}}[15m]) > 0",
               "0s", "critical", f"Asynchronous writes to {name} were lost after their answer."),
-        _rule("QsyncMemberMissing",
-              f"(count(qsync_term{{{ours}}}) or vector(0)) < {members}",
-              "5m", "warning", f"Fewer than {members} members of {name} answer."),
         _rule("QsyncMemberRestarting", f"resets(qsync_uptime_seconds{{{ours}}}[15m]) > 3",
               "0s", "warning", f"A member of {name} starts again and again."),
         _rule("QsyncConfirmationSlow", f"max(qsync_limbo_age_seconds{{{ours}}}) > 5",
@@ -59,7 +63,9 @@ def _rules(cluster: QsyncCluster) -> Object:
         _rule("QsyncCertificateExpiring",
               f"qsync_operator_certificate_expiry_timestamp_seconds{{{its}}} - time() < 604800",
               "1h", "warning", f"The certificate of {name} expires within a week."),
-        _rule("QsyncOperatorAbsent", "(max(qsync_operator_is_acting) or vector(0)) < 1",
+        # Of the operator that looked after this cluster: another one elsewhere does not count,
+        # and where no operator was ever scraped, its absence shows nothing.
+        _rule("QsyncOperatorAbsent", f"max(max_over_time({ready}[7d])) unless max({ready})",
               "10m", "warning", f"No operator looks after {name}."),
         _rule("QsyncDegraded", f"qsync_operator_cluster_degraded{{{its}}} > 0",
               "15m", "warning", f"The operator cannot make {name} what is asked for."),
@@ -73,7 +79,22 @@ def _rules(cluster: QsyncCluster) -> Object:
         _rule("QsyncRowsRolledBack", f"increase(qsync_cut_rows_total{{{ours}}}[15m]) > 0",
               "0s", "info", f"Rows of {name} that were never confirmed were cut."),
     ]  # fmt: skip
+    if is_formed and not cluster.spec.hibernate:
+        rules = serving + rules
     return {"groups": [{"name": f"qsync.{namespace}.{name}", "rules": rules}]}
+
+
+def _missing(cluster: QsyncCluster) -> str:
+    """Each kind by itself: readers that answer do not replace voters that do not."""
+    spec = cluster.spec
+    counts = (("", spec.replicas), ("async-", spec.async_replicas), ("reader-", spec.read_replicas))
+    of_namespace = f'namespace="{cluster.metadata.namespace}"'
+    return " or ".join(
+        f'(count(qsync_term{{{of_namespace},pod=~"{cluster.name}-{infix}[0-9]+"}}) or vector(0))'
+        f" < {count}"
+        for infix, count in counts
+        if count
+    )
 
 
 def _rule(alert: str, expression: str, lasting: str, severity: str, summary: str) -> dict[str, Any]:
