@@ -17,6 +17,7 @@ from qsync_cli import (
     force,
     promote,
     register,
+    replace,
     restore,
     rollbacks,
     runs,
@@ -116,6 +117,10 @@ app.command("rollbacks", epilog=_example("qsync rollbacks --local orders", "qsyn
 app.command("pause", epilog=_example("qsync pause --cluster orders"))(annotate.pause)
 app.command("resume", epilog=_example("qsync resume --cluster orders"))(annotate.resume)
 app.command("restart", epilog=_example("qsync restart --cluster orders"))(annotate.restart)
+app.command(
+    "replace",
+    epilog=_example("qsync replace orders-1 --cluster orders", "kubectl qsync replace orders-1"),
+)(replace.replace)
 app.command("audit", epilog=_example("qsync audit --cluster orders", "kubectl qsync audit --full"))(
     runs.audit
 )

@@ -33,6 +33,7 @@ RESOURCES = {
     "Job": Resource("batch/v1", "jobs"),
     "PersistentVolumeClaim": Resource("v1", "persistentvolumeclaims"),
     "NetworkPolicy": Resource("networking.k8s.io/v1", "networkpolicies"),
+    "Node": Resource("v1", "nodes"),  # of no namespace
     "Pod": Resource("v1", "pods"),
     "PodDisruptionBudget": Resource("policy/v1", "poddisruptionbudgets"),
     "PodMonitor": Resource("monitoring.coreos.com/v1", "podmonitors"),

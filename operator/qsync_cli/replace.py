@@ -1,0 +1,89 @@
+"""`kubectl qsync replace`: a member whose local volume is lost begins again on a new one."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qsync_cli.failure import Failure
+from qsync_cli.options import OutputOption
+from qsync_cli.output import done
+from qsync_cli.where import Where, aimed
+
+if TYPE_CHECKING:
+    from qsync_cli.kubernetes.session import Session
+
+MemberArgument = Annotated[
+    str, typer.Argument(help="the member that gets a new volume", metavar="MEMBER")
+]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="also while its machine is known or it still answers")
+]
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+
+
+@aimed
+def replace(
+    where: Where, member: MemberArgument, force: ForceOption = False, output: OutputOption = None
+) -> None:
+    """Delete a member's volume and pod: it comes back empty and copies everything."""
+    if not where.is_kubernetes:
+        raise typer.BadParameter("volumes are Kubernetes': name a cluster there")
+    from qsync_cli.kubernetes.session import converse  # noqa: PLC0415 - only who asks pays
+    from qsync_cli.targets import ask, leader_of, resolve, statuses  # noqa: PLC0415
+
+    target = resolve(where, member)
+    found = ask(target, lambda links: statuses(links, target))
+    leader = leader_of(found)
+    refusal = replacement_error(member, leader, found[leader] if leader else {}, is_forced=force)
+    if refusal is not None:
+        raise Failure(f"{member} is not replaced: {refusal}")
+    converse(where, lambda session: replace_volume(session, member, is_forced=force))
+    done(
+        f"{member} begins again on a new volume: `kubectl qsync status` shows when it follows",
+        output,
+        member=member,
+        replaced=True,
+    )
+
+
+def replacement_error(
+    member: str, leader: str | None, status: dict[str, Any], *, is_forced: bool
+) -> str | None:
+    """Return why the cluster could not afford it, by what its leader says; None if it can.
+
+    No flag overrides the quorum: without it the last copies of confirmed rows could be deleted.
+    """
+    if leader is None:
+        return "no member leads, so nobody can tell what would be lost; bring a majority back first"
+    if member == leader:
+        return "it leads; move leadership with `kubectl qsync switchover` first"
+    registered = [one for one in status["members"] if one["name"] == member]
+    if any(one.get("is_live") for one in registered) and not is_forced:
+        return "it answers the leader; give it --force if its data is to be deleted all the same"
+    if not any(one["is_voting"] for one in registered):
+        return None
+    voters = [one for one in status["members"] if one["is_voting"]]
+    live = [one for one in voters if one["name"] != member and one.get("is_live")]
+    quorum = max(int(status.get("quorum") or 0), len(voters) // 2 + 1)
+    if len(live) < quorum:
+        return f"{len(live)} other voters are alive, and {quorum} are needed; bring them back first"
+    return None
+
+
+async def replace_volume(session: "Session", member: str, *, is_forced: bool) -> None:
+    """Raises Failure or ApiError. By uid: what came back meanwhile is another object."""
+    claim_name = f"data-{member}"
+    claim = await session.api.get("PersistentVolumeClaim", session.namespace, claim_name)
+    if claim is not None:
+        node = (claim["metadata"].get("annotations") or {}).get(SELECTED_NODE, "")
+        if not is_forced and (not node or await session.api.get("Node", "", node) is not None):
+            why = f"machine {node} is still known" if node else "no machine is recorded for it"
+            raise Failure(
+                f"{claim_name} is not deleted: {why}; give it --force if the volume is lost"
+            )
+        uid = str(claim["metadata"]["uid"])
+        await session.api.delete("PersistentVolumeClaim", session.namespace, claim_name, uid)
+    pod = await session.api.get("Pod", session.namespace, member)
+    if pod is not None:
+        uid = str(pod["metadata"]["uid"])
+        await session.api.delete("Pod", session.namespace, member, uid)
