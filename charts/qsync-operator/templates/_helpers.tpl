@@ -31,7 +31,7 @@ app.kubernetes.io/component: operator
 {{- define "qsync.rules" -}}
 - apiGroups: [qsync.dev]
   resources: [qsyncclusters]
-  verbs: [list, watch]
+  verbs: [get, list, watch]
 - apiGroups: [qsync.dev]
   resources: [qsyncclusters/status]
   verbs: [patch]
