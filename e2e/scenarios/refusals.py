@@ -24,6 +24,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"ports": {"iproto": 3301, "admin": 3301}}, "must be different ports"),
     ({"spaces": [{"name": "_mine", "indexes": [PRIMARY]}]}, "belongs to the database"),
     ({"spaces": [{"name": "s", "indexes": [{**PRIMARY, "unique": False}]}]}, "must be unique"),
+    (
+        {"archive": ARCHIVE, "audit": {"schedule": "@daily", "timeZone": "Europe/Berln"}},
+        "write the name of a time zone",
+    ),
+    ({"image": ""}, "write an image such as"),
+    ({"tls": {"secretName": "Not A Name"}}, "write the name of a Secret"),
+    ({"storage": {"storageClass": "Fast!"}}, "write the name of a StorageClass"),
+    (
+        {"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}},
+        "resources.requests are more than resources.limits",
+    ),
+    ({"spaces": [{"name": "s", "indexes": [PRIMARY]}] * 2}, "Duplicate value"),
     ({"replicaz": 3}, 'unknown field "spec.replicaz"'),
 ]
 CHANGES: list[tuple[dict[str, Any], str]] = [
@@ -38,6 +50,8 @@ TAKEN: list[dict[str, Any]] = [
     {"replicas": 5, "replication": {"quorum": 5}},
     {"replication": {"quorum": "N/2 + 1", "synchroTimeout": "1m30s"}},
     {"archive": ARCHIVE, "audit": {"schedule": "*/15 0-6 * jan-mar MON"}},
+    {"archive": ARCHIVE, "audit": {"schedule": "@daily", "timeZone": "Europe/Berlin"}},
+    {"resources": {"requests": {"cpu": "500m"}, "limits": {"cpu": 1, "memory": "1Gi"}}},
 ]
 
 
@@ -68,6 +82,9 @@ def wrong(namespace: Namespace) -> list[str]:
     said = refusal_of(namespace, {}, "a" * 41)
     if "at most 40 lower-case letters" not in said:
         found.append(f"a name of 41 letters: {said!r}")
+    said = refusal_of(namespace, {}, "orders-async")
+    if "metadata.name cannot end with" not in said:
+        found.append(f"a name of another cluster's objects: {said!r}")
     for manifest in sorted((ROOT / "docs" / "examples").rglob("*.yaml")):
         namespace.kubectl("apply", "--dry-run=server", "-f", str(manifest))
     return found + wrong_changes(namespace)

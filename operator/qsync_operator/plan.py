@@ -52,9 +52,10 @@ class Plan:
 def plan(cluster: QsyncCluster, observed: Observed, now_ns: int, wall_s: float) -> Plan:
     wanted = wanted_members(cluster.name, cluster.spec)
     actions, finding = _decide(cluster, observed, wanted, now_ns)
-    if observed.troubles and not finding.is_degraded and finding.reason not in KEPT_FINDINGS:
-        first = min(observed.troubles, key=lambda trouble: not trouble.is_essential)
-        finding = Finding(first.reason, "; ".join(map(str, observed.troubles)), is_degraded=True)
+    essential = [trouble for trouble in observed.troubles if trouble.is_essential]
+    if essential and not finding.is_degraded and finding.reason not in KEPT_FINDINGS:
+        sentence = "; ".join(map(str, essential))
+        finding = Finding(essential[0].reason, sentence, is_degraded=True)
     if observed.certificate_refusal and not finding.is_degraded:
         # The members go on with what they have, or cannot start and say no more than that.
         finding = Finding("CertificateRefused", observed.certificate_refusal, is_degraded=True)

@@ -81,7 +81,8 @@ def build_status(
             *observed.warnings,
         ],
     )
-    status.phase = _phase(finding, down, leader is not None)
+    is_well = not down and not observed.troubles
+    status.phase = _phase(finding, is_well, leader is not None)
     status.conditions = _conditions(cluster, observed, finding, down, wall_s)
     return status
 
@@ -159,12 +160,12 @@ def _member_status(observed: Observed, member: MemberView) -> MemberStatus:
     )
 
 
-def _phase(finding: Finding, down: list[str], has_leader: bool) -> str:
+def _phase(finding: Finding, is_well: bool, has_leader: bool) -> str:
     if finding.is_degraded:
         return "Degraded"
     if finding.reason:
         return _PHASES.get(finding.reason, "Progressing")
-    return "Degraded" if down else "Ready" if has_leader else "Unavailable"
+    return "Degraded" if not is_well else "Ready" if has_leader else "Unavailable"
 
 
 def _degraded(

@@ -106,3 +106,15 @@ def test_outdated_member_that_never_started_is_replaced_while_nobody_leads() -> 
     unreached = replace(idle, has_process=True)
     planned = plan(world.cluster, replace(observed, members=(first, second, unreached)), 0, 0)
     assert Restart("c-2") not in planned.actions
+
+
+def test_refused_side_object_leaves_the_cluster_ready() -> None:
+    world = formed(cluster_of(3))
+    for is_essential in (True, False):
+        trouble = Trouble("ObjectRefused", "CronJob c-audit: invalid", is_essential)
+        observed = replace(world.observe(), troubles=(trouble,))
+        status = plan(world.cluster, observed, 0, 0).status
+        assert status.is_true("Ready") == (not is_essential)
+        assert status.is_true("Degraded")
+        assert not status.is_true("Reconciled")
+        assert status.phase == "Degraded"

@@ -4,6 +4,7 @@ Durations and quantities stay the text that the user wrote, so that a document r
 the same document; `duration_ns` and `quantity_bytes` give the number.
 """
 
+import functools
 import re
 import zoneinfo
 from typing import Annotated, Any
@@ -214,8 +215,14 @@ def _checked_by(pattern: str, sentence: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+@functools.cache
+def _known_time_zones() -> frozenset[str]:
+    """Return all of this machine's; they are files, and not looked for with every document."""
+    return frozenset(zoneinfo.available_timezones())
+
+
 def _checked_time_zone(value: str) -> str:
-    known = zoneinfo.available_timezones()
+    known = _known_time_zones()
     # A machine without a time zone database cannot judge; the API server does.
     if known and value not in known:
         raise ValueError(f"{value!r} cannot be used: {TIME_ZONE_SENTENCE}")
