@@ -230,7 +230,7 @@ class Clusters:
         self._tasks: dict[Key, ClusterTask] = {}
         self._waiting: dict[Key, Event] | None = {}  # until it is our turn
         self._is_beginning = False
-        self._locks: dict[Key, asyncio.Lock] = {}
+        self._locks: dict[Key, tuple[asyncio.Lock, int]] = {}  # and how many use it
 
     async def begin(self) -> None:
         """Act from now on. Events that come meanwhile wait: they are newer than what waits."""
@@ -255,15 +255,18 @@ class Clusters:
 
     async def _handle_safely(self, key: Key, document: dict[str, Any], is_gone: bool) -> None:
         """Events of one cluster one after another; a document that breaks us harms no other."""
-        lock = self._locks.setdefault(key, asyncio.Lock())
+        lock, users = self._locks.get(key) or (asyncio.Lock(), 0)
+        self._locks[key] = (lock, users + 1)
         try:
             async with lock:
                 await self._handle(key, document, is_gone)
         except Exception:
             # A fault of ours with one document must not end the others' failover.
             log.exception("QsyncCluster %s/%s cannot be handled", *key)
-        if key not in self._tasks and not lock.locked():
-            self._locks.pop(key, None)
+        finally:
+            lock, users = self._locks.pop(key)
+            if users > 1:
+                self._locks[key] = (lock, users - 1)
 
     async def _handle(self, key: Key, document: dict[str, Any], is_gone: bool) -> None:
         metadata = document["metadata"]

@@ -197,13 +197,16 @@ class KubernetesApi:
             raise ApiError(f"{method} {path}: {error.reason}", int(error.status or 0)) from error
         except TimeoutError as error:
             raise ApiError(f"{method} {path}: no answer within {DEADLINE_S:g} s") from error
-        except OSError as error:  # aiohttp's connection errors are such
+        except (OSError, aiohttp.ClientError) as error:
             raise ApiError(f"the API server cannot be reached: {error}") from error
         finally:
             metrics.REQUESTS.labels(method, str(status)).inc()
         if not 200 <= answer.status <= 299:
             raise ApiError(f"{method} {path}: {_sentence(text)}", int(answer.status))
-        found: Object = json.loads(text)
+        try:
+            found: Object = json.loads(text)
+        except ValueError as error:
+            raise ApiError(f"{method} {path}: the answer is not JSON") from error
         return found
 
 

@@ -1,0 +1,51 @@
+"""The API server's client: whatever goes wrong on the way is an ApiError, of status 0."""
+
+from typing import Any
+
+import aiohttp
+import pytest
+
+from qsync_operator.platform.kubernetes.api import ApiError
+from qsync_operator.platform.kubernetes.client import KubernetesApi
+
+
+class Answer:
+    def __init__(self, status: int, text: bytes) -> None:
+        self.status, self._text = status, text
+
+    async def read(self) -> bytes:
+        return self._text
+
+
+class Client:
+    """Stands where the package's client does."""
+
+    def __init__(self, outcome: Any) -> None:
+        self.outcome = outcome
+
+    async def param_serialize(self, *_: Any, **__: Any) -> tuple[()]:
+        return ()
+
+    async def call_api(self, *_: Any, **__: Any) -> Answer:
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return Answer(*self.outcome)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [
+        (aiohttp.ServerDisconnectedError(), 0),
+        (aiohttp.ClientPayloadError("cut off"), 0),
+        (ConnectionRefusedError(), 0),
+        (TimeoutError(), 0),
+        ((200, b"<html>a proxy</html>"), 0),
+        ((503, b'{"message": "not now"}'), 503),
+    ],
+)
+async def test_failed_request_is_an_api_error(outcome: Any, status: int) -> None:
+    client: Any = Client(outcome)
+    with pytest.raises(ApiError) as error:
+        await KubernetesApi(client).get("Pod", "ns", "orders-0")
+    assert error.value.status == status
