@@ -112,7 +112,7 @@ async def _supervise(settings: Settings, api: Api, stopping: asyncio.Event) -> i
 
 async def _lead(lease: Lease, clusters: Clusters) -> None:
     await lease.acquire()
-    metrics.ACTING.set(1)
+    metrics.ACTING.set_function(lambda: float(lease.is_held()))
     # The Lease is renewed while clusters are taken over: many of them take long.
     async with asyncio.TaskGroup() as group:
         begun = group.create_task(clusters.begin())
