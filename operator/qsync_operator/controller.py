@@ -86,7 +86,9 @@ class Controller:
         """Keep the objects; a plan that did not know what is wrong with them is made again."""
         troubles = await self.platform.keep(cluster, observed)
         for trouble in troubles:
-            await self._tell(trouble.reason, cluster.name, trouble.message, is_warning=True)
+            # Once for as long as it lasts, whatever else is done meanwhile.
+            if trouble not in observed.troubles:
+                await self._voice.tell(trouble.reason, cluster.name, trouble.message, True)
         if troubles == observed.troubles:
             return observed, planned
         self.memory = replace(self.memory, troubles=troubles)

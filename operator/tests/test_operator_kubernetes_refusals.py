@@ -117,6 +117,9 @@ async def test_refused_object_stops_no_other(refused: str) -> None:
     kinds = {kind for _, kind, _ in api.writes}
     wanted = {"StatefulSet", "ConfigMap", "Service", "PodDisruptionBudget", "NetworkPolicy"}
     wanted |= {"RoleBinding", "CronJob"}
+    told = [event["message"] for event in api.events if event["reason"] == "ObjectRefused"]
+    assert told
+    assert len(told) == len(set(told)), "once for each object, whatever else is done"
     assert wanted - kinds == {refused}
     assert condition(api, "Reconciled") == ("False", "ObjectRefused")
     assert condition(api, "Degraded") == ("True", "ObjectRefused")
