@@ -7,9 +7,11 @@ from typing import Any
 import aiohttp
 import pytest
 from fake_api import FakeApi
+from platforms import cluster_of, observed, opened, pod_of
 
 from qsync_operator import __main__ as main
 from qsync_operator import lease as module
+from qsync_operator.actions import CreateMember
 from qsync_operator.health import serve_health
 from qsync_operator.lease import Lease
 from qsync_operator.platform.kubernetes.api import ApiError
@@ -147,3 +149,18 @@ async def test_health_is_ready_only_once_the_api_server_answered() -> None:
             assert await ask("/readyz") == 200
     finally:
         await runner.cleanup()
+
+
+@pytest.mark.asyncio
+async def test_members_are_observed_while_the_api_server_is_not_used() -> None:
+    api, cluster, is_held = FakeApi(), cluster_of(replicas=1), [True]
+    leased: Any = LeasedApi(api, lambda: is_held[0])
+    async with opened(leased, cluster) as (platform, cache):
+        await platform.act(cluster, CreateMember("orders-0", "voter"))
+        cache.note("Pod", pod_of("orders-0"))
+        is_held[0] = False
+        for _ in range(3):
+            look = await observed(platform, cluster)
+        assert [member.name for member in look.members] == ["orders-0"]
+        troubles = await platform.keep(cluster, look)
+        assert {trouble.reason for trouble in troubles} <= {"ApiUnavailable"}
