@@ -91,8 +91,8 @@ scale: $(VENV)/.test          ## 3 -> 5 -> 3 and two switchovers under load, no 
 rounds: $(VENV)/.test         ## 50 rounds of kill -9 of the leader under load
 	$(BIN)/python e2e/chaos/leader_kills.py --rounds 50
 
-bench: $(VENV)/.all debian    ## side by side with Redis, PostgreSQL, etcd and Tarantool
-	$(BIN)/python -m pip list -q >/dev/null
+bench: $(VENV)/.all           ## side by side with Redis, PostgreSQL, etcd and Tarantool
+	.ci/debian bench
 	$(BIN)/python e2e/bench/compare.py
 
 bench-spark: $(VENV)/.all     ## the archive's jobs (LARGE=1: up to 10 M rows, HUGE=1: and 50 M)

@@ -121,9 +121,9 @@ app.command(
     "replace",
     epilog=_example("qsync replace orders-1 --cluster orders", "kubectl qsync replace orders-1"),
 )(replace.replace)
-app.command("audit", epilog=_example("qsync audit --cluster orders", "kubectl qsync audit --full"))(
-    runs.audit
-)
+app.command(
+    "audit", epilog=_example("qsync audit --cluster orders", "kubectl qsync audit --no-wait")
+)(runs.audit)
 app.command(
     "compact", epilog=_example("qsync compact --cluster orders", "kubectl qsync compact --dry-run")
 )(runs.compact)

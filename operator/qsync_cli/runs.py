@@ -13,7 +13,6 @@ from qsync_cli.where import Where, aimed
 if TYPE_CHECKING:
     from qsync_cli.kubernetes.session import Document, Session
 
-FullOption = Annotated[bool, typer.Option("--full", help="everything, and not only what is new")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="say what would be folded")]
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="return as soon as it is ordered")]
 LOOK_S = 1.0
@@ -21,13 +20,10 @@ ENDED = ("Succeeded", "Failed", "Cancelled")
 
 
 @aimed
-def audit(
-    where: Where, full: FullOption = False, no_wait: NoWaitOption = False,
-    output: OutputOption = None,
-) -> None:  # fmt: skip
-    """Audit the archive of a cluster on Kubernetes now; exit code 1 if it does not pass."""
+def audit(where: Where, no_wait: NoWaitOption = False, output: OutputOption = None) -> None:
+    """Audit the whole archive of a cluster on Kubernetes now; exit code 1 if it does not pass."""
     _refuse_others(where, "audit")
-    found = _run(where, "QsyncAudit", {"full": full}, no_wait, output)
+    found = _run(where, "QsyncAudit", {}, no_wait, output)
     if not no_wait and found["status"].get("verdict") != "Passed":
         raise typer.Exit(1)
 

@@ -1,17 +1,26 @@
 """The command line itself: help, exit codes, and what needs no cluster."""
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
-from local_clusters import Home
+import yaml
+from local_clusters import EXAMPLES, Home
 from typer.main import get_command
+from typer.testing import CliRunner
 
+from qsync_cli import runs
+from qsync_cli.clusters import store_of
+from qsync_cli.local import apply as local_apply
 from qsync_cli.main import app
 from qsync_cli.output import plain_table
+from qsync_operator.models.manifest import parse_cluster
+from qsync_operator.models.runs import QsyncAudit
 
 VECTORS = Path(__file__).parents[2] / "node" / "tests" / "vectors"
 
@@ -115,3 +124,78 @@ def test_two_names_are_one_program() -> None:
     assert isinstance(app, typer.Typer)
     names = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     assert 'kubectl-qsync = "qsync_cli.main:main"' in names
+
+
+@pytest.fixture
+def applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The cluster `orders` with an archive, and what `apply` would bring up next."""
+    monkeypatch.setenv("QSYNC_HOME", str(tmp_path))
+    document = yaml.safe_load((EXAMPLES / "three-nodes.yaml").read_text())
+    document["spec"]["archive"] = {"url": "file:///archive"}
+    (tmp_path / "orders").mkdir()
+    store_of("orders").save_cluster(parse_cluster(document, "here"))
+    brought_up: list[Any] = []
+    monkeypatch.setattr(local_apply, "bring_up", lambda manifest, *_: brought_up.append(manifest))
+    return brought_up
+
+
+@pytest.mark.parametrize(
+    ("options", "url"),
+    [
+        ([], "file:///archive"),
+        (["--archive", "file:///other"], "file:///other"),
+        (["--archive", "none"], None),
+    ],
+)
+def test_apply_keeps_the_archive_unless_another_is_named(
+    applied: list[Any], options: list[str], url: str | None
+) -> None:
+    manifest = str(EXAMPLES / "three-nodes.yaml")
+    result = CliRunner().invoke(app, ["local", "apply", "-f", manifest, *options])
+    assert result.exit_code == 0, result.output
+    archive = applied[0].cluster.spec.archive
+    assert (archive.url if archive is not None else None) == url
+
+
+def test_audit_asks_for_nothing_that_a_qsyncaudit_lacks() -> None:
+    cluster = {"apiVersion": "qsync.dev/v1alpha1", "metadata": {"name": "orders", "namespace": "n"}}
+    asked: list[dict[str, Any]] = []
+
+    def order(where: Any, kind: str, spec: dict[str, Any], *_: Any) -> dict[str, Any]:
+        asked.append(runs._document(cluster, kind, spec))
+        return {"status": {"verdict": "Passed"}}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "_run", order)
+        assert CliRunner().invoke(app, ["audit"]).exit_code == 0
+        assert CliRunner().invoke(app, ["audit", "--full"]).exit_code == 2
+    document = {**asked[0], "metadata": {"name": "orders-audit-x", "namespace": "n"}}
+    assert QsyncAudit.model_validate(document).spec.cluster == "orders"
+
+
+@pytest.mark.parametrize("apt", ["true", "false"])
+@pytest.mark.parametrize("has_policy", [True, False])
+def test_installing_packages_restores_the_service_policy(
+    tmp_path: Path, apt: str, has_policy: bool
+) -> None:
+    policy = tmp_path / "policy-rc.d"
+    if has_policy:
+        policy.write_text("the machine's own")
+    commands_folder = tmp_path / "bin"
+    commands_folder.mkdir()
+    seen = tmp_path / "seen"
+    for name, script in (
+        ("dpkg-query", "exit 1"),
+        ("sudo", 'exec "$@"'),
+        ("apt-get", f"cat {policy} > {seen}\n{apt}"),
+    ):
+        (commands_folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (commands_folder / name).chmod(0o755)
+    environment = {"PATH": f"{commands_folder}:{os.environ['PATH']}", "POLICY_FILE": str(policy)}
+    script = Path(__file__).parents[2] / ".ci" / "debian"
+    done = subprocess.run([script], env=environment, capture_output=True, check=False)
+    assert (done.returncode == 0) == (apt == "true"), done.stderr
+    assert "exit 101" in seen.read_text()
+    assert policy.exists() == has_policy
+    if has_policy:
+        assert policy.read_text() == "the machine's own"

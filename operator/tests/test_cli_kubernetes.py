@@ -259,8 +259,8 @@ class Runs:
 
 
 def ordered_run() -> dict[str, Any]:
-    run = _document(document("orders"), "QsyncAudit", {"full": True})
-    assert run["spec"] == {"cluster": "orders", "full": True}
+    run = _document(document("orders"), "QsyncAudit", {})
+    assert run["spec"] == {"cluster": "orders"}
     run["metadata"]["name"] = run["metadata"]["generateName"] + "x"
     return run
 

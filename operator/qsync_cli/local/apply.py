@@ -20,8 +20,16 @@ FileOption = Annotated[
 ]
 ArchiveOption = Annotated[
     str | None,
-    typer.Option("--archive", help="an archive instead of the manifest's", metavar="URL"),
+    typer.Option(
+        "--archive",
+        help="URL of the archive, instead of the manifest's; `none` removes it. An archive that the"
+        " cluster has is kept where neither names one",
+        metavar="URL",
+    ),
 ]
+
+
+NO_ARCHIVE = "none"
 
 
 def apply(
@@ -38,7 +46,11 @@ def apply(
         manifest = load_manifest(file)
     except ManifestError as error:
         raise Failure(str(error)) from error
-    if archive is not None:
+    if archive is None:
+        manifest = _with_kept_archive(manifest)
+    elif archive == NO_ARCHIVE:
+        manifest = _without_archive(manifest)
+    else:
         manifest = _with_archive(manifest, archive)
     bring_up(manifest, no_wait, timeout, output)
 
@@ -61,6 +73,31 @@ def bring_up(manifest: "Manifest", no_wait: bool, timeout: float, output: Output
     cluster = look(store) if no_wait else wait_ready(store, timeout, is_document)
     if is_document or not no_wait:
         print_cluster(cluster, output)
+
+
+def _with_kept_archive(manifest: "Manifest") -> "Manifest":
+    """The archive of a running cluster does not disappear because nobody named it this time."""
+    from qsync_cli.clusters import store_of  # noqa: PLC0415
+
+    if manifest.cluster.spec.archive is not None:
+        return manifest
+    store = store_of(manifest.cluster.name)
+    existing = store.load_cluster() if store.exists() else None
+    if existing is None or existing.spec.archive is None:
+        return manifest
+    url = existing.spec.archive.url
+    warn(f"the manifest names no archive: {url} is kept; remove it with --archive {NO_ARCHIVE}")
+    return _with_archive(manifest, url)
+
+
+def _without_archive(manifest: "Manifest") -> "Manifest":
+    from dataclasses import replace  # noqa: PLC0415
+
+    from qsync_operator.models.manifest import parse_cluster  # noqa: PLC0415
+
+    document = manifest.cluster.document()
+    document["spec"].pop("archive", None)
+    return replace(manifest, cluster=parse_cluster(document, "--archive"))
 
 
 def _with_archive(manifest: "Manifest", url: str) -> "Manifest":
