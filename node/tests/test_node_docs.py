@@ -7,6 +7,7 @@ import pytest
 
 from qsync_node.core import streams
 from qsync_node.core.engine.overlay import MAX_TUPLE_BYTES
+from qsync_node.core.engine.requests import BODY_KEYS_MAX
 from qsync_node.core.engine.rows import PARTS_MAX
 from qsync_node.core.engine.tuples import NESTING_MAX
 from qsync_node.core.engine.updates import OPERATIONS_MAX
@@ -71,6 +72,7 @@ LIMITS = {
     "watched keys of a connection": f"{session.WATCHED_KEYS_MAX:,}",
     "a tuple": size(MAX_TUPLE_BYTES),
     "operations of one update": f"{OPERATIONS_MAX:,}",
+    "keys in the body of a request": f"{BODY_KEYS_MAX:,}",
     "parts of an index": str(PARTS_MAX),
     "open transactions of a leader": f"{streams.STREAMS_MAX:,}",
     "open transactions of a connection": f"{streams.SESSION_STREAMS_MAX:,}",

@@ -1,5 +1,6 @@
 """JSON paths into a tuple: `name`, `[1]`, `a.b[2]["c d"]`; array positions count from one."""
 
+import re
 import unicodedata
 from typing import NamedTuple
 
@@ -19,6 +20,14 @@ class AnyItem(NamedTuple):
 Step = str | int | Malformed | AnyItem
 
 
+_POSITION = re.compile(r"\[([1-9][0-9]{0,8})\]")  # nearly all of them; others are read by hand
+_WORD = re.compile(r"\w*")
+_QUOTED = re.compile("[^\udc80-\udcff]*")
+_DIGITS = re.compile("[0-9]*")
+# 10 ** 32 is a multiple of 2 ** 32: digits before these change nothing in the 32 bits.
+_DIGITS_KEPT = 32
+
+
 class PathError(ValueError):
     """Not a path."""
 
@@ -35,11 +44,19 @@ def parse_path(path: str) -> tuple[str | int, ...]:
     return tuple(steps)
 
 
-def read_steps(path: str) -> tuple[Step, ...]:
-    """The steps up to the first that is malformed, which is the last one then."""
+def read_steps(path: str, steps_max: int | None = None) -> tuple[Step, ...]:
+    """The steps up to the first that is malformed, which is the last one then.
+
+    Steps behind the first `steps_max` are not read.
+    """
     steps: list[Step] = []
     at = 0
-    while at < len(path):
+    while at < len(path) and len(steps) != steps_max:
+        position = _POSITION.match(path, at)
+        if position is not None:
+            steps.append(int(position[1]) - 1)
+            at = position.end()
+            continue
         step, at = _read_step(path, at)
         steps.append(step)
         if isinstance(step, Malformed):
@@ -59,9 +76,13 @@ def _read_step(path: str, at: int) -> tuple[Step, int]:
 def _read_name(path: str, start: int) -> tuple[Step, int]:
     if start == len(path) or not (path[start].isalpha() or path[start] == "_"):
         return Malformed(start + 1), start
-    end = start + 1
-    while end < len(path) and _continues_name(path[end]):
-        end += 1
+    word = _WORD.match(path, start)
+    assert word is not None
+    end = word.end()
+    if not path.isascii():
+        name = word.group()
+        strange = [name.find(symbol) for symbol in set(name) if not _continues_name(symbol)]
+        end = start + min(strange, default=len(name))
     return path[start:end], end
 
 
@@ -86,20 +107,20 @@ def _read_brackets(path: str, start: int) -> tuple[Step, int]:
 
 
 def _read_quoted(path: str, start: int) -> tuple[Step, int]:
-    end = start
-    while end < len(path) and not "\udc80" <= path[end] <= "\udcff":
-        if path[end] == path[start - 1]:
-            # An empty name is refused where it ends.
-            return (path[start:end] if end > start else Malformed(end + 1)), end + 1
-        end += 1
-    return Malformed(end + 1), end
+    readable = _QUOTED.match(path, start)
+    assert readable is not None
+    end = path.find(path[start - 1], start, readable.end())
+    if end < 0:
+        return Malformed(readable.end() + 1), readable.end()
+    # An empty name is refused where it ends.
+    return (path[start:end] if end > start else Malformed(end + 1)), end + 1
 
 
 def _read_number(path: str, start: int) -> tuple[Step, int]:
     """A position, of which Tarantool reads 32 bits."""
-    end, number = start, 0
-    while end < len(path) and "0" <= path[end] <= "9":
-        number = (number * 10 + int(path[end])) & 0xFFFFFFFF
-        end += 1
+    digits = _DIGITS.match(path, start)
+    assert digits is not None
+    end = digits.end()
+    number = int(digits.group()[-_DIGITS_KEPT:] or "0") & 0xFFFFFFFF
     is_position = 0 < number < 1 << 31
     return (number - 1 if is_position else Malformed(start + 1)), end

@@ -15,9 +15,10 @@ from .access import User
 from .fields import decode
 from .index import IndexView, Range, range_after, range_of
 from .keydef import KeyDef
+from .pieces import item_of, read_header
 from .requests import Select
 from .space import Space
-from .tuples import join_array, split_array
+from .tuples import join_array
 
 if TYPE_CHECKING:
     from .state import State
@@ -128,11 +129,11 @@ def _unsupported(space: Space, index_id: int, is_tree: bool, what: str) -> Clien
 
 
 def _position(key_def: KeyDef, packed: bytes) -> bytes:
-    items = split_array(packed)
-    nil = b"\xc0"
     if any(part.path for part in key_def.entry_parts):
         return b"\x92\x00" + packed
-    parts = [items[p.field] if p.field < len(items) else nil for p in key_def.entry_parts]
+    count = read_header(packed)[0]
+    nil = b"\xc0"
+    parts = [item_of(packed, p.field) if p.field < count else nil for p in key_def.entry_parts]
     return b"\x92\x01" + join_array(parts)
 
 

@@ -14,6 +14,7 @@ from qsync_node.errors import ClientError, ErrorCode
 
 from . import codes
 from .fields import decode, invalid_msgpack
+from .pieces import read_header
 from .tuples import check_nesting, is_array, split_map
 
 _NAMES = {
@@ -38,6 +39,8 @@ _UNSIGNED_KEYS = frozenset(
     }
 )
 _ARRAY_KEYS = frozenset({codes.KEY, codes.TUPLE, codes.OPS, codes.AFTER_TUPLE})
+# A request has at most a dozen keys; unknown ones are skipped, but not by the million (G1).
+BODY_KEYS_MAX = 1024
 _SPACE_ID_MAX = 0xFFFFFFFF
 _MANDATORY = {
     codes.SELECT: (codes.SPACE_ID, codes.LIMIT, codes.KEY),
@@ -198,6 +201,8 @@ def _decode_by_key(type_: int, body: bytes) -> Request:
 def _values(body: bytes) -> dict[int, Any]:
     """Known keys of a body: numbers and positions decoded, arrays raw. Unknown keys are skipped."""
     values: dict[int, Any] = {}
+    if body and read_header(body)[0] > BODY_KEYS_MAX:
+        raise invalid_msgpack("packet body")
     items = split_map(body) if body else []
     for key_raw, raw in zip(items[::2], items[1::2], strict=True):
         key = decode(key_raw)

@@ -15,6 +15,7 @@ from qsync_node.format.mp import pack
 
 from . import codes, sequences
 from .fields import decode
+from .pieces import item_of, with_item
 from .requests import (
     Delete,
     Put,
@@ -27,7 +28,7 @@ from .requests import (
     upsert_body,
 )
 from .space import Change, Space, duplicate_key
-from .tuples import check_nesting, join_array, split_array
+from .tuples import check_nesting, join_array
 from .updates import apply_operations, read_operations
 
 Row = tuple[int, bytes]
@@ -82,9 +83,7 @@ def _fill_sequence(
     value = fields[use.field]
     if value is None:
         value = sequences.next_value(state, use.sequence_id)
-        items = split_array(packed)
-        items[use.field] = pack(value)
-        packed = join_array(items)
+        packed = with_item(packed, use.field, pack(value))
         fields = [*fields[: use.field], value, *fields[use.field + 1 :]]
         body = put_body(space.id, packed)
     return packed, fields, body, sequences.record_value(state, use.sequence_id, value)
@@ -106,8 +105,7 @@ def find_unique(space: Space, index_id: int, key: list[Any]) -> bytes | None:
 
 
 def _primary_key(space: Space, packed: bytes) -> bytes:
-    items = split_array(packed)
-    return join_array([items[part.field] for part in space.indexes[0].key_def.parts])
+    return join_array([item_of(packed, part.field) for part in space.indexes[0].key_def.parts])
 
 
 def _delete(space: Space, request: Delete) -> Outcome:

@@ -1,12 +1,16 @@
 """Update operations: `+ - & | ^ = ! # :` on fields by number, name or path.
 
 All operations of a request are read first, then done one after the other, each over the result of
-the one before. A value may be changed once only, except that a later `=` of a whole field wins; the
-classes `_Changed` and `_ChangedInside` mark fields that were. An UPSERT skips an operation that
-cannot be done; one that cannot be *read* is an error there too. Of a path only the first step is
-read beforehand, as Tarantool does it: the others are judged on the way down. Containers on the way
-to a changed value are taken apart and joined again around it, so every byte that is not meant stays
-as it was.
+the one before. A value may be changed once only, except that a later `=` of a whole field wins.
+The class `_Changed` and the `paths` of an opened field mark what was changed. An UPSERT skips an
+operation that cannot be done; one that cannot be *read* is an error there too. Of a path only the
+first step is read beforehand, as Tarantool does it: the others are judged on the way down.
+
+Containers on the way to a changed value are taken apart once per request (pieces.py) and joined
+again at its end, so every byte that is not meant stays as it was. The work of a request is one pass
+over each container on the way, plus a bounded amount per operation. That bound holds for an UPSERT
+too, which skips operations that fail: an operation that fails must cost no more than one that
+succeeds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +22,16 @@ from qsync_node.format.mp import pack
 from . import codes, numbers
 from .fields import decode
 from .paths import AnyItem, Malformed, Step, read_steps
-from .tuples import is_array, is_map, is_string, join_array, join_map, split_array, split_map
+from .pieces import ArrayPieces, Item, MapPieces, first_items, open_container, read_header
+from .tuples import is_array, is_string, split_array
 
 _ARGUMENTS = {"=": 3, "!": 3, "#": 3, "+": 3, "-": 3, "&": 3, "|": 3, "^": 3, ":": 5}
+_PARTS_MAX = 5
 OPERATIONS_MAX = 4000
+# No value nests deeper than msgpack's unpacker can follow, so no operation gets beyond this step.
+_STEPS_MAX = 1100
+# A field's decoded value is kept for the request if it is longer than a number of 38 digits.
+_LONG_NUMBER_BYTES = 64
 # Tarantool reads no more bits than these of the number of fields to delete.
 _DELETED_MAX = (1 << 32) - 1
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
@@ -29,12 +39,6 @@ _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
 
 class _Changed(bytes):
     """A field that an operation of this request has replaced."""
-
-
-class _ChangedInside(bytes):
-    """A field with changed values somewhere inside; `paths` says where."""
-
-    paths: tuple[tuple[Step, ...], ...]
 
 
 class Operation(NamedTuple):
@@ -45,6 +49,7 @@ class Operation(NamedTuple):
     place: str
     arguments: list[bytes]
     splice: tuple[int, int] = (0, 0)
+    long_numbers: dict[bytes, Any] = {}  # noqa: RUF012  # shared by the operations of a request
 
 
 def apply_operations(
@@ -58,27 +63,33 @@ def apply_operations(
 ) -> bytes:
     """The tuple after all operations."""
     operations = read_operations(ops, index_base, names)
-    fields = split_array(packed)
+    fields = ArrayPieces(packed)
     for operation in operations:
         try:
-            fields = _do(fields, operation, doubles)
+            _do(fields, operation, doubles)
         except ClientError:
             if not is_upsert:
                 raise
-    return join_array(fields)
+    fields.is_changed = True  # the header becomes the shortest one in any case
+    return fields.join()
 
 
 def read_operations(ops: bytes, index_base: int, names: Mapping[str, int]) -> list[Operation]:
-    items = split_array(ops)
-    if len(items) > OPERATIONS_MAX:
+    """Read all operations; raise if one is malformed or there are too many."""
+    if read_header(ops)[0] > OPERATIONS_MAX:
         raise _illegal("too many operations for update")
-    return [_read(number, item, index_base, names) for number, item in enumerate(items, 1)]
+    long_numbers: dict[bytes, Any] = {}
+    return [
+        _read(number, item, index_base, names)._replace(long_numbers=long_numbers)
+        for number, item in enumerate(split_array(ops), 1)
+    ]
 
 
 def _read(number: int, item: bytes, index_base: int, names: Mapping[str, int]) -> Operation:
     if not is_array(item):
         raise _illegal("update operation must be an array {op,..}")
-    parts = split_array(item)
+    count = read_header(item)[0]
+    parts = first_items(item, _PARTS_MAX)
     if not parts:
         raise _illegal("update operation must be an array {op,..}, got empty array")
     if not is_string(parts[0]):
@@ -86,9 +97,9 @@ def _read(number: int, item: bytes, index_base: int, names: Mapping[str, int]) -
     name = decode(parts[0])
     if name not in _ARGUMENTS:
         raise _unknown_operation(number, f'"{name}"')
-    if len(parts) != _ARGUMENTS[name]:
+    if count != _ARGUMENTS[name]:
         raise _unknown_operation(
-            number, f"wrong number of arguments, expected {_ARGUMENTS[name]}, got {len(parts)}"
+            number, f"wrong number of arguments, expected {_ARGUMENTS[name]}, got {count}"
         )
     field = decode(parts[1])
     if type(field) is int and not _is_int32(field):
@@ -111,7 +122,7 @@ def _place(
     place = f"'{field}'"
     if field in names:
         return (names[field],), place
-    steps = read_steps(field)
+    steps = read_steps(field, _STEPS_MAX)
     first = steps[0] if steps else None
     if isinstance(first, Malformed):
         raise _bad_json(place, first.position)
@@ -157,61 +168,89 @@ def _is_int32(value: Any) -> bool:
     return type(value) is int and _INT32_MIN <= value <= _INT32_MAX
 
 
-def _do(fields: list[bytes], operation: Operation, doubles: frozenset[int]) -> list[bytes]:
+def _do(fields: ArrayPieces, operation: Operation, doubles: frozenset[int]) -> None:
     at = operation.steps[0]
     assert isinstance(at, int)
     if len(operation.steps) == 1:
-        fields = _do_in_array(fields, at, operation)
+        _do_in_array(fields, at, operation, is_field=True)
         if doubles and operation.name in "+-" and at % len(fields) in doubles:
-            _widen(fields, at)
-        return fields
+            _widen(fields, at % len(fields))
+        return
     at = at + len(fields) if at < 0 else at
     if not 0 <= at < len(fields):
         raise _not_found(operation)
     steps = operation.steps[1:]
-    paths = _check_inside(fields[at], steps, operation)
-    inside = _ChangedInside(_do_inside(fields[at], steps, operation))
-    inside.paths = paths
-    changed = list(fields)
-    changed[at] = inside
-    return changed
-
-
-def _widen(fields: list[bytes], at: int) -> None:
-    """A field of type `double` stays one, also where a float would lose nothing."""
-    if fields[at][0] == 0xCA:
-        fields[at] = _Changed(pack(decode(fields[at])))
-
-
-def _check_inside(
-    field: bytes, steps: tuple[Step, ...], operation: Operation
-) -> tuple[tuple[Step, ...], ...]:
-    """The paths changed inside the field, with this one; none may lead through another."""
+    field = fields[at]
     if isinstance(field, _Changed):
         raise _double_update(operation)
-    paths = field.paths if isinstance(field, _ChangedInside) else ()
-    for path in paths:
-        shorter = min(len(path), len(steps))
-        if path[:shorter] == steps[:shorter]:
-            raise _double_update(operation)
-    return (*paths, steps)
+    field = open_container(field)
+    if isinstance(field, ArrayPieces | MapPieces):
+        fields[at] = field
+        _check_apart(field.paths, steps, operation)
+    _do_inside(field, steps, operation)
+    _note_path(field.paths, steps)
 
 
-def _do_inside(packed: bytes, steps: Sequence[Step], operation: Operation) -> bytes:
-    step, rest = steps[0], steps[1:]
-    if isinstance(step, Malformed | AnyItem):
-        raise _bad_json(operation.place, step.position)
-    if isinstance(step, int) and is_array(packed):
-        items = split_array(packed)
-        if not rest:
-            return join_array(_do_in_array(items, step, operation))
-        if step >= len(items):
-            raise _nothing_there(operation, step, rest)
-        items[step] = _do_inside(items[step], rest, operation)
-        return join_array(items)
-    if is_map(packed):
-        return _do_in_map(packed, step, rest, operation)
-    raise _nothing_there(operation, step, rest)
+def _widen(fields: ArrayPieces, at: int) -> None:
+    """A field of type `double` stays one, also where a float would lose nothing."""
+    field = fields[at]
+    if field[0] == 0xCA:
+        fields[at] = _Changed(pack(decode(field)))
+
+
+def _check_apart(paths: dict[Step, Any], steps: tuple[Step, ...], operation: Operation) -> None:
+    """Raise if a place changed before is this one, or lies inside or around it.
+
+    `paths` maps a step to what was changed below it; an empty dict is a changed place.
+    """
+    if not paths:
+        return
+    for step in steps:
+        if step not in paths:
+            return
+        paths = paths[step]
+        if not paths:
+            break
+    raise _double_update(operation)
+
+
+def _note_path(paths: dict[Step, Any], steps: tuple[Step, ...]) -> None:
+    for step in steps:
+        below = paths.get(step)
+        if below is None:
+            below = paths[step] = {}
+        paths = below
+
+
+def _do_inside(container: Item, steps: Sequence[Step], operation: Operation) -> None:
+    """Follow the steps down to the last one, and do the operation there."""
+    passed = []
+    last = len(steps) - 1
+    for depth, step in enumerate(steps):
+        if isinstance(step, Malformed | AnyItem):
+            raise _bad_json(operation.place, step.position)
+        passed.append(container)
+        if type(container) is ArrayPieces and type(step) is int:
+            if depth == last:
+                _do_in_array(container, step, operation, is_field=False)
+                break
+            if step >= len(container):
+                raise _nothing_there(operation, step, steps[depth + 1 :])
+        elif type(container) is MapPieces:
+            step = step + 1 if isinstance(step, int) else step
+            if depth == last:
+                _do_in_map(container, step, operation)
+                break
+            if step not in container:
+                raise _nothing_there(operation, steps[depth], steps[depth + 1 :])
+        else:
+            raise _nothing_there(operation, step, steps[depth + 1 :])
+        inner = container[step]
+        if type(inner) is not ArrayPieces and type(inner) is not MapPieces:
+            inner = container[step] = open_container(inner)
+        container = inner
+    for container in passed:
+        container.is_changed = True
 
 
 def _nothing_there(operation: Operation, step: Step, rest: Sequence[Step]) -> ClientError:
@@ -228,63 +267,81 @@ def _nothing_there(operation: Operation, step: Step, rest: Sequence[Step]) -> Cl
     return _update_error(operation, "can not access by key a non-map field")
 
 
-def _do_in_map(packed: bytes, step: str | int, rest: Sequence[Step], operation: Operation) -> bytes:
-    pairs = split_map(packed)
-    wanted = step + 1 if isinstance(step, int) else step
-    at = next((i for i in range(0, len(pairs), 2) if decode(pairs[i]) == wanted), -1)
-    if at < 0 and not rest and isinstance(step, str) and operation.name in "=!":
-        return join_map([pack(wanted), operation.arguments[0], *pairs])
-    if at < 0:
-        raise _nothing_there(operation, step, rest)
-    if rest:
-        pairs[at + 1] = _do_inside(pairs[at + 1], rest, operation)
-        return join_map(pairs)
+def _do_in_map(pairs: MapPieces, key: str | int, operation: Operation) -> None:
+    """Change the pair under a key. Only a key that is a string can be added."""
     name = operation.name
-    if name == "!":
+    if key not in pairs:
+        if isinstance(key, int) or name not in "=!":
+            raise _nothing_there(operation, key, ())
+        pairs.add(key, pack(key), operation.arguments[0])
+    elif name == "!":
         raise _update_error(operation, "the key exists already")
-    if name == "#":
+    elif name == "#":
         if decode(operation.arguments[0]) & _DELETED_MAX != 1:
             raise _update_error(operation, "can delete only 1 field from a map in a row")
-        del pairs[at : at + 2]
+        pairs.remove(key)
     else:
-        pairs[at + 1] = _new_value(pairs[at + 1], operation)
-    return join_map(pairs)
+        pairs[key] = _new_value(pairs[key], operation)
 
 
-def _do_in_array(items: list[bytes], step: int, operation: Operation) -> list[bytes]:
+def _do_in_array(items: ArrayPieces, step: int, operation: Operation, *, is_field: bool) -> None:
+    """Change an item; `is_field` if the array is the tuple, whose changed fields are marked."""
     count = len(items)
     name = operation.name
     if name == "!":
         at = step + count + 1 if step < 0 else step
         if not 0 <= at <= count:
             raise _not_found(operation)
-        return [*items[:at], operation.arguments[0], *items[at:]]
+        items.insert(at, operation.arguments[0])
+        return
     at = step + count if step < 0 else step
     if name == "=" and at == count:
-        return [*items, operation.arguments[0]]
+        items.insert(at, operation.arguments[0])
+        return
     if not 0 <= at < count:
         raise _not_found(operation)
     if step < 0 and not operation.place.startswith("'"):
         operation = operation._replace(place=str(at + 1))
     if name == "#":
-        return items[:at] + items[at + (decode(operation.arguments[0]) & _DELETED_MAX) :]
-    changed = list(items)
-    if name != "=" and isinstance(items[at], _Changed | _ChangedInside):
+        items.remove(at, decode(operation.arguments[0]) & _DELETED_MAX)
+        return
+    old = items[at]
+    if is_field and name != "=" and _is_changed(old):
         raise _double_update(operation)
-    changed[at] = _Changed(_new_value(items[at], operation))
-    return changed
+    new = _new_value(old, operation)
+    items[at] = _Changed(new) if is_field else new
 
 
-def _new_value(old: bytes, operation: Operation) -> bytes:
-    return _CHANGES[operation.name](old, operation)
+def _is_changed(field: Item) -> bool:
+    if isinstance(field, bytes):
+        return isinstance(field, _Changed)
+    return bool(field.paths)
+
+
+def _new_value(old: Item, operation: Operation) -> bytes:
+    # Only the kind of a container matters to an operation on it as a whole, and its head tells it.
+    return _CHANGES[operation.name](old if isinstance(old, bytes) else old.head, operation)
 
 
 def _assign(_old: bytes, operation: Operation) -> bytes:
     return operation.arguments[0]
 
 
+def _number_of(old: bytes, operation: Operation) -> Any:
+    """The number in a field; None for anything else, which is not decoded."""
+    first = old[0]
+    if 0x80 <= first < 0xC7 or 0xD9 <= first < 0xE0:
+        return None
+    if len(old) <= _LONG_NUMBER_BYTES:
+        return decode(old)
+    known = operation.long_numbers
+    if old not in known:
+        known[old] = decode(old)
+    return known[old]
+
+
 def _add(old: bytes, operation: Operation) -> bytes:
-    one, two = decode(old), decode(operation.arguments[0])
+    one, two = _number_of(old, operation), decode(operation.arguments[0])
     if not numbers.is_number(one):
         raise _wrong_argument(operation, "a number")
     if numbers.is_decimal_needed(one, two) and None in (
@@ -308,7 +365,7 @@ def _add(old: bytes, operation: Operation) -> bytes:
 
 
 def _combine_bits(old: bytes, operation: Operation) -> bytes:
-    left: Any = decode(old)
+    left = _number_of(old, operation)
     if type(left) is not int or left < 0:
         raise _wrong_argument(operation, "a positive integer")
     right = int(decode(operation.arguments[0]))
@@ -319,25 +376,25 @@ def _combine_bits(old: bytes, operation: Operation) -> bytes:
 def _splice(old: bytes, operation: Operation) -> bytes:
     if not is_string(old):
         raise _wrong_argument(operation, "a string")
-    text = decode(old).encode("utf-8", "surrogateescape")
+    start = _STRING_HEADS.get(old[0], 1)
+    length = len(old) - start
     offset, cut = operation.splice
     if offset < 0:
-        if -offset > len(text) + 1:
+        if -offset > length + 1:
             raise _splice_error(operation)
-        offset += len(text) + 1
-    offset = min(offset, len(text))
-    left = len(text) - offset
+        offset += length + 1
+    offset = min(offset, length)
+    left = length - offset
     if cut < 0:
         cut = 0 if -cut > left else cut + left
     paste = decode(operation.arguments[2]).encode("utf-8", "surrogateescape")
+    text = old[start:]
     spliced = text[:offset] + paste + text[offset + min(cut, left) :]
-    return _pack_string(spliced)
+    return bytes(pack(spliced.decode("utf-8", "surrogateescape")))
 
 
-def _pack_string(text: bytes) -> bytes:
-    return bytes(pack(text.decode("utf-8", "surrogateescape")))
-
-
+# Bytes of a string's header by its first byte; a short string has one.
+_STRING_HEADS = {0xD9: 2, 0xDA: 3, 0xDB: 5}
 _CHANGES: dict[str, Callable[[bytes, Operation], bytes]] = {
     "=": _assign,
     "+": _add,

@@ -1,0 +1,341 @@
+"""Arrays and maps that update operations take apart, each no further than an operation reaches.
+
+A request opens a container once. Its bytes are divided into runs of at most `RUN_ITEMS` items; a
+run stays bytes until an operation touches an item in it. msgpack skips whole runs in C, so opening
+costs one pass over the bytes, and an operation then costs a run, whatever the container's size. An
+item is raw bytes, or the opened container that took its place.
+
+`ArrayPieces` finds an item by its position with a Fenwick tree (P. M. Fenwick, 1994) over the
+lengths of its runs, so that `!` and `#` move the items of one run only. `MapPieces` finds a value
+by its key with a dict. A container that was opened but not changed gives back its own bytes.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgpack
+
+from .fields import MapPairs, decode_extension, invalid_msgpack
+from .tuples import array_header, is_array, is_map, map_header
+
+RUN_ITEMS = 64
+_WINDOW_MIN = 512
+_BODY = "packet body"
+
+
+class Run(NamedTuple):
+    """Neighbouring items that no operation has touched."""
+
+    data: bytes
+    items: int
+
+
+Item = Any
+"""Raw bytes, an `ArrayPieces` or a `MapPieces`; mypy knows no recursive slots."""
+Block = Run | list[Item]
+
+
+def read_header(packed: bytes) -> tuple[int, int]:
+    """(items of an array or pairs of a map, where they begin)."""
+    first = packed[0]
+    if first < 0xA0:
+        return first & 0x0F, 1
+    if first in (0xDC, 0xDE):
+        return int.from_bytes(packed[1:3], "big"), 3
+    return int.from_bytes(packed[1:5], "big"), 5
+
+
+def end_of_items(packed: bytes, at: int, count: int, window: int = _WINDOW_MIN) -> int:
+    """Where `count` values that begin at `at` end. One call into C skips them all.
+
+    `window` is a guess at their length in bytes; a wrong one costs time only.
+    """
+    header = array_header(count)
+    while True:
+        unpacker = msgpack.Unpacker(max_buffer_size=len(header) + window)
+        unpacker.feed(header + packed[at : at + window])
+        try:
+            unpacker.skip()
+        except msgpack.OutOfData:
+            if at + window >= len(packed):
+                raise invalid_msgpack(_BODY) from None
+            window *= 4
+            continue
+        except (ValueError, msgpack.UnpackException) as error:
+            raise invalid_msgpack(_BODY) from error
+        return at + int(unpacker.tell()) - len(header)
+
+
+def split_items(data: bytes, count: int) -> list[bytes]:
+    """The `count` values that `data` consists of."""
+    if count == 1:
+        return [data]
+    if count == len(data):
+        return [data[at : at + 1] for at in range(count)]
+    unpacker = msgpack.Unpacker(max_buffer_size=max(len(data), 1))
+    unpacker.feed(data)
+    items = []
+    start = 0
+    try:
+        for _ in range(count):
+            unpacker.skip()
+            end = unpacker.tell()
+            items.append(data[start:end])
+            start = end
+    except (ValueError, msgpack.UnpackException) as error:
+        raise invalid_msgpack(_BODY) from error
+    if start != len(data):
+        raise invalid_msgpack(_BODY)
+    return items
+
+
+def first_items(packed: bytes, wanted: int) -> list[bytes]:
+    """At most `wanted` items from the start of an array; the others are not looked at."""
+    count, at = read_header(packed)
+    taken = min(count, wanted)
+    if not taken:
+        return []
+    return split_items(packed[at : end_of_items(packed, at, taken)], taken)
+
+
+def item_of(packed: bytes, position: int) -> bytes:
+    """The item at a position that the array has."""
+    start = end_of_items(packed, read_header(packed)[1], position)
+    return packed[start : end_of_items(packed, start, 1)]
+
+
+def with_item(packed: bytes, position: int, item: bytes) -> bytes:
+    """The array with another item at a position that it has, under the shortest header."""
+    count, at = read_header(packed)
+    start = end_of_items(packed, at, position)
+    end = end_of_items(packed, start, 1)
+    return array_header(count) + packed[at:start] + item + packed[end:]
+
+
+def _blocks_of(packed: bytes, at: int, count: int) -> list[Block]:
+    if count <= RUN_ITEMS:
+        return [split_items(packed[at:], count)]
+    blocks: list[Block] = []
+    window = _WINDOW_MIN
+    while count:
+        taken = min(count, RUN_ITEMS)
+        end = end_of_items(packed, at, taken, window)
+        blocks.append(Run(packed[at:end], taken))
+        window = max(2 * (end - at), _WINDOW_MIN)
+        at, count = end, count - taken
+    if at != len(packed):
+        raise invalid_msgpack(_BODY)
+    return blocks
+
+
+def _joined(blocks: list[Block]) -> Iterator[bytes]:
+    for block in blocks:
+        if isinstance(block, Run):
+            yield block.data
+            continue
+        try:
+            yield b"".join(block)
+        except TypeError:  # an opened container is among the items
+            for item in block:
+                yield item if isinstance(item, bytes) else item.join()
+
+
+class ArrayPieces:
+    """An array as far as it was taken apart."""
+
+    __slots__ = ("_blocks", "_sums", "_top", "count", "head", "is_changed", "paths")
+
+    def __init__(self, packed: bytes) -> None:
+        self.count, at = read_header(packed)
+        self.head = packed[:at]
+        self.is_changed = False
+        self.paths: dict[Any, Any] = {}  # of a field: the places that were changed inside
+        self._blocks = _blocks_of(packed, at, self.count)
+        blocks = len(self._blocks)
+        self._top = 1 << (blocks.bit_length() - 1)
+        sums = [0, *map(_length, self._blocks)]
+        for block in range(1, blocks + 1):
+            above = block + (block & -block)
+            if above <= blocks:
+                sums[above] += sums[block]
+        self._sums = sums
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, position: int) -> Item:
+        block, at = self._find(position)
+        return self._open(block)[at]
+
+    def __setitem__(self, position: int, item: Item) -> None:
+        block, at = self._find(position)
+        self._open(block)[at] = item
+
+    def insert(self, position: int, item: Item) -> None:
+        """Put an item before the one at `position`, or behind all if there is none."""
+        if position < self.count or not self.count:
+            block, at = self._find(position)
+        else:
+            block, at = self._find(position - 1)
+            at += 1
+        self._open(block).insert(at, item)
+        self._add(block, 1)
+
+    def remove(self, position: int, wanted: int) -> None:
+        """Remove at most `wanted` items from `position` on."""
+        left = min(wanted, self.count - position)
+        while left:
+            block, at = self._find(position)
+            length = _length(self._blocks[block])
+            taken = min(left, length - at)
+            if taken == length:
+                self._blocks[block] = []
+            else:
+                del self._open(block)[at : at + taken]
+            self._add(block, -taken)
+            left -= taken
+
+    def join(self) -> bytes:
+        head = array_header(self.count) if self.is_changed else self.head
+        return b"".join((head, *_joined(self._blocks)))
+
+    def _find(self, position: int) -> tuple[int, int]:
+        """(block, place in it) of the item at a position."""
+        if len(self._blocks) == 1:
+            return 0, position
+        block, step, sums = 0, self._top, self._sums
+        while step:
+            following = block + step
+            if following < len(sums) and sums[following] <= position:
+                block = following
+                position -= sums[following]
+            step >>= 1
+        return min(block, len(self._blocks) - 1), position
+
+    def _open(self, block: int) -> list[Item]:
+        items = self._blocks[block]
+        if isinstance(items, Run):
+            items = self._blocks[block] = split_items(*items)
+        return items
+
+    def _add(self, block: int, change: int) -> None:
+        self.count += change
+        sums = self._sums
+        at = block + 1
+        while at < len(sums):
+            sums[at] += change
+            at += at & -at
+
+
+def _length(block: Block) -> int:
+    return block.items if isinstance(block, Run) else len(block)
+
+
+class MapPieces:
+    """A map as far as it was taken apart. New pairs come first, the latest before the others."""
+
+    __slots__ = ("_added", "_blocks", "_next_same", "_places", "count", "head", "is_changed",
+                 "paths")  # fmt: skip
+
+    def __init__(self, packed: bytes) -> None:
+        self.count, at = read_header(packed)
+        self.head = packed[:at]
+        self.is_changed = False
+        self.paths: dict[Any, Any] = {}
+        self._blocks: list[Block] = []
+        self._places: dict[Any, int] = {}  # the first pair of a key counts
+        self._next_same: dict[int, int] = {}
+        self._added: dict[Any, tuple[bytes, Item]] = {}
+        self._read(packed, at)
+
+    def _read(self, packed: bytes, at: int) -> None:
+        """Note the keys and where runs end. Values are skipped in C."""
+        last: dict[Any, int] = {}
+        unpacker = msgpack.Unpacker(
+            strict_map_key=False,
+            unicode_errors="surrogateescape",
+            ext_hook=decode_extension,
+            object_pairs_hook=MapPairs,
+            max_buffer_size=max(len(packed) - at, 1),
+        )
+        unpacker.feed(packed[at:])
+        start = 0
+        try:
+            for pair in range(self.count):
+                self._note(unpacker.unpack(), pair, last)
+                unpacker.skip()
+                if (pair + 1) % (RUN_ITEMS // 2) == 0 or pair + 1 == self.count:
+                    end = unpacker.tell()
+                    items = 2 * (pair % (RUN_ITEMS // 2) + 1)
+                    self._blocks.append(Run(packed[at + start : at + end], items))
+                    start = end
+        except (ValueError, msgpack.UnpackException) as error:
+            raise invalid_msgpack(_BODY) from error
+        if at + start != len(packed):
+            raise invalid_msgpack(_BODY)
+
+    def _note(self, key: Any, pair: int, last: dict[Any, int]) -> None:
+        try:
+            if self._places.setdefault(key, pair) != pair:
+                self._next_same[last.get(key, self._places[key])] = pair
+                last[key] = pair
+        except TypeError:
+            return  # an array or a map: no step of a path is equal to it
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._added or key in self._places
+
+    def __getitem__(self, key: Any) -> Item:
+        if key in self._added:
+            return self._added[key][1]
+        items, at = self._pair(self._places[key])
+        return items[at + 1]
+
+    def __setitem__(self, key: Any, item: Item) -> None:
+        if key in self._added:
+            self._added[key] = (self._added[key][0], item)
+            return
+        items, at = self._pair(self._places[key])
+        items[at + 1] = item
+
+    def add(self, key: Any, packed_key: bytes, item: bytes) -> None:
+        """Add a pair whose key the map lacks."""
+        self._added[key] = (packed_key, item)
+        self.count += 1
+
+    def remove(self, key: Any) -> None:
+        """Remove the first pair with this key; the next one of the same key counts from then on."""
+        self.count -= 1
+        if self._added.pop(key, None) is not None:
+            return
+        pair = self._places.pop(key)
+        items, at = self._pair(pair)
+        items[at] = items[at + 1] = b""
+        if pair in self._next_same:
+            self._places[key] = self._next_same[pair]
+
+    def join(self) -> bytes:
+        head = map_header(self.count) if self.is_changed else self.head
+        parts = [head]
+        for packed_key, item in reversed(self._added.values()):
+            parts.append(packed_key)
+            parts.append(item if isinstance(item, bytes) else item.join())
+        parts += _joined(self._blocks)
+        return b"".join(parts)
+
+    def _pair(self, pair: int) -> tuple[list[Item], int]:
+        """The items of a pair's run, and where in it the pair begins."""
+        block, within = divmod(pair, RUN_ITEMS // 2)
+        items = self._blocks[block]
+        if isinstance(items, Run):
+            items = self._blocks[block] = split_items(*items)
+        return items, 2 * within
+
+
+def open_container(item: Item) -> Item:
+    """The item taken apart if it is an array or a map, else the item."""
+    if not isinstance(item, bytes):
+        return item
+    if is_array(item):
+        return ArrayPieces(item)
+    return MapPieces(item) if is_map(item) else item
