@@ -1,5 +1,7 @@
 """Indexes against a plain sorted dict: confirmed ones, layers, and layers over layers."""
 
+from itertools import islice
+from random import Random
 from typing import Any
 
 import pytest
@@ -85,7 +87,33 @@ def test_hash_layers_hold_what_was_applied(below: list[Any], above: list[Any]) -
     apply(model, layer, above)
     assert dict(layer.entries()) == model
     assert len(layer) == len(model)
-    assert list(confirmed.copy_sorted()) == [v for _, v in sorted(confirmed.tuples.items())]
+    assert list(confirmed.view()) == [v for _, v in sorted(confirmed.tuples.items())]
+
+
+@pytest.mark.parametrize("kind", [TreeIndex, HashIndex])
+@pytest.mark.parametrize("seed", range(30))
+def test_view_stays_as_it_was_while_the_index_changes(
+    kind: type[TreeIndex | HashIndex], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = Random(seed)
+    monkeypatch.setattr(index, "FRESH_KEYS_MAX", rng.choice([1, 3, 50]))
+    monkeypatch.setattr(index, "VIEW_KEYS", rng.choice([1, 2, 7]))
+    changing = kind(PLAIN)
+    views: list[tuple[list[bytes], Any, list[bytes]]] = []
+    for number in range(400):
+        if number % 90 == 40:
+            wanted = [packed for _, packed in sorted(changing.tuples.items())]
+            view = changing.view()
+            views += [(wanted, iter(view), []), (wanted, iter(view), [])]
+        key = rng.randrange(60)
+        changing.put(key, None if rng.random() < 0.4 else b"%d" % number)
+        for _, left, seen in views:
+            if rng.random() < 0.2:
+                seen += islice(left, rng.randrange(4))
+        if rng.random() < 0.05:
+            list(changing.entries())
+    for wanted, left, seen in views:
+        assert [*seen, *left] == wanted
 
 
 @given(

@@ -21,7 +21,7 @@ from .access import User, fill_user
 from .bootstrap import bootstrap_rows, index_rows, space_rows
 from .definitions import IndexDef
 from .fields import decode
-from .index import HashIndex, IndexView, TreeIndex
+from .index import HashIndex, IndexView, ReadView, TreeIndex
 from .keydef import KeyDef
 from .requests import Select, decode_request, put_body, split_put
 from .rows import read_index, read_space
@@ -156,12 +156,12 @@ class Database(State):
 
     # --- reads ------------------------------------------------------------------------------------
 
-    def snapshot_bodies(self, spaces: Collection[int] = ()) -> Iterator[bytes]:
-        """Bodies of all rows, as of this call, by space id and primary key.
+    def view(self, spaces: Collection[int] = ()) -> "StateView":
+        """All rows as of this call.
 
         `spaces` limits them to those user spaces and everything of the system.
         """
-        views: list[tuple[int, Any]] = []
+        views: list[tuple[int, ReadView]] = []
         for space_id in sorted(self.spaces):
             space = self.spaces[space_id]
             if space is None or space.definition.is_view or 0 not in space.indexes:
@@ -170,16 +170,24 @@ class Database(State):
                 continue
             primary = space.indexes[0]
             assert isinstance(primary, TreeIndex | HashIndex)
-            views.append((space_id, primary.copy_sorted()))
-        return self._bodies(views, self.schema_version)
+            views.append((space_id, primary.view()))
+        return StateView(views, self.schema_version)
 
-    @staticmethod
-    def _bodies(views: list[tuple[int, Any]], schema_version: int) -> Iterator[bytes]:
-        for space_id, tuples in views:
-            if space_id == system.SCHEMA_ID and schema_version != 1:
-                yield put_body(space_id, pack([system.SCHEMA_VERSION_KEY, schema_version]))
-            for packed in tuples:
-                yield put_body(space_id, packed)
+    def snapshot_bodies(self, spaces: Collection[int] = ()) -> Iterator[bytes]:
+        """Bodies of all rows, as of this call, by space id and primary key."""
+        return self.view(spaces).bodies()
+
+    def dismantle(self, entries_max: int) -> bool:
+        """Free some entries of a state that was replaced; True when none is left.
+
+        Python frees a large dict in one call, which takes longer than a step may (G1).
+        """
+        for space in self.spaces.values():
+            for index in space.indexes.values() if space is not None else ():
+                assert isinstance(index, TreeIndex | HashIndex)
+                if not index.dismantle(entries_max):
+                    return False
+        return True
 
     def select(self, request: Select, user: User) -> list[bytes]:
         if self.held_spaces:
@@ -229,6 +237,24 @@ class Database(State):
     def _refresh_users(self) -> None:
         for user in self._users.values():
             self._fill(user)
+
+
+class StateView:
+    """The rows of a database at one moment; can be read more than once, by any thread."""
+
+    __slots__ = ("_schema_version", "_views")
+
+    def __init__(self, views: list[tuple[int, ReadView]], schema_version: int) -> None:
+        self._views = views
+        self._schema_version = schema_version
+
+    def bodies(self) -> Iterator[bytes]:
+        """Bodies by space id and primary key."""
+        for space_id, view in self._views:
+            if space_id == system.SCHEMA_ID and self._schema_version != 1:
+                yield put_body(space_id, pack([system.SCHEMA_VERSION_KEY, self._schema_version]))
+            for packed in view:
+                yield put_body(space_id, packed)
 
 
 def _memory_change(old: Space, new: Space | None) -> int:

@@ -5,15 +5,28 @@ only what differs: an entry per changed key, whose tuple is None where the key i
 answer `get`, `scan` and `put`; a statement cannot tell which it reads.
 
 A tree is a dict plus an ordered list of its keys. Point reads and writes touch only the dict and
-note which keys are new (`fresh`) or gone (`stale`); the list catches up at the next ordered read,
-or after `FRESH_KEYS_MAX` keys, so that loading is one sort and no write pays for order that nobody
-asked for.
+note which keys are new (`fresh`) or gone (`stale`). The list catches up at the next ordered read,
+or after `FRESH_KEYS_MAX` of either. So no write pays for an order that nobody asked for, and no
+read catches up with more than that.
+
+A hash keeps such a list too, for snapshots only.
+
+A `ReadView` is the state of a confirmed index at one moment, for snapshots. Taking one copies only
+the fresh keys. Copying all keys would touch every key in memory, 60 ms for 700,000 of them, and
+sorting them takes seconds, in calls into C that keep the interpreter lock (G1). So a view walks the
+ordered list `VIEW_KEYS` at a time, and what changes meanwhile is saved into the open views: a write
+saves the tuple that it replaces, and the list saves the keys that it drops. A view may be walked in
+another thread. The lock keeps the list still while keys are taken from it; the dict needs none.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from heapq import merge
+from itertools import islice
 from operator import itemgetter
+from threading import Lock
 from typing import Any, NamedTuple
+from weakref import ref
 
 from sortedcontainers import SortedList
 
@@ -21,7 +34,8 @@ from . import codes
 from .fields import GREATEST
 from .keydef import KeyDef
 
-FRESH_KEYS_MAX = 8192
+FRESH_KEYS_MAX = 2048
+VIEW_KEYS = 1024
 
 # (index id, entry key, tuple or None): one index's part of a change.
 Put = tuple[int, Any, bytes | None]
@@ -79,15 +93,64 @@ def _keys_in(ordered: Any, bounds: Range) -> Iterator[Any]:
     return keys
 
 
-def _sorted_tuples(tuples: dict[Any, bytes]) -> Iterator[bytes]:
-    for key in sorted(tuples):
-        yield tuples[key]
+class ReadView:
+    """The tuples of an index as they were when the view was taken, by key."""
+
+    __slots__ = ("__weakref__", "_before", "_dropped", "_fresh", "_lock", "_ordered", "_tuples")
+
+    def __init__(
+        self, tuples: dict[Any, bytes], ordered: Any, fresh: Iterable[Any], lock: Lock
+    ) -> None:
+        self._tuples = tuples  # of the index: they change
+        self._ordered = ordered  # the same
+        self._lock = lock
+        self._fresh = sorted(fresh)  # keys that the ordered list lacked
+        self._dropped: Any = SortedList()  # keys that the ordered list lost since then
+        self._before: dict[Any, bytes | None] = {}
+
+    def save(self, key: Any) -> None:
+        """Keep what the index has under a key that is about to change."""
+        self._before.setdefault(key, self._tuples.get(key))
+
+    def drop(self, key: Any) -> None:
+        """Keep a key that the ordered list is about to lose; called under the lock."""
+        self._dropped.add(key)
+
+    def __iter__(self) -> Iterator[bytes]:
+        tuples, before = self._tuples, self._before
+        last = None
+        while keys := self._keys_after(last):
+            last = keys[-1]
+            for key in keys:
+                # The index's tuple first: a write between the two lines has saved the same one.
+                packed = tuples.get(key)
+                if key in before:
+                    packed = before[key]
+                if packed is not None:
+                    yield packed
+
+    def _keys_after(self, last: Any) -> list[Any]:
+        """The next keys of this view, perhaps some of later tuples too; [] at the end."""
+        after = Range(last, None, last is not None, False, False)
+        with self._lock:
+            runs = [
+                list(islice(_keys_in(keys, after), VIEW_KEYS))
+                for keys in (self._ordered, self._dropped)
+            ]
+        start = bisect_right(self._fresh, last) if last is not None else 0
+        runs.append(self._fresh[start : start + VIEW_KEYS])
+        if not (runs[1] or runs[2]):
+            return runs[0]
+        merged = sorted({key for run in runs for key in run})
+        # Of a run that was cut short the following keys are not known yet.
+        known = [run[-1] for run in runs if len(run) == VIEW_KEYS]
+        return merged[: bisect_right(merged, min(known))] if known else merged
 
 
-class TreeIndex:
-    """Confirmed entries in the order of their keys."""
+class _ConfirmedIndex:
+    """Confirmed entries by key, and their order for whoever needs it."""
 
-    __slots__ = ("_fresh", "_ordered", "_stale", "key_def", "tuples")
+    __slots__ = ("_fresh", "_lock", "_ordered", "_stale", "_views", "key_def", "tuples")
 
     def __init__(self, key_def: KeyDef) -> None:
         self.key_def = key_def
@@ -95,6 +158,8 @@ class TreeIndex:
         self._ordered: Any = SortedList()
         self._fresh: set[Any] = set()
         self._stale: set[Any] = set()
+        self._views: list[ref[ReadView]] = []  # a view is open as long as anybody holds it
+        self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self.tuples)
@@ -104,6 +169,9 @@ class TreeIndex:
 
     def put(self, key: Any, packed: bytes | None) -> None:
         tuples = self.tuples
+        if self._views:
+            for view in self._open_views():
+                view.save(key)
         if packed is None:
             if tuples.pop(key, None) is not None:
                 self._forget(key)
@@ -124,21 +192,49 @@ class TreeIndex:
         if key in self._fresh:
             self._fresh.remove(key)
         else:
-            self._stale.add(key)
+            stale = self._stale
+            stale.add(key)
+            if len(stale) > FRESH_KEYS_MAX:
+                self._catch_up()
 
     def _catch_up(self) -> None:
-        if len(self._stale) * 8 > len(self._ordered):
-            self._ordered = SortedList(self.tuples)
-        else:
+        views = self._open_views()
+        with self._lock:
             for key in self._stale:
+                for view in views:
+                    view.drop(key)
                 self._ordered.remove(key)
             self._ordered.update(sorted(self._fresh))
         self._fresh.clear()
         self._stale.clear()
 
-    def copy_sorted(self) -> Iterator[bytes]:
-        """The tuples by key as they are now; sorted when asked for, not now."""
-        return _sorted_tuples(self.tuples.copy())
+    def view(self) -> ReadView:
+        """The tuples as they are now."""
+        view = ReadView(self.tuples, self._ordered, self._fresh, self._lock)
+        self._views.append(ref(view))
+        return view
+
+    def _open_views(self) -> list[ReadView]:
+        views = [view for known in self._views if (view := known()) is not None]
+        if len(views) < len(self._views):
+            self._views = [ref(view) for view in views]
+        return views
+
+    def dismantle(self, entries_max: int) -> bool:
+        """Free some entries of an index that is no longer in use; True when none is left."""
+        if self._open_views():
+            return False
+        for _ in range(min(entries_max, len(self.tuples))):
+            self.tuples.popitem()
+        for _ in range(min(entries_max, len(self._ordered))):
+            self._ordered.pop()
+        return not (self.tuples or self._ordered)
+
+
+class TreeIndex(_ConfirmedIndex):
+    """Confirmed entries in the order of their keys."""
+
+    __slots__ = ()
 
     def scan(self, bounds: Range) -> Iterator[tuple[Any, bytes]]:
         if self._fresh or self._stale:
@@ -151,30 +247,10 @@ class TreeIndex:
         return self.scan(Range(None, None, False, False, False))
 
 
-class HashIndex:
+class HashIndex(_ConfirmedIndex):
     """Confirmed entries in no order worth naming; full keys only."""
 
-    __slots__ = ("key_def", "tuples")
-
-    def __init__(self, key_def: KeyDef) -> None:
-        self.key_def = key_def
-        self.tuples: dict[Any, bytes] = {}
-
-    def __len__(self) -> int:
-        return len(self.tuples)
-
-    def get(self, key: Any) -> bytes | None:
-        return self.tuples.get(key)
-
-    def put(self, key: Any, packed: bytes | None) -> None:
-        if packed is None:
-            self.tuples.pop(key, None)
-        else:
-            self.tuples[key] = packed
-
-    def copy_sorted(self) -> Iterator[bytes]:
-        """The tuples by key, which makes snapshots of equal states equal."""
-        return _sorted_tuples(self.tuples.copy())
+    __slots__ = ()
 
     def scan(self, bounds: Range) -> Iterator[tuple[Any, bytes]]:
         """A hash has one range besides everything: what comes behind a key in its order."""
