@@ -17,7 +17,6 @@ from qsync_node.core.settings import MILLISECOND, SECOND, Settings
 from qsync_node.core.spaces import (
     ids_of,
     keep_spaces,
-    names_in,
     refusal_to_change,
     refusal_to_serve,
     refusal_to_start,
@@ -82,8 +81,6 @@ def test_a_batch_that_is_wanted_keeps_its_bytes() -> None:
 
 
 def test_names_become_ids() -> None:
-    bodies = [body(272, "max_id", 511), body(280, 600, 1, "orders"), body(600, 1, "x", "y")]
-    assert names_in(bodies) == {"orders": 600}
     assert ids_of(["views", 700, "orders", 600], NAMES.get) == ((600, 601, 700), "")
     ids, reason = ids_of(["orders", "nothing"], NAMES.get)
     assert ids == ()

@@ -2,10 +2,10 @@
 
 Theory. The log is right and the state is not. The replica keeps its log, goes on following,
 acknowledging and voting, serves no reads, leads only as a caretaker (E1: when its log is needed,
-until one that may lead has it), and replaces its *state*: it pulls a snapshot of its leader at an
-index that its own log reaches, takes the state at exactly that index, and writes it as a checkpoint
-at once, so that a restart begins behind the row. The doubt is stored beside the ballot and ends
-when that checkpoint is durable.
+until one that may lead has it), and replaces its *state*. It pulls a snapshot of its leader at an
+index that its own log reaches and loads it beside its own state, chunk by chunk. It takes the state
+at exactly that index, and writes it as a checkpoint at once, so that a restart begins behind the
+row. The doubt is stored beside the ballot and ends when that checkpoint is durable.
 
 Between the two the state is right again and confirmed rows go into it, as always; before, they do
 not, and nobody is given a snapshot of it.
@@ -14,8 +14,9 @@ not, and nobody is given a snapshot of it.
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from qsync_node.core.loading import StateLoader
 from qsync_node.core.messages import SnapshotChunk, SnapshotRequest
-from qsync_node.core.snapshots import checksum
+from qsync_node.errors import ClientError
 
 if TYPE_CHECKING:
     from qsync_node.core.replica import Replica
@@ -30,7 +31,7 @@ class Doubt:
     def __init__(self, replica: "Replica") -> None:
         self.replica = replica
         self._transfer = TRANSFER_BASE
-        self._bodies: list[bytes] = []
+        self._loader: StateLoader | None = None
         self._ready_index = 0
         self._asked_at_ns = 0
         self._sound_index = 0  # where this process took another member's state
@@ -62,28 +63,44 @@ class Doubt:
             self._asked_at_ns = replica.now_ns
             replica.machine.checkpoint()
             return
-        self._transfer += 1
-        self._bodies = []
+        self._begin_again()
         self._ask()
+
+    def _begin_again(self) -> None:
+        """Drop what was loaded; the next request begins a new transfer."""
+        self._transfer += 1
+        self._ready_index = 0
+        if self._loader is not None:
+            self.replica.machine.retire(self._loader.database)
+            self._loader = None
 
     def _ask(self) -> None:
         replica = self.replica
         self._asked_at_ns = replica.now_ns
         at_least = max(replica.ballot.doubt_index, replica.limbo.confirmed_index)
-        replica.send(
-            replica.applier.link, SnapshotRequest(self._transfer, len(self._bodies), at_least)
-        )
+        position = self._loader.rows if self._loader is not None else 0
+        replica.send(replica.applier.link, SnapshotRequest(self._transfer, position, at_least))
 
     def on_chunk(self, link: int, chunk: SnapshotChunk) -> bool:
         """Takes the chunk if it belongs to a state transfer."""
         if chunk.transfer < TRANSFER_BASE:
             return False
-        if chunk.transfer != self._transfer or chunk.position != len(self._bodies):
+        loader = self._loader
+        if chunk.transfer != self._transfer or self._ready_index:
             return True
-        self._bodies.extend(chunk.bodies)
+        if chunk.position != (loader.rows if loader is not None else 0):
+            return True
+        if loader is None:
+            loader = self._loader = self.replica.machine.new_loader()
+        try:
+            loader.add(chunk.bodies)
+        except ClientError as error:
+            self.replica.report("snapshot_refused", index=chunk.log_index, reason=error.message)
+            self._begin_again()
+            return True
         if not chunk.is_last:
             self._ask()
-        elif checksum(self._bodies) == chunk.checksum:
+        elif loader.checksum == chunk.checksum:
             self._ready_index = chunk.log_index
             self.before_confirm(self.replica.limbo.confirmed_index)
         return True
@@ -96,15 +113,16 @@ class Doubt:
             return
         confirmed = replica.limbo.confirmed_index
         if index < confirmed:
-            self._ready_index = 0
+            self._begin_again()
             return
         if index > max(goal, confirmed) or index > replica.tail.last_index:
             return
         if index > confirmed:
             replica.confirm(index)
-        replica.machine.load_snapshot(self._bodies)
+        loader, self._loader = self._loader, None
+        assert loader is not None, "a transfer that is complete was loaded"
+        replica.machine.install(loader)
         self._sound_index = index
-        self._bodies = []
         self._ready_index = 0
         replica.machine.checkpoint()
 

@@ -56,7 +56,7 @@ class InstallSnapshot(NamedTuple):
     epoch: int
     log_index: int
     vclock: dict[int, int]
-    bodies: list[bytes]
+    bodies: Any  # iterator of row bodies over a read view
 
 
 class RemoveSegments(NamedTuple):

@@ -11,8 +11,8 @@ This file routes inputs and keeps the state machine: confirmed rows move into th
 decision removed is dropped, and the clients hear of both.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import chain
 from random import Random
 from typing import Any, ClassVar
 
@@ -27,6 +27,7 @@ from qsync_node.core.history import History, TermStart
 from qsync_node.core.keys import KeyTable
 from qsync_node.core.limbo import Limbo
 from qsync_node.core.linearizable import LinearizableReads
+from qsync_node.core.loading import StateLoader
 from qsync_node.core.membership import LEVEL, REMOVED_SPACE, Configuration, Member
 from qsync_node.core.procedures import Procedures
 from qsync_node.core.registrar import Registrar
@@ -36,13 +37,9 @@ from qsync_node.core.snapshots import View
 from qsync_node.core.stock import Stock
 from qsync_node.core.system import (
     KEY_WINDOW_ROWS,
-    body_of_key,
-    body_of_term,
     define_own_spaces,
     key_window_of,
-    read_key_body,
     read_key_window_body,
-    read_term_body,
     rows_of,
 )
 from qsync_node.core.tail import Tail
@@ -55,6 +52,7 @@ Observer = Callable[[list[Entry], list[Entry]], None]
 
 DML_TYPES = frozenset({2, 3, 4, 5, 9})
 RELIEF_INTERVAL_NS = 10 * SECOND
+RETIRED_ENTRIES = 8192
 
 
 class Node:
@@ -79,6 +77,7 @@ class Node:
         self.is_checkpointing = False
         self.bytes_since_checkpoint = 0
         self._relief_due_ns = 0
+        self._retired: deque[Database] = deque()
         self.lost_acknowledged = 0
         self.observer: Observer | None = None
         self.refuse_rows = False  # a fault of tests: this replica cannot apply user rows (T7)
@@ -113,12 +112,14 @@ class Node:
         """Newest snapshot, then the log behind it; what has no CONFIRM stays pending (S1)."""
         replica = self.replica
         replica.now_ns = now_ns
-        configuration = self._load(bodies)
+        loader = self.new_loader()
+        loader.add(bodies)
+        configuration = self.install(loader)
         index = sum(vclock.values())
         self.checkpoint_index = index
         settings = self.settings
         replica.tail = Tail(
-            vclock, self._loaded_history, first_available_index, settings.tail_cache_bytes
+            vclock, History(loader.starts), first_available_index, settings.tail_cache_bytes
         )
         replica.limbo = Limbo(index, vclock, configuration)
         self.stock.on_state_loaded(index)
@@ -174,6 +175,7 @@ class Node:
         self.clients.run_queue()
         self.clients.commits.flush()
         self._consider_checkpoint()
+        self._free_retired()
         self.stock.tick()
         replica.finish_step()
         out = replica.out
@@ -402,36 +404,30 @@ class Node:
         limbo = self.replica.limbo
         index = limbo.confirmed_index
         starts = self.replica.tail.history.up_to(index).starts
-        own = [body_of_term(start) for start in starts]
-        own += [body_of_key(key, value) for key, value in self.keys.items()]
-        bodies = chain(self.database.snapshot_bodies(spaces), own)
-        return View(index, dict(limbo.confirmed_vclock), starts, bodies)
+        keys = list(self.keys.items())
+        return View(index, dict(limbo.confirmed_vclock), starts, self.database.view(spaces), keys)
 
-    def load_snapshot(self, bodies: list[bytes]) -> Configuration:
-        return self._load(bodies)
+    def new_loader(self) -> StateLoader:
+        return StateLoader()
 
-    def _load(self, bodies: Iterable[bytes]) -> Configuration:
-        database = Database()
-        database.held_spaces = self.replica.ballot.spaces
-        keys = KeyTable(KEY_WINDOW_ROWS)
-        starts: list[TermStart] = []
-        for body in bodies:
-            start = read_term_body(body)
-            if start is not None:
-                starts.append(start)
-                continue
-            key = read_key_body(body)
-            if key is not None:
-                keys.put(*key)
-                continue
-            database.load(body)
-        keys.set_window(*key_window_of(database))
-        self.database = database
-        self.keys = keys
-        self._loaded_history = History(starts)
+    def install(self, loader: StateLoader) -> Configuration:
+        """Replace the state by the one that was loaded; the old one is freed over many steps."""
+        self.retire(self.database)
+        self.database = loader.database
+        self.database.held_spaces = self.replica.ballot.spaces
+        self.keys = loader.keys
+        self.keys.set_window(*key_window_of(self.database))
         self.clients.on_state_replaced()
         self.registrar.on_state_replaced()
-        return self._configuration_of(database)
+        return self._configuration_of(self.database)
+
+    def retire(self, database: Database) -> None:
+        """Free a state that is no longer in use, `RETIRED_ENTRIES` a step (G1)."""
+        self._retired.append(database)
+
+    def _free_retired(self) -> None:
+        if self._retired and self._retired[0].dismantle(RETIRED_ENTRIES):
+            self._retired.popleft()
 
     def _configuration_of(self, database: Database) -> Configuration:
         members = tuple(Member.from_tuple(fields) for fields in database.cluster())
@@ -447,7 +443,8 @@ class Node:
         view = self.snapshot_view()
         self.is_checkpointing = True
         self.bytes_since_checkpoint = 0
-        self.replica.out.append(fx.WriteSnapshot(view.index, view.vclock, view.bodies))
+        bodies = view.bodies()
+        self.replica.out.append(fx.WriteSnapshot(view.index, view.vclock, bodies))
         return True
 
     def _consider_checkpoint(self) -> None:

@@ -1,8 +1,10 @@
 """A replica takes a snapshot of its source instead of rows that the source no longer has (S3).
 
 Theory. The transfer is pulled chunk by chunk and resumed on a new connection while the source holds
-the view (S4); only a complete one with the right checksum replaces log and state, and never one
-that would take away rows of the own, matched log. If spaces were configured by name, an empty
+the view (S4). Each chunk is loaded as it arrives, into a state beside the one in use, so that no
+step loads more than a chunk (G1). Only a complete transfer with the right checksum replaces log and
+state, and never one that would take away rows of the own, matched log. The file is written from the
+new state. If spaces were configured by name, an empty
 replica first fetches the schema alone, to learn their ids (spaces.py).
 
 Invariants
@@ -16,11 +18,12 @@ from typing import TYPE_CHECKING
 from qsync_node.core import effects as fx
 from qsync_node.core.history import History
 from qsync_node.core.limbo import Limbo
+from qsync_node.core.loading import StateLoader
 from qsync_node.core.messages import SnapshotChunk, SnapshotRequest
-from qsync_node.core.snapshots import checksum
-from qsync_node.core.spaces import ids_of, names_in
+from qsync_node.core.spaces import ids_of
 from qsync_node.core.stage import State
 from qsync_node.core.tail import Tail
+from qsync_node.errors import ClientError
 
 if TYPE_CHECKING:
     from qsync_node.core.applier import Applier
@@ -32,7 +35,7 @@ class Rejoin:
     def __init__(self, applier: "Applier") -> None:
         self.applier = applier
         self.replica = applier.replica
-        self.chunks: list[bytes] = []
+        self.loader: StateLoader | None = None
         self.transfer = 0
         self.transfer_index = 0
         self.goal_index = 0
@@ -43,16 +46,24 @@ class Rejoin:
         """Pull confirmed state from the source (S3); a transfer can be resumed (S4)."""
         replica = self.replica
         if self.goal_index != at_least_index or not self.transfer:
-            self.transfer += 1
-            self.chunks = []
+            self._begin_again()
         self.goal_index = at_least_index
         self.applier.become(State.FETCHING)
         replica.report(
             "snapshot_wanted", at_least_index=at_least_index, source=self.applier.source_uuid
         )
-        replica.send(
-            self.applier.link, SnapshotRequest(self.transfer, len(self.chunks), at_least_index)
-        )
+        self._ask(self.applier.link)
+
+    def _ask(self, link: int) -> None:
+        position = self.loader.rows if self.loader is not None else 0
+        self.replica.send(link, SnapshotRequest(self.transfer, position, self.goal_index))
+
+    def _begin_again(self) -> None:
+        """Drop what was loaded; the next request begins a new transfer."""
+        self.transfer += 1
+        if self.loader is not None:
+            self.replica.machine.retire(self.loader.database)
+            self.loader = None
 
     def on_chunk(self, link: int, chunk: SnapshotChunk) -> None:
         replica = self.replica
@@ -64,41 +75,54 @@ class Rejoin:
             or link != self.applier.link
         ):
             return
-        if chunk.position == 0:
-            self.chunks = []
-        elif chunk.position != len(self.chunks) or chunk.log_index != self.transfer_index:
+        loader = self._loader_for(chunk)
+        if loader is None:
             self.applier.retry_later()
             return
-        self.transfer_index = chunk.log_index
-        self.chunks.extend(chunk.bodies)
+        try:
+            loader.add(chunk.bodies)
+        except ClientError as error:
+            replica.report("snapshot_refused", index=chunk.log_index, reason=error.message)
+            self._begin_again()
+            self.applier.retry_later()
+            return
         self.applier.since_ns = replica.now_ns
         if not chunk.is_last:
-            replica.send(link, SnapshotRequest(self.transfer, len(self.chunks), self.goal_index))
-            return
-        if checksum(self.chunks) != chunk.checksum or chunk.log_index < self.goal_index:
-            self.chunks = []
-            self.transfer += 1
+            self._ask(link)
+        elif loader.checksum != chunk.checksum or chunk.log_index < self.goal_index:
+            self._begin_again()
             self.applier.retry_later()
-            return
-        if self.is_learning_spaces:
-            self._learn_spaces()
-            return
-        self._install(chunk)
+        elif self.is_learning_spaces:
+            self._learn_spaces(loader)
+        else:
+            self._install(chunk, loader)
 
-    def _install(self, chunk: SnapshotChunk) -> None:
+    def _loader_for(self, chunk: SnapshotChunk) -> StateLoader | None:
+        """What the chunk is added to; None if it does not continue what was loaded."""
+        loader = self.loader
+        if chunk.position == 0:
+            if loader is not None:
+                self.replica.machine.retire(loader.database)
+            loader = self.loader = self.replica.machine.new_loader()
+            self.transfer_index = chunk.log_index
+            return loader
+        if loader is None or chunk.position != loader.rows:
+            return None
+        return loader if chunk.log_index == self.transfer_index else None
+
+    def _install(self, chunk: SnapshotChunk, loader: StateLoader) -> None:
         """The snapshot replaces the files; the tail was cut before (S3)."""
         replica = self.replica
         if replica.tail.last_index > chunk.log_index:
             # Rows of our own, matched log lie behind it: it would take something away.
-            self.chunks = []
-            self.transfer += 1
+            self._begin_again()
             self.applier.retry_later()
             return
         self.applier.become(State.INSTALLING)
         epoch = replica.tail.epoch + 1
-        bodies, self.chunks = self.chunks, []
+        self.loader = None
         self.transfer += 1
-        configuration = replica.machine.load_snapshot(bodies)
+        configuration = replica.machine.install(loader)
         history = History(chunk.starts)
         settings = replica.settings
         replica.tail = Tail(chunk.vclock, history, chunk.log_index + 1, settings.tail_cache_bytes)
@@ -107,6 +131,7 @@ class Rejoin:
         replica.unwritten.clear()
         replica.to_write.clear()
         replica.relays.close_all("the state was replaced by a snapshot")
+        bodies = replica.machine.snapshot_view().bodies()
         replica.out.append(fx.InstallSnapshot(epoch, chunk.log_index, dict(chunk.vclock), bodies))
         replica.report("snapshot_taken", index=chunk.log_index)
 
@@ -143,13 +168,14 @@ class Rejoin:
         if (replica.ballot.spaces, replica.ballot.listed_spaces) != (ids, listed):
             replica.store_ballot(replace(replica.ballot, spaces=ids, listed_spaces=listed))
 
-    def _learn_spaces(self) -> None:
+    def _learn_spaces(self, loader: StateLoader) -> None:
         """The schema arrived: its ids are asked for, on this disk first (F2)."""
         replica = self.replica
-        bodies, self.chunks = self.chunks, []
-        self.transfer += 1
+        find = loader.database.id_of_space
+        ids, refused = ids_of(replica.settings.spaces, find)
+        self._begin_again()
         self.applier.restart()
-        ids, self.applier.refused = ids_of(replica.settings.spaces, names_in(bodies).get)
+        self.applier.refused = refused
         if self.applier.refused:
             replica.report("spaces_unknown", reason=self.applier.refused)
             self.applier.retry_at_ns = replica.now_ns + replica.settings.election_timeout_ns

@@ -2,8 +2,13 @@
 
 Theory. A snapshot is a read view at a confirmed index, taken at once and on any member, with the
 clock and the history of terms up to it. It is pulled in chunks, so that a slow receiver slows
-nobody, and can be resumed on a new connection while the sender still holds the view. The checksum
-over all bodies comes with the last chunk; an incomplete transfer is never a start state.
+nobody. The sender draws one chunk per request from the view and keeps the last one only: a receiver
+that lost it on the way asks for it again on a new connection. A receiver that asks for anything
+else gets a new transfer from the start. The checksum over all bodies comes with the last chunk; an
+incomplete transfer is never a start state.
+
+Receivers that ask within `VIEW_SHARED_NS` share one view, because a view keeps what changes
+meanwhile in memory.
 
 A receiver that subscribed with a list of spaces gets the tuples of those only (spaces.py).
 
@@ -16,72 +21,82 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from qsync_node.core.engine.database import StateView
 from qsync_node.core.history import TermStart
 from qsync_node.core.messages import SnapshotChunk, SnapshotRequest
 from qsync_node.core.spaces import refusal_to_serve
+from qsync_node.core.system import body_of_key, body_of_term
 
 if TYPE_CHECKING:
     from qsync_node.core.replica import Replica
 
 VIEW_LIFETIME_NS = 600_000_000_000
+VIEW_SHARED_NS = 10_000_000_000
 STALLED_NS = 10_000_000_000
 CHUNK_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Confirmed state at `index`: row bodies, the history among them (S2).
+    """Confirmed state at `index`: rows, the history of terms and idempotency keys (S2).
 
-    The state is fixed when the view is taken; `bodies` are made from it as they are drawn, once, so
-    that a large state does not hold the node up.
+    The state is fixed when the view is taken. Bodies are made from it as they are drawn, so that a
+    large state does not hold the node up.
     """
 
     index: int
     vclock: dict[int, int]
     starts: list[TermStart]
-    bodies: Iterator[bytes]
+    state: StateView
+    keys: list[tuple[tuple[str, int], tuple[int, int]]]
+
+    def bodies(self) -> Iterator[bytes]:
+        """All row bodies, in the order of a snapshot."""
+        yield from self.state.bodies()
+        for start in self.starts:
+            yield body_of_term(start)
+        for key, value in self.keys:
+            yield body_of_key(key, value)
 
 
 class _Transfer:
-    """One view on its way; what was drawn is kept, so that a receiver may ask for it again."""
+    """One view on its way to one receiver."""
 
-    __slots__ = ("checksum", "drawn", "is_complete", "touched_ns", "view")
+    __slots__ = ("_bodies", "_next", "checksum", "chunk", "position", "taken_ns", "touched_ns",
+                 "view")  # fmt: skip
 
-    def __init__(self, view: View, now_ns: int) -> None:
+    def __init__(self, view: View, taken_ns: int, now_ns: int) -> None:
         self.view = view
+        self.taken_ns = taken_ns
         self.touched_ns = now_ns
-        self.drawn: list[bytes] = []
-        self.checksum = 0
-        self.is_complete = False
+        self.position = 0  # of the chunk drawn last, in rows
+        self.chunk: list[bytes] = []
+        self.checksum = 0  # of everything up to the end of that chunk
+        self._bodies = view.bodies()
+        self._next = next(self._bodies, None)
 
-    def chunk(self, position: int, bytes_max: int) -> list[bytes]:
-        """Bodies from `position` on; draws as many as one chunk takes, and looks one ahead."""
+    @property
+    def is_last(self) -> bool:
+        """Whether no row follows the chunk drawn last."""
+        return self._next is None
+
+    def draw(self, position: int, bytes_max: int) -> bool:
+        """Draw the chunk at `position`; False if it is neither the next one nor the last again."""
+        if position == self.position and self.chunk:
+            return True
+        if position != self.position + len(self.chunk):
+            return False
+        chunk: list[bytes] = []
         size = 0
-        end = position
-        while end - position < CHUNK_ROWS and (size < bytes_max or end == position):
-            if not self._draw_to(end):
-                break
-            size += len(self.drawn[end])
-            end += 1
-        self._draw_to(end)
-        return self.drawn[position:end]
-
-    def _draw_to(self, position: int) -> bool:
-        while len(self.drawn) <= position and not self.is_complete:
-            body = next(self.view.bodies, None)
-            if body is None:
-                self.is_complete = True
-            else:
-                self.drawn.append(body)
-                self.checksum = zlib.crc32(body, self.checksum)
-        return len(self.drawn) > position
-
-
-def checksum(bodies: list[bytes]) -> int:
-    value = 0
-    for body in bodies:
-        value = zlib.crc32(body, value)
-    return value
+        body = self._next
+        while body is not None and len(chunk) < CHUNK_ROWS and (size < bytes_max or not chunk):
+            chunk.append(body)
+            size += len(body)
+            self.checksum = zlib.crc32(body, self.checksum)
+            body = next(self._bodies, None)
+        self._next = body
+        self.position, self.chunk = position, chunk
+        return True
 
 
 class Snapshots:
@@ -98,34 +113,42 @@ class Snapshots:
         if refusal_to_serve(replica.ballot.spaces, spaces):
             return
         key = (uuid, request.transfer, spaces)
+        limit = replica.settings.relay_chunk_bytes
         transfer = self._transfers.get(key)
-        position = request.position
-        if transfer is None:
+        if transfer is None or not transfer.draw(request.position, limit):
             if replica.limbo.confirmed_index < request.at_least_index or replica.split_brain:
                 return
             if replica.doubt.is_state_wrong:
                 return
-            transfer = _Transfer(replica.machine.snapshot_view(spaces), replica.now_ns)
+            # A receiver that begins again gets newer state than what it had.
             self._transfers = {k: t for k, t in self._transfers.items() if k[0] != uuid}
+            transfer = self._begin(spaces, request.at_least_index)
             self._transfers[key] = transfer
-            position = 0
+            transfer.draw(0, limit)
         transfer.touched_ns = replica.now_ns
         view = transfer.view
-        bodies = transfer.chunk(position, replica.settings.relay_chunk_bytes)
-        is_last = transfer.is_complete and position + len(bodies) >= len(transfer.drawn)
         replica.send(
             link,
             SnapshotChunk(
                 request.transfer,
-                position,
+                transfer.position,
                 view.index,
                 view.vclock,
                 view.starts,
-                bodies,
-                is_last,
-                transfer.checksum if is_last else 0,
+                transfer.chunk,
+                transfer.is_last,
+                transfer.checksum if transfer.is_last else 0,
             ),
         )
+
+    def _begin(self, spaces: frozenset[int], at_least_index: int) -> _Transfer:
+        """A transfer of a view that another receiver uses, or of a new one."""
+        now_ns = self.replica.now_ns
+        for key, known in self._transfers.items():
+            is_young = now_ns - known.taken_ns < VIEW_SHARED_NS
+            if key[2] == spaces and is_young and known.view.index >= at_least_index:
+                return _Transfer(known.view, known.taken_ns, now_ns)
+        return _Transfer(self.replica.machine.snapshot_view(spaces), now_ns, now_ns)
 
     def _expire(self) -> None:
         oldest = self.replica.now_ns - VIEW_LIFETIME_NS

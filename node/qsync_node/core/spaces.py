@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING
 from qsync_node.core.stockrows import space_of
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, UPSERT
-from qsync_node.format.mp import unpack
-from qsync_node.format.row import decode_rows, encode_header, scan_rows, split_tuple
+from qsync_node.format.row import decode_rows, encode_header, scan_rows
 
 if TYPE_CHECKING:
     from qsync_node.core.ballot import Ballot
@@ -40,7 +39,6 @@ NEEDS_EVERYTHING = (
 )
 
 _CHANGES = frozenset({INSERT, REPLACE, UPDATE, DELETE, UPSERT})
-_SPACE_NAME_FIELD = 2
 
 
 # --- rows -------------------------------------------------------------------------------------
@@ -66,17 +64,6 @@ def keep_spaces(batch: LogBatch, spaces: Collection[int]) -> LogBatch:
 
 
 # --- lists ------------------------------------------------------------------------------------
-
-
-def names_in(bodies: Iterable[bytes]) -> dict[str, int]:
-    """Ids of spaces by name, from the bodies of a snapshot."""
-    found: dict[str, int] = {}
-    for body in bodies:
-        parts = split_tuple(body)
-        if parts is not None and parts[0] == SCHEMA_ONLY[0]:
-            fields = unpack(parts[1])
-            found[fields[_SPACE_NAME_FIELD]] = fields[0]
-    return found
 
 
 def ids_of(

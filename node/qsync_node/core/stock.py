@@ -228,7 +228,7 @@ class Stock:
         replica = node.replica
         session.clock = normalised(replica.limbo.confirmed_vclock)
         session.stage = Stage.VIEW
-        session.rows = self._view_packets(session, node.database.snapshot_bodies())
+        session.rows = self._view_packets(session, node.database.view().bodies())
         index = replica.limbo.confirmed_index
         if session.request == Type.JOIN:
             self._hold_files(session.uuid, index)

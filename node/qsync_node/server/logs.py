@@ -15,6 +15,7 @@ _LEVEL_OF = {
     "state_in_doubt": "error",
     "bad_rows": "warning",
     "unknown_settings": "warning",
+    "snapshot_refused": "error",
     "step_down": "warning",
     "rollback": "warning",
     "rewind": "warning",

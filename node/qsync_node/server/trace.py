@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from qsync_node.core.ballot import Ballot
-from qsync_node.core.effects import WriteSnapshot
+from qsync_node.core.effects import InstallSnapshot, WriteSnapshot
 from qsync_node.core.node import Node
 from qsync_node.core.settings import Settings
 from qsync_node.format.batch import LogBatch
@@ -67,9 +67,11 @@ class Trace:
 
 
 def comparable(effects: list[Any]) -> list[Any]:
-    """Effects without the bodies of a checkpoint: they can be drawn once, by the disk."""
+    """Effects without the bodies of a snapshot: they can be drawn once, by the disk."""
     return [
-        effect._replace(bodies=None) if type(effect) is WriteSnapshot else effect
+        effect._replace(bodies=None)
+        if isinstance(effect, WriteSnapshot | InstallSnapshot)
+        else effect
         for effect in effects
     ]
 
