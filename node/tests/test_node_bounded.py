@@ -6,20 +6,25 @@ a busy machine does not matter, and sorting, copying or loading everything in on
 
 import threading
 import time
+from itertools import pairwise
 from random import Random
 from typing import Any
 
 import pytest
 from msgpack import packb
 
+from qsync_node.core.effects import Report
 from qsync_node.core.engine.database import Database
 from qsync_node.core.engine.requests import put_body
 from qsync_node.core.node import Node
 from qsync_node.core.settings import SECOND, Settings
+from qsync_sim.model import SPACE as SPACE_OF_WORLD
+from qsync_sim.shell import Shell
 from qsync_sim.world import World
 
 TUPLES = 700_000
 SPACE, HASH_SPACE = 600, 601
+CHECKPOINT_BYTES = 20_000
 
 
 def space_rows(space: int, kind: str) -> list[bytes]:
@@ -118,6 +123,29 @@ def test_join_of_a_large_state_takes_short_steps_only(
     assert list(held.snapshot_bodies()) == list(leader.node.database.snapshot_bodies())
     for uuid, longest in steps.items():
         assert longest < one_sort_s / 8, f"{uuid}: {longest:.3f} s, one sort {one_sort_s:.3f} s"
+
+
+def test_members_of_one_log_write_their_checkpoints_at_different_rows() -> None:
+    world = World(3, Settings(heartbeat_ns=SECOND // 20, checkpoint_bytes=CHECKPOINT_BYTES))
+    rows: dict[str, list[int]] = {}
+
+    def on_event(shell: Shell, report: Report) -> None:
+        if report.event == "checkpoint":
+            rows.setdefault(shell.name, []).append(report.fields["index"])
+
+    world.on_event = on_event
+    world.bootstrap(3)
+    for number in range(6 * CHECKPOINT_BYTES // 100):
+        world.insert(SPACE_OF_WORLD, [number, "x" * 100])
+    assert world.run_for(SECOND, lambda: len(rows) == 3)
+    members = list(rows.values())
+    assert all(len(indexes) >= 3 for indexes in members)
+    for starts in zip(*(indexes[:3] for indexes in members), strict=True):
+        assert max(starts) - min(starts) >= 5, starts
+    # A row and its CONFIRM take up 250 bytes at most.
+    for indexes in members:
+        for before, after in pairwise(indexes):
+            assert 2 * CHECKPOINT_BYTES // 250 <= after - before <= 3 * CHECKPOINT_BYTES // 100
 
 
 def test_state_that_was_replaced_is_freed_in_small_parts(keys: list[tuple[str, int]]) -> None:

@@ -76,6 +76,8 @@ class Node:
         self.checkpoint_index = 0
         self.is_checkpointing = False
         self.bytes_since_checkpoint = 0
+        self._checkpoint_rng = Random(uuid)  # its own: elections do not depend on checkpoints
+        self._checkpoint_bytes = self._draw_checkpoint_bytes()
         self._relief_due_ns = 0
         self._retired: deque[Database] = deque()
         self.lost_acknowledged = 0
@@ -443,13 +445,22 @@ class Node:
         view = self.snapshot_view()
         self.is_checkpointing = True
         self.bytes_since_checkpoint = 0
+        self._checkpoint_bytes = self._draw_checkpoint_bytes()
         bodies = view.bodies()
         self.replica.out.append(fx.WriteSnapshot(view.index, view.vclock, bodies))
         return True
 
     def _consider_checkpoint(self) -> None:
-        if self.bytes_since_checkpoint >= self.settings.checkpoint_bytes:
+        if self.bytes_since_checkpoint >= self._checkpoint_bytes:
             self.checkpoint()
+
+    def _draw_checkpoint_bytes(self) -> int:
+        """How much log the next checkpoint waits for.
+
+        All members have the same log. With one threshold they would all write a checkpoint at the
+        same row, and no member with a free disk and processor would be left (G2).
+        """
+        return int(self.settings.checkpoint_bytes * self._checkpoint_rng.uniform(1.0, 1.5))
 
     def _on_snapshot_written(self, item: fx.SnapshotWritten) -> None:
         self.is_checkpointing = False
