@@ -1,12 +1,21 @@
-"""The threads at the disk: what they do where there is no space."""
+"""The threads at the disk: full disks, errors that nobody expects, and who waits for whom."""
 
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from qsync_node.core import effects as fx
+from qsync_node.core.encoding import encode_transactions
+from qsync_node.format.batch import LogBatch
 from qsync_node.log.errors import DiskError, DiskFull
+from qsync_node.log.files import File, OsFileSystem
 from qsync_node.log.storage import Storage
 from qsync_node.server.disk import Disk
+
+BODY = b"\x82\x10\xcd\x02\x00\x21\x91\x01"
 
 
 class FullStorage:
@@ -74,3 +83,106 @@ def test_any_other_trouble_ends_this_life() -> None:
     disk.stop()
     assert told == []
     assert broken == ["the ballot cannot be stored: input/output error"]
+
+
+class FaultyFiles(OsFileSystem):
+    """Raises what it is told to in one of its methods."""
+
+    def __init__(self) -> None:
+        self.faults: dict[str, Exception] = {}
+
+    def _fail(self, method: str) -> None:
+        error = self.faults.get(method)
+        if error is not None:
+            raise error
+
+    def create(self, path: str) -> File:
+        self._fail("create")
+        return super().create(path)
+
+    def read(self, path: str, offset: int = 0, size: int = -1) -> bytes:
+        self._fail("read")
+        return super().read(path, offset, size)
+
+
+def storage_in(directory: Path) -> tuple[FaultyFiles, Storage]:
+    files = FaultyFiles()
+    uuid = "11111111-0000-4000-8000-000000000001"
+    storage = Storage.create(files, str(directory / "data"), uuid)
+    storage.install_snapshot({}, [])
+    data, _ = encode_transactions([[(2, BODY, None)]], 1, 1, 0.0, 0)
+    storage.write([LogBatch(1, 1, 1, 1, data)])
+    return files, storage
+
+
+CHECKPOINT = fx.WriteSnapshot(0, {}, [BODY])
+
+
+@pytest.mark.parametrize("error", [MemoryError(), FileNotFoundError("gone"), KeyError("bug")])
+@pytest.mark.parametrize(
+    ("method", "effect"),
+    [
+        ("read", fx.ReadLog(1, 0, 1000)),
+        ("create", CHECKPOINT),
+        ("create", fx.StoreBallot(1, b"ballot")),
+    ],
+    ids=["reader", "checkpoint", "ballot"],
+)
+def test_unexpected_error_in_a_thread_is_reported_and_the_thread_lives(
+    tmp_path: Path, method: str, effect: Any, error: Exception
+) -> None:
+    files, storage = storage_in(tmp_path)
+    disk, told, broken, heard = disk_of(storage)
+    files.faults[method] = error
+    disk.take(effect)
+    assert heard.wait(60)
+    assert (told, len(broken)) == ([], 1)
+    assert type(error).__name__ in broken[0]
+    files.faults.clear()
+    heard.clear()
+    disk.take(effect)
+    assert heard.wait(60)
+    disk.stop()
+    storage.close()
+    assert len(told) == 1
+
+
+def test_follower_is_served_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+    _, storage = storage_in(tmp_path)
+    disk, told, broken, heard = disk_of(storage)
+    may_end = threading.Event()
+
+    def bodies() -> Iterator[bytes]:
+        yield BODY
+        assert may_end.wait(60)
+
+    disk.take(fx.WriteSnapshot(0, {}, bodies()))
+    disk.take(fx.ReadLog(7, 0, 1000))
+    assert heard.wait(10)
+    (read,) = told
+    assert (read.reader, len(read.batches)) == (7, 1)
+    heard.clear()
+    may_end.set()
+    assert heard.wait(60)
+    disk.stop()
+    storage.close()
+    assert told[1:] == [fx.SnapshotWritten(0, "")]
+    assert not broken
+
+
+def test_stop_waits_for_no_checkpoint(tmp_path: Path) -> None:
+    _, storage = storage_in(tmp_path)
+    disk, told, broken, _ = disk_of(storage)
+    is_begun = threading.Event()
+
+    def bodies() -> Iterator[bytes]:
+        while True:
+            yield BODY
+            is_begun.set()
+
+    disk.take(fx.WriteSnapshot(0, {}, bodies()))
+    assert is_begun.wait(60)
+    disk.stop()
+    storage.close()
+    assert (told, broken) == ([], [])
+    assert not list((tmp_path / "data").glob("*.inprogress"))

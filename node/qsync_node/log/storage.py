@@ -2,7 +2,7 @@
 
 Synchronous and blocking, over a `FileSystem`; no threads, clock or random inside. `write`,
 `rewind`, `store_ballot`, `rotate`, `install_snapshot`, removals and `clean_stop` are called from
-one thread at a time; `read` and `write_snapshot` may run beside them in another.
+one thread at a time; `read` and `write_snapshot` may run beside them, each in another.
 
     00000000000000000012.xlog   segments       ballot      term, vote and the like (D2)
     00000000000000000012.snap   snapshots      clean       the last stop was clean (D3)

@@ -1,15 +1,20 @@
-"""The threads that touch the disk: log operations in order, ballots beside them, readers apart.
+"""The threads that touch the disk: log operations in order, and beside them ballots, readers,
+checkpoints.
 
 One thread takes log writes, cuts, installations and removals in the order in which the core wants
 them, and joins writes that have queued up into one `writev` and one `fdatasync` (D6). Ballots have
 a thread of their own, so that term and vote are never held up by a slow log write (E6). Reads for
-slow followers and checkpoints run in a third.
+slow followers have one, so that no follower waits for a checkpoint, which may take minutes.
+
+A thread outlives every exception. One that its work does not expect, such as a `MemoryError`, ends
+the process run: `on_broken` restarts the member from disk. A thread that died in silence would
+leave the member alive without votes, checkpoints or rows for its followers.
 """
 
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from qsync_node.core import effects as fx
@@ -24,14 +29,21 @@ Deliver = Callable[[list[Any]], None]
 
 
 class Worker(threading.Thread):
-    """One thread with one queue."""
+    """One thread with one queue. `on_broken` hears of an exception that `perform` raises."""
 
-    def __init__(self, name: str, perform: Callable[["deque[Any]"], None]) -> None:
+    def __init__(
+        self, name: str, perform: Callable[["deque[Any]"], None], on_broken: Callable[[str], None]
+    ) -> None:
         super().__init__(name=name, daemon=True)
         self._queue: deque[Any] = deque()
         self._ready = threading.Condition()
         self._perform = perform
+        self._on_broken = on_broken
         self._is_stopping = False
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._is_stopping
 
     def put(self, item: Any) -> None:
         with self._ready:
@@ -50,10 +62,13 @@ class Worker(threading.Thread):
 
     def stop(self) -> None:
         """Finish what is queued, then end."""
+        self.ask_to_stop()
+        self.join()
+
+    def ask_to_stop(self) -> None:
         with self._ready:
             self._is_stopping = True
             self._ready.notify()
-        self.join()
 
     def run(self) -> None:
         while True:
@@ -63,7 +78,10 @@ class Worker(threading.Thread):
                 if not self._queue:
                     return
                 items, self._queue = self._queue, deque()
-            self._perform(items)
+            try:
+                self._perform(items)
+            except Exception as error:  # noqa: BLE001  # reported, whatever it is: see above
+                self._on_broken(_unexpected(f"the {self.name} thread", error))
 
 
 class ArchiveFloor(NamedTuple):
@@ -93,10 +111,12 @@ class Disk:
         self.is_full = False  # a ballot waits for space
         self._floor: ArchiveFloor | None = None  # None: there is no archive
         self._removal_index = 0  # what the core last gave free
-        self._log = Worker("wal", self._perform_log)
-        self._ballots = Worker("ballot", self._perform_ballots)
-        self._readers = Worker("reader", self._perform_reads)
-        for worker in (self._log, self._ballots, self._readers):
+        self._log = Worker("wal", self._perform_log, on_broken)
+        self._ballots = Worker("ballot", self._perform_ballots, on_broken)
+        self._readers = Worker("reader", self._perform_reads, on_broken)
+        self._checkpoints = Worker("checkpoint", self._perform_checkpoints, on_broken)
+        self._workers = (self._log, self._ballots, self._readers, self._checkpoints)
+        for worker in self._workers:
             worker.start()
 
     def take(self, effect: Any) -> None:
@@ -104,8 +124,10 @@ class Disk:
         kind = type(effect)
         if kind is fx.StoreBallot:
             self._ballots.put(effect)
-        elif kind is fx.ReadLog or kind is fx.WriteSnapshot:
+        elif kind is fx.ReadLog:
             self._readers.put(effect)
+        elif kind is fx.WriteSnapshot:
+            self._checkpoints.put(effect)
         else:
             self._log.put(effect)
 
@@ -119,7 +141,9 @@ class Disk:
             self._log.put(fx.RemoveSegments(self._removal_index))
 
     def stop(self) -> None:
-        for worker in (self._log, self._ballots, self._readers):
+        """Finish what is queued, except for a checkpoint, and end all threads."""
+        self._checkpoints.ask_to_stop()
+        for worker in self._workers:
             worker.stop()
 
     # --- log ----------------------------------------------------------------------------------
@@ -134,8 +158,8 @@ class Disk:
                     self._seal()
                 else:
                     self._deliver([self._change(effect)])
-            except Exception as error:  # noqa: BLE001  # a thread that dies in silence hangs the node
-                self._on_broken(f"{type(effect).__name__}: {error or type(error).__name__}")
+            except Exception as error:  # noqa: BLE001  # reported, whatever it is: see above
+                self._on_broken(_unexpected(type(effect).__name__, error))
 
     def _write(self, first: fx.WriteLog, items: "deque[Any]") -> None:
         batches: list[LogBatch] = list(first.batches)
@@ -208,10 +232,7 @@ class Disk:
 
     def _perform_reads(self, items: "deque[Any]") -> None:
         for effect in items:
-            if type(effect) is fx.ReadLog:
-                self._read(effect)
-            else:
-                self._checkpoint(effect)
+            self._read(effect)
 
     def _read(self, effect: fx.ReadLog) -> None:
         try:
@@ -225,10 +246,30 @@ class Disk:
             return
         self._deliver([fx.LogRead(effect.reader, batches)])
 
-    def _checkpoint(self, effect: fx.WriteSnapshot) -> None:
-        try:
-            self.storage.write_snapshot(effect.vclock, effect.bodies)
-        except DiskError as error:
-            self._deliver([fx.SnapshotWritten(effect.log_index, str(error))])
-            return
-        self._deliver([fx.SnapshotWritten(effect.log_index, "")])
+    # --- checkpoints ----------------------------------------------------------------------------
+
+    def _perform_checkpoints(self, items: "deque[Any]") -> None:
+        for effect in items:
+            reason = ""
+            try:
+                self.storage.write_snapshot(effect.vclock, self._until_stopped(effect.bodies))
+            except _Stopped:
+                return
+            except DiskError as error:
+                reason = str(error)
+            self._deliver([fx.SnapshotWritten(effect.log_index, reason)])
+
+    def _until_stopped(self, bodies: Iterator[bytes]) -> Iterator[bytes]:
+        """The bodies; a checkpoint of minutes holds up no restart, and its file is removed."""
+        for body in bodies:
+            if self._checkpoints.is_stopping:
+                raise _Stopped
+            yield body
+
+
+class _Stopped(Exception):  # noqa: N818  # nothing failed
+    """The process run ends while a checkpoint is written."""
+
+
+def _unexpected(what: str, error: Exception) -> str:
+    return f"{what} failed: {type(error).__name__}: {error}"
