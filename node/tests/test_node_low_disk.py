@@ -1,9 +1,20 @@
 """A member whose disk is nearly full does not lead while another one has room (D5)."""
 
+import asyncio
+import gc
+import io
+import json
 from pathlib import Path
 
+import pytest
 from processes import Cluster, running_cluster, wait_until
 from raw import Raw
+
+from qsync_node.log.errors import DiskError
+from qsync_node.log.storage import Storage
+from qsync_node.server import loop
+from qsync_node.server.config import NodeConfig
+from qsync_node.server.logs import Log
 
 INSERT, SPACE = 2, 512
 
@@ -54,3 +65,43 @@ def test_who_has_no_room_hands_over_and_says_why(tmp_path: Path) -> None:
         assert raw.ask(1, {0x10: SPACE, 0x11: 0, 0x12: 9, 0x13: 0, 0x20: [1]})[1][0x30] == [
             [1, "x"]
         ]
+
+
+def test_free_space_is_watched_after_the_disk_failed_to_report_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[Exception | int] = [DiskError("stale handle"), FileNotFoundError("gone"), 0]
+
+    def free_bytes(_: Storage) -> int:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Storage, "free_bytes", free_bytes)
+    monkeypatch.setattr(loop, "SPACE_CHECK_S", 0.01)
+    lines = io.StringIO()
+    config = NodeConfig(
+        directory=tmp_path / "data",
+        name="one",
+        replicaset_uuid="11111111-0000-4000-8000-000000000001",
+        secret="not very secret",
+    )
+
+    async def run() -> None:
+        server = loop.NodeServer(config, Log("one", stream=lines))
+        await server.listen()
+        try:
+            async with asyncio.timeout(30):
+                while not server.node.replica.is_space_low:
+                    await asyncio.sleep(0.01)
+        finally:
+            server.close(is_clean=False)
+
+    thresholds = gc.get_threshold()
+    try:
+        asyncio.run(run())
+    finally:
+        gc.set_threshold(*thresholds)
+    events = [json.loads(line)["event"] for line in lines.getvalue().splitlines()]
+    assert events.count("disk_space_unknown") == 1

@@ -12,6 +12,7 @@ _LEVEL_OF = {
     "bug": "error",
     "stop": "error",
     "disk_full": "error",
+    "disk_space_unknown": "error",
     "state_in_doubt": "error",
     "bad_rows": "warning",
     "unknown_settings": "warning",

@@ -78,6 +78,7 @@ class NodeServer:
         self.peers = Peers(self)
         self.peer_tls: ssl.SSLContext | None = None
         self.reports: dict[str, int] = {}
+        self._is_space_unknown = False
         self.started_at = time.monotonic()
         self.turns = 0
         self.loop = asyncio.get_running_loop()
@@ -561,12 +562,20 @@ class NodeServer:
             self.archiver.look(replica.limbo.confirmed_index, starts, seal_up_to)
 
     def _watch_space(self) -> None:
-        """Refuse writes before the disk is full, and go on when there is space again (D5)."""
+        """Refuse writes before the disk is full, and resume when there is space again (D5)."""
         if self.ended.done():
             return
-        free = self.disk.storage.free_bytes()
+        self.loop.call_later(SPACE_CHECK_S, self._watch_space)
+        try:
+            free = self.disk.storage.free_bytes()
+        except (DiskError, OSError) as error:
+            # Whether there is space is not known, so nothing changes until it is.
+            if not self._is_space_unknown:
+                self._is_space_unknown = True
+                self.log("disk_space_unknown", reason=str(error))
+            return
+        self._is_space_unknown = False
         is_low = free < self.config.disk_reserve
         was_low = self.node.replica.is_disk_full or self.node.replica.is_space_low
         if is_low or was_low:
             self.feed(fx.SpaceLow(is_low))
-        self.loop.call_later(SPACE_CHECK_S, self._watch_space)
