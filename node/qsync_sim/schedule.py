@@ -10,6 +10,8 @@ from qsync_sim.world import World
 
 OPERATIONS_MIN = 200
 FAULTS_MIN = 5
+CHECKPOINT_DELAYS = 500
+"""A checkpoint takes up to 0.1 s: rows are confirmed while it is written."""
 
 
 class Schedule:
@@ -19,6 +21,7 @@ class Schedule:
         self, seed: int, faults_limit: int | None = None, is_tracing: bool = False
     ) -> None:
         self.world = World(seed)
+        self.world.checkpoint_delays = CHECKPOINT_DELAYS
         self.world.is_tracing = is_tracing
         self.faults_limit = faults_limit
         self.faults_done = 0

@@ -1,12 +1,14 @@
 """A node's shell in the simulation: its disk, its clock, its process.
 
 It performs the effects of the core with the code of `qsync_node.log` on a simulated disk, one log
-operation at a time and ballots beside them, each with a delay, as the real WAL thread does: writes
-that queue up behind one another go to the disk together.
+operation at a time, each with a delay, as the real WAL thread does: writes that queue up behind one
+another go to the disk together. Ballots, reads and checkpoints go on beside them, as they do in
+threads of their own. A checkpoint takes long, and draws its rows while the state changes.
 """
 
 from collections import deque
 from contextlib import suppress
+from itertools import chain, islice
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,7 @@ class Shell:
         self.wall_offset_s = 0.0
         self.log_queue: deque[Any] = deque()
         self.ballot_queue: deque[fx.StoreBallot] = deque()
+        self.checkpoint: fx.WriteSnapshot | None = None  # under way
         self.is_log_busy = False
         self.is_ballot_busy = False
         self.disk_delay_ns = 200_000
@@ -121,6 +124,7 @@ class Shell:
             )
         self.log_queue.clear()
         self.ballot_queue.clear()
+        self.checkpoint = None
         self.is_log_busy = self.is_ballot_busy = False
         self.fail_next_write = ""
         node.start(self.now_ns())
@@ -131,8 +135,8 @@ class Shell:
         """kill -9, or a power loss that also takes what was not flushed."""
         if self.node is None:
             return
-        if power_loss and self.log_queue and self.is_log_busy and self.rng.random() < 0.7:
-            self._tear()
+        if power_loss:
+            self._lose_power()
         if self.storage is not None:
             self.disk_index = self.storage.last_index
             history = self.node.replica.tail.history
@@ -149,8 +153,15 @@ class Shell:
             self.disk.kill()
         self.world.on_stopped(self, power_loss)
 
-    def _tear(self) -> None:
-        """The power goes while the log operation under way is somewhere in its calls."""
+    def _lose_power(self) -> None:
+        """The power goes while a checkpoint and a log operation are under way, or neither is."""
+        if self.checkpoint is not None and self.rng.random() < 0.3:
+            self._tear(self.checkpoint)
+        if self.log_queue and self.is_log_busy and self.rng.random() < 0.7:
+            self._tear(self.log_queue[0])
+
+    def _tear(self, effect: Any) -> None:
+        """The power goes while an effect is somewhere in its calls."""
         left = self.rng.randrange(6)
 
         def hook(call: str, path: str) -> Any:
@@ -160,7 +171,7 @@ class Shell:
 
         self.disk.on_call = hook
         with suppress(PowerLoss, DiskError):
-            self._perform(self.log_queue[0], [])
+            self._perform(effect, [])
         self.disk.on_call = None
 
     # --- steps --------------------------------------------------------------------------------
@@ -217,6 +228,10 @@ class Shell:
             self.world.on_restart_wanted(self)
         elif kind is fx.Stop:
             self.world.fail(f"{self.name} stopped: {effect.reason}")
+        elif kind is fx.ReadLog:
+            self._begin(effect, self._delay())
+        elif kind is fx.WriteSnapshot:
+            self._begin_checkpoint(effect)
         else:
             self.log_queue.append(effect)
             self._run_log()
@@ -272,6 +287,29 @@ class Shell:
 
         self.world.after(self._delay(), done)
 
+    def _begin(self, effect: Any, delay_ns: int) -> None:
+        """Perform an effect beside the log."""
+        life = self.life
+
+        def done() -> None:
+            if self.life != life or self.storage is None:
+                return
+            inputs: list[Any] = []
+            self._perform(effect, inputs)
+            if self.life == life:
+                self.step(inputs)
+
+        self.world.after(delay_ns, done)
+
+    def _begin_checkpoint(self, effect: fx.WriteSnapshot) -> None:
+        delay, slowest = self._delay(), self.world.checkpoint_delays
+        if slowest > 1:
+            drawn = list(islice(effect.bodies, self.rng.randrange(40)))
+            effect = effect._replace(bodies=chain(drawn, effect.bodies))
+            delay *= self.rng.randint(1, slowest)
+        self.checkpoint = effect
+        self._begin(effect, delay)
+
     def _run_log(self) -> None:
         if self.is_log_busy or not self.log_queue:
             return
@@ -319,6 +357,7 @@ class Shell:
             elif kind is fx.ReadLog:
                 self._read(storage, effect, inputs)
             elif kind is fx.WriteSnapshot:
+                self.checkpoint = None
                 storage.write_snapshot(effect.vclock, effect.bodies, 1.0)
                 inputs.append(fx.SnapshotWritten(effect.log_index, ""))
             elif kind is fx.InstallSnapshot:

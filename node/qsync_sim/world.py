@@ -72,6 +72,7 @@ class World:
         self._admin_answers: dict[int, fx.Answer] = {}
         self._made = 0
         self.switchover_ns = 0
+        self.checkpoint_delays = 1  # a checkpoint takes up to so many times as long as a write
         self.ambushes: list[tuple[str, Callable[[Shell], None]]] = []
 
     # --- time ---------------------------------------------------------------------------------
