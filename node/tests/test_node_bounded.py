@@ -6,6 +6,7 @@ a busy machine does not matter, and sorting, copying or loading everything in on
 
 import threading
 import time
+from collections.abc import Iterator
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -18,6 +19,7 @@ from qsync_node.core.engine.database import Database
 from qsync_node.core.engine.requests import put_body
 from qsync_node.core.node import Node
 from qsync_node.core.settings import SECOND, Settings
+from qsync_node.core.snapshots import View
 from qsync_sim.model import SPACE as SPACE_OF_WORLD
 from qsync_sim.shell import Shell
 from qsync_sim.world import World
@@ -162,3 +164,28 @@ def test_state_that_was_replaced_is_freed_in_small_parts(keys: list[tuple[str, i
         steps += 1
     assert steps >= 100
     assert not len(database.space(SPACE).indexes[0])
+
+
+def test_snapshot_with_a_row_that_does_not_fit_is_refused_and_fetched_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(3)
+    world.bootstrap(2)
+    bodies = View.bodies
+    stray = put_body(9999, packb([1]))
+
+    def with_stray_row(view: View) -> Iterator[bytes]:
+        yield from bodies(view)
+        yield stray
+
+    monkeypatch.setattr(View, "bodies", with_stray_row)
+    reader = world.add("anonymous")
+    reader.start()
+    world.run_for(2 * SECOND)
+    assert world.counters["event snapshot_refused"] >= 1
+    assert reader.node is not None
+    assert not reader.node.replica.has_origin
+    monkeypatch.undo()
+    world.run_for(3 * SECOND)
+    assert reader.node.replica.applier.state.value == "following"
+    assert world.counters["event restart"] == 0
