@@ -79,8 +79,9 @@ check: $(VENV)/.all           ## formats, lint, types, layers
 
 SEEDS ?= 0..9999
 
-sim: $(VENV)/.test            ## 10,000 simulated schedules (SEEDS=A..B; MINUTES=N: those that fit)
-	$(BIN)/python -m qsync_sim --seeds $(SEEDS) $(if $(MINUTES),--minutes $(MINUTES))
+sim: $(VENV)/.test            ## 10,000 simulated schedules (SEEDS=A..B; MINUTES=N AT_LEAST=N: those that fit)
+	$(BIN)/python -m qsync_sim --seeds $(SEEDS) $(if $(MINUTES),--minutes $(MINUTES)) \
+	  $(if $(AT_LEAST),--at-least $(AT_LEAST))
 
 mutants: $(VENV)/.test        ## planted bugs, each of which the simulator has to find
 	$(BIN)/python -m qsync_sim.mutants

@@ -38,7 +38,12 @@ MUST_HAPPEN = (
     "restarts after a failed write",
     "switchovers without a failed request",
     "linearizable reads checked",
+    "linearizable reads in transactions checked",
     "keyed retries",
+    "keyed transactions checked",
+    "keyed transactions repeated",
+    "fault key window changed",
+    "reads deferred",
     "transactions checked",
     "outcome committed",
     "outcome rolled back",
@@ -94,6 +99,9 @@ def main() -> int:
     parser.add_argument("--seeds", default="0..99", help="A..B, both included")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--minutes", type=float, help="run those of the seeds that fit into these")
+    parser.add_argument(
+        "--at-least", type=int, default=0, help="with --minutes: run so many, however long it takes"
+    )
     parser.add_argument("--show", type=int, help="print the trace of one seed")
     parser.add_argument("--faults", type=int, help="with --show: only the first so many faults")
     parser.add_argument("--hunt", help="A..B: stop at the first seed that fails")
@@ -104,12 +112,16 @@ def main() -> int:
         show(arguments.show, arguments.faults)
         return 0
     first, last = (int(part) for part in arguments.seeds.split(".."))
-    return run_range(first, last, arguments.workers, arguments.minutes)
+    return run_range(first, last, arguments.workers, arguments.minutes, arguments.at_least)
 
 
-def run_range(first: int, last: int, workers: int, minutes: float | None = None) -> int:
-    """Run all seeds, or as many as `minutes` allow; 0 when nothing failed and everything that must
-    happen happened."""
+def run_range(
+    first: int, last: int, workers: int, minutes: float | None = None, at_least: int = 0
+) -> int:
+    """Run all seeds, or as many as `minutes` allow but `at_least` so many.
+
+    Returns 0 when nothing failed and everything that must happen happened.
+    """
     counters: Counter[str] = Counter()
     failures: list[tuple[int, str]] = []
     total = last - first + 1
@@ -117,7 +129,8 @@ def run_range(first: int, last: int, workers: int, minutes: float | None = None)
     with ProcessPoolExecutor(workers) as pool:
         jobs = [pool.submit(run_seed, seed) for seed in range(first, last + 1)]
         for done, job in enumerate(as_completed(jobs), 1):
-            if minutes is not None and time.monotonic() - started > 60 * minutes:
+            is_over = minutes is not None and time.monotonic() - started > 60 * minutes
+            if is_over and done >= at_least:
                 total -= sum(waiting.cancel() for waiting in jobs)
                 minutes = None
             if job.cancelled():

@@ -50,7 +50,7 @@ class World:
             retention_ns=2 * SECOND,
             relay_chunk_bytes=4096,
             confirm_rows_max=5,
-            read_bytes_per_step=30,
+            work_per_step=1_200,
         )
         self.replicaset_uuid = self._uuid()
         self.shells: dict[str, Shell] = {}

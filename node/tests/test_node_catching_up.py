@@ -1,7 +1,10 @@
 """A member that catches up confirms as it goes, in bounded steps (T3, T11, G1)."""
 
+from typing import Any
+
 from worlds import REPLACE, Driven, node_of, put
 
+from qsync_node.core import effects as fx
 from qsync_node.core.settings import MILLISECOND
 from qsync_node.errors import ErrorCode
 
@@ -84,3 +87,27 @@ def test_writes_are_refused_while_the_quorum_lags() -> None:
     driven.run(3000, lambda: first in driven.answers)
     assert driven.answers[first].code == 0
     assert driven.ask(leader, REPLACE, put(2, "x")).code == 0
+
+
+def test_step_runs_a_bounded_number_of_requests() -> None:
+    driven = Driven(3, work_per_step=20_000)
+    leader = driven.leader()
+    driven.run(200)
+    commits = node_of(leader).clients.commits
+    batches: list[int] = []
+    append = commits._append
+
+    def counted(writes: list[Any], flags: int) -> None:
+        batches.append(len(writes))
+        append(writes, flags)
+
+    commits._append = counted  # type: ignore[method-assign]
+    requests = [
+        fx.Request(100, 5_000 + key, REPLACE, put(key, "x"), 0, "admin", None)
+        for key in range(ROWS)
+    ]
+    leader.step(requests)  # everything that arrived in one turn
+    assert driven.run(5_000, lambda: len(driven.answers) >= ROWS)
+    assert {answer.code for answer in driven.answers.values()} == {0}
+    assert max(batches) <= 20
+    assert sum(batches) == ROWS

@@ -38,6 +38,8 @@ _COUNTED = {
     9: "UPSERT",
     10: "CALL",
 }
+REQUEST_WORK = 1_000
+"""What running a request costs beside its bytes: a step runs about 2,000 small ones."""
 WRITE_TYPES = frozenset({2, 3, 4, 5, 9})
 KEYED_STREAM_TYPES = frozenset({int(Type.COMMIT)})
 
@@ -49,7 +51,7 @@ class Clients:
         self.node = node
         self.queue: deque[Call] = deque()
         self.waiting: OrderedDict[Call, None] = OrderedDict()  # unanswered calls, oldest first
-        self._read_bytes = 0  # that reads of this step returned
+        self._work = 0  # of this step
         self._closed: set[int] = set()  # sessions that ended while the queue held calls
         self.commits = Commits(node, self)
         self._users: dict[str, User] = {}
@@ -127,19 +129,23 @@ class Clients:
             raise ClientError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {call.type}")
         self.queue.append(call)
 
-    # --- the budget of reads ------------------------------------------------------------------
+    # --- work of a step -----------------------------------------------------------------------
 
     def begin_step(self) -> None:
-        self._read_bytes = 0
+        self._work = 0
 
-    def is_read_budget_spent(self) -> bool:
-        """Whether reads have to wait for the next step (G1)."""
-        return self._read_bytes >= self.node.settings.read_bytes_per_step
+    def is_budget_spent(self) -> bool:
+        """Whether further requests have to wait for the next step (G1)."""
+        return self._work >= self.node.settings.work_per_step
+
+    def charge(self, size: int) -> None:
+        """Count a request that handles `size` bytes."""
+        self._work += REQUEST_WORK + size
 
     def spend(self, tuples: list[bytes]) -> None:
         """Count what a read returned; raises ClientError where it is too much for an answer."""
         size = sum(map(len, tuples))
-        self._read_bytes += size
+        self.charge(size)
         largest = self.node.settings.answer_bytes_max
         if size > largest:
             raise ClientError(
@@ -151,7 +157,7 @@ class Clients:
     def _read(self, call: Call) -> None:
         """A single read: confirmed state of this member, unless asked otherwise (R1, R2)."""
         node = self.node
-        if self.is_read_budget_spent() and not call.link:
+        if self.is_budget_spent() and not call.link:
             call.done = True
             node.replica.out.append(fx.Deferred(call.session, call.sync))
             return
@@ -201,7 +207,7 @@ class Clients:
             self._forward_queue()
             return
         is_ready = False
-        while self.queue and not self.is_read_budget_spent():
+        while self.queue and not self.is_budget_spent():
             # Nothing but our own flush or DDL changes within a step whether requests may run.
             if not is_ready and not self._can_execute():
                 return
@@ -324,7 +330,9 @@ class Clients:
         request = call.request
         if request is None:
             request = call.request = decode_request(call.type, call.body)
+        self.charge(len(call.body))
         executed = commits.pending.execute(request, self.user_of(call))
+        self._work += sum(map(len, executed.answer))
         return commits.log(call, executed)
 
     def is_refused(self, call: Call) -> bool:

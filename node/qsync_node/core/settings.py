@@ -35,9 +35,10 @@ class Settings:
     confirm_delay_ns: int = 5 * MILLISECOND
     """How long a CONFIRM waits for a batch to ride in before it makes one of its own (T3)."""
 
-    read_bytes_per_step: int = 2 * 1024 * 1024
-    """Tuples that the reads of one step may return together. The reads after them are deferred, so
-    that no client keeps the others waiting or fills the memory with its answers (G1)."""
+    work_per_step: int = 2 * 1024 * 1024
+    """Bytes of requests and tuples that one step handles, with `REQUEST_WORK` for each request
+    (clients.py). What is left comes in the next steps, so that no client keeps heartbeats and other
+    clients waiting, or fills the memory with its answers (G1)."""
 
     answer_bytes_max: int = 16 * 1024 * 1024
     """Tuples that one answer may hold. A larger result is read in pages."""

@@ -102,8 +102,7 @@ class Streams:
         except ClientError as error:
             self.clients.commits.depend(call, int(error.code), error.message, [], needs_proof)
             return True
-        if call.type == Type.SELECT:
-            self.clients.spend(tuples)
+        self.clients.spend(tuples)
         self._hold(stream, sum(map(len, tuples)))
         call.position = transaction.position
         self.clients.commits.depend(call, 0, "", tuples, needs_proof)
@@ -214,6 +213,7 @@ class Streams:
             if self.clients.is_refused(call):
                 self._close(key)
                 return True
+            self.clients.charge(stream.held_bytes)  # every statement runs again
             needs_proof = stream.has_writes or stream.is_linearizable
             done = self.clients.commits.log(call, transaction.prepare(), needs_proof)
         except ClientError:
