@@ -16,6 +16,7 @@ from asynctnt.exceptions import TarantoolDatabaseError
 from processes import PASSWORD, USER, Cluster, running_cluster, running_tarantool
 
 SPACE, HASHED = 700, 701
+STREAM = asynctnt.Connection.stream  # a connection to Tarantool 2.6 takes it from the class
 FORMAT = [
     {"name": "id", "type": "unsigned"},
     {"name": "name", "type": "string"},
@@ -177,3 +178,40 @@ def test_tarantool_python_gets_the_same_answers(cluster: Cluster, tarantool_addr
     for target in (tarantool_address, address):
         asyncio.run(make_spaces(target))
     assert differences(run_tarantool_python(tarantool_address), run_tarantool_python(address)) == []
+
+
+@pytest.mark.parametrize("timeout", [None, 0.0, 5.0])
+@pytest.mark.parametrize("member", [0, 1, 2])
+def test_asynctnt_runs_transactions_with_its_defaults(
+    cluster: Cluster, member: int, timeout: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asynctnt.Connection, "stream", STREAM)
+
+    async def run() -> tuple[list[Any], list[Any]]:
+        await make_spaces(cluster.addresses[member])
+        host, _, port = cluster.addresses[member].rpartition(":")
+        connection = asynctnt.Connection(
+            host=host, port=int(port), username=USER, password=PASSWORD
+        )
+        await connection.connect()
+        if timeout is None:
+            async with connection.stream() as stream:
+                await stream.insert(HASHED, [1, "committed"])
+                inside = list(await stream.select(HASHED, [1]))
+        else:
+            stream = connection.stream()
+            await stream.begin(tx_timeout=timeout)
+            await stream.insert(HASHED, [1, "committed"])
+            inside = list(await stream.select(HASHED, [1]))
+            await stream.commit()
+        other = connection.stream()
+        await other.begin()
+        await other.insert(HASHED, [2, "rolled back"])
+        await other.rollback()
+        after = list(await connection.select(HASHED, limit=10))
+        await connection.disconnect()
+        return inside, after
+
+    inside, after = asyncio.run(run())
+    assert [list(row) for row in inside] == [[1, "committed"]]
+    assert [list(row) for row in after] == [[1, "committed"]]

@@ -70,7 +70,7 @@ def test_a_mutant_is_found() -> None:
 
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "replication.md"
-RULES = {"L": 9, "D": 8, "T": 11, "R": 2, "E": 13, "M": 6, "S": 6, "P": 3}
+RULES = {"L": 9, "D": 8, "T": 11, "R": 2, "E": 13, "M": 6, "S": 6, "P": 3, "F": 3, "G": 3}
 
 
 def test_every_rule_has_a_line() -> None:
