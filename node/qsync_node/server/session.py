@@ -53,6 +53,7 @@ UNAUTHENTICATED_PACKETS_MAX = 64
 WATCHED_KEY_MAX = 256
 WATCHED_KEYS_MAX = 1024
 DRAINED_BYTES = 1 << 20
+PACKETS_PER_CHECK = 32
 REQUEST_OVERHEAD_BYTES = 256
 # Who is refused for good may still be sending: a reset would take the reason away from it.
 LINGER_S = 2.0
@@ -238,12 +239,18 @@ class Session(asyncio.Protocol):
         if self.deferred and not self._is_blocked():
             # One in each turn: it was given back because reads of a turn have a budget.
             self.server.feed(self.deferred.popleft())
-        while self.backlog and not self.deferred and not self._is_blocked():
+        unchecked = 0
+        while self.backlog and not self.deferred and not self._is_held:
+            if not unchecked:
+                if self._is_blocked():
+                    break
+                unchecked = PACKETS_PER_CHECK
+            unchecked -= 1
             frame = self.backlog.popleft()
             if not self._take(frame):
                 self._hold_bytes(-len(frame[3]) - REQUEST_OVERHEAD_BYTES)
-            if self.peer is not None or self._is_ending:
-                return
+                if self.peer is not None or self._is_ending:
+                    return
         if self.backlog or self.deferred or self.request_bytes >= REQUEST_BYTES_MAX:
             self._pause_reading()
             if self.deferred and not self._is_blocked():
