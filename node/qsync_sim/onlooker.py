@@ -101,8 +101,8 @@ class Onlooker:
         leader = node.replica.leader
         if leader is None:
             return
-        limbo, term = node.replica.limbo, node.replica.term
-        voters = limbo.configuration.voter_uuids
+        term = node.replica.term
+        voters = node.replica.voter_uuids()
         quorum = len(voters) // 2 + 1
         promote = leader.promote_index
         held = [uuid for uuid in voters if self._may_hold(uuid, max(index, promote), term)]
@@ -134,6 +134,8 @@ class Onlooker:
             theirs = _replica(other).voter_uuids()
             if other is shell or mine == theirs or have_overlapping_majorities(mine, theirs):
                 continue
+            if node.replica.ballot.was_forced or _replica(other).ballot.was_forced:
+                continue  # an order took the place of a majority, and answers for it (E11)
             if self._may_decide(shell) and self._may_decide(other):
                 raise Violation(
                     f"M2: {shell.name} counts by {len(mine)} voters and {other.name} by "

@@ -186,7 +186,7 @@ class Shell:
         life = self.life
         self.inputs = inputs
         self.term_before = self.node.replica.term
-        self.voters_before = self.node.replica.limbo.configuration.voter_uuids
+        self.voters_before = self.node.replica.voter_uuids()
         wall = 1e9 + self.world.now_ns / 1e9 + self.wall_offset_s
         out = self.node.step(self.now_ns(), wall, inputs)
         for effect in out:

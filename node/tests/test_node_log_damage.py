@@ -36,7 +36,7 @@ def test_a_flipped_bit_is_refused_with_file_and_offset(place: tuple[FileSystem, 
         broken = bytearray(data)
         broken[position] ^= 16
         damage(fs, path, bytes(broken))
-        with pytest.raises(CorruptionError, match="rejoin") as caught:
+        with pytest.raises(CorruptionError, match="joins its cluster as a new instance") as caught:
             Storage.open(fs, directory, SMALL)
         assert (caught.value.file, caught.value.offset) == (path, start)
         damage(fs, path, data)
@@ -115,7 +115,7 @@ def test_a_log_without_its_ballot_does_not_start(contents: bytes | None) -> None
         file = disk.create("/data/ballot")
         file.append(contents)
     assert Storage.exists(disk, "/data")
-    with pytest.raises(CorruptionError, match="rejoin") as caught:
+    with pytest.raises(CorruptionError, match="joins its cluster as a new instance") as caught:
         Storage.open(disk, "/data")
     assert caught.value.file == "/data/ballot"
 
