@@ -242,3 +242,17 @@ def test_result_beyond_the_size_of_an_answer_is_refused(cluster: Cluster) -> Non
     assert (code, len(body[0x30])) == (0, 15)
     for key in range(10, 28):
         assert raw.ask(5, {0x10: SPACE, 0x11: 0, 0x20: [key]})[0] == 0
+
+
+def test_flood_of_connections_leaves_no_memory_behind(cluster: Cluster) -> None:
+    node = cluster.leader()
+    process = process_of(node)
+
+    def flood() -> int:
+        for _ in range(3_000):
+            Raw(node.address).socket.close()
+        wait_until("all are closed", lambda: node.status()["term"] > 0)
+        return int(process.memory_info().rss)
+
+    first = flood()
+    assert flood() - first < 32 * MIB

@@ -106,6 +106,7 @@ class Session(asyncio.Protocol):
         self.is_stock = False  # the connection belongs to a replication stream
         self._has_used_guest = False
         self._packets = 0  # before log-in
+        self._login_timer: asyncio.TimerHandle | None = None
         self._login_failures = 0
         self._is_held = False  # a failed log-in is answered late
         self._owes_drained = False
@@ -126,7 +127,7 @@ class Session(asyncio.Protocol):
         self.number = server.add_session(self)
         self.transport.set_write_buffer_limits(high=UNAUTHENTICATED_BYTES_MAX)
         self.transport.write(encode_greeting(server.uuid, self.salt))
-        server.loop.call_later(LOGIN_S, self._check_log_in)
+        self._login_timer = server.loop.call_later(LOGIN_S, self._check_log_in)
 
     def _check_log_in(self) -> None:
         """Close a connection that did not log in in time."""
@@ -149,6 +150,8 @@ class Session(asyncio.Protocol):
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._login_timer is not None:
+            self._login_timer.cancel()  # it would keep what is left of the connection
         if self.peer is not None:
             self.peer.lost()
         elif self.number:
