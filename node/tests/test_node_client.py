@@ -172,7 +172,7 @@ def test_wrong_credentials_end_the_first_request(tmp_path: Path, user: str, pass
         await Client(addresses, user, password, deadline_s=60).replace(SPACE, [1])
 
     with running_cluster(tmp_path, 1) as cluster, pytest.raises(AccessDenied) as denied:
-        asyncio.run(asyncio.wait_for(write(cluster.addresses), 15))
+        asyncio.run(asyncio.wait_for(write(cluster.addresses), 40))
     assert denied.value.code == ErrorCode.PASSWORD_MISMATCH
 
 
