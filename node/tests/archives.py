@@ -115,7 +115,8 @@ def has_lost_a_disk(world: World, _: Path) -> bool:
 
 
 def is_eventful(world: World, archive: Path) -> bool:
-    """Three or more terms, snapshots at three or more places, a tail that was cut, no lost disk."""
+    """Three or more terms, snapshots at three or more places, a tail that was cut, no lost disk,
+    and no member that was still behind when the simulation ended."""
     tails = list(archive.glob("*/*.rollback.xlog"))
     snapshots = {int(path.name.split("-")[0]) for path in archive.glob("*/*.snap")} - {0}
     return (
@@ -123,4 +124,14 @@ def is_eventful(world: World, archive: Path) -> bool:
         and len(snapshots) >= 3
         and bool(tails)
         and not has_lost_a_disk(world, archive)
+        and not is_behind(archive)
     )
+
+
+def is_behind(archive: Path) -> bool:
+    """Whether a member's archive ends before another one's."""
+    ends = [
+        max((entry["last_index"] for entry in manifest["files"]), default=0)
+        for manifest in load_manifests(archive).values()
+    ]
+    return len(set(ends)) > 1
