@@ -92,15 +92,11 @@ class Copy:
     def rewrite(
         self, manifest: Manifest, entry: FileEntry, rows: list[Row], is_honest: bool = False
     ) -> str:
-        """The file with these rows instead, in blocks of 20; returns its new path. Its manifest
-        says where it ends: honestly, or as before."""
+        """The file with these rows instead, in blocks of about 20; returns its new path. Its
+        manifest says where it ends: honestly, or as before."""
         path = self.folder / manifest.instance_uuid / entry.name
         header, _ = decode_file_header(path.read_bytes())
-        blocks = [
-            b"".join(encode_row(row) for row in rows[at : at + 20])
-            for at in range(0, len(rows), 20)
-        ]
-        data = encode_file(header, blocks)
+        data = encode_file(header, blocks_of(rows))
         made = describe(data, entry.kind, entry.source, entry.start_term)
         if not is_honest:
             made = replace(made, last_index=entry.last_index, vclock=entry.vclock)
@@ -146,6 +142,16 @@ class Copy:
                         change(r) if (r.replica_id, r.lsn) == (replica_id, lsn) else r for r in rows
                     ]
                     self.rewrite(manifest, entry, [r for r in new if r is not None])
+
+
+def blocks_of(rows: list[Row]) -> list[bytes]:
+    """Blocks of 20 rows and what ends their last transaction: a node cuts none in two."""
+    blocks: list[list[Row]] = [[]]
+    for row in rows:
+        if len(blocks[-1]) >= 20 and blocks[-1][-1].is_commit:
+            blocks.append([])
+        blocks[-1].append(row)
+    return [b"".join(map(encode_row, block)) for block in blocks if block]
 
 
 def split(copy: Copy, manifest: Manifest, entry: FileEntry, at: int) -> None:

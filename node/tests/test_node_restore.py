@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 from archives import is_eventful, lives
-from damage import Copy
+from damage import Copy, is_user
 
 from qsync_node.archive.reading import load_archive
 from qsync_node.errors import QsyncError
-from qsync_node.format.manifest import SEGMENT, SNAPSHOT
-from qsync_node.format.mp import unpack
+from qsync_node.format.manifest import SEGMENT, SNAPSHOT, Manifest
+from qsync_node.format.mp import pack, unpack
 from qsync_node.log.checkpoint import open_snapshot
 from qsync_node.log.files import OsFileSystem
 from qsync_node.restore.origin import restored_bodies, with_users
 from qsync_node.restore.point import Point, PointError, parse_time, shown
 from qsync_node.restore.run import Restored, restore
-from qsync_node.restore.source import index_at
+from qsync_node.restore.source import SourceError, index_at
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +126,108 @@ def test_damage_is_passed_over_for_another_copy(folder: Path, tmp_path: Path) ->
             (copy.folder / manifest.instance_uuid / entry.name).unlink(missing_ok=True)
     with pytest.raises(QsyncError, match="no sound snapshot at or before"):
         restore(f"file://{copy.folder}", Point(to_signature=end.index), tmp_path / "none")
+
+
+def change_value(copy: Copy, members: list[Manifest], state: list[bytes]) -> tuple[int, list[str]]:
+    """Change one tuple of the state in some members' logs, with every checksum right: its row's
+    index, and the files. Each of the members writes another value."""
+    tuples = [unpack(body)[0x21] for body in state]
+    first = copy.full_members()[0]
+    index = max(
+        entry.after_index + number
+        for entry in first.of_kind(SEGMENT)
+        for number, row in enumerate(copy.rows(first, entry), 1)
+        if is_user(row) and row.type in (2, 3) and unpack(row.body)[0x21] in tuples
+    )
+    files = []
+    for step, manifest in enumerate(members, 1):
+        mine = next(e for e in manifest.of_kind(SEGMENT) if e.after_index < index <= e.last_index)
+        rows = copy.rows(manifest, mine)
+        body = unpack(rows[index - mine.after_index - 1].body)
+        body[0x21] = [*body[0x21], f"changed {step}"]
+        rows[index - mine.after_index - 1].body = pack(body)
+        files.append(copy.rewrite(manifest, mine, rows))
+    for manifest in copy.manifests.values():  # the log behind index 0 makes the state
+        manifest.files = [e for e in manifest.files if e.kind != SNAPSHOT or e.last_index == 0]
+        copy.save(manifest)
+    return index, files
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_restore_takes_content_of_majority_and_names_other_copy(
+    folder: Path, tmp_path: Path, number: int
+) -> None:
+    _, truth = made(folder, tmp_path / "truth")
+    copy = Copy(folder, tmp_path / "copy", 1)
+    index, files = change_value(copy, copy.full_members()[number : number + 1], truth)
+    found, bodies = made(copy.folder, tmp_path / "out")
+    assert sorted(bodies) == sorted(truth)
+    assert found.compared_rows
+    assert any(files[0] in note and f"index {index} " in note for note in found.notes)
+
+
+def test_restore_refuses_a_row_without_majority_and_obeys_member(
+    folder: Path, tmp_path: Path
+) -> None:
+    copy = Copy(folder, tmp_path / "copy", 1)
+    holders = len(copy.full_members())
+    _, truth = made(folder, tmp_path / "truth")
+    index, files = change_value(copy, copy.full_members()[: (holders + 1) // 2], truth)
+    with pytest.raises(SourceError) as refused:
+        restore(f"file://{copy.folder}", Point(), tmp_path / "no")
+    assert f"index {index} " in str(refused.value)
+    assert all(file in str(refused.value) for file in files)
+    assert not (tmp_path / "no").exists()
+    first, *_, last = copy.full_members()
+    for manifest, is_changed in ((first, True), (last, False)):
+        found = restore(f"file://{copy.folder}", Point(), tmp_path / manifest.member,
+                        manifest.member)  # fmt: skip
+        assert f"rows are {manifest.member}'s copy, not compared" in found.notes[0]
+        bodies = open_snapshot(OsFileSystem(), found.file).bodies()
+        assert any(b"changed" in body for body in bodies) == is_changed
+    with pytest.raises(SourceError, match="nobody"):
+        restore(f"file://{copy.folder}", Point(), tmp_path / "no", "nobody")
+
+
+def test_restore_passes_over_a_snapshot_that_differs(folder: Path, tmp_path: Path) -> None:
+    """Three copies of the first snapshot: one with a changed tuple is not taken."""
+    _, truth = made(folder, tmp_path / "truth")
+    copy = Copy(folder, tmp_path / "copy", 1)
+    owner, kept = next(
+        (m, e) for m in copy.manifests.values() for e in m.of_kind(SNAPSHOT) if not e.last_index
+    )
+    data = (copy.folder / owner.instance_uuid / kept.name).read_bytes()
+    for manifest in copy.manifests.values():
+        manifest.files = [kept, *(e for e in manifest.files if e.kind != SNAPSHOT)]
+        (copy.folder / manifest.instance_uuid / kept.name).write_bytes(data)
+        copy.save(manifest)
+    held = [(m, e) for m in copy.manifests.values() for e in m.of_kind(SNAPSHOT)]
+    assert len(held) >= 3
+    for number, (manifest, entry) in enumerate(held[: (len(held) + 1) // 2]):
+        rows = copy.rows(manifest, entry)
+        row = next(one for one in rows if unpack(one.body)[0x10] == 296)
+        body = unpack(row.body)
+        body[0x21][2] = f"changed {number}"
+        row.body = pack(body)
+        copy.rewrite(manifest, entry, rows)
+        if 2 * (number + 1) < len(held):
+            found, bodies = made(copy.folder, tmp_path / f"out-{number}")
+            assert sorted(bodies) == sorted(truth)
+            assert found.snapshot_copies == len(held) - number - 1
+    with pytest.raises(SourceError, match="differs from another member's"):
+        restore(f"file://{copy.folder}", Point(), tmp_path / "no")
+
+
+def test_time_of_one_changed_row_does_not_move_the_point(folder: Path, tmp_path: Path) -> None:
+    copy = Copy(folder, tmp_path / "copy", 1)
+    first = copy.full_members()[0]
+    entry, number = copy.pick(first, is_user)
+    rows = copy.rows(first, entry)
+    moment = rows[number].timestamp
+    wanted = index_at(load_archive(f"file://{folder}"), moment)
+    rows[number - 1].timestamp = rows[-1].timestamp
+    copy.rewrite(first, entry, rows)
+    assert index_at(load_archive(f"file://{copy.folder}"), moment) == wanted
 
 
 def test_a_hole_in_every_copy_ends_the_restore(folder: Path, tmp_path: Path) -> None:

@@ -22,6 +22,10 @@ NewArchiveOption = Annotated[
     str | None,
     typer.Option("--new-archive", help="where the new cluster archives", metavar="URL"),
 ]
+MemberOption = Annotated[
+    str | None,
+    typer.Option("--member", help="take this member's copies where it has any, uncompared"),
+]
 ReplicasOption = Annotated[int, typer.Option("--replicas", help="voters", min=1, max=31)]
 ManifestOption = Annotated[
     Path | None, typer.Option("-f", "--file", help="the rest of its manifest", metavar="FILE")
@@ -33,6 +37,7 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
     archive: FromOption,
     to_time: TimeOption = None,
     to_signature: SignatureOption = None,
+    member: MemberOption = None,
     new_archive: NewArchiveOption = None,
     replicas: ReplicasOption = 3,
     file: ManifestOption = None,
@@ -43,7 +48,8 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
     """Make a new local cluster from an archive: its end, or what it was at a time or an index.
 
     Users keep their passwords but for `admin` and the application's (`qsync local credentials`);
-    sequences, idempotency keys and indexes go on; members are the new cluster's own.
+    sequences, idempotency keys and indexes go on; members are the new cluster's own. The copies of
+    each row are compared: most of them decide, and without a majority the restore is refused.
     """
     from qsync_cli.clusters import store_of  # noqa: PLC0415
     from qsync_cli.local.apply import bring_up  # noqa: PLC0415
@@ -63,6 +69,7 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
         "url": archive,
         "toTime": None if to_time is None else _moment(to_time),
         "toSignature": to_signature,
+        "member": member,
     }
     try:
         given = load_manifest(file) if file is not None else None
@@ -80,6 +87,19 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
     except ManifestError as error:
         raise Failure(str(error)) from error
     bring_up(Manifest(cluster, given.secrets if given else {}), no_wait, timeout, output)
+    _say_what_was_compared(store_of(name).directory)
+
+
+def _say_what_was_compared(directory: Path) -> None:
+    """On standard error: standard output may be a document."""
+    import json  # noqa: PLC0415
+
+    from qsync_cli.output import warn  # noqa: PLC0415
+    from qsync_operator.platform.restoration import RESTORED_NAME  # noqa: PLC0415
+
+    file = directory / RESTORED_NAME
+    for note in json.loads(file.read_text())["notes"] if file.exists() else ():
+        warn(note)
 
 
 def _moment(text: str) -> str:

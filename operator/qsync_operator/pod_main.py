@@ -97,6 +97,7 @@ def restore_first(config: Path, document: dict[str, Any]) -> dict[str, Any]:
             f"qsync-pod: restored up to index {said['index']} by {said['snapshot']}"
             f" and {said['rows']} rows behind it\n"
         )
+        sys.stderr.writelines(f"qsync-pod: {note}\n" for note in said["notes"])
     return {**document, "bootstrap_from": str(folder)}
 
 

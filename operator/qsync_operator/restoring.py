@@ -18,6 +18,8 @@ def point_words(spec: FromArchiveSpec) -> list[str]:
         words += ["--to-time", spec.to_time]
     if spec.to_signature is not None:
         words += ["--to-signature", str(spec.to_signature)]
+    if spec.member is not None:
+        words += ["--member", spec.member]
     return words
 
 

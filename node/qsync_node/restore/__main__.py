@@ -22,6 +22,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="where the snapshot goes")
     parser.add_argument("--check", action="store_true", help="only look for the point")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input does")
+    parser.add_argument(
+        "--member", metavar="NAME", help="take this member's copies where it has some, uncompared"
+    )
     point = parser.add_mutually_exclusive_group()
     point.add_argument("--to-time", metavar="TIME", help="such as 2026-01-31T12:00:00Z")
     point.add_argument("--to-signature", type=int, metavar="INDEX")
@@ -34,9 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
         to_time = None if parsed.to_time is None else parse_time(parsed.to_time)
         wanted = Point(to_time, parsed.to_signature)
         if parsed.check:
-            found = {"index": index_of(load_archive(parsed.archive), wanted)}
+            found = {"index": index_of(load_archive(parsed.archive), wanted, parsed.member)}
         else:
-            found = restore(parsed.archive, wanted, parsed.into).document()
+            found = restore(parsed.archive, wanted, parsed.into, parsed.member).document()
     except (QsyncError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from qsync_node.archive.reading import Archive, load_archive
+from qsync_node.format.compaction import FOLDER
 from qsync_node.log.checkpoint import SnapshotWriter, write_snapshot
 from qsync_node.log.files import OsFileSystem, lock_directory
 from qsync_node.restore.point import Point, check_signature, first_index, shown
 from qsync_node.restore.replay import Replay
-from qsync_node.restore.source import batches_behind, index_at, snapshot_at_or_before
+from qsync_node.restore.source import (
+    Comparison,
+    batches_behind,
+    index_at,
+    instance_of,
+    snapshot_at_or_before,
+)
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
 
@@ -29,20 +36,24 @@ class Restored:
     snapshot: str
     vclock: dict[int, int]
     rows: int
+    compared_rows: int = 0  # of which two or more members' copies were compared
+    single_rows: int = 0  # that only one member has archived
+    snapshot_copies: int = 1  # members whose snapshots at that index are the same
     notes: list[str] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
         return {**asdict(self), "at": shown(self.time) if self.time else ""}
 
 
-def index_of(archive: Archive, point: Point) -> int | None:
+def index_of(archive: Archive, point: Point, member: str | None = None) -> int | None:
     """The index that a point means, None for the end. Raises QsyncError with one sentence."""
+    forced = instance_of(archive, member) if member is not None else ""
     first_index(archive)
     if point.to_signature is not None:
         check_signature(archive, point.to_signature)
         return point.to_signature
     if point.to_time is not None:
-        return index_at(archive, point.to_time)
+        return index_at(archive, point.to_time, forced)
     return None
 
 
@@ -57,15 +68,19 @@ def _time_near(archive: Archive, index: int) -> float:
     return min(known, default=0.0)
 
 
-def restore(url: str, point: Point, folder: Path) -> Restored:
-    """Writes the snapshot into `folder`. Raises QsyncError with one sentence."""
+def restore(url: str, point: Point, folder: Path, member: str | None = None) -> Restored:
+    """Write the snapshot into `folder`. Where `member` has copies, they are taken uncompared.
+
+    Raises QsyncError with one sentence.
+    """
     archive = load_archive(url)
-    until = index_of(archive, point)
-    entry, file, bodies, passed = snapshot_at_or_before(archive, until)
+    until = index_of(archive, point, member)
+    comparison = Comparison(instance_of(archive, member) if member is not None else "")
+    entry, file, bodies = snapshot_at_or_before(archive, until, comparison)
     state = Replay(entry.vclock, bodies, until)
     del bodies
     if not state.is_done:
-        for batch in batches_behind(archive, state.index, passed):
+        for batch in batches_behind(archive, state.index, comparison):
             state.take(batch)
             if state.is_done:
                 break
@@ -79,6 +94,22 @@ def restore(url: str, point: Point, folder: Path) -> Restored:
     finally:
         lock.release()
     time_s = state.time or _time_near(archive, state.index)
-    notes = [f"passed over {one}" for one in passed]
+    notes = [_comparison_note(comparison, file, member)]
+    notes += [f"passed over {one}" for one in comparison.passed]
     return Restored(writer.path, state.index, time_s, archive.replicaset_uuid, file,
-                    state.vclock, state.rows, notes)  # fmt: skip
+                    state.vclock, state.rows, comparison.compared_rows, comparison.single_rows,
+                    comparison.snapshot_copies, notes)  # fmt: skip
+
+
+def _comparison_note(comparison: Comparison, snapshot: str, member: str | None) -> str:
+    """What was compared, and what was not."""
+    text = f"the copies of {comparison.compared_rows} rows of log were compared"
+    if comparison.single_rows:
+        text += f", {comparison.single_rows} rows have one copy only"
+    if member is not None:
+        text += f", {comparison.forced_rows} rows are {member}'s copy, not compared"
+    if comparison.snapshot_copies > 1:
+        return f"{text}; {comparison.snapshot_copies} copies of the snapshot are the same"
+    if snapshot.startswith(f"{FOLDER}/"):
+        return f"{text}; an audit held the compaction's snapshot against the log"
+    return f"{text}; the snapshot {snapshot} was not compared: an audit holds it against the log"

@@ -1,19 +1,29 @@
-"""Reads an archive for a restore: one sound copy of each row, whoever archived it.
+"""Reads an archive for a restore: the content of each row on which most copies agree.
 
-A file that is missing, cut off or changed is passed over for another member's copy; only where no
-sound copy is left does the restore end.
+A file that is missing, cut off or changed is passed over for another member's copy. Sound files are
+compared: checksums and manifests say that a file is what its member wrote, and not that the member
+wrote what the leader sent. Of two or more different copies of a row the one that more than half of
+the members hold is taken. Where no content has such a majority, the restore is refused and names
+files and index: nothing in the archive tells which copy is right. A row that only one member has
+archived cannot be compared; it is counted.
+
+One file of each member is in memory at a time.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from qsync_node.archive.reading import Archive, read_range
 from qsync_node.errors import QsyncError
 from qsync_node.format.batch import LogBatch, drop_rows_up_to, split_batches
+from qsync_node.format.compaction import FOLDER
 from qsync_node.format.describe import walk_rows
 from qsync_node.format.keys import KEY_LSN, KEY_REPLICA_ID, KEY_TIMESTAMP
 from qsync_node.format.manifest import FileEntry, Manifest
-from qsync_node.format.row import RowError, decode_rows
+from qsync_node.format.row import RowError, decode_rows, scan_rows
 from qsync_node.format.vclock import signature
 from qsync_node.format.xlog import Block, Damage, XlogError, decode_file_header, read_blocks
 from qsync_node.restore.point import PointError, late_segments, next_segments
@@ -27,61 +37,289 @@ class _UnsoundError(Exception):
     """This copy cannot be used."""
 
 
+@dataclass(slots=True)
+class Comparison:
+    """What a restore compared: rows by the number of members whose copies were read.
+
+    The copies of the instance `forced` are taken without a comparison, where it has any.
+    """
+
+    forced: str = ""
+    compared_rows: int = 0
+    single_rows: int = 0  # that only one member has archived
+    forced_rows: int = 0
+    snapshot_copies: int = 0
+    passed: list[str] = field(default_factory=list)  # files that were not used, and why
+
+    def pass_over(self, file: str, why: object) -> None:
+        self.passed.append(f"{file}: {why}")
+
+
+def instance_of(archive: Archive, name: str) -> str:
+    """The instance that `name` (a member's name or uuid) means. Raises SourceError."""
+    uuids = [m.instance_uuid for m in archive.members if name in (m.member, m.instance_uuid)]
+    if not uuids:
+        names = ", ".join(sorted(one.member for one in archive.members))
+        raise SourceError(
+            f"member {name} is not in archive {archive.url}: name one of its members ({names})"
+        )
+    if len(uuids) > 1:
+        raise SourceError(
+            f"member {name} has {len(uuids)} archives in {archive.url}: name an instance"
+            f" ({', '.join(sorted(uuids))})"
+        )
+    return uuids[0]
+
+
+def _name(owner: Manifest, entry: FileEntry) -> str:
+    return f"{owner.instance_uuid}/{entry.name}"
+
+
+# --- snapshots ------------------------------------------------------------------------------------
+
+
 def snapshot_at_or_before(
-    archive: Archive, index: int | None
-) -> tuple[FileEntry, str, list[bytes], list[str]]:
-    """The newest sound snapshot: its entry, its file, its rows' bodies; and what was passed over.
-    Raises SourceError."""
-    passed: list[str] = []
+    archive: Archive, index: int | None, comparison: Comparison
+) -> tuple[FileEntry, str, list[bytes]]:
+    """The newest snapshot that can be trusted: its entry, its file, its rows' bodies.
+
+    Copies at one index are compared. Where they differ and none has a majority, an older snapshot
+    is taken, and the log's rows decide. Raises SourceError.
+    """
+    by_index: dict[int, list[tuple[Manifest, FileEntry]]] = {}
     for owner, entry in archive.snapshots():
-        if index is not None and entry.last_index > index:
-            continue
-        try:
-            data = _whole(archive, owner, entry)
-            bodies = [row.body for block in _blocks(data) for row in decode_rows(block.data)]
-        except (_UnsoundError, XlogError, RowError) as error:
-            passed.append(f"{owner.instance_uuid}/{entry.name}: {error}")
-            continue
-        return entry, f"{owner.instance_uuid}/{entry.name}", bodies, passed
-    why = f" ({passed[-1]})" if passed else ""
+        if index is None or entry.last_index <= index:
+            by_index.setdefault(entry.last_index, []).append((owner, entry))
+    newest_first = sorted(by_index.items(), reverse=True)
+    mine = [(at, [one for one in of if one[0].instance_uuid == comparison.forced])
+            for at, of in newest_first]  # fmt: skip
+    for _, copies in [*(one for one in mine if one[1]), *newest_first]:
+        found = _agreed_snapshot(archive, copies, comparison)
+        if found is not None:
+            return found
+    why = f" ({comparison.passed[-1]})" if comparison.passed else ""
     raise SourceError(f"archive {archive.url} holds no sound snapshot at or before that point{why}")
 
 
-def batches_behind(archive: Archive, index: int, passed: list[str]) -> Iterator[LogBatch]:
-    """All rows behind `index` without a hole, up to where the archive ends or has one."""
+def _agreed_snapshot(
+    archive: Archive, copies: list[tuple[Manifest, FileEntry]], comparison: Comparison
+) -> tuple[FileEntry, str, list[bytes]] | None:
+    """Of snapshots at one index the one that most members hold; None where none can be used."""
+    by_content: dict[bytes, list[tuple[Manifest, FileEntry]]] = {}
+    bodies: dict[bytes, list[bytes]] = {}
+    for owner, entry in copies:
+        try:
+            data = _whole(archive, owner, entry)
+            rows = [row.body for block in _blocks(data) for row in decode_rows(block.data)]
+        except (_UnsoundError, XlogError, RowError) as error:
+            comparison.pass_over(_name(owner, entry), error)
+            continue
+        content = _content_of(rows)
+        by_content.setdefault(content, []).append((owner, entry))
+        bodies.setdefault(content, rows)
+    total = sum(len(of) for of in by_content.values())
+    ranked = sorted(by_content.items(), key=lambda one: -len(one[1]))
+    if not ranked:
+        return None
+    content, holders = ranked[0]
+    verified = [o for o, _ in holders if o.instance_uuid.startswith(f"{FOLDER}/")]
+    for _, others in ranked[1:] if 2 * len(holders) > total else ranked:
+        for owner, entry in others:
+            comparison.pass_over(
+                _name(owner, entry),
+                f"the snapshot at index {entry.last_index} differs from another member's",
+            )
+    if 2 * len(holders) <= total:
+        return None
+    comparison.snapshot_copies = len(holders)
+    owner, entry = next(
+        (one for one in holders if one[0] in verified), holders[0]
+    )  # a compaction's was held against the log by an audit
+    return entry, _name(owner, entry), bodies[content]
+
+
+def _content_of(bodies: list[bytes]) -> bytes:
+    """The same for the same tuples in any order: members need not write them in one order."""
+    digests = sorted(hashlib.sha256(body).digest() for body in bodies)
+    return hashlib.sha256(b"".join(digests)).digest()
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Copy:
+    """The rows of one member behind some index, as far as one of its files reaches."""
+
+    owner: Manifest
+    entry: FileEntry
+    batches: list[LogBatch]
+
+    @property
+    def file(self) -> str:
+        return _name(self.owner, self.entry)
+
+    def data(self, stop: int) -> bytes:
+        """The rows up to index `stop`, back to back."""
+        whole = b"".join(batch.data for batch in self.batches if batch.last_index <= stop)
+        for batch in self.batches:
+            if batch.first_index <= stop < batch.last_index:
+                ends = [end for _, _, end, _ in scan_rows(batch.data)]
+                whole += batch.data[: ends[stop - batch.first_index]]
+        return whole
+
+
+def batches_behind(archive: Archive, index: int, comparison: Comparison) -> Iterator[LogBatch]:
+    """All rows behind `index` without a gap, up to where the archive ends or has one.
+
+    Raises SourceError where copies of a row differ and none has a majority.
+    """
     segments = archive.segments()
-    while copies := next_segments(segments, index):
-        found = None
-        for owner, entry in copies:
+    held: dict[str, _Copy] = {}
+    while copies := _copies_behind(archive, segments, index, held, comparison):
+        copies = [c for c in copies if c.owner.instance_uuid == comparison.forced] or copies
+        # Files begin and end between transactions, and the copies change there.
+        edges = [copy.entry.last_index for copy in copies]
+        edges += [entry.after_index for _, entry in segments if entry.after_index > index]
+        stop = min(edges)
+        found = _agreed_rows(copies, index, stop, comparison)
+        yield from found
+        index = stop
+
+
+def _copies_behind(
+    archive: Archive, segments: list[tuple[Manifest, FileEntry]], index: int,
+    held: dict[str, _Copy], comparison: Comparison,
+) -> list[_Copy]:  # fmt: skip
+    """One sound copy of the row behind `index` of each member that has one."""
+    copies: dict[str, _Copy] = {}
+    for owner, entry in next_segments(segments, index):
+        uuid = owner.instance_uuid
+        if uuid in copies:
+            continue
+        copy = held.get(uuid)
+        if copy is None or copy.entry is not entry:
             try:
-                found = _batches(_whole(archive, owner, entry), entry)
-                break
+                copy = _Copy(owner, entry, _batches(_whole(archive, owner, entry), entry))
             except (_UnsoundError, XlogError, RowError) as error:
-                passed.append(f"{owner.instance_uuid}/{entry.name}: {error}")
-        if found is None:
-            return
-        yield from drop_rows_up_to(found, index)
-        index = found[-1].last_index
+                text = f"{_name(owner, entry)}: {error}"
+                if text not in comparison.passed:
+                    comparison.passed.append(text)
+                continue
+        try:
+            copies[uuid] = replace(copy, batches=drop_rows_up_to(copy.batches, index))
+        except RowError as error:  # it ends a transaction elsewhere than the others do
+            comparison.pass_over(copy.file, error)
+    held.clear()
+    held.update(copies)
+    return list(copies.values())
 
 
-def first_row_later(archive: Archive, time_s: float) -> int | None:
-    """Index of the first row of the log whose time is later; None if none is. Raises PointError and
-    SourceError."""
-    found: list[int] = []
+def _agreed_rows(
+    copies: list[_Copy], index: int, stop: int, comparison: Comparison
+) -> list[LogBatch]:
+    """The rows `index + 1 .. stop` as most of the copies have them. Raises SourceError."""
+    count = stop - index
+    if copies[0].owner.instance_uuid == comparison.forced:
+        comparison.forced_rows += count
+    elif len(copies) == 1:
+        comparison.single_rows += count
+    else:
+        comparison.compared_rows += count
+    data = [copy.data(stop) for copy in copies]
+    if all(one == data[0] for one in data[1:]):
+        agreed = data[0]
+    else:
+        agreed = b"".join(_agreed_content(copies, data, index, stop, comparison))
+    try:
+        return split_batches(agreed, index)
+    except RowError as error:
+        raise SourceError(
+            f"the rows {index + 1} to {stop} cannot be restored: {error}; audit the archive, then"
+            " choose a copy with --member NAME"
+        ) from error
+
+
+def _agreed_content(
+    copies: list[_Copy], data: list[bytes], index: int, stop: int, comparison: Comparison
+) -> list[bytes]:
+    """Each row as more than half of the copies have it. Raises SourceError."""
+    rows = [_rows_of(one) for one in data]
+    agreed: list[bytes] = []
+    wrong: set[str] = set()
+    for number in range(stop - index):
+        versions = [of[number] for of in rows]
+        content, holders = Counter(versions).most_common(1)[0]
+        if 2 * holders <= len(copies):
+            files = ", ".join(f"{copy.owner.member} ({copy.file})" for copy in copies)
+            raise SourceError(
+                f"the row at index {index + 1 + number} cannot be restored: its copies differ and"
+                f" no content has a majority of them, {files}; audit the archive, then choose a"
+                " copy with --member NAME, or restore to an index before it"
+            )
+        agreed.append(content)
+        for copy, version in zip(copies, versions, strict=True):
+            if version != content and copy.file not in wrong:
+                wrong.add(copy.file)
+                comparison.pass_over(
+                    copy.file,
+                    f"the row at index {index + 1 + number} differs from the copies of"
+                    f" {holders} of {len(copies)} members",
+                )
+    return agreed
+
+
+def _rows_of(data: bytes) -> list[bytes]:
+    ends = [end for _, _, end, _ in scan_rows(data)]
+    return [data[start:end] for start, end in pairwise([0, *ends])]
+
+
+# --- points in time -------------------------------------------------------------------------------
+
+
+def first_row_later(archive: Archive, time_s: float, forced: str = "") -> int | None:
+    """Index of the first row of the log whose time is later; None if none is.
+
+    Members that hold the row decide by majority. Raises PointError and SourceError.
+    """
+    found: dict[str, int] = {}
     unsound = ""
     for owner, entry in late_segments(archive, time_s):
         try:
-            found += _first_later(_whole(archive, owner, entry), entry, time_s)
+            for index in _first_later(_whole(archive, owner, entry), entry, time_s):
+                found[owner.instance_uuid] = index
         except (_UnsoundError, XlogError, ValueError, KeyError) as error:
-            unsound = f"{owner.instance_uuid}/{entry.name}: {error}"
+            unsound = f"{_name(owner, entry)}: {error}"
     if unsound and not found:
         raise SourceError(f"the log at that time cannot be read: {unsound}")
-    return min(found, default=None)
+    if forced in found:
+        return found[forced]
+    for index in sorted(set(found.values())):
+        holders = {
+            owner.instance_uuid for owner, entry in archive.segments()
+            if owner.instance_uuid in found and entry.after_index < index <= entry.last_index
+        }  # fmt: skip
+        agreeing = sum(found[uuid] == index for uuid in holders)
+        # Another holder says of this row that it is not later, or of one before that it is.
+        if 2 * agreeing > len(holders):
+            return index
+        if 2 * agreeing == len(holders):
+            files = ", ".join(sorted(holders))
+            raise SourceError(
+                f"the time of the row at index {index} cannot be known: the copies of {files}"
+                " differ; choose a copy with --member NAME, or an index with --to-signature"
+            )
+    if found:
+        raise SourceError(
+            "the log at that time cannot be read: the copies of its members differ; choose a copy"
+            " with --member NAME, or an index with --to-signature"
+        )
+    return None
 
 
-def index_at(archive: Archive, time_s: float) -> int | None:
+def index_at(archive: Archive, time_s: float, forced: str = "") -> int | None:
     """Up to where the log is not later than `time_s`; None if none of it is later."""
-    later = first_row_later(archive, time_s)
+    later = first_row_later(archive, time_s, forced)
     if later is None:
         return None
     begin = min((entry.after_index for _, entry in archive.segments()), default=0)

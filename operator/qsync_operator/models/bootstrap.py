@@ -53,6 +53,9 @@ class FromArchiveSpec(SpecModel):
     """The last moment that is in the state, by the clocks of the leaders that wrote."""
     to_signature: int | None = Field(default=None, ge=0, le=2**63 - 1)
     """The last index that is in the state."""
+    member: str | None = Field(default=None, min_length=1, max_length=63)
+    """The member (name or instance uuid) whose copies are taken without a comparison, where it has
+    any. Without it the copies of all members are compared, and most of them decide."""
     credentials_secret: SecretName | None = None
     """A Secret with the store's credentials; without it those of `archive`."""
 

@@ -1,6 +1,7 @@
 """The snapshot that a local cluster's founder begins with, if its manifest names an archive."""
 
 import asyncio
+import json
 import shutil
 import time
 from pathlib import Path
@@ -14,6 +15,8 @@ from qsync_operator.platform.store import Store
 from qsync_operator.restoring import restore_into
 
 TRY_AGAIN_S = 15.0
+RESTORED_NAME = "restored.json"
+"""In the cluster's folder: what was restored, and which copies were compared."""
 
 
 class Restoration:
@@ -40,7 +43,9 @@ class Restoration:
         if self._refused is not None and time.monotonic() < self._refused[0]:
             raise ActionRefused(self._refused[1])
         try:
-            await asyncio.to_thread(restore_into, wanted, self.folder(founder))
+            said = await asyncio.to_thread(restore_into, wanted, self.folder(founder))
+            if said:
+                (self._store.directory / RESTORED_NAME).write_text(json.dumps(said))
         except (RestoreError, OSError) as error:
             self._refused = (time.monotonic() + TRY_AGAIN_S, str(error))
             raise ActionRefused(str(error)) from error
