@@ -14,6 +14,8 @@ from qsync_spark.decisions import Decision, covering
 from qsync_spark.key_values import Unkeyed, normal_key
 from qsync_spark.schema_rows import (
     INDEX,
+    KEY_WINDOW_KEY,
+    SCHEMA,
     SEQUENCE,
     SEQUENCE_DATA,
     SPACE,
@@ -58,6 +60,14 @@ class Catalogue:
     unsupported: dict[int, str] = field(default_factory=dict)
     countings: dict[int, list[tuple[int, Counting | None]]] = field(default_factory=dict)
     uses: dict[int, list[tuple[int, Use | None]]] = field(default_factory=dict)
+    windows: list[tuple[int, int]] = field(default_factory=list)  # (index, rows) of T9, rising
+
+    def window_between(self, after: int, last: int) -> int | None:
+        """The smallest window of idempotency keys in `after .. last`; None where it is not known:
+        older nodes went by a setting of their own."""
+        before = [rows for index, rows in self.windows if index <= after]
+        within = [rows for index, rows in self.windows if after < index <= last]
+        return min([before[-1], *within]) if before else None
 
     def left_out(self) -> list[int]:
         """Spaces whose rows are not replayed."""
@@ -114,7 +124,11 @@ def build_catalogue(
 def _take(found: Catalogue, index: int, row_type: int, space: int, body: dict[int, Any]) -> None:
     """A row of the schema."""
     is_put = row_type in (INSERT, REPLACE)
-    if space == TRUNCATE:
+    if space == SCHEMA:
+        if is_put and body[Key.TUPLE][0] == KEY_WINDOW_KEY:
+            found.windows.append((index, body[Key.TUPLE][1]))
+            found.windows.sort()
+    elif space == TRUNCATE:
         key = body[Key.TUPLE] if is_put or Key.OPS in body else None
         found.clears.setdefault((key or body[Key.KEY])[0], []).append(index)
     elif is_put:

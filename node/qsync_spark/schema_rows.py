@@ -15,6 +15,7 @@ VERSIONED = (SPACE, INDEX, PRIV, SPACE_SEQUENCE)
 """A row of one of these makes another version of the schema."""
 SCHEMA_VERSION_KEY = "qsync_schema_version"
 RESTORED_KEY = "qsync_restored"
+KEY_WINDOW_KEY = "qsync_key_window"
 
 
 def is_readable(space: int, row_type: int, body: Any) -> bool:
@@ -25,12 +26,16 @@ def is_readable(space: int, row_type: int, body: Any) -> bool:
         fields = body.get(Key.TUPLE)
         return isinstance(fields, list) and _is_tuple(space, fields)
     key = body.get(Key.KEY)
+    if space == SCHEMA:
+        return isinstance(key, list) and bool(key)
     parts = 2 if space == INDEX and row_type == DELETE else 1
     return isinstance(key, list) and len(key) >= parts and _are_ids(key[:parts])
 
 
 def _is_tuple(space: int, fields: list[Any]) -> bool:
     if space == SCHEMA:
+        if fields[:1] == [KEY_WINDOW_KEY]:
+            return len(fields) == 3 and _are_ids(fields[1:])
         if fields[:1] != [RESTORED_KEY]:
             return bool(fields)
         point = fields[1] if len(fields) > 1 else None

@@ -59,9 +59,13 @@ from qsync_spark.schema_rows import (
     is_readable,
 )
 
+NOPS_MAX = 100
+"""Rows that do nothing which one part tells of: no leader writes one."""
 DELAYS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 REMOVED_SPACE = 492
-_KEPT_SPACES = frozenset((CLUSTER, REMOVED_SPACE, SPACE, INDEX, TRUNCATE, SEQUENCE, SPACE_SEQUENCE))
+_KEPT_SPACES = frozenset(
+    (CLUSTER, REMOVED_SPACE, SCHEMA, SPACE, INDEX, TRUNCATE, SEQUENCE, SPACE_SEQUENCE)
+)
 _KEPT_LIST = sorted(_KEPT_SPACES)
 _READ_LIST = (SCHEMA, SPACE, INDEX, CLUSTER, KEYS, TERMS)  # of a snapshot
 
@@ -81,6 +85,7 @@ class Walk:
         self.delays = [0] * (len(DELAYS_MS) + 1)
         self.described = Described()
         self.last_time = 0.0
+        self.nops = 0
         self._first_lsn, self._first_time, self._is_misnumbered = 0, 0.0, False
         self.restart(0)
 
@@ -118,6 +123,9 @@ class Walk:
             body = data[rows.middles[row] : rows.ends[row]]
             take = self._control if row_type >= RAFT_PROMOTE else self._schema
             take(row_type, header, body, self.offset, index)
+        if rows.has_type(NOP):
+            for row in np.flatnonzero(rows.type == NOP)[:NOPS_MAX].tolist():
+                self._nop(int(rows.offset[row]), before + 1 + row, replica_id, int(rows.lsn[row]))
         edges = rows.edges[::2].tolist()
         digests = [content_hash(data[start:end]) for start, end in pairwise(edges)]
         chunks.add_run(replica_id, lsn + 1, before + 1, digests)
@@ -160,6 +168,8 @@ class Walk:
                 self._control(row_type, header, data[middle:end], offset, index)
             elif row_type != NOP and space_of(data[middle:end]) in _KEPT_SPACES:
                 self._schema(row_type, header, data[middle:end], offset, index)
+            elif row_type == NOP:
+                self._nop(offset, index, replica_id, lsn)
             if self.owner and replica_id != self.owner:
                 facts.add("alien", offset, index, self.term, replica_id, lsn, self.owner)
                 self.owner = 0  # said once
@@ -169,6 +179,11 @@ class Walk:
             digest = content_hash(data[start:end])
             chunks.add(replica_id, lsn, index, digest, offset, self.term)
             self.last_time = header.get(KEY_TIMESTAMP, 0.0)
+
+    def _nop(self, offset: int, index: int, replica_id: int, lsn: int) -> None:
+        self.nops += 1
+        if self.nops <= NOPS_MAX and self.part.kind == SEGMENT:
+            self.facts.add("nop", offset, index, self.term, replica_id, lsn)
 
     def _out_of_order(self, replica_id: int, lsn: int, before: int, offset: int) -> int:
         """Index of a row whose LSN is not the next one; -1 for one that repeats another."""

@@ -114,10 +114,16 @@ class _Odd:
         return self
 
     def orderBy(self, *columns: Any) -> "_Odd":  # Spark's name
-        def rank(row: dict[str, Any]) -> int:
-            return 3 - row["is_known"] if row["key"] else int(row["is_known"])
+        def rank(row: dict[str, Any]) -> float:
+            rank = 3 - row["is_known"] if row["key"] else int(row["is_known"])
+            return rank - bool(row["cause"]) / 2
 
-        return _Odd(sorted(self.rows, key=lambda row: (rank(row), row["index"], row["file"])))
+        return _Odd(
+            sorted(
+                self.rows,
+                key=lambda row: (rank(row), row["index"], row["file"], row["space"], row["key"]),
+            )
+        )
 
     def limit(self, count: int) -> "_Odd":
         return _Odd(self.rows[:count])

@@ -19,6 +19,7 @@ from qsync_node.format.keys import (
     KEY_IDEMPOTENCY,
     KEY_SPACE_ID,
     KEY_TIMESTAMP,
+    KEY_TSN,
     KEY_TUPLE,
     KEY_TUPLE_META,
     KEY_TYPE,
@@ -48,9 +49,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 VERSION = pack([SCHEMA_VERSION_KEY])
-COUNT, BASE, CHECK, UNKNOWN = 97, 99, 100, 101
-"""What an event does that is no row's own change: COUNT makes another version of the schema. Of an
-UNKNOWN the key is not known, and empty: it may have to do with any tuple of its space."""
+REMEMBER, COUNT, BASE, CHECK, UNKNOWN = 96, 97, 99, 100, 101
+"""What an event does that is no row's own change: REMEMBER is a request's key in a row's header,
+and COUNT makes another version of the schema. Of an UNKNOWN the key is not known, and empty: it may
+have to do with any tuple of its space."""
+MARK = 0x7F
+"""In the body of a REMEMBER, beside its tuple: `[mark, index of its transaction's first row]`."""
 _CHANGES = frozenset((INSERT, REPLACE, UPDATE, DELETE, UPSERT))
 _CHANGES_LIST = sorted(_CHANGES)
 _REMEMBERED = _CHANGES | {NOP}
@@ -216,9 +220,14 @@ def _request(header: dict[int, Any], index: int, time: float) -> list[tuple[Any,
     request = meta.get(KEY_IDEMPOTENCY) if isinstance(meta, dict) else None
     if not isinstance(request, list) or len(request) != 4:
         return []
-    client, number, _, digest = request
-    body = pack({KEY_SPACE_ID: KEYS, KEY_TUPLE: [client, number, digest, index]})
-    return [(KEYS, pack([client, number]), index, REPLACE, body, None, 0, time)]
+    client, number, mark, digest = request
+    if type(mark) is not int:
+        return []  # a key that no node writes: proof 1 compares it as it is
+    begin = index - header.get(KEY_TSN, 0)
+    body = pack(
+        {KEY_SPACE_ID: KEYS, KEY_TUPLE: [client, number, digest, index], MARK: [mark, begin]}
+    )
+    return [(KEYS, pack([client, number]), index, REMEMBER, body, None, 0, time)]
 
 
 def _events_of_columns(

@@ -15,7 +15,7 @@ PROOFS = {
     1: "no replica misses, reorders or invents a row",
     2: "no gap and no repeat in LSN, index or term",
     3: "everything confirmed had its quorum, and nothing confirmed was rolled back",
-    4: "every snapshot equals the replay of the log",
+    4: "every confirmed row can be replayed, and every snapshot equals the replay of the log",
     5: "every journal fragment is what its name says",
     6: "every write that a client was told is committed is there",
 }

@@ -1,7 +1,16 @@
 """Events of one key after another: what a snapshot says held against what the log made (pure).
 
-The replay begins from a snapshot, too, and that may be the wrong one: a tuple that the log has not
-touched is what most members' snapshots say, and where the first one says otherwise, it is odd.
+A finding names its cause. Snapshots between two changes of a key are judged together:
+
+    one member's snapshots differ              they are wrong, each by itself
+    most members' differ alike, from the       the snapshot that the replay began from is wrong, or
+    first one on, and no row touched it        the log lost a row before the second one
+    most members' differ alike, otherwise      the log lost a row after the last one that agrees
+
+The log is judged by itself, too. An engine executes a statement before it logs it, so a confirmed
+row that no engine accepts on the replayed state is a finding: an INSERT over a tuple, an UPDATE or
+DELETE of none, an UPDATE that fails or changes the primary key, a request that ran twice. What
+snapshots say of that key up to its next whole tuple follows from that row, and is not said again.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,14 +19,16 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from qsync_node.format.keys import DELETE, INSERT, REPLACE, UPDATE, Key
+from qsync_node.format.keys import DELETE, INSERT, REPLACE, UPDATE, UPSERT, Key
 from qsync_node.format.mp import BAD_MSGPACK, unpack
 from qsync_spark.audit.drawn import ADVANCE, advance
-from qsync_spark.audit.events import BASE, CHECK, COUNT, UNKNOWN
+from qsync_spark.audit.events import BASE, CHECK, COUNT, MARK, REMEMBER, UNKNOWN, VERSION
 from qsync_spark.batches import batch_of, sql_of
 from qsync_spark.catalogue import KEYS, Catalogue
+from qsync_spark.decode import INT64_MAX
+from qsync_spark.key_values import Unkeyed
 from qsync_spark.operations import Impossible, Unsupported, apply_operations
-from qsync_spark.schema_rows import SCHEMA_VERSION_KEY
+from qsync_spark.schema_rows import SCHEMA, SCHEMA_VERSION_KEY, SEQUENCE_DATA
 
 ODD = pa.schema(
     [
@@ -28,8 +39,12 @@ ODD = pa.schema(
         pa.field("offset", pa.int64()),
         pa.field("is_known", pa.bool_()),
         pa.field("text", pa.string()),
+        pa.field("cause", pa.string()),
+        pa.field("after", pa.int64()),
     ]
 )
+"""`cause`: "" for a snapshot, ROW for the row at `index`, LOST for one in `after + 1 .. index`."""
+ROW, LOST = "row", "lost"
 ODD_SQL = sql_of(ODD)
 FOLDED = ("space", "key", "index", "op", "body", "file", "offset")
 """Columns of an event that a fold looks at."""
@@ -42,6 +57,8 @@ class Snapshots:
     judged: list[tuple[int, str]]  # rising
     base: tuple[int, str]  # what the replay begins from, in the same way
     oldest: dict[str, int]  # see `oldest_requests`
+    until: int = INT64_MAX  # up to here the log is known without a gap
+    defined: frozenset[int] = frozenset()  # spaces that the base knows
 
 
 NO_SNAPSHOTS = Snapshots([], (0, ""), {})
@@ -50,10 +67,12 @@ INVENTED = "the snapshot has a tuple that the log did not make"
 NO_KEY = "a row names no primary key that can be told"
 OF_NO_SPACE = "the snapshot has a tuple of which no primary key can be told"
 DIFFERS = "the snapshot has another tuple than the log"
+BASE_DIFFERS = "{} later snapshots say otherwise, and no row between them"
+BASE_OR_LOG = BASE_DIFFERS + ": it is wrong, or the log lost a row up to index {}"
 
 
 class Vote(NamedTuple):
-    """What a snapshot says otherwise than the first one of a tuple that the log has not touched."""
+    """What a snapshot says otherwise than the replay since the key's last change."""
 
     at: int  # its index
     file: str
@@ -92,12 +111,13 @@ class Fold:
     votes: list[Vote] = field(default_factory=list)
     agreeing: list[tuple[int, str]] = field(default_factory=list)
     base_offset: int = 0
+    refused: int = 0  # index of a row that no engine accepts, from which what follows is not known
     odd: list[tuple[Any, ...]] = field(default_factory=list)
 
     def begin(self, space: int, key: bytes) -> None:
         self.space, self.key = space, key
         self._set(None)
-        self.since, self.next_snapshot, self.base_offset = 0, 0, 0
+        self.since, self.next_snapshot, self.base_offset, self.refused = 0, 0, 0, 0
         self.there = {}
         self.is_touched = False
 
@@ -143,10 +163,16 @@ class Fold:
         self._clear(index)
         if op == BASE:
             self.base_offset = offset
-        elif not self.is_touched:
+        else:
             self._settle()
+            refusal = self._refusal(index, op, body)
+            if refusal:
+                self._odd(index, "", 0, True, refusal, ROW)
+                self.refused = index
+            elif op not in (UPDATE, UPSERT):
+                self.refused = 0
         self.since = index
-        if op in (REPLACE, INSERT, BASE):
+        if op in (REPLACE, INSERT, BASE, REMEMBER):
             self._set(None, body)
         elif op == DELETE:
             self._set(None)
@@ -166,16 +192,62 @@ class Fold:
     def end(self) -> None:
         while self.next_snapshot < len(self.snapshots.judged):
             self._compare()
-        if not self.is_touched:
-            self._settle()
+        self._settle()
+
+    def _refusal(self, index: int, op: int, body: bytes) -> str:
+        """Why no engine accepts this row on the state before it; "" if one does, or may."""
+        if not self.snapshots.base[0] < index <= self.snapshots.until or self.refused:
+            return ""
+        is_drawn = self.space == SEQUENCE_DATA or (self.space == SCHEMA and self.key == VERSION)
+        if is_drawn or self._why_unknown:
+            return ""  # not only rows make this tuple
+        is_there = self._body is not None or self._fields is not None
+        if op == INSERT and is_there:
+            return f"an INSERT over the tuple that is there since index {self.since}"
+        if op == DELETE and not is_there:
+            return "a DELETE of a tuple that is not there"
+        if op == UPDATE:
+            return self._refusal_to_update(body) if is_there else "an UPDATE of no tuple"
+        return self._refusal_to_repeat(index, body) if op == REMEMBER and is_there else ""
+
+    def _refusal_to_update(self, body: bytes) -> str:
+        fields = self.fields
+        if fields is None:
+            return ""
+        names = self.catalogue.names.get(self.space, {})
+        try:
+            request = unpack(body)
+            base = request.get(Key.INDEX_BASE, 0)
+            made = apply_operations(fields, request[Key.TUPLE], base, names, False)
+            if self.catalogue.key_of_tuple(self.space, made) != self.key:
+                return "an UPDATE that changes the primary key"
+        except Impossible as error:
+            return f"an UPDATE that fails: {error}"
+        except (Unsupported, Unkeyed, KeyError, IndexError, *BAD_MSGPACK):
+            return ""
+        return ""
+
+    def _refusal_to_repeat(self, index: int, body: bytes) -> str:
+        """A request runs again only where its first attempt is forgotten: then its mark is newer
+        than that attempt, and the window lies between them (T9)."""
+        fields = self.fields
+        if fields is None:
+            return ""
+        at = fields[3]
+        mark, begin = unpack(body)[MARK]
+        window = self.catalogue.window_between(at, index)
+        is_again = mark < at or (window is not None and index - at <= window)
+        if at < begin and is_again:
+            return f"an idempotency key that ran at index {at} already"
+        return ""
 
     def _clear(self, before: int) -> None:
         """A truncation or drop between the last change and `before` took the tuple away."""
         for at in self.catalogue.clears.get(self.space, ()):
             if self.since < at < before:
-                if not self.is_touched:
-                    self._settle()
+                self._settle()
                 self._set(None)
+                self.since, self.refused = at, 0
 
     def _update(self, op: int, body: bytes) -> None:
         names = self.catalogue.names.get(self.space, {})
@@ -208,55 +280,90 @@ class Fold:
         self.next_snapshot += 1
         self._clear(at + 1)
         body, offset = self.there.pop(file, (None, 0))
-        text = self._difference(body, file)
+        text = self._difference(body, file, at)
         if text and self.why_unknown:
             self._odd(at, file, 0, False, self.why_unknown)
-        elif text and self.is_touched:
-            self._odd(at, file, offset, True, text)
         elif text:
             self.votes.append(Vote(at, file, body, offset, text))
-        elif not self.is_touched:
+        else:
             self.agreeing.append((at, file))
 
-    def _difference(self, body: bytes | None, file: str) -> str:
+    def _difference(self, body: bytes | None, file: str, at: int) -> str:
         """Between what a snapshot says and what the log made; "" where there is none."""
         if body is not None and self._body == body:
             return ""  # the same bytes
         if body is None:
-            return "" if self.fields is None or self._is_forgotten(file) else LACKS
+            return "" if self.fields is None or self._is_forgotten(file, at) else LACKS
         if self.fields is None:
             return INVENTED
         return DIFFERS if repr(unpack(body)[Key.TUPLE]) != repr(self.fields) else ""
 
     def _settle(self) -> None:
-        """The log touches the tuple, or ends: the first snapshot or others of them are right."""
-        self.is_touched = True
+        """The key changes, or ends: who is right about it since its last change?"""
+        was_touched, self.is_touched = self.is_touched, True
         votes, self.votes = self.votes, []
         agreeing, self.agreeing = self.agreeing, []
-        if not votes:
+        if not votes or self.refused:
             return
         groups: dict[bytes | None, list[Vote]] = {}
         for vote in votes:
             groups.setdefault(vote.body, []).append(vote)
         others = max(groups.values(), key=lambda group: _members(vote.file for vote in group))
-        most = _members(vote.file for vote in others)
-        if len(others) > 1 and most > _members(file for _, file in agreeing):
-            base, base_file = self.snapshots.base
-            text = f"{len(others)} later snapshots say otherwise, and no row between them"
-            self._odd(base, base_file, self.base_offset, True, text)
-            for index, file in agreeing:
-                self._odd(index, file, 0, True, text)
+        most, right = _members(v.file for v in others), _members(file for _, file in agreeing)
+        base = self.snapshots.base[0]
+        is_later = all(at < others[0].at for at, _ in agreeing)
+        is_log = most > 1 and (is_later or most > right)
+        if not was_touched:
+            is_base = len(others) > 1 and most > right and self.space in self.snapshots.defined
+            is_base = is_base and not (agreeing and is_later and agreeing[-1][0] > base)
+            is_log = is_log and not is_base
+            if is_base:
+                self._blame_base(others, agreeing)
+        if is_log:
+            self._blame_log(others, agreeing)
+        if is_log or (not was_touched and is_base):
             votes = [vote for vote in votes if vote.body != others[0].body]
             self._set(None, others[0].body)
         for vote in votes:
             self._odd(vote.at, vote.file, vote.offset, True, vote.text)
 
-    def _is_forgotten(self, file: str) -> bool:
-        """Requests are forgotten oldest first, each when a newer one comes (T9)."""
-        return self.space == KEYS and self.since < self.snapshots.oldest.get(file, 0)
+    def _blame_base(self, others: list[Vote], agreeing: list[tuple[int, str]]) -> None:
+        base, file = self.snapshots.base
+        text = BASE_DIFFERS.format(len(others))
+        if not agreeing and others[0].at > base:
+            text = BASE_OR_LOG.format(len(others), others[0].at)
+        self._odd(base, file, self.base_offset, True, text)
+        for index, other in agreeing:
+            self._odd(index, other, 0, True, text)
 
-    def _odd(self, at: int, file: str, offset: int, is_known: bool, text: str) -> None:
-        self.odd.append((self.space, self.key, at, file, offset, is_known, text))
+    def _blame_log(self, others: list[Vote], agreeing: list[tuple[int, str]]) -> None:
+        first = others[0]
+        before = [at for at, _ in agreeing if at < first.at]
+        after = max([self.since, self.snapshots.base[0], *before])
+        what = "has" if first.body is not None and self.fields is None else "has another"
+        if first.body is None:
+            what = "lacks"
+        changed = f"index {self.since}" if self.since else "none in the log"
+        text = (
+            f"{len(others)} snapshots of {_members(vote.file for vote in others)} members differ"
+            f" from the log alike, and the first of them {what} the tuple; its last change:"
+            f" {changed}"
+        )
+        self._odd(first.at, first.file, first.offset, True, text, LOST, after)
+
+    def _is_forgotten(self, file: str, at: int) -> bool:
+        """Requests are forgotten oldest first, each when a newer one comes that is a window later
+        (T9)."""
+        if self.space != KEYS or self.since >= self.snapshots.oldest.get(file, 0):
+            return False
+        window = self.catalogue.window_between(self.since, at)
+        return window is None or self.since < at - window
+
+    def _odd(
+        self, at: int, file: str, offset: int, is_known: bool, text: str, cause: str = "",
+        after: int = 0,
+    ) -> None:  # fmt: skip
+        self.odd.append((self.space, self.key, at, file, offset, is_known, text, cause, after))
 
 
 def fold_events(

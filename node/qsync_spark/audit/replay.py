@@ -1,4 +1,4 @@
-"""Proof 4: every snapshot equals the replay of the log up to it.
+"""Proof 4: every row can be replayed, and every snapshot equals the replay of the log up to it.
 
 The log is read once, each index from one member that has it, and its rows go by (space, primary
 key) to the tasks that fold them in order. A snapshot's tuples are events among them: at its index
@@ -19,7 +19,7 @@ from qsync_spark.audit.events import (
     snapshot_events,
 )
 from qsync_spark.audit.findings import Gap, Result, Violation
-from qsync_spark.audit.fold import FOLDED, ODD_SQL, Snapshots, fold_events
+from qsync_spark.audit.fold import FOLDED, LOST, ODD_SQL, ROW, Snapshots, fold_events
 from qsync_spark.audit.scan import Fact, one_of_each, parts_of_kind, run_on_parts
 from qsync_spark.audit.snapshots import (
     damaged_snapshots,
@@ -32,12 +32,13 @@ from qsync_spark.coverage import merge
 from qsync_spark.parts import Part
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
     from qsync_spark.audit.run import Ground
 
 LISTED_MAX = 200
-RANK = "case when key = X'' then int(is_known) else 3 - int(is_known) end"
+RANK = "case when key = X'' then int(is_known) else 3 - int(is_known) end - int(cause <> '') / 2"
+KEYS_SHOWN_MAX = 3
 
 
 def make_reading(ground: "Ground") -> Reading:
@@ -89,7 +90,8 @@ def plan_replay(ground: "Ground", reading: Reading, result: Result) -> ReplayPla
     result.counts["snapshotsReplayed"] = len(judged)
     oldest = oldest_requests(ground.few)
     read = [part for part in parts if part.key in wanted]
-    return ReplayPlan(read, Snapshots(judged, ground.snapshot, oldest))
+    defined = frozenset(ground.indexes)
+    return ReplayPlan(read, Snapshots(judged, ground.snapshot, oldest, until, defined))
 
 
 def prove_snapshots(
@@ -102,7 +104,7 @@ def prove_snapshots(
         return None
     reading = make_reading(ground)
     parts, snapshots = plan_replay(ground, reading, result)
-    last = None if keeps_events else max((at for at, _ in snapshots.judged), default=0)
+    last = None if keeps_events else snapshots.until
     log = events_of_log(spark, ground.archive, reading, last)
     if keeps_events:
         log = log.persist(StorageLevel.MEMORY_AND_DISK)
@@ -154,24 +156,22 @@ def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
     result.violation_count += max(hidden, 0)
     unknown: dict[tuple[int, str], int] = {}
     by_file: dict[str, Violation] = {}
+    hidden_keys: dict[str, int] = {}
     for row in rows:
         if not row["is_known"]:
             same = (row["space"], row["text"])
             unknown[same] = unknown.get(same, 0) + 1
             continue
-        name = owners.get(row["file"], "")
-        text = f"{row['text']}: space {row['space']}"
-        if row["key"]:
-            text += f", key {unpack(bytes(row['key']))}"
-        known = by_file.get(row["file"])
-        if known is not None:
-            known.message += f"; {text}"
-            continue
-        text = f"{text}, in {name}'s snapshot at index {row['index']}"
-        by_file[row["file"]] = Violation(
-            [4], "snapshot differs", text, [name], 0, 0, 0, row["index"], row["file"],
-            row["offset"],
-        )  # fmt: skip
+        group = f"{row['cause']} {row['index']} {row['file']}" if row["cause"] else row["file"]
+        found = _violation_of(row, ground, owners)
+        known = by_file.setdefault(group, found)
+        if known is not found:
+            hidden_keys[group] = hidden_keys.get(group, 0) + 1
+            if hidden_keys[group] < KEYS_SHOWN_MAX:
+                known.message += f"; {row['text']}: {_place(row)}"
+    for group, count in hidden_keys.items():
+        if count >= KEYS_SHOWN_MAX:
+            by_file[group].message += f"; and {count - KEYS_SHOWN_MAX + 1} more tuples"
     for one in _misnumbered(ground):
         name = ground.name_of(one["member"])
         text = f"{one['text']}, in {name}'s snapshot at index {one['index']}"
@@ -187,6 +187,52 @@ def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
         else:
             why = f"{count} tuples of space {space} are not replayed: {why}"
             result.gaps.append(Gap([4], why))
+
+
+def _place(row: "Row | Fact") -> str:
+    text = f"space {row['space']}"
+    return f"{text}, key {unpack(bytes(row['key']))}" if row["key"] else text
+
+
+def _violation_of(row: "Row | Fact", ground: "Ground", owners: dict[str, str]) -> Violation:
+    """A finding of the replay, with its cause first."""
+    index, name = row["index"], owners.get(row["file"], "")
+    if row["cause"] == ROW:
+        text = f"the row at index {index} is {row['text']}: {_place(row)}"
+        return Violation([4], "impossible row", text, [], index=index,
+                         file=_file_of(ground, index))  # fmt: skip
+    if row["cause"] == LOST:
+        after = row["after"]
+        text = (
+            f"the log lost a row of {_place(row)} between index {after + 1} and {index}:"
+            f" {row['text']}; {name}'s snapshot at index {index} is the first that differs"
+        )
+        nops = [n for n in _nops(ground) if after < n <= index]
+        if nops:
+            shown = ", ".join(map(str, nops[:KEYS_SHOWN_MAX]))
+            text += f"; the log has a row that does nothing (NOP) at index {shown}"
+        for one in ground.decisions:
+            if one.first <= index and one.at > after + 1:
+                text += f"; the row at index {one.at} takes rows {one.first} to {one.at - 1} away"
+        return Violation([4], "lost row", text, [], index=after + 1,
+                         file=_file_of(ground, after + 1))  # fmt: skip
+    text = f"{row['text']}: {_place(row)}, in {name}'s snapshot at index {index}"
+    return Violation([4], "snapshot differs", text, [name], index=index, file=row["file"],
+                     offset=row["offset"])  # fmt: skip
+
+
+def _file_of(ground: "Ground", index: int) -> str:
+    """A segment that holds the row at `index`; every member's holds the same."""
+    return min(
+        (f"{manifest.instance_uuid}/{entry.name}" for manifest, entry in ground.archive.segments()
+         if entry.after_index < index <= entry.last_index),
+        default="",
+    )  # fmt: skip
+
+
+def _nops(ground: "Ground") -> list[int]:
+    """Indexes of the first rows that do nothing: no leader writes one."""
+    return sorted({row["index"] for row in ground.few if row["fact"] == "nop"})
 
 
 def _misnumbered(ground: "Ground") -> list[Fact]:

@@ -19,6 +19,7 @@ from qsync_spark.parts import Part
 from qsync_spark.schema_rows import (
     CLUSTER,
     INDEX,
+    KEY_WINDOW_KEY,
     RESTORED_KEY,
     SCHEMA,
     SEQUENCE,
@@ -110,8 +111,9 @@ def first_snapshot(archive: Archive, damaged: Container[str]) -> tuple[int, str]
 def small_spaces(
     spark: "SparkSession", archive: Archive, key: str
 ) -> tuple[dict[int, tuple[str, str, str, bool]], dict[int, list[Any]], list[Fact], int]:
-    """Members, primary indexes (space -> parts) and sequences (as facts `ddl`) by one snapshot; and
-    the index at which the replica set was restored from an archive, 0 if it was not."""
+    """Members, primary indexes (space -> parts), sequences and the window of idempotency keys (as
+    facts `ddl`) by one snapshot; and the index at which the replica set was restored from an
+    archive, 0 if it was not."""
     parts = [part for part in parts_of_kind(archive, SNAPSHOT) if part.key == key]
     wanted = frozenset((SCHEMA, CLUSTER, INDEX, SEQUENCE, SPACE_SEQUENCE))
     if sum(part.end - part.marks[0].offset for part in parts) <= READ_HERE_BYTES:
@@ -122,7 +124,7 @@ def small_spaces(
         found = [row.asDict() for row in read.collect()]
     members: dict[int, tuple[str, str, str, bool]] = {}
     indexes: dict[int, list[Any]] = {}
-    sequences: list[Fact] = []
+    ddl: list[Fact] = []
     origin = 0
     for row in found:
         if row["damage"] is not None:
@@ -134,11 +136,14 @@ def small_spaces(
         elif row["space"] == SCHEMA:
             if fields[0] == RESTORED_KEY:
                 origin = int(fields[1][1])
+            elif fields[0] == KEY_WINDOW_KEY:
+                ddl.append(_as_ddl(row))
         elif row["space"] in (SEQUENCE, SPACE_SEQUENCE):
-            sequences.append(
-                {"index": row["index"], "a": INSERT, "b": row["space"], "body": row["body"],
-                 "time": 0.0}
-            )  # fmt: skip
+            ddl.append(_as_ddl(row))
         elif fields[1] == 0:
             indexes[fields[0]] = fields[5]
-    return members, indexes, sequences, origin
+    return members, indexes, ddl, origin
+
+
+def _as_ddl(row: Fact) -> Fact:
+    return {"index": row["index"], "a": INSERT, "b": row["space"], "body": row["body"], "time": 0.0}

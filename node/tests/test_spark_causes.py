@@ -1,0 +1,217 @@
+"""What the replay says of confirmed rows that no engine accepts, and of a row that every log lost:
+the cause is named first, and only that."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from archives import is_eventful, lives
+from damage import Copy, is_user
+from plain_audit import plain_audit
+
+from qsync_node.core.system import body_of_key_window
+from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, Key
+from qsync_node.format.manifest import SEGMENT, SNAPSHOT
+from qsync_node.format.mp import pack, unpack
+from qsync_node.format.row import Row
+from qsync_spark.audit.events import MARK, REMEMBER
+from qsync_spark.audit.fold import Fold, Snapshots
+from qsync_spark.catalogue import KEYS, Catalogue
+
+IMPOSSIBLE, LOST = "impossible row", "lost row"
+
+
+@pytest.fixture(scope="module")
+def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return next(iter(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1)))
+
+
+@pytest.fixture
+def copy(eventful: Path, tmp_path: Path) -> Copy:
+    return Copy(eventful, tmp_path / "copy", 5)
+
+
+def confirmed(copy: Copy) -> list[tuple[int, Row]]:
+    """Index and row of single confirmed writes of whole tuples, oldest first."""
+    member = copy.full_members()[0]
+    found = []
+    for entry in member.of_kind(SEGMENT):
+        rows = copy.rows(member, entry)
+        found += [
+            (entry.after_index + n, row) for n, row in enumerate(rows, 1)
+            if is_user(row) and row.type in (INSERT, REPLACE) and row.tsn == row.lsn
+            and row.is_commit
+        ]  # fmt: skip
+    return found
+
+
+def key_of(row: Row) -> tuple[int, Any]:
+    body = unpack(row.body)
+    return body[Key.SPACE_ID], body[Key.TUPLE][0]
+
+
+def last_snapshot(copy: Copy) -> int:
+    return max(e.last_index for m in copy.manifests.values() for e in m.of_kind(SNAPSHOT))
+
+
+def impossible(row: Row, row_type: int) -> Row:
+    """The row's own write, as a statement that its state does not allow."""
+    body: dict[int, Any] = unpack(row.body)
+    fields = body.pop(int(Key.TUPLE))
+    if row_type == INSERT:
+        body[int(Key.TUPLE)] = fields
+    else:
+        body |= {int(Key.INDEX_ID): 0, int(Key.KEY): [fields[0] + 10**9]}
+    if row_type == UPDATE:
+        body[int(Key.TUPLE)] = [["=", 1, "new"]]
+    return Row(row_type, row.replica_id, row.lsn, row.timestamp, pack(body), flags=row.flags)
+
+
+@pytest.mark.parametrize("row_type", [INSERT, DELETE, UPDATE])
+@pytest.mark.parametrize("is_after_snapshots", [True, False])
+def test_a_row_that_no_engine_accepts_is_named(
+    copy: Copy, row_type: int, is_after_snapshots: bool
+) -> None:
+    rows = confirmed(copy)
+    until = last_snapshot(copy)
+    seen: set[tuple[int, Any]] = set()
+    choices = []
+    for index, row in rows:
+        if key_of(row) in seen and (index > until) == is_after_snapshots:
+            choices.append((index, row))
+        seen.add(key_of(row))
+    if row_type == INSERT:
+        choices = [one for one in choices if one[1].type == REPLACE]
+    index, row = choices[len(choices) // 2]
+    copy.everywhere(lambda one: impossible(one, row_type), row.replica_id, row.lsn)
+    result = plain_audit(copy.folder)
+    found = [one for one in result.violations if one.problem == IMPOSSIBLE]
+    assert [(one.index, one.proofs) for one in found] == [(index, [4])], result.violations
+    assert result.violations[0] is found[0], "the cause comes first"
+
+
+def test_an_update_that_fails_is_named() -> None:
+    catalogue = Catalogue(keys={512: (0,)})
+    for operations, is_refused in (
+        ([["=", 1, 2]], False), ([["=", 9, 2]], True), ([["=", 0, 2]], True), ([["+", 1, 1]], False)
+    ):  # fmt: skip
+        fold = Fold(catalogue, Snapshots([], (0, ""), {}))
+        fold.begin(512, pack([1]))
+        fold.take(1, INSERT, pack({Key.SPACE_ID: 512, Key.TUPLE: [1, 1]}), "", 0)
+        body = {Key.SPACE_ID: 512, Key.KEY: [1], Key.TUPLE: operations}
+        fold.take(2, UPDATE, pack(body), "", 0)
+        assert bool(fold.odd) == is_refused, operations
+
+
+@pytest.mark.parametrize(
+    ("at", "mark", "window", "is_refused"),
+    [
+        (50, 5, 100, True), (50, 5, None, True),  # a retry: its mark is from before the first run
+        (50, 20, 100, True), (50, 20, None, False),  # the first run is still remembered
+        (150, 20, 100, False), (150, 5, 100, True), (11, 5, 100, False),  # one transaction
+    ],
+)  # fmt: skip
+def test_a_request_runs_again_only_behind_its_window(
+    at: int, mark: int, window: int | None, is_refused: bool
+) -> None:
+    catalogue = Catalogue(windows=[] if window is None else [(0, window)])
+    fold = Fold(catalogue, Snapshots([], (0, ""), {}))
+    fold.begin(KEYS, pack(["c", 1]))
+    for index, said in ((10, 3), (at, mark)):
+        begin = 10 if index == 11 else index
+        body = {Key.SPACE_ID: KEYS, Key.TUPLE: ["c", 1, 7, index], MARK: [said, begin]}
+        fold.take(index, REMEMBER, pack(body), "", 0)
+    assert bool(fold.odd) == is_refused
+
+
+def keyed(copy: Copy) -> list[tuple[int, Row]]:
+    return [(index, row) for index, row in confirmed(copy) if row.idempotency is not None]
+
+
+@pytest.mark.parametrize("is_after_snapshots", [True, False])
+def test_a_request_that_ran_twice_is_named(copy: Copy, is_after_snapshots: bool) -> None:
+    rows = keyed(copy)
+    first = rows[0][1].idempotency
+    until = last_snapshot(copy)
+    index, row = next(
+        one for one in rows[1:] if (one[0] > until) == is_after_snapshots
+    )  # fmt: skip
+
+    def change(one: Row) -> Row:
+        one.idempotency = first
+        return one
+
+    copy.everywhere(change, row.replica_id, row.lsn)
+    result = plain_audit(copy.folder)
+    found = [one for one in result.violations if one.problem == IMPOSSIBLE]
+    assert [one.index for one in found] == [index], result.violations
+    assert f"space {KEYS}" in found[0].message
+
+
+def test_a_change_of_the_window_is_read_from_the_log(copy: Copy) -> None:
+    """A request that runs again behind a smaller window is none of the audit's business."""
+    rows = keyed(copy)
+    (_, first), (at, small), (index, again) = rows[:3]
+    key = list(first.idempotency)
+    key[2] = index - 1
+
+    def shrink(one: Row) -> Row:
+        one.body, one.type, one.idempotency = body_of_key_window(1, 0), REPLACE, None
+        return one
+
+    def repeat(one: Row) -> Row:
+        one.idempotency = key
+        return one
+
+    copy.everywhere(repeat, again.replica_id, again.lsn)
+    named = {one.index for one in plain_audit(copy.folder).violations if one.problem == IMPOSSIBLE}
+    assert named == {index}
+    copy.everywhere(shrink, small.replica_id, small.lsn)
+    found = [one for one in plain_audit(copy.folder).violations if one.problem == IMPOSSIBLE]
+    assert index not in {one.index for one in found}, (at, found)
+
+
+@pytest.mark.parametrize("place", ["first", "middle"])
+def test_a_row_lost_in_every_log_is_one_finding(copy: Copy, place: str) -> None:
+    """Snapshots of several members hold what no row made: the log is named, and where."""
+    rows = confirmed(copy)
+    snapshots = [
+        (e.last_index, m.member) for m in copy.manifests.values() for e in m.of_kind(SNAPSHOT)
+    ]
+    rest: dict[tuple[int, Any], int] = {}
+    choices = []
+    for index, row in reversed(rows):
+        following = rest.get(key_of(row), 10**9)
+        holders = {name for at, name in snapshots if index <= at < following}
+        before = [one for one in rows if key_of(one[1]) == key_of(row) and one[0] < index]
+        if len(holders) > 1 and bool(before) == (place == "middle"):
+            choices.append((index, row))
+        rest[key_of(row)] = index
+    index, row = choices[-1]
+
+    def change(one: Row) -> Row:
+        return Row(NOP, one.replica_id, one.lsn, one.timestamp, b"", flags=one.flags)
+
+    copy.everywhere(change, row.replica_id, row.lsn)
+    result = plain_audit(copy.folder)
+    found = [one for one in result.violations if one.problem == LOST]
+    assert found, result.violations
+    for one in found:
+        assert one.index <= index
+        assert f"(NOP) at index {index}" in one.message
+    accused = [one for one in result.violations if one.problem == "snapshot differs"]
+    assert not accused, accused
+
+
+def test_a_base_that_does_not_know_the_space_is_not_accused() -> None:
+    """The first snapshot is empty, and the space was made by a row behind it."""
+    judged = [(20, "a/1"), (21, "b/1"), (30, "a/2")]
+    catalogue = Catalogue(keys={600: (0,)})
+    body = pack({Key.SPACE_ID: 600, Key.TUPLE: [1, "x"]})
+    for defined, cause in ((frozenset({280}), "lost"), (frozenset({280, 600}), "")):
+        fold = Fold(catalogue, Snapshots(judged, (0, "c/0"), {}, 30, defined))
+        fold.begin(600, pack([1]))
+        for at, file in judged:
+            fold.take(at, 100, body, file, 7)
+        fold.end()
+        assert [(one[7], one[2]) for one in fold.odd] == [(cause, 20 if cause else 0)]
