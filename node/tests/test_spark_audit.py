@@ -23,7 +23,7 @@ from qsync_node.archive.reading import load_archive
 from qsync_node.format.describe import space_of
 from qsync_node.format.keys import INSERT, Key
 from qsync_node.format.manifest import SEGMENT, SNAPSHOT
-from qsync_node.format.mp import pack
+from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row
 from qsync_spark.audit.findings import Result
 from qsync_spark.audit.ledger import LedgerError, read_ledger
@@ -134,6 +134,30 @@ def judged(result: Result) -> tuple[list[str], list[str]]:
     """What proof 6 found, and what it could not know."""
     found = [one.message for one in result.violations if one.proofs == [6]]
     return found, [gap.message for gap in result.gaps if gap.proofs == [6]]
+
+
+def test_refused_write_is_excused_only_by_a_line_of_its_space_and_value(
+    spark: "SparkSession", folder: Path, tmp_path: Path
+) -> None:
+    copy = Copy(folder, tmp_path / "copy", 5)
+    _, row = nop_everywhere(copy)  # names a row that is in `folder`
+    space, fields = space_of(row.body), unpack(row.body)[Key.TUPLE]
+
+    def line(outcome: str, where: int | None, value: Any) -> str:
+        said = {"id": fields[0], "space": where, "value": value, "outcome": outcome}
+        return json.dumps({k: v for k, v in said.items() if v is not None})
+
+    ledger = tmp_path / "ledger.jsonl"
+    refused = line("refused", space, fields[1])
+    for other, is_found in (
+        (line("unknown", space, "another value"), True),
+        (line("unknown", space + 1, fields[1]), True),
+        (line("unknown", space, fields[1]), False),
+        (line("unknown", None, None), False),
+    ):
+        ledger.write_text(f"{refused}\n{other}\n")
+        found, _ = judged(run(spark, folder, ledger))
+        assert bool(found) == is_found, other
 
 
 def test_a_ledger_of_before_the_archive_is_not_known(

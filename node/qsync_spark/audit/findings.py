@@ -17,7 +17,8 @@ PROOFS = {
     3: "everything confirmed had its quorum, and nothing confirmed was rolled back",
     4: "every confirmed row can be replayed, and every snapshot equals the replay of the log",
     5: "every journal fragment is what its name says",
-    6: "every write that a client was told is committed is there",
+    6: "every INSERT, REPLACE and UPSERT that a client's ledger has as committed is in the log, and"
+    " none that it has as refused",
 }
 
 

@@ -1,9 +1,13 @@
-"""Proof 6: every write that clients recorded as committed is in the log.
+"""Proof 6: every tuple that clients recorded as committed is in the log, and no refused one.
 
 A ledger is JSON Lines or Parquet, one operation a line: `id` or `key` (the primary key, a value or
 a list), `outcome` (committed, rolled back, refused, unknown), optionally `value` (the second
-field of the tuple), `space` (its id), `started` and `ended` (seconds since 1970). What a client was
-told is rolled back or refused must not be there.
+field of the tuple), `space` (its id), `started` and `ended` (seconds since 1970). Its writes are
+those that carry a whole tuple: INSERT, REPLACE and UPSERT. A row of the log answers for a line if
+key, space and value agree; a line without a space or a value agrees with any.
+
+A write that is recorded as rolled back or refused must not be in the log, unless another line that
+is committed or unknown agrees with the same row.
 """
 
 import hashlib
@@ -185,7 +189,9 @@ def _prove(
     there = spark.sql(
         f"select l.*, w.index from qsync_ledger l join qsync_writes w on {on}"
         " where l.outcome in ('rolled back', 'refused') and not exists (select 1 from qsync_ledger"
-        " o where o.key = l.key and o.outcome in ('committed', 'unknown'))"
+        " o where o.key = l.key and (o.space is null or o.space = w.space)"
+        " and (o.value is null or w.value is null or o.value = w.value)"
+        " and o.outcome in ('committed', 'unknown'))"
     )
     listed = there.orderBy("line").limit(LISTED_MAX).collect()
     for row in listed:
