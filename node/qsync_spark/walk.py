@@ -6,7 +6,7 @@ What needs other members' logs leaves as chunks (facts.py), and is compared by S
 """
 
 import json
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from socket import gethostname
@@ -35,6 +35,7 @@ from qsync_spark.catalogue import KEYS
 from qsync_spark.columns import Columns, Floats, batches_of, columns_of
 from qsync_spark.decode import (
     CHANGED,
+    INT64_MAX,
     Hole,
     Rows,
     State,
@@ -61,6 +62,8 @@ from qsync_spark.schema_rows import (
 
 NOPS_MAX = 100
 """Rows that do nothing which one part tells of: no leader writes one."""
+Place = tuple[int, int, int, int, int]
+"""Of a fact: offset, index, term, replica id and LSN."""
 DELAYS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 REMOVED_SPACE = 492
 _KEPT_SPACES = frozenset(
@@ -94,6 +97,8 @@ class Walk:
         self.term, self.vclock = at.term, dict(at.vclock)
         self.index = sum(self.vclock.values())
         self.owner = self.part.owner if mark == 0 else 0
+        self.first_index = self.index  # behind it this part knows the term of each row
+        self.begins: list[tuple[int, int]] = [(self.index + 1, self.term)]
         self.missing: list[list[int]] = []  # replica id, first, last, offset, index of the first
         self.is_blind = False  # from a hole on, up to the next mark
 
@@ -236,6 +241,7 @@ class Walk:
             fields = unpack(body)
             position = check_number(fields[Key.INDEX], "the position")
             term = check_number(fields[Key.TERM], "the term")
+            position_term = check_number(fields[Key.INDEX_TERM], "the term at the position")
             # A decision is about rows before it: at most about none.
             first = position + (row_type == RAFT_PROMOTE)
             if row_type in (RAFT_PROMOTE, RAFT_ROLLBACK) and first > index:
@@ -246,6 +252,8 @@ class Walk:
             self.facts.add("unreadable", *place, text=f"a control row names no position: {error}")
             return
         time = header.get(KEY_TIMESTAMP, 0.0)
+        if self.part.kind == SEGMENT and position < index:
+            self._check_terms(row_type, place, term, position, position_term)
         if row_type == RAFT_CONFIRM:
             self.confirmed = max(self.confirmed, position)
             self.confirms += 1
@@ -262,6 +270,24 @@ class Walk:
             self.facts.add("decision", *place, position + 1, self.confirmed, time=time)
             self.owner = 0 if is_back else header[KEY_REPLICA_ID]
             self.term = max(self.term, term)
+            self.begins.append((index, self.term))
+
+    def _check_terms(
+        self, row_type: int, place: Place, term: int, position: int, position_term: int
+    ) -> None:
+        """A decision is of the term that it stands in, and says the term of the row it means.
+
+        A leader that was deposed does not know the later term, and one that lost rows names a row
+        of another term. Rows before this part are of terms that the driver knows.
+        """
+        if row_type != RAFT_PROMOTE and term != self.term:
+            self.facts.add("wrong term", *place, term, self.term, 0)
+        elif position > self.first_index:
+            known = self.begins[bisect_right(self.begins, (position, INT64_MAX)) - 1][1]
+            if position_term != known:
+                self.facts.add("wrong term", *place, position_term, known, position)
+        elif position:
+            self.facts.add("term of", *place, position_term, 0, position)
 
     # --- a snapshot ----------------------------------------------------------------------------
 

@@ -255,6 +255,36 @@ def confirm_without_quorum(copy: Copy) -> Planted:
     return Planted([3], [], row.lsn, "")
 
 
+def _other_term(copy: Copy, row_type: int, key: Key) -> Planted:
+    """In every log a decision names an older term: its own, or that of the row it means."""
+    member = copy.full_members()[0]
+    choices = [
+        row for entry in member.of_kind(SEGMENT) for row in copy.rows(member, entry)
+        if row.type == row_type and unpack(row.body)[key] > 1
+    ]  # fmt: skip
+    row = copy.rng.choice(choices)
+    body = pack(unpack(row.body) | {int(key): unpack(row.body)[key] - 1})
+
+    def change(one: Row) -> Row:
+        one.body = body
+        return one
+
+    copy.everywhere(change, row.replica_id, row.lsn)
+    return Planted([3], [], row.lsn, "")
+
+
+def confirm_of_another_term(copy: Copy) -> Planted:
+    return _other_term(copy, RAFT_CONFIRM, Key.TERM)
+
+
+def confirm_of_a_row_of_another_term(copy: Copy) -> Planted:
+    return _other_term(copy, RAFT_CONFIRM, Key.INDEX_TERM)
+
+
+def promote_behind_a_row_of_another_term(copy: Copy) -> Planted:
+    return _other_term(copy, RAFT_PROMOTE, Key.INDEX_TERM)
+
+
 def confirm_in_a_cut_tail(copy: Copy) -> Planted:
     """A deposed leader confirmed alone what it then had to cut."""
     choices = [(m, e) for m in copy.manifests.values() for e in m.of_kind(ROLLBACK) if e.rows]
@@ -477,6 +507,7 @@ VIOLATIONS = (
     missing_row, reordered_rows, changed_byte, repeated_lsn, lost_everywhere, term_going_back,
     confirm_without_quorum, confirm_in_a_cut_tail, confirmed_then_rolled_back, snapshot_off_by_one,
     request_forgotten, request_of_another_index, system_tuple_off, term_in_a_snapshot_off,
-    schema_version_off, first_snapshot_off_by_one,
+    schema_version_off, first_snapshot_off_by_one, confirm_of_another_term,
+    confirm_of_a_row_of_another_term, promote_behind_a_row_of_another_term,
 )  # fmt: skip
 LOSSES = (truncated_file, archive_lost, segment_lost)

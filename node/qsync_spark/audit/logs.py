@@ -1,5 +1,6 @@
 """Proofs 1, 2 and 3: the logs of all members against each other, and each against itself."""
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT
@@ -12,7 +13,9 @@ from qsync_spark.audit.scan import (
     scan_rows,
     takes_confirmed,
 )
+from qsync_spark.audit.snapshots import terms_in
 from qsync_spark.coverage import merge, without
+from qsync_spark.decode import INT64_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -139,6 +142,7 @@ def _odd_facts(ground: "Ground", missing: set[tuple[int, int]]) -> list[Violatio
     found += _repeated_files(ground)
     found += _lost_ends(ground)
     found += _terms_going_back(ground)
+    found += _wrong_terms(ground)
     found += _decisions_over_confirmed(ground, own)
     found += _confirmed_rows_cut(ground)
     return found
@@ -235,6 +239,44 @@ def _terms_going_back(ground: "Ground") -> list[Violation]:
         for row in promotes
         if (row["replica_id"], row["lsn"]) in back
     ]  # fmt: skip
+
+
+def _wrong_terms(ground: "Ground") -> list[Violation]:
+    """CONFIRM, ROLLBACK and PROMOTE rows that name another term than the log has there."""
+    begins = _terms(ground)
+    found = []
+    for row in ground.few:
+        if row["kind"] != SEGMENT or row["fact"] not in ("wrong term", "term of"):
+            continue
+        known = row["b"]
+        if row["fact"] == "term of":
+            place = bisect_right(begins, (row["c"], INT64_MAX))
+            if not place or begins[place - 1][1] == row["a"]:
+                continue  # no PROMOTE or first snapshot tells
+            known = begins[place - 1][1]
+        where = f"index {row['c']}, which is of" if row["c"] else "itself, and stands in"
+        text = (
+            f"the control row {row['lsn']} of replica {row['replica_id']} (index {row['index']})"
+            f" names term {row['a']} for {where} term {known}"
+        )
+        found.append(
+            Violation([3], "decision of another term", text, [ground.name_of(row["member"])],
+                      row["replica_id"], row["lsn"], row["term"], row["index"], row["file"],
+                      row["offset"])
+        )  # fmt: skip
+    return found
+
+
+def _terms(ground: "Ground") -> list[tuple[int, int]]:
+    """First index and number of each term of the log, as far as it and its first snapshot say."""
+    promotes = (
+        row for row in ground.few
+        if row["fact"] == "promote" and row["kind"] == SEGMENT and not row["b"]
+    )  # fmt: skip
+    begins = {(row["index"], row["c"]) for row in one_of_each(promotes, ground.coverage)}
+    if ground.snapshot is not None:
+        begins |= {(one[2], one[0]) for one in terms_in(ground.few).get(ground.snapshot[1], ())}
+    return sorted(begins)
 
 
 def _is_odd(row: Fact) -> bool:

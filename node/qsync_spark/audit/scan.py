@@ -29,7 +29,10 @@ Fact = dict[str, Any]
 """A row of `FACTS`."""
 LISTED_MAX = 100_000
 _MADE_ODD = ("damage", "changed", "gap", "reordered", "repeated", "mislabelled", "misnumbered")
-ODD = ("gap", "nop", "repeated", "reordered", "alien", "mislabelled", "unreadable", "confirm")
+ODD = (
+    "gap", "nop", "repeated", "reordered", "alien", "mislabelled", "unreadable", "confirm",
+    "wrong term", "term of",
+)  # fmt: skip
 
 
 def parts_of_kind(archive: Archive, *kinds: str, part_bytes: int = PART_BYTES) -> list[Part]:
