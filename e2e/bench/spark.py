@@ -143,7 +143,7 @@ def profile_of(folder: Path) -> list[tuple[str, float]]:
     """Where the time of one file's walk goes: (function, share), the largest first."""
     part = parts_of_kind(load_archive(f"file://{folder}"), "segment")[0]
     profiler = cProfile.Profile()
-    profiler.runcall(lambda: list(walk(part)))
+    profiler.runcall(lambda: list(walk(part, b"")))
     stats = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
     own = {f"{Path(f).name}:{name}": row[2] for (f, _, name), row in stats.items()}
     total = sum(own.values())

@@ -37,10 +37,10 @@ from qsync_spark.decode import (
     CHANGED,
     INT64_MAX,
     Hole,
+    RowHash,
     Rows,
     State,
     checked_rows,
-    content_hash,
     is_file_changed,
 )
 from qsync_spark.described import Described
@@ -76,8 +76,9 @@ _READ_LIST = (SCHEMA, SPACE, INDEX, CLUSTER, KEYS, TERMS)  # of a snapshot
 class Walk:
     """The log as far as it was read: clock, term, who leads, what is missing."""
 
-    def __init__(self, part: Part, facts: Facts) -> None:
+    def __init__(self, part: Part, facts: Facts, secret: bytes) -> None:
         self.part = part
+        self.content_hash = RowHash(secret)
         self.facts = facts
         self.chunks: Chunks | RowFacts = Chunks()
         self.offset = 0
@@ -132,6 +133,7 @@ class Walk:
             for row in np.flatnonzero(rows.type == NOP)[:NOPS_MAX].tolist():
                 self._nop(int(rows.offset[row]), before + 1 + row, replica_id, int(rows.lsn[row]))
         edges = rows.edges[::2].tolist()
+        content_hash = self.content_hash
         digests = [content_hash(data[start:end]) for start, end in pairwise(edges)]
         chunks.add_run(replica_id, lsn + 1, before + 1, digests)
         self.described.take_columns(rows)
@@ -181,7 +183,7 @@ class Walk:
             is_change = row_type < RAFT_PROMOTE and row_type != NOP
             space = space_of(data[middle:end]) if is_change else 0
             self.described.take(replica_id, lsn, header.get(KEY_TIMESTAMP, 0.0), space)
-            digest = content_hash(data[start:end])
+            digest = self.content_hash(data[start:end])
             chunks.add(replica_id, lsn, index, digest, offset, self.term)
             self.last_time = header.get(KEY_TIMESTAMP, 0.0)
 
@@ -398,18 +400,20 @@ class Walk:
         self.facts.add("part", *place, *numbers, time=self.last_time, text=said)
 
 
-def walk_rows_of(part: Part, wanted: frozenset[tuple[int, int]] | None) -> Iterator[pa.RecordBatch]:
+def walk_rows_of(
+    part: Part, wanted: frozenset[tuple[int, int]] | None, secret: bytes
+) -> Iterator[pa.RecordBatch]:
     """The rows of the wanted chunks (None: of all), for a comparison row by row."""
     facts = Facts(part)
-    log = Walk(part, facts)
+    log = Walk(part, facts, secret)
     log.chunks = RowFacts(facts, wanted)
     yield from _walk(part, log, facts)
 
 
-def walk(part: Part) -> Iterator[pa.RecordBatch]:
-    """All facts of a part."""
+def walk(part: Part, secret: bytes) -> Iterator[pa.RecordBatch]:
+    """All facts of a part. `secret` is the audit's: see `RowHash`."""
     facts = Facts(part)
-    yield from _walk(part, Walk(part, facts), facts)
+    yield from _walk(part, Walk(part, facts, secret), facts)
     if part.file_sha256 and is_file_changed(part):
         facts.add("changed", 0, text=CHANGED)
         yield facts.take()

@@ -17,6 +17,7 @@ from qsync_spark.audit.findings import Result
 from qsync_spark.audit.plots import measure
 from qsync_spark.audit.scan import Fact, parts_of_kind
 from qsync_spark.batches import batch_of
+from qsync_spark.decode import new_secret
 from qsync_spark.walk import walk, walk_rows_of
 
 
@@ -35,14 +36,16 @@ def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
     """Proofs 1 to 4, and what the report draws."""
     archive = load_archive(f"file://{folder}")
     rows: list[Fact] = []
+    secret = new_secret()
     for part in parts_of_kind(archive, "segment", "snapshot", "rollback"):
-        for batch in walk(part):
+        for batch in walk(part, secret):
             rows += batch.to_pylist()
     facts = _Rows(rows)
     with mock.patch.multiple(
-        run, scan=lambda spark, archive: facts, few_of=lambda facts: (facts.few(), 0)
+        run, scan=lambda spark, archive, secret: facts, few_of=lambda facts: (facts.few(), 0)
     ):
         ground = run.lay_ground(None, archive)  # type: ignore[arg-type]  # small files: no session
+    ground.secret = secret
     result = Result("sim", archive.url, archive.replicaset_uuid)
     result.counts = run.counts_of(ground)
     gaps, result.notes, result.audited_index = run.gaps_of(ground, lag_allowed_s)
@@ -79,7 +82,7 @@ def _prove_logs(ground: run.Ground, rows: list[Fact], result: Result) -> None:
     chunks = _different_chunks(ground, rows)
     copies: dict[tuple[int, int], list[Fact]] = defaultdict(list)
     for part in parts_of_kind(ground.archive, "segment") if chunks else ():
-        for batch in walk_rows_of(part, chunks):
+        for batch in walk_rows_of(part, chunks, ground.secret):
             for row in batch.to_pylist():
                 if row["fact"] == "row":
                     copies[row["replica_id"], row["lsn"]].append(row)

@@ -238,7 +238,7 @@ def test_a_list_that_was_cut_is_incomplete(
     for entry in list(member.of_kind("segment")):
         rows = copy.rows(member, entry)
         copy.rewrite(member, entry, [twice for row in rows for twice in (row, row)])
-    facts = scan(spark, load_archive(f"file://{copy.folder}"))
+    facts = scan(spark, load_archive(f"file://{copy.folder}"), b"")
     few, cut = few_of(facts, 5)
     facts.unpersist()
     assert cut > 0

@@ -232,7 +232,7 @@ def everything_of(folder: Path) -> list[Any]:
     archive = load_archive(f"file://{folder}")
     catalogue = Catalogue(keys={512: (0,), 513: (1,), 280: (0,), 288: (0, 1), 320: (0,)})
     for part in parts_of_kind(archive, "segment", "rollback", "snapshot"):
-        facts = [fact for batch in walk_module.walk(part) for fact in batch.to_pylist()]
+        facts = [fact for batch in walk_module.walk(part, b"") for fact in batch.to_pylist()]
         # A fact for each batch, or for each block.
         said += [fact for fact in facts if fact["fact"] not in ("requests", "terms")]
         said += [oldest_requests(facts), terms_in(facts)]

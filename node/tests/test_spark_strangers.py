@@ -14,6 +14,7 @@ from archives import is_eventful, lives
 from damage import Copy, changed_by_another_index, is_user, split
 from msgpack import ExtType
 from plain_audit import plain_audit
+from xxhash import xxh3_128_digest
 
 from qsync_node.archive.reading import ArchiveError, load_archive
 from qsync_node.core.engine.numbers import pack_decimal
@@ -28,7 +29,7 @@ from qsync_node.format.manifest import (
     Manifest,
 )
 from qsync_node.format.mp import pack, unpack
-from qsync_node.format.row import Row
+from qsync_node.format.row import Row, encode_row
 from qsync_node.format.xlog import decode_file_header, encode_file
 from qsync_spark.audit.events import Reading, log_events, snapshot_events
 from qsync_spark.audit.findings import INCOMPLETE, PASSED, VIOLATED
@@ -40,6 +41,7 @@ from qsync_spark.walk import walk
 from qsync_spark.walk_rows import rows_of
 
 YEAR_S = 365 * 86400.0
+CHANGE_S = 2.0**-10
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +161,9 @@ def test_a_large_file_is_held_against_its_name(copy: Copy, monkeypatch: pytest.M
     def facts() -> list[str]:
         parts = list(parts_of(url, member, marked, owners, 2000))
         assert len(parts) > 1
-        return [row["fact"] for part in parts for batch in walk(part) for row in batch.to_pylist()]
+        return [
+            row["fact"] for part in parts for batch in walk(part, b"") for row in batch.to_pylist()
+        ]
 
     assert "changed" not in facts()
     at = data.index(b"Version: ") + 9
@@ -191,6 +195,54 @@ def test_terms_rise_from_file_to_file(copy: Copy, is_repeated: bool) -> None:
         copy.save(manifest)
     found = [one for one in plain_audit(copy.folder).violations if one.lsn == lsn]
     assert ["term going back" in one.problem for one in found] == [True]
+
+
+# --- rows that are chosen so that their changes cancel --------------------------------------------
+
+
+def cancelling(differences: list[int]) -> list[int]:
+    """Numbers of some of these, at least one, whose exclusive or is 0 (linear algebra)."""
+    basis: dict[int, tuple[int, int]] = {}  # leading bit -> value, and of which it is made
+    for number, value in enumerate(differences):
+        made = 1 << number
+        while value:
+            known = basis.get(value.bit_length())
+            if known is None:
+                basis[value.bit_length()] = (value, made)
+                break
+            value, made = value ^ known[0], made ^ known[1]
+        else:
+            return [n for n in range(len(differences)) if made >> n & 1]
+    raise AssertionError("fewer candidates than bits")
+
+
+def test_changes_that_cancel_in_an_unkeyed_hash_are_found(copy: Copy) -> None:
+    """129 candidate rows and their changed copies: with a hash that a forger can compute, some of
+    them change and the combined hash of the chunk does not."""
+    member = copy.full_members()[0]
+    by_file: dict[str, list[Row]] = {}
+    candidates: dict[int, list[Row]] = {}
+    for entry in member.of_kind(SEGMENT):
+        by_file[entry.name] = rows = copy.rows(member, entry)
+        for row in rows[1:-1]:
+            candidates.setdefault(row.replica_id, []).append(row)
+    pool = max(candidates.values(), key=len)[:129]
+    assert len(pool) == 129
+    differences = []
+    for row in pool:
+        before = xxh3_128_digest(encode_row(row))
+        row.timestamp += CHANGE_S
+        after = xxh3_128_digest(encode_row(row))
+        row.timestamp -= CHANGE_S
+        differences.append(int.from_bytes(before) ^ int.from_bytes(after))
+    chosen = [pool[number] for number in cancelling(differences)]
+    for row in chosen:
+        row.timestamp += CHANGE_S
+    for entry in list(member.of_kind(SEGMENT)):
+        copy.rewrite(member, entry, by_file[entry.name])
+    result = plain_audit(copy.folder)
+    assert result.verdict == VIOLATED
+    assert {one.lsn for one in result.violations if 1 in one.proofs} == {one.lsn for one in chosen}
 
 
 # --- garbage under right checksums ----------------------------------------------------------------

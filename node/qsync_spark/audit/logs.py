@@ -52,7 +52,9 @@ def _exceptional_rows(spark: "SparkSession", ground: "Ground") -> "DataFrame | N
     if not listed:
         return None
     wanted = listed if len(listed) <= CHUNKS_LISTED_MAX else None
-    return exceptions(scan_rows(spark, ground.archive, wanted), chunks, ground.expected)
+    return exceptions(
+        scan_rows(spark, ground.archive, wanted, ground.secret), chunks, ground.expected
+    )
 
 
 def _judge(row: dict[str, Any], ground: "Ground", found: list[Violation], result: Result) -> None:

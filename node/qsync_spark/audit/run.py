@@ -32,6 +32,7 @@ from qsync_spark.audit.scan import (
 from qsync_spark.audit.snapshots import damaged_snapshots, first_snapshot, small_spaces
 from qsync_spark.coverage import Coverage, Range, Steps, Unknown, cover, merge, without
 from qsync_spark.decisions import Decision, covering, effective
+from qsync_spark.decode import new_secret
 from qsync_spark.membership import Change, Configuration, configurations, memberships
 from qsync_spark.progress import Progress, Watch, silence
 
@@ -63,6 +64,7 @@ class Ground:
     origin: int = 0  # the index at which this replica set was restored from another one's archive
     cut: int = 0  # from this index on not everything that is odd is known; 0: all of it is
     hidden: list[str] = field(default_factory=list)  # instances that no mask has a bit for
+    secret: bytes = b""  # see `RowHash`
     # What proofs 1 and 2 found wrong: rows that the replay takes from another member.
     unusable: dict[str, list[Range]] = field(default_factory=dict)
 
@@ -90,7 +92,8 @@ class Ground:
 
 
 def lay_ground(spark: "SparkSession", archive: Archive) -> Ground:
-    facts = scan(spark, archive)
+    secret = new_secret()
+    facts = scan(spark, archive, secret)
     few, cut = few_of(facts)
     few += misdescribed(archive, few)
     damage = damage_of(few)
@@ -147,7 +150,7 @@ def lay_ground(spark: "SparkSession", archive: Archive) -> Ground:
     )
     ddl = [*sequences, *one_of_each((row for row in own if row["fact"] == "ddl"), coverage)]
     ground = Ground(archive, facts, few, coverage, found, registered, decisions, expected, end,
-                    snapshot, indexes, ddl, origin, cut, hidden)  # fmt: skip
+                    snapshot, indexes, ddl, origin, cut, hidden, secret)  # fmt: skip
     if cut:
         for uuid in coverage:
             ground.distrust(uuid, cut - 1, end)

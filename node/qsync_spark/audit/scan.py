@@ -81,16 +81,17 @@ def run_on_parts(
     return spark.createDataFrame(rows, "part string").mapInArrow(read_all, schema)
 
 
-def scan(spark: "SparkSession", archive: Archive) -> "DataFrame":
+def scan(spark: "SparkSession", archive: Archive, secret: bytes) -> "DataFrame":
     """All facts of all files; kept on the executors' disks."""
     from pyspark import StorageLevel  # noqa: PLC0415
 
-    facts = run_on_parts(spark, parts_of_kind(archive, *KINDS), walk, FACTS_SQL)
+    parts = parts_of_kind(archive, *KINDS)
+    facts = run_on_parts(spark, parts, lambda part: walk(part, secret), FACTS_SQL)
     return facts.persist(StorageLevel.MEMORY_AND_DISK)
 
 
 def scan_rows(
-    spark: "SparkSession", archive: Archive, chunks: list[tuple[int, int]] | None
+    spark: "SparkSession", archive: Archive, chunks: list[tuple[int, int]] | None, secret: bytes
 ) -> "DataFrame":
     """Facts `row` of the chunks (None: all), from the files that may hold them."""
     wanted = None if chunks is None else frozenset(chunks)
@@ -102,7 +103,7 @@ def scan_rows(
                 if wanted is None or any((replica_id, chunk) in wanted for chunk in span):
                     keys.add(f"{manifest.instance_uuid}/{entry.name}")
     parts = [part for part in parts_of_kind(archive, SEGMENT, ROLLBACK) if part.key in keys]
-    return run_on_parts(spark, parts, lambda part: walk_rows_of(part, wanted), FACTS_SQL)
+    return run_on_parts(spark, parts, lambda part: walk_rows_of(part, wanted, secret), FACTS_SQL)
 
 
 def few_of(facts: "DataFrame", listed_max: int = LISTED_MAX) -> tuple[list[Fact], int]:
