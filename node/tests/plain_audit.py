@@ -100,7 +100,7 @@ def _prove_logs(ground: run.Ground, rows: list[Fact], result: Result) -> None:
         logs._judge(odd, ground, found, result)
     missing = {(one["replica_id"], one["lsn"]) for one in judged if one["missing"]}
     found += logs._odd_facts(ground, missing)
-    result.violations += logs.merge_violations(found)
+    result.violations += logs.merge_runs(logs.merge_violations(found))
     logs._changed_files(ground, result)
 
 

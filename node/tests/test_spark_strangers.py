@@ -101,6 +101,21 @@ def test_rows_that_all_manifests_claim_and_no_file_holds(copy: Copy) -> None:
     assert [one.lsn for one in result.violations] == [first]
 
 
+def test_rows_lost_one_after_another_are_one_finding(copy: Copy) -> None:
+    member = copy.full_members()[0]
+    entry = next(
+        e for e in member.of_kind(SEGMENT) if e.rows > 45 and len({r.replica_id for r in
+        copy.rows(member, e)}) == 1
+    )  # fmt: skip
+    rows = copy.rows(member, entry)
+    lost = rows[10:40]
+    copy.rewrite(member, entry, rows[:10] + rows[40:])
+    result = plain_audit(copy.folder)
+    found = [one for one in result.violations if one.problem == "missing row"]
+    assert [one.lsn for one in found] == [lost[0].lsn], result.violations
+    assert f"{lost[0].lsn} to {lost[-1].lsn}" in found[0].message
+
+
 # --- members whose archive is not all there -------------------------------------------------------
 
 
@@ -434,7 +449,7 @@ def test_what_a_removed_member_took_with_it_is_a_note(copy: Copy) -> None:
         copy.rewrite(manifest, entry, rows, is_honest=True)
     result = plain_audit(copy.folder)
     assert result.verdict == PASSED, result.gaps
-    assert any("n30 was removed before it had archived" in note for note in result.notes)
+    assert any("n30 ceased to be a member" in note for note in result.notes)
 
 
 def test_a_change_of_which_no_key_is_known_leaves_its_space_open(copy: Copy) -> None:

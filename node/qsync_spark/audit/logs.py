@@ -37,12 +37,37 @@ def prove_logs(spark: "SparkSession", ground: "Ground", result: Result) -> None:
             _judge(row.asDict(), ground, found, result)
         missing = _missing_elsewhere(rows)
     found += _odd_facts(ground, missing)
-    result.violations += merge_violations(found)
+    result.violations += merge_runs(merge_violations(found))
     hidden = max(counted - LISTED_MAX, 0)
     result.violation_count = len(result.violations) + hidden
     _changed_files(ground, result)
     if rows is not None:
         rows.unpersist()
+
+
+def merge_runs(found: list[Violation]) -> list[Violation]:
+    """Rows that follow one another and were lost by the same members are one violation."""
+    runs: list[Violation] = []
+    last = 0
+    for one in found:
+        run = runs[-1] if runs else None
+        is_next = (
+            run is not None
+            and one.problem == run.problem == "missing row"
+            and (one.members, one.file, one.proofs) == (run.members, run.file, run.proofs)
+            and one.replica_id == run.replica_id
+            and one.lsn == last + 1
+        )
+        last = one.lsn
+        if run is not None and is_next:
+            run.message = (
+                f"{_and(run.members)} lost the rows {run.lsn} to {one.lsn} of replica"
+                f" {run.replica_id} (from index {run.index} to {one.index},"
+                f" {one.lsn - run.lsn + 1} rows)"
+            )
+            continue
+        runs.append(one)
+    return runs
 
 
 def _exceptional_rows(spark: "SparkSession", ground: "Ground") -> "DataFrame | None":
@@ -91,6 +116,14 @@ def _judge(row: dict[str, Any], ground: "Ground", found: list[Violation], result
 
 def _and(names: list[str]) -> str:
     return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _file_at(ground: "Ground", mask: int, index: int) -> tuple[str, int]:
@@ -214,9 +247,10 @@ def _lost_ends(ground: "Ground") -> list[Violation]:
                 if first > last:
                     continue
                 place = f"row {first} of replica {replica_id} (index {before.last_index + 1})"
+                count = last - first + 1
+                text = f"{_rows(count)} from {place} on {_are(count)} in no member's log"
                 found.append(
-                    Violation([2], "missing LSN", f"{last - first + 1} rows from {place} on are in"
-                              " no member's log", [ground.name_of(uuid)], replica_id, first,
+                    Violation([2], "missing LSN", text, [ground.name_of(uuid)], replica_id, first,
                               before.last_term, before.last_index + 1, f"{uuid}/{before.name}",
                               before.size)
                 )  # fmt: skip
@@ -306,7 +340,7 @@ def _odd_violation(row: Fact, name: str) -> Violation:
         text = f"{problem}: {place}"
         if row["fact"] == "gap":
             count = row["a"] - row["lsn"] + 1
-            text = f"{count} rows from {place} on are in no member's log"
+            text = f"{_rows(count)} from {place} on {_are(count)} in no member's log"
         elif row["fact"] == "mislabelled":
             problem = _mislabel(row)
             text = f"{problem}: {place} says that it is row {row['a']} of replica {row['b']}"

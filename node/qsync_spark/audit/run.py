@@ -210,7 +210,10 @@ def gaps_of(ground: Ground, lag_allowed_s: float) -> tuple[list[Gap], list[str],
             if is_removed and after >= held.end and written_s and lasted_s <= lag_allowed_s:
                 # These copies went with the member; whether a quorum has the rows is looked at.
                 span = f"{after + 1} to {last}"
-                notes.append(f"{name} was removed before it had archived rows {span}")
+                notes.append(
+                    f"{name} ceased to be a member (removed, or replaced after the loss of its"
+                    f" volume) before it had archived rows {span}"
+                )
                 continue
             if uuid not in ground.coverage:
                 gaps.append(Gap([1, 3], f"{name} has no archive", name, after, last))
