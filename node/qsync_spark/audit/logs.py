@@ -284,12 +284,11 @@ def _wrong_terms(ground: "Ground") -> list[Violation]:
     for row in ground.few:
         if row["kind"] != SEGMENT or row["fact"] not in ("wrong term", "term of"):
             continue
-        known = row["b"]
-        if row["fact"] == "term of":
-            place = bisect_right(begins, (row["c"], INT64_MAX))
-            if not place or begins[place - 1][1] == row["a"]:
-                continue  # no PROMOTE or first snapshot tells
-            known = begins[place - 1][1]
+        # By most members' PROMOTEs: one that a member changed is told by itself.
+        place = bisect_right(begins, (row["c"] or row["index"], INT64_MAX))
+        if not place or begins[place - 1][1] == row["a"]:
+            continue  # it is right, or no PROMOTE and no first snapshot tells
+        known = begins[place - 1][1]
         where = f"index {row['c']}, which is of" if row["c"] else "itself, and stands in"
         text = (
             f"the control row {row['lsn']} of replica {row['replica_id']} (index {row['index']})"
