@@ -52,6 +52,7 @@ def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
     result.gaps += gaps
     _prove_logs(ground, rows, result)
     _prove_snapshots(ground, result)
+    run.check_tables(archive, result)
     measure(ground, result)
     result.violation_count = len(result.violations)
     return result

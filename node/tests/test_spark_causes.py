@@ -1,6 +1,8 @@
 """What the replay says of confirmed rows that no engine accepts, and of a row that every log lost:
 the cause is named first, and only that."""
 
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,17 @@ from archives import is_eventful, lives
 from damage import Copy, is_user
 from plain_audit import plain_audit
 
+from qsync_node.archive.reading import load_archive
 from qsync_node.core.system import body_of_key_window
+from qsync_node.format.compaction import Compaction, StoredFile
 from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, Key
 from qsync_node.format.manifest import SEGMENT, SNAPSHOT
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.row import Row
 from qsync_spark.audit.events import MARK, REMEMBER
+from qsync_spark.audit.findings import Result
 from qsync_spark.audit.fold import Fold, Snapshots
+from qsync_spark.audit.run import check_tables
 from qsync_spark.catalogue import KEYS, Catalogue
 
 IMPOSSIBLE, LOST = "impossible row", "lost row"
@@ -215,3 +221,19 @@ def test_a_base_that_does_not_know_the_space_is_not_accused() -> None:
             fold.take(at, 100, body, file, 7)
         fold.end()
         assert [(one[7], one[2]) for one in fold.odd] == [(cause, 20 if cause else 0)]
+
+
+def test_a_changed_table_of_a_compaction_is_incomplete(copy: Copy) -> None:
+    data = b"a table"
+    path = copy.folder / "compactions" / "x" / "spaces" / "part.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    stored = StoredFile("compactions/x/spaces/part.parquet", len(data), sha256(data).hexdigest())
+    archive = load_archive(f"file://{copy.folder}")
+    entry = archive.snapshots()[0][1]
+    made = Compaction("x", archive.replicaset_uuid, 1, 0.0, 0.0, "Passed", entry, [], [stored])
+    for changed, gaps in ((data, 0), (b"another", 1)):
+        path.write_bytes(changed)
+        result = Result("sim", archive.url, archive.replicaset_uuid)
+        check_tables(replace(archive, compactions=[made]), result)
+        assert [gap.file for gap in result.gaps] == [stored.path] * gaps
