@@ -105,6 +105,17 @@ def test_a_compaction_is_the_state_and_its_tables(
     assert result.counts["snapshotsReplayed"] >= 4
 
 
+def test_history_can_be_made_after_a_compaction_without_one(
+    spark: "SparkSession", archive: Path
+) -> None:
+    first = run(spark, archive)
+    late = run(spark, archive, is_history=True)
+    assert (late.index, late.verdict) == (first.index, "Passed")
+    assert late.name not in ("", first.name)
+    assert sum(table["history"]["rows"] for table in late.tables)
+    assert run(spark, archive, is_history=True).name == "", "it has one now"
+
+
 def test_small_segments_are_merged(spark: "SparkSession", archive: Path, tmp_path: Path) -> None:
     before = load_archive(f"file://{archive}")
     many = {m.instance_uuid: m.of_kind(SEGMENT) for m in before.members}

@@ -193,7 +193,12 @@ def _fold(
     if shutil.disk_usage(scratch).free < needed + FREE_BYTES_MIN:
         raise ArchiveError(f"{scratch} has no room for a snapshot of {needed} bytes: free some")
     said = _restore(archive.url, wish.to_signature, scratch)
-    if said["index"] <= known:
+    has_history = any(
+        "history" in table for one in archive.compactions for table in one.tables
+        if one.index == known
+    )  # fmt: skip
+    wants_history = wish.is_history and not has_history and bool(archive.compactions)
+    if said["index"] < known or (said["index"] == known and not wants_history):
         outcome.notes.append(f"nothing is confirmed behind index {known}: nothing was folded")
         outcome.index = known
         return None
