@@ -257,7 +257,8 @@ class Walk:
         if self.part.kind == SEGMENT and position < index:
             self._check_terms(row_type, place, term, position, position_term)
         if row_type == RAFT_CONFIRM:
-            self.confirmed = max(self.confirmed, position)
+            if position < index:  # otherwise the row is a finding and confirms nothing
+                self.confirmed = max(self.confirmed, position)
             self.confirms += 1
             if self.confirmed_at:
                 self.delays[bisect_left(DELAYS_MS, (time - self.confirmed_at) * 1000)] += 1
