@@ -89,12 +89,12 @@ def applied_again(scene: Scene) -> str:
     time.sleep(SETTLE_S)  # what the operator would change, it has changed by then
     assert _versions(scene) == before, "what was asked for already changes nothing"
     scene.kubectl("label", "service", "orders-leader", "team=a")
-    change = json.dumps({"spec": {"selector": {"qsync.dev/role": "nobody"}}})
+    change = json.dumps({"spec": {"selector": {"qsync.dev/kind": "nobody"}}})
     scene.kubectl("patch", "service", "orders-leader", "--type=merge", "-p", change)
     scene.wait(
         "the selector",
         lambda: (
-            scene.get("service", "orders-leader")["spec"]["selector"]["qsync.dev/role"] == "leader"
+            scene.get("service", "orders-leader")["spec"]["selector"]["qsync.dev/kind"] == "voter"
         ),
         CONVERGE_S,
     )

@@ -26,7 +26,7 @@ def name_rule(pattern: str) -> Rule:
     )
 
 
-RESERVED_SUFFIXES = ("async", "reader", "leader", "replicas", "spark")
+RESERVED_SUFFIXES = ("async", "reader", "leader", "primary", "replicas", "spark")
 """Of names of StatefulSets, Services and ServiceAccounts that another cluster may have."""
 
 CREATION = [

@@ -21,7 +21,7 @@ def bundle_name(cluster: QsyncCluster) -> str:
 def certificate_names(cluster: QsyncCluster) -> list[str]:
     """Under which clients reach members, from within the namespace and from elsewhere."""
     name, namespace = cluster.name, cluster.metadata.namespace
-    hosts = [f"{name}-leader", f"{name}-replicas", name, f"*.{name}"]
+    hosts = [f"{name}-leader", f"{name}-primary", f"{name}-replicas", name, f"*.{name}"]
     suffixes = ("", f".{namespace}", f".{namespace}.svc", f".{namespace}.svc.cluster.local")
     return [f"{host}{suffix}" for host in hosts for suffix in suffixes] + ["localhost"]
 

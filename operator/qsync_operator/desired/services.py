@@ -1,10 +1,23 @@
-"""Services: one that gives members their names, one that finds the leader, one for reading.
+"""Services: one that gives members their names, one for writing, two that follow the role.
 
-The last two select by the role label, which the operator sets on pods. Any member takes a write
-and passes it on, so a label that is late costs a hop and not a request.
+    NAME           headless: a name for each member
+    NAME-leader    every voter that is ready: it takes any request and forwards writes to the leader
+    NAME-primary   the member that leads: its reads are the newest
+    NAME-replicas  members that follow, for reads that may be a little old
+
+The first two select by labels that a StatefulSet gives its pods, so they are right without an
+operator. The last two select by the role label, which the operator moves.
 """
 
-from qsync_operator.desired.labels import ROLE_LABEL, Object, build, ports, selector, tls_port
+from qsync_operator.desired.labels import (
+    KIND_LABEL,
+    ROLE_LABEL,
+    Object,
+    build,
+    ports,
+    selector,
+    tls_port,
+)
 from qsync_operator.models.cluster import QsyncCluster
 
 
@@ -27,14 +40,19 @@ def build_services(cluster: QsyncCluster) -> list[Object]:
             "ports": [data_port, admin_port, tls],
         },
     )
-    by_role = [
+    selectors = {
+        "leader": {KIND_LABEL: "voter"},
+        "primary": {ROLE_LABEL: "leader"},
+        "replicas": {ROLE_LABEL: "replica"},
+    }
+    by_label = [
         build(
             cluster,
             "v1",
             "Service",
             f"{cluster.name}-{name}",
-            spec={"selector": selector(cluster, **{ROLE_LABEL: role}), "ports": for_clients},
+            spec={"selector": selector(cluster, **labels), "ports": for_clients},
         )
-        for name, role in (("leader", "leader"), ("replicas", "replica"))
+        for name, labels in selectors.items()
     ]
-    return [headless, *by_role]
+    return [headless, *by_label]
