@@ -72,8 +72,8 @@ def all_rows(copy: Copy) -> list[tuple[int, Row]]:
     ]  # fmt: skip
 
 
-def present_before(copy: Copy) -> set[int]:
-    """Indexes of rows whose key had a tuple when they were written."""
+def effective_rows(copy: Copy) -> list[tuple[int, Row]]:
+    """Rows of users that no decision took away, oldest first."""
     rows = all_rows(copy)
     decisions = []
     for index, row in rows:
@@ -81,13 +81,21 @@ def present_before(copy: Copy) -> set[int]:
             first = unpack(row.body)[Key.INDEX] + (row.type == Type.RAFT_PROMOTE)
             decisions.append(Decision(first, index))
     covering = effective(decisions)
+    return [one for one in rows if is_user(one[1]) and not is_covered(one[0], covering)]
+
+
+def place_of(row: Row) -> tuple[int, Any]:
+    """Space and key that any statement changes."""
+    body = unpack(row.body)
+    return body[Key.SPACE_ID], (body.get(Key.KEY) or body[Key.TUPLE])[0]
+
+
+def present_before(copy: Copy) -> set[int]:
+    """Indexes of rows whose key had a tuple when they were written."""
     held: set[tuple[int, Any]] = set()
     found = set()
-    for index, row in rows:
-        if not is_user(row) or is_covered(index, covering):
-            continue
-        body = unpack(row.body)
-        place = (body[Key.SPACE_ID], (body.get(Key.KEY) or body[Key.TUPLE])[0])
+    for index, row in effective_rows(copy):
+        place = place_of(row)
         if place in held:
             found.add(index)
         if row.type == DELETE:
@@ -95,11 +103,6 @@ def present_before(copy: Copy) -> set[int]:
         elif row.type != UPDATE:
             held.add(place)
     return found
-
-
-def key_of(row: Row) -> tuple[int, Any]:
-    body = unpack(row.body)
-    return body[Key.SPACE_ID], body[Key.TUPLE][0]
 
 
 def last_snapshot(copy: Copy) -> int:
@@ -228,13 +231,13 @@ def test_a_row_lost_in_every_log_is_one_finding(copy: Copy, place: str) -> None:
     ]
     rest: dict[tuple[int, Any], int] = {}
     choices = []
-    for index, row in reversed(rows):
-        following = rest.get(key_of(row), 10**9)
+    whole, present = {index for index, _ in rows}, present_before(copy)
+    for index, row in reversed(effective_rows(copy)):
+        following = rest.get(place_of(row), 10**9)
         holders = {name for at, name in snapshots if index <= at < following}
-        before = [one for one in rows if key_of(one[1]) == key_of(row) and one[0] < index]
-        if len(holders) > 1 and bool(before) == (place == "middle"):
+        if index in whole and len(holders) > 1 and (index in present) == (place == "middle"):
             choices.append((index, row))
-        rest[key_of(row)] = index
+        rest[place_of(row)] = index
     index, row = choices[-1]
 
     def change(one: Row) -> Row:
