@@ -430,7 +430,7 @@ class Clients:
                 self.refuse(call, ErrorCode.NOT_LEADER, self.why_not_writable())
 
     def _is_over(self, call: Call) -> bool:
-        """Whether nobody waits for the answer any more."""
+        """Whether the call was answered, or its session has closed."""
         return call.done or (not call.link and call.session in self._closed)
 
     def _expire(self) -> None:

@@ -207,7 +207,7 @@ class Commits:
             self.clients.queue.append(call)
 
     def tick(self) -> None:
-        self.on_round()  # a single voter proves its rounds by itself
+        self.on_round()  # a single voter gets no replies that would trigger this
 
     # --- what becomes of entries ----------------------------------------------------------------
 

@@ -102,5 +102,5 @@ class RequestBytes:
         return self.total >= self._limit
 
     def has_room(self) -> bool:
-        """Whether paused connections may go on: not before a quarter is free again."""
+        """Whether paused connections may resume: a quarter of the budget must be free."""
         return self.total < self._limit * 3 // 4

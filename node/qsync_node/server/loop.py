@@ -350,7 +350,7 @@ class NodeServer:
             self._schedule()
 
     def may_read(self, session: Session) -> bool:
-        """Whether there is room for more requests; the session is told when there is again."""
+        """Whether there is room for more requests; if not, the session resumes when there is."""
         if self.requests.is_full():
             self._starved[session] = None
             return False

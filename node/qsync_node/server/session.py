@@ -515,7 +515,7 @@ class Session(asyncio.Protocol):
             self.is_authenticated = True
             self.decoder.limit_bytes = self.server.config.max_request
             if self.transport is not None:
-                # Below `UNREAD_BYTES_MAX`: whoever is blocked by it is told when there is room.
+                # Below `UNREAD_BYTES_MAX`, so that `resume_writing` ends a block by that limit.
                 self.transport.set_write_buffer_limits(high=UNREAD_BYTES_MAX // 2)
         self._write(encode_ok(sync, self._schema_version()))
 

@@ -6,7 +6,7 @@ answer `get`, `scan` and `put`; a statement cannot tell which it reads.
 
 A tree is a dict plus an ordered list of its keys. Point reads and writes touch only the dict and
 note which keys are new (`fresh`) or gone (`stale`). The list catches up at the next ordered read,
-or after `FRESH_KEYS_MAX` of either. So no write pays for an order that nobody asked for, and no
+or after `FRESH_KEYS_MAX` of either. So no write pays for an order that is not used, and no
 read catches up with more than that.
 
 A hash keeps such a list too, for snapshots only.
@@ -148,7 +148,7 @@ class ReadView:
 
 
 class _ConfirmedIndex:
-    """Confirmed entries by key, and their order for whoever needs it."""
+    """Confirmed entries by key, and their order for readers that need it."""
 
     __slots__ = ("_fresh", "_lock", "_ordered", "_stale", "_views", "key_def", "tuples")
 
