@@ -4,6 +4,7 @@ Times are CPU times of one thread, compared with one `sorted()` of the same keys
 a busy machine does not matter, and sorting, copying or loading everything in one call fails.
 """
 
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -80,7 +81,19 @@ def test_thread_that_draws_a_snapshot_leaves_the_interpreter_to_others(
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+def collector_of_a_server() -> Iterator[None]:
+    """The collector set as a server sets it (loop.py): it need not walk what was there before."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch, collector_of_a_server: None) -> dict[str, float]:
     """The longest step of each node, in seconds of CPU time."""
     longest: dict[str, float] = {}
     step = Node.step
@@ -110,6 +123,7 @@ def test_join_of_a_large_state_takes_short_steps_only(
     half = TUPLES // 2
     fill(leader.node.database, SPACE, keys[:half])
     fill(leader.node.database, HASH_SPACE, keys[half:])
+    gc.collect()
     steps.clear()
     reader = world.add("anonymous")
     reader.start()
@@ -124,7 +138,6 @@ def test_join_of_a_large_state_takes_short_steps_only(
     assert len(held.space(HASH_SPACE).indexes[0]) == TUPLES - half
     assert list(held.snapshot_bodies()) == list(leader.node.database.snapshot_bodies())
     for uuid, longest in steps.items():
-        # Half of what is measured here is the garbage collector's, which sees the whole test.
         assert longest < one_sort_s / 4, f"{uuid}: {longest:.3f} s, one sort {one_sort_s:.3f} s"
 
 
