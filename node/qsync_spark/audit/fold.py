@@ -353,11 +353,15 @@ class Fold:
 
     def _is_forgotten(self, file: str, at: int) -> bool:
         """Requests are forgotten oldest first, each when a newer one comes that is a window later
-        (T9)."""
-        if self.space != KEYS or self.since >= self.snapshots.oldest.get(file, 0):
+        (T9). A key's tuple is `[client, number, digest, index]`: what the replay began from tells
+        of keys that are older than itself."""
+        if self.space != KEYS or self.fields is None:
+            return False
+        made_at = self.fields[3]
+        if made_at >= self.snapshots.oldest.get(file, 0):
             return False
         window = self.catalogue.window_between(self.since, at)
-        return window is None or self.since < at - window
+        return window is None or made_at < at - window
 
     def _odd(
         self, at: int, file: str, offset: int, is_known: bool, text: str, cause: str = "",
