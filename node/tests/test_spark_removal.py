@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from zlib import crc32
 
 import pytest
 from damage import Copy, archive_lost, missing_row
@@ -52,7 +53,7 @@ def publish(
     made = restore(url, Point(**point), into)
     data = Path(made.file).read_bytes()
     entry = describe(data, SNAPSHOT, Path(made.file).name, 1)
-    name = f"{made.index:020d}-{entry.last_term}-{into.name}"
+    name = f"{made.index:020d}-{entry.last_term}-{crc32(into.name.encode()):08x}"
     stored = put_bytes(url, f"compactions/{name}/{entry.name}", data)
     found = Compaction(name, made.replicaset_uuid, made.index, time_s, time.time(), verdict,
                        entry, [], [stored])  # fmt: skip

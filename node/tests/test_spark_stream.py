@@ -163,7 +163,7 @@ def test_retention_that_passed_a_stream_by_is_said(
     floor = end * 2 // 3
     (uuid, files) = next(iter(whole.items()))
     owner = copy.manifests[uuid].replicaset_uuid
-    made = Compaction("a-compaction", owner, floor, 1.0, 1.0, "Passed", files[0])
+    made = Compaction(f"{floor:020d}-1-0a1b2c3d", owner, floor, 1.0, 1.0, "Passed", files[0])
     (copy.folder / made.folder).mkdir(parents=True)
     (copy.folder / made.folder / COMPACTION_MANIFEST).write_bytes(encode_compaction(made))
     (copy.folder / CHANGES_NAME).write_bytes(encode_changes(Changes(floor, made.name)))
