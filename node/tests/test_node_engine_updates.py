@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from msgpack import packb, unpackb
 
+from qsync_node.core.engine import Database, Pending, Select
 from qsync_node.core.engine.fields import decode
+from qsync_node.core.engine.overlay import UPDATE_WORK_MAX
 from qsync_node.core.engine.paths import Malformed, read_steps
 from qsync_node.core.engine.pieces import RUN_ITEMS, ArrayPieces, MapPieces, item_of, with_item
-from qsync_node.core.engine.requests import decode_request
+from qsync_node.core.engine.requests import decode_request, put_body
 from qsync_node.core.engine.tuples import array_header, split_array
 from qsync_node.core.engine.updates import apply_operations
 from qsync_node.errors import ClientError
@@ -89,6 +91,45 @@ def test_operations_that_an_upsert_skips_cost_no_pass_each(
     taken = cpu_seconds(lambda: apply_operations(packed, ops, 1, {}, is_upsert=True))
     assert taken < 30 * one_pass, f"{taken:.3f} s, one pass takes {one_pass:.3f} s"
     assert apply_operations(packed, ops, 1, {}, is_upsert=True) == packed
+
+
+@pytest.mark.parametrize(
+    ("field", "operations"),
+    [
+        pytest.param(
+            array_header(9 * ITEMS) + b"\x01" * 9 * ITEMS,
+            [["=", f"[2][{place}]", 5] for place in range(1, 3501)],
+            id="large",
+        ),
+        pytest.param(
+            b"\x91" * 90 + FLAT,
+            [["=", "[2]" + "[1]" * 90 + f"[{place}]", 5] for place in range(1, 601)],
+            id="deep",
+        ),
+    ],
+)
+def test_users_are_refused_what_takes_long_and_the_log_is_not(
+    field: bytes, operations: list[Any]
+) -> None:
+    database = Database.bootstrap("aaaaaaaa-0000-4000-8000-000000000001")
+    for body in (
+        put_body(280, packb([512, 1, "t", "memtx", 0, {}, []])),
+        put_body(288, packb([512, 0, "pk", "tree", {}, [[0, "unsigned"]]])),
+    ):
+        database.apply(2, body)
+    database.apply(2, put_body(512, b"\x92\x07" + field))
+    admin = database.user_by_name("admin")
+    assert admin is not None
+    body = packb({0x10: 512, 0x20: [7], 0x21: operations, 0x15: 1})
+    request = decode_request(UPDATE, body)
+    assert not isinstance(request, Select)
+    with pytest.raises(ClientError, match="too much work"):
+        Pending(database).execute(request, admin)
+    few = decode_request(UPDATE, packb({0x10: 512, 0x20: [7], 0x21: operations[:100], 0x15: 1}))
+    assert not isinstance(few, Select)
+    assert Pending(database).execute(few, admin).rows
+    database.apply(UPDATE, body)
+    assert database.work > UPDATE_WORK_MAX
 
 
 @pytest.mark.parametrize("count", [0, 1, RUN_ITEMS, RUN_ITEMS + 1, 5 * RUN_ITEMS])

@@ -1,7 +1,8 @@
 """Arrays and maps that update operations take apart, each no further than an operation reaches.
 
-A request opens a container once. Its bytes are divided into runs of at most `RUN_ITEMS` items; a
-run stays bytes until an operation touches an item in it. msgpack skips whole runs in C, so opening
+A request opens a container once. Its bytes are divided into runs of `RUN_ITEMS` items, or more in
+a large container, whose opening takes a call for each run; a run stays bytes until an operation
+touches an item in it. msgpack skips whole runs in C, so opening
 costs one pass over the bytes, and an operation then costs a run, whatever the container's size. An
 item is raw bytes, or the opened container that took its place.
 
@@ -19,8 +20,11 @@ from .fields import MapPairs, decode_extension, invalid_msgpack
 from .tuples import array_header, is_array, is_map, map_header
 
 RUN_ITEMS = 64
+_LARGE_ITEMS = 1 << 17
+_LARGE_RUN_ITEMS = 256
 _WINDOW_MIN = 512
 _BODY = "packet body"
+_HEADER_BYTES_MAX = 5
 
 
 class Run(NamedTuple):
@@ -89,15 +93,6 @@ def split_items(data: bytes, count: int) -> list[bytes]:
     return items
 
 
-def first_items(packed: bytes, wanted: int) -> list[bytes]:
-    """At most `wanted` items from the start of an array; the others are not looked at."""
-    count, at = read_header(packed)
-    taken = min(count, wanted)
-    if not taken:
-        return []
-    return split_items(packed[at : end_of_items(packed, at, taken)], taken)
-
-
 def item_of(packed: bytes, position: int) -> bytes:
     """The item at a position that the array has."""
     start = end_of_items(packed, read_header(packed)[1], position)
@@ -112,13 +107,19 @@ def with_item(packed: bytes, position: int, item: bytes) -> bytes:
     return array_header(count) + packed[at:start] + item + packed[end:]
 
 
+def _run_items(count: int) -> int:
+    """Return the items of a run in a container of `count` items, an even number."""
+    return RUN_ITEMS if count <= _LARGE_ITEMS else _LARGE_RUN_ITEMS
+
+
 def _blocks_of(packed: bytes, at: int, count: int) -> list[Block]:
     if count <= RUN_ITEMS:
         return [split_items(packed[at:], count)]
     blocks: list[Block] = []
     window = _WINDOW_MIN
+    run = _run_items(count)
     while count:
-        taken = min(count, RUN_ITEMS)
+        taken = min(count, run)
         end = end_of_items(packed, at, taken, window)
         blocks.append(Run(packed[at:end], taken))
         window = max(2 * (end - at), _WINDOW_MIN)
@@ -234,53 +235,53 @@ def _length(block: Block) -> int:
 class MapPieces:
     """A map as far as it was taken apart. New pairs come first, the latest before the others."""
 
-    __slots__ = ("_added", "_blocks", "_next_same", "_places", "count", "head", "is_changed",
-                 "paths")  # fmt: skip
+    __slots__ = ("_added", "_blocks", "_next_same", "_places", "_run_pairs", "count", "head",
+                 "is_changed", "paths")  # fmt: skip
 
     def __init__(self, packed: bytes) -> None:
         self.count, at = read_header(packed)
         self.head = packed[:at]
         self.is_changed = False
         self.paths: dict[Any, Any] = {}
-        self._blocks: list[Block] = []
-        self._places: dict[Any, int] = {}  # the first pair of a key counts
+        self._run_pairs = _run_items(2 * self.count) // 2
+        self._blocks = _blocks_of(packed, at, 2 * self.count)
         self._next_same: dict[int, int] = {}
+        self._places = self._find_keys(packed, at)
         self._added: dict[Any, tuple[bytes, Item]] = {}
-        self._read(packed, at)
 
-    def _read(self, packed: bytes, at: int) -> None:
-        """Note the keys and where runs end. Values are skipped in C."""
-        last: dict[Any, int] = {}
+    def _find_keys(self, packed: bytes, at: int) -> dict[Any, int]:
+        """Return the first pair of each key. One call into C decodes all keys, with the values."""
         unpacker = msgpack.Unpacker(
             strict_map_key=False,
             unicode_errors="surrogateescape",
             ext_hook=decode_extension,
             object_pairs_hook=MapPairs,
-            max_buffer_size=max(len(packed) - at, 1),
+            max_buffer_size=len(packed) + _HEADER_BYTES_MAX,
         )
-        unpacker.feed(packed[at:])
-        start = 0
+        unpacker.feed(array_header(2 * self.count) + packed[at:])
         try:
-            for pair in range(self.count):
-                self._note(unpacker.unpack(), pair, last)
-                unpacker.skip()
-                if (pair + 1) % (RUN_ITEMS // 2) == 0 or pair + 1 == self.count:
-                    end = unpacker.tell()
-                    items = 2 * (pair % (RUN_ITEMS // 2) + 1)
-                    self._blocks.append(Run(packed[at + start : at + end], items))
-                    start = end
+            keys = unpacker.unpack()[::2]
         except (ValueError, msgpack.UnpackException) as error:
             raise invalid_msgpack(_BODY) from error
-        if at + start != len(packed):
-            raise invalid_msgpack(_BODY)
-
-    def _note(self, key: Any, pair: int, last: dict[Any, int]) -> None:
+        last = len(keys) - 1
         try:
-            if self._places.setdefault(key, pair) != pair:
-                self._next_same[last.get(key, self._places[key])] = pair
-                last[key] = pair
+            places = dict(zip(reversed(keys), range(last, -1, -1), strict=True))
         except TypeError:
-            return  # an array or a map: no step of a path is equal to it
+            places = {}
+        return places if len(places) == len(keys) else self._note_same(keys)
+
+    def _note_same(self, keys: list[Any]) -> dict[Any, int]:
+        """Return the first pair of each key, and note which pair comes next with the same one."""
+        places: dict[Any, int] = {}
+        last: dict[Any, int] = {}
+        for pair, key in enumerate(keys):
+            try:
+                if places.setdefault(key, pair) != pair:
+                    self._next_same[last.get(key, places[key])] = pair
+                    last[key] = pair
+            except TypeError:
+                continue  # an array or a map: no step of a path is equal to it
+        return places
 
     def __contains__(self, key: Any) -> bool:
         return key in self._added or key in self._places
@@ -325,7 +326,7 @@ class MapPieces:
 
     def _pair(self, pair: int) -> tuple[list[Item], int]:
         """The items of a pair's run, and where in it the pair begins."""
-        block, within = divmod(pair, RUN_ITEMS // 2)
+        block, within = divmod(pair, self._run_pairs)
         items = self._blocks[block]
         if isinstance(items, Run):
             items = self._blocks[block] = split_items(*items)

@@ -20,11 +20,16 @@ from .space import Space
 class State:
     """Spaces by id; None marks one that this state has dropped."""
 
-    __slots__ = ("epoch", "spaces")
+    __slots__ = ("epoch", "spaces", "work")
 
     def __init__(self) -> None:
         self.spaces: dict[int, Space | None] = {}
         self.epoch = 0
+        self.work = 0  # of statements, see `note_work`
+
+    def note_work(self, work: int) -> None:
+        """Count what a statement is about to do beyond its bytes, in units of 25 ns."""
+        self.work += work
 
     def find_space(self, space_id: int) -> Space | None:
         return self.spaces.get(space_id)

@@ -29,7 +29,7 @@ from .requests import (
 )
 from .space import Change, Space, duplicate_key
 from .tuples import check_nesting, join_array
-from .updates import apply_operations, read_operations
+from .updates import apply_operations, read_operations, work_of
 
 Row = tuple[int, bytes]
 
@@ -47,17 +47,24 @@ class Reader(Protocol):
 
     def space(self, space_id: int) -> Space: ...
 
+    def note_work(self, work: int) -> None: ...
 
-def execute_write(state: Reader, space: Space, request: Request) -> Outcome:
-    """Execute INSERT, REPLACE, UPDATE, DELETE or UPSERT."""
+
+def execute_write(
+    state: Reader, space: Space, request: Request, work_max: int | None = None
+) -> Outcome:
+    """Execute INSERT, REPLACE, UPDATE, DELETE or UPSERT.
+
+    `work_max` bounds what the operations of an UPDATE or UPSERT may cost (`updates.work_of`).
+    """
     if space.definition.is_view:
         raise ClientError(codes.VIEW_IS_READ_ONLY, f"View '{space.name}' is read-only")
     if isinstance(request, Put):
         return _put(state, space, request)
     if isinstance(request, Upsert):
-        return _upsert(space, request)
+        return _upsert(state, space, request, work_max)
     if isinstance(request, Update):
-        return _update(space, request)
+        return _update(state, space, request, work_max)
     assert isinstance(request, Delete)
     return _delete(space, request)
 
@@ -116,11 +123,12 @@ def _delete(space: Space, request: Delete) -> Outcome:
     return Outcome([(codes.DELETE, body)], [space.removal_of(old)], [old])
 
 
-def _update(space: Space, request: Update) -> Outcome:
+def _update(state: Reader, space: Space, request: Update, work_max: int | None) -> Outcome:
     old = find_unique(space, request.index_id, request.key)
     names = space.format.field_numbers
     if old is None:
         return Outcome([], [], [])
+    _note_work(state, work_of(old, request.ops), work_max)
     doubles = space.format.doubles
     new = apply_operations(old, request.ops, request.index_base, names, doubles=doubles)
     check_nesting(new)
@@ -138,13 +146,14 @@ def _update(space: Space, request: Update) -> Outcome:
     return Outcome([(codes.UPDATE, body)], [change], [new])
 
 
-def _upsert(space: Space, request: Upsert) -> Outcome:
+def _upsert(state: Reader, space: Space, request: Upsert, work_max: int | None) -> Outcome:
     names = space.format.field_numbers
     packed, fields = request.tuple, request.fields
     space.format.validate(fields)
     primary = space.index(0)
     old = primary.get(primary.key_def.entry_key(fields))
     new = packed
+    _note_work(state, work_of(old or packed, request.ops), work_max)
     if old is None:
         read_operations(request.ops, request.index_base, names)
     else:
@@ -165,6 +174,16 @@ def _upsert(space: Space, request: Upsert) -> Outcome:
     body = upsert_body(space.id, packed, request.ops, request.index_base)
     change = space.change_to(new, fields, is_insert=False)
     return Outcome([(codes.UPSERT, body)], [change], [])
+
+
+def _note_work(state: Reader, work: int, work_max: int | None) -> None:
+    if work_max is not None and work > work_max:
+        raise ClientError(
+            ErrorCode.ILLEGAL_PARAMS,
+            "Illegal parameters, the operations take too much work: large tuples, many operations "
+            "and long paths add up; divide them among several requests",
+        )
+    state.note_work(work)
 
 
 def _primary_key_changed(space: Space) -> ClientError:
