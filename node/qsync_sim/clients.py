@@ -60,6 +60,7 @@ def build_body(space: int, **more: Any) -> bytes:
         "ops": 0x28,
         "index": 0x11,
         "limit": 0x12,
+        "iterator": 0x14,
         "isolation": 0x59,
     }
     fields: dict[int, Any] = {0x10: space}

@@ -51,6 +51,7 @@ class World:
             relay_chunk_bytes=4096,
             confirm_rows_max=5,
             work_per_step=1_200,
+            read_part_tuples=2,
         )
         self.replicaset_uuid = self._uuid()
         self.shells: dict[str, Shell] = {}

@@ -7,6 +7,7 @@ import pytest
 
 from qsync_node.core import streams
 from qsync_node.core.engine.overlay import MAX_TUPLE_BYTES
+from qsync_node.core.engine.reads import ANSWER_BYTES_MAX
 from qsync_node.core.engine.requests import BODY_KEYS_MAX
 from qsync_node.core.engine.rows import PARTS_MAX
 from qsync_node.core.engine.tuples import NESTING_MAX
@@ -64,7 +65,7 @@ LIMITS = {
     "requests in flight on a connection, bytes": size(session.REQUEST_BYTES_MAX),
     "requests in flight on all connections, bytes": size(admission.REQUESTS_TOTAL_BYTES_MAX),
     "answers that all clients do not read": size(admission.UNREAD_TOTAL_BYTES_MAX),
-    "tuples in one answer": size(SETTINGS.answer_bytes_max),
+    "tuples in one answer": size(ANSWER_BYTES_MAX),
     "a request": size(CONFIG["max_request"]),
     "a request before log-in": size(session.UNAUTHENTICATED_BYTES_MAX),
     "requests in flight on a connection": f"{session.IN_FLIGHT_MAX:,}",

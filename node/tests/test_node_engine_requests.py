@@ -1,5 +1,6 @@
 """Requests: what the log gets is canonical, what is malformed is refused, pages join up."""
 
+from random import Random
 from typing import Any
 
 import msgpack
@@ -208,3 +209,47 @@ def test_an_upsert_skips_an_operation_with_a_malformed_path(
         packed = database.space(512).indexes[0].get(key)
         assert packed is not None
         assert msgpack.unpackb(packed) == stored
+
+
+@pytest.mark.parametrize("index_id", [0, 1, 2, 3])
+@pytest.mark.parametrize("seed", range(6))
+def test_read_in_parts_answers_with_the_state_at_its_beginning(
+    filled: tuple[Database, User], index_id: int, seed: int
+) -> None:
+    """Between the parts of a read any tuple may come, change or go."""
+    database, admin = filled
+    rng = Random(seed)
+    for number in range(200):
+        row = [number, "ab"[number % 2], rng.choice([None, number / 2])]
+        database.apply(3, put_body(512, msgpack.packb(row)))
+    for _ in range(30):
+        iterator = rng.choice([2] if index_id == 3 else [0, 1, 2, 3, 4, 5, 6])
+        key: list[Any] = rng.choice(
+            [[], [] if index_id == 3 else [100, "a", 7][index_id : index_id + 1]]
+        )
+        wants = {0x12: rng.choice([5, 1000]), 0x13: rng.choice([0, 0, 3, 1500]), 0x1F: index_id < 3}
+        body = {0x10: 512, 0x11: index_id, 0x14: iterator, 0x20: key} | wants
+        request = decode_request(1, pack(body))
+        assert isinstance(request, Select)
+        wanted = database.select_page(request, admin)
+        reading = database.begin_read(request, admin)
+        is_done = reading.run(2)
+        can_pause = index_id < 3 or (wants[0x12] == 1000 and not wants[0x13])
+        assert is_done or reading.pause() == can_pause
+        while not is_done:
+            if can_pause:
+                _change_something(database, rng)
+            is_done = reading.run(rng.choice([1, 2, 50]))
+        assert reading.position == wanted[1]
+        if index_id < 3:
+            assert reading.found == wanted[0]
+        assert sorted(reading.found) == sorted(wanted[0])
+
+
+def _change_something(database: Database, rng: Random) -> None:
+    number = rng.randrange(250)
+    if rng.random() < 0.5:
+        database.apply(5, pack({0x10: 512, 0x20: [number]}))
+    else:
+        row = [number, rng.choice("abc"), rng.choice([None, number / 2])]
+        database.apply(3, put_body(512, msgpack.packb(row)))

@@ -43,6 +43,24 @@ def select(*key: Any, index: int = 0) -> Request:
     return request(1, key=list(key), index=index, limit=1000)
 
 
+class Steps:
+    """Budgets of steps in which `statements` run; None for no limit."""
+
+    def __init__(self, statements: int | None = None) -> None:
+        self._allowed = statements
+        self._left = statements
+
+    def charge(self, size: int) -> None:
+        if self._left is not None:
+            self._left -= 1
+
+    def is_budget_spent(self) -> bool:
+        return self._left is not None and self._left <= 0
+
+    def next_step(self) -> None:
+        self._left = self._allowed
+
+
 class Leader:
     """A database with one space and its pending state."""
 
@@ -68,7 +86,17 @@ class Leader:
 
     def begin(self) -> Callable[[Request], Any]:
         self.transaction: Transaction = self.pending.begin()
-        return lambda request_: decoded(self.transaction.execute(request_, self.admin))
+
+        def execute(request_: Request) -> list[Any]:
+            assert self.transaction.catch_up(Steps())
+            return decoded(self.transaction.execute(request_, self.admin))
+
+        return execute
+
+    def prepare(self) -> Executed:
+        executed = self.transaction.prepare(Steps())
+        assert executed is not None
+        return executed
 
     def confirmed(self, *key: Any, index: int = 0) -> list[Any]:
         wanted = select(*key, index=index)
@@ -215,7 +243,7 @@ def test_a_transaction_sees_its_writes_and_nobody_else_does(leader: Leader) -> N
     assert execute(insert(1, "a")) == [[1, "a"]]
     assert execute(select()) == [[1, "a"]]
     assert leader.dirty() == []
-    executed = leader.transaction.prepare()
+    executed = leader.prepare()
     leader.pending.push(executed.changes)
     assert leader.dirty() == [[1, "a"]]
     assert [type_ for type_, _ in executed.rows] == [2]
@@ -229,7 +257,7 @@ def test_a_changed_read_is_a_conflict(leader: Leader) -> None:
     execute(insert(2, "b"))
     leader.push(replace(1, "z"))
     with pytest.raises(ClientError) as conflict:
-        leader.transaction.prepare()
+        leader.prepare()
     assert conflict.value.code == 97
 
 
@@ -238,7 +266,7 @@ def test_a_phantom_and_a_vanished_error_are_conflicts(leader: Leader) -> None:
     assert execute(select()) == []
     leader.push(insert(5, "p"))
     with pytest.raises(ClientError) as conflict:
-        leader.transaction.prepare()
+        leader.prepare()
     assert conflict.value.code == 97
     execute = leader.begin()
     with pytest.raises(ClientError) as refused:
@@ -246,7 +274,7 @@ def test_a_phantom_and_a_vanished_error_are_conflicts(leader: Leader) -> None:
     assert refused.value.code == 3
     leader.push(request(5, key=[5]))
     with pytest.raises(ClientError) as conflict:
-        leader.transaction.prepare()
+        leader.prepare()
     assert conflict.value.code == 97
 
 
@@ -255,7 +283,7 @@ def test_unrelated_writes_do_not_conflict(leader: Leader) -> None:
     execute = leader.begin()
     assert execute(request(4, key=[1], tuple=[["+", 1, 5]])) == [[1, 15]]
     leader.push(insert(2, 99))
-    executed = leader.transaction.prepare()
+    executed = leader.prepare()
     leader.pending.push(executed.changes)
     assert leader.dirty() == [[1, 15], [2, 99]]
 
@@ -265,12 +293,12 @@ def test_ddl_below_an_open_transaction(leader: Leader) -> None:
     execute(insert(1, "a"))
     leader.push(insert(SPACE, 2, "more", "tree", {"unique": False}, [[1, "scalar"]], space=288))
     assert execute(select("a", index=2)) == [[1, "a"]]
-    leader.pending.push(leader.transaction.prepare().changes)
+    leader.pending.push(leader.prepare().changes)
     execute = leader.begin()
     execute(insert(7, "g"))
     leader.push(request(9, space=330, tuple=[SPACE, 1], ops=[["+", 1, 1]]))
     assert execute(select()) == [[7, "g"]]
-    leader.pending.push(leader.transaction.prepare().changes)
+    leader.pending.push(leader.prepare().changes)
     assert leader.dirty() == [[7, "g"]]
 
 
@@ -279,7 +307,7 @@ def test_ddl_and_rows_in_one_transaction(leader: Leader) -> None:
     execute(insert(600, 1, "new", "memtx", 0, {}, [], space=280))
     execute(insert(600, 0, "pk", "tree", {}, [[0, "unsigned"]], space=288))
     execute(insert(1, space=600))
-    executed = leader.transaction.prepare()
+    executed = leader.prepare()
     assert executed.is_ddl
     assert leader.pending.find_space(600) is None
     leader.pending.push(executed.changes)
@@ -335,3 +363,43 @@ def test_any_mix_of_confirms_and_rollbacks_equals_applying_what_was_confirmed(
             follower.database.apply(*row)
     assert leader.dirty() == follower.confirmed()
     assert leader.dirty(index=1) == follower.confirmed(index=1)
+
+
+def test_commit_of_many_statements_takes_several_steps(leader: Leader) -> None:
+    execute = leader.begin()
+    for number in range(10):
+        execute(insert(number, number))
+    steps = Steps(3)
+    for _ in range(3):
+        assert leader.transaction.prepare(steps) is None
+        steps.next_step()
+    executed = leader.transaction.prepare(steps)
+    assert executed is not None
+    assert len(executed.rows) == 10
+    leader.pending.push(executed.changes)
+    assert leader.dirty() == [[number, number] for number in range(10)]
+
+
+def test_commit_begins_anew_where_pending_rows_were_rolled_back(leader: Leader) -> None:
+    leader.push(insert(1, "rolled back"))
+    execute = leader.begin()
+    assert execute(select(1)) == [[1, "rolled back"]]
+    execute(insert(2, "b"))
+    steps = Steps(1)
+    assert leader.transaction.prepare(steps) is None
+    leader.pending.clear()
+    with pytest.raises(ClientError) as refused:
+        leader.transaction.prepare(Steps())
+    assert refused.value.code == 97
+
+
+def test_changed_catalogue_is_caught_up_with_in_steps(leader: Leader) -> None:
+    execute = leader.begin()
+    for number in range(4):
+        execute(insert(number, number))
+    leader.commit(insert(SPACE, 2, "more", "tree", {"unique": False}, [[1, "scalar"]], space=288))
+    steps = Steps(2)
+    assert not leader.transaction.catch_up(steps)
+    steps.next_step()
+    assert leader.transaction.catch_up(steps)
+    assert execute(select(3, index=2)) == [[3, 3]]

@@ -10,7 +10,7 @@ from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell
 from qsync_sim.world import World
 
-SELECT, INSERT, REPLACE, UPDATE, DELETE = 1, 2, 3, 4, 5
+SELECT, INSERT, REPLACE, UPDATE, DELETE, UPSERT = 1, 2, 3, 4, 5, 9
 BEGIN, COMMIT, ROLLBACK = 14, 15, 16
 LINEARIZABLE = 4
 
@@ -50,8 +50,13 @@ class Driven:
         session: int = 100,
     ) -> int:
         """Send a request to `shell` and return its number; the answer arrives in `answers`."""
+        sync = self.next_sync()
+        shell.step([fx.Request(session, sync, kind, body, stream, "admin", key)])
+        return sync
+
+    def next_sync(self) -> int:
+        """Return a number for a request."""
         self._sync += 1
-        shell.step([fx.Request(session, self._sync, kind, body, stream, "admin", key)])
         return self._sync
 
     def ask(self, shell: Shell, kind: int, body: bytes = b"", **more: Any) -> fx.Answer:

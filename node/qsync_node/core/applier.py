@@ -51,6 +51,9 @@ from qsync_node.format.batch import LogBatch
 if TYPE_CHECKING:
     from qsync_node.core.replica import Replica
 
+CONFIRM_PART_ROWS = 64
+"""Rows that are confirmed before it is looked at what they cost."""
+
 
 class Applier:
     """One source at a time."""
@@ -404,18 +407,31 @@ class Applier:
         self._confirm()
 
     def _confirm(self) -> None:
-        """A4: raise the confirmed index, a bounded number of rows in each step (T3, G1)."""
+        """A4: raise the confirmed index, with a bounded amount of work in each step (T3, G1).
+
+        What a row costs is known when it has been applied, so a long way goes in short parts.
+        """
         replica = self.replica
-        limbo = replica.limbo
+        limbo, settings = replica.limbo, replica.settings
         goal = self.announced_index
         if goal > replica.tail.last_index:
             goal = self.recorded_index
         if goal <= limbo.confirmed_index:
             return
-        index = limbo.step_towards(goal, replica.settings.confirm_rows_max)
-        self.is_confirm_due = index < goal
-        replica.doubt.before_confirm(index)
-        if index > limbo.confirmed_index:
+        self.is_confirm_due = False
+        rows_end = limbo.confirmed_index + settings.confirm_rows_max
+        work_end = replica.machine.work() + settings.work_per_step
+        while self.state is State.FOLLOWING and limbo.confirmed_index < goal:
+            if limbo.confirmed_index >= rows_end or replica.machine.work() >= work_end:
+                self.is_confirm_due = True
+                return
+            before = limbo.confirmed_index
+            rows = min(CONFIRM_PART_ROWS, rows_end - before)
+            index = limbo.step_towards(goal, rows)
+            replica.doubt.before_confirm(index)
+            if index <= limbo.confirmed_index:
+                self.is_confirm_due = index < goal
+                return
             replica.confirm(index)
 
     def _acknowledge(self) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from qsync_node.core import effects as fx
 from qsync_node.core.calls import Call
 from qsync_node.core.commits import BATCH_BYTES_MAX, Commits
+from qsync_node.core.confirmed_reads import TUPLE_WORK, ConfirmedReads
 from qsync_node.core.engine.access import User
 from qsync_node.core.engine.requests import decode_request
 from qsync_node.core.keys import check_key, digest_of
@@ -52,6 +53,7 @@ class Clients:
         self.queue: deque[Call] = deque()
         self.waiting: OrderedDict[Call, None] = OrderedDict()  # unanswered calls, oldest first
         self._work = 0  # of this step
+        self._state_work = 0  # of the database when this step began
         self._closed: set[int] = set()  # sessions that ended while the queue held calls
         self.commits = Commits(node, self)
         self._users: dict[str, User] = {}
@@ -60,6 +62,7 @@ class Clients:
         self._streams_of: dict[int, set[int]] = {}  # by session: those with a home
         self.counters: dict[str, int] = {}
         self.streams = Streams(node, self)
+        self.confirmed_reads = ConfirmedReads(node, self)
 
     # --- answers ------------------------------------------------------------------------------
 
@@ -133,46 +136,51 @@ class Clients:
 
     def begin_step(self) -> None:
         self._work = 0
+        self._state_work = self.node.database.work
 
     def is_budget_spent(self) -> bool:
         """Whether further requests have to wait for the next step (G1)."""
-        return self._work >= self.node.settings.work_per_step
+        return self._spent() >= self.node.settings.work_per_step
+
+    def is_read_budget_spent(self) -> bool:
+        """Whether further reads have to wait: half of a step is left to what the queue holds."""
+        return self._spent() >= self.node.settings.work_per_step // 2
+
+    def _spent(self) -> int:
+        return self._work + self.node.database.work - self._state_work
 
     def charge(self, size: int) -> None:
         """Count a request that handles `size` bytes."""
         self._work += REQUEST_WORK + size
 
     def spend(self, tuples: list[bytes]) -> None:
-        """Count what a read returned; raises ClientError where it is too much for an answer."""
-        size = sum(map(len, tuples))
-        self.charge(size)
-        largest = self.node.settings.answer_bytes_max
-        if size > largest:
-            raise ClientError(
-                ErrorCode.MEMORY_ISSUE,
-                f"the result has {size} bytes, an answer holds at most {largest}: read it in pages,"
-                " with a limit and the position after the last tuple",
-            )
+        """Count what a read returned."""
+        self.charge(sum(map(len, tuples)) + len(tuples) * TUPLE_WORK)
 
     def _read(self, call: Call) -> None:
         """A single read: confirmed state of this member, unless asked otherwise (R1, R2)."""
         node = self.node
-        if self.is_budget_spent() and not call.link:
-            call.done = True
-            node.replica.out.append(fx.Deferred(call.session, call.sync))
+        if self.is_read_budget_spent() and not call.link:
+            self.defer(call)
             return
         self.check_state_is_served()
         isolation = node.reads.isolation_of(call.request)
         if isolation == "linearizable":
             node.reads.start(call)
             return
-        user = self.user_of(call)
         if isolation == "read-committed" and self.commits.pending is not None:
-            tuples, call.position = self.commits.pending.select_page(call.request, user)
+            pending = self.commits.pending
+            tuples, call.position = pending.select_page(call.request, self.user_of(call))
+            self.spend(tuples)
+            self.answer(call, tuples)
         else:
-            tuples, call.position = node.database.select_page(call.request, user)
-        self.spend(tuples)
-        self.answer(call, tuples)
+            self.confirmed_reads.serve(call)
+
+    def defer(self, call: Call) -> None:
+        """Give a read of this member's own client back to its session, which repeats it later."""
+        call.done = True
+        self.waiting.pop(call, None)
+        self.node.replica.out.append(fx.Deferred(call.session, call.sync))
 
     def check_state_is_served(self) -> None:
         replica = self.node.replica
@@ -206,8 +214,9 @@ class Clients:
         if replica.leader is None:
             self._forward_queue()
             return
-        is_ready = False
-        while self.queue and not self.is_budget_spent():
+        is_ready = is_any = False
+        while self.queue and not (is_any and self.is_budget_spent()):
+            is_any = True
             # Nothing but our own flush or DDL changes within a step whether requests may run.
             if not is_ready and not self._can_execute():
                 return
@@ -397,12 +406,14 @@ class Clients:
         """A snapshot replaced the state; nobody waits for pending entries on a follower."""
         self._users.clear()
         self.commits.ddl_barrier = 0
+        self.confirmed_reads.on_state_replaced()
 
     # --- ends ---------------------------------------------------------------------------------
 
     def on_session_closed(self, session: int) -> None:
         """A vanished client changes nothing that is logged; its open transactions end."""
         self.streams.close((0, session))
+        self.confirmed_reads.on_session_closed(session)
         for stream in self._streams_of.pop(session, ()):
             self.homes.pop((session, stream), None)
         if self.queue:

@@ -107,7 +107,7 @@ class LinearizableReads:
             index = max(proof.index, leader.promote_index)
             if proof.sequence > proven or index > replica.limbo.confirmed_index:
                 waiting.append(proof)
-            elif proof.call is not None and self.node.clients.is_budget_spent():
+            elif proof.call is not None and self.node.clients.is_read_budget_spent():
                 waiting.append(proof)  # it stays proven, and is served in a later step
             elif proof.call is not None:
                 self._serve(proof.call)
@@ -122,7 +122,7 @@ class LinearizableReads:
         confirmed = self.node.replica.limbo.confirmed_index
         applying, self.applying = self.applying, []
         for index, call in applying:
-            if index > confirmed or self.node.clients.is_budget_spent():
+            if index > confirmed or self.node.clients.is_read_budget_spent():
                 self.applying.append((index, call))
             else:
                 self._serve(call)
@@ -145,13 +145,9 @@ class LinearizableReads:
         clients = self.node.clients
         try:
             clients.check_state_is_served()
-            user = clients.user_of(call)
-            tuples, call.position = self.node.database.select_page(call.request, user)
-            clients.spend(tuples)
+            clients.confirmed_reads.serve(call, self.node.replica.limbo.confirmed_index)
         except ClientError as error:
             clients.refuse(call, error.code, error.message)
-            return
-        clients.answer(call, tuples, self.node.replica.limbo.confirmed_index)
 
     def _fail(self, call: "Call") -> None:
         self.node.clients.refuse(

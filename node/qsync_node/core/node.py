@@ -162,9 +162,9 @@ class Node:
         assert now_ns >= replica.now_ns, "the clock of timers is monotonic"
         replica.now_ns = now_ns
         replica.wall_s = wall_s
-        self.clients.begin_step()
         if replica.applier.is_confirm_due:
             replica.applier.confirm_due()
+        self.clients.begin_step()
         for item in inputs:
             self._handlers[type(item)](self, item)
         replica.tick()
@@ -175,6 +175,7 @@ class Node:
         self.procedures.tick()
         self.registrar.on_confirmed()
         self.clients.run_queue()
+        self.clients.confirmed_reads.advance()
         self.clients.commits.flush()
         self._consider_checkpoint()
         self._free_retired()
@@ -190,7 +191,7 @@ class Node:
         leader = replica.leader
         if replica.applier.is_confirm_due or (leader is not None and leader.is_confirm_due):
             return replica.now_ns
-        if self.clients.is_budget_spent():
+        if self.clients.is_read_budget_spent() or len(self.clients.confirmed_reads):
             return replica.now_ns
         horizon = replica.now_ns + replica.settings.heartbeat_ns // 2
         if leader is not None:
@@ -435,6 +436,10 @@ class Node:
         members = tuple(Member.from_tuple(fields) for fields in database.cluster())
         removed = frozenset(str(fields[0]) for fields in rows_of(database, REMOVED_SPACE))
         return Configuration(members, removed)
+
+    def work(self) -> int:
+        """Return what statements have cost in all, in units of 25 ns."""
+        return self.database.work
 
     def checkpoint(self) -> bool:
         """Begin a snapshot of confirmed state, on any member, with or without a leader (S2)."""

@@ -40,8 +40,8 @@ class Settings:
     (clients.py). What is left comes in the next steps, so that no client keeps heartbeats and other
     clients waiting, or fills the memory with its answers (G1)."""
 
-    answer_bytes_max: int = 16 * 1024 * 1024
-    """Tuples that one answer may hold. A larger result is read in pages."""
+    read_part_tuples: int = 4_096
+    """Tuples of confirmed state that one go reads. A read of more takes several steps (G1)."""
 
     confirm_rows_max: int = 2_000
     """Rows that one step confirms. The rest of a backlog follows in the next steps, so that a

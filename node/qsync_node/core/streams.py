@@ -88,6 +88,8 @@ class Streams:
             )
         transaction = self._living(stream)
         request = decode_request(call.type, call.body)
+        if not transaction.catch_up(self.clients):
+            return False
         needs_proof = stream.is_linearizable
         if isinstance(request, Select):
             isolation = self.node.reads.isolation_of(request)
@@ -213,9 +215,11 @@ class Streams:
             if self.clients.is_refused(call):
                 self._close(key)
                 return True
-            self.clients.charge(stream.held_bytes)  # every statement runs again
+            prepared = transaction.prepare(self.clients)
+            if prepared is None:
+                return False
             needs_proof = stream.has_writes or stream.is_linearizable
-            done = self.clients.commits.log(call, transaction.prepare(), needs_proof)
+            done = self.clients.commits.log(call, prepared, needs_proof)
         except ClientError:
             self._close(key)
             raise

@@ -199,6 +199,12 @@ class Database(State):
             self._check_held(request.space_id)
         return reads.select_page(self, request, user)
 
+    def begin_read(self, request: Select, user: User) -> reads.Reading:
+        """A SELECT of which nothing was read yet."""
+        if self.held_spaces:
+            self._check_held(request.space_id)
+        return reads.begin(self, request, user)
+
     def _check_held(self, space_id: int) -> None:
         """A space whose rows do not come here is not an empty one."""
         if is_kept(space_id, self.held_spaces):

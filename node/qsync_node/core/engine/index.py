@@ -19,7 +19,7 @@ saves the tuple that it replaces, and the list saves the keys that it drops. A v
 another thread. The lock keeps the list still while keys are taken from it; the dict needs none.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from itertools import islice
@@ -36,6 +36,8 @@ from .keydef import KeyDef
 
 FRESH_KEYS_MAX = 2048
 VIEW_KEYS = 1024
+# Finding the n-th key counts the list's parts first, so nearer ones are walked to.
+_NEAR_KEYS = 1_000
 
 # (index id, entry key, tuple or None): one index's part of a change.
 Put = tuple[int, Any, bytes | None]
@@ -93,18 +95,28 @@ def _keys_in(ordered: Any, bounds: Range) -> Iterator[Any]:
     return keys
 
 
-class ReadView:
-    """The tuples of an index as they were when the view was taken, by key."""
+EVERYTHING = Range(None, None, False, False, False)
 
-    __slots__ = ("__weakref__", "_before", "_dropped", "_fresh", "_lock", "_ordered", "_tuples")
+
+class ReadView:
+    """The tuples of a range of an index as they were when the view was taken, by key."""
+
+    __slots__ = ("__weakref__", "_before", "_bounds", "_dropped", "_fresh", "_lock", "_ordered",
+                 "_tuples")  # fmt: skip
 
     def __init__(
-        self, tuples: dict[Any, bytes], ordered: Any, fresh: Iterable[Any], lock: Lock
+        self,
+        tuples: dict[Any, bytes],
+        ordered: Any,
+        fresh: Iterable[Any],
+        lock: Lock,
+        bounds: Range,
     ) -> None:
         self._tuples = tuples  # of the index: they change
         self._ordered = ordered  # the same
         self._lock = lock
-        self._fresh = sorted(fresh)  # keys that the ordered list lacked
+        self._bounds = bounds
+        self._fresh = SortedList(fresh)  # keys that the ordered list lacked
         self._dropped: Any = SortedList()  # keys that the ordered list lost since then
         self._before: dict[Any, bytes | None] = {}
 
@@ -131,19 +143,19 @@ class ReadView:
 
     def _keys_after(self, last: Any) -> list[Any]:
         """The next keys of this view, perhaps some of later tuples too; [] at the end."""
-        after = Range(last, None, last is not None, False, False)
+        after = self._bounds if last is None else range_after(self._bounds, last)
         with self._lock:
             runs = [
                 list(islice(_keys_in(keys, after), VIEW_KEYS))
-                for keys in (self._ordered, self._dropped)
+                for keys in (self._ordered, self._dropped, self._fresh)
             ]
-        start = bisect_right(self._fresh, last) if last is not None else 0
-        runs.append(self._fresh[start : start + VIEW_KEYS])
         if not (runs[1] or runs[2]):
             return runs[0]
         merged = sorted({key for run in runs for key in run})
         # Of a run that was cut short the following keys are not known yet.
         known = [run[-1] for run in runs if len(run) == VIEW_KEYS]
+        if after.is_reverse:
+            return merged[bisect_left(merged, max(known)) if known else 0 :][::-1]
         return merged[: bisect_right(merged, min(known))] if known else merged
 
 
@@ -208,9 +220,9 @@ class _ConfirmedIndex:
         self._fresh.clear()
         self._stale.clear()
 
-    def view(self) -> ReadView:
-        """The tuples as they are now."""
-        view = ReadView(self.tuples, self._ordered, self._fresh, self._lock)
+    def view(self, bounds: Range = EVERYTHING) -> ReadView:
+        """The tuples of a range as they are now."""
+        view = ReadView(self.tuples, self._ordered, self._fresh, self._lock, bounds)
         self._views.append(ref(view))
         return view
 
@@ -244,7 +256,33 @@ class TreeIndex(_ConfirmedIndex):
             yield key, tuples[key]
 
     def entries(self) -> Iterator[tuple[Any, bytes]]:
-        return self.scan(Range(None, None, False, False, False))
+        return self.scan(EVERYTHING)
+
+    def tuples_in(self, bounds: Range, offset: int) -> Iterator[bytes]:
+        """The tuples of a range behind its first `offset` ones, which cost no time."""
+        if self._fresh or self._stale:
+            self._catch_up()
+        if offset < _NEAR_KEYS:
+            near = islice(_keys_in(self._ordered, bounds), offset, None)
+            return map(self.tuples.__getitem__, near)
+        return map(self.tuples.__getitem__, self._keys_behind(bounds, offset))
+
+    def _keys_behind(self, bounds: Range, offset: int) -> Iterator[Any]:
+        ordered = self._ordered
+        low, high = bounds.low, bounds.high
+        start, stop = 0, len(ordered)
+        if low is not None:
+            start = (ordered.bisect_right if bounds.is_low_open else ordered.bisect_left)(low)
+        if high is not None:
+            stop = (ordered.bisect_left if bounds.is_high_open else ordered.bisect_right)(high)
+        if bounds.is_reverse:
+            stop -= offset
+        else:
+            start += offset
+        if start >= stop:
+            return iter(())
+        keys: Iterator[Any] = ordered.islice(start, stop, bounds.is_reverse)
+        return keys
 
 
 class HashIndex(_ConfirmedIndex):
@@ -303,6 +341,13 @@ class LayerIndex:
         self.puts.clear()
         self._ordered = None
 
+    def written_to(self) -> "IndexView":
+        """The uppermost index below, or this one, that holds something of its own."""
+        index: IndexView = self
+        while isinstance(index, LayerIndex) and not index.puts and index.parent is not None:
+            index = index.parent
+        return index
+
     def __len__(self) -> int:
         return sum(1 for _ in self.entries())
 
@@ -336,7 +381,7 @@ class LayerIndex:
 
     def entries(self) -> Iterator[tuple[Any, bytes]]:
         if self._is_tree:
-            yield from self.scan(Range(None, None, False, False, False))
+            yield from self.scan(EVERYTHING)
             return
         if self.parent is not None:
             for key, packed in self.parent.entries():

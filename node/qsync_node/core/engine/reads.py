@@ -4,8 +4,10 @@ A position is the msgpack of the entry key's fields as they stand in the last tu
 says where to go on without naming the tuple's place, so changes in between do no harm.
 """
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from qsync_node.errors import ClientError, ErrorCode
@@ -13,7 +15,16 @@ from qsync_node.errors import ClientError, ErrorCode
 from . import codes, system
 from .access import User
 from .fields import decode
-from .index import IndexView, Range, range_after, range_of
+from .index import (
+    EVERYTHING,
+    HashIndex,
+    IndexView,
+    LayerIndex,
+    Range,
+    TreeIndex,
+    range_after,
+    range_of,
+)
 from .keydef import KeyDef
 from .pieces import item_of, read_header
 from .requests import Select
@@ -24,6 +35,73 @@ if TYPE_CHECKING:
     from .state import State
 
 _ITERATOR_COUNT = len(codes.ITERATOR_NAMES)
+ANSWER_BYTES_MAX = 16 * 1024 * 1024
+"""Tuples that one answer may hold. A larger result is read in pages."""
+WALKED_MAX = 200_000
+"""Entries that a read may walk over where pending changes keep it from jumping."""
+_PART = 4096
+
+
+class Reading:
+    """A SELECT that runs in parts. Between two of them the state may change: what is left is read
+    from a view of the first part's moment (`ReadView`)."""
+
+    __slots__ = ("_bounds", "_index", "_key_def", "_request", "_tuples", "found", "size")
+
+    def __init__(self, tuples: Iterable[bytes], key_def: KeyDef, request: Select) -> None:
+        self.found: list[bytes] = []
+        self.size = 0
+        self._tuples = iter(tuples)
+        self._key_def = key_def
+        self._request = request
+        self._index: TreeIndex | HashIndex | None = None
+        self._bounds = EVERYTHING
+
+    def can_pause_in(self, index: TreeIndex | HashIndex, bounds: Range = EVERYTHING) -> None:
+        """Let `pause` go on in `index`, whose `bounds` are read: of a hash, everything."""
+        self._index, self._bounds = index, bounds
+
+    def run(self, tuples_max: int = sys.maxsize) -> bool:
+        """Read so many tuples at most; True when that was the last of them.
+
+        Raises ClientError if there are too many for an answer.
+        """
+        left = min(self._request.limit - len(self.found), tuples_max)
+        while left and (part := list(islice(self._tuples, min(left, _PART)))):
+            self.size += sum(map(len, part))
+            if self.size > ANSWER_BYTES_MAX:
+                raise ClientError(
+                    ErrorCode.MEMORY_ISSUE,
+                    f"the result has more than {ANSWER_BYTES_MAX} bytes: read it in pages, with a"
+                    " limit and the position after the last tuple",
+                )
+            self.found += part
+            left -= len(part)
+        return left > 0 or len(self.found) == self._request.limit
+
+    def pause(self) -> bool:
+        """Prepare to go on in another step; False if this reading cannot, and has to `run` on."""
+        index = self._index
+        if index is None:
+            return False
+        if isinstance(index, HashIndex):
+            # Its order is none that a view could follow: begin again.
+            self.found, self.size = [], 0
+            self._tuples = iter(index.view())
+        elif self.found:
+            last = self._key_def.entry_key(decode(self.found[-1]))
+            self._tuples = iter(index.view(range_after(self._bounds, last)))
+        self._index = None
+        return True
+
+    @property
+    def position(self) -> bytes | None:
+        """Where to go on, if that was asked for and there were any."""
+        if not self._request.wants_position:
+            return None
+        if not self.found:
+            return self._request.after_position
+        return _position(self._key_def, self.found[-1])
 
 
 def select(state: "State", request: Select, user: User) -> list[bytes]:
@@ -33,12 +111,19 @@ def select(state: "State", request: Select, user: User) -> list[bytes]:
 
 def select_page(state: "State", request: Select, user: User) -> tuple[list[bytes], bytes | None]:
     """The tuples, and where to go on if that was asked for and there were any."""
+    reading = begin(state, request, user)
+    reading.run()
+    return reading.found, reading.position
+
+
+def begin(state: "State", request: Select, user: User) -> Reading:
+    """A SELECT of which nothing was read yet. Raises ClientError if it is refused."""
     if request.iterator >= _ITERATOR_COUNT:
         raise ClientError(ErrorCode.ILLEGAL_PARAMS, "Illegal parameters, Invalid iterator type")
     space = state.space(request.space_id)
     user.check_space(space.definition, system.READ)
     if space.definition.is_view:
-        return _select_view(state, space, request, user)
+        return _read_view(state, space, request, user)
     index = space.index(request.index_id)
     key_def = index.key_def
     if (
@@ -50,47 +135,68 @@ def select_page(state: "State", request: Select, user: User) -> tuple[list[bytes
     ):
         found = index.get(key_def.exact_key(request.key))
         if found is None or request.offset or not request.limit:
-            return [], None
-        return [found], _position(key_def, found) if request.wants_position else None
+            return Reading((), key_def, request)
+        return Reading((found,), key_def, request)
+    if isinstance(index, LayerIndex):
+        index = index.written_to()
+    if isinstance(index, TreeIndex):
+        bounds = _bounds(space, request.index_id, index, request)
+        tuples = index.tuples_in(bounds, min(request.offset, sys.maxsize))
+        reading = Reading(tuples, key_def, request)
+        reading.can_pause_in(index, bounds)
+        return reading
     entries = _scan(space, request.index_id, index, request)
-    return _page(entries, key_def, request)
+    if isinstance(index, HashIndex):
+        rest = islice(entries, min(request.offset, sys.maxsize), None)
+        reading = Reading(map(itemgetter(1), rest), key_def, request)
+        if not request.key and not request.offset and request.limit >= len(index):
+            reading.can_pause_in(index)
+        return reading
+    return Reading(_walk(entries, request), key_def, request)
 
 
-def _page(
-    entries: Iterator[tuple[Any, bytes]], key_def: KeyDef, request: Select
-) -> tuple[list[bytes], bytes | None]:
-    stop = min(request.offset + request.limit, 1 << 62)
-    found = [packed for _, packed in islice(entries, min(request.offset, stop), stop)]
-    if not request.wants_position:
-        return found, None
-    if not found:
-        return found, request.after_position
-    return found, _position(key_def, found[-1])
+def _walk(entries: Iterator[tuple[Any, bytes]], request: Select) -> Iterator[bytes]:
+    """The tuples behind the offset. Raises ClientError where that takes too long."""
+    left = WALKED_MAX - request.offset
+    for _, packed in islice(entries, min(request.offset, WALKED_MAX), None):
+        if left <= 0:
+            raise ClientError(
+                ErrorCode.MEMORY_ISSUE,
+                f"the read walks over more than {WALKED_MAX} entries: read it in pages, with a"
+                " limit and the position after the last tuple",
+            )
+        left -= 1
+        yield packed
 
 
 def _scan(
     space: Space, index_id: int, index: IndexView, request: Select
 ) -> Iterator[tuple[Any, bytes]]:
-    iterator = request.iterator
-    is_tree = space.index_defs[index_id].is_tree
+    if space.index_defs[index_id].is_tree:
+        return index.scan(_bounds(space, index_id, index, request))
+    _check_full_key(index.key_def, request)
+    index.key_def.search_prefix(request.key)
+    if request.iterator not in (codes.EQ, codes.ALL, codes.GT):
+        _refuse_iterator(space, index_id, is_tree=False)
+    if request.after_position is not None or request.after_tuple is not None:
+        raise _unsupported(space, index_id, False, "pagination")
+    return _scan_hash(index, request)
+
+
+def _bounds(space: Space, index_id: int, index: IndexView, request: Select) -> Range:
+    """The range of a tree that is read."""
     key_def = index.key_def
-    if not is_tree:
-        _check_full_key(key_def, request)
     prefix = key_def.search_prefix(request.key)
-    if iterator > codes.GT or (not is_tree and iterator not in (codes.EQ, codes.ALL, codes.GT)):
-        _refuse_iterator(space, index_id, is_tree)
-    if not is_tree:
-        if request.after_position is not None or request.after_tuple is not None:
-            raise _unsupported(space, index_id, is_tree, "pagination")
-        return _scan_hash(index, request)
-    bounds = range_of(key_def, iterator, prefix)
+    if request.iterator > codes.GT:
+        _refuse_iterator(space, index_id, is_tree=True)
+    bounds = range_of(key_def, request.iterator, prefix)
     if request.after_position is not None:
         bounds = range_after(bounds, _read_position(key_def, request.after_position))
     elif request.after_tuple is not None:
         fields = decode(request.after_tuple)
         space.format.validate(fields)
         bounds = range_after(bounds, key_def.entry_key(fields))
-    return index.scan(bounds)
+    return bounds
 
 
 def _check_full_key(key_def: KeyDef, request: Select) -> None:
@@ -163,18 +269,16 @@ _SOURCES = {
 }
 
 
-def _select_view(
-    state: "State", view: Space, request: Select, user: User
-) -> tuple[list[bytes], bytes | None]:
+def _read_view(state: "State", view: Space, request: Select, user: User) -> Reading:
     source = state.space(_SOURCES.get(view.id, view.id))
     if source is view:
-        return [], None
+        return Reading((), view.index(request.index_id).key_def, request)
     view.index(request.index_id)
     index = source.index(request.index_id)
     entries = _scan(source, request.index_id, index, request)
     is_visible = _VISIBILITY[source.id]
     visible = (entry for entry in entries if is_visible(state, decode(entry[1]), user))
-    return _page(visible, index.key_def, request)
+    return Reading(_walk(visible, request), index.key_def, request)
 
 
 def _has_rights(user: User, object_type: str, object_id: int, owner: int) -> bool:
