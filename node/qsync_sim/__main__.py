@@ -44,6 +44,8 @@ MUST_HAPPEN = (
     "keyed transactions repeated",
     "fault key window changed",
     "reads deferred",
+    "scans checked",
+    "linearizable scans checked",
     "transactions checked",
     "outcome committed",
     "outcome rolled back",

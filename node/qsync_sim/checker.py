@@ -93,6 +93,9 @@ class Checker:
     # --- answers ------------------------------------------------------------------------------
 
     def _check(self, operation: "Operation") -> None:
+        if operation.kind in ("scan", "linearizable scan"):
+            self._check_scan(operation)
+            return
         if operation.kind in ("select", "linearizable"):
             if not operation.transaction:
                 self._check_read(operation)
@@ -171,6 +174,32 @@ class Checker:
             self.world.count("linearizable reads checked")
         if got not in states:
             self._fail(operation, f"R1/R2: it read {got}, possible were {states}")
+
+    def _check_scan(self, operation: "Operation") -> None:
+        """A read of a whole space, in however many parts, saw the state at one index (R1, R2)."""
+        if operation.outcome != "committed":
+            return
+        is_linearizable = operation.kind == "linearizable scan"
+        first = operation.floor_index if is_linearizable else 0
+        got = {fields[0]: fields for fields in operation.tuples}
+        in_order = sorted(got, reverse=is_linearizable)
+        if [fields[0] for fields in operation.tuples] != in_order:
+            self._fail(operation, f"R1: it read the keys {[f[0] for f in operation.tuples]}")
+        mine = {key: states for (space, key), states in self.versions.items() if space == SPACE}
+        state = {key: self._at(SPACE, key, first) for key in mine}
+        changes = sorted(
+            (at, key, fields)
+            for key, states in mine.items()
+            for at, fields in states
+            if first < at <= operation.ceiling_index
+        )
+        self.world.count(f"{operation.kind}s checked")
+        for _, key, fields in [(first, None, None), *changes]:
+            if key is not None:
+                state[key] = fields
+            if got == {key: fields for key, fields in state.items() if fields is not None}:
+                return
+        self._fail(operation, f"R1/R2: it read {got}, which was the state at no index")
 
     # --- transactions -------------------------------------------------------------------------
 

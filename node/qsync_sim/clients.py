@@ -70,6 +70,11 @@ def build_body(space: int, **more: Any) -> bytes:
     return packed
 
 
+SCANS = 0.3
+"""The part of reads outside of transactions that read a whole space."""
+SCAN_LIMIT = 0xFFFFFFFF
+
+
 class Client:
     """One session at one member at a time."""
 
@@ -92,6 +97,7 @@ class Client:
         self.transactions = 0
         self.is_stopped = False
         self.keyed: Operation | None = None
+        self.scans = Random(f"scans of {number} in {world.seed}")
 
     # --- what next ----------------------------------------------------------------------------
 
@@ -136,6 +142,8 @@ class Client:
             ["insert", "replace", "update", "delete", "upsert", "select", "linearizable", "keyed"],
             [10, 25, 15, 10, 5, 12, 10, 13],
         )[0]
+        if kind in ("select", "linearizable") and self.scans.random() < SCANS:
+            kind = {"select": "scan", "linearizable": "linearizable scan"}[kind]
         space = ASYNC_SPACE if self.rng.random() < 0.08 and kind == "replace" else SPACE
         self._do(kind, space, self.rng.randrange(KEYS))
 
@@ -210,6 +218,11 @@ class Client:
             return SELECT, build_body(space, index=0, limit=10, key=[key])
         if kind == "linearizable":
             return SELECT, build_body(space, index=0, limit=10, key=[key], isolation=4)
+        if kind == "scan":
+            return SELECT, build_body(space, index=0, limit=SCAN_LIMIT, iterator=2, key=[])
+        if kind == "linearizable scan":  # from the greatest key down
+            body = build_body(space, limit=SCAN_LIMIT, iterator=1, key=[], isolation=4)
+            return SELECT, body
         if kind == "begin" and self.is_linearizable:
             return BEGIN, msgpack.packb({0x59: 4})
         return {"begin": BEGIN, "commit": COMMIT, "rollback": ROLLBACK}[kind], b""

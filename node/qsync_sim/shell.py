@@ -17,6 +17,7 @@ from qsync_node.core.ballot import Ballot
 from qsync_node.core.entries import Entry
 from qsync_node.core.node import Node
 from qsync_node.core.settings import Settings
+from qsync_node.format.keys import Type
 from qsync_node.log.errors import CorruptionError, DiskError, DiskFull, NotInLog
 from qsync_node.log.storage import Limits, Storage
 from qsync_sim.disk import PowerLoss, SimDisk
@@ -52,7 +53,7 @@ class Shell:
         self.is_ballot_busy = False
         self.disk_delay_ns = 200_000
         self.is_paused = False
-        self.inputs: list[Any] = []  # of the step whose effects are performed
+        self.reads: dict[tuple[int, int], fx.Request] = {}  # not answered, by session and number
         self.paused_inputs: list[Any] = []
         self.wake_at_ns = 0
         self.is_removed = False
@@ -146,6 +147,7 @@ class Shell:
         self.life += 1
         self.is_paused = False
         self.paused_inputs.clear()
+        self.reads.clear()
         self.disk.on_call = None
         if power_loss:
             self.disk.crash(self.rng)
@@ -184,7 +186,9 @@ class Shell:
             self.paused_inputs += inputs
             return
         life = self.life
-        self.inputs = inputs
+        for item in inputs:
+            if type(item) is fx.Request and item.type == Type.SELECT:
+                self.reads[item.session, item.sync] = item
         self.term_before = self.node.replica.term
         self.voters_before = self.node.replica.voter_uuids()
         wall = 1e9 + self.world.now_ns / 1e9 + self.wall_offset_s
@@ -214,6 +218,7 @@ class Shell:
         if kind is fx.Send:
             self.world.network.send(self, effect.link, effect.message)
         elif kind is fx.Answer:
+            self.reads.pop((effect.session, effect.sync), None)
             self.world.on_answer(self, effect)
         elif kind is fx.Deferred:
             self._give_again(effect)
@@ -239,12 +244,7 @@ class Shell:
     def _give_again(self, effect: fx.Deferred) -> None:
         """A read that this step did not run: it comes again in a step of its own."""
         self.world.count("reads deferred")
-        request = next(
-            item
-            for item in self.inputs
-            if type(item) is fx.Request
-            and (item.session, item.sync) == (effect.session, effect.sync)
-        )
+        request = self.reads[effect.session, effect.sync]
         life = self.life
         self.world.after(100_000, lambda: self.step([request]) if self.life == life else None)
 
