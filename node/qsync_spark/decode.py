@@ -160,6 +160,18 @@ class RowHash:
         digest.update(row)
         return digest.digest()[:HASH_BYTES]
 
+    def of_run(self, data: bytes, edges: list[int]) -> list[bytes]:
+        """The hash of each row between two edges; one call for all of a block costs half."""
+        fresh = self._keyed.copy
+        found = []
+        start = edges[0]
+        for end in edges[1:]:
+            digest = fresh()
+            digest.update(data[start:end])
+            found.append(digest.digest()[:HASH_BYTES])
+            start = end
+        return found
+
 
 def new_secret() -> bytes:
     """The key of one audit, drawn after everything in the archive was written."""

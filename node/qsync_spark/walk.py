@@ -8,7 +8,6 @@ What needs other members' logs leaves as chunks (facts.py), and is compared by S
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 from socket import gethostname
 from typing import Any
 
@@ -133,8 +132,7 @@ class Walk:
             for row in np.flatnonzero(rows.type == NOP)[:NOPS_MAX].tolist():
                 self._nop(int(rows.offset[row]), before + 1 + row, replica_id, int(rows.lsn[row]))
         edges = rows.edges[::2].tolist()
-        content_hash = self.content_hash
-        digests = [content_hash(data[start:end]) for start, end in pairwise(edges)]
+        digests = self.content_hash.of_run(data, edges)
         chunks.add_run(replica_id, lsn + 1, before + 1, digests)
         self.described.take_columns(rows)
         self.vclock[replica_id] = lsn + count

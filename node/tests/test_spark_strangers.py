@@ -8,13 +8,13 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from archives import is_eventful, lives
 from damage import Copy, changed_by_another_index, is_user, split
 from msgpack import ExtType
 from plain_audit import plain_audit
-from xxhash import xxh3_128_digest
 
 from qsync_node.archive.reading import ArchiveError, load_archive
 from qsync_node.core.engine.numbers import pack_decimal
@@ -35,6 +35,8 @@ from qsync_spark.audit.events import Reading, log_events, snapshot_events
 from qsync_spark.audit.findings import INCOMPLETE, PASSED, VIOLATED
 from qsync_spark.audit.scan import parts_of_kind
 from qsync_spark.catalogue import Catalogue
+from qsync_spark.decode import HASH_BYTES, SECRET_BYTES, RowHash, new_secret
+from qsync_spark.facts import CHUNK_BITS
 from qsync_spark.key_values import Unkeyed
 from qsync_spark.parts import parts_of
 from qsync_spark.walk import walk
@@ -234,23 +236,28 @@ def cancelling(differences: list[int]) -> list[int]:
     raise AssertionError("fewer candidates than bits")
 
 
-def test_changes_that_cancel_in_an_unkeyed_hash_are_found(copy: Copy) -> None:
+@pytest.mark.parametrize("is_key_known", [False, True])
+def test_changes_that_cancel_need_the_key_of_the_audit(copy: Copy, is_key_known: bool) -> None:
     """129 candidate rows and their changed copies: with a hash that a forger can compute, some of
-    them change and the combined hash of the chunk does not."""
+    them change and the combined hash of the chunk does not. The forger does not know the key: the
+    audit draws it later."""
+    secret = bytes(SECRET_BYTES)
+    content_hash = RowHash(secret)
     member = copy.full_members()[0]
     by_file: dict[str, list[Row]] = {}
-    candidates: dict[int, list[Row]] = {}
+    candidates: dict[tuple[int, int], list[Row]] = {}
     for entry in member.of_kind(SEGMENT):
         by_file[entry.name] = rows = copy.rows(member, entry)
         for row in rows[1:-1]:
-            candidates.setdefault(row.replica_id, []).append(row)
-    pool = max(candidates.values(), key=len)[:129]
-    assert len(pool) == 129
+            if row.type < RAFT_PROMOTE:  # others say by themselves what they are
+                candidates.setdefault((row.replica_id, row.lsn >> CHUNK_BITS), []).append(row)
+    pool = max(candidates.values(), key=len)[: 8 * HASH_BYTES + 1]
+    assert len(pool) == 8 * HASH_BYTES + 1
     differences = []
     for row in pool:
-        before = xxh3_128_digest(encode_row(row))
+        before = content_hash(encode_row(row))
         row.timestamp += CHANGE_S
-        after = xxh3_128_digest(encode_row(row))
+        after = content_hash(encode_row(row))
         row.timestamp -= CHANGE_S
         differences.append(int.from_bytes(before) ^ int.from_bytes(after))
     chosen = [pool[number] for number in cancelling(differences)]
@@ -258,9 +265,19 @@ def test_changes_that_cancel_in_an_unkeyed_hash_are_found(copy: Copy) -> None:
         row.timestamp += CHANGE_S
     for entry in list(member.of_kind(SEGMENT)):
         copy.rewrite(member, entry, by_file[entry.name])
-    result = plain_audit(copy.folder)
+    drawn = secret if is_key_known else new_secret()
+    with mock.patch("plain_audit.new_secret", return_value=drawn):
+        result = plain_audit(copy.folder)
+    if is_key_known:
+        assert 1 not in {proof for one in result.violations for proof in one.proofs}, "no forgery"
+        return
     assert result.verdict == VIOLATED
     assert {one.lsn for one in result.violations if 1 in one.proofs} == {one.lsn for one in chosen}
+
+
+def test_each_audit_draws_another_key() -> None:
+    assert len({new_secret() for _ in range(100)}) == 100
+    assert len(new_secret()) == SECRET_BYTES
 
 
 # --- garbage under right checksums ----------------------------------------------------------------
