@@ -2,14 +2,32 @@
 
 import os
 import sys
+import threading
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qsync_node.archive.reading import first_line
+from qsync_node.errors import QsyncError
+
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 LOCAL = "local[*]"
 LONG_ROWS = 3_000_000
 """From so many rows on it is worth it that the JVM compiles well what it runs."""
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+LOG_LEVEL = "spark.log.level"
+LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+JAVA_BANNER = b"WARNING: Using incubator modules: jdk.incubator.vector"
+"""The line that Java prints because Spark's launcher adds this module. No option turns it off."""
+STDERR, HELD_MAX, ENDED_S = 2, 1000, 5.0
+
+
+class JavaError(QsyncError):
+    """Java did not start; the text is one sentence for a person."""
 
 
 def make_session(
@@ -22,14 +40,38 @@ def make_session(
     """A session; `conf` overrides everything. Given no master, Spark's own configuration decides,
     and if that names none, all cores of this machine work. `rows`: about how many will be read,
     of all members; with few the JVM begins faster and goes on slower."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415  # a second to import
+    from pyspark import SparkConf  # noqa: PLC0415  # a second to import
+    from pyspark.sql import SparkSession  # noqa: PLC0415
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # else each thread of the JVM keeps its own
+    is_local = master is not None and master.startswith("local")
+    settings = _settings(is_local, rows) | (conf or {})
+    if conf and JAVA_OPTIONS in conf:  # the last of two options counts: a user's own
+        settings[JAVA_OPTIONS] = f"{_log_option()} {conf[JAVA_OPTIONS]}"
+    spark_conf = SparkConf().setAppName(name).setAll(list(settings.items()))
+    if master is not None:
+        spark_conf.setMaster(master)
+    _start_java(spark_conf)
     builder: Any = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    # A task that fails in this process is reported once, by the exception. As a setting, the level
+    # would be announced on standard error.
+    session.sparkContext.setLogLevel(settings.get(LOG_LEVEL, "FATAL" if is_local else "ERROR"))
+    return session
+
+
+def debug_conf(is_debug: bool) -> dict[str, str]:
+    """What `--debug` of a job changes: Spark reports warnings and errors."""
+    return {LOG_LEVEL: "WARN"} if is_debug else {}
+
+
+def _settings(is_local: bool, rows: int) -> dict[str, str]:
     settings = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -38,9 +80,9 @@ def make_session(
         "spark.sql.adaptive.enabled": "true",
         # Of long rows a sort leaves a hundred files, and reading ahead keeps 2 MiB for each.
         "spark.unsafe.sorter.spill.read.ahead.enabled": "false",
-        "spark.log.level": "ERROR",
+        JAVA_OPTIONS: _log_option(),
     }
-    if master is not None and master.startswith("local"):
+    if is_local:
         settings |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -49,14 +91,81 @@ def make_session(
             "spark.driver.memory": "512m",  # and what a JVM needs beside it: under 1 GiB
             # Jobs of small archives are many and short: what the better compiler gains is less than
             # what it costs, and so with Spark's own.
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC"
+            JAVA_OPTIONS: f"{_log_option()} -XX:+UseSerialGC"
             + ("" if rows >= LONG_ROWS else " -XX:TieredStopAtLevel=1"),
             "spark.sql.codegen.wholeStage": "false",
-            "spark.log.level": "FATAL",  # a task that fails is told once, by the exception
         }
-    settings |= conf or {}
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session: SparkSession = builder.getOrCreate()
-    session.sparkContext.setLogLevel(settings["spark.log.level"])
-    return session
+    return settings
+
+
+def _log_option() -> str:
+    return f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
+
+
+def _start_java(conf: "SparkConf") -> None:
+    """Start the JVM and forward its standard error without `JAVA_BANNER`.
+
+    Does nothing where a JVM is there: of an earlier session, or of spark-submit.
+    """
+    from pyspark import SparkContext  # noqa: PLC0415
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
+    # PySpark takes a gateway only while it has none, and has no public name for the one it has.
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    launch: Any = launch_gateway  # has no types
+    read_end, write_end = os.pipe()
+    errors = JavaErrors(read_end)
+    errors.start()
+    try:
+        gateway = launch(conf, {"stderr": write_end})
+    except (PySparkRuntimeError, OSError) as error:
+        os.close(write_end)
+        raise JavaError(
+            f"Spark did not start: {errors.first_line() or first_line(error)}; install Java 17 or"
+            " newer, or set JAVA_HOME"
+        ) from error
+    os.close(write_end)
+    errors.release()
+    SparkContext(conf=conf, gateway=gateway)
+
+
+class JavaErrors(threading.Thread):
+    """Forwards the standard error of the JVM, but for `JAVA_BANNER`.
+
+    Lines wait until the JVM has started: if it does not, the first one is the cause.
+    """
+
+    def __init__(self, read_end: int) -> None:
+        super().__init__(daemon=True)
+        self._read_end = read_end
+        self._lock = threading.Lock()
+        self._is_held = True
+        self._lines: deque[bytes] = deque(maxlen=HELD_MAX)
+
+    def run(self) -> None:
+        with os.fdopen(self._read_end, "rb") as lines:
+            for line in lines:
+                if line.rstrip() != JAVA_BANNER:
+                    with self._lock:
+                        self._lines.append(line)
+                        self._forward()
+
+    def release(self) -> None:
+        """Forward the lines so far, and each line from now on."""
+        with self._lock:
+            self._is_held = False
+            self._forward()
+
+    def _forward(self) -> None:
+        while self._lines and not self._is_held:
+            # A reader of this process's errors that went away must not stop the JVM.
+            with suppress(OSError):
+                os.write(STDERR, self._lines.popleft())
+
+    def first_line(self) -> str:
+        """The first line of a JVM that has ended; "" if there is none."""
+        self.join(ENDED_S)
+        with self._lock:
+            return self._lines[0].decode(errors="replace").strip() if self._lines else ""

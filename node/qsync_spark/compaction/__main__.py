@@ -9,20 +9,20 @@ import json
 import sys
 from pathlib import Path
 
-from pyspark.errors import PySparkException
-
-from qsync_node.archive.reading import ArchiveError, load_archive
+from qsync_node.archive.reading import load_archive
 from qsync_node.lifeline import hold_lifeline
 from qsync_spark.audit.run import LAG_ALLOWED_S
 from qsync_spark.compaction.run import STEPS, Wish, compact
 from qsync_spark.durations import duration_s
-from qsync_spark.failures import sentence_of
+from qsync_spark.failures import run_guarded
 from qsync_spark.progress import Step
-from qsync_spark.session import make_session
+from qsync_spark.session import debug_conf, make_session
+
+JOB = "qsync_spark.compaction"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m qsync_spark.compaction", description=__doc__)
+    parser = argparse.ArgumentParser(prog=f"python -m {JOB}", description=__doc__)
     parser.add_argument("--archive", required=True, help="URL of the archive", metavar="URL")
     parser.add_argument("--cluster", default="", help="name for messages")
     parser.add_argument("--to-signature", type=int, metavar="INDEX", help="fold up to here")
@@ -36,10 +36,15 @@ def main() -> int:
     parser.add_argument("--master", help="Spark master, such as local[*]")
     parser.add_argument("--result", type=Path, help="file for the JSON too")
     parser.add_argument("--progress", action="store_true", help="JSON lines on stderr")
+    parser.add_argument("--debug", action="store_true", help="Spark's log and whole tracebacks")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input does")
     arguments = parser.parse_args()
     if arguments.lifeline:
         hold_lifeline()
+    return run_guarded("the compaction", JOB, lambda: _run(arguments), arguments.debug)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     wish = Wish(
         arguments.cluster, arguments.to_signature, arguments.history, arguments.dry_run,
         arguments.delete_older_than, arguments.lag_allowed,
@@ -50,17 +55,12 @@ def main() -> int:
             sys.stderr.write(json.dumps(step.document()) + "\n")
             sys.stderr.flush()
 
-    try:
-        archive = load_archive(arguments.archive)  # before a session is made for nothing
-    except ArchiveError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    spark = make_session("qsync-compaction", arguments.master, rows=archive.rows)
+    archive = load_archive(arguments.archive)  # before a session is made for nothing
+    spark = make_session(
+        "qsync-compaction", arguments.master, debug_conf(arguments.debug), rows=archive.rows
+    )
     try:
         outcome = compact(spark, arguments.archive, wish, progress)
-    except (ArchiveError, PySparkException) as error:
-        sys.stderr.write(f"{sentence_of(error)}\n")
-        return 1
     finally:
         spark.stop()
     progress(Step("done", len(STEPS), len(STEPS)))
