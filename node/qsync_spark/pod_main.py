@@ -29,7 +29,7 @@ LAST_WORD_BYTES_MAX = 4096
 TEXT_MAX = 200
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # Below a volume of this pod alone.
-TEMPLATE, REPORT = Path("/tmp/executor.json"), Path("/tmp/report")
+TEMPLATE = Path("/tmp/executor.json")
 DRIVER_PORT, BLOCKS_PORT = 7078, 7079
 NOTE_EVERY_S = 10.0  # of what changes by itself: each note is a write of the API server
 PREFIX_MAX = 47  # of executors' names, says Spark
@@ -144,9 +144,7 @@ class Annotations:
 
 
 def run_audit(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str, Any]:
-    import obstore  # noqa: PLC0415
-
-    from qsync_node.archive.reading import load_archive, store_of  # noqa: PLC0415
+    from qsync_node.archive.reading import load_archive  # noqa: PLC0415
     from qsync_spark.audit.report import write_report  # noqa: PLC0415
     from qsync_spark.audit.run import audit  # noqa: PLC0415
 
@@ -155,12 +153,7 @@ def run_audit(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str,
     alone = [host for host in result.hosts if host == socket.gethostname()]
     if alone:
         raise RuntimeError("tasks ran in the driver: an audit in a cluster needs executors")
-    place = f"audits/{os.environ['RUN_NAME']}"
-    write_report(result, REPORT)
-    # As in the folder, the JSON comes last: where it is, the report is whole.
-    for path in sorted(REPORT.iterdir(), key=lambda path: path.suffix == ".json"):
-        obstore.put(store_of(archive.url), f"{place}/{path.name}", path.read_bytes())
-    report = f"{archive.url}/{place}/report.html"
+    report = write_report(result, f"{archive.url}/audits/{os.environ['RUN_NAME']}")
     return audit_word(result.document(), report, spark.sparkContext.applicationId)
 
 

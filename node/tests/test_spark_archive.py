@@ -24,7 +24,7 @@ def test_a_report_is_one_page_that_names_the_row(folder: Path, tmp_path: Path) -
     planted = missing_row(Copy(folder, tmp_path / "copy", 5))
     result = plain_audit(tmp_path / "copy")
     result.notes.append("<b>a note</b>")
-    page = write_report(result, tmp_path / "report").read_text()
+    page = Path(write_report(result, str(tmp_path / "report"))).read_text()
     assert "Violated" in page
     assert f"row {planted.lsn} of replica" in page
     assert planted.file in page

@@ -51,7 +51,7 @@ def test_an_undamaged_archive_passes_and_reports(
     assert result.verdict == "Passed", result.document()
     plain = plain_audit(folder)
     assert result.counts == plain.counts
-    page = write_report(result, tmp_path / "report").read_text()
+    page = Path(write_report(result, str(tmp_path / "report"))).read_text()
     assert "Passed" in page
     assert page.count("<svg") == 5
     assert "http" not in page.replace("http-equiv", ""), "the page is whole in itself"
@@ -212,20 +212,16 @@ def test_a_ledger_of_spaces_that_are_not_replayed_is_not_known(
 
 
 def test_a_line_of_a_ledger_has_its_number_whoever_reads_it(
-    spark: "SparkSession", tmp_path: Path
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A ledger of several partitions: numbers go on over their borders."""
     ledger = tmp_path / "ledger.jsonl"
     lines = [json.dumps({"id": n, "outcome": "committed"}) for n in range(2000)]
     ledger.write_text("\n".join(lines) + "\n")
-    before = spark.conf.get("spark.sql.files.maxPartitionBytes")
-    spark.conf.set("spark.sql.files.maxPartitionBytes", "16k")
-    try:
-        found = read_ledger(spark, str(ledger))
-        assert found.rdd.getNumPartitions() > 2
-        rows = found.collect()
-    finally:
-        spark.conf.set("spark.sql.files.maxPartitionBytes", before)
+    monkeypatch.setattr("qsync_spark.audit.ledger.PIECE_BYTES", 16 << 10)
+    found = read_ledger(spark, str(ledger))
+    assert found.rdd.getNumPartitions() > 2
+    rows = found.collect()
     assert {row["line"]: row["shown"] for row in rows} == {n: str(n) for n in range(2000)}
 
 

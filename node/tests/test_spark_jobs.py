@@ -12,10 +12,12 @@ import psutil
 import pytest
 from archives import archived_run, is_eventful, lives
 from damage import Copy
+from object_server import object_server
 from processes import wait_until
 
 from qsync_node.format.manifest import MANIFEST_NAME, ROOT_NAME
 from qsync_spark.pod_main import LAST_WORD_BYTES_MAX, compaction_word, last_word, parse
+from qsync_spark.session import JAVA_BANNER
 
 pytestmark = pytest.mark.timeout(900)
 JOBS = ("qsync_spark.audit", "qsync_spark.compaction")
@@ -28,10 +30,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def refuse(job: str, url: str, **environment: str) -> str:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return next(lives(tmp_path_factory.mktemp("lives"), is_eventful, 1))
+
+
+def refuse(job: str, url: str, words: tuple[str, ...] = (), **environment: str) -> str:
     """One sentence, exit code 1, nothing on standard output."""
     done = subprocess.run(
-        [sys.executable, "-m", job, "--archive", url, "--master", "local[1]"],
+        [sys.executable, "-m", job, "--archive", url, "--master", "local[1]", *words],
         capture_output=True, text=True, check=False, env={**os.environ, **environment},
     )  # fmt: skip
     assert done.returncode == 1, done
@@ -65,15 +72,15 @@ def test_an_archive_that_cannot_be_read(job: str, folder: Path, tmp_path: Path) 
     )
 
 
-def test_the_line_for_a_spark_of_ones_own(tmp_path: Path) -> None:
-    """As docs/spark.md prints it, but for master and places."""
-    whole = next(lives(tmp_path / "lives", is_eventful, 1))
+def test_the_line_for_a_spark_of_ones_own(whole: Path, tmp_path: Path) -> None:
+    """As docs/spark.md prints it, but for master and places. Java prints one line before it reads
+    any setting of Spark or Log4j."""
     page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
-    lines = page[page.index("MAIN=$(") :].partition("```")[0]
+    lines = page[page.index("JOBS=$(") :].partition("```")[0]
     for printed, here in (
         ("spark://master:7077", "'local[2]'"),
+        ("s3://bucket/orders/audits/by-hand", str(tmp_path / "report")),
         ("s3://bucket/orders", f"file://{whole}"),
-        ("/reports/orders", str(tmp_path / "report")),
     ):
         assert printed in lines
         lines = lines.replace(printed, here)
@@ -85,6 +92,52 @@ def test_the_line_for_a_spark_of_ones_own(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["verdict"] == "Passed"
     assert (tmp_path / "report" / "report.html").exists()
+    assert done.stderr.splitlines() == [JAVA_BANNER.decode()]
+
+
+def test_archive_ledger_and_report_are_in_one_store(whole: Path) -> None:
+    """Over S3's protocol, and nothing but the verdict is printed."""
+    folder = "s3://bucket/orders"
+    with object_server() as (objects, environment):
+        for path in whole.rglob("*"):
+            if path.is_file():
+                objects[f"/bucket/orders/{path.relative_to(whole)}"] = path.read_bytes()
+        ledger = b'{"id": 1000000000, "outcome": "committed", "ended": 0.1}\n'
+        objects["/bucket/orders/audits/ledger.jsonl"] = ledger
+        done = subprocess.run(
+            [
+                sys.executable, "-m", "qsync_spark.audit", "--archive", folder,
+                "--ledger", f"{folder}/audits/ledger.jsonl", "--report", f"{folder}/audits/by-hand",
+            ],
+            capture_output=True, text=True, check=False, env={**os.environ, **environment},
+        )  # fmt: skip
+    assert not done.stderr
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    assert {n for n, one in found["proofs"].items() if one["verdict"] == "Violated"} == {"6"}
+    made = {path.rpartition("/")[2] for path in objects if "/audits/by-hand/" in path}
+    assert made == {"report.html", "violations.parquet", "incomplete.parquet", "audit.json"}
+    assert json.loads(objects["/bucket/orders/audits/by-hand/audit.json"]) == found
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_task_that_fails_is_one_line(job: str, folder: Path) -> None:
+    said = refuse(job, f"file://{folder}", PYSPARK_PYTHON="/nowhere/python")
+    assert "failed: a task of Spark failed: " in said
+    assert "/nowhere/python" in said
+    assert "--debug" in said
+
+
+def test_without_java_a_job_says_what_to_install(folder: Path) -> None:
+    said = refuse(JOBS[0], f"file://{folder}", JAVA_HOME="/nowhere")
+    assert said.startswith("Spark did not start: ")
+    assert "/nowhere/bin/java" in said
+    assert said.endswith("; install Java 17 or newer, or set JAVA_HOME")
+
+
+def test_a_ledger_that_is_not_there_is_one_line(folder: Path) -> None:
+    said = refuse(JOBS[0], f"file://{folder}", words=("--ledger", "/nowhere/ledger.jsonl"))
+    assert "/nowhere/ledger.jsonl cannot be read" in said
 
 
 def test_a_job_ends_with_its_command(folder: Path, tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ This is the entry point for `spark-submit` too; without `--master` Spark's confi
 import argparse
 import json
 import sys
-from pathlib import Path
 
 from qsync_node.archive.reading import load_archive
 from qsync_node.lifeline import hold_lifeline
 from qsync_spark.audit.findings import PASSED
+from qsync_spark.audit.ledger import PARQUET
 from qsync_spark.audit.run import LAG_ALLOWED_S, STEPS, audit
 from qsync_spark.failures import run_guarded
+from qsync_spark.places import find_files
 from qsync_spark.progress import Step
 from qsync_spark.session import debug_conf, make_session
 
@@ -45,6 +46,8 @@ def main() -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     archive = load_archive(arguments.archive)  # before a session is made for nothing
+    if arguments.ledger:
+        find_files(arguments.ledger, PARQUET)
     spark = make_session(
         "qsync-audit", arguments.master, debug_conf(arguments.debug), rows=archive.rows
     )
@@ -66,7 +69,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.report:
         from qsync_spark.audit.report import write_report  # noqa: PLC0415
 
-        write_report(result, Path(arguments.report))
+        write_report(result, arguments.report)
     progress(Step("done", len(STEPS), len(STEPS)))
     return 0 if result.verdict == PASSED else 1
 

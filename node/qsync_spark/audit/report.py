@@ -8,7 +8,6 @@ more than everything else together.
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -16,7 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qsync_spark.audit.findings import PROOFS, SHOWN_MAX, Gap, Result, Violation
+from qsync_spark.places import put_files
 
+PAGE = "report.html"
 WIDTH = 720
 _COLOURS = ("#2563eb", "#16a34a", "#d97706", "#9333ea", "#dc2626", "#0891b2", "#65a30d")
 _VIOLATIONS = pa.schema(
@@ -34,21 +35,34 @@ _GAPS = pa.schema(
 )  # fmt: skip
 
 
-def write_report(result: Result, folder: Path) -> Path:
-    """Writes `report.html`, `violations.parquet`, `incomplete.parquet` and `audit.json` into
-    `folder`; returns the page. The JSON comes last: where it is, the report is whole."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_table(folder / "violations.parquet", result.violations, _VIOLATIONS)
-    _write_table(folder / "incomplete.parquet", result.gaps, _GAPS)
-    page = folder / "report.html"
-    page.write_text(render(result), encoding="utf-8")
-    (folder / "audit.json").write_text(json.dumps(result.document(), indent=1), encoding="utf-8")
-    return page
+def write_report(result: Result, place: str) -> str:
+    """Write `report.html`, `violations.parquet`, `incomplete.parquet` and `audit.json`.
+
+    The JSON comes last: where it is, the report is whole.
+
+    Args:
+        place: a folder, or the URL of one in any store
+    Returns:
+        The page's path or URL.
+    Raises:
+        PlaceError: the report cannot be written
+    """
+    files = {
+        "violations.parquet": _table(result.violations, _VIOLATIONS),
+        "incomplete.parquet": _table(result.gaps, _GAPS),
+        PAGE: render(result).encode(),
+        "audit.json": json.dumps(result.document(), indent=1).encode(),
+    }
+    put_files(place, files)
+    return f"{place.rstrip('/')}/{PAGE}"
 
 
-def _write_table(path: Path, rows: list[Violation] | list[Gap], schema: pa.Schema) -> None:
+def _table(rows: list[Violation] | list[Gap], schema: pa.Schema) -> bytes:
     table = pa.Table.from_pylist([asdict(row) for row in rows], schema=schema)
-    pq.write_table(table, path)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 # --- plots ----------------------------------------------------------------------------------------

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from qsync_operator.platform.store import Store
 
 LedgerOption = Annotated[
-    Path | None,
-    typer.Option("--ledger", help="what clients were told: JSON Lines or Parquet", metavar="FILE"),
+    str | None,
+    typer.Option(
+        "--ledger",
+        help="path or URL of what clients were told: JSON Lines or Parquet",
+        metavar="FILE",
+    ),
 ]
 LAG_ALLOWED_S = 30.0
 
@@ -32,7 +36,7 @@ def audit(name: NameArgument, ledger: LedgerOption = None, output: OutputOption 
         raise Failure(
             f"{name} has no archive: set spec.archive.url (or apply with --archive file:///FOLDER)"
         )
-    if ledger is not None and not ledger.exists():
+    if ledger is not None and "://" not in ledger and not Path(ledger).exists():
         raise Failure(f"the ledger {ledger} is not there")
     for text in archive_now(store):
         warn(text)
@@ -83,7 +87,7 @@ def archive_now(store: "Store") -> list[str]:
 
 
 def _run(
-    url: str, name: str, ledger: Path | None, folder: Path, output: Output | None
+    url: str, name: str, ledger: str | None, folder: Path, output: Output | None
 ) -> dict[str, Any]:
     """The job, in a process of its own: its JSON."""
     words = [
@@ -91,7 +95,7 @@ def _run(
         "--lag-allowed", str(LAG_ALLOWED_S),
     ]  # fmt: skip
     if ledger is not None:
-        words += ["--ledger", str(ledger)]
+        words += ["--ledger", ledger]
     said = folder / "audit.json"
     is_quiet = output in (Output.json, Output.yaml)
     run_job("auditing", "qsync_spark.audit", words, is_quiet, said.exists, folder)
