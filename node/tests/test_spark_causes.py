@@ -5,20 +5,25 @@ import tempfile
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import pytest
 from archives import is_eventful, lives
-from damage import Copy, is_user
+from damage import Copy
 from plain_audit import plain_audit
+from row_damage import (
+    confirmed,
+    held_rows,
+    impossible,
+    keyed,
+    last_snapshot,
+    present_before,
+)
 
 from qsync_node.archive.reading import load_archive
-from qsync_node.core.decisions import Decision, effective, is_covered
 from qsync_node.core.system import body_of_key_window
 from qsync_node.format.compaction import Compaction, StoredFile
-from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, Key, Type
-from qsync_node.format.manifest import SEGMENT, SNAPSHOT
-from qsync_node.format.mp import pack, unpack
+from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, Key
+from qsync_node.format.mp import pack
 from qsync_node.format.row import Row
 from qsync_sim.world import World
 from qsync_spark.audit.events import MARK, REMEMBER
@@ -48,78 +53,6 @@ def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copy(eventful: Path, tmp_path: Path) -> Copy:
     return Copy(eventful, tmp_path / "copy", 5)
-
-
-def confirmed(copy: Copy) -> list[tuple[int, Row]]:
-    """Index and row of single confirmed writes of whole tuples, oldest first."""
-    member = copy.full_members()[0]
-    found = []
-    for entry in member.of_kind(SEGMENT):
-        rows = copy.rows(member, entry)
-        found += [
-            (entry.after_index + n, row) for n, row in enumerate(rows, 1)
-            if is_user(row) and row.type in (INSERT, REPLACE) and row.tsn == row.lsn
-            and row.is_commit
-        ]  # fmt: skip
-    return found
-
-
-def all_rows(copy: Copy) -> list[tuple[int, Row]]:
-    member = copy.full_members()[0]
-    return [
-        (entry.after_index + n, row)
-        for entry in member.of_kind(SEGMENT) for n, row in enumerate(copy.rows(member, entry), 1)
-    ]  # fmt: skip
-
-
-def effective_rows(copy: Copy) -> list[tuple[int, Row]]:
-    """Rows of users that no decision took away, oldest first."""
-    rows = all_rows(copy)
-    decisions = []
-    for index, row in rows:
-        if row.type in (Type.RAFT_ROLLBACK, Type.RAFT_PROMOTE):
-            first = unpack(row.body)[Key.INDEX] + (row.type == Type.RAFT_PROMOTE)
-            decisions.append(Decision(first, index))
-    covering = effective(decisions)
-    return [one for one in rows if is_user(one[1]) and not is_covered(one[0], covering)]
-
-
-def place_of(row: Row) -> tuple[int, Any]:
-    """Space and key that any statement changes."""
-    body = unpack(row.body)
-    return body[Key.SPACE_ID], (body.get(Key.KEY) or body[Key.TUPLE])[0]
-
-
-def present_before(copy: Copy) -> set[int]:
-    """Indexes of rows whose key had a tuple when they were written."""
-    held: set[tuple[int, Any]] = set()
-    found = set()
-    for index, row in effective_rows(copy):
-        place = place_of(row)
-        if place in held:
-            found.add(index)
-        if row.type == DELETE:
-            held.discard(place)
-        elif row.type != UPDATE:
-            held.add(place)
-    return found
-
-
-def last_snapshot(copy: Copy) -> int:
-    return max(e.last_index for m in copy.manifests.values() for e in m.of_kind(SNAPSHOT))
-
-
-def impossible(row: Row, row_type: int) -> Row:
-    """The row's own write, as a statement that its state does not allow."""
-    body: dict[int, Any] = unpack(row.body)
-    fields = body.pop(int(Key.TUPLE))
-    if row_type == INSERT:
-        body[int(Key.TUPLE)] = fields
-    else:
-        body |= {int(Key.INDEX_ID): 0, int(Key.KEY): [fields[0] + 10**9]}
-    if row_type == UPDATE:
-        body[int(Key.TUPLE)] = [["=", 1, "new"]]
-    return Row(row_type, row.replica_id, row.lsn, row.timestamp, pack(body), flags=row.flags)
 
 
 @pytest.mark.parametrize("row_type", [INSERT, DELETE, UPDATE])
@@ -175,10 +108,6 @@ def test_a_request_runs_again_only_behind_its_window(
     assert bool(fold.odd) == is_refused
 
 
-def keyed(copy: Copy) -> list[tuple[int, Row]]:
-    return [(index, row) for index, row in confirmed(copy) if row.idempotency is not None]
-
-
 @pytest.mark.parametrize("is_after_snapshots", [True, False])
 def test_a_request_that_ran_twice_is_named(copy: Copy, is_after_snapshots: bool) -> None:
     rows = keyed(copy)
@@ -225,20 +154,9 @@ def test_a_change_of_the_window_is_read_from_the_log(copy: Copy) -> None:
 @pytest.mark.parametrize("place", ["first", "middle"])
 def test_a_row_lost_in_every_log_is_one_finding(copy: Copy, place: str) -> None:
     """Snapshots of several members hold what no row made: the log is named, and where."""
-    rows = confirmed(copy)
-    snapshots = [
-        (e.last_index, m.member) for m in copy.manifests.values() for e in m.of_kind(SNAPSHOT)
-    ]
-    rest: dict[tuple[int, Any], int] = {}
-    choices = []
-    whole, present = {index for index, _ in rows}, present_before(copy)
-    for index, row in reversed(effective_rows(copy)):
-        following = rest.get(place_of(row), 10**9)
-        holders = {name for at, name in snapshots if index <= at < following}
-        if index in whole and len(holders) > 1 and (index in present) == (place == "middle"):
-            choices.append((index, row))
-        rest[place_of(row)] = index
-    index, row = choices[-1]
+    present = present_before(copy)
+    choices = [one for one in held_rows(copy) if (one[0] in present) == (place == "middle")]
+    index, row = choices[0]
 
     def change(one: Row) -> Row:
         return Row(NOP, one.replica_id, one.lsn, one.timestamp, b"", flags=one.flags)

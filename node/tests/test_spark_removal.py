@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 from unittest import mock
-from zlib import crc32
 
 import pytest
+from compactions import publish, removed
 from damage import Copy, archive_lost, missing_row
 from plain_audit import plain_audit
 
@@ -17,15 +17,12 @@ from qsync_node.archive.reading import Archive, ArchiveError, load_archive, stor
 from qsync_node.errors import QsyncError
 from qsync_node.format.compaction import (
     CHANGES_NAME,
-    COMPACTION_MANIFEST,
     LOCK_NAME,
     Changes,
     Compaction,
     encode_changes,
-    encode_compaction,
 )
-from qsync_node.format.describe import describe
-from qsync_node.format.manifest import SEGMENT, SNAPSHOT
+from qsync_node.format.manifest import SEGMENT
 from qsync_node.log.checkpoint import open_snapshot
 from qsync_node.log.files import OsFileSystem
 from qsync_node.restore.point import Point
@@ -36,37 +33,13 @@ from qsync_spark.compaction.files import put_bytes
 from qsync_spark.compaction.lock import Lock
 from qsync_spark.compaction.merging import merge, work_of
 from qsync_spark.compaction.removal import plan_removal
-from qsync_spark.compaction.run import Outcome, Wish, latest_time, remove
+from qsync_spark.compaction.run import Outcome, Wish, latest_time
 
 
 def state(folder: Path, into: Path, **point: Any) -> tuple[int, list[bytes], str]:
     found = restore(f"file://{folder}", Point(**point), into)
     bodies = list(open_snapshot(OsFileSystem(), found.file).bodies())
     return found.index, bodies, found.snapshot
-
-
-def publish(
-    folder: Path, into: Path, time_s: float = 100.0, verdict: str = "Passed", **point: Any
-) -> Compaction:
-    """`time_s` stands for its latest row's: leaders' clocks of a simulated life jump."""
-    url = f"file://{folder}"
-    made = restore(url, Point(**point), into)
-    data = Path(made.file).read_bytes()
-    entry = describe(data, SNAPSHOT, Path(made.file).name, 1)
-    name = f"{made.index:020d}-{entry.last_term}-{crc32(into.name.encode()):08x}"
-    stored = put_bytes(url, f"compactions/{name}/{entry.name}", data)
-    found = Compaction(name, made.replicaset_uuid, made.index, time_s, time.time(), verdict,
-                       entry, [], [stored])  # fmt: skip
-    put_bytes(url, f"{found.folder}/{COMPACTION_MANIFEST}", encode_compaction(found))
-    return found
-
-
-def removed(folder: Path, now_s: float, retention_s: float, audited_index: int = 10**12) -> Outcome:
-    url = f"file://{folder}"
-    outcome = Outcome("sim", url)
-    with Lock(store_of(url), url, "test") as lock:
-        remove(url, now_s, retention_s, audited_index, outcome, lock)
-    return outcome
 
 
 def load(folder: Path) -> Archive:

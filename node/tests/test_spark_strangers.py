@@ -90,6 +90,7 @@ def test_a_row_lost_where_everybodys_file_ends(copy: Copy) -> None:
     assert result.verdict == VIOLATED
     assert [(one.proofs, one.lsn) for one in result.violations] == [([2], lost.lsn)]
     assert result.violations[0].members == sorted(named)
+    assert result.violations[0].message.startswith("1 row from row ")
 
 
 def test_rows_that_all_manifests_claim_and_no_file_holds(copy: Copy) -> None:
@@ -104,6 +105,7 @@ def test_rows_that_all_manifests_claim_and_no_file_holds(copy: Copy) -> None:
     result = plain_audit(copy.folder)
     assert result.verdict == VIOLATED
     assert [one.lsn for one in result.violations] == [first]
+    assert result.violations[0].message.startswith("2 rows from row ")
 
 
 def test_rows_lost_one_after_another_are_one_finding(copy: Copy) -> None:

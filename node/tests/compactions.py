@@ -1,0 +1,40 @@
+"""Compactions without a Spark session: states are folded and published as a compaction does it."""
+
+import time
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from qsync_node.archive.reading import store_of
+from qsync_node.format.compaction import COMPACTION_MANIFEST, Compaction, encode_compaction
+from qsync_node.format.describe import describe
+from qsync_node.format.manifest import SNAPSHOT
+from qsync_node.restore.point import Point
+from qsync_node.restore.run import restore
+from qsync_spark.compaction.files import put_bytes
+from qsync_spark.compaction.lock import Lock
+from qsync_spark.compaction.run import Outcome, remove
+
+
+def publish(
+    folder: Path, into: Path, time_s: float = 100.0, verdict: str = "Passed", **point: Any
+) -> Compaction:
+    """`time_s` stands for its latest row's: leaders' clocks of a simulated life jump."""
+    url = f"file://{folder}"
+    made = restore(url, Point(**point), into)
+    data = Path(made.file).read_bytes()
+    entry = describe(data, SNAPSHOT, Path(made.file).name, 1)
+    name = f"{made.index:020d}-{entry.last_term}-{crc32(into.name.encode()):08x}"
+    stored = put_bytes(url, f"compactions/{name}/{entry.name}", data)
+    found = Compaction(name, made.replicaset_uuid, made.index, time_s, time.time(), verdict,
+                       entry, [], [stored])  # fmt: skip
+    put_bytes(url, f"{found.folder}/{COMPACTION_MANIFEST}", encode_compaction(found))
+    return found
+
+
+def removed(folder: Path, now_s: float, retention_s: float, audited_index: int = 10**12) -> Outcome:
+    url = f"file://{folder}"
+    outcome = Outcome("sim", url)
+    with Lock(store_of(url), url, "test") as lock:
+        remove(url, now_s, retention_s, audited_index, outcome, lock)
+    return outcome

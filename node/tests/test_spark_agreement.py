@@ -1,0 +1,131 @@
+"""Spark's joins and the audit in one process say the same of the same damage, word for word.
+
+`test_spark_audit.py` compares both on an undamaged archive. One session audits all cases: each
+costs some seconds, whatever its size.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from archives import is_eventful, lives
+from compactions import publish, removed
+from damage import (
+    Copy,
+    confirm_of_a_row_of_another_term,
+    confirm_of_another_term,
+    confirm_without_quorum,
+    confirmed_then_rolled_back,
+    lost_everywhere,
+    promote_behind_a_row_of_another_term,
+)
+from plain_audit import plain_audit
+from row_damage import confirmed, held_rows, impossible, keyed, present_before
+
+from qsync_node.archive.reading import load_archive
+from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE
+from qsync_node.format.manifest import SEGMENT
+from qsync_node.format.row import Row
+from qsync_spark.audit.run import audit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(900)
+NOW_S = 1000.0
+
+
+def impossible_rows(copy: Copy) -> None:
+    """An INSERT over a tuple, an UPDATE and a DELETE of none, and a request that runs again."""
+    present = present_before(copy)
+    rows = [one for one in confirmed(copy) if one[0] in present and one[1].idempotency is None]
+    replaces = [row for _, row in rows if row.type == REPLACE]
+    places = zip((INSERT, UPDATE, DELETE), (replaces[0], rows[-1][1], replaces[-2]), strict=True)
+    for row_type, row in places:
+        copy.everywhere(lambda one, to=row_type: impossible(one, to), row.replica_id, row.lsn)
+    (_, first), *_, (_, last) = keyed(copy)
+
+    def repeat(one: Row) -> Row:
+        one.idempotency = first.idempotency
+        return one
+
+    copy.everywhere(repeat, last.replica_id, last.lsn)
+
+
+def lost_row(copy: Copy) -> None:
+    """A row that snapshots of several members hold, and that is a NOP in every log."""
+    _, row = held_rows(copy)[0]
+    copy.everywhere(
+        lambda one: Row(NOP, one.replica_id, one.lsn, one.timestamp, b"", flags=one.flags),
+        row.replica_id, row.lsn,
+    )  # fmt: skip
+
+
+def lost_range(copy: Copy) -> None:
+    """Thirty rows that one member lost, one after another."""
+    member = copy.full_members()[0]
+    entry, rows = next(
+        (e, rows) for e in member.of_kind(SEGMENT) if len(rows := copy.rows(member, e)) > 45
+        and len({row.replica_id for row in rows}) == 1
+    )  # fmt: skip
+    copy.rewrite(member, entry, rows[:10] + rows[40:])
+
+
+def other_terms(copy: Copy) -> None:
+    """CONFIRM and PROMOTE rows that name other terms."""
+    confirm_of_another_term(copy)
+    confirm_of_a_row_of_another_term(copy)
+    promote_behind_a_row_of_another_term(copy)
+
+
+def other_decisions(copy: Copy) -> None:
+    """A CONFIRM of rows to come, and a ROLLBACK of confirmed ones."""
+    confirm_without_quorum(copy)
+    confirmed_then_rolled_back(copy)
+
+
+def lost_by_all(copy: Copy) -> None:
+    lost_everywhere(copy)
+
+
+def compacted(copy: Copy) -> None:
+    """The replay begins from a compaction's snapshot, after which rows are impossible and lost."""
+    end = max(e.last_index for m in copy.manifests.values() for e in m.of_kind(SEGMENT))
+    present = present_before(copy)
+    rows = [one for one in confirmed(copy) if one[0] in present and one[0] > end // 2]
+    row = rows[len(rows) // 2][1]
+    copy.everywhere(lambda one: impossible(one, DELETE), row.replica_id, row.lsn)
+    made = publish(copy.folder, copy.folder.parent / "state", to_signature=end // 2)
+    assert removed(copy.folder, NOW_S, 1.0).floor == made.index
+
+
+CASES: dict[Callable[[Copy], None], str] = {
+    impossible_rows: "impossible row", lost_row: "lost row", lost_range: "missing row",
+    other_terms: "decision of another term", other_decisions: "confirmed, then rolled back",
+    lost_by_all: "missing LSN", compacted: "impossible row",
+}  # fmt: skip
+"""By damage, a problem that both must name."""
+
+
+@pytest.fixture(scope="module")
+def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return next(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1))
+
+
+@pytest.mark.parametrize("plant", CASES, ids=lambda plant: plant.__name__)
+def test_both_audits_say_the_same(
+    spark: "SparkSession", eventful: Path, tmp_path: Path, plant: Callable[[Copy], None]
+) -> None:
+    copy = Copy(eventful, tmp_path / "copy", 5)
+    plant(copy)
+    plain = plain_audit(copy.folder)
+    result = audit(spark, load_archive(f"file://{copy.folder}"), "sim", None, 0.0)
+    assert CASES[plant] in {one.problem for one in plain.violations}
+    assert result.violations == plain.violations
+    assert result.gaps == plain.gaps
+    assert result.notes == plain.notes
+    assert result.proofs == plain.proofs
+    assert (result.verdict, result.counts) == (plain.verdict, plain.counts)
+    assert result.violation_count == plain.violation_count
+    assert result.audited_index == plain.audited_index
