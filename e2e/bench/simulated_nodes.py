@@ -1,7 +1,7 @@
 """Members that only talk: pods that nobody schedules, and one process that answers for all.
 
 The API server, the StatefulSets and the pods are real; this takes the kubelet's place and the
-nodes'. Each pod of the namespace gets an address of 127.0.0.0/8, where its status is told by HTTP
+nodes'. Each pod of the namespace gets an address of 127.0.0.0/8, where its status is told by HTTPS
 and a TLS port speaks IPROTO: whoever comes is let in, and reads and writes a database of the
 cluster, which is the node's without a log. A cluster is founded by `/bootstrap`, and its first
 member leads for good.
@@ -36,6 +36,7 @@ from qsync_node.errors import ClientError
 from qsync_node.format.frame import FrameDecoder, encode_error, encode_ok, encode_tuples
 from qsync_node.format.greeting import encode_greeting
 from qsync_node.format.keys import Type
+from qsync_node.format.proofs import CHALLENGE_PATH
 
 FIRST = int(ipaddress.IPv4Address("127.77.0.10"))
 ADMIN, TLS = 8081, 3302
@@ -193,10 +194,14 @@ class Simulation:
                         writer.write(answer(cluster.database, kind, sync, body))
             writer.close()
 
-        application.add_routes([web.get("/status", status), web.post("/{any:.*}", order)])
+        async def challenge(_: web.Request) -> web.Response:
+            return web.json_response({"challenge": "any", "instance": cluster.members[name]})
+
+        reading = [web.get("/status", status), web.get(CHALLENGE_PATH, challenge)]
+        application.add_routes([*reading, web.post("/{any:.*}", order)])
         runner = web.AppRunner(application, access_log=None)
         await runner.setup()
-        await web.TCPSite(runner, ip, ADMIN).start()
+        await web.TCPSite(runner, ip, ADMIN, ssl_context=cluster.context).start()
         await asyncio.start_server(greet, ip, TLS, ssl=cluster.context)
 
 

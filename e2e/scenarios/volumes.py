@@ -83,13 +83,10 @@ def lost(scene: Scene) -> str:
 
 def _registered(scene: Scene) -> list[str]:
     """Uuids of the members that the leader knows."""
-    script = (
-        "import json, urllib.request as u\n"
-        "said = json.load(u.urlopen('http://127.0.0.1:8081/status', timeout=5))\n"
-        "print(*(one['uuid'] for one in said['members']))\n"
-    )
     leader = scene.status()["leader"]
-    return scene.kubectl("exec", leader, "-c", "node", "--", "python", "-c", script).split()
+    ask = ("python", "-m", "qsync_operator.pod_ask", "ask", "GET", "/status")
+    said = json.loads(scene.kubectl("exec", leader, "-c", "node", "--", *ask))["answer"]
+    return [one["uuid"] for one in said["members"]]
 
 
 @scenario(modest=True, not_local="volumes")

@@ -8,14 +8,16 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from qsync_node.adminport import AdminPort, trusting
+from qsync_node.format.proofs import admin_password
+
 SECRET = "a cluster's secret"
+ADMIN_PASSWORD = admin_password(SECRET)
 REPLICASET = "0f3cd8a2-2f4e-4f3a-9d53-6d6f6a0e7c11"
 USER, PASSWORD = "app", "app's password"
 READY_S = 60.0
@@ -46,7 +48,7 @@ def wait_until(what: str, is_done: Callable[[], bool], timeout_s: float = READY_
         try:
             if is_done():
                 return
-        except (OSError, urllib.error.URLError):
+        except OSError:
             pass  # a process that is starting or dying does not answer
         time.sleep(0.05)
     raise TimeoutError(what)
@@ -61,6 +63,7 @@ class NodeProcess:
         self.port = free_port()
         self.admin_port = free_port()
         self.settings = settings
+        self.environment: dict[str, str] = {}
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -83,7 +86,9 @@ class NodeProcess:
         path.write_text(json.dumps(config))
         with (self.folder / f"{self.name}.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "qsync_node", "--config", str(path)], stderr=log
+                [sys.executable, "-m", "qsync_node", "--config", str(path)],
+                stderr=log,
+                env={**os.environ, **self.environment},
             )
 
     def kill(self) -> None:
@@ -98,28 +103,25 @@ class NodeProcess:
         return self.process.wait(30)
 
     def status(self) -> dict[str, Any]:
-        url = f"http://127.0.0.1:{self.admin_port}/status"
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
+        found: dict[str, Any] = json.loads(self.admin().get("/status", 5)[1])
+        return found
 
     def post(self, path: str, fields: dict[str, Any]) -> dict[str, Any]:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.admin_port}{path}",
-            data=json.dumps(fields).encode(),
-            headers={"Authorization": f"Bearer {SECRET}", "Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
+        """Raises OSError where it is refused, too."""
+        status, text = self.admin().post(path, json.dumps(fields).encode(), 30)
+        if status >= 400:
+            raise OSError(f"HTTP {status}: {text}")
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+    def admin(self, secret: str = SECRET) -> AdminPort:
+        tls = self.settings.get("tls")
+        context = trusting(Path(tls["ca"])) if tls else None
+        return AdminPort(f"127.0.0.1:{self.admin_port}", secret, context)
 
     def post_status(self, path: str, fields: dict[str, Any]) -> int:
         """HTTP status of a POST, whatever it is."""
-        try:
-            self.post(path, fields)
-        except urllib.error.HTTPError as error:
-            return error.code
-        return 200
+        return self.admin().post(path, json.dumps(fields).encode(), 30)[0]
 
 
 class Cluster:

@@ -1,6 +1,7 @@
 """A connection of its own making: it says whatever a test wants, and imports no client."""
 
 import socket
+import ssl
 from typing import Any
 
 from processes import PASSWORD, USER
@@ -16,9 +17,11 @@ PING = 64
 class Raw:
     """A connection that says whatever a test wants."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, context: ssl.SSLContext | None = None) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), 10)
+        if context is not None:
+            self.socket = context.wrap_socket(self.socket)
         self.greeting = decode_greeting(self._exactly(128))
         self.decoder = FrameDecoder()
         self.frames: list[Any] = []

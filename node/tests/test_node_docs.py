@@ -17,7 +17,7 @@ from qsync_node.core.membership import REPLICAS_MAX
 from qsync_node.core.settings import SECOND, Settings
 from qsync_node.core.system import KEY_WINDOW_ROWS
 from qsync_node.errors import ErrorCode
-from qsync_node.server import admin, admission, session
+from qsync_node.server import admin, adminlisten, admission, orders, session
 from qsync_node.server.config import NodeConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,6 +94,11 @@ LIMITS = {
     "rows in which an idempotency key is remembered": f"{KEY_WINDOW_ROWS:,}",
     "length of an idempotency key's client": str(CLIENT_BYTES_MAX),
     "body of an HTTP request": size(admin.BODY_BYTES_MAX),
+    "age of the challenge that an order signs": f"{orders.CHALLENGE_S:.0f} s",
+    "orders within that time": f"{orders.TAKEN_MAX:,}",
+    "connections to the admin port that have not sent a byte, where `tls` is set": (
+        f"{adminlisten.UNDECIDED_MAX}, for {adminlisten.FIRST_BYTE_S:.0f} s each"
+    ),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from processes import SECRET, USER, Cluster, running_cluster, wait_until
+from processes import ADMIN_PASSWORD, USER, Cluster, running_cluster, wait_until
 from raw import Raw
 
 from qsync_node.format.frame import encode_request
@@ -102,7 +102,7 @@ def test_odd_values_are_errors_and_nothing_else(cluster: Cluster, is_guest: bool
 @pytest.mark.parametrize("space", [320, 490, 491, 492])
 @pytest.mark.parametrize("width", ["short", "long"])
 def test_membership_rows_are_nobody_elses(cluster: Cluster, space: int, width: str) -> None:
-    raw = log_in(cluster, user="admin", password=SECRET)
+    raw = log_in(cluster, user="admin", password=ADMIN_PASSWORD)
     head = b"\xcd" + space.to_bytes(2, "big")
     if width == "long":
         head = b"\xce" + space.to_bytes(4, "big")
@@ -122,7 +122,7 @@ def test_membership_rows_are_nobody_elses(cluster: Cluster, space: int, width: s
 
 
 def test_marks_of_the_bootstrap_stay(cluster: Cluster) -> None:
-    raw = log_in(cluster, user="admin", password=SECRET)
+    raw = log_in(cluster, user="admin", password=ADMIN_PASSWORD)
     for key in ("qsync_plan", "qsync_open"):
         assert raw.ask(5, {0x10: 272, 0x11: 0, 0x20: [key]})[0] != 0
         assert raw.ask(3, {0x10: 272, 0x21: [key, 7]})[0] != 0
@@ -156,7 +156,7 @@ def test_a_bad_setting_is_refused_and_not_in_force(
 
 
 def test_strings_that_are_not_utf8_survive_a_restart(cluster: Cluster) -> None:
-    raw = log_in(cluster, user="admin", password=SECRET)
+    raw = log_in(cluster, user="admin", password=ADMIN_PASSWORD)
     assert raw.ask(3, {0x10: 272, 0x21: ["a key of mine", text(NOT_UTF8)]})[0] == 0
     assert raw.ask(3, {0x10: SPACE, 0x21: [3, text(NOT_UTF8)]})[0] == 0
     for node in cluster.nodes:

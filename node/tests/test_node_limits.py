@@ -10,7 +10,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from processes import PASSWORD, SECRET, USER, Cluster, NodeProcess, running_cluster, wait_until
+from processes import (
+    ADMIN_PASSWORD,
+    PASSWORD,
+    USER,
+    Cluster,
+    NodeProcess,
+    running_cluster,
+    wait_until,
+)
 from raw import Raw
 
 from qsync_node.errors import ErrorCode
@@ -152,7 +160,7 @@ def test_admin_has_a_reserve_beyond_the_connections_of_clients(tmp_path: Path) -
         node = cluster.leader()
         clients = [log_in(node) for _ in range(3)]
         assert Raw(node.address).log_in() == ErrorCode.TOO_MANY
-        admin = log_in(node, "admin", SECRET)
+        admin = log_in(node, "admin", ADMIN_PASSWORD)
         assert admin.ask(PING, {})[0] == 0
         clients[0].socket.close()
         wait_until("room", lambda: Raw(node.address).log_in() == 0)

@@ -13,14 +13,23 @@ from typing import Any
 
 import msgpack
 import pytest
-from processes import PASSWORD, SECRET, USER, Cluster, NodeProcess, running_cluster, wait_until
+from processes import (
+    ADMIN_PASSWORD,
+    PASSWORD,
+    SECRET,
+    USER,
+    Cluster,
+    NodeProcess,
+    running_cluster,
+    wait_until,
+)
 from raw import Raw
 
 from qsync_node.client import Client, Committed, Refused
 from qsync_node.format.auth import scramble
 from qsync_node.format.cat import cat_file, to_json
 from qsync_node.format.frame import encode_request
-from qsync_node.server.peers import proof
+from qsync_node.format.proofs import peer_proof, sign_order
 
 SPACE = 800
 READ = {0x10: SPACE, 0x12: 1, 0x20: []}
@@ -60,7 +69,7 @@ def test_wrong_password_and_unknown_user_are_told_apart_by_nobody(raw: Raw) -> N
 
 def test_without_the_right_session_nobody_logs_in(cluster: Cluster, raw: Raw) -> None:
     stored = base64.b64encode(hashlib.sha1(hashlib.sha1(b"pw").digest()).digest()).decode()
-    assert raw.log_in(password=SECRET, user="admin") == 0
+    assert raw.log_in(password=ADMIN_PASSWORD, user="admin") == 0
     user = [60, 1, "caller", "user", {"chap-sha1": stored}, [], 0]
     assert raw.ask(2, {0x10: 304, 0x21: user})[0] == 0
     caller = Raw(cluster.leader().address)
@@ -151,7 +160,7 @@ def _join_in(raw: Raw, uuid: str, life: bytes) -> None:
     fields = {
         0x24: uuid,
         0x25: "0f3cd8a2-2f4e-4f3a-9d53-6d6f6a0e7c11",
-        0x73: proof(SECRET, b"dial", raw.greeting.salt, uuid),
+        0x73: peer_proof(SECRET, b"dial", raw.greeting.salt, uuid),
         0x74: b"\x00" * 16,
         0x75: 1,
         0x77: life,
@@ -200,13 +209,39 @@ def test_a_peer_that_was_started_again_has_one_life(cluster: Cluster, raw: Raw) 
 
 def test_admin_verbs_need_the_secret(cluster: Cluster) -> None:
     leader = cluster.leader()
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{leader.admin_port}/verb/fence", data=b"{}", method="POST"
-    )
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=5)
-    assert refused.value.code == 401
+    assert order(leader, "/verb/fence", "") == (401, "OrderUnsigned")
+    # What versions before signed orders sent.
+    assert order(leader, "/verb/fence", f"Bearer {SECRET}") == (401, "OrderUnsigned")
+    status, text = leader.admin("another secret").post("/verb/fence", b"{}", 5)
+    assert (status, json.loads(text)["reason"]) == (401, "OrderSignatureWrong")
     assert not leader.status()["is_fenced"]
+
+
+def order(node: NodeProcess, path: str, authorization: str) -> tuple[int, str]:
+    """An order as somebody else writes it: HTTP's status, and why it is refused."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{node.admin_port}{path}", data=b"{}", method="POST",
+        headers={"Authorization": authorization},
+    )  # fmt: skip
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return answer.status, ""
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)["reason"]
+
+
+def test_an_order_is_obeyed_once_and_by_its_target_only(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    other = next(node for node in cluster.alive() if node is not leader)
+    given = json.loads(leader.admin().get("/order-challenge", 5)[1])
+    path = "/log-level"
+    signed = sign_order(
+        SECRET, given["challenge"], given["instance"], "POST", "/verb/snapshot", b"{}"
+    )
+    assert order(leader, path, signed) == (401, "OrderSignatureWrong")
+    assert order(other, "/verb/snapshot", signed) == (401, "OrderExpired")
+    assert order(leader, "/verb/snapshot", signed) == (200, "")
+    assert order(leader, "/verb/snapshot", signed) == (401, "OrderReplayed")
 
 
 def test_probes_and_metrics_are_open_and_say_what_is(cluster: Cluster) -> None:
@@ -229,7 +264,7 @@ def test_probes_and_metrics_are_open_and_say_what_is(cluster: Cluster) -> None:
 
 
 def test_administrators_call_what_tarantool_calls_so(cluster: Cluster, raw: Raw) -> None:
-    assert raw.log_in(password=SECRET, user="admin") == 0
+    assert raw.log_in(password=ADMIN_PASSWORD, user="admin") == 0
     assert raw.ask(10, {0x22: "box.snapshot", 0x21: []}) == (0, {0x30: ["ok"]})
     snapshots = list((cluster.leader().folder / cluster.leader().name).glob("*.snap"))
     assert len(snapshots) >= 1
@@ -350,7 +385,7 @@ def test_an_anonymous_replica_reads_along_and_is_then_registered(
         reader.post("/verb/configure", {"role": "async"})
         wait_until("the reader is registered", lambda: reader.status()["role"] == "async")
         wait_until("the reader follows", lambda: _has_all(cluster, reader))
-        with pytest.raises(urllib.error.HTTPError):
+        with pytest.raises(OSError):
             reader.post("/verb/configure", {"role": "anonymous"})
         uuid = reader.status()["uuid"]
     finally:

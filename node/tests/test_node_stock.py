@@ -13,8 +13,8 @@ import msgpack
 import pytest
 import tarantool
 from processes import (
+    ADMIN_PASSWORD,
     REPLICASET,
-    SECRET,
     Cluster,
     NodeProcess,
     free_port,
@@ -98,7 +98,7 @@ def replica(*arguments: Any, **settings: Any) -> Iterator[StockTarantool]:
 
 
 def admin(cluster: Cluster) -> Client:
-    return Client(cluster.addresses, "admin", SECRET)
+    return Client(cluster.addresses, "admin", ADMIN_PASSWORD)
 
 
 async def prepare(cluster: Cluster) -> None:
@@ -216,7 +216,7 @@ def signal_all(nodes: list[NodeProcess], number: signal.Signals) -> None:
 def test_a_rolled_back_row_is_never_seen(cluster: Cluster, tmp_path: Path) -> None:
     async def insert_without_quorum() -> None:
         others = [node for node in cluster.nodes if node is not leader]
-        async with Client([leader.address], "admin", SECRET) as client:
+        async with Client([leader.address], "admin", ADMIN_PASSWORD) as client:
             assert isinstance(await client.replace(SPACE, [1, "kept"]), Committed)
             signal_all(others, signal.SIGSTOP)
             try:

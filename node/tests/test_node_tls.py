@@ -1,34 +1,54 @@
 """Three members that speak TLS to each other, and who is not let in."""
 
+import contextlib
 import socket
 import ssl
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import Cluster, free_port
+from processes import REPLICASET, SECRET, Cluster, NodeProcess, free_port, wait_until
+from raw import Raw
 
+from qsync_node.adminport import AdminPort
 from qsync_node.format.greeting import decode_greeting
-from qsync_node.server.tls import RELOAD_CHECK_S
+from qsync_node.format.proofs import certificate_binding, peer_proof
+from qsync_node.server.config import ConfigError, TlsConfig
+from qsync_node.server.peers import takes_unbound
+from qsync_node.server.tls import RELOAD_CHECK_S, Certificates
 
 
 def openssl(*arguments: str) -> None:
     subprocess.run(["openssl", *arguments], check=True, capture_output=True)
 
 
-def certificates(folder: Path, name: str) -> dict[str, str]:
+def certificates(folder: Path, name: str, names: str = "DNS:orders") -> dict[str, str]:
     """A CA of its own and one certificate."""
     folder.mkdir()
     ca, ca_key = folder / "ca.pem", folder / "ca.key"
     openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(ca_key), "-out",
             str(ca), "-days", "2", "-subj", f"/CN={name}")  # fmt: skip
     key, request, cert = folder / "key.pem", folder / "request.pem", folder / "cert.pem"
-    openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(request),
-            "-subj", "/CN=member")  # fmt: skip
-    openssl("x509", "-req", "-in", str(request), "-CA", str(ca), "-CAkey", str(ca_key),
-            "-CAcreateserial", "-out", str(cert), "-days", "2")  # fmt: skip
+    issue(ca, ca_key, key, request, cert, names)
     return {"cert": str(cert), "key": str(key), "ca": str(ca)}
+
+
+def issue(ca: Path, ca_key: Path, key: Path, request: Path, cert: Path, names: str) -> None:
+    san = ["-addext", f"subjectAltName={names}"] if names else []
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(request),
+            "-subj", "/CN=member", *san)  # fmt: skip
+    openssl("x509", "-req", "-in", str(request), "-CA", str(ca), "-CAkey", str(ca_key),
+            "-CAcreateserial", "-out", str(cert), "-days", "2", "-copy_extensions", "copy",
+            )  # fmt: skip
+
+
+def another_certificate(folder: Path, name: str, names: str) -> dict[str, str]:
+    """Of the CA in `folder`."""
+    key, request, cert = (folder / f"{name}.{kind}" for kind in ("key", "request", "cert"))
+    issue(folder / "ca.pem", folder / "ca.key", key, request, cert, names)
+    return {"cert": str(cert), "key": str(key), "ca": str(folder / "ca.pem")}
 
 
 @pytest.fixture
@@ -136,3 +156,159 @@ def test_two_ports_that_both_ask_for_tls(cluster: Cluster) -> None:
                 assert connection.recv(9) == b"Tarantool"
     finally:
         cluster.close()
+
+
+HELLO = 80
+MEMBER = "00000000-0000-4000-8000-000000000004"
+
+
+@pytest.fixture
+def one(cluster: Cluster) -> Iterator[NodeProcess]:
+    """One member with a plain port and a TLS one."""
+    node = cluster.nodes[0]
+    more = {"listen": f"127.0.0.1:{free_port()}"}
+    node.settings["tls"] = {**node.settings["tls"], **more}
+    cluster.nodes = [node]
+    try:
+        cluster.start()
+        yield node
+    finally:
+        cluster.close()
+
+
+def hello(raw: Raw, bindings: dict[int, bytes]) -> int:
+    """The code that answers a HELLO with a proof for each field, bound to what is given."""
+    proofs = {
+        field: peer_proof(SECRET, b"dial", raw.greeting.salt, MEMBER, binding)
+        for field, binding in bindings.items()
+    }
+    fields = {0x24: MEMBER, 0x25: REPLICASET, 0x74: bytes(16), 0x75: 1, 0x77: b"one", **proofs}
+    code, _ = raw.ask(HELLO, fields)
+    raw.socket.close()
+    return int(code)
+
+
+def secure(node: NodeProcess, files: dict[str, str] | None) -> tuple[Raw, bytes]:
+    """A connection to the TLS port, with a certificate of ours or none, and its binding."""
+    context = ssl.create_default_context(cafile=node.settings["tls"]["ca"])
+    context.check_hostname = False
+    if files is not None:
+        context.load_cert_chain(files["cert"], files["key"])
+    address = node.settings["tls"]["listen"]
+    raw = Raw(address, context)
+    assert isinstance(raw.socket, ssl.SSLSocket)
+    shown = raw.socket.getpeercert(binary_form=True)
+    assert shown is not None
+    return raw, certificate_binding(shown)
+
+
+def test_a_hello_takes_tls_a_certificate_of_the_cluster_and_a_bound_proof(
+    one: NodeProcess, tmp_path: Path
+) -> None:
+    folder = tmp_path / "certificates"
+    other = another_certificate(folder, "shop", "DNS:shop,DNS:localhost")
+    assert hello(Raw(one.address), {0x73: b""}) == 42
+    raw, binding = secure(one, None)
+    assert hello(raw, {0x78: binding, 0x73: b""}) == 42
+    raw, binding = secure(one, other)
+    assert hello(raw, {0x78: binding, 0x73: b""}) == 42
+    raw, _ = secure(one, one.settings["tls"])
+    # A man in the middle shows a certificate of his own and passes on what he hears.
+    assert hello(raw, {0x78: certificate_binding(b"his")}) == 42
+    raw, binding = secure(one, one.settings["tls"])
+    assert hello(raw, {0x78: binding}) == 0
+
+
+def test_unbound_proofs_are_refused_once_all_members_are_updated(one: NodeProcess) -> None:
+    # The only member is this one, and it is updated.
+    raw, _ = secure(one, one.settings["tls"])
+    assert hello(raw, {0x73: b""}) == 42
+
+
+@pytest.mark.parametrize(
+    ("registered", "bound", "is_taken"),
+    [
+        (set(), set(), True),  # it has not joined
+        ({"a"}, set(), False),
+        ({"a", "b", "c"}, {"b"}, True),
+        ({"a", "b", "c"}, {"b", "c"}, False),
+        ({"b", "c"}, {"b"}, True),  # a reader, which nobody registered
+        ({"b", "c"}, {"b", "c"}, False),
+    ],
+)
+def test_who_may_prove_himself_without_a_binding(
+    registered: set[str], bound: set[str], is_taken: bool
+) -> None:
+    assert takes_unbound(registered, bound, "a") == is_taken
+
+
+def test_a_member_of_an_older_version_and_an_updated_one_talk(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Two of three members are updated; the third one is a version before bound proofs."""
+    old = cluster.nodes[2]
+    hook = tmp_path / "hook"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(OLDER_VERSION)
+    try:
+        cluster.start()
+        older = old.status()["uuid"]
+        for node in cluster.nodes:
+            node.kill()
+        old.environment = {"PYTHONPATH": str(hook)}
+        for node in cluster.nodes:
+            node.start(cluster.peers)
+        cluster.leader()
+        for node in cluster.nodes[:2]:
+            wait_until("the older one is linked", lambda n=node: older in n.status()["links"])
+    finally:
+        cluster.close()
+
+
+OLDER_VERSION = """
+import qsync_node.server.peers as peers
+real = peers.peer_proof
+def unbound(secret, purpose, challenge, uuid, binding=b""):
+    return b"no" if binding else real(secret, purpose, challenge, uuid)
+peers.peer_proof = unbound
+peers._BOUND = 0x7F
+peers.Peers.takes_unbound = lambda self: True
+"""
+
+
+def test_a_certificate_without_names_of_the_cluster_is_refused(tmp_path: Path) -> None:
+    files = certificates(tmp_path / "nameless", "qsync test", "DNS:localhost")
+    paths = {name: Path(path) for name, path in files.items()}
+    with pytest.raises(ConfigError, match=r"tls\.names"):
+        Certificates(TlsConfig(**paths))
+    assert Certificates(TlsConfig(**paths, names=["Orders"])).names == {"orders"}
+
+
+def test_a_member_ends_a_handshake_with_somebody_else_of_the_same_ca(tmp_path: Path) -> None:
+    ours = certificates(tmp_path / "ours", "qsync test")
+    theirs = another_certificate(tmp_path / "ours", "shop", "DNS:shop")
+    ends = [
+        Certificates(TlsConfig(**{name: Path(path) for name, path in files.items()}))
+        for files in (ours, theirs)
+    ]
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ends[0].dialling.wrap_bio(to_client, to_server)
+    server = ends[1].listening.wrap_bio(to_server, to_client, server_side=True)
+    with pytest.raises(ssl.SSLCertVerificationError, match="shop"):
+        shake_hands(client, server)
+
+
+def shake_hands(*ends: ssl.SSLObject) -> None:
+    for _ in range(4):
+        for end in ends:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+
+
+def test_the_admin_port_speaks_tls_and_answers_probes_without(one: NodeProcess) -> None:
+    plain = AdminPort(f"127.0.0.1:{one.admin_port}", SECRET)
+    assert [plain.get(path, 5)[0] for path in ("/live", "/ready")] == [200, 200]
+    refused = [plain.get(path, 5)[0] for path in ("/status", "/metrics", "/order-challenge")]
+    assert refused == [426, 426, 426]
+    assert one.status()["uuid"]
+    assert one.post_status("/verb/snapshot", {}) == 200

@@ -1,6 +1,7 @@
 """Options that several commands share, each in one place with its help."""
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -32,6 +33,13 @@ SecretOption = Annotated[
     typer.Option(
         "--secret", envvar="QSYNC_SECRET", help="the cluster's secret, with --address",
         show_default=False,
+    ),
+]  # fmt: skip
+CaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca", envvar="QSYNC_CA", help="who signed the node's certificate, with --address",
+        metavar="FILE", show_default=False,
     ),
 ]  # fmt: skip
 TimeoutOption = Annotated[

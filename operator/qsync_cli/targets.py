@@ -6,12 +6,15 @@ what stands in the audit log.
 """
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from qsync_cli.failure import Failure
 from qsync_cli.where import Where
+from qsync_node.adminport import trusting
 from qsync_operator.links import LinkError, NodeLinks
 
 Result = TypeVar("Result")
@@ -48,13 +51,25 @@ class Target:
 def resolve(where: Where, member: str | None = None) -> Target:
     """`member` says which cluster is meant where several could be."""
     if where.address is not None:
-        return Target({"": where.address}, lambda: NodeLinks(where.secret or ""))
+        context = _context(where.ca)
+        return Target({"": where.address}, lambda: NodeLinks(where.secret or "", lambda: context))
     if where.local is not None:
         return _local(where.local)
     from qsync_cli.kubernetes.session import pod_target  # noqa: PLC0415
 
     names, open_links = pod_target(where, member)
     return Target({name: name for name in names}, open_links)
+
+
+def _context(ca: Path | None) -> ssl.SSLContext | None:
+    if ca is None:
+        return None
+    try:
+        return trusting(ca)
+    except OSError as error:
+        raise Failure(
+            f"--ca {ca} cannot be used: {error}; give a file of PEM certificates"
+        ) from error
 
 
 def _local(name: str) -> Target:

@@ -8,11 +8,12 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import update_wrapper
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from qsync_cli.options import AddressOption, LocalOption, SecretOption
+from qsync_cli.options import AddressOption, CaOption, LocalOption, SecretOption
 
 ClusterOption = Annotated[
     str | None,
@@ -38,6 +39,7 @@ class Where:
     local: str | None = None
     address: str | None = None
     secret: str | None = None
+    ca: Path | None = None
     cluster: str | None = None
     namespace: str | None = None
     context: str | None = None
@@ -61,6 +63,7 @@ _OPTIONS: dict[str, Any] = {
     "local": LocalOption,
     "address": AddressOption,
     "secret": SecretOption,
+    "ca": CaOption,
     "cluster": ClusterOption,
     "namespace": NamespaceOption,
     "context": ContextOption,

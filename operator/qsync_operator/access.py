@@ -54,7 +54,7 @@ def principals(spec: ClusterSpec, passwords: Mapping[str, str]) -> list[Principa
     return roles + [_principal(u, stored_hash(passwords[u.name])) for u in spec.users]
 
 
-def application(name: str, password: str) -> Principal:
+def password_of(name: str, password: str) -> Principal:
     """The user that every cluster is founded with: people give it what it may do."""
     return Principal(name, stored_hash(password), is_whole=False)
 

@@ -17,6 +17,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from qsync_node.certnames import cluster_names
+
 AUTHORITY_LIFE = timedelta(days=5 * 365)
 CERTIFICATE_LIFE = timedelta(days=90)
 ANNOUNCED = timedelta(minutes=10)
@@ -70,8 +72,9 @@ def expiry(bundle: Bundle) -> datetime:
     return _one(bundle.certificate).not_valid_after_utc
 
 
-def refuse_unusable(bundle: Bundle, now: datetime) -> None:
-    """Raises CertificateError with a sentence where members could not use it."""
+def refuse_unusable(bundle: Bundle, now: datetime, names: list[str]) -> None:
+    """Raises CertificateError with a sentence where members could not use it, or where it names
+    none of `names`, so that nobody could tell whose it is."""
     certificate = _one(bundle.certificate)
     try:
         key = serialization.load_pem_private_key(bundle.key.encode(), None)
@@ -84,6 +87,14 @@ def refuse_unusable(bundle: Bundle, now: datetime) -> None:
         raise CertificateError(f"tls.crt expired on {certificate.not_valid_after_utc:%Y-%m-%d}")
     if not any(_is_issued(certificate, one) for one in authorities):
         raise CertificateError("tls.crt was not signed by ca.crt, so members would refuse it")
+    try:
+        given = cluster_names(_names(certificate))
+    except x509.ExtensionNotFound:
+        given = frozenset()
+    if not given & cluster_names(names):
+        raise CertificateError(
+            f"tls.crt names none of the cluster's hosts: issue it for {', '.join(names[:4])}"
+        )
 
 
 def _must_sign(authority: Authority, bundle: Bundle, names: list[str], now: datetime) -> bool:

@@ -10,6 +10,7 @@ import msgpack
 from qsync_node.format.auth import MECHANISM, scramble
 from qsync_node.format.frame import Frame, FrameDecoder, FrameError, encode_request
 from qsync_node.format.greeting import GREETING_BYTES, GreetingError, decode_greeting
+from qsync_node.format.proofs import admin_password
 
 SELECT, INSERT, REPLACE, DELETE, AUTH = 1, 2, 3, 5, 7
 SPACE, INDEX, LIMIT, OFFSET, ITERATOR, KEY, TUPLE, USER = (
@@ -20,8 +21,18 @@ ITERATOR_EQ, ITERATOR_ALL = 0, 2
 ROWS_MAX = 1_000_000
 
 
+PASSWORD_MISMATCH = 47
+
+
 class DatabaseError(Exception):
-    """The database refused a request, or cannot be reached; the text is its sentence."""
+    """The database refused a request, or cannot be reached; the text is its sentence.
+
+    `code` is the database's, and 0 where it could not be reached.
+    """
+
+    def __init__(self, sentence: str, code: int = 0) -> None:
+        super().__init__(sentence)
+        self.code = code
 
 
 class Connection:
@@ -47,7 +58,11 @@ class Connection:
         except (OSError, GreetingError) as error:
             raise DatabaseError(f"{address} cannot be reached: {error}") from error
         proof = scramble(password, greeting.salt)
-        self._request(AUTH, {USER: user, TUPLE: [MECHANISM, proof]})
+        try:
+            self._request(AUTH, {USER: user, TUPLE: [MECHANISM, proof]})
+        except DatabaseError:
+            self._socket.close()
+            raise
 
     def __enter__(self) -> "Connection":
         return self
@@ -95,7 +110,8 @@ class Connection:
             raise DatabaseError(f"the connection was lost: {error}") from error
         fields = msgpack.unpackb(data, strict_map_key=False) if data else {}
         if answer & 0x8000:
-            raise DatabaseError(str(fields.get(ERROR_TEXT, f"error {answer & 0x7FFF}")))
+            code = answer & 0x7FFF
+            raise DatabaseError(str(fields.get(ERROR_TEXT, f"error {code}")), code)
         rows: list[list[Any]] = fields.get(DATA, [])
         return rows
 
@@ -113,3 +129,16 @@ class Connection:
                 raise ConnectionResetError("closed by the node")
             data += piece
         return data
+
+
+def connect_as_admin(
+    address: str, secret: str, timeout_s: float, context: ssl.SSLContext | None
+) -> Connection:
+    """Raises DatabaseError. A cluster that an older version made has the secret for a password,
+    until `AccessKeeper` replaces it."""
+    try:
+        return Connection(address, "admin", admin_password(secret), timeout_s, context)
+    except DatabaseError as error:
+        if error.code != PASSWORD_MISMATCH:
+            raise
+    return Connection(address, "admin", secret, timeout_s, context)

@@ -1,14 +1,25 @@
-"""Talks to nodes over their admin HTTP: one client, kept connections, one sentence per failure."""
+"""Talks to nodes over their admin HTTP: one client, kept connections, one sentence per failure.
+
+With a context everything is said over TLS. A node of a version before that speaks plain HTTP: its
+status is still read, and it is given no orders. Orders are signed (`format/proofs.py`): the secret
+leaves this process in no request.
+"""
 
 import asyncio
+import json
+import ssl
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
+from qsync_node.format.proofs import CHALLENGE_PATH, sign_order
+
 STATUS_TIMEOUT_S = 1.0
 SILENT_TIMEOUT_S = 0.2
 VERB_TIMEOUT_S = 15.0
+PLAIN_REASONS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
 class LinkError(Exception):
@@ -19,19 +30,35 @@ class LinkError(Exception):
         self.is_refusal = is_refusal
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request to one node."""
+
+    method: str
+    address: str
+    path: str
+    timeout_s: float
+    body: bytes | None
+    headers: dict[str, str] | None
+
+
 class NodeLinks:
     """A session for all nodes of one cluster; close it."""
 
-    def __init__(self, secret: str) -> None:
+    def __init__(
+        self, secret: str, context: Callable[[], ssl.SSLContext | None] = lambda: None
+    ) -> None:
+        """`context` is asked for each request: whom to trust may change."""
         self._secret = secret
+        self._context = context
+        # Those that answered over TLS: nothing they say without it is believed any more.
+        self._secure: set[str] = set()
         self._session: aiohttp.ClientSession | None = None
         self._silent: set[str] = set()
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                headers={"Authorization": f"Bearer {self._secret}"}, trust_env=False
-            )
+            self._session = aiohttp.ClientSession(trust_env=False)
         return self._session
 
     async def close(self) -> None:
@@ -44,45 +71,84 @@ class NodeLinks:
         hangs must not make the controller slow for the others."""
         timeout_s = SILENT_TIMEOUT_S if address in self._silent else STATUS_TIMEOUT_S
         self._silent.discard(address)
-        answer = await self._ask("GET", address, "/status", None, timeout_s)
+        answer = await self._ask("GET", address, "/status", timeout_s)
         if not isinstance(answer, dict):
             raise LinkError(f"{address} is not a node: its status is no object")
         return answer
 
     async def text(self, address: str, path: str) -> str:
         """What a node says in words of its own, such as its metrics. Raises LinkError."""
-        return str(await self._ask("GET", address, path, None, STATUS_TIMEOUT_S))
+        return str(await self._ask("GET", address, path, STATUS_TIMEOUT_S))
 
-    async def post(self, address: str, path: str, fields: dict[str, Any]) -> Any:
-        """The `result` of an order. Raises LinkError."""
-        answer = await self._ask("POST", address, path, fields, VERB_TIMEOUT_S)
+    async def post(
+        self, address: str, path: str, fields: dict[str, Any], instance: str = ""
+    ) -> Any:
+        """The `result` of an order; `instance` is whom it is for, if that is known. Raises
+        LinkError."""
+        given = await self._ask("GET", address, CHALLENGE_PATH, STATUS_TIMEOUT_S)
+        if not isinstance(given, dict) or not isinstance(given.get("challenge"), str):
+            raise LinkError(f"no order was sent to {address}: it gives no challenge to sign", True)
+        target = str(given.get("instance"))
+        if instance not in ("", target):
+            raise LinkError(f"no order was sent to {address}: it is {target}, not {instance}", True)
+        body = json.dumps(fields).encode()
+        signed = sign_order(self._secret, given["challenge"], target, "POST", path, body)
+        headers = {"Authorization": signed, "Content-Type": "application/json"}
+        answer = await self._ask("POST", address, path, VERB_TIMEOUT_S, body, headers)
         return answer.get("result") if isinstance(answer, dict) else None
 
     async def _ask(
-        self, method: str, address: str, path: str, fields: dict[str, Any] | None, timeout_s: float
+        self,
+        method: str,
+        address: str,
+        path: str,
+        timeout_s: float,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
     ) -> Any:
+        context = self._context()
+        request = Request(method, address, path, timeout_s, body, headers)
         try:
-            async with self._opened().request(
-                method,
-                f"http://{address}{path}",
-                json=fields,
-                timeout=aiohttp.ClientTimeout(total=timeout_s),
-            ) as response:
-                text = await response.text()
-                is_json = response.content_type == "application/json"
-                answer = await response.json() if is_json else text
+            try:
+                status, answer = await self._send(request, context)
+                if context is not None:
+                    self._secure.add(address)
+            except aiohttp.ClientConnectorSSLError as error:
+                if not _speaks_plain(error) or address in self._secure:
+                    raise
+                if path != "/status":
+                    raise LinkError(
+                        f"{path} was not sent to {address}: its version has no TLS on the admin"
+                        " port; update the member's image",
+                        is_refusal=True,
+                    ) from error
+                status, answer = await self._send(request, None)
         except TimeoutError as error:
             self._silent.add(address)
             raise LinkError(f"{address} did not answer within {timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise LinkError(f"{address} cannot be reached: {_reason(error)}") from error
-        if response.status >= 400:
+        if status >= 400:
             said = answer.get("error") if isinstance(answer, dict) else str(answer)
-            raise LinkError(str(said or f"HTTP {response.status}"), is_refusal=True)
+            raise LinkError(str(said or f"HTTP {status}"), is_refusal=True)
         return answer
+
+    async def _send(self, request: "Request", context: ssl.SSLContext | None) -> tuple[int, Any]:
+        async with self._opened().request(
+            request.method,
+            f"{'http' if context is None else 'https'}://{request.address}{request.path}",
+            data=request.body,
+            headers=request.headers,
+            ssl=context if context is not None else True,
+            timeout=aiohttp.ClientTimeout(total=request.timeout_s),
+        ) as response:
+            text = await response.text()
+            is_json = response.content_type == "application/json"
+            return response.status, await response.json() if is_json else text
 
     async def statuses(self, addresses: dict[str, str]) -> dict[str, dict[str, Any] | LinkError]:
         """What each named node says, asked at the same time."""
+        self._secure &= set(addresses.values())
         return await ask_each(self.status, addresses)
 
 
@@ -97,6 +163,12 @@ async def ask_each(
             raise answer
         found[name] = answer
     return found
+
+
+def _speaks_plain(error: aiohttp.ClientConnectorSSLError) -> bool:
+    """Whether the answer to the handshake was no TLS."""
+    cause = error.os_error
+    return isinstance(cause, ssl.SSLError) and cause.reason in PLAIN_REASONS
 
 
 def _reason(error: Exception) -> str:

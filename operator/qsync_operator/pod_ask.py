@@ -9,13 +9,12 @@ Secrets. The answer is one JSON object on standard output, `{"status": HTTP's, "
 
 import json
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from qsync_node.adminport import own_admin_port
 from qsync_operator.rollbacks import rollback_rows
 
 NODE_FILE = Path("/run/qsync/node.yaml")
@@ -24,23 +23,11 @@ TIMEOUT_S = 15.0
 
 def ask(document: dict[str, Any], method: str, path: str, body: str) -> dict[str, Any]:
     """Raises OSError where nobody answers."""
-    port = str(document["admin_listen"]).rpartition(":")[2]
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}{path}",
-        data=body.encode() if method == "POST" else None,
-        method=method,
-        headers={
-            "Authorization": f"Bearer {document['secret']}",
-            "Content-Type": "application/json",
-        },
-    )
-    # No proxy of the environment stands between a pod and itself.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(request, timeout=TIMEOUT_S) as response:
-            status, text = response.status, response.read().decode()
-    except urllib.error.HTTPError as error:
-        status, text = error.code, error.read().decode(errors="replace")
+    node = own_admin_port(document)
+    if method == "POST":
+        status, text = node.post(path, body.encode(), TIMEOUT_S)
+    else:
+        status, text = node.get(path, TIMEOUT_S)
     try:
         return {"status": status, "answer": json.loads(text)}
     except ValueError:

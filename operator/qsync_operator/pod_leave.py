@@ -8,12 +8,13 @@ and with it the node's own handover.
 
 import sys
 import time
-import urllib.error
-import urllib.request
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from qsync_node.adminport import own_admin_port
 
 NODE_FILE = Path("/run/qsync/node.yaml")
 LINGER_S = 2.5
@@ -21,31 +22,22 @@ DEMOTE_TIMEOUT_S = 6.0
 READY_TIMEOUT_S = 1.0
 
 
-def _ask(address: str, path: str, secret: str, timeout_s: float, body: bytes | None) -> None:
-    """Raises OSError, of which every refusal is a kind."""
-    request = urllib.request.Request(
-        f"http://{address}{path}",
-        data=body,
-        headers={"Authorization": f"Bearer {secret}", "Content-Type": "application/json"},
-    )
-    # No proxy of the environment stands between a pod and itself.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=timeout_s):
-        return
-
-
 def leave(document: dict[str, Any], linger_s: float = LINGER_S) -> None:
-    port = str(document["admin_listen"]).rpartition(":")[2]
-    address, secret = f"127.0.0.1:{port}", str(document["secret"])
+    """Raises OSError where a certificate cannot be read."""
+    node = own_admin_port(document)
     started_s = time.monotonic()
     try:
-        _ask(address, "/ready", secret, READY_TIMEOUT_S, None)
+        if node.get("/ready", READY_TIMEOUT_S)[0] != HTTPStatus.OK:
+            return  # nobody was sent here
     except OSError:
-        return  # nobody was sent here
+        return
     try:
-        _ask(address, "/verb/demote", secret, DEMOTE_TIMEOUT_S, b"{}")
-    except OSError as error:
-        sys.stderr.write(f"qsync-pod: leadership was not handed over: {error}\n")
+        status, text = node.post("/verb/demote", b"{}", DEMOTE_TIMEOUT_S)
+        failure = "" if status == HTTPStatus.OK else text
+    except (OSError, ValueError) as error:
+        failure = str(error)
+    if failure:
+        sys.stderr.write(f"qsync-pod: leadership was not handed over: {failure}\n")
     time.sleep(max(0.0, started_s + linger_s - time.monotonic()))
 
 

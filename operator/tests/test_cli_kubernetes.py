@@ -18,6 +18,7 @@ from qsync_cli.kubernetes.status import Look, lines, table
 from qsync_cli.runs import _document, _follow
 from qsync_cli.runs import lines as run_lines
 from qsync_cli.where import Where
+from qsync_node.format.proofs import sign_order
 from qsync_operator import pod_ask
 from qsync_operator.links import LinkError
 from qsync_operator.models.cluster import QsyncCluster
@@ -143,9 +144,15 @@ def test_how_a_command_in_a_pod_ended(outcome: bytes, code: int) -> None:
 
 
 class _Node(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"challenge": "c", "instance": "i"}).encode())
+
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        is_allowed = self.headers["Authorization"] == "Bearer secret"
+        signed = sign_order("secret", "c", "i", "POST", self.path, body)
+        is_allowed = self.headers["Authorization"] == signed
         self.send_response(200 if is_allowed else 401)
         self.end_headers()
         self.wfile.write(json.dumps({"path": self.path, "got": json.loads(body)}).encode())

@@ -3,7 +3,6 @@ was confirmed at the point, and the archive is only read."""
 
 import json
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 import tarantool
 from local_clusters import Home
 
+from qsync_node.adminport import AdminPort
 from qsync_operator.models.manifest import ManifestError, parse_manifest
 from qsync_operator.pod_main import restore_first
 
@@ -39,11 +39,8 @@ def manifest(folder: Path, name: str, **spec: Any) -> Path:
 def archive_now(home: Home, name: str) -> None:
     secret = json.loads((home.directory / name / "secrets.json").read_text())["cluster"]
     for member in home.members(name).values():
-        request = urllib.request.Request(
-            f"http://{member['adminAddress']}/archive", data=b"{}",
-            headers={"Authorization": f"Bearer {secret}", "Content-Type": "application/json"},
-        )  # fmt: skip
-        urllib.request.urlopen(request, timeout=60).close()
+        status, text = AdminPort(member["adminAddress"], secret).post("/archive", b"{}", 60)
+        assert status == 200, text
 
 
 def make_spaces(connection: tarantool.Connection) -> None:

@@ -32,7 +32,7 @@ def trusted(bundle: Bundle) -> int:
 
 def test_what_is_made_can_be_used_and_is_left_alone() -> None:
     authority, bundle = made()
-    refuse_unusable(bundle, NOW)
+    refuse_unusable(bundle, NOW, NAMES)
     assert renew(authority, bundle, "orders", NAMES, NOW + timedelta(days=1)) == (authority, bundle)
     assert expiry(bundle) == NOW + CERTIFICATE_LIFE
 
@@ -54,13 +54,13 @@ def test_a_new_authority_is_announced_before_it_signs() -> None:
     authority, announced = renew(None, bundle, "orders", NAMES, at)
     assert announced.certificate == bundle.certificate
     assert trusted(announced) == 2
-    refuse_unusable(announced, at)
+    refuse_unusable(announced, at, NAMES)
     almost = at + ANNOUNCED - timedelta(seconds=1)
     assert renew(authority, announced, "orders", NAMES, almost) == (authority, announced)
     _, signed = renew(authority, announced, "orders", NAMES, at + ANNOUNCED)
     assert signed.certificate != bundle.certificate
     assert trusted(signed) == 2, "the old one is trusted until it expires"
-    refuse_unusable(signed, at + ANNOUNCED)
+    refuse_unusable(signed, at + ANNOUNCED, NAMES)
 
 
 def test_an_authority_signs_nothing_that_members_have_not_seen_announced() -> None:
@@ -88,10 +88,10 @@ def test_what_a_user_gives_is_checked() -> None:
     _, bundle = made()
     _, other = made()
     with pytest.raises(CertificateError, match="does not belong"):
-        refuse_unusable(Bundle(bundle.authorities, bundle.certificate, other.key), NOW)
+        refuse_unusable(Bundle(bundle.authorities, bundle.certificate, other.key), NOW, NAMES)
     with pytest.raises(CertificateError, match="was not signed by"):
-        refuse_unusable(Bundle(other.authorities, bundle.certificate, bundle.key), NOW)
+        refuse_unusable(Bundle(other.authorities, bundle.certificate, bundle.key), NOW, NAMES)
     with pytest.raises(CertificateError, match="expired on"):
-        refuse_unusable(bundle, NOW + CERTIFICATE_LIFE)
+        refuse_unusable(bundle, NOW + CERTIFICATE_LIFE, NAMES)
     with pytest.raises(CertificateError, match="not PEM"):
-        refuse_unusable(Bundle(bundle.authorities, "nothing", bundle.key), NOW)
+        refuse_unusable(Bundle(bundle.authorities, "nothing", bundle.key), NOW, NAMES)

@@ -9,7 +9,7 @@ from platforms import IMAGE, cluster_of, document_of, observed, opened
 from test_operator_access import Catalogue
 from test_operator_kubernetes_clusters import settled
 
-from qsync_operator.access import application, bring, differing
+from qsync_operator.access import bring, differing, password_of
 from qsync_operator.actions import CreateMember, RecordBootstrap, RecordFormed
 from qsync_operator.clusters import Clusters
 from qsync_operator.desired.secrets import text_of
@@ -199,11 +199,11 @@ def test_the_applications_password_is_brought_and_its_grants_are_peoples() -> No
     catalogue = Catalogue()
     database = cast(Connection, catalogue)
     # Somebody dropped it: what it was granted is not known, so it is not made again.
-    gone = [application("gone", "a")]
+    gone = [password_of("gone", "a")]
     assert differing(database, gone) == ()
     bring(database, gone)
     assert not catalogue.writes
-    granted, mine = catalogue.grants("app"), [application("app", "a")]
+    granted, mine = catalogue.grants("app"), [password_of("app", "a")]
     assert differing(database, mine) == ("app",)
     bring(database, mine)
     assert differing(database, mine) == ()

@@ -1,12 +1,14 @@
 """preStop: leadership is given away, and the node serves on until nobody is sent to it."""
 
 import http.server
+import json
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from qsync_node.format.proofs import CHALLENGE_PATH, sign_order
 from qsync_operator import pod_leave
 
 
@@ -17,16 +19,21 @@ class Node(http.server.BaseHTTPRequestHandler):
     is_ready = True
 
     def do_GET(self) -> None:
-        self._answer(200 if self.is_ready else 503)
+        if self.path == CHALLENGE_PATH:
+            self._answer(200, json.dumps({"challenge": "c", "instance": "i"}).encode())
+        else:
+            self._answer(200 if self.is_ready else 503)
 
     def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
         self._answer(409)  # it does not lead: nothing to hand over
 
-    def _answer(self, code: int) -> None:
+    def _answer(self, code: int, body: bytes = b"") -> None:
         self.asked.append((self.command, self.path, self.headers.get("Authorization", "")))
         self.send_response(code)
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
         pass
@@ -50,9 +57,11 @@ def test_it_hands_over_and_lingers(node: tuple[type[Node], dict[str, str]]) -> N
     pod_leave.leave(document, linger_s=0.3)
     assert time.monotonic() - started_s >= 0.3
     assert handler.asked == [
-        ("GET", "/ready", "Bearer the-secret"),
-        ("POST", "/verb/demote", "Bearer the-secret"),
+        ("GET", "/ready", ""),
+        ("GET", CHALLENGE_PATH, ""),
+        ("POST", "/verb/demote", sign_order("the-secret", "c", "i", "POST", "/verb/demote", b"{}")),
     ]
+    assert "the-secret" not in str(handler.asked)
 
 
 def test_a_member_that_nobody_is_sent_to_goes_at_once(

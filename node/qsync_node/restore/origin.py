@@ -24,6 +24,7 @@ from qsync_node.core.system import (
 from qsync_node.format.auth import stored_hash
 from qsync_node.format.keys import DELETE, REPLACE, Key
 from qsync_node.format.mp import pack
+from qsync_node.format.proofs import admin_password
 
 USER_SPACE, PRIV_SPACE = 304, 312
 ADMIN, PUBLIC = 1, 2
@@ -50,14 +51,14 @@ def restored_bodies(
 
 
 def with_users(bodies: list[bytes], users: dict[str, str], secret: str) -> list[bytes]:
-    """First rows with passwords: `admin` by the cluster's secret, others as given.
+    """First rows with passwords: `admin`'s made of the cluster's secret, others as given.
 
     Each of `users` (name -> password) may read, write and create everywhere: the application's. One
     that a restored state has keeps its id, its rights and what it owns.
     """
     database, kept = _load(bodies)
     known = {row[2]: row for row in rows_of(database, USER_SPACE)}
-    _put(database, USER_SPACE, _with_password(known["admin"], secret))
+    _put(database, USER_SPACE, _with_password(known["admin"], admin_password(secret)))
     for name, password in sorted(users.items()):
         row = known.get(name)
         if row is None:

@@ -1,12 +1,15 @@
 """HTTP for people, probes and supervisors: live, ready, status, metrics and the admin verbs.
 
-Reading is open to whoever reaches the admin address; every POST needs the cluster's secret.
+Reading is open to whoever reaches the admin address; every POST is an order, which is signed
+(`orders.py`). Where `tls` is set the port speaks TLS (`adminlisten.py`); without TLS it then
+answers probes and nothing else.
 """
 
 import asyncio
-import hmac
+import json
 import os
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -14,9 +17,12 @@ from aiohttp import web
 from qsync_node import __version__
 from qsync_node.errors import ErrorCode, QsyncError
 from qsync_node.format.mp import unpack
+from qsync_node.format.proofs import CHALLENGE_PATH
+from qsync_node.server.adminlisten import AdminListener
 from qsync_node.server.config import ConfigError, split_address
 from qsync_node.server.logs import LEVELS
 from qsync_node.server.metrics import render_metrics
+from qsync_node.server.orders import SENTENCES, Orders, Refusal
 
 if TYPE_CHECKING:
     from qsync_node.server.loop import NodeServer
@@ -38,6 +44,8 @@ VERBS = frozenset(
         "force-rollback",
     }
 )
+PROBES = frozenset({"/live", "/ready"})
+"""What is answered without TLS where `tls` is set: a kubelet knows no authority of ours."""
 BODY_BYTES_MAX = 1 << 20
 ARCHIVE_PATIENCE_S = 12.0
 _TIMEOUTS = (int(ErrorCode.TIMEOUT),)
@@ -48,17 +56,22 @@ class Admin:
 
     def __init__(self, server: "NodeServer") -> None:
         self.server = server
+        self._orders = Orders(server.config.secret, server.uuid)
         self._runner: web.AppRunner | None = None
+        self._listener: AdminListener | None = None
         self.address = ""
 
     async def listen(self, host: str, port: int) -> None:
-        application = web.Application(client_max_size=BODY_BYTES_MAX)
+        application = web.Application(
+            client_max_size=BODY_BYTES_MAX, middlewares=[self._probes_only_without_tls]
+        )
         application.add_routes(
             [
                 web.get("/live", self._live),
                 web.get("/ready", self._ready),
                 web.get("/status", self._status),
                 web.get("/metrics", self._metrics),
+                web.get(CHALLENGE_PATH, self._challenge),
                 web.post("/bootstrap", self._bootstrap),
                 web.post("/peers", self._peers),
                 web.post("/archive", self._archive),
@@ -68,17 +81,33 @@ class Admin:
         )
         self._runner = web.AppRunner(application, access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, reuse_address=True)
+        factory = self._runner.server
+        assert factory is not None, "set up above"
+        certificates = self.server.certificates
+        context = certificates.listening if certificates is not None else None
+        self._listener = AdminListener(factory, context)
         try:
-            await site.start()
+            bound = await self._listener.listen(host, port)
         except OSError as error:
-            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
-        bound = self._runner.addresses[0]
+            raise ConfigError(
+                f"cannot listen on {host}:{port}: {error.strerror}; free the port or name another"
+            ) from error
         self.address = f"{bound[0]}:{bound[1]}"
 
     async def stop(self) -> None:
+        if self._listener is not None:
+            await self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
+
+    @web.middleware
+    async def _probes_only_without_tls(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        needs_tls = self.server.certificates is not None and request.path not in PROBES
+        if needs_tls and request.transport is not None and not request.secure:
+            return _refusal(426, "the admin port speaks TLS: ask with https")
+        return await handler(request)
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -116,18 +145,30 @@ class Admin:
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(text=render_metrics(self.server), content_type="text/plain")
 
+    async def _challenge(self, request: web.Request) -> web.Response:
+        """What the next order has to sign, and for whom it is."""
+        return web.json_response(
+            {"challenge": self._orders.challenge(), "instance": self.server.uuid}
+        )
+
     # --- changing -------------------------------------------------------------------------------
 
     async def _fields(self, request: web.Request) -> dict[str, Any]:
-        """The JSON object of a POST; raises 401 without the secret and 400 for anything else."""
-        given = request.headers.get("Authorization", "")
-        wanted = f"Bearer {self.server.config.secret}"
-        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), wanted.encode()):
-            raise web.HTTPUnauthorized(text="the cluster's secret is needed: Authorization: Bearer")
-        if not request.can_read_body:
+        """The JSON object of an order; raises 401 if it is unsigned, 400 for anything else."""
+        body = await request.read()
+        refusal = self._orders.refusal_for(
+            request.headers.get("Authorization", ""), request.method, request.raw_path, body
+        )
+        if refusal is not None:
+            status = (
+                web.HTTPTooManyRequests if refusal is Refusal.TOO_MANY else web.HTTPUnauthorized
+            )
+            said = json.dumps({"error": SENTENCES[refusal], "reason": refusal})
+            raise status(text=said, content_type="application/json")
+        if not body:
             return {}
         try:
-            fields = await request.json()
+            fields = json.loads(body)
         except ValueError:
             fields = None
         if not isinstance(fields, dict):

@@ -60,7 +60,9 @@ class TlsConfig(BaseModel):
     """Certificates of this node; peers are checked against `ca`.
 
     With `listen` the TLS port stands beside the plain one, and `peers` name TLS ports; without it,
-    or where `is_required`, the main port speaks TLS only.
+    or where `is_required`, the main port speaks TLS only. The admin port speaks TLS in any case,
+    and plain HTTP for probes. A peer's certificate must have one of `names`; without any, one of
+    the names in `cert`.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -70,6 +72,7 @@ class TlsConfig(BaseModel):
     ca: Path
     listen: str | None = None
     is_required: bool = False
+    names: list[str] = Field(default_factory=list)
 
 
 class ArchiveConfig(BaseModel):

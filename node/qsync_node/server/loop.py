@@ -76,6 +76,7 @@ class NodeServer:
         self._log_in_reported_s = 0.0
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.peers = Peers(self)
+        self.certificates: Certificates | None = None
         self.peer_tls: ssl.SSLContext | None = None
         self.reports: dict[str, int] = {}
         self._is_space_unknown = False
@@ -156,7 +157,7 @@ class NodeServer:
         tls = self.config.tls
         context: ssl.SSLContext | None = None
         if tls is not None:
-            certificates = Certificates(tls)
+            certificates = self.certificates = Certificates(tls)
             context, self.peer_tls = certificates.listening, certificates.dialling
             if tls.listen is not None:
                 self.tls_server = await self._listen_on(tls.listen, context)

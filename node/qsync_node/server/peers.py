@@ -4,18 +4,26 @@ A member opens a connection to every address it knows, reads the greeting, and s
 instance uuid, the replica set's uuid, and a proof over the greeting's salt with the cluster's
 secret. The other end answers with its own proof over the nonce in the HELLO. Neither end takes a
 word before; both say where they listen, and the accepting end says whom it knows, so that one
-address is enough to find everybody. Afterwards the connection carries messages of the core in both
+address is enough to find everybody.
+
+Where `tls` is set, a HELLO is taken over TLS only, from an end whose certificate names the cluster
+(`tls.py`), and the proofs are bound to the connection (`format/proofs.py`). Versions before that
+prove the secret without a binding. Such a proof is taken while a registered member has not proved
+itself with a bound one to this process run: so members of both versions talk during an update, and
+nothing unbound is sent or taken once all members are updated.
+
+Afterwards the connection carries messages of the core in both
 directions, each behind four bytes of length. The sender of a message is the connection's, never the
 body's.
 """
 
 import asyncio
-import hashlib
 import hmac
 import os
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, cast
 
-from qsync_node.core.membership import LEVEL
+from qsync_node.core.membership import LEVEL, STOCK_ROLE
 from qsync_node.errors import ErrorCode
 from qsync_node.format.frame import (
     FrameDecoder,
@@ -26,6 +34,7 @@ from qsync_node.format.frame import (
 )
 from qsync_node.format.greeting import GreetingError, decode_greeting
 from qsync_node.format.mp import pack, unpack
+from qsync_node.format.proofs import certificate_binding, peer_proof
 from qsync_node.server.config import ConfigError, split_address
 from qsync_node.server.peerlink import PeerLink
 
@@ -42,12 +51,17 @@ HANDSHAKE_TIMEOUT_S = 5.0
 _UUID, _REPLICASET, _PROOF, _NONCE, _LEVEL = 0x24, 0x25, 0x73, 0x74, 0x75
 _KNOWN = 0x76  # name -> host:port of members
 _LIFE = 0x77  # random, of one process: another one means that the peer was restarted
+_BOUND = 0x78  # the proof over TLS, beside or in place of _PROOF
 KEEPALIVE_S = 1.0
+BOUND_MAX = 1024
 
 
-def proof(secret: str, purpose: bytes, challenge: bytes, uuid: str) -> bytes:
-    """That the sender knows `secret`, for one challenge and one identity only."""
-    return hmac.digest(secret.encode(), purpose + challenge + uuid.encode(), hashlib.sha256)
+def takes_unbound(registered: Collection[str], bound: Collection[str], own: str) -> bool:
+    """Whether a peer may prove itself without a binding, as versions before it do.
+
+    A node that has not joined knows no members, and so not whether they are all updated.
+    """
+    return not registered or any(uuid not in bound for uuid in registered if uuid != own)
 
 
 class Dialer(asyncio.Protocol):
@@ -62,6 +76,7 @@ class Dialer(asyncio.Protocol):
         self.link: PeerLink | None = None
         self.peer_uuid = ""
         self._buffer = b""
+        self._binding = b""
         self._decoder: FrameDecoder | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -94,19 +109,23 @@ class Dialer(asyncio.Protocol):
             return
         self.peer_uuid = decoded.instance_uuid
         self._decoder = FrameDecoder(1 << 16)
-        body = pack(
-            {
-                _UUID: server.uuid,
-                _REPLICASET: server.config.replicaset_uuid,
-                _PROOF: proof(server.config.secret, b"dial", decoded.salt, server.uuid),
-                _NONCE: self.nonce,
-                _LEVEL: LEVEL,
-                _KNOWN: server.peers.own_address(),
-                _LIFE: server.peers.life,
-            }
-        )
+        fields = {
+            _UUID: server.uuid,
+            _REPLICASET: server.config.replicaset_uuid,
+            _NONCE: self.nonce,
+            _LEVEL: LEVEL,
+            _KNOWN: server.peers.own_address(),
+            _LIFE: server.peers.life,
+        }
         assert self.transport is not None
-        self.transport.write(encode_request(HELLO, 1, body))
+        proofs = (server.config.secret, b"dial", decoded.salt, server.uuid)
+        if server.certificates is not None:
+            shown = self.transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            self._binding = certificate_binding(shown)
+            fields[_BOUND] = peer_proof(*proofs, self._binding)
+        if not self._binding or server.peers.takes_unbound():
+            fields[_PROOF] = peer_proof(*proofs)
+        self.transport.write(encode_request(HELLO, 1, pack(fields)))
 
     def _expect_answer(self, data: bytes) -> None:
         assert self._decoder is not None
@@ -126,9 +145,11 @@ class Dialer(asyncio.Protocol):
             self._give_up(str(fields.get(0x31, "refused")))
             return
         server = self.server
-        expected = proof(server.config.secret, b"accept", self.nonce, self.peer_uuid)
-        if not hmac.compare_digest(fields.get(_PROOF, b""), expected):
-            self._give_up(f"{self.name} does not know the cluster's secret")
+        refusal = server.peers.refusal_for_proof(
+            fields, b"accept", self.nonce, self.peer_uuid, self._binding
+        )
+        if refusal:
+            self._give_up(f"{self.name}: {refusal}")
             return
         level = fields.get(_LEVEL, 1)
         self.link = PeerLink(server, self.transport, self.peer_uuid, True, level)
@@ -167,6 +188,7 @@ class Peers:
         self.addresses: dict[str, str] = {}  # what was configured
         self.discovered: dict[str, str] = {}  # what other members said
         self.life = os.urandom(8)
+        self._bound: set[str] = set()  # who proved itself bound to a connection
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._watch: asyncio.TimerHandle | None = None
 
@@ -191,6 +213,29 @@ class Peers:
                 self._tasks[name] = asyncio.get_running_loop().create_task(
                     self._keep_connected(name, address)
                 )
+
+    def takes_unbound(self) -> bool:
+        members = self.server.node.replica.limbo.configuration.members
+        registered = {member.uuid for member in members if member.role != STOCK_ROLE}
+        if len(self._bound) > BOUND_MAX:  # readers come and go
+            self._bound &= registered
+        return takes_unbound(registered, self._bound, self.server.uuid)
+
+    def refusal_for_proof(
+        self, fields: dict[int, Any], purpose: bytes, challenge: bytes, uuid: str, binding: bytes
+    ) -> str:
+        """Why the other end has not proved that it is a member; "" if it has."""
+        secret = self.server.config.secret
+        is_bound = bool(binding) and _BOUND in fields
+        if binding and not is_bound and not self.takes_unbound():
+            return "its proof is not bound to this TLS connection, and all members are updated"
+        given = fields.get(_BOUND if is_bound else _PROOF)
+        expected = peer_proof(secret, purpose, challenge, uuid, binding if is_bound else b"")
+        if not isinstance(given, bytes) or not hmac.compare_digest(given, expected):
+            return "the proof of the cluster's secret is wrong"
+        if is_bound:
+            self._bound.add(uuid)
+        return ""
 
     def own_address(self) -> dict[str, str]:
         """Where others reach this member, if that can be told from its configuration."""
@@ -292,7 +337,7 @@ class Peers:
         """A HELLO arrived: check it, answer it, and make the connection a peer's."""
         server = self.server
         uuid, replicaset = fields.get(_UUID), fields.get(_REPLICASET)
-        nonce, given = fields.get(_NONCE), fields.get(_PROOF)
+        nonce, given = fields.get(_NONCE), fields.get(_BOUND, fields.get(_PROOF))
         assert session.transport is not None
         code, reason = ErrorCode.UNKNOWN, ""
         if (
@@ -301,10 +346,13 @@ class Peers:
             or not isinstance(given, bytes)
         ):
             code, reason = ErrorCode.PROTOCOL, "a HELLO has a uuid, a nonce and a proof"
-        elif not hmac.compare_digest(
-            given, proof(server.config.secret, b"dial", session.salt, uuid)
+        elif server.certificates is not None and not session.is_member:
+            code = ErrorCode.ACCESS_DENIED
+            reason = "HELLO refused: it takes TLS and a certificate that names the cluster"
+        elif refusal := self.refusal_for_proof(
+            fields, b"dial", session.salt, uuid, session.binding
         ):
-            code, reason = ErrorCode.ACCESS_DENIED, "the proof of the cluster's secret is wrong"
+            code, reason = ErrorCode.ACCESS_DENIED, f"HELLO refused: {refusal}"
         elif replicaset != server.config.replicaset_uuid:
             code = ErrorCode.REPLICASET_UUID_MISMATCH
             reason = (
@@ -321,11 +369,16 @@ class Peers:
         assert isinstance(nonce, bytes)
         answer = {
             _UUID: server.uuid,
-            _PROOF: proof(server.config.secret, b"accept", nonce, server.uuid),
             _LEVEL: LEVEL,
             _KNOWN: self.known(),
             _LIFE: self.life,
         }
+        # Bound if the other end's proof was.
+        is_bound = bool(session.binding) and _BOUND in fields
+        answer[_BOUND if is_bound else _PROOF] = peer_proof(
+            server.config.secret, b"accept", nonce, server.uuid,
+            session.binding if is_bound else b"",
+        )  # fmt: skip
         self.discover(fields.get(_KNOWN))
         server.remove_session(session)
         session.transport.write(encode_ok(sync, 1, pack(answer)))

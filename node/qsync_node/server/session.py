@@ -91,6 +91,8 @@ class Session(asyncio.Protocol):
         self.salt = os.urandom(32)
         self.decoder = FrameDecoder(min(server.config.max_request, UNAUTHENTICATED_BYTES_MAX))
         self.transport: asyncio.Transport | None = None
+        self.binding = b""  # of this TLS connection; empty without TLS
+        self.is_member = False  # a certificate of the cluster was shown
         self.calls: dict[int, fx.Request] = {}  # in the core, by the number that it knows them by
         self.syncs: dict[int, int] = {}  # the client's own number of each
         self._next_call = 1
@@ -124,6 +126,9 @@ class Session(asyncio.Protocol):
             # A TLS handshake outlived its listener: nobody of this life answers any more.
             self.transport.abort()
             return
+        if server.certificates is not None and self.transport.get_extra_info("ssl_object"):
+            self.binding = server.certificates.binding
+            self.is_member = server.certificates.is_member(self.transport)
         self.number = server.add_session(self)
         self.transport.set_write_buffer_limits(high=UNAUTHENTICATED_BYTES_MAX)
         self.transport.write(encode_greeting(server.uuid, self.salt))
@@ -338,7 +343,9 @@ class Session(asyncio.Protocol):
             self._refuse(sync, ErrorCode.TOO_MANY, "too many packets before log-in: log in first")
             self._end()
             return False
-        if self.server.config.guest:
+        # The operator watches with a certificate, also where nobody can log in yet.
+        is_watch = kind in (Type.WATCH, Type.UNWATCH) and self.is_member
+        if self.server.config.guest or is_watch:
             self._has_used_guest = True
             return True
         self._refuse(

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
+from qsync_operator.desired.certificates import bundle_name
 from qsync_operator.desired.labels import Object, build, selector
 from qsync_operator.models.cluster import QsyncCluster
 
@@ -32,7 +33,18 @@ def _monitor(cluster: QsyncCluster) -> Object:
     return {
         "selector": {"matchLabels": selector(cluster)},
         "podTargetLabels": ["qsync.dev/cluster"],
-        "podMetricsEndpoints": [{"port": "admin", "path": "/metrics", "interval": "15s"}],
+        "podMetricsEndpoints": [
+            {
+                "port": "admin",
+                "path": "/metrics",
+                "interval": "15s",
+                "scheme": "https",
+                "tlsConfig": {
+                    "ca": {"secret": {"name": bundle_name(cluster), "key": "ca.crt"}},
+                    "serverName": f"{cluster.name}-leader",
+                },
+            }
+        ],
     }
 
 

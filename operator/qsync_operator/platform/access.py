@@ -8,9 +8,10 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable
 
+from qsync_node.format.proofs import admin_password
 from qsync_operator import access
 from qsync_operator.access import AccessRefused, Principal
-from qsync_operator.iproto import Connection, DatabaseError
+from qsync_operator.iproto import Connection, DatabaseError, connect_as_admin
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.observed import AccessView
 from qsync_operator.platform.base import ActionRefused
@@ -80,11 +81,13 @@ class AccessKeeper:
         name = cluster.spec.auth.username
         found = access.principals(cluster.spec, passwords)
         if name not in passwords:
-            found.append(access.application(name, await self._read_application(cluster)))
+            found.append(access.password_of(name, await self._read_application(cluster)))
+        # An older version made it the secret itself.
+        found.append(access.password_of("admin", admin_password(self._secret)))
         return found
 
     def _connect(self, address: str) -> Connection:
-        return Connection(address, "admin", self._secret, TIMEOUT_S, self._context())
+        return connect_as_admin(address, self._secret, TIMEOUT_S, self._context())
 
     def _compare(self, address: str, wanted: list[Principal]) -> tuple[str, ...]:
         with self._connect(address) as database:

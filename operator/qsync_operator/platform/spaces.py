@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from qsync_operator import schema
-from qsync_operator.iproto import Connection, DatabaseError
+from qsync_operator.iproto import Connection, DatabaseError, connect_as_admin
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.observed import SchemaView
 from qsync_operator.threads import in_thread
@@ -49,7 +49,7 @@ class SpaceKeeper:
         await in_thread(self._create, leader, cluster, names)
 
     def _connect(self, address: str) -> Connection:
-        return Connection(address, "admin", self._secret, DDL_TIMEOUT_S, self._context())
+        return connect_as_admin(address, self._secret, DDL_TIMEOUT_S, self._context())
 
     def _compare(self, address: str, cluster: QsyncCluster) -> SchemaView:
         with self._connect(address) as database:

@@ -5,9 +5,11 @@ deleted is made again within half a minute.
 """
 
 import ssl
+import tempfile
 import time
 from datetime import UTC, datetime
 
+from qsync_node.certnames import cluster_names, trust_only
 from qsync_operator.certificates import (
     Bundle,
     CertificateError,
@@ -75,7 +77,7 @@ class CertificateKeeper:
             self._looked = (named, time.monotonic())
             return
         if found != self._bundle:
-            self._bundle, self._context = found, _context(found.authorities)
+            self._bundle, self._context = found, context_of(found, certificate_names(cluster))
         self._looked = (named, time.monotonic())
 
     async def _read(self, cluster: QsyncCluster) -> Bundle:
@@ -87,7 +89,7 @@ class CertificateKeeper:
                 " have cert-manager do so"
             )
         try:
-            refuse_unusable(bundle, datetime.now(UTC))
+            refuse_unusable(bundle, datetime.now(UTC), certificate_names(cluster))
         except CertificateError as error:
             raise CertificateError(
                 f"Secret {name} of tls.secretName cannot be used: {error}"
@@ -131,13 +133,21 @@ def _strings(secret: Object | None) -> dict[str, str]:
         raise CertificateError(f"Secret {secret['metadata']['name']} holds no text") from error
 
 
-def _context(authorities: str) -> ssl.SSLContext:
+def context_of(bundle: Bundle, names: list[str]) -> ssl.SSLContext:
+    """Trust members of this cluster, and show them that we are entitled to watch them."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # Members are reached by their pods' addresses, which no certificate names.
     context.check_hostname = False
+    expected = cluster_names(names)
+    trust_only(context, lambda: expected)
     try:
-        context.load_verify_locations(cadata=authorities)
-    except ssl.SSLError as error:
-        raise CertificateError(f"ca.crt cannot be used: {error}") from error
+        context.load_verify_locations(cadata=bundle.authorities)
+        # The ssl module reads a key from a file only: of this process alone, and for a moment.
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(f"{bundle.key}\n{bundle.certificate}".encode())
+            file.flush()
+            context.load_cert_chain(file.name)
+    except (ssl.SSLError, OSError) as error:
+        raise CertificateError(f"ca.crt, tls.crt or tls.key cannot be used: {error}") from error
     return context

@@ -109,7 +109,7 @@ class KubernetesPlatform:
         self._spark = spark
         self._key = key
         self._wake = asyncio.Event()
-        self._links = NodeLinks(identity.state.secret)
+        self._links = NodeLinks(identity.state.secret, certificates.context)
         self._certificates = certificates
         self._live = LiveLinks(self._wake.set, certificates.context)
         self._objects = ObjectKeeper(api, cache, key, uid)
@@ -398,7 +398,8 @@ class KubernetesPlatform:
         address = self._address(member, ports(cluster)[1])
         if not address:
             raise LinkError(f"{member} has no address yet")
-        return await self._links.post(address, path, fields)
+        instance = self._state.members[member].uuid
+        return await self._links.post(address, path, fields, instance)
 
     # --- keeping ------------------------------------------------------------------------------
 

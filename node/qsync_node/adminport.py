@@ -1,0 +1,69 @@
+"""One question to a node's admin port, or one signed order."""
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qsync_node.format.proofs import CHALLENGE_PATH, sign_order
+
+
+@dataclass(frozen=True, slots=True)
+class AdminPort:
+    """Where a node listens, and what is needed to speak to it; orders need the secret."""
+
+    address: str
+    secret: str = ""
+    context: ssl.SSLContext | None = None
+
+    def get(self, path: str, timeout_s: float) -> tuple[int, str]:
+        """Return HTTP's status and the text. Raises OSError where nobody answers."""
+        return self._ask("GET", path, None, {}, timeout_s)
+
+    def post(self, path: str, body: bytes, timeout_s: float) -> tuple[int, str]:
+        """Give a signed order. Raises OSError without an answer, ValueError if it is no node's."""
+        status, text = self.get(CHALLENGE_PATH, timeout_s)
+        given = json.loads(text) if status == 200 else None
+        if not isinstance(given, dict):
+            raise ValueError(f"{self.address} gives no challenge for an order: HTTP {status}")
+        challenge, instance = str(given.get("challenge", "")), str(given.get("instance", ""))
+        signed = sign_order(self.secret, challenge, instance, "POST", path, body)
+        headers = {"Authorization": signed, "Content-Type": "application/json"}
+        return self._ask("POST", path, body, headers, timeout_s)
+
+    def _ask(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str], timeout_s: float
+    ) -> tuple[int, str]:
+        scheme = "http" if self.context is None else "https"
+        request = urllib.request.Request(
+            f"{scheme}://{self.address}{path}", data=body, method=method, headers=headers
+        )
+        # No proxy of the environment stands between a node and its supervisor.
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        if self.context is not None:
+            handlers.append(urllib.request.HTTPSHandler(context=self.context))
+        try:
+            with urllib.request.build_opener(*handlers).open(request, timeout=timeout_s) as answer:
+                return answer.status, answer.read().decode(errors="replace")
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode(errors="replace")
+
+
+def trusting(ca: Path) -> ssl.SSLContext:
+    """Trust certificates of `ca` whatever they name. Raises OSError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False
+    context.load_verify_locations(ca)
+    return context
+
+
+def own_admin_port(document: dict[str, Any]) -> AdminPort:
+    """The node beside this process that runs by the file `document`. Raises OSError."""
+    port = str(document["admin_listen"]).rpartition(":")[2]
+    tls = document.get("tls")
+    context = trusting(Path(tls["ca"])) if tls else None
+    return AdminPort(f"127.0.0.1:{port}", str(document["secret"]), context)

@@ -1,0 +1,51 @@
+"""Names in certificates: whether the other end of a TLS connection belongs to the cluster.
+
+Members are reached by addresses that no certificate names. So a certificate is good if one of its
+subject alternative names is one of the cluster's: compared as text, wildcards included.
+"""
+
+import ssl
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+EVERYBODY = frozenset({"localhost"})
+"""Names that say nothing about a cluster: any certificate may have them."""
+
+
+def names_in(certificate: Mapping[str, Any] | None) -> frozenset[str]:
+    """The DNS names, URIs and addresses of `getpeercert()`, in lower case."""
+    found = (certificate or {}).get("subjectAltName", ())
+    return cluster_names(str(value) for _, value in found)
+
+
+def cluster_names(names: Iterable[str]) -> frozenset[str]:
+    """As they are compared, without those that any certificate may have."""
+    return frozenset(name.lower() for name in names) - EVERYBODY
+
+
+def trust_only(context: ssl.SSLContext, names: Callable[[], Collection[str]]) -> None:
+    """End handshakes with a server whose certificate has none of `names`.
+
+    It happens in the handshake, so that nothing was sent before. `names` is asked each time.
+    """
+
+    def check(connection: ssl.SSLObject | ssl.SSLSocket) -> None:
+        found, wanted = names_in(connection.getpeercert()), frozenset(names())
+        if not found & wanted:
+            raise ssl.SSLCertVerificationError(
+                f"the certificate names {', '.join(sorted(found)) or 'nobody'}, none of the"
+                f" cluster's {', '.join(sorted(wanted))}"
+            )
+
+    class CheckedObject(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            check(self)
+
+    class CheckedSocket(ssl.SSLSocket):
+        def do_handshake(self, block: bool = False) -> None:
+            super().do_handshake(block)
+            check(self)
+
+    context.sslobject_class = CheckedObject
+    context.sslsocket_class = CheckedSocket

@@ -1,0 +1,95 @@
+"""Who may give orders: signatures over a challenge that this process run gave.
+
+Theory. A signature covers method, path, body, the instance and a challenge, and the secret never
+travels. A challenge holds the time of its making and a code of a key that this process run made at
+random. So giving one costs no memory, clocks of two machines are never compared, and after a
+restart every earlier order is refused. A challenge is good once, for `CHALLENGE_S`: only those of
+orders that were taken are remembered, until they expire.
+"""
+
+import hashlib
+import hmac
+import os
+import time
+from collections.abc import Callable
+from enum import StrEnum
+
+from qsync_node.format.proofs import ORDER_SCHEME, order_signature
+
+CHALLENGE_S = 30.0
+TAKEN_MAX = 4096
+
+
+class Refusal(StrEnum):
+    """Why an order was not taken."""
+
+    UNSIGNED = "OrderUnsigned"
+    EXPIRED = "OrderExpired"
+    WRONG = "OrderSignatureWrong"
+    REPLAYED = "OrderReplayed"
+    TOO_MANY = "TooManyOrders"
+
+
+SENTENCES = {
+    Refusal.UNSIGNED: "order refused: it is not signed; sign it with the cluster's secret",
+    Refusal.EXPIRED: "order refused: its challenge is too old or of an earlier process run;"
+    " ask /order-challenge for another one",
+    Refusal.WRONG: "order refused: its signature does not fit; sign it with the cluster's secret",
+    Refusal.REPLAYED: "order refused: its challenge was used; ask /order-challenge for another one",
+    Refusal.TOO_MANY: f"order refused: {TAKEN_MAX} orders came in {CHALLENGE_S:.0f} s; wait",
+}
+
+
+class Orders:
+    """Of one process run of one instance."""
+
+    def __init__(
+        self, secret: str, instance: str, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._secret = secret
+        self._instance = instance
+        self._clock_s = clock_s
+        self._key = os.urandom(32)
+        self._taken: dict[str, float] = {}  # challenge -> when it expires
+
+    def challenge(self) -> str:
+        given = f"{int(self._clock_s() * 1000):x}-{os.urandom(12).hex()}"
+        return f"{given}-{self._code(given)}"
+
+    def refusal_for(
+        self, authorization: str, method: str, path: str, body: bytes
+    ) -> Refusal | None:
+        """None if the order is to be obeyed; its challenge is used up then."""
+        scheme, _, rest = authorization.partition(" ")
+        challenge, _, signature = rest.partition(":")
+        if scheme != ORDER_SCHEME or not signature:
+            return Refusal.UNSIGNED
+        expires_s = self._expiry_s(challenge)
+        now_s = self._clock_s()
+        if expires_s is None or expires_s < now_s:
+            return Refusal.EXPIRED
+        expected = order_signature(self._secret, challenge, self._instance, method, path, body)
+        if not _is_same(signature, expected):
+            return Refusal.WRONG
+        if challenge in self._taken:
+            return Refusal.REPLAYED
+        self._taken = {key: at_s for key, at_s in self._taken.items() if at_s >= now_s}
+        if len(self._taken) >= TAKEN_MAX:
+            return Refusal.TOO_MANY
+        self._taken[challenge] = expires_s
+        return None
+
+    def _expiry_s(self, challenge: str) -> float | None:
+        """None if this process run did not give it."""
+        given, _, code = challenge.rpartition("-")
+        if not _is_same(code, self._code(given)):
+            return None
+        return int(given.partition("-")[0], 16) / 1000 + CHALLENGE_S
+
+    def _code(self, given: str) -> str:
+        text = given.encode("utf-8", "surrogateescape")
+        return hmac.digest(self._key, text, hashlib.sha256).hex()[:32]
+
+
+def _is_same(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode())

@@ -1,0 +1,207 @@
+"""How the operator speaks to real members: TLS, signed orders, and no secret in any request."""
+
+import asyncio
+import http.server
+import json
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
+
+from processes import ADMIN_PASSWORD, SECRET, Cluster, NodeProcess, free_port
+
+from qsync_node.format.auth import stored_hash
+from qsync_operator.access import differing, password_of
+from qsync_operator.certificates import Authority, Bundle, renew
+from qsync_operator.iproto import Connection, DatabaseError, connect_as_admin
+from qsync_operator.links import LinkError, NodeLinks
+from qsync_operator.livelinks import LiveLinks
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.platform.access import AccessKeeper
+from qsync_operator.platform.kubernetes.certificates import context_of
+
+NAMES = ["orders-leader", "localhost"]
+OTHERS = ["shop-leader", "localhost"]
+USER_SPACE = 304
+
+
+def write(bundle: Bundle, folder: Path) -> dict[str, str]:
+    folder.mkdir()
+    texts = {"ca": bundle.authorities, "cert": bundle.certificate, "key": bundle.key}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return {name: str(folder / name) for name in texts}
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Authority, Bundle]:
+    return renew(None, None, "orders", NAMES, datetime.now(UTC))
+
+
+@pytest.fixture(scope="module")
+def member(
+    made: tuple[Authority, Bundle], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[NodeProcess]:
+    """One member as the operator configures it."""
+    folder = tmp_path_factory.mktemp("links")
+    cluster = Cluster(folder / "nodes", 1, guest=False)
+    files = write(made[1], folder / "tls")
+    cluster.nodes[0].settings["tls"] = {**files, "listen": f"127.0.0.1:{free_port()}"}
+    try:
+        cluster.start()
+        yield cluster.nodes[0]
+    finally:
+        cluster.close()
+
+
+@asynccontextmanager
+async def links_to(bundle: Bundle, names: list[str]) -> AsyncIterator[NodeLinks]:
+    context = context_of(bundle, names)
+    links = NodeLinks(SECRET, lambda: context)
+    try:
+        yield links
+    finally:
+        await links.close()
+
+
+@pytest.mark.asyncio
+async def test_orders_go_over_tls_to_the_instance_that_is_meant(
+    member: NodeProcess, made: tuple[Authority, Bundle]
+) -> None:
+    address = f"127.0.0.1:{member.admin_port}"
+    async with links_to(made[1], NAMES) as links:
+        instance = (await links.status(address))["uuid"]
+        assert await links.post(address, "/log-level", {"level": "debug"}, instance) == "debug"
+        with pytest.raises(LinkError, match="not another"):
+            await links.post(address, "/log-level", {"level": "info"}, "another")
+    async with links_to(made[1], OTHERS) as links:
+        with pytest.raises(LinkError):
+            await links.status(address)
+
+
+@pytest.mark.asyncio
+async def test_members_are_watched_where_guest_is_off(
+    member: NodeProcess, made: tuple[Authority, Bundle]
+) -> None:
+    told = asyncio.Event()
+    context = context_of(made[1], NAMES)
+    links = LiveLinks(told.set, lambda: context)
+    links.set_addresses({"n0": member.settings["tls"]["listen"]})
+    try:
+        async with asyncio.timeout(30):
+            await told.wait()  # it is connected
+            assert links.state("n0").is_connected
+            told.clear()
+            await told.wait()  # and told its status, which a refusal would not be
+            assert links.state("n0").number == 1
+    finally:
+        await links.close()
+
+
+@pytest.mark.asyncio
+async def test_an_older_clusters_admin_password_is_replaced(
+    member: NodeProcess, made: tuple[Authority, Bundle]
+) -> None:
+    context = context_of(made[1], NAMES)
+    address = member.settings["tls"]["listen"]
+    with Connection(address, "admin", ADMIN_PASSWORD, 10, context) as database:
+        row = next(one for one in database.select(USER_SPACE) if one[2] == "admin")
+        older = {"chap-sha1": stored_hash(SECRET)}
+        database.replace(USER_SPACE, [*row[:4], older, *row[5:]])
+    with pytest.raises(DatabaseError) as refused:
+        Connection(address, "admin", ADMIN_PASSWORD, 10, context)
+    assert refused.value.code == 47
+    with connect_as_admin(address, SECRET, 10, context) as database:
+        assert differing(database, [password_of("admin", ADMIN_PASSWORD)]) == ("admin",)
+
+    async def no_password(_: str) -> str | None:
+        return None
+
+    async def application(_: QsyncCluster) -> str:
+        return "app's password"
+
+    keeper = AccessKeeper(SECRET, no_password, application, lambda: context)
+    await keeper.bring(CLUSTER, address)
+    Connection(address, "admin", ADMIN_PASSWORD, 10, context).__exit__(None, None, None)
+    with pytest.raises(DatabaseError):
+        Connection(address, "admin", SECRET, 10, context)
+
+
+CLUSTER = QsyncCluster.model_validate(
+    {
+        "apiVersion": "qsync.dev/v1alpha1",
+        "kind": "QsyncCluster",
+        "metadata": {"name": "orders", "namespace": "ns", "uid": "u"},
+        "spec": {},
+    }
+)
+
+
+class Older(http.server.BaseHTTPRequestHandler):
+    """A node of a version whose admin port has no TLS, and obeys whoever sends the secret."""
+
+    asked: list[tuple[str, str, dict[str, str]]]
+
+    def do_GET(self) -> None:
+        self._answer({"name": "n0"})
+
+    def do_POST(self) -> None:
+        self._answer({"result": "ok"})
+
+    def _answer(self, said: dict[str, Any]) -> None:
+        self.asked.append((self.command, self.path, dict(self.headers)))
+        body = json.dumps(said).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None: ...
+
+
+@pytest.mark.asyncio
+async def test_an_older_node_is_watched_and_gets_no_orders(made: tuple[Authority, Bundle]) -> None:
+    handler = type("Handler", (Older,), {"asked": []})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"127.0.0.1:{server.server_port}"
+    try:
+        async with links_to(made[1], NAMES) as links:
+            assert await links.status(address) == {"name": "n0"}
+            with pytest.raises(LinkError, match="update the member's image") as refused:
+                await links.post(address, "/verb/fence", {})
+            assert refused.value.is_refusal
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert [(method, path) for method, path, _ in handler.asked] == [("GET", "/status")]
+    assert "Authorization" not in str(handler.asked)
+
+
+@pytest.mark.asyncio
+async def test_a_member_that_spoke_tls_is_not_believed_without_it(
+    member: NodeProcess, made: tuple[Authority, Bundle]
+) -> None:
+    address = f"127.0.0.1:{member.admin_port}"
+    async with links_to(made[1], NAMES) as links:
+        links._secure.add(address)
+        handler = type("Handler", (Older,), {"asked": []})
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        taken_over = f"127.0.0.1:{server.server_port}"
+        links._secure.add(taken_over)
+        try:
+            with pytest.raises(LinkError):
+                await links.status(taken_over)
+        finally:
+            server.shutdown()
+            server.server_close()
+    assert handler.asked == []
