@@ -35,6 +35,8 @@ def node_settings(
         "heartbeat": _milliseconds(replication.heartbeat),
         "election_timeout": _milliseconds(replication.election_timeout),
         "synchro_timeout": _milliseconds(replication.synchro_timeout),
+        # Left out where nothing is asked for: the node's default, or what the platform decides.
+        **({"guest": spec.guest} if spec.guest is not None else {}),
     }
 
 

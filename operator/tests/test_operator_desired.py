@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from qsync_node.server.config import NodeConfig
+from qsync_operator.desired.certificates import certificate_names
+from qsync_operator.desired.config import member_settings
 from qsync_operator.desired.labels import INPUTS_ANNOTATION
 from qsync_operator.desired.objects import build_objects
 from qsync_operator.desired.overlay import overlay
@@ -22,6 +24,7 @@ from qsync_operator.desired.state import ClusterState
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.manifest import load_manifest
 from qsync_operator.names import wanted_members
+from qsync_operator.nodeconfig import node_settings
 from qsync_operator.pod_main import PodError, node_document
 from qsync_operator.settings import Site
 
@@ -262,3 +265,40 @@ def test_monitoring_is_made_when_it_is_asked_for_and_its_kinds_exist() -> None:
     assert [
         o for o in build_objects(cluster_of(), state, "p", IMAGE, {}, both) if o["kind"] in both
     ] == []
+
+
+def test_writes_find_a_voter_without_an_operator() -> None:
+    objects = built(cluster_of(readReplicas=1))
+    selectors = {
+        name: one(objects, "Service", f"orders-{name}")["spec"]["selector"]
+        for name in ("leader", "primary", "replicas")
+    }
+    voters = one(objects, "StatefulSet", "orders")["spec"]["template"]["metadata"]["labels"]
+    readers = one(objects, "StatefulSet", "orders-reader")["spec"]["template"]["metadata"]["labels"]
+    assert selectors["leader"].items() <= voters.items()
+    assert not selectors["leader"].items() <= readers.items()
+    assert selectors["primary"]["qsync.dev/role"] == "leader"
+    assert selectors["replicas"]["qsync.dev/role"] == "replica"
+
+
+@pytest.mark.parametrize(("asked", "is_on"), [(None, False), (False, False), (True, True)])
+def test_guest_is_off_unless_the_manifest_asks_for_it(asked: bool | None, is_on: bool) -> None:
+    cluster = cluster_of(guest=asked)
+    assert member_settings(cluster, "voter")["guest"] is is_on
+    # An operator of this version restarts nobody because of it.
+    is_restart = restart_inputs(cluster, IMAGE) != restart_inputs(cluster_of(), IMAGE)
+    assert is_restart is is_on
+
+
+def test_a_local_cluster_keeps_the_nodes_own_guest() -> None:
+    assert "guest" not in node_settings(cluster_of().spec, "voter", "127.0.0.1", 1, 2)
+    assert node_settings(cluster_of(guest=False).spec, "voter", "h", 1, 2)["guest"] is False
+
+
+def test_metrics_are_read_over_tls() -> None:
+    cluster = cluster_of(monitoring={"podMonitor": True})
+    objects = build_objects(cluster, state_of(cluster), "p", IMAGE, {}, ["PodMonitor"])
+    (endpoint,) = one(objects, "PodMonitor", "orders")["spec"]["podMetricsEndpoints"]
+    assert endpoint["scheme"] == "https"
+    assert endpoint["tlsConfig"]["ca"]["secret"] == {"name": "orders-tls", "key": "ca.crt"}
+    assert endpoint["tlsConfig"]["serverName"] in certificate_names(cluster)

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from fake_api import FakeApi
+from pydantic import ValidationError
 from test_operator_kubernetes import cluster_of
 
-from qsync_operator.desired.runs import RUN_LABEL, build_runs
+from qsync_operator.desired.runs import RUN_LABEL, RunKind, build_runs, run_labels
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.runs import AuditStatus, CompactionStatus
+from qsync_operator.models.spec import SparkSpec
 from qsync_operator.platform.kubernetes.cache import Cache
 from qsync_operator.platform.kubernetes.runs import (
     RunKeeper,
@@ -402,3 +404,76 @@ def test_run_whose_status_another_version_wrote_is_read() -> None:
     stage.put({**audit(), "status": {"phase": "Paused", "conditions": [{"type": "Odd"}]}})
     stage.keep()
     assert ("Job", "ns", "by-hand") in stage.api.objects
+
+
+def test_an_audit_reads_with_credentials_of_its_own() -> None:
+    archive = {
+        "url": "s3://b/orders",
+        "credentialsSecret": "writing",
+        "auditCredentialsSecret": "reading",
+    }
+    jobs = {name: {"schedule": "0 3 * * *"} for name in ("audit", "compaction")}
+    for cluster, kind, name in (
+        (cluster_of(archive=archive, **jobs), "audit", "reading"),
+        (cluster_of(archive=archive, **jobs), "compaction", "writing"),
+    ):
+        for pod, container in containers_of(cluster, kind):
+            assert container["envFrom"] == [{"secretRef": {"name": name}}], pod
+
+
+def containers_of(
+    cluster: QsyncCluster, kind: RunKind
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Driver and executor of a schedule."""
+    found = next(
+        o for o in build_runs(cluster, SUPPLY)
+        if (o["kind"], o["metadata"]["name"]) == ("CronJob", f"orders-{kind}")
+    )  # fmt: skip
+    pod = found["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    driver_container = pod["containers"][0]
+    text = next(e["value"] for e in driver_container["env"] if e["name"] == "EXECUTOR_TEMPLATE")
+    template = json.loads(text)
+    return [(pod, driver_container), (template["spec"], template["spec"]["containers"][0])]
+
+
+def test_nobody_but_sparks_pods_reaches_sparks_pods() -> None:
+    cluster = cluster_of(archive={"url": "s3://b/orders"}, audit={"schedule": "0 3 * * *"})
+    (policy,) = (o for o in build_runs(cluster, SUPPLY) if o["kind"] == "NetworkPolicy")
+    wanted = policy["spec"]["podSelector"]
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": wanted}]}]
+    labels = run_labels(cluster, "audit")
+    assert wanted["matchLabels"].items() <= labels.items()
+    _, driver_container = containers_of(cluster, "audit")[0]
+    text = next(e["value"] for e in driver_container["env"] if e["name"] == "EXECUTOR_TEMPLATE")
+    assert json.loads(text)["metadata"]["labels"] == wanted["matchLabels"]
+    assert "spark.ui.enabled=false" in driver_container["args"]
+
+
+@pytest.mark.parametrize(
+    ("key", "is_allowed"),
+    [
+        ("spark.executor.memoryOverhead", True),
+        ("spark.kubernetes.executor.request.cores", True),
+        ("spark.sql.shuffle.partitions", True),
+        ("spark.sql.adaptive.coalescePartitions.enabled", True),
+        ("spark.kubernetes.container.image", False),
+        ("spark.jars.packages", False),
+        ("spark.plugins", False),
+        ("spark.master", False),
+        ("spark.driver.extraJavaOptions", False),
+        ("spark.executor.extraClassPath", False),
+        ("spark.executorEnv.LD_PRELOAD", False),
+        ("spark.shuffle.manager", False),
+        ("spark.sql.extensions", False),
+        ("spark.sql.adaptive.customCostEvaluatorClass", False),
+        ("spark.authenticate", False),
+        ("spark.kubernetes.executor.podTemplateFile", False),
+    ],
+)
+def test_conf_takes_no_key_that_chooses_code(key: str, is_allowed: bool) -> None:
+    try:
+        SparkSpec(conf={key: "x"})
+    except ValidationError:
+        assert not is_allowed
+    else:
+        assert is_allowed

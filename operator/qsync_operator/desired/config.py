@@ -30,7 +30,8 @@ def member_settings(cluster: QsyncCluster, role: str) -> dict[str, Any]:
     settings = node_settings(cluster.spec, role, LISTEN, *ports(cluster))
     # Left out where there is none: a file that says the same restarts nobody.
     archive = archive_settings(cluster.spec, role) if cluster.spec.archive is not None else {}
-    return {**settings, **archive, "tls": tls}
+    # Nobody is let in without a password where others share the network.
+    return {**settings, **archive, "guest": bool(cluster.spec.guest), "tls": tls}
 
 
 def build_config(cluster: QsyncCluster, state: ClusterState) -> Object:

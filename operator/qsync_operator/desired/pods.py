@@ -45,10 +45,12 @@ def restart_inputs(cluster: QsyncCluster, image: str) -> str:
         "tls": [spec.tls.clients == "Require", bundle_name(cluster), tls_port(cluster)],
     }
     if spec.archive is not None:
-        # What compactions delete is nothing to members.
+        # What compactions delete and audits read with is nothing to members.
         inputs["archive"] = spec.archive.model_dump(
-            mode="json", by_alias=True, exclude={"retention"}
+            mode="json", by_alias=True, exclude={"retention", "audit_credentials_secret"}
         )
+    if spec.guest:  # `False` is what members of earlier versions of the operator get at a restart
+        inputs["guest"] = True
     if restarted := restarted_at(cluster):
         inputs["restartedAt"] = restarted
     text = json.dumps(inputs, sort_keys=True)

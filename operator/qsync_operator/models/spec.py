@@ -1,5 +1,6 @@
 """QsyncCluster.spec: what a person asks for, with every default and limit."""
 
+import re
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -24,6 +25,39 @@ from qsync_operator.models.spaces import SpaceSpec, refuse_repeated
 from qsync_operator.models.users import RoleSpec, UserSpec
 
 REGISTERED_MAX = 31
+_WORDS = "[A-Za-z][A-Za-z.]*"
+CONF_ALLOWED = re.compile(
+    r"spark\.("
+    + "|".join(
+        (
+            r"broadcast\.(blockSize|compress)",
+            r"default\.parallelism",
+            r"driver\.(maxResultSize|memory|memoryOverhead|memoryOverheadFactor)",
+            r"executor\.(cores|heartbeatInterval|instances|memory|memoryOverhead"
+            r"|memoryOverheadFactor)",
+            r"kubernetes\.allocation\.batch\.(delay|size)",
+            r"kubernetes\.executor\.(limit|request)\.cores",
+            r"locality\.wait(\.(node|process|rack))?",
+            r"memory\.(fraction|offHeap\.(enabled|size)|storageFraction)",
+            r"network\.timeout",
+            rf"reducer\.max{_WORDS}",
+            r"rdd\.compress",
+            r"rpc\.(askTimeout|message\.maxSize)",
+            r"scheduler\.(minRegisteredResourcesRatio|maxRegisteredResourcesWaitingTime)",
+            r"shuffle\.(compress|file\.buffer|io\.(maxRetries|retryWait)|spill\.compress"
+            r"|sort\.bypassMergeThreshold)",
+            rf"speculation(\.{_WORDS})?",
+            r"sql\.(autoBroadcastJoinThreshold|broadcastTimeout|codegen\.wholeStage"
+            r"|shuffle\.partitions)",
+            rf"sql\.adaptive\.(?!custom){_WORDS}",
+            rf"sql\.(execution\.arrow|files|inMemoryColumnarStorage)\.{_WORDS}",
+            r"task\.(cpus|maxFailures)",
+        )
+    )
+    + ")"
+)
+"""Keys of `spark.conf` that choose no code: who may ask for an audit must not run programs with the
+driver's rights and the archive's credentials."""
 
 
 class ReplicationSpec(SpecModel):
@@ -149,6 +183,9 @@ class ArchiveSpec(SpecModel):
     """How old what is not yet archived may be."""
     credentials_secret: SecretName | None = None
     """A Secret with the store's credentials."""
+    audit_credentials_secret: SecretName | None = None
+    """A Secret with the credentials of audits, which read everything and write below `audits/`;
+    without it audits use `credentialsSecret`."""
     retention: Duration | None = None
     """How far back the archive can be restored: compactions delete what is older and folded.
     Without it they delete nothing."""
@@ -173,7 +210,19 @@ class SparkSpec(SpecModel):
     instances: int = Field(default=2, ge=1, le=1000)
     """How many executors."""
     conf: dict[str, str] = Field(default_factory=dict)
-    """Spark's own settings."""
+    """Spark's own settings, of those that docs/spark.md lists: sizes, shuffles and SQL."""
+    ui: bool = False
+    """Whether the driver serves Spark's pages on port 4040. They ask for no password."""
+
+    @field_validator("conf")
+    @classmethod
+    def _check_conf(cls, conf: dict[str, str]) -> dict[str, str]:
+        for key in conf:
+            if not CONF_ALLOWED.fullmatch(key):
+                raise ValueError(
+                    f"{key} cannot be set: conf takes sizes, shuffles and SQL; see docs/spark.md"
+                )
+        return conf
 
 
 class JobSpec(SpecModel):
@@ -247,6 +296,9 @@ class ClusterSpec(SpecModel):
     """Certificates, and who has to encrypt."""
     auth: AuthSpec = Field(default_factory=AuthSpec)
     """The application's user."""
+    guest: bool | None = None
+    """Whether clients may send requests without logging in. Without it not on Kubernetes; a local
+    cluster lets them."""
     ports: PortsSpec = Field(default_factory=PortsSpec)
     """Where members listen."""
     spaces: list[SpaceSpec] = Field(default_factory=list, json_schema_extra=NAMED)
