@@ -24,6 +24,7 @@ SMALL = {
     "instances": 2,
     # Two cores are all that a small machine has, for everybody.
     "conf": {"spark.kubernetes.executor.request.cores": "100m"},
+    "ui": True,
 }
 
 

@@ -58,10 +58,28 @@ def cluster_conf(environment: dict[str, str]) -> dict[str, str]:
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCKS_PORT),
         "spark.executorEnv.HOME": "/tmp",
+        "spark.ui.enabled": "false",
         # Tasks wait until all executors are there, or for half a minute.
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "30s",
     }
+
+
+SECURITY = {
+    # Spark makes a secret for each application, and gives it to executors by their environment.
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.authEngineVersion": "2",
+    "spark.network.crypto.saslFallback": "false",
+    "spark.io.encryption.enabled": "true",
+}
+"""What no `--conf` changes."""
+
+
+def session_conf(environment: dict[str, str], given: list[str]) -> dict[str, str]:
+    """Of `KEY=VALUE` and what a pod needs. Raises KeyError as `cluster_conf`."""
+    wanted = dict(pair.partition("=")[::2] for pair in given)
+    return {**cluster_conf(environment), **wanted, **SECURITY}
 
 
 def master(environment: dict[str, str]) -> str:
@@ -212,8 +230,7 @@ def drive(arguments: argparse.Namespace) -> dict[str, Any]:
 
     environment = dict(os.environ)
     TEMPLATE.write_text(environment["EXECUTOR_TEMPLATE"])
-    wanted = dict(pair.partition("=")[::2] for pair in arguments.conf)
-    conf = {**cluster_conf(environment), **wanted}
+    conf = session_conf(environment, arguments.conf)
     spark = make_session(f"qsync-{arguments.verb}", master(environment), conf)
     said = Annotations(environment)
     try:

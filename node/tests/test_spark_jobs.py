@@ -16,7 +16,14 @@ from object_server import object_server
 from processes import wait_until
 
 from qsync_node.format.manifest import MANIFEST_NAME, ROOT_NAME
-from qsync_spark.pod_main import LAST_WORD_BYTES_MAX, compaction_word, last_word, parse
+from qsync_spark.pod_main import (
+    LAST_WORD_BYTES_MAX,
+    SECURITY,
+    compaction_word,
+    last_word,
+    parse,
+    session_conf,
+)
 from qsync_spark.session import JAVA_BANNER
 
 pytestmark = pytest.mark.timeout(900)
@@ -219,3 +226,16 @@ def test_the_last_word_of_a_compaction() -> None:
     assert word["report"] == "s3://b/o/compactions/x"
     assert word["counts"]["rows"] == 2000
     assert len(last_word(word)) < LAST_WORD_BYTES_MAX
+
+
+def test_no_conf_of_a_run_switches_its_security_off() -> None:
+    template = {"spec": {"containers": [{"image": "spark"}]}}
+    environment = {
+        "EXECUTOR_TEMPLATE": json.dumps(template), "POD_NAMESPACE": "ns", "POD_NAME": "p",
+        "POD_IP": "10.0.0.1", "RUN_NAME": "r",
+    }  # fmt: skip
+    conf = session_conf(environment, ["spark.authenticate=false", "spark.ui.enabled=true"])
+    assert conf["spark.authenticate"] == conf["spark.network.crypto.enabled"] == "true"
+    assert conf["spark.ui.enabled"] == "true"
+    assert session_conf(environment, [])["spark.ui.enabled"] == "false"
+    assert not any("secret" in key for key in SECURITY)  # Spark makes one for each application

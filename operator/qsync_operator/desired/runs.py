@@ -40,6 +40,7 @@ def build_runs(cluster: QsyncCluster, supply: SparkSupply) -> list[Object]:
     schedules = ((kind, _schedule(cluster, kind)) for kind in RUN_KINDS)
     return [
         *_access(cluster, supply.role),
+        *_network_policy(cluster),
         *(
             _cron_job(cluster, kind, job, supply.image)
             for kind, job in schedules
@@ -63,6 +64,36 @@ def _access(cluster: QsyncCluster, role_name: str) -> list[Object]:
         _labelled(build(cluster, "v1", "ServiceAccount", name)),
         _labelled(build(cluster, group, "RoleBinding", name, roleRef=role, subjects=[subject])),
     ]
+
+
+def _network_policy(cluster: QsyncCluster) -> list[Object]:
+    """Driver and executors speak to each other; nobody else has anything to say to them."""
+    if not cluster.spec.network_policy.enabled:
+        return []
+    pods = {"matchLabels": spark_selector(cluster)}
+    spec = {
+        "podSelector": pods,
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [{"podSelector": pods}]}],
+    }
+    name = account_name(cluster.name)
+    return [_labelled(build(cluster, "networking.k8s.io/v1", "NetworkPolicy", name, spec=spec))]
+
+
+def spark_selector(cluster: QsyncCluster) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "qsync",
+        "app.kubernetes.io/instance": cluster.name,
+        "app.kubernetes.io/component": "spark",
+    }
+
+
+def _credentials(cluster: QsyncCluster, kind: RunKind) -> Object:
+    """An audit judges the archive, so it need not be able to change it."""
+    archive = cluster.spec.archive
+    if kind == "audit" and archive is not None and archive.audit_credentials_secret is not None:
+        return {"envFrom": [{"secretRef": {"name": archive.audit_credentials_secret}}]}
+    return archive_credentials(cluster)
 
 
 def _labelled(document: Object) -> Object:
@@ -193,8 +224,8 @@ def _driver(
                     verb, "--cluster", cluster.name, "--archive", archive.url, *arguments,
                     *_retention(cluster, kind), *_spark_arguments(spark),
                 ],
-                "env": _environment(cluster, image),
-                **archive_credentials(cluster),
+                "env": _environment(cluster, kind, image),
+                **_credentials(cluster, kind),
                 "resources": {
                     "requests": {"cpu": str(spark.driver.cores), "memory": str(memory)},
                     "limits": {"memory": str(memory)},
@@ -221,12 +252,13 @@ def _spark_arguments(spark: SparkSpec) -> list[str]:
         "spark.executor.cores": str(spark.executor.cores),
         "spark.executor.memory": f"{int(quantity(spark.executor.memory)) >> 20}m",
         "spark.driver.memory": f"{int(quantity(spark.driver.memory)) >> 20}m",
+        "spark.ui.enabled": str(spark.ui).lower(),
         **spark.conf,
     }
     return [word for key in sorted(conf) for word in ("--conf", f"{key}={conf[key]}")]
 
 
-def _environment(cluster: QsyncCluster, image: str) -> list[dict[str, Any]]:
+def _environment(cluster: QsyncCluster, kind: RunKind, image: str) -> list[dict[str, Any]]:
     fields = {
         "POD_NAME": "metadata.name",
         "POD_IP": "status.podIP",
@@ -238,16 +270,19 @@ def _environment(cluster: QsyncCluster, image: str) -> list[dict[str, Any]]:
             {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
             for name, path in fields.items()
         ),
-        {"name": "EXECUTOR_TEMPLATE", "value": json.dumps(_executor_template(cluster, image))},
+        {
+            "name": "EXECUTOR_TEMPLATE",
+            "value": json.dumps(_executor_template(cluster, kind, image)),
+        },
     ]
 
 
-def _executor_template(cluster: QsyncCluster, image: str) -> Object:
+def _executor_template(cluster: QsyncCluster, kind: RunKind, image: str) -> Object:
     """What Spark fills in; everything that Pod Security `restricted` asks for stands here."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"labels": {"app.kubernetes.io/component": "spark"}},
+        "metadata": {"labels": spark_selector(cluster)},
         "spec": {
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
@@ -257,7 +292,7 @@ def _executor_template(cluster: QsyncCluster, image: str) -> Object:
                     "name": "executor",
                     "image": image,
                     "imagePullPolicy": "IfNotPresent",
-                    **archive_credentials(cluster),
+                    **_credentials(cluster, kind),
                     "securityContext": container_security(),
                     "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
                 }
