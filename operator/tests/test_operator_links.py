@@ -3,6 +3,7 @@
 import asyncio
 import http.server
 import json
+import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -205,3 +206,13 @@ async def test_a_member_that_spoke_tls_is_not_believed_without_it(
             server.shutdown()
             server.server_close()
     assert handler.asked == []
+
+
+def test_the_command_line_asks_a_node_over_tls(member: NodeProcess) -> None:
+    qsync = str(Path(sys.executable).parent / "qsync")
+    where = ["--address", f"127.0.0.1:{member.admin_port}", "--secret", SECRET]
+    trusts = ["--ca", str(member.settings["tls"]["ca"])]
+    plain = subprocess.run([qsync, "snapshot", *where], capture_output=True, text=True, check=False)
+    assert plain.returncode == 1
+    assert "ask with https" in plain.stderr
+    subprocess.run([qsync, "snapshot", *where, *trusts], capture_output=True, check=True)
