@@ -1,22 +1,27 @@
 """Three members that speak TLS to each other, and who is not let in."""
 
 import contextlib
+import os
+import queue
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import REPLICASET, SECRET, Cluster, NodeProcess, free_port, wait_until
 from raw import Raw
 
 from qsync_node.adminport import AdminPort
-from qsync_node.format.greeting import decode_greeting
-from qsync_node.format.proofs import certificate_binding, peer_proof
+from qsync_node.format.frame import FrameDecoder, encode_ok
+from qsync_node.format.greeting import decode_greeting, encode_greeting
+from qsync_node.format.mp import pack, unpack
+from qsync_node.format.proofs import certificate_binding, is_marked, marked_challenge, peer_proof
 from qsync_node.server.config import ConfigError, TlsConfig
-from qsync_node.server.peers import takes_unbound
 from qsync_node.server.tls import RELOAD_CHECK_S, Certificates
 
 
@@ -219,60 +224,121 @@ def test_a_hello_takes_tls_a_certificate_of_the_cluster_and_a_bound_proof(
     assert hello(raw, {0x78: binding}) == 0
 
 
-def test_unbound_proofs_are_refused_once_all_members_are_updated(one: NodeProcess) -> None:
-    # The only member is this one, and it is updated.
+def test_unbound_proof_takes_a_certificate_of_the_cluster(one: NodeProcess, tmp_path: Path) -> None:
+    """An earlier version knows no bound proof. The certificate is what lets it in."""
+    other = another_certificate(tmp_path / "certificates", "shop", "DNS:shop")
+    assert hello(Raw(one.address), {0x73: b""}) == 42
+    for files in (None, other):
+        raw, _ = secure(one, files)
+        assert hello(raw, {0x73: b""}) == 42
     raw, _ = secure(one, one.settings["tls"])
-    assert hello(raw, {0x73: b""}) == 42
+    assert hello(raw, {0x73: b""}) == 0
 
 
-@pytest.mark.parametrize(
-    ("registered", "bound", "is_taken"),
-    [
-        (set(), set(), True),  # it has not joined
-        ({"a"}, set(), False),
-        ({"a", "b", "c"}, {"b"}, True),
-        ({"a", "b", "c"}, {"b", "c"}, False),
-        ({"b", "c"}, {"b"}, True),  # a reader, which nobody registered
-        ({"b", "c"}, {"b", "c"}, False),
-    ],
-)
-def test_who_may_prove_himself_without_a_binding(
-    registered: set[str], bound: set[str], is_taken: bool
+def test_challenge_is_marked_for_members_only(one: NodeProcess) -> None:
+    raw, _ = secure(one, one.settings["tls"])
+    assert is_marked(SECRET, raw.greeting.salt)
+    assert not is_marked("another secret", raw.greeting.salt)
+    # Others could try secrets against the mark without asking the member.
+    for shown in (secure(one, None)[0], Raw(one.address)):
+        assert not is_marked(SECRET, shown.greeting.salt)
+
+
+def test_log_in_works_with_a_marked_challenge(one: NodeProcess) -> None:
+    raw, _ = secure(one, one.settings["tls"])
+    assert raw.log_in() == 0
+
+
+class Acceptor(threading.Thread):
+    """Accepts one member after the other over TLS, and answers HELLO with the proof of `field`."""
+
+    def __init__(self, files: dict[str, str], salt: bytes, field: int) -> None:
+        super().__init__(daemon=True)
+        self.salt, self.field = salt, field
+        self.heard: queue.Queue[dict[int, Any] | None] = queue.Queue()  # None: it hung up on us
+        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=files["ca"])
+        self.context.load_cert_chain(files["cert"], files["key"])
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.socket.getsockname()[1]}"
+        self.start()
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                with self.context.wrap_socket(self.socket.accept()[0], server_side=True) as member:
+                    self.speak(member)
+
+    def speak(self, member: ssl.SSLSocket) -> None:
+        member.sendall(encode_greeting(MEMBER, self.salt))
+        decoder, frames = FrameDecoder(), []
+        while not frames:
+            frames = decoder.feed(member.recv(65536))
+        fields = unpack(frames[0][3])
+        self.heard.put(fields)
+        proof = peer_proof(SECRET, b"accept", fields[0x74], MEMBER)
+        member.sendall(encode_ok(frames[0][1], 1, pack({self.field: proof, 0x75: 1})))
+        if not member.recv(1):
+            self.heard.put(None)
+
+    def close(self) -> None:
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+
+@pytest.mark.parametrize("is_updated", [False, True])
+def test_member_sends_and_takes_unbound_proofs_only_to_and_from_earlier_versions(
+    one: NodeProcess, is_updated: bool
 ) -> None:
-    assert takes_unbound(registered, bound, "a") == is_taken
+    salt = marked_challenge(SECRET) if is_updated else os.urandom(32)
+    acceptor = Acceptor(one.settings["tls"], salt, 0x73)
+    try:
+        one.post("/peers", {"addresses": {"n9": acceptor.address}})
+        fields = acceptor.heard.get(timeout=30)
+        assert fields is not None
+        assert (0x78 in fields, 0x73 in fields) == (is_updated, not is_updated)
+        if is_updated:
+            # The answer was unbound, so somebody between them may have passed it on.
+            assert acceptor.heard.get(timeout=30) is None
+            assert MEMBER not in one.status()["links"]
+        else:
+            wait_until("it is linked", lambda: MEMBER in one.status()["links"])
+    finally:
+        acceptor.close()
 
 
-def test_a_member_of_an_older_version_and_an_updated_one_talk(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    """Two of three members are updated; the third one is a version before bound proofs."""
-    old = cluster.nodes[2]
+def test_updated_cluster_takes_an_earlier_member_back(cluster: Cluster, tmp_path: Path) -> None:
+    """All three members have proved themselves with bound proofs when one is rolled back."""
+    back = cluster.nodes[2]
     hook = tmp_path / "hook"
     hook.mkdir()
-    (hook / "sitecustomize.py").write_text(OLDER_VERSION)
+    (hook / "sitecustomize.py").write_text(EARLIER_VERSION)
     try:
         cluster.start()
-        older = old.status()["uuid"]
-        for node in cluster.nodes:
-            node.kill()
-        old.environment = {"PYTHONPATH": str(hook)}
-        for node in cluster.nodes:
-            node.start(cluster.peers)
-        cluster.leader()
-        for node in cluster.nodes[:2]:
-            wait_until("the older one is linked", lambda n=node: older in n.status()["links"])
+        uuid = back.status()["uuid"]
+        for environment in ({"PYTHONPATH": str(hook)}, {}):
+            back.kill()
+            back.environment = environment
+            back.start(cluster.peers)
+            for node in cluster.nodes[:2]:
+                name = node.status()["uuid"]
+                wait_until("it is linked", lambda n=node: uuid in n.status()["links"])
+                wait_until("they are linked", lambda n=name: n in back.status()["links"])
     finally:
         cluster.close()
 
 
-OLDER_VERSION = """
+EARLIER_VERSION = """
+import os
 import qsync_node.server.peers as peers
+import qsync_node.server.session as session
 real = peers.peer_proof
 def unbound(secret, purpose, challenge, uuid, binding=b""):
-    return b"no" if binding else real(secret, purpose, challenge, uuid)
+    assert not binding
+    return real(secret, purpose, challenge, uuid)
 peers.peer_proof = unbound
 peers._BOUND = 0x7F
-peers.Peers.takes_unbound = lambda self: True
+peers.is_marked = lambda secret, challenge: False
+session.marked_challenge = lambda secret: os.urandom(32)
 """
 
 

@@ -12,10 +12,16 @@ holds it. Each purpose has a label of its own, so nothing that is made for one i
 The hash binds a HELLO to its TLS connection, like `tls-server-end-point` of RFC 5929: it is SHA-256
 whatever signed the certificate. A man in the middle shows another certificate, so a proof that he
 passes on is wrong.
+
+Earlier versions know the unbound proof only. A member that checks bound proofs therefore marks its
+challenge, like the downgrade sentinel of TLS 1.3 (RFC 8446, section 4.1.3): 20 random bytes and an
+HMAC of them. A member that reads the mark sends no unbound proof, and takes none. A man in the
+middle who removes the mark changes the challenge, so what he is sent then is a proof for himself.
 """
 
 import hashlib
 import hmac
+import os
 
 ORDER_SCHEME = "Qsync-HMAC-SHA256"
 CHALLENGE_PATH = "/order-challenge"
@@ -36,6 +42,24 @@ def peer_proof(
     """That the sender knows `secret`, for one challenge, one identity and one TLS connection."""
     key = derive(secret, "peers") if binding else secret.encode()
     return hmac.digest(key, purpose + challenge + uuid.encode() + binding, hashlib.sha256)
+
+
+_RANDOM_BYTES, _MARK_BYTES = 20, 12  # a log-in uses the first 20 bytes of a challenge only
+
+
+def marked_challenge(secret: str) -> bytes:
+    """Return a challenge of a member that checks bound proofs."""
+    random = os.urandom(_RANDOM_BYTES)
+    return random + _mark(secret, random)
+
+
+def is_marked(secret: str, challenge: bytes) -> bool:
+    """Return whether a member that knows `secret` and checks bound proofs made `challenge`."""
+    return hmac.compare_digest(challenge[_RANDOM_BYTES:], _mark(secret, challenge[:_RANDOM_BYTES]))
+
+
+def _mark(secret: str, random: bytes) -> bytes:
+    return hmac.digest(derive(secret, "bound"), random, hashlib.sha256)[:_MARK_BYTES]
 
 
 def certificate_binding(der: bytes) -> bytes:

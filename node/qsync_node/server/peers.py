@@ -8,22 +8,22 @@ address is enough to find everybody.
 
 Where `tls` is set, a HELLO is taken over TLS only, from an end whose certificate names the cluster
 (`tls.py`), and the proofs are bound to the connection (`format/proofs.py`). Versions before that
-prove the secret without a binding. Such a proof is taken while a registered member has not proved
-itself with a bound one to this process run: so members of both versions talk during an update, and
-nothing unbound is sent or taken once all members are updated.
+prove the secret without a binding. Their proofs are taken from an end with such a certificate, at
+any time, because an image may be rolled back. Two members that know bound proofs never exchange
+others: the challenge tells them of each other. Without TLS a proof covers the challenge and the
+identity, so it shows knowledge of the secret and cannot be replayed. It does not protect what the
+connection carries afterwards.
 
-Afterwards the connection carries messages of the core in both
-directions, each behind four bytes of length. The sender of a message is the connection's, never the
-body's.
+Afterwards the connection carries messages of the core in both directions, each behind four bytes of
+length. The sender of a message is the connection's, never the body's.
 """
 
 import asyncio
 import hmac
 import os
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, cast
 
-from qsync_node.core.membership import LEVEL, STOCK_ROLE
+from qsync_node.core.membership import LEVEL
 from qsync_node.errors import ErrorCode
 from qsync_node.format.frame import (
     FrameDecoder,
@@ -34,7 +34,7 @@ from qsync_node.format.frame import (
 )
 from qsync_node.format.greeting import GreetingError, decode_greeting
 from qsync_node.format.mp import pack, unpack
-from qsync_node.format.proofs import certificate_binding, peer_proof
+from qsync_node.format.proofs import certificate_binding, is_marked, peer_proof
 from qsync_node.server.config import ConfigError, split_address
 from qsync_node.server.peerlink import PeerLink
 
@@ -51,17 +51,9 @@ HANDSHAKE_TIMEOUT_S = 5.0
 _UUID, _REPLICASET, _PROOF, _NONCE, _LEVEL = 0x24, 0x25, 0x73, 0x74, 0x75
 _KNOWN = 0x76  # name -> host:port of members
 _LIFE = 0x77  # random, of one process: another one means that the peer was restarted
-_BOUND = 0x78  # the proof over TLS, beside or in place of _PROOF
+_BOUND = 0x78  # the proof over TLS, in place of _PROOF
 KEEPALIVE_S = 1.0
-BOUND_MAX = 1024
-
-
-def takes_unbound(registered: Collection[str], bound: Collection[str], own: str) -> bool:
-    """Whether a peer may prove itself without a binding, as versions before it do.
-
-    A node that has not joined knows no members, and so not whether they are all updated.
-    """
-    return not registered or any(uuid not in bound for uuid in registered if uuid != own)
+WRONG_PROOF = "the proof of the cluster's secret is wrong; give all members one secret"
 
 
 class Dialer(asyncio.Protocol):
@@ -76,7 +68,7 @@ class Dialer(asyncio.Protocol):
         self.link: PeerLink | None = None
         self.peer_uuid = ""
         self._buffer = b""
-        self._binding = b""
+        self._binding = b""  # of this connection, where both ends know bound proofs
         self._decoder: FrameDecoder | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -119,12 +111,10 @@ class Dialer(asyncio.Protocol):
         }
         assert self.transport is not None
         proofs = (server.config.secret, b"dial", decoded.salt, server.uuid)
-        if server.certificates is not None:
+        if server.certificates is not None and is_marked(server.config.secret, decoded.salt):
             shown = self.transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
             self._binding = certificate_binding(shown)
-            fields[_BOUND] = peer_proof(*proofs, self._binding)
-        if not self._binding or server.peers.takes_unbound():
-            fields[_PROOF] = peer_proof(*proofs)
+        fields[_BOUND if self._binding else _PROOF] = peer_proof(*proofs, self._binding)
         self.transport.write(encode_request(HELLO, 1, pack(fields)))
 
     def _expect_answer(self, data: bytes) -> None:
@@ -145,11 +135,11 @@ class Dialer(asyncio.Protocol):
             self._give_up(str(fields.get(0x31, "refused")))
             return
         server = self.server
-        refusal = server.peers.refusal_for_proof(
-            fields, b"accept", self.nonce, self.peer_uuid, self._binding
+        expected = peer_proof(
+            server.config.secret, b"accept", self.nonce, self.peer_uuid, self._binding
         )
-        if refusal:
-            self._give_up(f"{self.name}: {refusal}")
+        if not _is_same(fields.get(_BOUND if self._binding else _PROOF), expected):
+            self._give_up(f"{self.name}: {WRONG_PROOF}")
             return
         level = fields.get(_LEVEL, 1)
         self.link = PeerLink(server, self.transport, self.peer_uuid, True, level)
@@ -173,6 +163,10 @@ class Dialer(asyncio.Protocol):
             self.done.set_result("the connection broke during the handshake")
 
 
+def _is_same(given: Any, expected: bytes) -> bool:
+    return isinstance(given, bytes) and hmac.compare_digest(given, expected)
+
+
 def _packet_length(data: bytes) -> int | None:
     """Bytes of the first packet with its five-byte length; None while that is not there."""
     if len(data) < 5:
@@ -188,7 +182,6 @@ class Peers:
         self.addresses: dict[str, str] = {}  # what was configured
         self.discovered: dict[str, str] = {}  # what other members said
         self.life = os.urandom(8)
-        self._bound: set[str] = set()  # who proved itself bound to a connection
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._watch: asyncio.TimerHandle | None = None
 
@@ -213,29 +206,6 @@ class Peers:
                 self._tasks[name] = asyncio.get_running_loop().create_task(
                     self._keep_connected(name, address)
                 )
-
-    def takes_unbound(self) -> bool:
-        members = self.server.node.replica.limbo.configuration.members
-        registered = {member.uuid for member in members if member.role != STOCK_ROLE}
-        if len(self._bound) > BOUND_MAX:  # readers come and go
-            self._bound &= registered
-        return takes_unbound(registered, self._bound, self.server.uuid)
-
-    def refusal_for_proof(
-        self, fields: dict[int, Any], purpose: bytes, challenge: bytes, uuid: str, binding: bytes
-    ) -> str:
-        """Why the other end has not proved that it is a member; "" if it has."""
-        secret = self.server.config.secret
-        is_bound = bool(binding) and _BOUND in fields
-        if binding and not is_bound and not self.takes_unbound():
-            return "its proof is not bound to this TLS connection, and all members are updated"
-        given = fields.get(_BOUND if is_bound else _PROOF)
-        expected = peer_proof(secret, purpose, challenge, uuid, binding if is_bound else b"")
-        if not isinstance(given, bytes) or not hmac.compare_digest(given, expected):
-            return "the proof of the cluster's secret is wrong"
-        if is_bound:
-            self._bound.add(uuid)
-        return ""
 
     def own_address(self) -> dict[str, str]:
         """Where others reach this member, if that can be told from its configuration."""
@@ -338,6 +308,8 @@ class Peers:
         server = self.server
         uuid, replicaset = fields.get(_UUID), fields.get(_REPLICASET)
         nonce, given = fields.get(_NONCE), fields.get(_BOUND, fields.get(_PROOF))
+        # An end of an earlier version, which proved itself with a certificate, knows no other.
+        binding = session.binding if _BOUND in fields else b""
         assert session.transport is not None
         code, reason = ErrorCode.UNKNOWN, ""
         if (
@@ -349,10 +321,10 @@ class Peers:
         elif server.certificates is not None and not session.is_member:
             code = ErrorCode.ACCESS_DENIED
             reason = "HELLO refused: it takes TLS and a certificate that names the cluster"
-        elif refusal := self.refusal_for_proof(
-            fields, b"dial", session.salt, uuid, session.binding
+        elif not _is_same(
+            given, peer_proof(server.config.secret, b"dial", session.salt, uuid, binding)
         ):
-            code, reason = ErrorCode.ACCESS_DENIED, f"HELLO refused: {refusal}"
+            code, reason = ErrorCode.ACCESS_DENIED, f"HELLO refused: {WRONG_PROOF}"
         elif replicaset != server.config.replicaset_uuid:
             code = ErrorCode.REPLICASET_UUID_MISMATCH
             reason = (
@@ -373,12 +345,9 @@ class Peers:
             _KNOWN: self.known(),
             _LIFE: self.life,
         }
-        # Bound if the other end's proof was.
-        is_bound = bool(session.binding) and _BOUND in fields
-        answer[_BOUND if is_bound else _PROOF] = peer_proof(
-            server.config.secret, b"accept", nonce, server.uuid,
-            session.binding if is_bound else b"",
-        )  # fmt: skip
+        answer[_BOUND if binding else _PROOF] = peer_proof(
+            server.config.secret, b"accept", nonce, server.uuid, binding
+        )
         self.discover(fields.get(_KNOWN))
         server.remove_session(session)
         session.transport.write(encode_ok(sync, 1, pack(answer)))

@@ -36,6 +36,7 @@ from qsync_node.format.frame import (
 from qsync_node.format.greeting import encode_greeting
 from qsync_node.format.keys import Type
 from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
+from qsync_node.format.proofs import marked_challenge
 
 if TYPE_CHECKING:
     from qsync_node.server.loop import NodeServer
@@ -129,6 +130,8 @@ class Session(asyncio.Protocol):
         if server.certificates is not None and self.transport.get_extra_info("ssl_object"):
             self.binding = server.certificates.binding
             self.is_member = server.certificates.is_member(self.transport)
+        if self.is_member:
+            self.salt = marked_challenge(server.config.secret)
         self.number = server.add_session(self)
         self.transport.set_write_buffer_limits(high=UNAUTHENTICATED_BYTES_MAX)
         self.transport.write(encode_greeting(server.uuid, self.salt))
