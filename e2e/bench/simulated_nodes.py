@@ -36,7 +36,7 @@ from qsync_node.errors import ClientError
 from qsync_node.format.frame import FrameDecoder, encode_error, encode_ok, encode_tuples
 from qsync_node.format.greeting import encode_greeting
 from qsync_node.format.keys import Type
-from qsync_node.format.proofs import CHALLENGE_PATH
+from qsync_node.format.proofs import CHALLENGE_PATH, ORDER_SCHEME
 
 FIRST = int(ipaddress.IPv4Address("127.77.0.10"))
 ADMIN, TLS = 8081, 3302
@@ -75,6 +75,7 @@ class Cluster:
             "split_brain": "",
             "refused": "",
             "quorum": 2,
+            "order_schemes": [ORDER_SCHEME],
             "members": [self._registered(n, i) for n, i in self.members.items() if self.is_formed],
         }
 

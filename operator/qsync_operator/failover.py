@@ -61,6 +61,12 @@ def plan_failover(spec: ClusterSpec, observed: Observed, now_ns: int) -> Failove
     best = _best([observed.by_uuid(v.uuid) for v in reachable], [n.member for n in recent])
     if best is None:
         return FailoverPlan(None, "no voter that answers can stand: see the members' messages")
+    if not best.takes_orders:
+        return FailoverPlan(
+            None,
+            f"{best.name} cannot be nominated: its version takes no signed orders; the voters elect"
+            f" a leader themselves, or promote one with `kubectl qsync promote {best.name}`",
+        )
     term = max((m.status.term for m in observed.members if m.status), default=0)
     return FailoverPlan(Nominate(best.name, term), f"no member leads: {best.name} is nominated")
 
@@ -82,9 +88,10 @@ def _best(candidates: list[MemberView | None], tried: list[str]) -> MemberView |
     able = [member for member in able if not member.is_leaving] or able
     fresh = [member for member in able if member.name not in tried]
 
-    def rank(member: MemberView) -> tuple[int, int, int]:
-        assert member.status is not None
-        return (member.status.last_term, member.status.last_index, -ordinal_of(member.name))
+    def rank(member: MemberView) -> tuple[int, int, bool, int]:
+        said = member.status
+        assert said is not None
+        return (said.last_term, said.last_index, said.takes_orders, -ordinal_of(member.name))
 
     return max(fresh or able, key=rank, default=None)
 

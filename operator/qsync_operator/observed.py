@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from qsync_node.format.proofs import ORDER_SCHEME
 from qsync_operator.models.status import ClusterStatus, LastFailover, LastRun
 
 Kind = Literal["voter", "async", "anonymous"]
@@ -55,6 +56,7 @@ class NodeStatus:
     is_fenced: bool = False
     ro_reason: str = ""
     disk: str = ""  # what is wrong with it
+    takes_orders: bool = True  # False for versions before signed orders: it can only be watched
     registered: tuple[Registered, ...] = ()
 
     @classmethod
@@ -80,6 +82,7 @@ class NodeStatus:
             is_fenced=bool(said.get("is_fenced", False)),
             ro_reason=str(said.get("ro_reason") or ""),
             disk=_disk(said),
+            takes_orders=ORDER_SCHEME in (said.get("order_schemes") or ()),
             registered=tuple(
                 Registered(
                     uuid=str(member["uuid"]),
@@ -135,6 +138,10 @@ class MemberView:
     @property
     def is_leader(self) -> bool:
         return self.role == "leader"
+
+    @property
+    def takes_orders(self) -> bool:
+        return self.status is None or self.status.takes_orders
 
 
 @dataclass(frozen=True, slots=True)

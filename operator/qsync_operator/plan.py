@@ -19,6 +19,8 @@ from qsync_operator.actions import (
     RecordBootstrap,
     RecordFormed,
     Restart,
+    Switchover,
+    Unregister,
 )
 from qsync_operator.failover import plan_failover
 from qsync_operator.fences import plan_fences
@@ -167,10 +169,15 @@ def _keep(
     if is_paused(cluster):
         return (), Finding("Paused", PAUSE)
     scale = plan_scale(spec, observed, wanted)
-    if scale.actions or scale.sentence:
+    rollout = plan_rollout(spec, observed)
+    if not leader.takes_orders and any(is_for_leader(action) for action in scale.actions):
+        # A new image comes first: with the old one the leader can never be asked.
+        if not rollout.actions and not rollout.sentence:
+            said = f"{leader.name} takes no signed orders: set spec.image to a version that does"
+            return (), Finding("ScaleRefused", f"{said} ({scale.sentence})", is_degraded=True)
+    elif scale.actions or scale.sentence:
         reason = "ScaleRefused" if scale.is_refused else "Scaling"
         return scale.actions, Finding(reason, scale.sentence, scale.is_refused)
-    rollout = plan_rollout(spec, observed)
     if rollout.actions or rollout.sentence:
         reason = "RolloutRefused" if rollout.is_refused else "RollingOut"
         reason = "AwaitingSwitchover" if rollout.is_awaited else reason
@@ -194,6 +201,10 @@ def _keep(
     if observed.storage.refusal:
         return (), Finding("StorageRefused", observed.storage.refusal, is_degraded=True)
     return (), Finding("", "")
+
+
+def is_for_leader(action: Action) -> bool:
+    return isinstance(action, Switchover | Unregister)
 
 
 def _without_leader(

@@ -4,6 +4,9 @@ Invariants: who is down first, for nothing is lost by it and a better configurat
 needs; then followers, one at a time, each caught up before the next; the leader last, after a
 switchover; a restart never takes the quorum away, except where one or two voters leave no other
 way.
+
+A leader whose version takes no signed orders cannot be ordered to switch over. Its pod is deleted
+after those of its followers, and the pod's preStop hook hands leadership over.
 """
 
 from qsync_node.core.quorum import needed
@@ -20,10 +23,12 @@ CAUGHT_UP_ROWS = 10_000
 
 def plan_rollout(spec: ClusterSpec, observed: Observed) -> ScalePlan:
     """Called when membership is as wanted."""
-    live = tuple(Configure(member.name) for member in observed.members if member.drift == "live")
+    changed = [member for member in observed.members if member.drift == "live"]
+    live = tuple(Configure(member.name) for member in changed if member.takes_orders)
     if live:
         return ScalePlan(live, "settings change on running members")
-    outdated = [member for member in observed.members if member.drift == "restart"]
+    # A member that takes no orders reads its new settings when it starts again.
+    outdated = [member for member in observed.members if member.drift == "restart"] + changed
     if not outdated:
         return ScalePlan()
     if is_blocked(observed):
@@ -86,6 +91,6 @@ def _restart(spec: ClusterSpec, observed: Observed, member: MemberView) -> Scale
             )
             return ScalePlan((), sentence, is_awaited=True)
         target = successor(observed, member, [m.name for m in observed.members])
-        if target is not None:
+        if target is not None and member.takes_orders:
             action = Switchover(member.name, target, f"{member.name} restarts")
     return ScalePlan((action,), str(action))

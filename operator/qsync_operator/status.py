@@ -78,6 +78,7 @@ def build_status(
             *spec_warnings(cluster.spec),
             *_fences(observed),
             *_disks(observed),
+            *_unordered(observed),
             *observed.warnings,
         ],
     )
@@ -100,6 +101,15 @@ def _disks(observed: Observed) -> list[str]:
         f"{member.name}: {member.status.disk}: free space, or give it a larger volume"
         for member in observed.members
         if member.status is not None and member.status.disk
+    ]
+
+
+def _unordered(observed: Observed) -> list[str]:
+    return [
+        f"{member.name} takes no signed orders: nominations, switchovers, fences and settings that"
+        " change while it runs do not reach it; set spec.image to a version that takes them"
+        for member in observed.members
+        if not member.takes_orders
     ]
 
 

@@ -27,6 +27,16 @@ from qsync_operator.plan import Plan, plan
 STEP_NS = 100_000_000
 
 
+def ordered_member(action: act.Action) -> str:
+    """The member to which an action is an order, "" for one that is none."""
+    match action:
+        case act.Switchover(leader) | act.Unregister(leader):
+            return leader
+        case act.Nominate(name) | act.Configure(name) | act.Fence(name) | act.Unfence(name):
+            return name
+    return ""
+
+
 @dataclass
 class Life:
     """One member."""
@@ -43,6 +53,7 @@ class Life:
     has_joined: bool = False
     is_fenced: bool = False
     leaving: int = 0  # steps for which it answers yet, although it was told to go
+    takes_orders: bool = True  # False for a version before signed orders
 
 
 @dataclass
@@ -71,6 +82,7 @@ class World:
     status: ClusterStatus = field(default_factory=ClusterStatus)
     is_forgetful: bool = False
     lingers: bool = False  # a restart is a pod that goes slowly, and another one that comes
+    image_takes_orders: bool = True  # the image that a restart brings
     born: int = 0
     history: list[str] = field(default_factory=list)
 
@@ -141,6 +153,7 @@ class World:
             can_stand=entry is not None and entry.is_voting and not life.is_fenced,
             is_fenced=life.is_fenced,
             disk=life.disk,
+            takes_orders=life.takes_orders,
             cut_rows=life.cut_rows,
             registered=tuple(
                 Registered(
@@ -202,6 +215,8 @@ class World:
     # --- actions ------------------------------------------------------------------------------
 
     def perform(self, action: act.Action) -> None:
+        ordered = ordered_member(action)
+        assert not ordered or self.lives[ordered].takes_orders, f"{ordered} takes no orders"
         match action:
             case act.CreateMember(name, kind):
                 self._create(name, kind)
@@ -286,14 +301,23 @@ class World:
         life = self.lives[name]
         voters = self.voters()
         if life.uuid in voters and len(voters) > 2:
-            assert name != self.leader, "the leader hands over before it restarts"
+            if life.takes_orders:
+                assert name != self.leader, "the leader hands over before it restarts"
             rest = [u for u in self.live_voters() if u != life.uuid and self._stays(u)]
             assert len(rest) >= self.quorum(len(voters)), "no action loses quorum"
         life.drift = "none"
+        if name == self.leader and not life.takes_orders:
+            self._hand_over(name)
+        life.takes_orders = self.image_takes_orders
         if self.lingers:
             life.leaving = 3
         elif name == self.leader:
             self.leader = ""
+
+    def _hand_over(self, name: str) -> None:
+        """What the preStop hook of a leader's pod does."""
+        others = [one for one, life in self.lives.items() if one != name and self._can_win(life)]
+        self.leader, self.term = min(others, default=""), self.term + 1
 
     def _stays(self, uuid: str) -> bool:
         life = self._life_of(uuid)

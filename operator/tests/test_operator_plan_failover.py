@@ -20,6 +20,16 @@ def test_the_longest_log_that_answers_is_nominated_in_the_greatest_term_seen() -
     assert decide(world) == (Nominate("c-1", 7),)
 
 
+def test_only_members_that_take_orders_are_nominated() -> None:
+    world = formed(cluster_of(3))
+    world.lives["c-0"].is_running, world.leader = False, ""
+    world.lives["c-1"].takes_orders = False
+    assert decide(world) == (Nominate("c-2", 1),)
+    # With a longer log it would win against any nomination, so the voters decide.
+    world.lives["c-1"].index = 11
+    assert decide(world) == ()
+
+
 def test_one_nomination_in_an_election_timeout_and_then_another_member() -> None:
     world = formed(cluster_of(3))
     world.lives["c-0"].is_running = False

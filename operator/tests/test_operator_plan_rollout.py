@@ -1,15 +1,18 @@
 """The plan of restarts and of settings that change under way."""
 
 from dataclasses import replace
+from typing import Any
 
+from cluster_model import World
 from plan_worlds import cluster_of, decide, formed, run
 
+from qsync_node.format.proofs import ORDER_SCHEME
 from qsync_operator.actions import (
     Configure,
     Nominate,
     Restart,
 )
-from qsync_operator.observed import Trouble
+from qsync_operator.observed import NodeStatus, Trouble
 from qsync_operator.plan import plan
 
 
@@ -23,6 +26,79 @@ def test_a_new_configuration_reaches_followers_first_and_the_leader_after_a_swit
         "switch over from c-0 to c-1: c-0 restarts",
         "restart c-0 with its new configuration",
     ]
+
+
+def earlier(world: World, is_outdated: bool = True) -> World:
+    """Its members run an image that takes no signed orders."""
+    for life in world.lives.values():
+        life.takes_orders = False
+        life.drift = "restart" if is_outdated else "none"
+    return world
+
+
+def test_leader_that_takes_no_orders_is_deleted_last_instead_of_ordered() -> None:
+    assert run(earlier(formed(cluster_of(3)))) == [
+        "restart c-2 with its new configuration",
+        "restart c-1 with its new configuration",
+        "restart c-0 with its new configuration",
+    ]
+
+
+def test_image_that_takes_no_orders_comes_back_after_a_switchover() -> None:
+    world = formed(cluster_of(3))
+    world.image_takes_orders = False
+    for life in world.lives.values():
+        life.drift = "restart"
+    assert run(world) == [
+        "restart c-2 with its new configuration",
+        "restart c-1 with its new configuration",
+        "switch over from c-0 to c-1: c-0 restarts",
+        "restart c-0 with its new configuration",
+    ]
+
+
+def test_member_that_takes_no_orders_reads_live_settings_by_a_restart() -> None:
+    world = earlier(formed(cluster_of(3)))
+    for life in world.lives.values():
+        life.drift = "live"
+    world.lives["c-1"].takes_orders = True
+    assert decide(world) == (Configure("c-1"),)
+    world.lives["c-1"].drift = "none"
+    assert decide(world) == (Restart("c-2"),)
+
+
+def test_leader_that_takes_no_orders_is_updated_before_members_are_removed() -> None:
+    world = earlier(formed(cluster_of(3), cluster_of(5)))
+    done = run(world)
+    assert [one for one in done if one.startswith("unregister")] == done[-4::2]
+    assert "restart c-0 with its new configuration" in done[:5]
+    unable = earlier(formed(cluster_of(3), cluster_of(5)), is_outdated=False)
+    planned = plan(unable.cluster, unable.observe(), 0, 0)
+    assert planned.actions == ()
+    degraded = planned.status.condition("Degraded")
+    assert degraded is not None
+    assert (degraded.status, degraded.reason) == ("True", "ScaleRefused")
+
+
+def test_members_that_take_no_orders_are_in_the_warnings() -> None:
+    world = formed(cluster_of(3))
+    assert plan(world.cluster, world.observe(), 0, 0).status.warnings == []
+    world.lives["c-1"].takes_orders = False
+    (warning,) = plan(world.cluster, world.observe(), 0, 0).status.warnings
+    assert warning.startswith("c-1 ")
+
+
+def test_what_a_status_reports_decides_whether_orders_are_given() -> None:
+    said: dict[str, Any] = {
+        **dict.fromkeys(("uuid", "role", "leader_uuid", "split_brain", "refused"), ""),
+        **dict.fromkeys(("term", "last_term", "last_index", "confirmed_index"), 0),
+        **dict.fromkeys(("replica_id", "quorum"), 0),
+        **dict.fromkeys(("is_writable", "can_stand", "is_open"), False),
+        "members": [],
+    }
+    assert not NodeStatus.from_json(said).takes_orders
+    assert not NodeStatus.from_json({**said, "order_schemes": ["of-a-later-version"]}).takes_orders
+    assert NodeStatus.from_json({**said, "order_schemes": [ORDER_SCHEME]}).takes_orders
 
 
 def test_a_member_that_goes_slowly_is_waited_for() -> None:

@@ -17,7 +17,7 @@ from aiohttp import web
 from qsync_node import __version__
 from qsync_node.errors import ErrorCode, QsyncError
 from qsync_node.format.mp import unpack
-from qsync_node.format.proofs import CHALLENGE_PATH
+from qsync_node.format.proofs import CHALLENGE_PATH, ORDER_SCHEME
 from qsync_node.server.adminlisten import AdminListener
 from qsync_node.server.config import ConfigError, split_address
 from qsync_node.server.logs import LEVELS
@@ -138,6 +138,7 @@ class Admin:
                 "admin_address": self.address,
                 "pid": os.getpid(),
                 "version": __version__,
+                "order_schemes": [ORDER_SCHEME],
                 "wal_mode": server.config.wal_mode,
             }
         )

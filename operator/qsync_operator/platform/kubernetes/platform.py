@@ -353,9 +353,9 @@ class KubernetesPlatform:
         """A process that is new to us hears settings and peers: the files that it started with
         may have been older than what is wanted. Later changes of settings are the plan's."""
         peers = {name: peer_address(cluster, name) for name in self._state.members}
-        for name in statuses:
+        for name, said in statuses.items():
             told, connection = self._told.get(name), self._live.state(name).number
-            if connection == 0:
+            if connection == 0 or not said.takes_orders:
                 continue
             if told is None or told.connection != connection:
                 await self._tell_settings(cluster, name, {})
