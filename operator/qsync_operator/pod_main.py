@@ -50,6 +50,8 @@ def node_document(
         # It is not registered, so nobody counts on a copy of its log.
         settings = {key: value for key, value in settings.items() if key != "archive"}
     return {
+        # Others share the network: clients log in unless `spec.guest` lets them in without.
+        "guest": False,
         **settings,
         "name": name,
         "directory": str(volume / f"data-{int(own.get('incarnation', 0))}"),

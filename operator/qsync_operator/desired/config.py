@@ -30,8 +30,11 @@ def member_settings(cluster: QsyncCluster, role: str) -> dict[str, Any]:
     settings = node_settings(cluster.spec, role, LISTEN, *ports(cluster))
     # Left out where there is none: a file that says the same restarts nobody.
     archive = archive_settings(cluster.spec, role) if cluster.spec.archive is not None else {}
-    # Nobody is let in without a password where others share the network.
-    return {**settings, **archive, "guest": bool(cluster.spec.guest), "tls": tls}
+    if not settings.get("guest"):
+        # Nodes of earlier images refuse settings that they do not know, and their pods would crash.
+        # `pod_main` of each image that knows `guest` turns it off where the file does not name it.
+        settings.pop("guest", None)
+    return {**settings, **archive, "tls": tls}
 
 
 def build_config(cluster: QsyncCluster, state: ClusterState) -> Object:
