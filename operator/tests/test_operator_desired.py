@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -332,3 +333,9 @@ def test_metrics_are_read_over_tls() -> None:
     assert endpoint["scheme"] == "https"
     assert endpoint["tlsConfig"]["ca"]["secret"] == {"name": "orders-tls", "key": "ca.crt"}
     assert endpoint["tlsConfig"]["serverName"] in certificate_names(cluster)
+    # Members of earlier images carry the label, whose value becomes the scheme.
+    (relabelling,) = endpoint["relabelings"]
+    assert relabelling["sourceLabels"] == ["__meta_kubernetes_pod_label_qsync_dev_admin_scheme"]
+    assert re.fullmatch(relabelling["regex"], "http")
+    assert not re.fullmatch(relabelling["regex"], "")
+    assert relabelling["targetLabel"] == "__scheme__"

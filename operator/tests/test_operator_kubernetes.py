@@ -13,7 +13,7 @@ from qsync_operator.actions import (
     RemoveMember,
 )
 from qsync_operator.controller import Controller
-from qsync_operator.desired.labels import ROLE_LABEL
+from qsync_operator.desired.labels import ADMIN_SCHEME_LABEL, ROLE_LABEL
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.observed import (
@@ -160,7 +160,7 @@ async def test_the_role_label_moves_with_leadership_and_stays_while_nobody_leads
             found = [api.named("Pod", f"orders-{n}")["metadata"]["labels"] for n in range(2)]
             return [labels.get(ROLE_LABEL, "") for labels in found]
 
-        def look(leader: str) -> Observed:
+        def look(leader: str, takes_orders: bool = True) -> Observed:
             return Observed(
                 tuple(
                     MemberView(
@@ -170,6 +170,7 @@ async def test_the_role_label_moves_with_leadership_and_stays_while_nobody_leads
                             uuid=name,
                             role="leader" if name == leader else "follower",
                             is_writable=name == leader,
+                            takes_orders=takes_orders,
                         ),
                     )
                     for name in ("orders-0", "orders-1")
@@ -187,6 +188,10 @@ async def test_the_role_label_moves_with_leadership_and_stays_while_nobody_leads
         api.writes.clear()
         await platform.keep(cluster, look("orders-1"))
         assert api.writes == []
+        labels = api.named("Pod", "orders-0")["metadata"]["labels"]
+        assert ADMIN_SCHEME_LABEL not in labels
+        await platform.keep(cluster, look("orders-1", takes_orders=False))
+        assert api.named("Pod", "orders-0")["metadata"]["labels"][ADMIN_SCHEME_LABEL] == "http"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 CLUSTER_LABEL = "qsync.dev/cluster"
 KIND_LABEL = "qsync.dev/kind"
 ROLE_LABEL = "qsync.dev/role"
+ADMIN_SCHEME_LABEL = "qsync.dev/admin-scheme"
+"""`http` on pods of versions whose admin port has no TLS; other pods lack the label."""
 INPUTS_ANNOTATION = "qsync.dev/restart-inputs"
 DEFAULT_IPROTO = 3301
 DEFAULT_ADMIN = 8081

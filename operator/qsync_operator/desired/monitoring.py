@@ -1,10 +1,11 @@
 """Objects of Prometheus' operator: made when they are asked for and their kinds exist."""
 
+import re
 from collections.abc import Collection
 from typing import Any
 
 from qsync_operator.desired.certificates import bundle_name
-from qsync_operator.desired.labels import Object, build, selector
+from qsync_operator.desired.labels import ADMIN_SCHEME_LABEL, Object, build, selector
 from qsync_operator.models.cluster import QsyncCluster
 
 API_VERSION = "monitoring.coreos.com/v1"
@@ -29,6 +30,11 @@ def build_monitoring(
     ]
 
 
+def _meta_label(label: str) -> str:
+    """Return the name under which Prometheus knows a label of a pod."""
+    return f"__meta_kubernetes_pod_label_{re.sub('[^A-Za-z0-9_]', '_', label)}"
+
+
 def _monitor(cluster: QsyncCluster) -> Object:
     return {
         "selector": {"matchLabels": selector(cluster)},
@@ -43,6 +49,13 @@ def _monitor(cluster: QsyncCluster) -> Object:
                     "ca": {"secret": {"name": bundle_name(cluster), "key": "ca.crt"}},
                     "serverName": f"{cluster.name}-leader",
                 },
+                "relabelings": [
+                    {
+                        "sourceLabels": [_meta_label(ADMIN_SCHEME_LABEL)],
+                        "regex": "(http)",
+                        "targetLabel": "__scheme__",
+                    }
+                ],
             }
         ],
     }

@@ -34,7 +34,14 @@ from qsync_operator.actions import (
     Unregister,
 )
 from qsync_operator.desired.config import client_address, member_settings, peer_address
-from qsync_operator.desired.labels import ROLE_LABEL, Object, ports, set_name, tls_port
+from qsync_operator.desired.labels import (
+    ADMIN_SCHEME_LABEL,
+    ROLE_LABEL,
+    Object,
+    ports,
+    set_name,
+    tls_port,
+)
 from qsync_operator.desired.objects import build_objects
 from qsync_operator.desired.pods import restart_inputs
 from qsync_operator.desired.secrets import text_of
@@ -453,7 +460,10 @@ class KubernetesPlatform:
         return ()
 
     async def _keep_labels(self, observed: Observed) -> None:
-        """The label is moved to whoever leads; while nobody does, it stays where it was."""
+        """The role label is moved to whoever leads; while nobody does, it stays where it was.
+
+        A PodMonitor reads members by the other label while they run an earlier image.
+        """
         leader = observed.writable_leader()
         if leader is None:
             return
@@ -465,17 +475,21 @@ class KubernetesPlatform:
         ]
         for name, role in wanted:
             pod = self._pod(name)
-            labels = pod["metadata"].get("labels", {}) if pod is not None else {}
-            if pod is None or pods.is_leaving(pod) or labels.get(ROLE_LABEL) == role:
+            if pod is None or pods.is_leaving(pod):
                 continue
-            await self._label(pod, role)
+            labels = {ROLE_LABEL: role}
+            member = observed.member(name)
+            if member is not None and not member.takes_orders:  # nor has it TLS on that port
+                labels[ADMIN_SCHEME_LABEL] = "http"
+            if not labels.items() <= pod["metadata"].get("labels", {}).items():
+                await self._label(pod, labels)
 
-    async def _label(self, pod: Object, role: str) -> None:
+    async def _label(self, pod: Object, labels: dict[str, str]) -> None:
         metadata = {key: pod["metadata"][key] for key in ("name", "namespace", "uid")}
         document = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {**metadata, "labels": {ROLE_LABEL: role}},
+            "metadata": {**metadata, "labels": labels},
         }
         try:
             self._cache.note("Pod", await self._api.apply(document))
