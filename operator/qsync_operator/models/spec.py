@@ -297,8 +297,8 @@ class ClusterSpec(SpecModel):
     auth: AuthSpec = Field(default_factory=AuthSpec)
     """The application's user."""
     guest: bool | None = None
-    """Whether clients may send requests without logging in. Without it not on Kubernetes; a local
-    cluster lets them."""
+    """Whether clients may send requests without logging in. The default is false on Kubernetes and
+    true for a local cluster. Images before this field refuse to start with true."""
     ports: PortsSpec = Field(default_factory=PortsSpec)
     """Where members listen."""
     spaces: list[SpaceSpec] = Field(default_factory=list, json_schema_extra=NAMED)
