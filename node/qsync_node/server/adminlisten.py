@@ -27,7 +27,7 @@ class AdminListener:
         self._context = context
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
-        self._undecided: set[asyncio.Task[None]] = set()
+        self._undecided: dict[asyncio.Task[None], None] = {}  # oldest first
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Return the address that is bound. Raises OSError."""
@@ -56,12 +56,17 @@ class AdminListener:
                 await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
             if len(self._undecided) >= UNDECIDED_MAX:
-                connection.close()
-                continue
+                # Silent connections must not keep a probe out: the kubelet would end the node.
+                oldest = next(iter(self._undecided))
+                del self._undecided[oldest]
+                oldest.cancel()
             connection.setblocking(False)
             task = asyncio.create_task(self._serve(connection))
-            self._undecided.add(task)
-            task.add_done_callback(self._undecided.discard)
+            self._undecided[task] = None
+            task.add_done_callback(self._decide)
+
+    def _decide(self, task: asyncio.Task[None]) -> None:
+        self._undecided.pop(task, None)
 
     async def _serve(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
