@@ -142,10 +142,21 @@ def _form(
     )
     finding = Finding("Forming", "the members start and the cluster is formed")
     missing += plan_mends(observed)
+    if not is_blocked(observed):
+        # A corrected image reaches members that could never be ordered to found the cluster.
+        missing += tuple(
+            Restart(member.name)
+            for member in observed.members
+            if member.drift == "restart" and not member.takes_orders
+        )
     if founder is None or founder.status is None:
         return missing, finding
     if not record.bootstrap_uuid:
         return (*missing, RecordBootstrap(founder_name, founder.status.uuid)), finding
+    if not founder.takes_orders:
+        said = f"{founder_name} takes no signed orders, so it cannot found the cluster"
+        sentence = f"{said}: set spec.image to a version that takes them"
+        return missing, Finding("Forming", sentence, is_degraded=True)
     order = Bootstrap(founder_name, record.bootstrap_uuid, cluster.spec.replicas)
     return (*missing, order), finding
 

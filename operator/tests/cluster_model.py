@@ -30,7 +30,7 @@ STEP_NS = 100_000_000
 def ordered_member(action: act.Action) -> str:
     """The member to which an action is an order, "" for one that is none."""
     match action:
-        case act.Switchover(leader) | act.Unregister(leader):
+        case act.Switchover(leader) | act.Unregister(leader) | act.Bootstrap(leader):
             return leader
         case act.Nominate(name) | act.Configure(name) | act.Fence(name) | act.Unfence(name):
             return name

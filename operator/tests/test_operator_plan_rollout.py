@@ -80,6 +80,23 @@ def test_leader_that_takes_no_orders_is_updated_before_members_are_removed() -> 
     assert (degraded.status, degraded.reason) == ("True", "ScaleRefused")
 
 
+def test_image_that_takes_no_orders_is_replaced_before_the_cluster_is_founded() -> None:
+    world = World(cluster_of(3))
+    planned = world.step()  # creates the members
+    for life in world.lives.values():
+        life.takes_orders = False
+    world.step()  # records the founder
+    planned = world.step()
+    assert planned.actions == ()
+    assert planned.status.is_true("Degraded")
+    for life in world.lives.values():
+        life.drift = "restart"
+    assert [*map(str, world.step().actions)] == [
+        f"restart c-{number} with its new configuration" for number in range(3)
+    ]
+    assert run(world)[-1] == "record that the cluster exists"
+
+
 def test_members_that_take_no_orders_are_in_the_warnings() -> None:
     world = formed(cluster_of(3))
     assert plan(world.cluster, world.observe(), 0, 0).status.warnings == []
