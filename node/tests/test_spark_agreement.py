@@ -15,7 +15,6 @@ from damage import (
     Copy,
     confirm_of_a_row_of_another_term,
     confirm_of_another_term,
-    confirm_without_quorum,
     confirmed_then_rolled_back,
     lost_everywhere,
     promote_behind_a_row_of_another_term,
@@ -79,12 +78,6 @@ def other_terms(copy: Copy) -> None:
     promote_behind_a_row_of_another_term(copy)
 
 
-def other_decisions(copy: Copy) -> None:
-    """A CONFIRM of rows to come, and a ROLLBACK of confirmed ones."""
-    confirm_without_quorum(copy)
-    confirmed_then_rolled_back(copy)
-
-
 def lost_by_all(copy: Copy) -> None:
     lost_everywhere(copy)
 
@@ -102,8 +95,8 @@ def compacted(copy: Copy) -> None:
 
 CASES: dict[Callable[[Copy], None], str] = {
     impossible_rows: "impossible row", lost_row: "lost row", lost_range: "missing row",
-    other_terms: "decision of another term", other_decisions: "confirmed, then rolled back",
-    lost_by_all: "missing LSN", compacted: "impossible row",
+    other_terms: "decision of another term", lost_by_all: "missing LSN",
+    compacted: "impossible row", confirmed_then_rolled_back: "confirmed, then rolled back",
 }  # fmt: skip
 """By damage, a problem that both must name."""
 
