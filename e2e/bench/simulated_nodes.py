@@ -1,7 +1,7 @@
 """Members that only talk: pods that nobody schedules, and one process that answers for all.
 
 The API server, the StatefulSets and the pods are real; this takes the kubelet's place and the
-nodes'. Each pod of the namespace gets an address of 127.0.0.0/8, where its status is told by HTTPS
+nodes'. Each pod of the namespace gets an address of 127.0.0.0/8, which serves its status by HTTPS
 and a TLS port speaks IPROTO: whoever comes is let in, and reads and writes a database of the
 cluster, which is the node's without a log. A cluster is founded by `/bootstrap`, and its first
 member leads for good.

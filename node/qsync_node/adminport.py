@@ -20,7 +20,7 @@ class AdminPort:
     context: ssl.SSLContext | None = None
 
     def get(self, path: str, timeout_s: float) -> tuple[int, str]:
-        """Return HTTP's status and the text. Raises OSError where nobody answers."""
+        """Return the HTTP status and the body. Raises OSError without an answer."""
         return self._ask("GET", path, None, {}, timeout_s)
 
     def post(self, path: str, body: bytes, timeout_s: float) -> tuple[int, str]:

@@ -33,7 +33,7 @@ def trust_only(context: ssl.SSLContext, names: Callable[[], Collection[str]]) ->
         found, wanted = names_in(connection.getpeercert()), frozenset(names())
         if not found & wanted:
             raise ssl.SSLCertVerificationError(
-                f"the certificate names {', '.join(sorted(found)) or 'nobody'}, none of the"
+                f"the certificate names {', '.join(sorted(found)) or 'no one'}, none of the"
                 f" cluster's {', '.join(sorted(wanted))}"
             )
 

@@ -65,7 +65,7 @@ def test_what_is_not_signed_is_refused(node: Orders, header: str) -> None:
 
 
 @pytest.mark.parametrize("challenge", ["", "-", "3e8-00-00", "x-y-z", "\udcff-\udcff"])
-def test_a_challenge_that_nobody_gave_is_refused(node: Orders, challenge: str) -> None:
+def test_a_challenge_that_was_not_given_is_refused(node: Orders, challenge: str) -> None:
     assert asked(node, f"Qsync-HMAC-SHA256 {challenge}:00") is Refusal.EXPIRED
 
 

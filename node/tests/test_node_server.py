@@ -218,7 +218,7 @@ def test_admin_verbs_need_the_secret(cluster: Cluster) -> None:
 
 
 def order(node: NodeProcess, path: str, authorization: str) -> tuple[int, str]:
-    """An order as somebody else writes it: HTTP's status, and why it is refused."""
+    """An order as another client writes it: the HTTP status, and why it is refused."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{node.admin_port}{path}", data=b"{}", method="POST",
         headers={"Authorization": authorization},

@@ -297,7 +297,7 @@ def test_member_sends_and_takes_unbound_proofs_only_to_and_from_earlier_versions
         assert fields is not None
         assert (0x78 in fields, 0x73 in fields) == (is_updated, not is_updated)
         if is_updated:
-            # The answer was unbound, so somebody between them may have passed it on.
+            # The answer was unbound, so a relay between them may have passed it on.
             assert acceptor.heard.get(timeout=30) is None
             assert MEMBER not in one.status()["links"]
         else:
@@ -350,7 +350,7 @@ def test_a_certificate_without_names_of_the_cluster_is_refused(tmp_path: Path) -
     assert Certificates(TlsConfig(**paths, names=["Orders"])).names == {"orders"}
 
 
-def test_a_member_ends_a_handshake_with_somebody_else_of_the_same_ca(tmp_path: Path) -> None:
+def test_a_member_ends_a_handshake_with_a_stranger_of_the_same_ca(tmp_path: Path) -> None:
     ours = certificates(tmp_path / "ours", "qsync test")
     theirs = another_certificate(tmp_path / "ours", "shop", "DNS:shop")
     ends = [

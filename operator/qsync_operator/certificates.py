@@ -74,7 +74,7 @@ def expiry(bundle: Bundle) -> datetime:
 
 def refuse_unusable(bundle: Bundle, now: datetime, names: list[str]) -> None:
     """Raises CertificateError with a sentence where members could not use it, or where it names
-    none of `names`, so that nobody could tell whose it is."""
+    none of `names`, so that its owner is unknown."""
     certificate = _one(bundle.certificate)
     try:
         key = serialization.load_pem_private_key(bundle.key.encode(), None)

@@ -28,7 +28,7 @@ def leave(document: dict[str, Any], linger_s: float = LINGER_S) -> None:
     started_s = time.monotonic()
     try:
         if node.get("/ready", READY_TIMEOUT_S)[0] != HTTPStatus.OK:
-            return  # nobody was sent here
+            return  # no order was given
     except OSError:
         return
     try:

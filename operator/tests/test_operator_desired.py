@@ -292,7 +292,7 @@ def test_guest_is_off_unless_the_manifest_asks_for_it(asked: bool | None, is_on:
     identity = {"replicasetUUID": "u", "secret": "s"}
     document = node_document(settings, members, identity, "c-0", Path("/volume"))
     assert document["guest"] is is_on
-    # An operator of this version restarts nobody because of it.
+    # An operator of this version restarts no pod because of it.
     is_restart = restart_inputs(cluster, IMAGE) != restart_inputs(cluster_of(), IMAGE)
     assert is_restart is is_on
 

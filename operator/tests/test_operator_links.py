@@ -146,7 +146,7 @@ CLUSTER = QsyncCluster.model_validate(
 
 
 class Older(http.server.BaseHTTPRequestHandler):
-    """A node of a version whose admin port has no TLS, and obeys whoever sends the secret."""
+    """A node of a version whose admin port has no TLS, and obeys every sender of the secret."""
 
     asked: list[tuple[str, str, dict[str, str]]]
 

@@ -436,7 +436,7 @@ def containers_of(
     return [(pod, driver_container), (template["spec"], template["spec"]["containers"][0])]
 
 
-def test_nobody_but_sparks_pods_reaches_sparks_pods() -> None:
+def test_only_sparks_pods_reach_sparks_pods() -> None:
     cluster = cluster_of(archive={"url": "s3://b/orders"}, audit={"schedule": "0 3 * * *"})
     (policy,) = (o for o in build_runs(cluster, SUPPLY) if o["kind"] == "NetworkPolicy")
     wanted = policy["spec"]["podSelector"]

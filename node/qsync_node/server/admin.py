@@ -1,6 +1,6 @@
 """HTTP for people, probes and supervisors: live, ready, status, metrics and the admin verbs.
 
-Reading is open to whoever reaches the admin address; every POST is an order, which is signed
+Every client that reaches the admin address may read; every POST is an order, which is signed
 (`orders.py`). Where `tls` is set the port speaks TLS (`adminlisten.py`); without TLS it then
 answers probes and nothing else.
 """

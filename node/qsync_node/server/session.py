@@ -346,7 +346,7 @@ class Session(asyncio.Protocol):
             self._refuse(sync, ErrorCode.TOO_MANY, "too many packets before log-in: log in first")
             self._end()
             return False
-        # The operator watches with a certificate, also where nobody can log in yet.
+        # The operator watches with a certificate, also before any user can log in.
         is_watch = kind in (Type.WATCH, Type.UNWATCH) and self.is_member
         if self.server.config.guest or is_watch:
             self._has_used_guest = True

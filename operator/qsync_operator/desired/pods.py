@@ -49,7 +49,7 @@ def restart_inputs(cluster: QsyncCluster, image: str) -> str:
         inputs["archive"] = spec.archive.model_dump(
             mode="json", by_alias=True, exclude={"retention", "audit_credentials_secret"}
         )
-    if spec.guest:  # otherwise it is left out, so that an update of the operator restarts nobody
+    if spec.guest:  # otherwise it is left out, so that an update of the operator restarts no pod
         inputs["guest"] = True
     if restarted := restarted_at(cluster):
         inputs["restartedAt"] = restarted

@@ -67,7 +67,7 @@ def _access(cluster: QsyncCluster, role_name: str) -> list[Object]:
 
 
 def _network_policy(cluster: QsyncCluster) -> list[Object]:
-    """Driver and executors speak to each other; nobody else has anything to say to them."""
+    """Driver and executors accept connections from each other only."""
     if not cluster.spec.network_policy.enabled:
         return []
     pods = {"matchLabels": spark_selector(cluster)}

@@ -7,8 +7,8 @@ serializability. A difference is a conflict (97). A change of the catalogue belo
 check at once, because the layer's spaces are no longer the ones below.
 
 Running everything again may take longer than a step may (G1). It stops when the budget of a step is
-spent and goes on in the next one. Nothing else is executed meanwhile, because the COMMIT stands at
-the head of the queue; if pending entries are rolled back, it begins anew.
+spent and continues in the next step. Nothing else is executed meanwhile, because the COMMIT stands
+at the head of the queue; if pending entries are rolled back, it begins anew.
 """
 
 from typing import TYPE_CHECKING, Protocol

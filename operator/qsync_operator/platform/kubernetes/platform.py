@@ -460,7 +460,7 @@ class KubernetesPlatform:
         return ()
 
     async def _keep_labels(self, observed: Observed) -> None:
-        """The role label is moved to whoever leads; while nobody does, it stays where it was.
+        """Move the role label to the leader; without a leader it stays where it was.
 
         A PodMonitor reads members by the other label while they run an earlier image.
         """
