@@ -209,6 +209,25 @@ def test_costly_requests_of_one_client_do_not_add_up_in_a_step(steps: dict[str, 
     assert max(steps.values()) < 6 * one, f"{steps}, one UPSERT takes {one:.3f} s"
 
 
+def test_forwarded_reads_that_must_wait_are_answered_and_belong_to_no_local_session() -> None:
+    """Session 300 of a follower and of the leader are different clients."""
+    driven = Driven(3, read_part_tuples=10, work_per_step=40_000)
+    leader, follower = driven.leader(), driven.followers()[0]
+    for key in range(300):
+        assert driven.ask(leader, REPLACE, put(key, "x" * 50)).code == 0
+    everything = build_body(SPACE_OF_WORLD, limit=0xFFFFFFFF, iterator=2, key=[])
+    own = [driven.send(leader, SELECT, everything) for _ in range(8)]
+    forwarded = [
+        driven.send(follower, SELECT, everything, stream=50 + number, session=300)
+        for number in range(8)
+    ]
+    for _ in range(20):
+        driven.run(1)
+        leader.step([fx.SessionClosed(300)])
+    assert driven.run(10_000, lambda: {*own, *forwarded} <= set(driven.answers))
+    assert {len(driven.answers[sync].tuples) for sync in (*own, *forwarded)} == {300}
+
+
 def test_reads_leave_room_for_writes() -> None:
     driven = Driven(3)
     leader = driven.leader()

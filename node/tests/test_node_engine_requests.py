@@ -150,7 +150,18 @@ def test_a_page_goes_on_where_its_last_tuple_was_deleted(filled: tuple[Database,
 
 
 @pytest.mark.parametrize(
-    "position", [b"", b"\xc1", b"\x92\x01\x90", b"\x92\x01\x92\x01\x02", b"\x01"]
+    "position",
+    [
+        b"",
+        b"\xc1",
+        b"\x92\x01\x90",
+        b"\x92\x01\x92\x01\x02",
+        b"\x01",
+        b"\x92\x01\x91\xa1z",
+        b"\x92\x01\x91\xc0",
+        b"\x92\x01\x91\x91\x01",
+        b"\x92\x00\x92\xa1z\xa1z",
+    ],
 )
 def test_a_wrong_position_is_refused(filled: tuple[Database, User], position: bytes) -> None:
     database, admin = filled

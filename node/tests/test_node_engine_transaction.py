@@ -403,3 +403,31 @@ def test_changed_catalogue_is_caught_up_with_in_steps(leader: Leader) -> None:
     steps.next_step()
     assert leader.transaction.catch_up(steps)
     assert execute(select(3, index=2)) == [[3, 3]]
+
+
+def test_commit_does_not_go_on_from_a_replay_that_ended_in_a_conflict(leader: Leader) -> None:
+    leader.commit(insert(1, "a1"))
+    leader.commit(insert(2, "b1"))
+    execute = leader.begin()
+    assert execute(select(1)) + execute(select(2)) == [[1, "a1"], [2, "b1"]]
+    leader.commit(insert(SPACE, 2, "more", "tree", {"unique": False}, [[1, "scalar"]], space=288))
+    leader.commit(replace(2, "b2"))
+    with pytest.raises(ClientError):
+        execute(select(9))
+    leader.commit(replace(2, "b1"))
+    leader.commit(replace(1, "a2"))
+    with pytest.raises(ClientError) as refused:
+        leader.prepare()
+    assert refused.value.code == 97
+
+
+def test_commit_begins_anew_once_another_has_written(leader: Leader) -> None:
+    leader.commit(insert(1, "a1"))
+    execute = leader.begin()
+    execute(select(1))
+    execute(insert(2, "b"))
+    assert leader.transaction.prepare(Steps(1)) is None
+    leader.commit(replace(1, "a2"))
+    with pytest.raises(ClientError) as refused:
+        leader.prepare()
+    assert refused.value.code == 97

@@ -168,13 +168,8 @@ class Clients:
         if isolation == "linearizable":
             node.reads.start(call)
             return
-        if isolation == "read-committed" and self.commits.pending is not None:
-            pending = self.commits.pending
-            tuples, call.position = pending.select_page(call.request, self.user_of(call))
-            self.spend(tuples)
-            self.answer(call, tuples)
-        else:
-            self.confirmed_reads.serve(call)
+        is_dirty = isolation == "read-committed" and self.commits.pending is not None
+        self.confirmed_reads.serve(call, is_dirty=is_dirty)
 
     def defer(self, call: Call) -> None:
         """Give a read of this member's own client back to its session, which repeats it later."""
@@ -413,7 +408,7 @@ class Clients:
     def on_session_closed(self, session: int) -> None:
         """A vanished client changes nothing that is logged; its open transactions end."""
         self.streams.close((0, session))
-        self.confirmed_reads.on_session_closed(session)
+        self.confirmed_reads.on_session_closed((0, session))
         for stream in self._streams_of.pop(session, ()):
             self.homes.pop((session, stream), None)
         if self.queue:
@@ -424,6 +419,7 @@ class Clients:
         self.queue = deque(call for call in self.queue if call.link != link)
         for call in [call for call in self.waiting if call.link == link]:
             del self.waiting[call]
+        self.confirmed_reads.on_link_down(link)
         self.streams.close_link(link)
 
     def tick(self) -> None:

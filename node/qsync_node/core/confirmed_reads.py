@@ -35,19 +35,28 @@ class ConfirmedReads:
         self.node = node
         self.clients = clients
         self._paused: deque[_Paused] = deque()
+        self._later: deque[tuple[Call, int, bool]] = deque()  # forwarded ones that begin anew
 
     def __len__(self) -> int:
         """Return how many reads go on in the next step."""
-        return len(self._paused)
+        return len(self._paused) + len(self._later)
 
-    def serve(self, call: "Call", log_index: int = 0) -> None:
-        """Begin a read; its answer names `log_index`. Raises ClientError if it is refused."""
+    def serve(self, call: "Call", log_index: int = 0, *, is_dirty: bool = False) -> None:
+        """Begin a read; its answer names `log_index`. Raises ClientError if it is refused.
+
+        `is_dirty` reads pending state: in parts if nothing is pending in the index, else at once.
+        """
         user = self.clients.user_of(call)
-        reading = self.node.database.begin_read(call.request, user)
+        pending = self.clients.commits.pending
+        state = pending if is_dirty and pending is not None else self.node.database
+        reading = state.begin_read(call.request, user)
         if self._run_part(reading):
             self._finish(call, reading, log_index)
         elif len(self._paused) >= PAUSED_MAX:
-            self.clients.defer(call)
+            if call.link:  # no session of this member repeats it
+                self._later.append((call, log_index, is_dirty))
+            else:
+                self.clients.defer(call)
         elif reading.pause():
             self._paused.append(_Paused(call, reading, log_index))
         else:
@@ -57,6 +66,7 @@ class ConfirmedReads:
 
     def advance(self) -> None:
         """Go on with reads that were paused: one part at least, more if the budget allows."""
+        self._begin_later()
         is_any = False
         while self._paused and not (is_any and self.clients.is_read_budget_spent()):
             is_any = True
@@ -73,8 +83,27 @@ class ConfirmedReads:
             else:
                 self._paused.append(paused)
 
-    def on_session_closed(self, session: int) -> None:
-        self._paused = deque(one for one in self._paused if one.call.session != session)
+    def _begin_later(self) -> None:
+        while self._later and len(self._paused) < PAUSED_MAX:
+            call, log_index, is_dirty = self._later.popleft()
+            if call.done:
+                continue
+            try:
+                self.clients.check_state_is_served()
+                self.serve(call, log_index, is_dirty=is_dirty)
+            except ClientError as error:
+                self.clients.refuse(call, error.code, error.message)
+            if self.clients.is_read_budget_spent():
+                return
+
+    def on_session_closed(self, owner: tuple[int, int]) -> None:
+        """`owner` is (link, session): members number their sessions alike."""
+        self._paused = deque(one for one in self._paused if one.call.owner != owner)
+        self._later = deque(one for one in self._later if one[0].owner != owner)
+
+    def on_link_down(self, link: int) -> None:
+        self._paused = deque(one for one in self._paused if one.call.link != link)
+        self._later = deque(one for one in self._later if one[0].link != link)
 
     def on_state_replaced(self) -> None:
         """A snapshot replaced the state that they read."""

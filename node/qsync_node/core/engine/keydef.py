@@ -105,6 +105,14 @@ class KeyDef:
         position = part.field
         return lambda fields: fields[position]
 
+    def check_types(self, fields: Fields) -> None:
+        """Raise TypeError where a part of the entry key could not be compared."""
+        for part in self.entry_parts:
+            value = value_at(fields, part)
+            is_right = part.is_nullable if value is None else is_of_type(value, part.type)
+            if not is_right:
+                raise TypeError(part.type)
+
     @property
     def identifies(self) -> bool:
         """Whether the parts alone identify an entry."""

@@ -144,13 +144,14 @@ def check_ddl(state: State, user: User, changes: Sequence[Change]) -> None:
 class Pending(Layer):
     """The leader's state: everything in its log that nothing covers."""
 
-    __slots__ = ("_database_epoch", "_queue", "database")
+    __slots__ = ("_database_epoch", "_queue", "database", "pushes")
 
     def __init__(self, db: "Database") -> None:
         super().__init__(db)
         self.database = db
         self._database_epoch = db.epoch
         self._queue: deque[Sequence[Change]] = deque()
+        self.pushes = 0
 
     def execute(self, request: Request, user: User) -> Executed:
         """One statement over pending state; takes effect by `push`."""
@@ -173,6 +174,7 @@ class Pending(Layer):
     def push(self, changes: Sequence[Change]) -> None:
         """The changes are on their way into the log."""
         self._queue.append(changes)
+        self.pushes += 1
         spaces = self.spaces
         for change in changes:
             space = spaces.get(change[0])
@@ -247,6 +249,10 @@ class Pending(Layer):
 
     def select_page(self, request: Select, user: User) -> tuple[list[bytes], bytes | None]:
         return reads.select_page(self, request, user)
+
+    def begin_read(self, request: Select, user: User) -> reads.Reading:
+        """A SELECT of which nothing was read yet."""
+        return reads.begin(self, request, user)
 
     def begin(self) -> "Transaction":
         from .transaction import Transaction  # noqa: PLC0415

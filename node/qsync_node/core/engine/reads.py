@@ -110,9 +110,13 @@ def select(state: "State", request: Select, user: User) -> list[bytes]:
 
 
 def select_page(state: "State", request: Select, user: User) -> tuple[list[bytes], bytes | None]:
-    """The tuples, and where to go on if that was asked for and there were any."""
+    """The tuples, and where to go on if that was asked for and there were any.
+
+    Raises ClientError if there are more than one step may read.
+    """
     reading = begin(state, request, user)
-    reading.run()
+    if not reading.run(WALKED_MAX) and not reading.run(1):
+        raise _walks_too_far()
     return reading.found, reading.position
 
 
@@ -160,13 +164,17 @@ def _walk(entries: Iterator[tuple[Any, bytes]], request: Select) -> Iterator[byt
     left = WALKED_MAX - request.offset
     for _, packed in islice(entries, min(request.offset, WALKED_MAX), None):
         if left <= 0:
-            raise ClientError(
-                ErrorCode.MEMORY_ISSUE,
-                f"the read walks over more than {WALKED_MAX} entries: read it in pages, with a"
-                " limit and the position after the last tuple",
-            )
+            raise _walks_too_far()
         left -= 1
         yield packed
+
+
+def _walks_too_far() -> ClientError:
+    return ClientError(
+        ErrorCode.MEMORY_ISSUE,
+        f"the read walks over more than {WALKED_MAX} entries: read it in pages, with a limit and"
+        " the position after the last tuple",
+    )
 
 
 def _scan(
@@ -247,10 +255,12 @@ def _read_position(key_def: KeyDef, position: bytes) -> Any:
     try:
         kind, values = decode(position)
         if kind == 0:
+            key_def.check_types(values)
             return key_def.entry_key(values)
         fields: list[Any] = [None] * (max(part.field for part in key_def.entry_parts) + 1)
         for part, value in zip(key_def.entry_parts, values, strict=True):
             fields[part.field] = value
+        key_def.check_types(fields)
         return key_def.entry_key(fields)
     except (ClientError, ValueError, TypeError, KeyError, IndexError) as error:
         raise ClientError(codes.ITERATOR_POSITION, "Iterator position is invalid") from error

@@ -40,10 +40,11 @@ class Meter(Protocol):
 class _Replay:
     """Statements that ran again, as far as they did."""
 
-    __slots__ = ("changes", "epoch", "layer", "rows", "statements")
+    __slots__ = ("changes", "epoch", "layer", "pushes", "rows", "statements")
 
     def __init__(self, pending: "Pending") -> None:
         self.epoch = pending.epoch
+        self.pushes = pending.pushes
         self.layer = Layer(pending)
         self.rows: list[Row] = []
         self.changes: list[Change] = []
@@ -99,9 +100,11 @@ class Transaction:
 
     def _run_again(self, meter: Meter) -> _Replay | None:
         """All statements from the first, or what is left of them; at least one in each step."""
+        pending = self._pending
         replay = self._replay
-        if replay is None or replay.epoch != self._pending.epoch:
-            replay = self._replay = _Replay(self._pending)
+        # What was left half done is worth nothing once somebody else has written.
+        if replay is None or (replay.epoch, replay.pushes) != (pending.epoch, pending.pushes):
+            replay = self._replay = _Replay(pending)
         first = replay.statements
         while replay.statements < len(self._statements):
             if replay.statements > first and meter.is_budget_spent():
@@ -117,6 +120,7 @@ class Transaction:
                 again = (error.code, error.message)
                 meter.charge(0)
             if again != result:
+                self._replay = None
                 raise ClientError(
                     ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
                 )
