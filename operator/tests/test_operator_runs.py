@@ -477,3 +477,23 @@ def test_conf_takes_no_key_that_chooses_code(key: str, is_allowed: bool) -> None
         assert not is_allowed
     else:
         assert is_allowed
+
+
+@pytest.mark.parametrize(
+    ("value", "is_allowed"),
+    [
+        ("2g", True),
+        ("0.4", True),
+        ("true", True),
+        ("${env:AWS_SECRET_ACCESS_KEY}", False),
+        ("$(AWS_SECRET_ACCESS_KEY)", False),
+        ("a b", False),
+    ],
+)
+def test_conf_takes_no_value_that_names_a_variable(value: str, is_allowed: bool) -> None:
+    try:
+        SparkSpec(conf={"spark.task.cpus": value})
+    except ValidationError:
+        assert not is_allowed
+    else:
+        assert is_allowed

@@ -58,6 +58,9 @@ CONF_ALLOWED = re.compile(
 )
 """Keys of `spark.conf` that choose no code: who may ask for an audit must not run programs with the
 driver's rights and the archive's credentials."""
+CONF_VALUE = re.compile(r"[A-Za-z0-9.,-]{0,256}")
+"""No `$`: Kubernetes replaces `$(NAME)` and Spark `${env:NAME}` by variables of the driver. A value
+that is refused is quoted in the run's status, which would then show the archive's credentials."""
 
 
 class ReplicationSpec(SpecModel):
@@ -217,7 +220,9 @@ class SparkSpec(SpecModel):
     @field_validator("conf")
     @classmethod
     def _check_conf(cls, conf: dict[str, str]) -> dict[str, str]:
-        for key in conf:
+        for key, value in conf.items():
+            if not CONF_VALUE.fullmatch(value):
+                raise ValueError(f"{key} is a number, a size or a word: letters, digits and .,-")
             if not CONF_ALLOWED.fullmatch(key):
                 raise ValueError(
                     f"{key} cannot be set: conf takes sizes, shuffles and SQL; see docs/spark.md"
