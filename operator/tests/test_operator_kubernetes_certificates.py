@@ -71,7 +71,9 @@ async def test_a_named_secret_is_read_and_nothing_is_made() -> None:
     keeper = CertificateKeeper(api, KEY, "cluster-uid")
     await keeper.look(cluster)
     assert "Secret mine of tls.secretName has no ca.crt, tls.crt or tls.key" in keeper.refusal
-    assert keeper.context() is None
+    # None would be taken for a cluster without TLS: orders would go in the clear.
+    assert keeper.context().verify_mode is ssl.CERT_REQUIRED
+    assert not keeper.context().get_ca_certs()
     _, bundle = renew(None, None, "orders", ["orders-leader"], datetime.now(UTC))
     _, other = renew(None, None, "orders", ["orders-leader"], datetime.now(UTC))
     api.put(secret_of("mine", Bundle(bundle.authorities, bundle.certificate, other.key)))

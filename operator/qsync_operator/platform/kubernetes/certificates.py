@@ -45,7 +45,9 @@ class CertificateKeeper:
         self._key = key
         self._looked: tuple[str | None, float] = ("", 0.0)  # which Secret was named, when
         self._bundle: Bundle | None = None
-        self._context: ssl.SSLContext | None = None
+        # Trusts no certificate: without its own, the operator sends nothing, least of all in clear.
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._context.check_hostname = False
         self._uid = uid
         self.refusal = ""
         self.is_taken = False  # somebody else's Secret has the name of ours
@@ -60,7 +62,7 @@ class CertificateKeeper:
         """In seconds of the epoch; 0 as long as nothing is known."""
         return expiry(self._bundle).timestamp() if self._bundle is not None else 0.0
 
-    def context(self) -> ssl.SSLContext | None:
+    def context(self) -> ssl.SSLContext:
         """For connections to members, as they are trusted now."""
         return self._context
 
@@ -71,13 +73,14 @@ class CertificateKeeper:
             return
         try:
             found = await (self._read(cluster) if named is not None else self._renew(cluster))
+            if found != self._bundle:
+                self._context = context_of(found, certificate_names(cluster))
             self.refusal, self.is_taken = "", False
         except (CertificateError, NameTaken) as error:
             self.refusal, self.is_taken = str(error), isinstance(error, NameTaken)
             self._looked = (named, time.monotonic())
             return
-        if found != self._bundle:
-            self._bundle, self._context = found, context_of(found, certificate_names(cluster))
+        self._bundle = found
         self._looked = (named, time.monotonic())
 
     async def _read(self, cluster: QsyncCluster) -> Bundle:
