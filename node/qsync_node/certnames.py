@@ -8,14 +8,15 @@ import ssl
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-EVERYBODY = frozenset({"localhost"})
+KINDS = ("DNS", "URI", "IP Address")
+EVERYBODY = frozenset({"localhost", "127.0.0.1", "0:0:0:0:0:0:0:1"})
 """Names that say nothing about a cluster: any certificate may have them."""
 
 
 def names_in(certificate: Mapping[str, Any] | None) -> frozenset[str]:
     """The DNS names, URIs and addresses of `getpeercert()`, in lower case."""
     found = (certificate or {}).get("subjectAltName", ())
-    return cluster_names(str(value) for _, value in found)
+    return cluster_names(str(value) for kind, value in found if kind in KINDS)
 
 
 def cluster_names(names: Iterable[str]) -> frozenset[str]:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import queue
+import select
 import socket
 import ssl
 import subprocess
@@ -23,6 +24,7 @@ from qsync_node.format.mp import pack, unpack
 from qsync_node.format.proofs import certificate_binding, is_marked, marked_challenge, peer_proof
 from qsync_node.server.config import ConfigError, TlsConfig
 from qsync_node.server.tls import RELOAD_CHECK_S, Certificates
+from qsync_node.server.tlslisten import HANDSHAKES_MAX
 
 
 def openssl(*arguments: str) -> None:
@@ -362,6 +364,42 @@ def test_a_member_ends_a_handshake_with_a_stranger_of_the_same_ca(tmp_path: Path
     server = ends[1].listening.wrap_bio(to_server, to_client, server_side=True)
     with pytest.raises(ssl.SSLCertVerificationError, match="shop"):
         shake_hands(client, server)
+
+
+def test_names_of_other_kinds_and_loopback_addresses_name_no_cluster(tmp_path: Path) -> None:
+    kinds = "DNS:orders,IP:127.0.0.1,otherName:1.2.3.4;UTF8:orders@corp"
+    ours = certificates(tmp_path / "ours", "qsync test", kinds)
+    theirs = another_certificate(
+        tmp_path / "ours", "laptop", "DNS:laptop,IP:127.0.0.1,otherName:1.2.3.4;UTF8:me@corp"
+    )
+    one, other = (
+        Certificates(TlsConfig(**{name: Path(path) for name, path in files.items()}))
+        for files in (ours, theirs)
+    )
+    assert one.names == {"orders"}
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = one.dialling.wrap_bio(to_client, to_server)
+    server = other.listening.wrap_bio(to_server, to_client, server_side=True)
+    with pytest.raises(ssl.SSLCertVerificationError, match="laptop"):
+        shake_hands(client, server)
+
+
+def test_handshakes_under_way_are_bounded(one: NodeProcess) -> None:
+    """The oldest one makes room, as with connections that have not logged in."""
+    host, _, port = one.settings["tls"]["listen"].rpartition(":")
+    silent = []
+    for _ in range(HANDSHAKES_MAX + 50):
+        sock = socket.create_connection((host, int(port)), 10)
+        sock.sendall(b"\x16")
+        silent.append(sock)
+
+    def closed() -> int:
+        return sum(bool(select.select([sock], [], [], 0)[0]) for sock in silent)
+
+    wait_until("the oldest handshakes are ended", lambda: closed() == 50)
+    assert not select.select(silent[50:], [], [], 0)[0]
+    for sock in silent:
+        sock.close()
 
 
 def shake_hands(*ends: ssl.SSLObject) -> None:

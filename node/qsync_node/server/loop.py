@@ -7,6 +7,7 @@ core and performs the effects. There is no task, future, lock or queue per reque
 
 import asyncio
 import gc
+import socket
 import ssl
 import time
 from random import SystemRandom
@@ -36,6 +37,7 @@ from qsync_node.server.peerlink import PeerLink
 from qsync_node.server.peers import Peers
 from qsync_node.server.session import LOGIN_S, Session
 from qsync_node.server.tls import RELOAD_CHECK_S, Certificates
+from qsync_node.server.tlslisten import BACKLOG, TlsListener
 from qsync_node.server.trace import Birth, Trace
 
 COMMAND_SESSION = -1
@@ -83,8 +85,8 @@ class NodeServer:
         self.started_at = time.monotonic()
         self.turns = 0
         self.loop = asyncio.get_running_loop()
-        self.server: asyncio.Server | None = None
-        self.tls_server: asyncio.Server | None = None
+        self.server: asyncio.Server | TlsListener | None = None
+        self.tls_server: asyncio.Server | TlsListener | None = None
         self._open()
 
     # --- opening --------------------------------------------------------------------------------
@@ -178,17 +180,22 @@ class NodeServer:
         host, port = server.sockets[0].getsockname()[:2]
         return str(host), int(port)
 
-    async def _listen_on(self, address: str, context: ssl.SSLContext | None) -> asyncio.Server:
+    async def _listen_on(
+        self, address: str, context: ssl.SSLContext | None
+    ) -> asyncio.Server | TlsListener:
         host, port = split_address(address)
         try:
+            if context is not None:
+                found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                family, _, _, _, where = found[0]
+                listening = socket.create_server(where[:2], family=family, backlog=BACKLOG)
+                return TlsListener(lambda: Session(self), listening, context, LOGIN_S)
             return await self.loop.create_server(
                 lambda: Session(self),
                 host,
                 port,
-                backlog=1024,
+                backlog=BACKLOG,
                 reuse_address=True,
-                ssl=context,
-                ssl_handshake_timeout=LOGIN_S if context is not None else None,
             )
         except OSError as error:
             raise StartError(
