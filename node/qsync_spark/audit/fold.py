@@ -357,8 +357,8 @@ class Fold:
         of keys that are older than itself."""
         if self.space != KEYS or self.fields is None:
             return False
-        made_at = self.fields[3]
-        if made_at >= self.snapshots.oldest.get(file, 0):
+        made_at = self.fields[3] if len(self.fields) > 3 else None
+        if type(made_at) is not int or made_at >= self.snapshots.oldest.get(file, 0):
             return False
         window = self.catalogue.window_between(self.since, at)
         return window is None or made_at < at - window
