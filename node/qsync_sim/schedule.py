@@ -1,5 +1,7 @@
 """One schedule: a cluster forms, clients work, faults come and go, everything is checked."""
 
+from collections.abc import Callable, Sequence
+
 from qsync_node.core.settings import MILLISECOND, SECOND
 from qsync_sim import faults
 from qsync_sim.checker import Checker
@@ -10,6 +12,7 @@ from qsync_sim.world import World
 
 OPERATIONS_MIN = 200
 FAULTS_MIN = 5
+FREQUENT_WEIGHT = 20
 CHECKPOINT_DELAYS = 500
 """A checkpoint takes up to 0.1 s: rows are confirmed while it is written."""
 
@@ -18,13 +21,19 @@ class Schedule:
     """What one seed does. `faults_limit` and `operations` shrink a failing one."""
 
     def __init__(
-        self, seed: int, faults_limit: int | None = None, is_tracing: bool = False
+        self,
+        seed: int,
+        faults_limit: int | None = None,
+        is_tracing: bool = False,
+        frequent: Sequence[Callable[[World], None]] = (),
     ) -> None:
+        """`frequent` are faults that happen more often than usual."""
         self.world = World(seed)
         self.world.checkpoint_delays = CHECKPOINT_DELAYS
         self.world.is_tracing = is_tracing
         self.faults_limit = faults_limit
         self.faults_done = 0
+        self._faults = [*faults.ALL, *((FREQUENT_WEIGHT, fault) for fault in frequent)]
 
     def run(self) -> World:
         """Raises `Violation`, or AssertionError of the node, when a rule is broken."""
@@ -38,10 +47,10 @@ class Schedule:
         for client in world.clients:
             client.act()
         count = rng.randrange(FAULTS_MIN, 3 * FAULTS_MIN)
-        weights = [weight for weight, _ in faults.ALL]
+        weights = [weight for weight, _ in self._faults]
         for _ in range(count):
             world.run_for(rng.randrange(20 * MILLISECOND, 1200 * MILLISECOND))
-            fault = rng.choices([fault for _, fault in faults.ALL], weights)[0]
+            fault = rng.choices([fault for _, fault in self._faults], weights)[0]
             if self.faults_limit is None or self.faults_done < self.faults_limit:
                 if world.is_tracing:
                     world.trace.append(f"{world.now_ns / 1e6:10.3f} ---- {fault.__name__}")

@@ -78,9 +78,9 @@ class SimArchive:
             self.ship(shell)
 
 
-def archived_run(seed: int, folder: Path) -> World:
+def archived_run(seed: int, folder: Path, *frequent: Callable[[World], None]) -> World:
     """One schedule of the simulation, archived; its ledger is beside it, as `ledger.jsonl`."""
-    schedule = Schedule(seed)
+    schedule = Schedule(seed, frequent=frequent)
     archive = SimArchive(schedule.world, folder)
     world = schedule.run()
     archive.ship_all()
@@ -96,12 +96,17 @@ def load_manifests(folder: Path) -> dict[str, dict[str, Any]]:
 LIVES_MAX = 60
 
 
-def lives(folder: Path, is_wanted: Callable[[World, Path], bool], count: int) -> Iterator[Path]:
+def lives(
+    folder: Path,
+    is_wanted: Callable[[World, Path], bool],
+    count: int,
+    *frequent: Callable[[World], None],
+) -> Iterator[Path]:
     """Archives of the first `count` lives that are as wanted: which these are changes with the
-    node's code, and which qualities they need does not."""
+    node's code, and which qualities they need does not. `frequent` faults help with rare ones."""
     for seed in range(LIVES_MAX):
         archive = folder / str(seed)
-        world = archived_run(seed, archive)
+        world = archived_run(seed, archive, *frequent)
         if is_wanted(world, archive):
             yield archive
             count -= 1

@@ -4,6 +4,7 @@ the cause is named first, and only that."""
 import tempfile
 from dataclasses import replace
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from qsync_node.format.compaction import Compaction, StoredFile
 from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, Key
 from qsync_node.format.mp import pack
 from qsync_node.format.row import Row
-from qsync_sim.world import World
+from qsync_sim.world import KEY_WINDOW_ROWS, World
 from qsync_spark.audit.events import MARK, REMEMBER
 from qsync_spark.audit.findings import Result
 from qsync_spark.audit.fold import Fold, Snapshots
@@ -130,8 +131,11 @@ def test_a_request_that_ran_twice_is_named(copy: Copy, is_after_snapshots: bool)
 
 def test_a_change_of_the_window_is_read_from_the_log(copy: Copy) -> None:
     """A request that runs again behind a smaller window is none of the audit's business."""
-    rows = keyed(copy)
-    (_, first), (at, small), (index, again) = rows[:3]
+    (before, first), (index, again) = min(
+        pairwise(keyed(copy)), key=lambda one: one[1][0] - one[0][0]
+    )
+    assert index - before < KEY_WINDOW_ROWS
+    at, small = next(one for one in confirmed(copy) if before < one[0] < index)
     key = list(first.idempotency)
     key[2] = index - 1
 

@@ -18,6 +18,7 @@ from damage import (
 )
 from plain_audit import plain_audit
 
+from qsync_sim.faults import lose_disk
 from qsync_spark.audit.findings import PASSED
 
 RUNS = 3
@@ -100,6 +101,6 @@ def test_what_is_lost_is_incomplete_and_never_violated(
 
 def test_a_lost_disk_is_incomplete(tmp_path: Path) -> None:
     """Rows that were on a disk that is gone before they were archived cannot be known."""
-    results = [plain_audit(archive) for archive in lives(tmp_path, has_lost_a_disk, 3)]
+    results = [plain_audit(archive) for archive in lives(tmp_path, has_lost_a_disk, 3, lose_disk)]
     assert "Incomplete" in [result.verdict for result in results]
     assert not any(result.violations for result in results)
