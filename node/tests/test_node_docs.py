@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from qsync_node.core import streams
+from qsync_node.core.engine.operations import OPERATIONS_MAX
 from qsync_node.core.engine.overlay import MAX_TUPLE_BYTES
 from qsync_node.core.engine.reads import ANSWER_BYTES_MAX
 from qsync_node.core.engine.requests import BODY_KEYS_MAX
 from qsync_node.core.engine.rows import PARTS_MAX
 from qsync_node.core.engine.tuples import NESTING_MAX
-from qsync_node.core.engine.updates import OPERATIONS_MAX
 from qsync_node.core.keys import CLIENT_BYTES_MAX
 from qsync_node.core.membership import REPLICAS_MAX
 from qsync_node.core.settings import SECOND, Settings

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qsync_node.core.engine import Database, Pending, Put, Select, Update, User, decode_request
+from qsync_node.core.engine import (
+    Database,
+    Pending,
+    Put,
+    Select,
+    Update,
+    User,
+    decode_request,
+    reads,
+)
 from qsync_node.core.engine.requests import put_body, split_put
 from qsync_node.errors import ClientError
 
@@ -126,7 +135,7 @@ def test_pages_join_to_the_whole(
     for _ in range(8):
         page = decode_request(1, pack(base | {0x12: 3, 0x1F: True} | extra))
         assert isinstance(page, Select)
-        tuples, position = database.select_page(page, admin)
+        tuples, position = reads.select_page(database, page, admin)
         got += tuples
         if not tuples:
             break
@@ -135,12 +144,12 @@ def test_pages_join_to_the_whole(
     assert got == wanted
 
 
-def test_a_page_goes_on_where_its_last_tuple_was_deleted(filled: tuple[Database, User]) -> None:
+def test_a_page_continues_where_its_last_tuple_was_deleted(filled: tuple[Database, User]) -> None:
     database, admin = filled
     base = {0x10: 512, 0x11: 1, 0x14: 2, 0x20: [], 0x12: 5, 0x1F: True}
     first = decode_request(1, pack(base))
     assert isinstance(first, Select)
-    tuples, position = database.select_page(first, admin)
+    tuples, position = reads.select_page(database, first, admin)
     last = msgpack.unpackb(tuples[-1])
     database.apply(5, pack({0x10: 512, 0x20: [last[0]]}))
     second = decode_request(1, pack(base | {0x2E: position}))
@@ -242,7 +251,7 @@ def test_read_in_parts_answers_with_the_state_at_its_beginning(
         body = {0x10: 512, 0x11: index_id, 0x14: iterator, 0x20: key} | wants
         request = decode_request(1, pack(body))
         assert isinstance(request, Select)
-        wanted = database.select_page(request, admin)
+        wanted = reads.select_page(database, request, admin)
         reading = database.begin_read(request, admin)
         is_done = reading.run(2)
         can_pause = index_id < 3 or (wants[0x12] == 1000 and not wants[0x13])

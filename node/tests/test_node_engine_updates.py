@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgpack import packb, unpackb
 
-from qsync_node.core.engine import Database, Pending, Select
+from qsync_node.core.engine import Database, Pending, Update, User
 from qsync_node.core.engine.fields import decode
 from qsync_node.core.engine.overlay import UPDATE_WORK_MAX
 from qsync_node.core.engine.paths import Malformed, read_steps
@@ -93,6 +93,31 @@ def test_operations_that_an_upsert_skips_cost_no_pass_each(
     assert apply_operations(packed, ops, 1, {}, is_upsert=True) == packed
 
 
+def database_with(packed: bytes) -> tuple[Database, User]:
+    """A space 512 that holds one tuple, and the user admin."""
+    database = Database.bootstrap("aaaaaaaa-0000-4000-8000-000000000001")
+    for space_id, row in (
+        (280, packb([512, 1, "t", "memtx", 0, {}, []])),
+        (288, packb([512, 0, "pk", "tree", {}, [[0, "unsigned"]]])),
+        (512, packed),
+    ):
+        database.apply(2, put_body(space_id, row))
+    admin = database.user_by_name("admin")
+    assert admin is not None
+    return database, admin
+
+
+def update_body(operations: list[Any]) -> bytes:
+    """An UPDATE of the tuple with key 7."""
+    return packb({0x10: 512, 0x20: [7], 0x21: operations, 0x15: 1})
+
+
+def request_of(body: bytes) -> Update:
+    request = decode_request(UPDATE, body)
+    assert isinstance(request, Update)
+    return request
+
+
 @pytest.mark.parametrize(
     ("field", "operations"),
     [
@@ -112,24 +137,32 @@ def test_users_are_refused_what_takes_long_and_the_log_is_not(
     field: bytes, operations: list[Any]
 ) -> None:
     database = Database.bootstrap("aaaaaaaa-0000-4000-8000-000000000001")
-    for body in (
-        put_body(280, packb([512, 1, "t", "memtx", 0, {}, []])),
-        put_body(288, packb([512, 0, "pk", "tree", {}, [[0, "unsigned"]]])),
-    ):
-        database.apply(2, body)
-    database.apply(2, put_body(512, b"\x92\x07" + field))
-    admin = database.user_by_name("admin")
-    assert admin is not None
-    body = packb({0x10: 512, 0x20: [7], 0x21: operations, 0x15: 1})
-    request = decode_request(UPDATE, body)
-    assert not isinstance(request, Select)
+    database, admin = database_with(b"\x92\x07" + field)
+    body = update_body(operations)
     with pytest.raises(ClientError, match="too much work"):
-        Pending(database).execute(request, admin)
-    few = decode_request(UPDATE, packb({0x10: 512, 0x20: [7], 0x21: operations[:100], 0x15: 1}))
-    assert not isinstance(few, Select)
-    assert Pending(database).execute(few, admin).rows
+        Pending(database).execute(request_of(body), admin)
+    assert Pending(database).execute(request_of(update_body(operations[:100])), admin).rows
     database.apply(UPDATE, body)
     assert database.work > UPDATE_WORK_MAX
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        pytest.param([["=", place, "v" * 1000] for place in range(2, 102)], id="many-fields"),
+        pytest.param([["!", -1, "v" * 200]] * 4000, id="most-operations"),
+        pytest.param([["=", "[2]", "v" * 500_000]], id="large-value"),
+    ],
+)
+def test_values_of_operations_are_no_work(operations: list[Any]) -> None:
+    database, admin = database_with(packb([7, *range(100)]))
+    assert Pending(database).execute(request_of(update_body(operations)), admin).rows
+
+
+def test_too_many_operations_are_refused_as_such() -> None:
+    database, admin = database_with(packb([7, 0]))
+    with pytest.raises(ClientError, match="too many operations"):
+        Pending(database).execute(request_of(update_body([["+", 2, 1]] * 300_000)), admin)
 
 
 @pytest.mark.parametrize("count", [0, 1, RUN_ITEMS, RUN_ITEMS + 1, 5 * RUN_ITEMS])

@@ -194,11 +194,6 @@ class Database(State):
             self._check_held(request.space_id)
         return reads.select(self, request, user)
 
-    def select_page(self, request: Select, user: User) -> tuple[list[bytes], bytes | None]:
-        if self.held_spaces:
-            self._check_held(request.space_id)
-        return reads.select_page(self, request, user)
-
     def begin_read(self, request: Select, user: User) -> reads.Reading:
         """A SELECT of which nothing was read yet."""
         if self.held_spaces:

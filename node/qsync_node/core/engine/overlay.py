@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 # Tarantool's default of `memtx_max_tuple_size`.
 MAX_TUPLE_BYTES = 1 << 20
 UPDATE_WORK_MAX = 4_000_000
-"""What an UPDATE or UPSERT of a user may have to do (`updates.work_of`): 0.1 s of a slow core. Rows
-of the log are applied whatever they cost."""
+"""What an UPDATE or UPSERT of a user may cost (`operations.work_of`): 0.1 s of a slow core. Rows of
+the log are applied whatever they cost."""
 
 
 class Executed(NamedTuple):
@@ -246,9 +246,6 @@ class Pending(Layer):
 
     def select(self, request: Select, user: User) -> list[bytes]:
         return reads.select(self, request, user)
-
-    def select_page(self, request: Select, user: User) -> tuple[list[bytes], bytes | None]:
-        return reads.select_page(self, request, user)
 
     def begin_read(self, request: Select, user: User) -> reads.Reading:
         """A SELECT of which nothing was read yet."""

@@ -15,6 +15,7 @@ from qsync_node.format.mp import pack
 
 from . import codes, sequences
 from .fields import decode
+from .operations import read_operations, work_of
 from .pieces import item_of, with_item
 from .requests import (
     Delete,
@@ -29,7 +30,7 @@ from .requests import (
 )
 from .space import Change, Space, duplicate_key
 from .tuples import check_nesting, join_array
-from .updates import apply_operations, read_operations, work_of
+from .updates import apply_operations
 
 Row = tuple[int, bytes]
 
@@ -55,7 +56,7 @@ def execute_write(
 ) -> Outcome:
     """Execute INSERT, REPLACE, UPDATE, DELETE or UPSERT.
 
-    `work_max` bounds what the operations of an UPDATE or UPSERT may cost (`updates.work_of`).
+    `work_max` bounds what the operations of an UPDATE or UPSERT may cost (`operations.work_of`).
     """
     if space.definition.is_view:
         raise ClientError(codes.VIEW_IS_READ_ONLY, f"View '{space.name}' is read-only")
