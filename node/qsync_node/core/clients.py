@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from qsync_node.core import effects as fx
 from qsync_node.core.calls import Call
 from qsync_node.core.commits import BATCH_BYTES_MAX, Commits
-from qsync_node.core.confirmed_reads import TUPLE_WORK, ConfirmedReads
 from qsync_node.core.engine.access import User
 from qsync_node.core.engine.requests import decode_request
 from qsync_node.core.keys import check_key, digest_of
+from qsync_node.core.stepped_reads import TUPLE_WORK, SteppedReads
 from qsync_node.core.streams import Streams
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Type
@@ -53,7 +53,6 @@ class Clients:
         self.queue: deque[Call] = deque()
         self.waiting: OrderedDict[Call, None] = OrderedDict()  # unanswered calls, oldest first
         self._work = 0  # of this step
-        self._state_work = 0  # of the database when this step began
         self._closed: set[int] = set()  # sessions that ended while the queue held calls
         self.commits = Commits(node, self)
         self._users: dict[str, User] = {}
@@ -62,7 +61,7 @@ class Clients:
         self._streams_of: dict[int, set[int]] = {}  # by session: those with a home
         self.counters: dict[str, int] = {}
         self.streams = Streams(node, self)
-        self.confirmed_reads = ConfirmedReads(node, self)
+        self.stepped_reads = SteppedReads(node, self)
 
     # --- answers ------------------------------------------------------------------------------
 
@@ -136,7 +135,7 @@ class Clients:
 
     def begin_step(self) -> None:
         self._work = 0
-        self._state_work = self.node.database.work
+        self.node.database.work = 0
 
     def is_budget_spent(self) -> bool:
         """Whether further requests have to wait for the next step (G1)."""
@@ -147,7 +146,7 @@ class Clients:
         return self._spent() >= self.node.settings.work_per_step // 2
 
     def _spent(self) -> int:
-        return self._work + self.node.database.work - self._state_work
+        return self._work + self.node.database.work
 
     def charge(self, size: int) -> None:
         """Count a request that handles `size` bytes."""
@@ -168,8 +167,7 @@ class Clients:
         if isolation == "linearizable":
             node.reads.start(call)
             return
-        is_dirty = isolation == "read-committed" and self.commits.pending is not None
-        self.confirmed_reads.serve(call, is_dirty=is_dirty)
+        self.stepped_reads.serve(call, is_dirty=isolation == "read-committed")
 
     def defer(self, call: Call) -> None:
         """Give a read of this member's own client back to its session, which repeats it later."""
@@ -401,14 +399,14 @@ class Clients:
         """A snapshot replaced the state; nobody waits for pending entries on a follower."""
         self._users.clear()
         self.commits.ddl_barrier = 0
-        self.confirmed_reads.on_state_replaced()
+        self.stepped_reads.on_state_replaced()
 
     # --- ends ---------------------------------------------------------------------------------
 
     def on_session_closed(self, session: int) -> None:
         """A vanished client changes nothing that is logged; its open transactions end."""
         self.streams.close((0, session))
-        self.confirmed_reads.on_session_closed((0, session))
+        self.stepped_reads.on_session_closed((0, session))
         for stream in self._streams_of.pop(session, ()):
             self.homes.pop((session, stream), None)
         if self.queue:
@@ -419,7 +417,7 @@ class Clients:
         self.queue = deque(call for call in self.queue if call.link != link)
         for call in [call for call in self.waiting if call.link == link]:
             del self.waiting[call]
-        self.confirmed_reads.on_link_down(link)
+        self.stepped_reads.on_link_down(link)
         self.streams.close_link(link)
 
     def tick(self) -> None:

@@ -190,7 +190,7 @@ class Forwarding:
             self._on_reply(link, message)
         elif type(message) is ForwardClosed:
             self.node.clients.streams.close((link, message.session))
-            self.node.clients.confirmed_reads.on_session_closed((link, message.session))
+            self.node.clients.stepped_reads.on_session_closed((link, message.session))
 
     def reply(self, call: Call, code: int, reason: str, tuples: list[bytes], index: int) -> None:
         if call.link in self.node.replica.links:

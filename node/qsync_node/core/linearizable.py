@@ -145,7 +145,7 @@ class LinearizableReads:
         clients = self.node.clients
         try:
             clients.check_state_is_served()
-            clients.confirmed_reads.serve(call, self.node.replica.limbo.confirmed_index)
+            clients.stepped_reads.serve(call, self.node.replica.limbo.confirmed_index)
         except ClientError as error:
             clients.refuse(call, error.code, error.message)
 

@@ -175,7 +175,7 @@ class Node:
         self.procedures.tick()
         self.registrar.on_confirmed()
         self.clients.run_queue()
-        self.clients.confirmed_reads.advance()
+        self.clients.stepped_reads.advance()
         self.clients.commits.flush()
         self._consider_checkpoint()
         self._free_retired()
@@ -191,7 +191,7 @@ class Node:
         leader = replica.leader
         if replica.applier.is_confirm_due or (leader is not None and leader.is_confirm_due):
             return replica.now_ns
-        if self.clients.is_read_budget_spent() or len(self.clients.confirmed_reads):
+        if self.clients.is_read_budget_spent() or len(self.clients.stepped_reads):
             return replica.now_ns
         horizon = replica.now_ns + replica.settings.heartbeat_ns // 2
         if leader is not None:

@@ -1,9 +1,9 @@
-"""Reads of confirmed state, each in as many parts as it needs (G1, R1).
+"""Reads that this member answers itself, each in as many parts as it needs (G1, R1).
 
-A read of many tuples takes longer than a step may. Its first part comes from the state itself; if
-that is not all, the rest is read from a view of the same moment, a part in each of the following
-steps. So the answer is one state's, and heartbeats and other clients are served in between. Few
-reads do so at a time, because each holds what it has found; further ones begin anew later.
+A read of many tuples takes longer than a step may. Its first part comes from the state itself. The
+rest comes from a view of the same moment, one part per step, so the answer shows one state while
+heartbeats and other clients are served in between. A paused read holds what it has found, so few
+are paused at a time; the others start over once there is room.
 """
 
 from collections import deque
@@ -28,23 +28,38 @@ class _Paused(NamedTuple):
     log_index: int
 
 
-class ConfirmedReads:
-    """Reads that this member answers from its confirmed state."""
+class _Queued(NamedTuple):
+    """A forwarded read that waits for room: no session of this member repeats it."""
+
+    call: "Call"
+    log_index: int
+    is_dirty: bool
+
+
+class SteppedReads:
+    """Reads of this member's confirmed state, or of its pending state for read-committed ones."""
 
     def __init__(self, node: "Node", clients: "Clients") -> None:
         self.node = node
         self.clients = clients
         self._paused: deque[_Paused] = deque()
-        self._later: deque[tuple[Call, int, bool]] = deque()  # forwarded ones that begin anew
+        self._queued: deque[_Queued] = deque()
 
     def __len__(self) -> int:
-        """Return how many reads go on in the next step."""
-        return len(self._paused) + len(self._later)
+        """Return how many reads continue in the next step."""
+        return len(self._paused) + len(self._queued)
 
     def serve(self, call: "Call", log_index: int = 0, *, is_dirty: bool = False) -> None:
-        """Begin a read; its answer names `log_index`. Raises ClientError if it is refused.
+        """Run the first part of a read, and answer it if that is all.
 
-        `is_dirty` reads pending state: in parts if nothing is pending in the index, else at once.
+        Args:
+            call: the SELECT.
+            log_index: what the answer names as the index of its state.
+            is_dirty: read pending state. Where something is pending in the index, such a read
+                cannot be paused and runs to its end.
+
+        Raises:
+            ClientError: the read is refused.
         """
         user = self.clients.user_of(call)
         pending = self.clients.commits.pending
@@ -53,8 +68,8 @@ class ConfirmedReads:
         if self._run_part(reading):
             self._finish(call, reading, log_index)
         elif len(self._paused) >= PAUSED_MAX:
-            if call.link:  # no session of this member repeats it
-                self._later.append((call, log_index, is_dirty))
+            if call.link:
+                self._queued.append(_Queued(call, log_index, is_dirty))
             else:
                 self.clients.defer(call)
         elif reading.pause():
@@ -65,8 +80,8 @@ class ConfirmedReads:
             self._finish(call, reading, log_index)
 
     def advance(self) -> None:
-        """Go on with reads that were paused: one part at least, more if the budget allows."""
-        self._begin_later()
+        """Continue paused reads: at least one part, and more while the budget lasts."""
+        self._serve_queued()
         is_any = False
         while self._paused and not (is_any and self.clients.is_read_budget_spent()):
             is_any = True
@@ -83,35 +98,35 @@ class ConfirmedReads:
             else:
                 self._paused.append(paused)
 
-    def _begin_later(self) -> None:
-        while self._later and len(self._paused) < PAUSED_MAX:
-            call, log_index, is_dirty = self._later.popleft()
-            if call.done:
+    def _serve_queued(self) -> None:
+        while self._queued and len(self._paused) < PAUSED_MAX:
+            queued = self._queued.popleft()
+            if queued.call.done:
                 continue
             try:
                 self.clients.check_state_is_served()
-                self.serve(call, log_index, is_dirty=is_dirty)
+                self.serve(queued.call, queued.log_index, is_dirty=queued.is_dirty)
             except ClientError as error:
-                self.clients.refuse(call, error.code, error.message)
+                self.clients.refuse(queued.call, error.code, error.message)
             if self.clients.is_read_budget_spent():
                 return
 
     def on_session_closed(self, owner: tuple[int, int]) -> None:
-        """`owner` is (link, session): members number their sessions alike."""
+        """Drop the reads of `owner`, which is (link, session): each member numbers its own."""
         self._paused = deque(one for one in self._paused if one.call.owner != owner)
-        self._later = deque(one for one in self._later if one[0].owner != owner)
+        self._queued = deque(one for one in self._queued if one.call.owner != owner)
 
     def on_link_down(self, link: int) -> None:
         self._paused = deque(one for one in self._paused if one.call.link != link)
-        self._later = deque(one for one in self._later if one[0].link != link)
+        self._queued = deque(one for one in self._queued if one.call.link != link)
 
     def on_state_replaced(self) -> None:
-        """A snapshot replaced the state that they read."""
+        """Refuse paused reads: a snapshot replaced the state that they read."""
         paused, self._paused = self._paused, deque()
-        for call, _, _ in paused:
-            if not call.done:
+        for one in paused:
+            if not one.call.done:
                 reason = "a snapshot has replaced the state of this member: try again"
-                self.clients.refuse(call, ErrorCode.LOADING, reason)
+                self.clients.refuse(one.call, ErrorCode.LOADING, reason)
 
     def _run_part(self, reading: Reading) -> bool:
         tuples, size = len(reading.found), reading.size
