@@ -6,7 +6,7 @@ VERSION := 0.1.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: help venv demo demo-kubernetes images crds test unit check sim mutants bench bench-spark \
-        rounds scale costs clean debian manifests e2e e2e-local e2e-quick e2e-write
+        rounds scale large costs clean debian manifests e2e e2e-local e2e-quick e2e-write
 
 help:                         ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
@@ -91,6 +91,9 @@ scale: $(VENV)/.test          ## 3 -> 5 -> 3 and two switchovers under load, no 
 
 rounds: $(VENV)/.test         ## 50 rounds of kill -9 of the leader under load
 	$(BIN)/python e2e/chaos/leader_kills.py --rounds 50
+
+large: $(VENV)/.test          ## snapshots and joins of 700,000 tuples, one term and no long wait
+	$(BIN)/python e2e/chaos/large_state.py
 
 bench: $(VENV)/.all           ## side by side with Redis, PostgreSQL, etcd and Tarantool
 	.ci/debian bench
