@@ -17,7 +17,7 @@ from qsync_node.core.membership import REPLICAS_MAX
 from qsync_node.core.settings import SECOND, Settings
 from qsync_node.core.system import KEY_WINDOW_ROWS
 from qsync_node.errors import ErrorCode
-from qsync_node.server import admin, adminlisten, admission, orders, session
+from qsync_node.server import admin, admission, orders, session
 from qsync_node.server.config import NodeConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,6 +58,7 @@ CONFIG = {name: field.default for name, field in NodeConfig.model_fields.items()
 LIMITS = {
     "connections": f"{CONFIG['max_connections']:,}",
     "connections before log-in": str(admission.UNAUTHENTICATED_MAX),
+    "TLS handshakes under way": str(admission.HANDSHAKES_MAX),
     "connections of `admin` beyond that": str(admission.ADMIN_RESERVE),
     "time until log-in": f"{session.LOGIN_S:.0f} s",
     "packets before log-in, where `guest` is off": str(session.UNAUTHENTICATED_PACKETS_MAX),
@@ -97,7 +98,7 @@ LIMITS = {
     "age of the challenge that an order signs": f"{orders.CHALLENGE_S:.0f} s",
     "orders within that time": f"{orders.TAKEN_MAX:,}",
     "connections to the admin port that have not sent a byte, where `tls` is set": (
-        f"{adminlisten.UNDECIDED_MAX}, for {adminlisten.FIRST_BYTE_S:.0f} s each"
+        f"{admin.UNDECIDED_MAX}, for {admin.FIRST_BYTE_S:.0f} s each"
     ),
 }
 

@@ -1,8 +1,8 @@
 """HTTP for people, probes and supervisors: live, ready, status, metrics and the admin verbs.
 
 Every client that reaches the admin address may read; every POST is an order, which is signed
-(`orders.py`). Where `tls` is set the port speaks TLS (`adminlisten.py`); without TLS it then
-answers probes and nothing else.
+(`orders.py`). Where `tls` is set the port speaks TLS; without TLS it then answers probes and
+nothing else: a kubelet trusts no authority of the cluster.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from qsync_node import __version__
 from qsync_node.errors import ErrorCode, QsyncError
 from qsync_node.format.mp import unpack
 from qsync_node.format.proofs import CHALLENGE_PATH, ORDER_SCHEME
-from qsync_node.server.adminlisten import AdminListener
 from qsync_node.server.config import ConfigError, split_address
+from qsync_node.server.listener import Bounds, Listener
 from qsync_node.server.logs import LEVELS
 from qsync_node.server.metrics import render_metrics
 from qsync_node.server.orders import SENTENCES, Orders, Refusal
@@ -47,6 +47,8 @@ VERBS = frozenset(
 PROBES = frozenset({"/live", "/ready"})
 """What is answered without TLS where `tls` is set: a kubelet knows no authority of ours."""
 BODY_BYTES_MAX = 1 << 20
+UNDECIDED_MAX = 256
+FIRST_BYTE_S = 10.0
 ARCHIVE_PATIENCE_S = 12.0
 _TIMEOUTS = (int(ErrorCode.TIMEOUT),)
 
@@ -58,7 +60,7 @@ class Admin:
         self.server = server
         self._orders = Orders(server.config.secret, server.uuid)
         self._runner: web.AppRunner | None = None
-        self._listener: AdminListener | None = None
+        self._listener: Listener | None = None
         self.address = ""
 
     async def listen(self, host: str, port: int) -> None:
@@ -85,7 +87,9 @@ class Admin:
         assert factory is not None, "set up above"
         certificates = self.server.certificates
         context = certificates.listening if certificates is not None else None
-        self._listener = AdminListener(factory, context)
+        self._listener = Listener(
+            factory, context, Bounds(UNDECIDED_MAX, FIRST_BYTE_S), takes_plain=True
+        )
         try:
             bound = await self._listener.listen(host, port)
         except OSError as error:
@@ -96,7 +100,8 @@ class Admin:
 
     async def stop(self) -> None:
         if self._listener is not None:
-            await self._listener.close()
+            self._listener.close()
+            await self._listener.wait_closed()
         if self._runner is not None:
             await self._runner.cleanup()
 

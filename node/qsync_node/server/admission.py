@@ -10,12 +10,14 @@ Three budgets, each for the whole process:
   unread answers                a bounded number of bytes. Beyond it, the connection that leaves
                                 most of them unread is closed.
 
-Requests in flight have a bound of their own, `RequestBytes`.
+Requests in flight have a bound of their own, `RequestBytes`. TLS handshakes under way come before
+all of these: `listener.py` bounds them.
 """
 
 from collections import OrderedDict
 
 UNAUTHENTICATED_MAX = 512
+HANDSHAKES_MAX = 512
 ADMIN_RESERVE = 16
 UNREAD_TOTAL_BYTES_MAX = 64 << 20
 REQUESTS_TOTAL_BYTES_MAX = 256 << 20

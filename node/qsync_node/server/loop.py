@@ -7,7 +7,6 @@ core and performs the effects. There is no task, future, lock or queue per reque
 
 import asyncio
 import gc
-import socket
 import ssl
 import time
 from random import SystemRandom
@@ -28,16 +27,16 @@ from qsync_node.log.errors import DiskError
 from qsync_node.log.files import OsFileSystem, lock_directory
 from qsync_node.log.storage import Limits, Storage
 from qsync_node.restore.origin import restored_bodies, with_users
-from qsync_node.server.admission import Admission, RequestBytes
+from qsync_node.server.admission import HANDSHAKES_MAX, Admission, RequestBytes
 from qsync_node.server.archiver import LOOK_EVERY_S, Archiver
 from qsync_node.server.config import ConfigError, NodeConfig, split_address
 from qsync_node.server.disk import ArchiveFloor, Disk
+from qsync_node.server.listener import BACKLOG, Bounds, Listener
 from qsync_node.server.logs import Log
 from qsync_node.server.peerlink import PeerLink
 from qsync_node.server.peers import Peers
 from qsync_node.server.session import LOGIN_S, Session
 from qsync_node.server.tls import RELOAD_CHECK_S, Certificates
-from qsync_node.server.tlslisten import BACKLOG, TlsListener
 from qsync_node.server.trace import Birth, Trace
 
 COMMAND_SESSION = -1
@@ -85,8 +84,8 @@ class NodeServer:
         self.started_at = time.monotonic()
         self.turns = 0
         self.loop = asyncio.get_running_loop()
-        self.server: asyncio.Server | TlsListener | None = None
-        self.tls_server: asyncio.Server | TlsListener | None = None
+        self.server: asyncio.Server | Listener | None = None
+        self.tls_server: asyncio.Server | Listener | None = None
         self._open()
 
     # --- opening --------------------------------------------------------------------------------
@@ -182,14 +181,18 @@ class NodeServer:
 
     async def _listen_on(
         self, address: str, context: ssl.SSLContext | None
-    ) -> asyncio.Server | TlsListener:
+    ) -> asyncio.Server | Listener:
         host, port = split_address(address)
         try:
             if context is not None:
-                found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-                family, _, _, _, where = found[0]
-                listening = socket.create_server(where[:2], family=family, backlog=BACKLOG)
-                return TlsListener(lambda: Session(self), listening, context, LOGIN_S)
+                listener = Listener(
+                    lambda: Session(self),
+                    context,
+                    Bounds(HANDSHAKES_MAX, LOGIN_S),
+                    takes_plain=False,
+                )
+                await listener.listen(host, port)
+                return listener
             return await self.loop.create_server(
                 lambda: Session(self),
                 host,

@@ -1,0 +1,186 @@
+"""A bounded listener: TLS, or TLS and plain connections on one port.
+
+States of a connection:
+
+  undecided   accepted; its first byte or its handshake has not arrived. At most `undecided_max`
+              are, each for a limited time: the oldest one makes room for the next.
+  served      it has a protocol of the factory, which limits it from then on.
+  closed      by its peer, by a failed handshake, or because it made room.
+
+A handshake holds about 100 KiB before a session exists that `admission.py` could count, and silent
+connections must not keep a kubelet's probe out, so both are bounded here.
+
+The first byte tells TLS from plain connections: 22 begins a TLS handshake. It is peeked at, so the
+protocol reads it again.
+"""
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+ACCEPTS_PER_TURN = 64
+ACCEPT_AGAIN_S = 0.1
+BACKLOG = 1024
+PORT_TRIES = 16
+TLS_HANDSHAKE = b"\x16"
+_ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+Place = tuple[socket.AddressFamily, tuple[Any, ...]]
+"""Family and address, as `getaddrinfo` returns them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many connections are undecided at a time, and for how long each step of one may last."""
+
+    undecided_max: int
+    deadline_s: float
+
+
+class Listener:
+    """Accepts connections on every address of a host name; listen once, then close."""
+
+    def __init__(
+        self,
+        factory: Callable[[], asyncio.BaseProtocol],
+        context: ssl.SSLContext | None,
+        bounds: Bounds,
+        *,
+        takes_plain: bool,
+    ) -> None:
+        """Without a context every connection is plain; with one, `takes_plain` allows both."""
+        self.sockets: tuple[socket.socket, ...] = ()
+        self._factory = factory
+        self._context = context
+        self._bounds = bounds
+        self._takes_plain = takes_plain
+        self._loop = asyncio.get_running_loop()
+        self._undecided: dict[asyncio.Task[None], None] = {}  # oldest first
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Bind all addresses of `host`, or all of the machine if it is empty.
+
+        Return the first address. Port 0 takes one free port for all of them. Raises OSError.
+        """
+        found = await self._loop.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        places: dict[Place, None] = dict.fromkeys((one[0], one[4]) for one in found)
+        self.sockets = _bind_all(list(places))
+        for listening in self.sockets:
+            listening.setblocking(False)
+            self._resume(listening)
+        bound = self.sockets[0].getsockname()
+        return str(bound[0]), int(bound[1])
+
+    def close(self) -> None:
+        """End listening, and the connections that are undecided."""
+        for listening in self.sockets:
+            self._loop.remove_reader(listening)
+            listening.close()
+        self.sockets = ()
+        for task in self._undecided:
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Wait until the undecided connections have ended."""
+        await asyncio.gather(*self._undecided, return_exceptions=True)
+
+    def _resume(self, listening: socket.socket) -> None:
+        if listening in self.sockets:  # else it was closed meanwhile
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                connection, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # out of file descriptors
+                self._loop.remove_reader(listening)
+                self._loop.call_later(ACCEPT_AGAIN_S, self._resume, listening)
+                return
+            connection.setblocking(False)
+            if len(self._undecided) >= self._bounds.undecided_max:
+                oldest = next(iter(self._undecided))
+                del self._undecided[oldest]
+                oldest.cancel()
+            task = self._loop.create_task(self._decide(connection))
+            self._undecided[task] = None
+            task.add_done_callback(lambda done: self._undecided.pop(done, None))
+
+    async def _decide(self, connection: socket.socket) -> None:
+        is_served = False
+        try:
+            context = self._context
+            if context is not None and self._takes_plain and not await self._is_tls(connection):
+                context = None
+            await self._loop.connect_accepted_socket(
+                self._factory,
+                connection,
+                ssl=context,
+                ssl_handshake_timeout=self._bounds.deadline_s if context is not None else None,
+            )
+            is_served = True
+        except (OSError, TimeoutError):
+            pass  # silent, gone, or no handshake: it asked for nothing yet
+        finally:
+            if not is_served:
+                connection.close()
+
+    async def _is_tls(self, connection: socket.socket) -> bool:
+        """Return whether a TLS handshake begins. Raises OSError or TimeoutError."""
+        ready: asyncio.Future[None] = self._loop.create_future()
+
+        def note_ready() -> None:
+            if not ready.done():
+                ready.set_result(None)
+
+        self._loop.add_reader(connection, note_ready)
+        try:
+            async with asyncio.timeout(self._bounds.deadline_s):
+                await ready
+        finally:
+            self._loop.remove_reader(connection)
+        return connection.recv(1, socket.MSG_PEEK) == TLS_HANDSHAKE
+
+
+def _bind_all(places: list[Place]) -> tuple[socket.socket, ...]:
+    """Raises OSError."""
+    for _ in range(PORT_TRIES - 1):
+        try:
+            return _bind_once(places)
+        except OSError as error:
+            # The port that the first address got is taken on another one: try a further port.
+            if places[0][1][1] or error.errno != errno.EADDRINUSE:
+                raise
+    return _bind_once(places)
+
+
+def _bind_once(places: list[Place]) -> tuple[socket.socket, ...]:
+    """Raises OSError, for an address that this machine does not have only if it has none."""
+    bound: list[socket.socket] = []
+    absent: OSError | None = None
+    try:
+        for family, (host, port, *scope) in places:
+            wanted = port or (bound[0].getsockname()[1] if bound else 0)
+            try:
+                bound.append(
+                    socket.create_server((host, wanted, *scope), family=family, backlog=BACKLOG)
+                )
+            except OSError as error:
+                # A name such as localhost has an IPv6 address where the machine has no IPv6.
+                if error.errno not in _ABSENT:
+                    raise
+                absent = error
+        if not bound and absent is not None:
+            raise absent
+    except BaseException:
+        for listening in bound:
+            listening.close()
+        raise
+    return tuple(bound)

@@ -1,0 +1,135 @@
+"""The listener where plain connections and TLS share one port, and all addresses of a name."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from qsync_node.server.listener import Bounds, Listener
+
+
+class Echo(asyncio.Protocol):
+    """Sends back what it reads."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+@asynccontextmanager
+async def listening(host: str, undecided_max: int = 8) -> AsyncIterator[tuple[str, int]]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    listener = Listener(Echo, context, Bounds(undecided_max, 30), takes_plain=True)
+    try:
+        yield await listener.listen(host, 0)
+    finally:
+        listener.close()
+        await listener.wait_closed()
+
+
+async def answers(host: str, port: int) -> bool:
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(b"GET")
+    found = await reader.readexactly(3)
+    writer.close()
+    return found == b"GET"
+
+
+@pytest.mark.asyncio
+async def test_silent_connections_do_not_keep_probes_out() -> None:
+    ends = []
+    async with listening("127.0.0.1", undecided_max=2) as (host, port):
+        async with asyncio.timeout(5):  # less than the patience with a silent connection
+            for _ in range(2):
+                ends.append(await asyncio.open_connection(host, port))
+            reader, writer = await asyncio.open_connection(host, port)
+            ends.append((reader, writer))
+            writer.write(b"GET")
+            assert await reader.readexactly(3) == b"GET"
+            assert await ends[0][0].read() == b"", "the oldest one made room"
+        for _, writer in ends:
+            writer.close()
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+LOOPBACK = ["127.0.0.1", *(["::1"] if has_ipv6() else [])]
+
+
+def resolve_localhost(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    """Let `localhost` have these addresses, whatever the machine's file of hosts has."""
+    real = socket.getaddrinfo
+
+    def resolve(host: Any, *arguments: Any, **options: Any) -> list[Any]:
+        hosts = addresses if host == "localhost" else [host]
+        return [found for one in hosts for found in real(one, *arguments, **options)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+
+
+@pytest.mark.asyncio
+async def test_empty_host_binds_all_addresses_of_the_machine_to_one_port() -> None:
+    async with listening("") as (_, port):
+        assert [await answers(one, port) for one in LOOPBACK] == [True] * len(LOOPBACK)
+
+
+@pytest.mark.asyncio
+async def test_name_binds_all_its_addresses_to_one_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve_localhost(monkeypatch, *LOOPBACK)
+    async with listening("localhost") as (_, port):
+        assert [await answers(one, port) for one in LOOPBACK] == [True] * len(LOOPBACK)
+
+
+@pytest.mark.asyncio
+async def test_address_that_the_machine_does_not_have_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolve_localhost(monkeypatch, "192.0.2.1", "127.0.0.1")
+    async with listening("localhost") as (host, port):
+        assert host == "127.0.0.1"
+        assert await answers(host, port)
+    resolve_localhost(monkeypatch, "192.0.2.1")
+    with pytest.raises(OSError, match="assign"):
+        async with listening("localhost"):
+            pass
+
+
+@pytest.mark.asyncio
+async def test_port_that_is_taken_on_one_address_is_refused_or_another_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, ports = socket.create_server, []
+
+    def create(address: tuple[Any, ...], **options: Any) -> socket.socket:
+        """The first port that the system gives is taken on the second address."""
+        if address[0] == "127.0.0.2" and not ports:
+            ports.append(address[1])
+            taken = real(address, **options)
+            try:
+                return real(address, **options)
+            finally:
+                taken.close()
+        return real(address, **options)
+
+    monkeypatch.setattr(socket, "create_server", create)
+    resolve_localhost(monkeypatch, "127.0.0.1", "127.0.0.2")
+    async with listening("localhost") as (_, port):
+        assert ports
+        assert await answers("127.0.0.2", port)
+    with real(("127.0.0.2", 0)) as taken:
+        listener = Listener(Echo, None, Bounds(1, 1), takes_plain=True)
+        with pytest.raises(OSError, match="in use"):
+            await listener.listen("localhost", taken.getsockname()[1])
