@@ -95,6 +95,9 @@ LIMITS = {
     "rows in which an idempotency key is remembered": f"{KEY_WINDOW_ROWS:,}",
     "length of an idempotency key's client": str(CLIENT_BYTES_MAX),
     "body of an HTTP request": size(admin.BODY_BYTES_MAX),
+    "connections to the admin port": (
+        f"{admin.SERVED_MAX}, each idle for {admin.IDLE_S:.0f} s at most"
+    ),
     "age of the challenge that an order signs": f"{orders.CHALLENGE_S:.0f} s",
     "orders within that time": f"{orders.TAKEN_MAX:,}",
     "connections to the admin port that have not sent a byte, where `tls` is set": (

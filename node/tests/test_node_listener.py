@@ -1,6 +1,7 @@
 """The listener where plain connections and TLS share one port, and all addresses of a name."""
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -24,9 +25,11 @@ class Echo(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def listening(host: str, undecided_max: int = 8) -> AsyncIterator[tuple[str, int]]:
+async def listening(
+    host: str, undecided_max: int = 8, served_max: int | None = None
+) -> AsyncIterator[tuple[str, int]]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    listener = Listener(Echo, context, Bounds(undecided_max, 30), takes_plain=True)
+    listener = Listener(Echo, context, Bounds(undecided_max, 30, served_max), takes_plain=True)
     try:
         yield await listener.listen(host, 0)
     finally:
@@ -54,6 +57,26 @@ async def test_silent_connections_do_not_keep_probes_out() -> None:
             writer.write(b"GET")
             assert await reader.readexactly(3) == b"GET"
             assert await ends[0][0].read() == b"", "the oldest one made room"
+        for _, writer in ends:
+            writer.close()
+
+
+@pytest.mark.asyncio
+async def test_oldest_served_connection_makes_room_and_closed_ones_do_not_count() -> None:
+    async with asyncio.timeout(20), listening("127.0.0.1", served_max=2) as (host, port):
+        for _ in range(5):
+            assert await answers(host, port)
+        ends = []
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(b"GET")
+            assert await reader.readexactly(3) == b"GET"
+            ends.append((reader, writer))
+        with contextlib.suppress(ConnectionResetError):
+            assert await ends[0][0].read() == b"", "the oldest one made room"
+        for reader, writer in ends[1:]:
+            writer.write(b"PUT")
+            assert await reader.readexactly(3) == b"PUT"
         for _, writer in ends:
             writer.close()
 

@@ -1,8 +1,17 @@
 """Signed orders: what a process run obeys, with a clock of the test's."""
 
+import hashlib
+
 import pytest
 
-from qsync_node.format.proofs import admin_password, derive, peer_proof, sign_order
+from qsync_node.format.proofs import (
+    ORDER_SCHEME,
+    SignedOrder,
+    admin_password,
+    derive,
+    peer_proof,
+    sign_order,
+)
 from qsync_node.server import orders
 from qsync_node.server.orders import CHALLENGE_S, Orders, Refusal
 
@@ -29,7 +38,11 @@ def node(clock: Clock) -> Orders:
 
 
 def asked(node: Orders, signed: str, path: str = PATH, body: bytes = BODY) -> Refusal | None:
-    return node.refusal_for(signed, "POST", path, body)
+    order = SignedOrder.from_header(signed)
+    refusal = node.refusal_for(order, "POST", path)
+    if refusal is None and order is not None and not order.covers(body):
+        return Refusal.WRONG
+    return refusal
 
 
 def signed_for(node: Orders, secret: str = SECRET, instance: str = INSTANCE) -> str:
@@ -43,13 +56,25 @@ def test_an_order_is_taken_once(node: Orders) -> None:
     assert asked(node, signed_for(node)) is None
 
 
-@pytest.mark.parametrize(
-    ("path", "body"), [("/verb/unfence", BODY), (PATH, b'{"x": 2}'), (PATH, b"")]
-)
-def test_another_order_than_the_signed_one_is_refused(node: Orders, path: str, body: bytes) -> None:
+def test_another_path_than_the_signed_one_is_refused(node: Orders) -> None:
     signed = signed_for(node)
-    assert asked(node, signed, path, body) is Refusal.WRONG
+    assert asked(node, signed, "/verb/unfence") is Refusal.WRONG
     assert asked(node, signed) is None  # the refusal did not use the challenge up
+
+
+@pytest.mark.parametrize("body", [b'{"x": 2}', b""])
+def test_another_body_than_the_signed_one_is_refused(node: Orders, body: bytes) -> None:
+    signed = signed_for(node)
+    assert asked(node, signed, PATH, body) is Refusal.WRONG
+    # The body of another one is not read, so a recorded header makes no member read again.
+    assert asked(node, signed) is Refusal.REPLAYED
+
+
+def test_another_hash_than_the_signed_one_is_refused_before_the_body_is_read(node: Orders) -> None:
+    scheme, challenge, _, signature = signed_for(node).replace(" ", ":").split(":")
+    digest = hashlib.sha256(b"another").hexdigest()
+    signed = SignedOrder.from_header(f"{scheme} {challenge}:{digest}:{signature}")
+    assert node.refusal_for(signed, "POST", PATH) is Refusal.WRONG
 
 
 def test_another_secret_and_another_instance_are_refused(node: Orders) -> None:
@@ -58,7 +83,17 @@ def test_another_secret_and_another_instance_are_refused(node: Orders) -> None:
 
 
 @pytest.mark.parametrize(
-    "header", ["", "Bearer a secret", "Qsync-HMAC-SHA256", "Qsync-HMAC-SHA256 x", "\udcff \udcff"]
+    "header",
+    [
+        "",
+        "Bearer a secret",
+        ORDER_SCHEME,
+        f"{ORDER_SCHEME} x",
+        f"{ORDER_SCHEME} x:y",
+        f"{ORDER_SCHEME} x:y:z:z",
+        "Qsync-HMAC-SHA256 x:y:z",
+        "\udcff \udcff",
+    ],
 )
 def test_what_is_not_signed_is_refused(node: Orders, header: str) -> None:
     assert asked(node, header) is Refusal.UNSIGNED
@@ -66,7 +101,7 @@ def test_what_is_not_signed_is_refused(node: Orders, header: str) -> None:
 
 @pytest.mark.parametrize("challenge", ["", "-", "3e8-00-00", "x-y-z", "\udcff-\udcff"])
 def test_a_challenge_that_was_not_given_is_refused(node: Orders, challenge: str) -> None:
-    assert asked(node, f"Qsync-HMAC-SHA256 {challenge}:00") is Refusal.EXPIRED
+    assert asked(node, f"{ORDER_SCHEME} {challenge}:00:00") is Refusal.EXPIRED
 
 
 def test_a_challenge_expires_and_does_not_outlive_its_process(node: Orders, clock: Clock) -> None:

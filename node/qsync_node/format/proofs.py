@@ -22,8 +22,10 @@ middle who removes the mark changes the challenge, so what he is sent then is a 
 import hashlib
 import hmac
 import os
+from dataclasses import dataclass
 
-ORDER_SCHEME = "Qsync-HMAC-SHA256"
+ORDER_SCHEME = "Qsync-HMAC-SHA256-2"
+"""Its number grows with each change of the header: a member takes orders of its own scheme only."""
 CHALLENGE_PATH = "/order-challenge"
 
 
@@ -66,17 +68,46 @@ def certificate_binding(der: bytes) -> bytes:
     return hashlib.sha256(der).digest()
 
 
+@dataclass(frozen=True, slots=True)
+class SignedOrder:
+    """The header `Authorization` of an order. It is checked before the body is read."""
+
+    challenge: str
+    digest: str  # SHA-256 of the body
+    signature: str
+
+    @classmethod
+    def from_header(cls, authorization: str) -> "SignedOrder | None":
+        """Return None if the header is no signature of `ORDER_SCHEME`."""
+        scheme, _, rest = authorization.partition(" ")
+        parts = rest.split(":")
+        return cls(*parts) if scheme == ORDER_SCHEME and len(parts) == 3 else None
+
+    def is_by(self, secret: str, instance: str, method: str, path: str) -> bool:
+        """Return whether a client that knows `secret` signed it for this request."""
+        expected = _order_signature(secret, self.challenge, instance, method, path, self.digest)
+        return _is_same(self.signature, expected)
+
+    def covers(self, body: bytes) -> bool:
+        return _is_same(self.digest, hashlib.sha256(body).hexdigest())
+
+
 def sign_order(
     secret: str, challenge: str, instance: str, method: str, path: str, body: bytes
 ) -> str:
     """The header `Authorization` of an order to `instance`, which gave `challenge`."""
-    signature = order_signature(secret, challenge, instance, method, path, body)
-    return f"{ORDER_SCHEME} {challenge}:{signature}"
+    digest = hashlib.sha256(body).hexdigest()
+    signature = _order_signature(secret, challenge, instance, method, path, digest)
+    return f"{ORDER_SCHEME} {challenge}:{digest}:{signature}"
 
 
-def order_signature(
-    secret: str, challenge: str, instance: str, method: str, path: str, body: bytes
+def _order_signature(
+    secret: str, challenge: str, instance: str, method: str, path: str, digest: str
 ) -> str:
-    parts = (method, path, instance, challenge, hashlib.sha256(body).hexdigest())
-    text = "\n".join(parts).encode()
-    return hmac.digest(derive(secret, "orders"), text, hashlib.sha256).hex()
+    text = "\n".join((method, path, instance, challenge, digest))
+    text_bytes = text.encode("utf-8", "surrogateescape")
+    return hmac.digest(derive(secret, "orders"), text_bytes, hashlib.sha256).hex()
+
+
+def _is_same(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode())

@@ -6,6 +6,7 @@ nothing else: a kubelet trusts no authority of the cluster.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import time
@@ -17,7 +18,7 @@ from aiohttp import web
 from qsync_node import __version__
 from qsync_node.errors import ErrorCode, QsyncError
 from qsync_node.format.mp import unpack
-from qsync_node.format.proofs import CHALLENGE_PATH, ORDER_SCHEME
+from qsync_node.format.proofs import CHALLENGE_PATH, ORDER_SCHEME, SignedOrder
 from qsync_node.server.config import ConfigError, split_address
 from qsync_node.server.listener import Bounds, Listener
 from qsync_node.server.logs import LEVELS
@@ -49,6 +50,11 @@ PROBES = frozenset({"/live", "/ready"})
 BODY_BYTES_MAX = 1 << 20
 UNDECIDED_MAX = 256
 FIRST_BYTE_S = 10.0
+SERVED_MAX = 512
+IDLE_S = 75.0
+READ_BYTES = 1 << 14
+SKIP_BYTES_MAX = 1 << 16
+SKIP_S = 1.0
 ARCHIVE_PATIENCE_S = 12.0
 _TIMEOUTS = (int(ErrorCode.TIMEOUT),)
 
@@ -81,14 +87,21 @@ class Admin:
                 web.post("/log-level", self._log_level),
             ]
         )
-        self._runner = web.AppRunner(application, access_log=None)
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            keepalive_timeout=IDLE_S,
+            lingering_time=0,  # unread bodies are not waited for: the connection is closed
+            read_bufsize=READ_BYTES,
+            auto_decompress=False,  # a short body could unpack to a long one
+        )
         await self._runner.setup()
         factory = self._runner.server
         assert factory is not None, "set up above"
         certificates = self.server.certificates
         context = certificates.listening if certificates is not None else None
         self._listener = Listener(
-            factory, context, Bounds(UNDECIDED_MAX, FIRST_BYTE_S), takes_plain=True
+            factory, context, Bounds(UNDECIDED_MAX, FIRST_BYTE_S, SERVED_MAX), takes_plain=True
         )
         try:
             bound = await self._listener.listen(host, port)
@@ -161,16 +174,14 @@ class Admin:
 
     async def _fields(self, request: web.Request) -> dict[str, Any]:
         """The JSON object of an order; raises 401 if it is unsigned, 400 for anything else."""
+        signed = SignedOrder.from_header(request.headers.get("Authorization", ""))
+        refusal = self._orders.refusal_for(signed, request.method, request.raw_path)
+        if refusal is not None or signed is None:
+            await _skip_body(request)
+            raise _refused_order(refusal or Refusal.UNSIGNED)
         body = await request.read()
-        refusal = self._orders.refusal_for(
-            request.headers.get("Authorization", ""), request.method, request.raw_path, body
-        )
-        if refusal is not None:
-            status = (
-                web.HTTPTooManyRequests if refusal is Refusal.TOO_MANY else web.HTTPUnauthorized
-            )
-            said = json.dumps({"error": SENTENCES[refusal], "reason": refusal})
-            raise status(text=said, content_type="application/json")
+        if not signed.covers(body):
+            raise _refused_order(Refusal.WRONG)
         if not body:
             return {}
         try:
@@ -251,6 +262,27 @@ class Admin:
             return _refusal(400, f"level is one of {', '.join(LEVELS)}")
         self.server.log.level = level
         return web.json_response({"result": level})
+
+
+async def _skip_body(request: web.Request) -> None:
+    """Drop the body of a refused order, as far as it is short and comes at once.
+
+    A connection that is closed with unread bytes is reset, and its client may miss the answer.
+    Whatever is left after this, aiohttp closes the connection (`lingering_time`).
+    """
+    skipped = 0
+    with contextlib.suppress(OSError, TimeoutError, web.RequestPayloadError):
+        async with asyncio.timeout(SKIP_S):
+            while skipped < SKIP_BYTES_MAX and not request.content.at_eof():
+                skipped += len(await request.content.readany())
+
+
+def _refused_order(refusal: Refusal) -> web.HTTPException:
+    kind = web.HTTPTooManyRequests if refusal is Refusal.TOO_MANY else web.HTTPUnauthorized
+    said = json.dumps({"error": SENTENCES[refusal], "reason": refusal})
+    answer = kind(text=said, content_type="application/json")
+    answer.force_close()
+    return answer
 
 
 def _refusal(http: int, reason: str) -> web.Response:

@@ -4,7 +4,8 @@ States of a connection:
 
   undecided   accepted; its first byte or its handshake has not arrived. At most `undecided_max`
               are, each for a limited time: the oldest one makes room for the next.
-  served      it has a protocol of the factory, which limits it from then on.
+  served      it has a protocol of the factory. At most `served_max` have, if that is given: the
+              oldest one makes room for the next. Else the protocol limits them.
   closed      by its peer, by a failed handshake, or because it made room.
 
 A handshake holds about 100 KiB before a session exists that `admission.py` could count, and silent
@@ -35,10 +36,11 @@ Place = tuple[socket.AddressFamily, tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How many connections are undecided at a time, and for how long each step of one may last."""
+    """How many connections are undecided, for how long each step of one lasts, how many served."""
 
     undecided_max: int
     deadline_s: float
+    served_max: int | None = None
 
 
 class Listener:
@@ -60,6 +62,7 @@ class Listener:
         self._takes_plain = takes_plain
         self._loop = asyncio.get_running_loop()
         self._undecided: dict[asyncio.Task[None], None] = {}  # oldest first
+        self._served: dict[asyncio.Transport, None] = {}  # oldest first
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Bind all addresses of `host`, or all of the machine if it is empty.
@@ -119,18 +122,31 @@ class Listener:
             context = self._context
             if context is not None and self._takes_plain and not await self._is_tls(connection):
                 context = None
-            await self._loop.connect_accepted_socket(
+            transport, _ = await self._loop.connect_accepted_socket(
                 self._factory,
                 connection,
                 ssl=context,
                 ssl_handshake_timeout=self._bounds.deadline_s if context is not None else None,
             )
             is_served = True
+            self._count(transport)
         except (OSError, TimeoutError):
             pass  # silent, gone, or no handshake: it asked for nothing yet
         finally:
             if not is_served:
                 connection.close()
+
+    def _count(self, transport: asyncio.Transport) -> None:
+        most = self._bounds.served_max
+        if most is None:
+            return
+        self._served[transport] = None
+        if len(self._served) > most:
+            self._served = {one: None for one in self._served if not one.is_closing()}
+        if len(self._served) > most:
+            oldest = next(iter(self._served))
+            del self._served[oldest]
+            oldest.abort()
 
     async def _is_tls(self, connection: socket.socket) -> bool:
         """Return whether a TLS handshake begins. Raises OSError or TimeoutError."""

@@ -1,10 +1,11 @@
 """Who may give orders: signatures over a challenge that this process run gave.
 
-Theory. A signature covers method, path, body, the instance and a challenge, and the secret never
-travels. A challenge holds the time of its making and a code of a key that this process run made at
-random. So giving one costs no memory, clocks of two machines are never compared, and after a
-restart every earlier order is refused. A challenge is good once, for `CHALLENGE_S`: only those of
-orders that were taken are remembered, until they expire.
+Theory. A signature covers method, path, a hash of the body, the instance and a challenge, and the
+secret never travels. The hash stands beside the signature, so nothing of the body of an
+unauthenticated client has to be read. A challenge holds the time of its making and a code of a key
+that this process run made at random. So giving one costs no memory, clocks of two machines are
+never compared, and after a restart every earlier order is refused. A challenge is good once, for
+`CHALLENGE_S`: only those of orders that were taken are remembered, until they expire.
 """
 
 import hashlib
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 
-from qsync_node.format.proofs import ORDER_SCHEME, order_signature
+from qsync_node.format.proofs import SignedOrder
 
 CHALLENGE_S = 30.0
 TAKEN_MAX = 4096
@@ -56,20 +57,19 @@ class Orders:
         given = f"{int(self._clock_s() * 1000):x}-{os.urandom(12).hex()}"
         return f"{given}-{self._code(given)}"
 
-    def refusal_for(
-        self, authorization: str, method: str, path: str, body: bytes
-    ) -> Refusal | None:
-        """None if the order is to be obeyed; its challenge is used up then."""
-        scheme, _, rest = authorization.partition(" ")
-        challenge, _, signature = rest.partition(":")
-        if scheme != ORDER_SCHEME or not signature:
+    def refusal_for(self, signed: SignedOrder | None, method: str, path: str) -> Refusal | None:
+        """Return None if the order may be obeyed once it `covers` its body.
+
+        Its challenge is used up then, whatever the body is.
+        """
+        if signed is None:
             return Refusal.UNSIGNED
+        challenge = signed.challenge
         expires_s = self._expiry_s(challenge)
         now_s = self._clock_s()
         if expires_s is None or expires_s < now_s:
             return Refusal.EXPIRED
-        expected = order_signature(self._secret, challenge, self._instance, method, path, body)
-        if not _is_same(signature, expected):
+        if not signed.is_by(self._secret, self._instance, method, path):
             return Refusal.WRONG
         if challenge in self._taken:
             return Refusal.REPLAYED

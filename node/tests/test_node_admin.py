@@ -1,0 +1,80 @@
+"""The admin port before authentication: what a client without the secret can make a node do."""
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from processes import Cluster, NodeProcess
+
+from qsync_node.format.proofs import ORDER_SCHEME
+from qsync_node.server.admin import SERVED_MAX, SKIP_BYTES_MAX
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    cluster = Cluster(tmp_path_factory.mktemp("admin"), 1)
+    try:
+        cluster.start()
+        yield cluster.nodes[0]
+    finally:
+        cluster.close()
+
+
+def dial(node: NodeProcess, timeout_s: float = 8) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", node.admin_port), timeout_s)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Until the other end closes. Raises TimeoutError."""
+    read = b""
+    while part := connection.recv(65536):
+        read += part
+    return read
+
+
+UNSIGNED = b"POST /verb/fence HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize("header", [b"", f"Authorization: {ORDER_SCHEME} a:b:c\r\n".encode()])
+def test_refused_order_is_answered_before_its_body_arrives(
+    node: NodeProcess, header: bytes
+) -> None:
+    with dial(node) as connection:
+        connection.sendall(UNSIGNED + header + b"Content-Length: 1000000\r\n\r\n{")
+        answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert b"Order" in answer
+
+
+def flood(connection: socket.socket, for_s: float) -> int:
+    """Send a body without an end until the node closes or resets; the bytes that it took."""
+    chunk = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
+    sent, began_s = 0, time.monotonic()
+    connection.sendall(UNSIGNED + b"Transfer-Encoding: chunked\r\n\r\n")
+    with contextlib.suppress(ConnectionError):
+        while time.monotonic() < began_s + for_s:
+            connection.sendall(chunk)
+            sent += len(chunk)
+    return sent
+
+
+def test_refused_order_with_an_endless_body_is_closed(node: NodeProcess) -> None:
+    with dial(node) as connection:
+        # The rest fits into the buffers of two sockets.
+        assert flood(connection, 10) < SKIP_BYTES_MAX + (16 << 20)
+
+
+def test_connections_are_bounded_and_the_oldest_one_makes_room(node: NodeProcess) -> None:
+    connections = [dial(node) for _ in range(SERVED_MAX + 20)]
+    try:
+        with dial(node) as last:
+            last.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert read_all(last).startswith(b"HTTP/1.1 200 ")
+        for connection in connections[:20]:
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+    finally:
+        for connection in connections:
+            connection.close()
