@@ -4,6 +4,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from processes import Cluster, NodeProcess
@@ -78,3 +79,29 @@ def test_connections_are_bounded_and_the_oldest_one_makes_room(node: NodeProcess
     finally:
         for connection in connections:
             connection.close()
+
+
+MALFORMED = [
+    b"GET http://[ HTTP/1.1\r\n\r\n",
+    b"GET http://host:port/ HTTP/1.1\r\n\r\n",
+    b"GET //[host/live HTTP/1.1\r\n\r\n",
+    b"GET /live\xff HTTP/1.1\r\n\r\n",
+    b"OPTIONS * HTTP/1.1\r\n\r\n",
+    b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n",
+    b"POST /verb/fence HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nnumber\r\n",
+    b"\x00\x01\x02\x03\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("request_bytes", MALFORMED)
+def test_malformed_request_is_refused_without_a_log_line(
+    node: NodeProcess, request_bytes: bytes
+) -> None:
+    log = Path(node.folder / f"{node.name}.log")
+    before = log.stat().st_size
+    with dial(node) as connection:
+        connection.sendall(request_bytes)
+        answer = read_all(connection)
+    assert answer.split(b" ")[1] == b"400"
+    assert b"Traceback" not in log.read_bytes()[before:]
+    assert b"Error handling" not in log.read_bytes()[before:]

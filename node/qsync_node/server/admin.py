@@ -8,12 +8,14 @@ nothing else: a kubelet trusts no authority of the cluster.
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from qsync_node import __version__
 from qsync_node.errors import ErrorCode, QsyncError
@@ -59,6 +61,17 @@ ARCHIVE_PATIENCE_S = 12.0
 _TIMEOUTS = (int(ErrorCode.TIMEOUT),)
 
 
+def _is_of_the_node(record: logging.LogRecord) -> bool:
+    """Return whether the node failed. aiohttp logs each malformed request with a traceback too: any
+    client could fill the log with them."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError | ConnectionError)
+
+
+_LOGGER = logging.getLogger("qsync_node.admin")
+_LOGGER.addFilter(_is_of_the_node)
+
+
 class Admin:
     """The HTTP side of one node."""
 
@@ -90,6 +103,7 @@ class Admin:
         self._runner = web.AppRunner(
             application,
             access_log=None,
+            logger=_LOGGER,
             keepalive_timeout=IDLE_S,
             lingering_time=0,  # unread bodies are not waited for: the connection is closed
             read_bufsize=READ_BYTES,
