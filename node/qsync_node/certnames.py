@@ -1,15 +1,19 @@
 """Names in certificates: whether the other end of a TLS connection belongs to the cluster.
 
 Members are reached by addresses that no certificate names. So a certificate is good if one of its
-subject alternative names is one of the cluster's: compared as text, wildcards included.
+subject alternative names is one of the cluster's: compared as text, wildcards included. Addresses
+are compared in their shortest form, because the ssl module writes IPv6 without abbreviation.
 """
 
+import ipaddress
 import ssl
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from cryptography import x509
+
 KINDS = ("DNS", "URI", "IP Address")
-EVERYBODY = frozenset({"localhost", "127.0.0.1", "0:0:0:0:0:0:0:1"})
+ANY_CLUSTER = frozenset({"localhost", "127.0.0.1", "::1"})
 """Names that say nothing about a cluster: any certificate may have them."""
 
 
@@ -21,7 +25,32 @@ def names_in(certificate: Mapping[str, Any] | None) -> frozenset[str]:
 
 def cluster_names(names: Iterable[str]) -> frozenset[str]:
     """As they are compared, without those that any certificate may have."""
-    return frozenset(name.lower() for name in names) - EVERYBODY
+    return frozenset(map(_comparable, names)) - ANY_CLUSTER
+
+
+def _comparable(name: str) -> str:
+    try:
+        return str(ipaddress.ip_address(name.strip()))
+    except ValueError:  # a DNS name or a URI
+        return name.lower()
+
+
+def subject_names(certificate: x509.Certificate) -> list[str]:
+    """The DNS names, URIs and addresses of a certificate, each kind in its order.
+
+    Raises ValueError if they cannot be read.
+    """
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    except (x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+        raise ValueError(f"its names cannot be read: {error}") from error
+    return [
+        *found.get_values_for_type(x509.DNSName),
+        *found.get_values_for_type(x509.UniformResourceIdentifier),
+        *map(str, found.get_values_for_type(x509.IPAddress)),
+    ]
 
 
 def trust_only(context: ssl.SSLContext, names: Callable[[], Collection[str]]) -> None:

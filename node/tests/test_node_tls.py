@@ -352,6 +352,28 @@ def test_a_certificate_without_names_of_the_cluster_is_refused(tmp_path: Path) -
     assert Certificates(TlsConfig(**paths, names=["Orders"])).names == {"orders"}
 
 
+def test_addresses_of_certificates_are_compared_in_one_form(tmp_path: Path) -> None:
+    files = certificates(tmp_path / "ours", "qsync test", "IP:fd00:0:0:0::5,URI:Spiffe://Orders")
+    paths = {name: Path(path) for name, path in files.items()}
+    assert Certificates(TlsConfig(**paths)).names == {"fd00::5", "spiffe://orders"}
+    members = [
+        Certificates(TlsConfig(**paths, names=[name])) for name in ("FD00::5", "fd00:0:0:0:0:0:0:5")
+    ]
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = members[0].dialling.wrap_bio(to_client, to_server)
+    server = members[1].listening.wrap_bio(to_server, to_client, server_side=True)
+    shake_hands(client, server)
+    assert client.version()
+
+
+def test_only_loopback_names_are_refused_as_those_of_a_cluster(tmp_path: Path) -> None:
+    files = certificates(tmp_path / "ours", "qsync test", "IP:::1,DNS:localhost")
+    paths = {name: Path(path) for name, path in files.items()}
+    for names in ([], ["0:0:0:0:0:0:0:1"]):
+        with pytest.raises(ConfigError, match=r"tls\.names"):
+            Certificates(TlsConfig(**paths, names=names))
+
+
 def test_a_member_ends_a_handshake_with_a_stranger_of_the_same_ca(tmp_path: Path) -> None:
     ours = certificates(tmp_path / "ours", "qsync test")
     theirs = another_certificate(tmp_path / "ours", "shop", "DNS:shop")

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from qsync_node.certnames import cluster_names
+from qsync_node.certnames import cluster_names, subject_names
 
 AUTHORITY_LIFE = timedelta(days=5 * 365)
 CERTIFICATE_LIFE = timedelta(days=90)
@@ -88,9 +88,9 @@ def refuse_unusable(bundle: Bundle, now: datetime, names: list[str]) -> None:
     if not any(_is_issued(certificate, one) for one in authorities):
         raise CertificateError("tls.crt was not signed by ca.crt, so members would refuse it")
     try:
-        given = cluster_names(_names(certificate))
-    except x509.ExtensionNotFound:
-        given = frozenset()
+        given = cluster_names(subject_names(certificate))
+    except ValueError as error:
+        raise CertificateError(f"tls.crt cannot be read: {error}") from error
     if not given & cluster_names(names):
         raise CertificateError(
             f"tls.crt names none of the cluster's hosts: issue it for {', '.join(names[:4])}"
@@ -100,7 +100,7 @@ def refuse_unusable(bundle: Bundle, now: datetime, names: list[str]) -> None:
 def _must_sign(authority: Authority, bundle: Bundle, names: list[str], now: datetime) -> bool:
     certificate, issuer = _one(bundle.certificate), _one(authority.certificate)
     if _is_issued(certificate, issuer):
-        return _is_due(certificate, now) or _names(certificate) != names
+        return _is_due(certificate, now) or subject_names(certificate) != names
     is_known = issuer.fingerprint(hashes.SHA256()) in {
         one.fingerprint(hashes.SHA256())
         for one in x509.load_pem_x509_certificates(bundle.authorities.encode())
@@ -120,11 +120,6 @@ def _is_issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
 def _is_due(certificate: x509.Certificate, now: datetime) -> bool:
     life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     return now >= certificate.not_valid_before_utc + life * 2 / 3
-
-
-def _names(certificate: x509.Certificate) -> list[str]:
-    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    return found.value.get_values_for_type(x509.DNSName)
 
 
 def _one(pem: str) -> x509.Certificate:

@@ -11,18 +11,16 @@ stays trusted until the node ends.
 """
 
 import asyncio
-import contextlib
-import re
 import ssl
 
-from qsync_node.certnames import names_in, trust_only
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from qsync_node.certnames import cluster_names, names_in, subject_names, trust_only
 from qsync_node.format.proofs import certificate_binding
 from qsync_node.server.config import ConfigError, TlsConfig
 
 RELOAD_CHECK_S = 5.0
-HANDSHAKE_TURNS = 4
-NO_CHECK_TIME = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, which the ssl module does not name
-_FIRST = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
 class Certificates:
@@ -69,8 +67,9 @@ class Certificates:
                 context.load_verify_locations(self._config.ca)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(f"the certificates cannot be used: {error}") from error
-        self.binding = certificate_binding(self._own_der())
-        self.names = self._expected_names()
+        own = self._own_certificate()
+        self.binding = certificate_binding(own.public_bytes(Encoding.DER))
+        self.names = self._expected_names(own)
 
     def is_member(self, transport: asyncio.BaseTransport) -> bool:
         """Whether the other end showed a certificate of the cluster."""
@@ -79,40 +78,21 @@ class Certificates:
             return False
         return bool(names_in(connection.getpeercert()) & self.names)
 
-    def _own_der(self) -> bytes:
-        match = _FIRST.search(self._read[0].decode("ascii", "replace"))
-        if match is None:
-            raise ConfigError(f"tls.cert: {self._config.cert} holds no PEM certificate")
-        return ssl.PEM_cert_to_DER_cert(match.group())
+    def _own_certificate(self) -> x509.Certificate:
+        """The first one of the file: those of its issuers may follow."""
+        try:
+            return x509.load_pem_x509_certificates(self._read[0])[0]
+        except ValueError as error:
+            raise ConfigError(f"tls.cert: {self._config.cert} cannot be read: {error}") from error
 
-    def _expected_names(self) -> frozenset[str]:
-        given = frozenset(name.lower() for name in self._config.names)
-        found = given or self._own_names()
+    def _expected_names(self, own: x509.Certificate) -> frozenset[str]:
+        try:
+            found = cluster_names(self._config.names or subject_names(own))
+        except ValueError as error:
+            raise ConfigError(f"tls.cert: {self._config.cert} cannot be read: {error}") from error
         if not found:
             raise ConfigError(
                 f"tls.cert: {self._config.cert} has no subject alternative name of the cluster;"
                 " issue one that has, or set tls.names"
             )
         return found
-
-    def _own_names(self) -> frozenset[str]:
-        """The names in our own certificate, by a handshake of this node with itself.
-
-        The ssl module parses only certificates that the other end showed and that it verified, so
-        this one is trusted for it, expired or not.
-        """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-        try:
-            context.load_verify_locations(self._config.cert)
-            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | NO_CHECK_TIME
-            client = context.wrap_bio(to_client, to_server)
-            server = self.listening.wrap_bio(to_server, to_client, server_side=True)
-            for _ in range(HANDSHAKE_TURNS):
-                for end in (client, server):
-                    with contextlib.suppress(ssl.SSLWantReadError):
-                        end.do_handshake()
-            return names_in(client.getpeercert())
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"tls.cert: {self._config.cert} cannot be read: {error}") from error
