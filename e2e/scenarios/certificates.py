@@ -6,10 +6,13 @@ import socket
 import ssl
 import time
 from base64 import b64decode
+from datetime import UTC, datetime
 
 from clients import forwarded
 from scenario import Scene, Wrong, scenario
 from timeouts import CHANGE_PAUSE_MS, CONVERGE_S, LATE_S, READY_S, ROLL_S
+
+from qsync_operator.certificates import renew
 
 PLAIN, TLS = 3301, 3302
 
@@ -95,19 +98,12 @@ def _has(scene: Scene, name: str) -> bool:
 @scenario(modest=True, not_local="TLS")
 def given_certificates(scene: Scene) -> str:
     """A Secret that is named and missing is said; when it is there and changes, it is used."""
-    donor = Scene(f"{scene.name}-donor", scene.folder)
-    donor.delete()
-    donor.create()
-    try:
-        given = []
-        for _ in range(2):
-            donor.start(replicas=1)
-            given.append(_secret(donor, "orders-tls"))
-            donor.kubectl("delete", "qc", "orders")
-            donor.kubectl("delete", "secret", "orders-tls", "orders-ca", "--ignore-not-found")
-            donor.kubectl("delete", "secret,pvc", "--all", timeout_s=READY_S)
-    finally:
-        donor.delete()
+    names = ["orders-leader", "*.orders", f"*.orders.{scene.name}.svc"]
+    bundles = [renew(None, None, "orders", names, datetime.now(UTC))[1] for _ in range(2)]
+    given = [
+        {"ca.crt": one.authorities, "tls.crt": one.certificate, "tls.key": one.key}
+        for one in bundles
+    ]
     scene.apply(tls={"secretName": "mine", "clients": "Require"})
     scene.wait("it", scene.has_reason("Degraded", "CertificateRefused"), CONVERGE_S)
     said = scene.condition("Degraded")["message"]

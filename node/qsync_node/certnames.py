@@ -15,6 +15,8 @@ from cryptography import x509
 KINDS = ("DNS", "URI", "IP Address")
 ANY_CLUSTER = frozenset({"localhost", "127.0.0.1", "::1"})
 """Names that say nothing about a cluster: any certificate may have them."""
+SERVICE_SUFFIXES = (".svc", ".svc.cluster.local")
+"""Of names that hold the namespace of a Service."""
 
 
 def names_in(certificate: Mapping[str, Any] | None) -> frozenset[str]:
@@ -26,6 +28,17 @@ def names_in(certificate: Mapping[str, Any] | None) -> frozenset[str]:
 def cluster_names(names: Iterable[str]) -> frozenset[str]:
     """As they are compared, without those that any certificate may have."""
     return frozenset(map(_comparable, names)) - ANY_CLUSTER
+
+
+def identifying_names(names: Iterable[str]) -> frozenset[str]:
+    """Return the names that a certificate of the cluster must share one of.
+
+    Clusters of one name in two Kubernetes namespaces have short names in common, and one company
+    authority may sign for both. So names of Services with their namespace count alone where there
+    are any.
+    """
+    found = cluster_names(names)
+    return frozenset(name for name in found if name.endswith(SERVICE_SUFFIXES)) or found
 
 
 def _comparable(name: str) -> str:

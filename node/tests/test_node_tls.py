@@ -388,6 +388,32 @@ def test_a_member_ends_a_handshake_with_a_stranger_of_the_same_ca(tmp_path: Path
         shake_hands(client, server)
 
 
+def test_cluster_of_the_same_name_in_another_namespace_is_refused(tmp_path: Path) -> None:
+    def names(namespace: str) -> str:
+        return f"DNS:orders-leader,DNS:*.orders,DNS:*.orders.{namespace}.svc,DNS:localhost"
+
+    ours = certificates(tmp_path / "ours", "one company", names("shop"))
+    theirs = another_certificate(tmp_path / "ours", "theirs", names("bank"))
+    again = another_certificate(tmp_path / "ours", "again", names("shop"))
+    one, other, same = (
+        Certificates(TlsConfig(**{name: Path(path) for name, path in files.items()}))
+        for files in (ours, theirs, again)
+    )
+    for end, is_member in ((same, True), (other, False)):
+        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = one.dialling.wrap_bio(to_client, to_server)
+        server = end.listening.wrap_bio(to_server, to_client, server_side=True)
+        try:
+            shake_hands(client, server)
+        except ssl.SSLCertVerificationError:
+            assert not is_member
+        else:
+            assert is_member
+    # A certificate that has short names besides is one of the cluster where `tls.names` says so.
+    paths = {name: Path(path) for name, path in ours.items()}
+    assert Certificates(TlsConfig(**paths, names=["*.orders"])).names == {"*.orders"}
+
+
 def test_names_of_other_kinds_and_loopback_addresses_name_no_cluster(tmp_path: Path) -> None:
     kinds = "DNS:orders,IP:127.0.0.1,otherName:1.2.3.4;UTF8:orders@corp"
     ours = certificates(tmp_path / "ours", "qsync test", kinds)

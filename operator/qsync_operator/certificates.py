@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from qsync_node.certnames import cluster_names, subject_names
+from qsync_node.certnames import cluster_names, identifying_names, subject_names
 
 AUTHORITY_LIFE = timedelta(days=5 * 365)
 CERTIFICATE_LIFE = timedelta(days=90)
@@ -91,9 +91,12 @@ def refuse_unusable(bundle: Bundle, now: datetime, names: list[str]) -> None:
         given = cluster_names(subject_names(certificate))
     except ValueError as error:
         raise CertificateError(f"tls.crt cannot be read: {error}") from error
-    if not given & cluster_names(names):
+    wanted = identifying_names(names)
+    if not given & wanted:
+        hosts = [name for name in names if name in wanted]
         raise CertificateError(
-            f"tls.crt names none of the cluster's hosts: issue it for {', '.join(names[:4])}"
+            f"tls.crt names no host of the cluster with its namespace: issue it for"
+            f" {', '.join(hosts[:4])}"
         )
 
 

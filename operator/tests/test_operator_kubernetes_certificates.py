@@ -74,8 +74,9 @@ async def test_a_named_secret_is_read_and_nothing_is_made() -> None:
     # None would be taken for a cluster without TLS: orders would go in the clear.
     assert keeper.context().verify_mode is ssl.CERT_REQUIRED
     assert not keeper.context().get_ca_certs()
-    _, bundle = renew(None, None, "orders", ["orders-leader"], datetime.now(UTC))
-    _, other = renew(None, None, "orders", ["orders-leader"], datetime.now(UTC))
+    names = ["orders-leader", "*.orders.ns.svc"]
+    _, bundle = renew(None, None, "orders", names, datetime.now(UTC))
+    _, other = renew(None, None, "orders", names, datetime.now(UTC))
     api.put(secret_of("mine", Bundle(bundle.authorities, bundle.certificate, other.key)))
     keeper = CertificateKeeper(api, KEY, "cluster-uid")
     await keeper.look(cluster)
@@ -85,6 +86,18 @@ async def test_a_named_secret_is_read_and_nothing_is_made() -> None:
     await keeper.look(cluster)
     assert (keeper.refusal, keeper.authorities) == ("", bundle.authorities)
     assert api.writes == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("names", [["orders-leader", "*.orders"], ["orders-leader.shop.svc"]])
+async def test_certificate_of_another_namespace_or_of_none_is_refused(names: list[str]) -> None:
+    api, cluster = FakeApi(), cluster_of(secretName="mine")
+    _, bundle = renew(None, None, "orders", [*names, "orders"], datetime.now(UTC))
+    api.put(secret_of("mine", bundle))
+    keeper = CertificateKeeper(api, KEY, "cluster-uid")
+    await keeper.look(cluster)
+    assert "orders-leader.ns.svc" in keeper.refusal
+    assert not keeper.context().get_ca_certs()
 
 
 class Hanging(FakeApi):

@@ -2,8 +2,8 @@
 
 Members prove themselves twice: with a certificate, and with the cluster's secret (`peers.py`). Each
 end of a HELLO wants a certificate that `ca` signed and that names the cluster: it has one of
-`tls.names`, or of the names in this node's own certificate. Names are not compared with addresses,
-which come and go. Clients need no certificate; they log in as always.
+`tls.names`, or of the identifying names in this node's own certificate (`certnames.py`). Names are
+not compared with addresses, which come and go. Clients need no certificate; they log in as always.
 
 Files that change are read again, without a restart: whoever connects from then on meets the new
 certificate, and connections that stand go on with the old one. An authority that is trusted once
@@ -16,7 +16,13 @@ import ssl
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from qsync_node.certnames import cluster_names, names_in, subject_names, trust_only
+from qsync_node.certnames import (
+    cluster_names,
+    identifying_names,
+    names_in,
+    subject_names,
+    trust_only,
+)
 from qsync_node.format.proofs import certificate_binding
 from qsync_node.server.config import ConfigError, TlsConfig
 
@@ -87,7 +93,8 @@ class Certificates:
 
     def _expected_names(self, own: x509.Certificate) -> frozenset[str]:
         try:
-            found = cluster_names(self._config.names or subject_names(own))
+            given = cluster_names(self._config.names)
+            found = given or identifying_names(subject_names(own))
         except ValueError as error:
             raise ConfigError(f"tls.cert: {self._config.cert} cannot be read: {error}") from error
         if not found:
