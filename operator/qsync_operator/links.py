@@ -1,14 +1,16 @@
 """Talks to nodes over their admin HTTP: one client, kept connections, one sentence per failure.
 
-With a context everything is said over TLS. A node of a version before that speaks plain HTTP: its
-status is still read, and it is given no orders. Orders are signed (`format/proofs.py`): the secret
+With a context every request goes over TLS. A node of a version before that speaks plain HTTP: its
+status is still read, and it is given no orders. A man in the middle can pretend to be such a node,
+so an address that answered over TLS, or that runs an image that did, is never asked without it.
+Orders are signed (`format/proofs.py`): the secret
 leaves this process in no request.
 """
 
 import asyncio
 import json
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +55,7 @@ class NodeLinks:
         self._context = context
         # Those that answered over TLS: nothing they say without it is believed any more.
         self._secure: set[str] = set()
+        self._tls_only: set[str] = set()
         self._session: aiohttp.ClientSession | None = None
         self._silent: set[str] = set()
 
@@ -114,7 +117,7 @@ class NodeLinks:
                 if context is not None:
                     self._secure.add(address)
             except aiohttp.ClientConnectorSSLError as error:
-                if not _speaks_plain(error) or address in self._secure:
+                if not _speaks_plain(error) or address in self._secure | self._tls_only:
                     raise
                 if path != "/status":
                     raise LinkError(
@@ -146,9 +149,17 @@ class NodeLinks:
             is_json = response.content_type == "application/json"
             return response.status, await response.json() if is_json else text
 
-    async def statuses(self, addresses: dict[str, str]) -> dict[str, dict[str, Any] | LinkError]:
-        """What each named node says, asked at the same time."""
+    def is_proven(self, address: str) -> bool:
+        """Return whether the node proved who it is, as far as this cluster's nodes do."""
+        return self._context() is None or address in self._secure
+
+    async def statuses(
+        self, addresses: dict[str, str], tls_only: Collection[str] = ()
+    ) -> dict[str, dict[str, Any] | LinkError]:
+        """What each named node says, asked at the same time; `tls_only` are never asked without
+        TLS."""
         self._secure &= set(addresses.values())
+        self._tls_only = {addresses[name] for name in tls_only if name in addresses}
         return await ask_each(self.status, addresses)
 
 

@@ -5,12 +5,14 @@ founder before the order, a member's incarnation before its pod. Everything else
 """
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from qsync_operator.observed import Kind, Record
 
 STATE_KEY = "state.json"
+TLS_IMAGES_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class ClusterState:
     is_formed: bool = False
     members: dict[str, MemberState] = field(default_factory=dict)
     fenced: tuple[str, ...] = ()  # by annotation
+    tls_images: tuple[str, ...] = ()  # that answered over TLS on the admin port, newest last
     incarnations: dict[str, int] = field(default_factory=dict)  # how often a name was taken away
     unknown: dict[str, Any] = field(default_factory=dict)  # another version's fields, kept
     unknown_keys: dict[str, str] = field(default_factory=dict)  # and those of the Secret
@@ -78,6 +81,11 @@ class ClusterState:
     def with_fenced(self, members: tuple[str, ...]) -> "ClusterState":
         return replace(self, fenced=members)
 
+    def with_tls_images(self, images: Collection[str]) -> "ClusterState":
+        """Images of members that answered over TLS: their status is never read without it."""
+        new = sorted(set(images) - {"", *self.tls_images})
+        return replace(self, tls_images=(*self.tls_images, *new)[-TLS_IMAGES_MAX:])
+
     # --- as a Secret ----------------------------------------------------------------------------
 
     def strings(self) -> dict[str, str]:
@@ -96,12 +104,14 @@ class ClusterState:
         document = json.loads(strings.get(STATE_KEY, "{}"))
         members = {name: _member(one) for name, one in document.pop("members", {}).items()}
         fenced = tuple(document.pop("fenced", ()))
+        tls_images = tuple(document.pop("tls_images", ()))
         known, unknown = _sorted_out(cls, document)
         own = {"replicasetUUID", "secret", STATE_KEY}
         return cls(
             **known,
             unknown=unknown,
             fenced=fenced,
+            tls_images=tls_images,
             replicaset_uuid=strings["replicasetUUID"],
             secret=strings["secret"],
             members=members,

@@ -74,6 +74,7 @@ from qsync_operator.platform.kubernetes.identity import Identity
 from qsync_operator.platform.kubernetes.monitoring import MonitoringKinds
 from qsync_operator.platform.kubernetes.objects import LOOK_AGAIN_S, ObjectKeeper, trouble_of
 from qsync_operator.platform.kubernetes.runs import last_run
+from qsync_operator.platform.kubernetes.statuses import Statuses, read_statuses
 from qsync_operator.platform.kubernetes.volumes import VolumeKeeper
 from qsync_operator.platform.spaces import SpaceKeeper
 from qsync_operator.settings import ANYWHERE, NO_SPARK, Site, SparkSupply
@@ -194,9 +195,11 @@ class KubernetesPlatform:
         self._ask_aside(cluster)
         metrics.EXPIRY.labels(*self._key).set(self._certificates.expires_s)
         self._connect(cluster)
-        statuses = await self._statuses(cluster)
+        read = await self._statuses(cluster)
+        statuses = read.found
         if self._may_write():
-            await self._note_instances(cluster, statuses)
+            with contextlib.suppress(ApiError):  # the next look finds it again
+                await self._identity.save(cluster, read.noted_in(self._state))
             await self._tell_nodes(cluster, statuses)
         members = tuple(
             self._view(cluster, name, member, statuses.get(name))
@@ -284,33 +287,14 @@ class KubernetesPlatform:
         link = self._live.state(member)
         return link.is_connected or (pods.is_running(self._pod(member)) and not link.has_ended)
 
-    async def _statuses(self, cluster: QsyncCluster) -> dict[str, NodeStatus]:
+    async def _statuses(self, cluster: QsyncCluster) -> Statuses:
         addresses = {
             name: address
             for name, address in self._admin_addresses(cluster).items()
             if self._runs(name)
         }
-        found: dict[str, NodeStatus] = {}
-        for name, said in (await self._links.statuses(addresses)).items():
-            if isinstance(said, LinkError) or said.get("name") != name:
-                continue
-            if said.get("replicaset_uuid") not in ("", self._state.replicaset_uuid):
-                continue  # an address that another cluster's pod has now
-            with contextlib.suppress(KeyError, TypeError, ValueError):
-                found[name] = NodeStatus.from_json(said)
-        return found
-
-    async def _note_instances(self, cluster: QsyncCluster, statuses: dict[str, NodeStatus]) -> None:
-        """Remember which instance a volume holds, and that a reader was registered (M5)."""
-        state = self._state
-        for name, said in statuses.items():
-            member = state.members[name]
-            is_registered_reader = member.kind == "anonymous" and said.replica_id > 0
-            role = "async" if is_registered_reader else member.role
-            if said.uuid and (member.uuid, member.role) != (said.uuid, role):
-                state = state.with_instance(name, said.uuid, role)
-        with contextlib.suppress(ApiError):  # the next look finds it again
-            await self._identity.save(cluster, state)
+        images = {name: pods.image_of(self._pod(name)) for name in addresses}
+        return await read_statuses(self._links, self._state, addresses, images)
 
     def _view(
         self, cluster: QsyncCluster, name: str, member: MemberState, said: NodeStatus | None

@@ -22,6 +22,14 @@ def container_of(pod: Object | None, name: str = "node") -> dict[str, Any]:
     return next((status for status in statuses if status.get("name") == name), {})
 
 
+def image_of(pod: Object | None) -> str:
+    """The image that the member runs, by its digest where it is known; "" without a pod."""
+    found = container_of(pod).get("imageID")
+    containers = (pod or {}).get("spec", {}).get("containers") or []
+    given = next((one.get("image") for one in containers if one.get("name") == "node"), "")
+    return str(found or given or "")
+
+
 def is_running(pod: Object | None) -> bool:
     return "running" in (container_of(pod).get("state") or {})
 

@@ -1,0 +1,132 @@
+"""Status without TLS: whose it is believed to be, and when it is not asked for any more."""
+
+import http.server
+import json
+import ssl
+import threading
+from base64 import b64decode
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_api import FakeApi
+from platforms import cluster_of, observed, opened, pod_of
+
+from qsync_operator.actions import CreateMember
+from qsync_operator.desired.state import TLS_IMAGES_MAX, ClusterState
+from qsync_operator.platform.kubernetes.cache import Cache
+from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
+
+REAL, FALSE = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000009"
+NEW, EARLIER = "sha256:new", "sha256:earlier"
+
+
+class Admin(http.server.BaseHTTPRequestHandler):
+    """A member's status."""
+
+    uuid = REAL
+
+    def do_GET(self) -> None:
+        said = {
+            "name": "orders-0", "uuid": self.uuid, "replicaset_uuid": "", "role": "joining",
+            "term": 0, "last_term": 0, "last_index": 0, "confirmed_index": 0, "replica_id": 0,
+            "leader_uuid": "", "is_writable": False, "can_stand": False, "is_open": False,
+            "split_brain": "", "refused": "", "quorum": 1, "members": [],
+        }  # fmt: skip
+        body = json.dumps(said).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None: ...
+
+
+@contextmanager
+def answering(port: int, uuid: str, context: ssl.SSLContext | None = None) -> Iterator[int]:
+    """An admin port of 127.0.0.1, with TLS or without."""
+    handler = type("Handler", (Admin,), {"uuid": uuid})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def context_of(api: FakeApi, folder: Path) -> ssl.SSLContext:
+    """As the member mounts the cluster's certificate."""
+    secret = api.named("Secret", "orders-tls")["data"]
+    file = folder / "tls.pem"
+    file.write_bytes(b64decode(secret["tls.key"]) + b64decode(secret["tls.crt"]))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    return context
+
+
+@asynccontextmanager
+async def platform_of(
+    api: FakeApi, port: int, image: str
+) -> AsyncIterator[tuple[KubernetesPlatform, Any]]:
+    """An operator that starts while `orders-0` runs `image`."""
+    cluster = cluster_of(ports={"admin": port})
+    node = {"name": "node", "state": {"running": {}}, "imageID": image}
+    cache = Cache()
+    async with opened(api, cluster, cache) as (platform, _):
+        if "orders-0" not in platform._state.members:
+            await platform.act(cluster, CreateMember("orders-0", "voter"))
+        cache.note("Pod", pod_of("orders-0", podIP="127.0.0.1", containerStatuses=[node]))
+        yield platform, cluster
+
+
+async def look(api: FakeApi, port: int, image: str) -> str | None:
+    """The uuid that the member reports to an operator that has just started."""
+    async with platform_of(api, port, image) as (platform, cluster):
+        status = (await observed(platform, cluster)).members[0].status
+        return status.uuid if status is not None else None
+
+
+@pytest.mark.asyncio
+async def test_image_that_answered_over_tls_is_never_asked_without_it(tmp_path: Path) -> None:
+    api = FakeApi()
+    with answering(0, REAL) as port:
+        pass
+    async with platform_of(api, port, NEW):
+        secure = context_of(api, tmp_path)
+    with answering(port, REAL, secure):
+        assert await look(api, port, NEW) == REAL
+    with answering(port, FALSE):
+        assert await look(api, port, NEW) is None, "another operator process remembers, too"
+        assert await look(api, port, EARLIER) == REAL, "rolled back; the uuid is as it was"
+    state = await stored(api, port)
+    assert (state.members["orders-0"].uuid, state.tls_images) == (REAL, (NEW,))
+
+
+@pytest.mark.asyncio
+async def test_identity_is_not_stored_from_an_answer_without_tls(tmp_path: Path) -> None:
+    api = FakeApi()
+    with answering(0, FALSE) as port:
+        assert await look(api, port, EARLIER) == FALSE
+    state = await stored(api, port)
+    assert (state.members["orders-0"].uuid, state.tls_images) == ("", ())
+
+
+async def stored(api: FakeApi, port: int) -> ClusterState:
+    async with platform_of(api, port, EARLIER) as (platform, _):
+        return platform._state
+
+
+def test_remembered_images_are_bounded() -> None:
+    state = ClusterState("rs", "secret")
+    for number in range(TLS_IMAGES_MAX + 5):
+        state = state.with_tls_images([f"image-{number}", "", "image-0"])
+    assert len(state.tls_images) == TLS_IMAGES_MAX
+    assert f"image-{TLS_IMAGES_MAX + 4}" in state.tls_images
+    assert "" not in state.tls_images
+    assert ClusterState.from_strings(state.strings()) == state
