@@ -1,6 +1,9 @@
 """The pages that users read are held against the code."""
 
+import os
 import re
+import subprocess
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from qsync_node.core.membership import REPLICAS_MAX
 from qsync_node.core.settings import SECOND, Settings
 from qsync_node.core.system import KEY_WINDOW_ROWS
 from qsync_node.errors import ErrorCode
+from qsync_node.format.proofs import admin_password
 from qsync_node.server import admin, admission, orders, session
 from qsync_node.server.config import NodeConfig
 
@@ -113,3 +117,25 @@ def test_the_limits_are_those_of_the_code() -> None:
         if line.startswith("| ")
     ]
     assert {what: limit for what, limit, *_ in rows[1:] if what != "---"} == LIMITS
+
+
+def test_derived_admin_password_is_the_nodes_and_no_argument_holds_the_secret(
+    tmp_path: Path,
+) -> None:
+    text = (ROOT / "docs" / "kubernetes.md").read_text()
+    block = text.split("derive the password:")[1].split("```console\n")[1].split("```")[0]
+    script = block.replace("$ kubectl", "kubectl").replace("\n$ ", "\n")
+    secret = "a secret of the cluster"
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f"#!/bin/sh\necho {b64encode(secret.encode()).decode()}\n")
+    kubectl.chmod(0o700)
+    done = subprocess.run(
+        ["bash", "-xc", script],  # -x: each command with its arguments, on standard error
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == admin_password(secret)
+    assert secret not in done.stderr
