@@ -24,7 +24,7 @@ def perform(scenario: Scenario, folder: Path) -> str:
     try:
         if scenario.has_load:
             scene.start_with_load(**scenario.spec)
-        said = scenario.run(scene)  # type: ignore[arg-type]  # it does what the scenario asks for
+        said = scenario.run(scene)
         return f"{said}; {scene.nothing_is_lost()}" if scenario.has_load else said
     finally:
         scene.delete()

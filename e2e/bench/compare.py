@@ -103,11 +103,11 @@ def ratios(results: dict[tuple[str, int], list[Any]]) -> list[str]:
 
 
 def plot(results: dict[tuple[str, int], list[Any]], path: Path) -> None:
-    import matplotlib as mpl  # noqa: PLC0415  # only with --write
+    import matplotlib as mpl  # only with --write
 
     mpl.use("svg")
     mpl.rcParams["svg.hashsalt"] = "qsync"
-    import matplotlib.pyplot as plt  # noqa: PLC0415
+    import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(8, 4.5))
     for name in dict.fromkeys(name for name, _ in results):

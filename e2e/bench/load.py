@@ -22,7 +22,7 @@ Write = Callable[[int], Awaitable[Any]]
 
 
 async def connect_iproto(target: dict[str, Any]) -> Write:
-    import asynctnt  # noqa: PLC0415  # each process loads one system's client
+    import asynctnt  # each process loads one system's client
 
     connection = asynctnt.Connection(
         host="127.0.0.1",
@@ -42,7 +42,7 @@ async def connect_iproto(target: dict[str, Any]) -> Write:
 
 
 async def connect_redis(target: dict[str, Any]) -> Write:
-    import redis.asyncio as redis  # noqa: PLC0415
+    import redis.asyncio as redis
 
     client = redis.Redis(port=target["port"], single_connection_client=True)
 
@@ -57,7 +57,7 @@ async def connect_redis(target: dict[str, Any]) -> Write:
 
 
 async def connect_postgres(target: dict[str, Any]) -> Write:
-    import asyncpg  # noqa: PLC0415
+    import asyncpg
 
     connection = await asyncpg.connect(
         host="127.0.0.1", port=target["port"], user="postgres", database="postgres"
@@ -73,7 +73,7 @@ async def connect_postgres(target: dict[str, Any]) -> Write:
 
 
 async def connect_etcd(target: dict[str, Any]) -> Write:
-    import grpc  # noqa: PLC0415
+    import grpc
 
     channel = grpc.aio.insecure_channel(
         f"127.0.0.1:{target['port']}", options=[("grpc.use_local_subchannel_pool", 1)]
@@ -129,7 +129,7 @@ class Pipelined(asyncio.Protocol):
     """All requests on one connection, as a batching application would send them."""
 
     def __init__(self, target: dict[str, Any], in_flight: int, seconds: float) -> None:
-        from qsync_node.format.frame import FrameDecoder  # noqa: PLC0415
+        from qsync_node.format.frame import FrameDecoder
 
         self.target = target
         self.in_flight = in_flight
@@ -164,11 +164,11 @@ class Pipelined(asyncio.Protocol):
             self.done.set_result(now - self.begin)
 
     def _log_in(self, data: bytes) -> None:
-        import msgpack  # noqa: PLC0415
+        import msgpack
 
-        from qsync_node.format.auth import scramble  # noqa: PLC0415
-        from qsync_node.format.frame import encode_request  # noqa: PLC0415
-        from qsync_node.format.greeting import decode_greeting  # noqa: PLC0415
+        from qsync_node.format.auth import scramble
+        from qsync_node.format.frame import encode_request
+        from qsync_node.format.greeting import decode_greeting
 
         salt = decode_greeting(data[:128]).salt
         proof = scramble(self.target["password"], salt)

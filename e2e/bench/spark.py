@@ -144,7 +144,7 @@ def profile_of(folder: Path) -> list[tuple[str, float]]:
     part = parts_of_kind(load_archive(f"file://{folder}"), "segment")[0]
     profiler = cProfile.Profile()
     profiler.runcall(lambda: list(walk(part, b"")))
-    stats = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
+    stats = pstats.Stats(profiler).stats
     own = {f"{Path(f).name}:{name}": row[2] for (f, _, name), row in stats.items()}
     total = sum(own.values())
     ordered = sorted(own.items(), key=lambda one: -one[1])
@@ -191,7 +191,7 @@ def measure(spark: Any, work: Path, sizes: list[int], figures: Figures) -> Audit
 
 def over_parquet(spark: Any, work: Path, figures: Figures) -> None:
     """One question of the history's files: by Spark, and by one process without it."""
-    import duckdb  # noqa: PLC0415 - after the figures that matter: it is of the extra `bench`
+    import duckdb  # of the extra `bench`: without it, the figures above were written already
 
     made = load_archive(f"file://{work / 'archive'}").compactions[-1]
     files = f"{work / 'archive' / made.folder}/history/*/*.parquet"

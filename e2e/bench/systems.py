@@ -89,7 +89,7 @@ class Qsync(System):
 
     def start(self) -> None:
         sys.path.insert(0, str(ROOT / "node" / "tests"))
-        from processes import PASSWORD, USER, Cluster  # noqa: PLC0415
+        from processes import PASSWORD, USER, Cluster
 
         self.user, self.password = USER, PASSWORD
         self.cluster = Cluster(self.folder / "nodes", 3)
@@ -255,7 +255,7 @@ class Etcd(System):
         raise RuntimeError("etcd has no leader")
 
     def durability(self) -> str:
-        command = " ".join(str(argument) for argument in self.processes[0].args)  # type: ignore[union-attr]
+        command = " ".join(str(argument) for argument in self.processes[0].args)
         assert "unsafe-no-fsync" not in command
         return "fsync on every member before it acknowledges (no --unsafe-no-fsync), quorum 2 of 3"
 

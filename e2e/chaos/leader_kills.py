@@ -20,9 +20,9 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from demo import console, space_id, unavailability_ms  # noqa: E402  # after the path is set
-from local_cluster import ROOT, LocalCluster, kill, temporary_cluster  # noqa: E402
-from rich.progress import Progress  # noqa: E402
-from timeouts import CONVERGE_S, WRITER_S  # noqa: E402
+from local_cluster import ROOT, LocalCluster, kill, temporary_cluster  # noqa: E402  # as above
+from rich.progress import Progress  # noqa: E402  # as above
+from timeouts import CONVERGE_S, WRITER_S  # noqa: E402  # as above
 
 MEDIAN_GOAL_MS = 300
 WORST_GOAL_MS = 2000

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from qsync_node.core import effects as fx
 from qsync_node.core.settings import MILLISECOND, SECOND
 
 if TYPE_CHECKING:
@@ -134,8 +135,6 @@ def full_disk(world: "World") -> None:
     shell.disk.capacity_bytes = shell.disk.used_bytes + world.rng.randrange(600)
 
     def end() -> None:
-        from qsync_node.core import effects as fx  # noqa: PLC0415  # only this fault needs it
-
         shell.disk.capacity_bytes = 1 << 62
         if shell.is_alive:
             shell.step([fx.SpaceLow(False)])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from qsync_node.core import effects as fx
 from qsync_node.core.settings import MILLISECOND, SECOND
 from qsync_sim import faults
 from qsync_sim.checker import Checker
@@ -78,8 +79,6 @@ class Schedule:
             if shell.node is not None:
                 shell.node.refuse_rows = False
         for shell in world.alive():
-            from qsync_node.core import effects as fx  # noqa: PLC0415
-
             shell.step([fx.SpaceLow(False)])
             world.command(shell, "unfence")
             world.command(shell, "configure", quorum="majority")

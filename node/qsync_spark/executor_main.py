@@ -38,7 +38,7 @@ def executor_command(environment: Mapping[str, str], jars: Path) -> list[str]:
 
 
 def main() -> None:
-    import pyspark  # noqa: PLC0415  # where the jars are
+    import pyspark  # where the jars are
 
     home = Path(pyspark.__file__).parent
     os.environ["SPARK_HOME"] = str(home)

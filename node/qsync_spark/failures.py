@@ -52,7 +52,7 @@ def run_guarded(what: str, module: str, job: Callable[[], int], is_debug: bool) 
     where it raises."""
     try:
         return job()
-    except Exception as error:  # whatever it is, a person reads one line
+    except Exception as error:  # any failure becomes one line for the caller
         if is_debug:
             raise
         sys.stderr.write(f"{failure_of(what, module, error)}\n")

@@ -141,8 +141,8 @@ class Annotations:
         self._put("violations", json.dumps(violations))
 
     def _put(self, key: str, text: str) -> None:
-        import ssl  # noqa: PLC0415
-        import urllib.request  # noqa: PLC0415
+        import ssl
+        import urllib.request
 
         change = {"metadata": {"annotations": {f"qsync.dev/{key}": text}}}
         try:
@@ -162,9 +162,9 @@ class Annotations:
 
 
 def run_audit(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str, Any]:
-    from qsync_node.archive.reading import load_archive  # noqa: PLC0415
-    from qsync_spark.audit.report import write_report  # noqa: PLC0415
-    from qsync_spark.audit.run import audit  # noqa: PLC0415
+    from qsync_node.archive.reading import load_archive
+    from qsync_spark.audit.report import write_report
+    from qsync_spark.audit.run import audit
 
     archive = load_archive(arguments.archive)
     result = audit(spark, archive, arguments.cluster, progress=note)
@@ -194,7 +194,7 @@ def compaction_word(outcome: dict[str, Any], application: str) -> dict[str, Any]
 
 
 def run_compaction(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str, Any]:
-    from qsync_spark.compaction.run import Wish, compact  # noqa: PLC0415
+    from qsync_spark.compaction.run import Wish, compact
 
     wish = Wish(
         arguments.cluster,
@@ -226,7 +226,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def drive(arguments: argparse.Namespace) -> dict[str, Any]:
-    from qsync_spark.session import make_session  # noqa: PLC0415
+    from qsync_spark.session import make_session
 
     environment = dict(os.environ)
     TEMPLATE.write_text(environment["EXECUTOR_TEMPLATE"])

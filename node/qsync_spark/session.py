@@ -40,8 +40,8 @@ def make_session(
     """A session; `conf` overrides everything. Given no master, Spark's own configuration decides,
     and if that names none, all cores of this machine work. `rows`: about how many will be read,
     of all members; with few the JVM begins faster and goes on slower."""
-    from pyspark import SparkConf  # noqa: PLC0415  # a second to import
-    from pyspark.sql import SparkSession  # noqa: PLC0415
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -107,9 +107,9 @@ def _start_java(conf: "SparkConf") -> None:
 
     Does nothing where a JVM is there: of an earlier session, or of spark-submit.
     """
-    from pyspark import SparkContext  # noqa: PLC0415
-    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
-    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
 
     # PySpark takes a gateway only while it has none, and has no public name for the one it has.
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:

@@ -92,13 +92,13 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {}
         return next_offsets(load_archive(self._url), {}, None)
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
         return ReadAllAvailable() if self._files_max is None else ReadMaxFiles(self._files_max)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
         self._target = next_offsets(load_archive(self._url), {}, None)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802  # Spark's name
         archive = load_archive(self._url)
         self._check(archive, start)
         files = limit.max_files if isinstance(limit, ReadMaxFiles) else None

@@ -202,7 +202,7 @@ def own_keys_file() -> bytes:
         (Type.RAFT, body({4: "x", 10: "y"}), {"group_id": 1}),
     ]
     rows = [
-        Row(kind, 1, lsn, single["timestamp"], content, **more)  # type: ignore[arg-type]
+        Row(kind, 1, lsn, single["timestamp"], content, **more)
         for lsn, (kind, content, more) in enumerate(bodies, 1)
     ]
     last = len(rows)

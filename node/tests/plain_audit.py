@@ -44,7 +44,7 @@ def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
     with mock.patch.multiple(
         run, scan=lambda spark, archive, secret: facts, few_of=lambda facts: (facts.few(), 0)
     ):
-        ground = run.lay_ground(None, archive)  # type: ignore[arg-type]  # small files: no session
+        ground = run.lay_ground(None, archive)  # small files: no session
     ground.secret = secret
     result = Result("sim", archive.url, archive.replicaset_uuid)
     result.counts = run.counts_of(ground)
@@ -170,6 +170,6 @@ def _prove_snapshots(ground: run.Ground, result: Result) -> None:
     batches = iter([batch_of(found, events.EVENTS)])
     for batch in fold.fold_events(batches, reading.catalogue, snapshots):
         odd += batch.to_pylist()
-    replay._report(_Odd(odd), ground, result)  # type: ignore[arg-type]
+    replay._report(_Odd(odd), ground, result)
     replay._check_terms(ground, snapshots.judged, result)
     replay.add_damaged(ground, result)

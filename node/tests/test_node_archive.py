@@ -356,7 +356,7 @@ def test_a_server_that_dies_in_mid_upload(tmp_path: Path, monkeypatch: pytest.Mo
         make_space(connection)
         for number in range(150):
             connection.replace(512, [number, "v" * 200])
-        wait_until("uploads were cut", lambda: handler.cuts == 0)  # type: ignore[attr-defined]
+        wait_until("uploads were cut", lambda: handler.cuts == 0)
         server.shutdown()
         server.server_close()
         for number in range(150):
@@ -368,10 +368,10 @@ def test_a_server_that_dies_in_mid_upload(tmp_path: Path, monkeypatch: pytest.Mo
         server.shutdown()
         server.server_close()
     root = "/bucket/orders"
-    (path,) = [one for one in handler.objects if one.endswith("manifest.json")]  # type: ignore[attr-defined]
-    manifest = decode_manifest(handler.objects[path], path)  # type: ignore[attr-defined]
+    (path,) = [one for one in handler.objects if one.endswith("manifest.json")]
+    manifest = decode_manifest(handler.objects[path], path)
     for entry in manifest.files:
-        data = handler.objects[f"{root}/{manifest.instance_uuid}/{entry.name}"]  # type: ignore[attr-defined]
+        data = handler.objects[f"{root}/{manifest.instance_uuid}/{entry.name}"]
         assert hashlib.sha256(data).hexdigest() == entry.sha256
     segments = manifest.of_kind(SEGMENT)
     assert all(a.last_index == b.after_index for a, b in pairwise(segments))
@@ -431,7 +431,7 @@ def test_archiver_that_was_stopped_writes_no_manifest(
     silent = Log("n0", "error")
 
     def archiver() -> Archiver:
-        made = Archiver(config, "u", storage, disk, silent)  # type: ignore[arg-type]
+        made = Archiver(config, "u", storage, disk, silent)
         made.look(5, [TermStart(1, 1, 1)])
         return made
 

@@ -49,7 +49,7 @@ def test_backlog_is_confirmed_in_bounded_steps() -> None:
         before = node.observer
         assert before is not None
 
-        def see(taken, removed, name=shell.name, before=before):  # type: ignore[no-untyped-def]
+        def see(taken, removed, name=shell.name, before=before):
             rows = sum(e.batch.last_index - e.batch.first_index + 1 for e in [*taken, *removed])
             steps[name] = max(steps.get(name, 0), rows)
             before(taken, removed)
@@ -101,7 +101,7 @@ def test_step_runs_a_bounded_number_of_requests() -> None:
         batches.append(len(writes))
         append(writes, flags)
 
-    commits._append = counted  # type: ignore[method-assign]
+    commits._append = counted
     requests = [
         fx.Request(100, 5_000 + key, REPLACE, put(key, "x"), 0, "admin", None)
         for key in range(ROWS)

@@ -100,11 +100,11 @@ class Leader:
 
     def confirmed(self, *key: Any, index: int = 0) -> list[Any]:
         wanted = select(*key, index=index)
-        return decoded(self.database.select(wanted, self.admin))  # type: ignore[arg-type]
+        return decoded(self.database.select(wanted, self.admin))
 
     def dirty(self, *key: Any, index: int = 0) -> list[Any]:
         wanted = select(*key, index=index)
-        return decoded(self.pending.select(wanted, self.admin))  # type: ignore[arg-type]
+        return decoded(self.pending.select(wanted, self.admin))
 
 
 def decoded(tuples: list[bytes]) -> list[Any]:
@@ -169,7 +169,7 @@ def test_ddl_in_flight_is_seen_by_what_follows_only(leader: Leader) -> None:
     for executed in pushed:
         leader.pending.confirm(executed.changes)
     assert leader.database.schema_version == version + 2
-    found = leader.database.select(request(1, space=600, key=["k"], limit=1), leader.admin)  # type: ignore[arg-type]
+    found = leader.database.select(request(1, space=600, key=["k"], limit=1), leader.admin)
     assert decoded(found) == [["k", 1]]
 
 

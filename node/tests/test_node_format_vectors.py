@@ -78,7 +78,7 @@ def test_cat_shows_what_tarantoolctl_shows(path: Path) -> None:
     expected = [json.loads(line) for line in printed.splitlines()]
     records = list(cat_file(path.read_bytes()))
     assert records == expected
-    assert [json.loads(to_json(record)) for record in records] == expected  # type: ignore[arg-type]
+    assert [json.loads(to_json(record)) for record in records] == expected
 
 
 def test_tarantoolctl_reads_the_own_keys_today(tmp_path: Path) -> None:

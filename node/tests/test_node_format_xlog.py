@@ -131,7 +131,7 @@ def test_bytes_behind_the_end_marker_are_corruption() -> None:
 
 def test_cat_shows_what_is_whole_and_then_the_damage() -> None:
     records = list(cat_file(DATA[:-1]))
-    assert [record["HEADER"]["lsn"] for record in records[:-1]] == [13, 14, 15]  # type: ignore[index]
+    assert [record["HEADER"]["lsn"] for record in records[:-1]] == [13, 14, 15]
     assert isinstance(records[-1], Damage)
 
 

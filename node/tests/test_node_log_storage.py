@@ -193,7 +193,7 @@ def test_without_wal_fsync_only_the_rows_go_unflushed() -> None:
     disk = SimDisk()
     storage = Storage.create(disk, "/data", UUID, Limits(is_synced=False))
     calls: list[str] = []
-    disk.on_call = lambda call, path: calls.append(call)  # type: ignore[func-returns-value]
+    disk.on_call = lambda call, path: calls.append(call)
     storage.write([batch(1)])
     assert calls == ["append"]
     storage.store_ballot(b"x")
@@ -204,7 +204,7 @@ def test_a_clean_stop_saves_the_copy_of_the_last_segment() -> None:
     disk = SimDisk()
     filled(disk, "/data").clean_stop()
     calls: list[str] = []
-    disk.on_call = lambda call, path: calls.append(call)  # type: ignore[func-returns-value]
+    disk.on_call = lambda call, path: calls.append(call)
     storage, recovered = Storage.open(disk, "/data", SMALL)
     assert recovered.clean
     assert "create" not in calls
@@ -224,7 +224,7 @@ def test_a_snapshot_that_fails_leaves_nothing_behind() -> None:
         raise RuntimeError("no more")
 
     with pytest.raises(RuntimeError):
-        storage.write_snapshot({1: 5}, bodies())  # type: ignore[arg-type]
+        storage.write_snapshot({1: 5}, bodies())
     disk.capacity_bytes = disk.used_bytes + 50
     with pytest.raises(DiskFull):
         storage.write_snapshot({1: 5}, [body(1)] * 100)

@@ -99,9 +99,9 @@ def test_cut_off(message: Any, data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     "message",
     [  # what the types forbid and a false peer may send
-        msg.SnapshotChunk(1, 0, 5, {1: "five"}, [], [], True, 0),  # type: ignore[dict-item]
-        msg.SnapshotChunk(1, 0, 5, {1: 5}, [], ["text"], True, 0),  # type: ignore[list-item]
-        msg.Subscribe(1, 1, False, ["512"]),  # type: ignore[list-item]
+        msg.SnapshotChunk(1, 0, 5, {1: "five"}, [], [], True, 0),
+        msg.SnapshotChunk(1, 0, 5, {1: 5}, [], ["text"], True, 0),
+        msg.Subscribe(1, 1, False, ["512"]),
     ],
 )
 def test_items_of_lists_are_checked(message: Any) -> None:

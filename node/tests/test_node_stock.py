@@ -91,7 +91,7 @@ def uri(address: str) -> str:
 def replica(*arguments: Any, **settings: Any) -> Iterator[StockTarantool]:
     made = StockTarantool.__new__(StockTarantool)
     try:
-        made.__init__(*arguments, **settings)  # type: ignore[misc]  # it is killed even if this fails half-way
+        made.__init__(*arguments, **settings)  # it is killed even if this fails half-way
         yield made
     finally:
         made.kill()

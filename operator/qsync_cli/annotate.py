@@ -35,7 +35,7 @@ def restart(where: Where, output: OutputOption = None) -> None:
 def _annotate(where: Where, key: str, value: str | None) -> str:
     if not where.is_kubernetes:
         raise typer.BadParameter("annotations are Kubernetes': name a cluster there")
-    from qsync_cli.kubernetes.session import Session, choose, converse  # noqa: PLC0415 - only who asks pays
+    from qsync_cli.kubernetes.session import Session, choose, converse
 
     async def write(session: Session) -> str:
         cluster = choose(await session.clusters(), where, session.namespace, None)

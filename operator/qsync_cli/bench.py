@@ -41,9 +41,9 @@ def bench(
     as_json: JsonOption = False,
 ) -> None:
     """Write for a while, each write waiting for its quorum."""
-    import asyncio  # noqa: PLC0415 - only who writes pays, not `--help`
+    import asyncio
 
-    from qsync_node.errors import QsyncError  # noqa: PLC0415 - the same
+    from qsync_node.errors import QsyncError
 
     try:
         result = asyncio.run(
@@ -72,10 +72,10 @@ async def _run(
     is_quiet: bool,
     ledger: Path | None,
 ) -> dict[str, Any]:
-    import asyncio  # noqa: PLC0415 - only who writes pays, not `--help`
+    import asyncio
 
-    from qsync_cli.output import progress  # noqa: PLC0415
-    from qsync_node.client import Client, Committed  # noqa: PLC0415
+    from qsync_cli.output import progress
+    from qsync_node.client import Client, Committed
 
     latencies: list[float] = []
     failed = 0
@@ -132,7 +132,7 @@ def _ledger_line(space_id: int, key: int, size: int, outcome: Any, asked_at: flo
 
 async def _space(client: Any, name: str) -> int:
     """Id of the space; made with one unsigned key if it is not there."""
-    from qsync_node.client import Committed  # noqa: PLC0415
+    from qsync_node.client import Committed
 
     found = await client.select(_SPACES + 1, iterator=2, limit=10_000)
     if not isinstance(found, Committed):

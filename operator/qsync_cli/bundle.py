@@ -29,7 +29,7 @@ def bundle(where: Where, file: FileOption = None, output: OutputOption = None) -
     """Write objects, status, events and logs of a cluster to one archive; no Secret is read."""
     if not where.is_kubernetes:
         raise typer.BadParameter("a bundle is made of a cluster on Kubernetes")
-    from qsync_cli.kubernetes.session import converse  # noqa: PLC0415
+    from qsync_cli.kubernetes.session import converse
 
     name, parts = converse(where, lambda session: _collect(session, where))
     path = file or Path(f"{name}-bundle.tar.gz")
@@ -38,9 +38,9 @@ def bundle(where: Where, file: FileOption = None, output: OutputOption = None) -
 
 
 async def _collect(session: "Session", where: Where) -> tuple[str, dict[str, str]]:
-    from qsync_cli.events import read_events  # noqa: PLC0415
-    from qsync_cli.kubernetes.status import look  # noqa: PLC0415
-    from qsync_operator.platform.kubernetes.api import ApiError  # noqa: PLC0415
+    from qsync_cli.events import read_events
+    from qsync_cli.kubernetes.status import look
+    from qsync_operator.platform.kubernetes.api import ApiError
 
     seen = await look(session, where)
     name = seen.name
@@ -72,9 +72,9 @@ def _text(value: Any) -> str:
 
 
 def _pack(path: Path, name: str, parts: dict[str, str]) -> None:
-    import tarfile  # noqa: PLC0415
+    import tarfile
 
-    from qsync_cli.failure import Failure  # noqa: PLC0415
+    from qsync_cli.failure import Failure
 
     try:
         with tarfile.open(path, "w:gz") as archive:

@@ -31,9 +31,9 @@ def cat(files: FilesArgument, output: FormatOption = Format.text) -> None:
 
 def _print_file(path: Path, output: Format) -> str:
     """Prints every row that can be read; returns what is damaged, or ""."""
-    from qsync_node.format.cat import cat_file  # noqa: PLC0415
-    from qsync_node.format.row import RowError  # noqa: PLC0415
-    from qsync_node.format.xlog import Damage, XlogError  # noqa: PLC0415
+    from qsync_node.format.cat import cat_file
+    from qsync_node.format.row import RowError
+    from qsync_node.format.xlog import Damage, XlogError
 
     try:
         data = path.read_bytes()
@@ -55,12 +55,12 @@ def _print_file(path: Path, output: Format) -> str:
 
 
 def _shown(record: dict[str, Any], output: Format) -> str:
-    from qsync_node.format.cat import to_json  # noqa: PLC0415
+    from qsync_node.format.cat import to_json
 
     if output is Format.json:
         return to_json(record)
     if output is Format.yaml:
-        import yaml  # noqa: PLC0415
+        import yaml
 
         return "---\n" + str(yaml.safe_dump(record, sort_keys=False, allow_unicode=True)) + "..."
     return shown_as_text(record)
@@ -68,7 +68,7 @@ def _shown(record: dict[str, Any], output: Format) -> str:
 
 def shown_as_text(record: dict[str, Any]) -> str:
     """One line."""
-    from qsync_node.format.cat import to_json  # noqa: PLC0415
+    from qsync_node.format.cat import to_json
 
     header = record["HEADER"]
     body = record.get("BODY", {})

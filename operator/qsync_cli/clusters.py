@@ -22,7 +22,7 @@ SUPERVISOR_START_S = 15.0
 
 def store_of(name: str) -> Store:
     """The files of a cluster that may not exist yet."""
-    import re  # noqa: PLC0415
+    import re
 
     if not re.fullmatch(NAME_PATTERN, name):
         raise Failure(f"{name!r} is not a cluster's name: lower case letters, digits and dashes")

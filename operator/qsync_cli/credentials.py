@@ -13,14 +13,14 @@ def credentials(where: Where, output: OutputOption = None) -> None:
     if where.address is not None:
         raise typer.BadParameter("a node does not tell passwords: name --local or a cluster")
     if where.local is not None:
-        from qsync_cli.local.credentials import credentials as local  # noqa: PLC0415
+        from qsync_cli.local.credentials import credentials as local
 
         local(where.local, output)
         return
-    from qsync_cli.failure import Failure  # noqa: PLC0415
-    from qsync_cli.kubernetes.session import Session, choose, converse  # noqa: PLC0415
-    from qsync_operator.desired.labels import app_secret_name  # noqa: PLC0415
-    from qsync_operator.desired.secrets import decoded  # noqa: PLC0415
+    from qsync_cli.failure import Failure
+    from qsync_cli.kubernetes.session import Session, choose, converse
+    from qsync_operator.desired.labels import app_secret_name
+    from qsync_operator.desired.secrets import decoded
 
     async def read(session: Session) -> dict[str, object]:
         cluster = choose(await session.clusters(), where, session.namespace, None)

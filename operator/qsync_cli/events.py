@@ -20,11 +20,11 @@ def events(where: Where, output: OutputOption = None) -> None:
     if where.address is not None:
         raise typer.BadParameter("a node keeps no events: name --local or a cluster")
     if where.local is not None:
-        from qsync_cli.local.events import events as local_events  # noqa: PLC0415
+        from qsync_cli.local.events import events as local_events
 
         local_events(where.local, output)
         return
-    from qsync_cli.kubernetes.session import converse  # noqa: PLC0415
+    from qsync_cli.kubernetes.session import converse
 
     found = converse(where, lambda session: read_events(session, where))
     if output in (Output.json, Output.yaml):
@@ -35,7 +35,7 @@ def events(where: Where, output: OutputOption = None) -> None:
 
 async def read_events(session: "Session", where: Where) -> list[dict[str, str]]:
     """Of the cluster and of everything that carries its name."""
-    from qsync_cli.kubernetes.session import choose  # noqa: PLC0415
+    from qsync_cli.kubernetes.session import choose
 
     cluster = choose(await session.clusters(), where, session.namespace, None)
     name = str(cluster["metadata"]["name"])
@@ -45,7 +45,7 @@ async def read_events(session: "Session", where: Where) -> list[dict[str, str]]:
 
 def _is_of(event: dict[str, Any], cluster: str) -> bool:
     """Another cluster's name may begin with this one's."""
-    import re  # noqa: PLC0415
+    import re
 
     subject = str(event["involvedObject"].get("name", ""))
     member = rf"(data-)?{re.escape(cluster)}(-async|-reader)?(-\d+)?"

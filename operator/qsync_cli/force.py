@@ -50,7 +50,7 @@ def force_rollback(
 def _force(
     verb: str, where: Where, lost: list[str], disks_destroyed: bool, output: Output | None
 ) -> None:
-    from qsync_cli.targets import ask, resolve  # noqa: PLC0415
+    from qsync_cli.targets import ask, resolve
 
     if not disks_destroyed:
         raise Failure(
@@ -70,7 +70,7 @@ def _force(
 
 async def _order(links: Any, target: Any, verb: str, lost: list[str]) -> str:
     """Order the best survivor: greatest term of the last row, then the longest log (E2)."""
-    from qsync_cli.targets import statuses  # noqa: PLC0415
+    from qsync_cli.targets import statuses
 
     found = await statuses(links, target)
     survivors = {

@@ -33,11 +33,11 @@ def logs(
     if where.address is not None:
         raise typer.BadParameter("a node does not show its log: name --local or a cluster")
     if where.local is not None:
-        from qsync_cli.local.logs import logs as local_logs  # noqa: PLC0415
+        from qsync_cli.local.logs import logs as local_logs
 
         local_logs(where.local, member, follow)
         return
-    from qsync_cli.kubernetes.session import converse  # noqa: PLC0415
+    from qsync_cli.kubernetes.session import converse
 
     is_document = output in (Output.json, Output.yaml)
     try:
@@ -56,10 +56,10 @@ async def _read(
     tail: int | None,
     is_document: bool,
 ) -> dict[str, list[str]]:
-    import asyncio  # noqa: PLC0415
+    import asyncio
 
-    from qsync_cli.failure import Failure  # noqa: PLC0415
-    from qsync_cli.kubernetes.session import choose  # noqa: PLC0415
+    from qsync_cli.failure import Failure
+    from qsync_cli.kubernetes.session import choose
 
     cluster = choose(await session.clusters(), where, session.namespace, member)
     pods = await session.pods(str(cluster["metadata"]["name"]))

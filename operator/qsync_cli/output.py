@@ -49,7 +49,7 @@ def warn(text: str) -> None:
 
 
 def console() -> "Console":
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console
 
     return Console(highlight=False)
 
@@ -61,8 +61,8 @@ def progress(what: str, total: float, is_quiet: bool) -> Iterator[Callable[..., 
     if is_quiet or not sys.stderr.isatty():
         yield lambda done, said="": None
         return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import Progress  # noqa: PLC0415
+    from rich.console import Console
+    from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
@@ -82,7 +82,7 @@ def print_document(document: Any, output: Output) -> None:
     if output is Output.json:
         say(json.dumps(document, indent=2, ensure_ascii=False))
         return
-    import yaml  # noqa: PLC0415
+    import yaml
 
     sys.stdout.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
 
@@ -104,8 +104,8 @@ def plain_table(titles: Row, rows: list[Row]) -> str:
 
 
 def rich_table(titles: Row, rows: list[Row]) -> "RenderableType":
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
     for title in titles:

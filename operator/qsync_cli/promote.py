@@ -19,7 +19,7 @@ POLL_S = 0.05
 @aimed
 def promote(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
     """Let a member lead: by switchover where somebody leads, by nomination where nobody does."""
-    from qsync_cli.targets import ask, resolve  # noqa: PLC0415
+    from qsync_cli.targets import ask, resolve
 
     if (member is None) != (where.address is not None):
         raise typer.BadParameter("name the MEMBER that shall lead, but not with --address")
@@ -35,7 +35,7 @@ def promote(where: Where, member: MemberArgument = None, output: OutputOption = 
 
 async def _promote(links: Any, target: Any, member: str) -> int:
     """Returns the term in which it leads. Raises LinkError and Failure."""
-    from qsync_cli.targets import leader_of, statuses  # noqa: PLC0415
+    from qsync_cli.targets import leader_of, statuses
 
     found = await statuses(links, target)
     if member not in found:
@@ -53,8 +53,8 @@ async def _promote(links: Any, target: Any, member: str) -> int:
 
 
 async def _until_writable(links: Any, address: str, member: str) -> int:
-    import asyncio  # noqa: PLC0415
-    import time  # noqa: PLC0415
+    import asyncio
+    import time
 
     deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s:

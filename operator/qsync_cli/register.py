@@ -19,7 +19,7 @@ POLL_S = 0.05
 @aimed
 def register(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
     """Register an anonymous member: an id is kept for it, and its log, but it is never counted."""
-    from qsync_cli.targets import ask, resolve  # noqa: PLC0415
+    from qsync_cli.targets import ask, resolve
 
     if (member is None) != (where.address is not None):
         raise typer.BadParameter("name the MEMBER, but not with --address")
@@ -31,8 +31,8 @@ def register(where: Where, member: MemberArgument = None, output: OutputOption =
 
 
 async def _register(links: Any, node: str, name: str) -> int:
-    import asyncio  # noqa: PLC0415
-    import time  # noqa: PLC0415
+    import asyncio
+    import time
 
     said = await links.status(node)
     if said["role"] != "anonymous":

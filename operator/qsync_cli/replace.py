@@ -28,8 +28,8 @@ def replace(
     """Delete a member's volume and pod: it comes back empty and copies everything."""
     if not where.is_kubernetes:
         raise typer.BadParameter("volumes are Kubernetes': name a cluster there")
-    from qsync_cli.kubernetes.session import converse  # noqa: PLC0415 - only who asks pays
-    from qsync_cli.targets import ask, leader_of, resolve, statuses  # noqa: PLC0415
+    from qsync_cli.kubernetes.session import converse
+    from qsync_cli.targets import ask, leader_of, resolve, statuses
 
     target = resolve(where, member)
     found = ask(target, lambda links: statuses(links, target))

@@ -51,10 +51,10 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
     sequences, idempotency keys and indexes go on; members are the new cluster's own. The copies of
     each row are compared: most of them decide, and without a majority the restore is refused.
     """
-    from qsync_cli.clusters import store_of  # noqa: PLC0415
-    from qsync_cli.local.apply import bring_up  # noqa: PLC0415
-    from qsync_operator.models.cluster import API_VERSION  # noqa: PLC0415
-    from qsync_operator.models.manifest import (  # noqa: PLC0415
+    from qsync_cli.clusters import store_of
+    from qsync_cli.local.apply import bring_up
+    from qsync_operator.models.cluster import API_VERSION
+    from qsync_operator.models.manifest import (
         Manifest,
         ManifestError,
         load_manifest,
@@ -92,10 +92,10 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
 
 def _say_what_was_compared(directory: Path) -> None:
     """On standard error: standard output may be a document."""
-    import json  # noqa: PLC0415
+    import json
 
-    from qsync_cli.output import warn  # noqa: PLC0415
-    from qsync_operator.platform.restoration import RESTORED_NAME  # noqa: PLC0415
+    from qsync_cli.output import warn
+    from qsync_operator.platform.restoration import RESTORED_NAME
 
     file = directory / RESTORED_NAME
     for note in json.loads(file.read_text())["notes"] if file.exists() else ():
@@ -104,7 +104,7 @@ def _say_what_was_compared(directory: Path) -> None:
 
 def _moment(text: str) -> str:
     """Seconds since 1970 as the manifest has a time; anything else as it is."""
-    from datetime import UTC, datetime  # noqa: PLC0415
+    from datetime import UTC, datetime
 
     try:
         return datetime.fromtimestamp(float(text), UTC).isoformat()

@@ -37,14 +37,14 @@ def rollbacks(where: Where, member: MemberArgument = None, output: OutputOption 
 
 
 def _line(row: dict[str, Any]) -> str:
-    from qsync_cli.cat import shown_as_text  # noqa: PLC0415
+    from qsync_cli.cat import shown_as_text
 
     return shown_as_text(row)
 
 
 def _of_processes(cluster: str, member: str | None) -> dict[str, Any]:
-    from qsync_cli.clusters import open_store  # noqa: PLC0415
-    from qsync_operator.rollbacks import rollback_rows  # noqa: PLC0415
+    from qsync_cli.clusters import open_store
+    from qsync_operator.rollbacks import rollback_rows
 
     store = open_store(cluster)
     names = list(store.load_state().members)
@@ -55,10 +55,10 @@ def _of_processes(cluster: str, member: str | None) -> dict[str, Any]:
 
 
 def _of_pods(where: Where, member: str | None) -> dict[str, Any]:
-    import asyncio  # noqa: PLC0415
+    import asyncio
 
-    from qsync_cli.kubernetes.session import pod_target  # noqa: PLC0415
-    from qsync_operator.links import LinkError  # noqa: PLC0415
+    from qsync_cli.kubernetes.session import pod_target
+    from qsync_operator.links import LinkError
 
     names, open_links = pod_target(where, member)
     if member is not None and member not in names:

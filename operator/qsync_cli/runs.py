@@ -50,7 +50,7 @@ def _refuse_others(where: Where, verb: str) -> None:
 def _run(
     where: Where, kind: str, spec: dict[str, Any], no_wait: bool, output: Output | None
 ) -> "Document":
-    from qsync_cli.kubernetes.session import choose, converse  # noqa: PLC0415
+    from qsync_cli.kubernetes.session import choose, converse
 
     async def order(session: "Session") -> "Document":
         cluster = choose(await session.clusters(), where, session.namespace, None)
@@ -85,7 +85,7 @@ def _document(cluster: "Document", kind: str, spec: dict[str, Any]) -> "Document
 
 async def _follow(session: "Session", run: "Document", advance: Callable[..., None]) -> "Document":
     """Until it has ended. Raises Failure when somebody deletes it."""
-    import asyncio  # noqa: PLC0415
+    import asyncio
 
     kind, name = str(run["kind"]), str(run["metadata"]["name"])
     while True:

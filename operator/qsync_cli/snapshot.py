@@ -19,7 +19,7 @@ MemberArgument = Annotated[
 @aimed
 def snapshot(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
     """Write snapshots now; nodes also do it by themselves as the log grows."""
-    from qsync_cli.targets import resolve  # noqa: PLC0415
+    from qsync_cli.targets import resolve
 
     if where.address is not None and member is not None:
         raise typer.BadParameter("--address names the node: leave MEMBER out")
@@ -30,7 +30,7 @@ def snapshot(where: Where, member: MemberArgument = None, output: OutputOption =
 
 
 def _write(target: "Target", name: str) -> str:
-    from qsync_cli.targets import ask  # noqa: PLC0415
+    from qsync_cli.targets import ask
 
     node = target.address_of(name)
     ask(target, lambda links: links.post(node, "/verb/snapshot", {}))

@@ -17,7 +17,7 @@ ClusterArgument = Annotated[
 def status(where: Where, name: ClusterArgument = None, output: OutputOption = None) -> None:
     """Show a cluster's members, or one node's view of itself."""
     if where.local is not None:
-        from qsync_cli.local.status import status as local_status  # noqa: PLC0415
+        from qsync_cli.local.status import status as local_status
 
         local_status(where.local, output)
     elif where.address is not None:
@@ -27,7 +27,7 @@ def status(where: Where, name: ClusterArgument = None, output: OutputOption = No
 
 
 def _show_node(where: Where, output: Output | None) -> None:
-    from qsync_cli.targets import ask, resolve  # noqa: PLC0415
+    from qsync_cli.targets import ask, resolve
 
     target = resolve(where)
     said = ask(target, lambda links: links.status(target.address_of("")))
@@ -39,13 +39,13 @@ def _show_node(where: Where, output: Output | None) -> None:
 
 
 def _show_cluster(where: Where, name: str | None, output: Output | None) -> None:
-    from dataclasses import replace  # noqa: PLC0415
+    from dataclasses import replace
 
-    from pydantic import ValidationError  # noqa: PLC0415
+    from pydantic import ValidationError
 
-    from qsync_cli.kubernetes.session import converse  # noqa: PLC0415
-    from qsync_cli.kubernetes.status import lines, look, table  # noqa: PLC0415
-    from qsync_operator.models.cluster import QsyncCluster  # noqa: PLC0415
+    from qsync_cli.kubernetes.session import converse
+    from qsync_cli.kubernetes.status import lines, look, table
+    from qsync_operator.models.cluster import QsyncCluster
 
     if name is not None:
         where = replace(where, cluster=name)

@@ -17,7 +17,7 @@ MemberArgument = Annotated[
 @aimed
 def switchover(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
     """Move leadership to another member after everything is confirmed."""
-    from qsync_cli.targets import ask, resolve  # noqa: PLC0415
+    from qsync_cli.targets import ask, resolve
 
     target = resolve(where, member)
     leader = ask(target, lambda links: _switch_over(links, target, member))
@@ -26,7 +26,7 @@ def switchover(where: Where, member: MemberArgument = None, output: OutputOption
 
 
 async def _switch_over(links: Any, target: Any, member: str | None) -> str:
-    from qsync_cli.targets import leader_of, statuses  # noqa: PLC0415
+    from qsync_cli.targets import leader_of, statuses
 
     found = await statuses(links, target)
     leader = leader_of(found)

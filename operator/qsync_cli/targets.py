@@ -55,7 +55,7 @@ def resolve(where: Where, member: str | None = None) -> Target:
         return Target({"": where.address}, lambda: NodeLinks(where.secret or "", lambda: context))
     if where.local is not None:
         return _local(where.local)
-    from qsync_cli.kubernetes.session import pod_target  # noqa: PLC0415
+    from qsync_cli.kubernetes.session import pod_target
 
     names, open_links = pod_target(where, member)
     return Target({name: name for name in names}, open_links)
@@ -73,7 +73,7 @@ def _context(ca: Path | None) -> ssl.SSLContext | None:
 
 
 def _local(name: str) -> Target:
-    from qsync_cli.clusters import ensure_supervisor, open_store, secrets_of  # noqa: PLC0415
+    from qsync_cli.clusters import ensure_supervisor, open_store, secrets_of
 
     store = open_store(name)
     ensure_supervisor(store)

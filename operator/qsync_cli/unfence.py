@@ -16,7 +16,7 @@ MemberArgument = Annotated[
 @aimed
 def unfence(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
     """Let a fenced member lead again."""
-    from qsync_cli.targets import ask, resolve  # noqa: PLC0415
+    from qsync_cli.targets import ask, resolve
 
     if (member is None) != (where.address is not None):
         raise typer.BadParameter("name the MEMBER, but not with --address")

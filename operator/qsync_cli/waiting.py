@@ -85,9 +85,9 @@ def _told_once() -> "Callable[[QsyncCluster], None]":
 
 @contextmanager
 def _live_display() -> Iterator["Callable[[QsyncCluster], None]"]:
-    from rich.console import Group  # noqa: PLC0415
-    from rich.live import Live  # noqa: PLC0415
-    from rich.spinner import Spinner  # noqa: PLC0415
+    from rich.console import Group
+    from rich.live import Live
+    from rich.spinner import Spinner
 
     spinner = Spinner("dots")
     with Live(console=output.console(), refresh_per_second=12, transient=True) as live:

@@ -79,7 +79,7 @@ def aimed(verb: Callable[..., None]) -> Callable[..., None]:
         verb(where=where, **given)
 
     update_wrapper(run, verb)
-    del run.__wrapped__  # type: ignore[attr-defined]
+    del run.__wrapped__  # type: ignore[attr-defined]  # set by update_wrapper
     own = inspect.signature(verb, eval_str=True)
     kept = [p for p in own.parameters.values() if p.name != "where"]
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -88,6 +88,6 @@ def aimed(verb: Callable[..., None]) -> Callable[..., None]:
         for name, annotation in _OPTIONS.items()
     ]
     parameters = [*(p.replace(kind=keyword) for p in kept), *added]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run

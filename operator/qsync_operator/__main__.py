@@ -132,7 +132,7 @@ async def _watch(
         try:
             await watch(settings, clusters, cache, stopping)
             stopping.set()  # kopf was told by a signal, whose handler it had replaced
-        except Exception:  # whatever a watch met: an API server that is away comes back
+        except Exception:  # any failure of a watch: it is started again
             log.exception("watches ended and begin again")
             _handle_signals(stopping)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)

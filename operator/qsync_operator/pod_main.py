@@ -84,7 +84,7 @@ def restore_first(config: Path, document: dict[str, Any]) -> dict[str, Any]:
     Only the member that founds the cluster restores, only where it has no data yet, and only once:
     a restore that the pod did not survive is begun again. Raises RestoreError.
     """
-    from qsync_operator.models.bootstrap import FromArchiveSpec  # noqa: PLC0415
+    from qsync_operator.models.bootstrap import FromArchiveSpec  # noqa: PLC0415  # pydantic, for a restore only
 
     file = config / "restore.json"
     wanted = json.loads(file.read_text()) if file.exists() else {}

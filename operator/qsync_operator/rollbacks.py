@@ -9,8 +9,8 @@ ROWS_MAX = 10_000
 
 def rollback_rows(directory: Path) -> list[dict[str, Any]]:
     """Of every file under a node's directory, oldest first; what is damaged says so."""
-    from qsync_node.format.cat import cat_file  # noqa: PLC0415 - only who asks pays for it
-    from qsync_node.format.xlog import Damage, XlogError  # noqa: PLC0415
+    from qsync_node.format.cat import cat_file  # noqa: PLC0415  # only this query needs it
+    from qsync_node.format.xlog import Damage, XlogError  # noqa: PLC0415  # as above
 
     found: list[dict[str, Any]] = []
     for path in sorted((directory / DIRECTORY).glob("*.xlog")):

@@ -32,7 +32,7 @@ def home(tmp_path: Path) -> Home:
 
 def commands() -> list[list[str]]:
     found = []
-    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, command in get_command(app).commands.items():
         inner = getattr(command, "commands", None)
         found += [[name, verb] for verb in inner] if inner else [[name]]
     return found

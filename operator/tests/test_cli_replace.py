@@ -59,7 +59,7 @@ async def test_volume_is_deleted_when_its_machine_is_gone_or_by_force(
     annotations: dict[str, str], is_forced: bool, is_deleted: bool
 ) -> None:
     api = FakeApi()
-    session = Session(api, "ns")  # type: ignore[arg-type]
+    session = Session(api, "ns")
     stored(api, "PersistentVolumeClaim", "data-orders-1", **annotations)
     stored(api, "PersistentVolumeClaim", "data-orders-2")
     stored(api, "Pod", "orders-1")

@@ -305,7 +305,7 @@ async def test_without_the_lease_members_are_nominated_and_nothing_is_written() 
         async def act(_: Any, action: Any) -> None:
             performed.append(action)
 
-        platform.act = act  # type: ignore[method-assign]
+        platform.act = act
         is_held[0] = False
         api.writes.clear()
         with pytest.MonkeyPatch.context() as patch:

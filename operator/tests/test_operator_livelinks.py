@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from qsync_node.format.greeting import encode_greeting
+from qsync_node.server.config import NodeConfig
+from qsync_node.server.logs import Log
+from qsync_node.server.loop import NodeServer
 from qsync_operator.livelinks import LiveLinks
 
 UUID = "0d4e6c2a-9d1f-4d0c-8a57-3f1f6a6f5a10"
@@ -105,10 +108,6 @@ async def test_a_connection_that_stands_is_kept_though_the_pod_is_said_to_be_gon
 
 @pytest.mark.asyncio
 async def test_a_real_node_tells_its_watchers(tmp_path: Path) -> None:
-    from qsync_node.server.config import NodeConfig  # noqa: PLC0415
-    from qsync_node.server.logs import Log  # noqa: PLC0415
-    from qsync_node.server.loop import NodeServer  # noqa: PLC0415
-
     config = NodeConfig(directory=tmp_path, name="a", replicaset_uuid=UUID, secret="secret-secret")
     server = NodeServer(config, Log("a", "error"))
     await server.listen()

@@ -7,6 +7,7 @@ from plan_worlds import cluster_of, decide, formed
 from qsync_operator.actions import (
     Nominate,
 )
+from qsync_operator.failover import after_nomination
 from qsync_operator.plan import plan
 
 
@@ -36,8 +37,6 @@ def test_one_nomination_in_an_election_timeout_and_then_another_member() -> None
     world.leader = ""
     nomination = Nominate("c-1", 1)
     assert decide(world) == (nomination,)
-    from qsync_operator.failover import after_nomination  # noqa: PLC0415
-
     world.memory = after_nomination(world.memory, nomination, world.now_ns)
     world.now_ns += 900_000_000
     assert decide(world) == ()

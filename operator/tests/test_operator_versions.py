@@ -129,7 +129,7 @@ async def test_settings_that_an_older_node_does_not_know_keep_no_other_from_it()
                 raise LinkError("unknown setting 'warp'", is_refusal=True)
             applied.update(fields)
 
-        platform._post = post  # type: ignore[method-assign]
+        platform._post = post
         await platform._configure(cluster, "orders-0", {"warp": 9, "heartbeat_ns": 5})
         assert applied == {"heartbeat_ns": 5}
         with pytest.raises(LinkError):

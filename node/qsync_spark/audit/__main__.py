@@ -67,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
     sys.stdout.write(json.dumps(result.document()) + "\n")
     sys.stdout.flush()
     if arguments.report:
-        from qsync_spark.audit.report import write_report  # noqa: PLC0415
+        from qsync_spark.audit.report import write_report
 
         write_report(result, arguments.report)
     progress(Step("done", len(STEPS), len(STEPS)))

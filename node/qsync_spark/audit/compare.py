@@ -51,7 +51,7 @@ class Expectation:
 
 def different_chunks(facts: "DataFrame", expected: Expectation) -> "DataFrame":
     """(replica_id, lsn = chunk) of which members hold different rows, or not all that should."""
-    from pyspark.sql import functions as f  # noqa: PLC0415
+    from pyspark.sql import functions as f
 
     cases = " ".join(f"when '{uuid}' then {1 << bit}L" for uuid, bit in expected.bits.items())
     own = (
@@ -81,7 +81,7 @@ def different_chunks(facts: "DataFrame", expected: Expectation) -> "DataFrame":
 
 def exceptions(rows: "DataFrame", chunks: "DataFrame", expected: Expectation) -> "DataFrame":
     """Rows (facts `row`) of those chunks that are not the same wherever they should be."""
-    from pyspark.sql import functions as f  # noqa: PLC0415
+    from pyspark.sql import functions as f
 
     wanted = chunks.withColumnRenamed("lsn", "chunk")
     grouped = (

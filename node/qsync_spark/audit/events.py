@@ -119,7 +119,7 @@ class Reading:
 def in_order(events: "DataFrame") -> "DataFrame":
     """The events of each key one after another, in a column more than `EVENTS`: what a comparison
     looks at first is one number, for which the sort need not open the rows."""
-    from pyspark.sql.functions import xxhash64  # noqa: PLC0415  # tasks need not import it
+    from pyspark.sql.functions import xxhash64  # tasks need not import it
 
     numbered = events.withColumn("hash", xxhash64("space", "key"))
     order = ("hash", "space", "key", "index", "op")

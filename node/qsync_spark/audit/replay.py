@@ -98,7 +98,7 @@ def prove_snapshots(
     spark: "SparkSession", ground: "Ground", result: Result, keeps_events: bool = False
 ) -> "DataFrame | None":
     """Adds violations and gaps of proof 4; returns the log's events, for the ledger."""
-    from pyspark import StorageLevel  # noqa: PLC0415
+    from pyspark import StorageLevel
 
     if ground.snapshot is None:
         return None

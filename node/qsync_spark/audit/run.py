@@ -298,10 +298,10 @@ def _audit(
     lag_allowed_s: float,
     watch: Watch,
 ) -> Result:
-    from qsync_spark.audit.ledger import prove_ledger  # noqa: PLC0415
-    from qsync_spark.audit.logs import prove_logs  # noqa: PLC0415
-    from qsync_spark.audit.plots import measure  # noqa: PLC0415
-    from qsync_spark.audit.replay import prove_snapshots  # noqa: PLC0415
+    from qsync_spark.audit.ledger import prove_ledger
+    from qsync_spark.audit.logs import prove_logs
+    from qsync_spark.audit.plots import measure
+    from qsync_spark.audit.replay import prove_snapshots
 
     result = Result(cluster, archive.url, archive.replicaset_uuid, started_at=time.time())
     started = time.monotonic()

@@ -55,7 +55,7 @@ def run_on_parts(
     """What `read` yields for each part; many small parts share a task."""
 
     def read_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import gc  # noqa: PLC0415  # on the worker
+        import gc  # on the worker
 
         gc.disable()  # few containers live long here, and each pass over them costs
         read_bytes = 0
@@ -83,7 +83,7 @@ def run_on_parts(
 
 def scan(spark: "SparkSession", archive: Archive, secret: bytes) -> "DataFrame":
     """All facts of all files; kept on the executors' disks."""
-    from pyspark import StorageLevel  # noqa: PLC0415
+    from pyspark import StorageLevel
 
     parts = parts_of_kind(archive, *KINDS)
     facts = run_on_parts(spark, parts, lambda part: walk(part, secret), FACTS_SQL)

@@ -289,9 +289,9 @@ def _tables(
     spark: "SparkSession", archive: Archive, made: Compaction, wish: Wish
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of `FILES`, and what the manifest says of each table."""
-    from qsync_spark.audit.replay import make_reading  # noqa: PLC0415
-    from qsync_spark.audit.run import lay_ground  # noqa: PLC0415
-    from qsync_spark.compaction.tables import (  # noqa: PLC0415
+    from qsync_spark.audit.replay import make_reading
+    from qsync_spark.audit.run import lay_ground
+    from qsync_spark.compaction.tables import (
         tables_of,
         write_history,
         write_state,

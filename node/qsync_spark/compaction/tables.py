@@ -258,7 +258,7 @@ def write_history(
     events = events_of_log(spark, archive, reading).unionByName(first)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext  # noqa: PLC0415  # on the worker
+        from pyspark import TaskContext  # on the worker
 
         context = TaskContext.get()
         name = f"part-{context.partitionId() if context is not None else 0:05d}"

@@ -52,7 +52,7 @@ def converse(where: Where, conversation: Callable[[Session], Awaitable[Result]])
 
 def _namespace(where: Where) -> str:
     try:
-        from qsync_operator.platform.kubernetes.client import current_namespace  # noqa: PLC0415
+        from qsync_operator.platform.kubernetes.client import current_namespace
     except ModuleNotFoundError as error:
         raise Failure(
             f"this installation has no {error.name}: `pip install 'qsync[operator]'`, or name"
@@ -62,7 +62,7 @@ def _namespace(where: Where) -> str:
 
 
 async def _connect(where: Where) -> "KubernetesApi":
-    from qsync_operator.platform.kubernetes.client import KubernetesApi  # noqa: PLC0415
+    from qsync_operator.platform.kubernetes.client import KubernetesApi
 
     return await KubernetesApi.connect_as(where.context)
 
@@ -88,7 +88,7 @@ def choose(clusters: list[Document], where: Where, namespace: str, member: str |
 
 def pod_target(where: Where, member: str | None) -> tuple[list[str], "Callable[[], PodLinks]"]:
     """Names of members that have a pod, and how they are asked."""
-    from qsync_operator.platform.kubernetes.podlinks import PodLinks  # noqa: PLC0415
+    from qsync_operator.platform.kubernetes.podlinks import PodLinks
 
     async def look(session: Session) -> tuple[str, list[str]]:
         cluster = choose(await session.clusters(), where, session.namespace, member)

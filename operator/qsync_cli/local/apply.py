@@ -40,7 +40,7 @@ def apply(
     output: OutputOption = None,
 ) -> None:
     """Start a cluster of local processes, or change one, and wait until it is Ready."""
-    from qsync_operator.models.manifest import ManifestError, load_manifest  # noqa: PLC0415
+    from qsync_operator.models.manifest import ManifestError, load_manifest
 
     try:
         manifest = load_manifest(file)
@@ -57,8 +57,8 @@ def apply(
 
 def bring_up(manifest: "Manifest", no_wait: bool, timeout: float, output: Output | None) -> None:
     """What a manifest asks for is written down, supervised, and waited for."""
-    from qsync_cli.clusters import ensure_supervisor, look, store_of  # noqa: PLC0415
-    from qsync_cli.waiting import print_cluster, wait_ready  # noqa: PLC0415
+    from qsync_cli.clusters import ensure_supervisor, look, store_of
+    from qsync_cli.waiting import print_cluster, wait_ready
 
     store = store_of(manifest.cluster.name)
     _warn(manifest.cluster)
@@ -77,7 +77,7 @@ def bring_up(manifest: "Manifest", no_wait: bool, timeout: float, output: Output
 
 def _with_kept_archive(manifest: "Manifest") -> "Manifest":
     """The archive of a running cluster does not disappear because nobody named it this time."""
-    from qsync_cli.clusters import store_of  # noqa: PLC0415
+    from qsync_cli.clusters import store_of
 
     if manifest.cluster.spec.archive is not None:
         return manifest
@@ -91,9 +91,9 @@ def _with_kept_archive(manifest: "Manifest") -> "Manifest":
 
 
 def _without_archive(manifest: "Manifest") -> "Manifest":
-    from dataclasses import replace  # noqa: PLC0415
+    from dataclasses import replace
 
-    from qsync_operator.models.manifest import parse_cluster  # noqa: PLC0415
+    from qsync_operator.models.manifest import parse_cluster
 
     document = manifest.cluster.document()
     document["spec"].pop("archive", None)
@@ -101,9 +101,9 @@ def _without_archive(manifest: "Manifest") -> "Manifest":
 
 
 def _with_archive(manifest: "Manifest", url: str) -> "Manifest":
-    from dataclasses import replace  # noqa: PLC0415
+    from dataclasses import replace
 
-    from qsync_operator.models.manifest import ManifestError, parse_cluster  # noqa: PLC0415
+    from qsync_operator.models.manifest import ManifestError, parse_cluster
 
     document = manifest.cluster.document()
     document["spec"].setdefault("archive", {})["url"] = url
@@ -114,7 +114,7 @@ def _with_archive(manifest: "Manifest", url: str) -> "Manifest":
 
 
 def _warn(cluster: "QsyncCluster") -> None:
-    from qsync_operator.models.spec import spec_warnings, without_local_meaning  # noqa: PLC0415
+    from qsync_operator.models.spec import spec_warnings, without_local_meaning
 
     for text in spec_warnings(cluster.spec):
         warn(text)
@@ -125,7 +125,7 @@ def _warn(cluster: "QsyncCluster") -> None:
 
 def _store(store: "Store", manifest: "Manifest") -> str:
     """Write down what is asked for; says what that was: created, configured or unchanged."""
-    from datetime import UTC, datetime  # noqa: PLC0415
+    from datetime import UTC, datetime
 
     wanted, existing = manifest.cluster, store.load_cluster()
     if existing is not None and existing.metadata.deletion_timestamp is not None:
@@ -151,8 +151,8 @@ def _store(store: "Store", manifest: "Manifest") -> str:
 def _check_begin(cluster: "QsyncCluster") -> None:
     """An archive without the point is refused before anything is made."""
     # Only who begins with an archive waits for these.
-    from qsync_node.restore.child import RestoreError  # noqa: PLC0415
-    from qsync_operator.restoring import check_restore  # noqa: PLC0415
+    from qsync_node.restore.child import RestoreError
+    from qsync_operator.restoring import check_restore
 
     if cluster.spec.bootstrap is None:
         return
@@ -164,7 +164,7 @@ def _check_begin(cluster: "QsyncCluster") -> None:
 
 def refusal_to_change(old: "QsyncCluster", new: "QsyncCluster") -> str:
     """Why a change cannot be made to a running cluster, or ""."""
-    from qsync_operator.models.base import quantity  # noqa: PLC0415
+    from qsync_operator.models.base import quantity
 
     if quantity(new.spec.storage.size) < quantity(old.spec.storage.size):
         return f"storage.size cannot shrink from {old.spec.storage.size}"
@@ -176,13 +176,13 @@ def refusal_to_change(old: "QsyncCluster", new: "QsyncCluster") -> str:
 
 
 def _random_uuid() -> str:
-    import uuid  # noqa: PLC0415
+    import uuid
 
     return str(uuid.uuid4())
 
 
 def _store_secrets(store: "Store", manifest: "Manifest") -> None:
-    from qsync_operator.platform.store import Secrets  # noqa: PLC0415
+    from qsync_operator.platform.store import Secrets
 
     existing = store.load_secrets()
     given = _given_password(manifest)

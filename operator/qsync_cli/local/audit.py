@@ -28,7 +28,7 @@ LAG_ALLOWED_S = 30.0
 
 def audit(name: NameArgument, ledger: LedgerOption = None, output: OutputOption = None) -> None:
     """Prove from the archive that no acknowledged write was lost; exit code 1 if it is not so."""
-    from qsync_cli.clusters import load_cluster, open_store  # noqa: PLC0415
+    from qsync_cli.clusters import load_cluster, open_store
 
     store = open_store(name)
     cluster = load_cluster(store)
@@ -54,11 +54,11 @@ def audit(name: NameArgument, ledger: LedgerOption = None, output: OutputOption 
 
 def archive_now(store: "Store") -> list[str]:
     """Ask every running member to archive what is confirmed; returns what did not work."""
-    import asyncio  # noqa: PLC0415
+    import asyncio
 
-    from qsync_cli.clusters import secrets_of  # noqa: PLC0415
-    from qsync_operator.links import LinkError, NodeLinks  # noqa: PLC0415
-    from qsync_operator.platform.ports import HOST  # noqa: PLC0415
+    from qsync_cli.clusters import secrets_of
+    from qsync_operator.links import LinkError, NodeLinks
+    from qsync_operator.platform.ports import HOST
 
     members = store.load_state().members
     secret = secrets_of(store).cluster

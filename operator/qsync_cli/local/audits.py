@@ -27,7 +27,7 @@ def _finished(store: "Store") -> "list[tuple[Path, dict[str, Any]]]":
 
 def audits(name: NameArgument, output: OutputOption = None) -> None:
     """List audits with their verdicts, oldest first."""
-    from qsync_cli.clusters import open_store  # noqa: PLC0415
+    from qsync_cli.clusters import open_store
 
     found = _finished(open_store(name))
     if output in (Output.json, Output.yaml):
@@ -51,7 +51,7 @@ def audits(name: NameArgument, output: OutputOption = None) -> None:
 
 def report(name: NameArgument, audit: AuditArgument = None) -> None:
     """Say where the page of an audit is."""
-    from qsync_cli.clusters import open_store  # noqa: PLC0415
+    from qsync_cli.clusters import open_store
 
     found = {folder.name: folder for folder, _ in _finished(open_store(name))}
     if not found:

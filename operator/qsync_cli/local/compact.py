@@ -35,8 +35,8 @@ def compact(  # as many as there are options
     output: OutputOption = None,
 ) -> None:
     """Fold the archive's confirmed rows into a verified snapshot and Parquet tables."""
-    from qsync_cli.clusters import load_cluster, open_store  # noqa: PLC0415
-    from qsync_operator.models.base import duration_ns  # noqa: PLC0415
+    from qsync_cli.clusters import load_cluster, open_store
+    from qsync_operator.models.base import duration_ns
 
     store = open_store(name)
     archive = load_cluster(store).spec.archive

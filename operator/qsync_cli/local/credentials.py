@@ -9,7 +9,7 @@ from qsync_cli.output import print_document, say
 
 def credentials(name: NameArgument, output: OutputOption = None) -> None:
     """Show the application's user, its password and where to connect."""
-    from qsync_cli.clusters import ensure_supervisor, look, open_store, secrets_of  # noqa: PLC0415
+    from qsync_cli.clusters import ensure_supervisor, look, open_store, secrets_of
 
     store = open_store(name)
     ensure_supervisor(store)

@@ -20,11 +20,11 @@ def delete(
     name: NameArgument, keep_data: KeepOption = False, timeout: TimeoutOption = 60.0
 ) -> None:
     """Stop a cluster's processes and delete its files."""
-    import time  # noqa: PLC0415
+    import time
 
-    from qsync_cli.clusters import ensure_supervisor, load_cluster, store_of  # noqa: PLC0415
-    from qsync_operator.local_main import KEEP_DATA  # noqa: PLC0415
-    from qsync_operator.platform import processes  # noqa: PLC0415
+    from qsync_cli.clusters import ensure_supervisor, load_cluster, store_of
+    from qsync_operator.local_main import KEEP_DATA
+    from qsync_operator.platform import processes
 
     store = store_of(name)
     if not store.exists():

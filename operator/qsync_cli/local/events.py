@@ -6,7 +6,7 @@ from qsync_cli.output import print_document, print_table
 
 def events(name: NameArgument, output: OutputOption = None) -> None:
     """Show what the supervisor did and saw, oldest first."""
-    from qsync_cli.clusters import ensure_supervisor, open_store  # noqa: PLC0415
+    from qsync_cli.clusters import ensure_supervisor, open_store
 
     store = open_store(name)
     ensure_supervisor(store)

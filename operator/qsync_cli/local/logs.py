@@ -20,7 +20,7 @@ FOLLOW_S = 0.2
 
 def logs(name: NameArgument, member: MemberArgument = None, follow: FollowOption = False) -> None:
     """Print the log of a member, or of all with their names in front."""
-    from qsync_cli.clusters import ensure_supervisor, node_log, open_store  # noqa: PLC0415
+    from qsync_cli.clusters import ensure_supervisor, node_log, open_store
 
     store = open_store(name)
     ensure_supervisor(store)

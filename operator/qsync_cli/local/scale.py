@@ -31,9 +31,9 @@ def scale(
     output: OutputOption = None,
 ) -> None:
     """Change the number of members: one at a time, never below quorum, the leader moved first."""
-    from qsync_cli.clusters import ensure_supervisor, load_cluster, look, open_store  # noqa: PLC0415
-    from qsync_cli.waiting import print_cluster, wait_ready  # noqa: PLC0415
-    from qsync_operator.models.manifest import ManifestError, parse_cluster  # noqa: PLC0415
+    from qsync_cli.clusters import ensure_supervisor, load_cluster, look, open_store
+    from qsync_cli.waiting import print_cluster, wait_ready
+    from qsync_operator.models.manifest import ManifestError, parse_cluster
 
     wanted = {"replicas": replicas, "asyncReplicas": async_replicas, "readReplicas": read_replicas}
     if all(count is None for count in wanted.values()):

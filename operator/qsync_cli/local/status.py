@@ -16,7 +16,7 @@ def status(
     name: NameArgument = None, output: OutputOption = None, watch: WatchOption = False
 ) -> None:
     """Show local clusters: who leads, who follows how far behind, what happened last."""
-    from qsync_cli.clusters import all_stores, ensure_supervisor, open_store  # noqa: PLC0415
+    from qsync_cli.clusters import all_stores, ensure_supervisor, open_store
 
     stores = [open_store(name)] if name is not None else all_stores()
     for store in stores:
@@ -31,8 +31,8 @@ def status(
 
 
 def _show(name: str | None, output: Output | None) -> None:
-    from qsync_cli.clusters import all_stores, look, open_store  # noqa: PLC0415
-    from qsync_cli.waiting import print_cluster  # noqa: PLC0415
+    from qsync_cli.clusters import all_stores, look, open_store
+    from qsync_cli.waiting import print_cluster
 
     if name is not None:
         print_cluster(look(open_store(name)), output)
@@ -50,8 +50,8 @@ def _show(name: str | None, output: Output | None) -> None:
 
 
 def _watch(name: str | None, output: Output | None) -> None:
-    import sys  # noqa: PLC0415
-    import time  # noqa: PLC0415
+    import sys
+    import time
 
     try:
         while True:

@@ -168,7 +168,7 @@ class LocalPlatform:
         wanted = self._settings(cluster, name, record)
         return MemberView(
             name=name,
-            kind=record.kind,  # type: ignore[arg-type]
+            kind=record.kind,  # type: ignore[arg-type]  # read from JSON as a str
             has_disk=self._store.data_directory(name).is_dir(),
             is_running=is_running,
             status=said if is_running else None,

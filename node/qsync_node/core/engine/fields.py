@@ -210,18 +210,18 @@ def is_of_type(value: object, field_type: str) -> bool:
         return True
     if type(value) not in KINDS[field_type]:
         return False
-    return field_type != "unsigned" or value >= 0  # type: ignore[operator]
+    return field_type != "unsigned" or value >= 0  # type: ignore[operator]  # KINDS: an int
 
 
 def sort_number(value: Any) -> Any:
-    return value if value == value else NOT_A_NUMBER  # noqa: PLR0124
+    return value if value == value else NOT_A_NUMBER  # noqa: PLR0124  # not a NaN
 
 
 def sort_scalar(value: Any) -> Any:
     kind = type(value)
     if kind is str:
         return (3, value)
-    return (_SCALAR_RANKS[kind], value if value == value else NOT_A_NUMBER)  # noqa: PLR0124
+    return (_SCALAR_RANKS[kind], value if value == value else NOT_A_NUMBER)  # noqa: PLR0124  # not a NaN
 
 
 def sort_plain(value: Any) -> Any:

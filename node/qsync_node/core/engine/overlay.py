@@ -183,7 +183,7 @@ class Pending(Layer):
                 continue
             indexes = space.indexes
             for put in change[3]:
-                indexes[put[0]].take(put)  # type: ignore[union-attr]
+                indexes[put[0]].take(put)  # type: ignore[union-attr]  # layered: no system space
 
     def confirm(self, changes: Sequence[Change]) -> None:
         """The oldest pushed changes are confirmed: they belong to the database now."""
@@ -208,7 +208,7 @@ class Pending(Layer):
                 if space is not None:
                     layered = space.indexes.get(put[0])
                     if layered is not None:
-                        layered.settle(put)  # type: ignore[union-attr]
+                        layered.settle(put)  # type: ignore[union-attr]  # as in `push`
         if is_rebuild:
             self.rebuild(list(self._queue))
 
@@ -252,6 +252,6 @@ class Pending(Layer):
         return reads.begin(self, request, user)
 
     def begin(self) -> "Transaction":
-        from .transaction import Transaction  # noqa: PLC0415
+        from .transaction import Transaction  # noqa: PLC0415  # it imports this module
 
         return Transaction(self)

@@ -37,11 +37,9 @@ class KubernetesApi:
         """As a pod, or else as the user whom `kubectl` would be."""
         configuration = Configuration()
         try:
-            config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+            config.load_incluster_config(configuration)
         except config.ConfigException:
-            await config.load_kube_config(  # type: ignore[no-untyped-call]
-                client_configuration=configuration
-            )
+            await config.load_kube_config(client_configuration=configuration)
         return cls(ApiClient(configuration))
 
     @classmethod
@@ -49,18 +47,16 @@ class KubernetesApi:
         """As the person of a kubeconfig, or else as a pod. Raises ApiError."""
         configuration = Configuration()
         try:
-            await config.load_kube_config(  # type: ignore[no-untyped-call]
-                context=context, client_configuration=configuration
-            )
+            await config.load_kube_config(context=context, client_configuration=configuration)
         except config.ConfigException as error:
             try:
-                config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+                config.load_incluster_config(configuration)
             except config.ConfigException:
                 raise ApiError(f"no Kubernetes cluster is known: {error}") from error
         return cls(ApiClient(configuration))
 
     async def close(self) -> None:
-        await self._client.close()  # type: ignore[no-untyped-call]
+        await self._client.close()
 
     async def patch(self, kind: str, namespace: str, name: str, change: Any) -> Object:
         """A merge, for what a person asks of an object that is somebody else's."""
@@ -83,7 +79,7 @@ class KubernetesApi:
                 *request, _request_timeout=aiohttp.ClientTimeout(total=patience_s)
             )
             if answer.status != 200:
-                text = await answer.read()  # type: ignore[no-untyped-call]
+                text = await answer.read()
                 raise ApiError(f"log of {pod}: {_sentence(text)}", int(answer.status))
             async for piece in answer.response.content.iter_any():
                 yield piece
@@ -97,15 +93,13 @@ class KubernetesApi:
         path = RESOURCES["Pod"].path(namespace, pod, "exec")
         query = [("container", "node"), ("stdout", "true"), ("stderr", "true")]
         query += [("command", word) for word in command]
-        client = WsApiClient(self._client.configuration)  # type: ignore[no-untyped-call]
+        client = WsApiClient(self._client.configuration)
         said = {STDOUT: b"", STDERR: b"", OUTCOME: b""}
         try:
             request = await client.param_serialize(
                 "GET", path, query_params=query, auth_settings=["BearerToken"]
             )
-            opened = await client.call_api(  # type: ignore[no-untyped-call]
-                *request, _preload_content=False
-            )
+            opened = await client.call_api(*request, _preload_content=False)
             async with asyncio.timeout(EXECUTE_S), opened.response as stream:
                 async for message in stream:
                     if message.type is aiohttp.WSMsgType.BINARY and message.data:
@@ -118,7 +112,7 @@ class KubernetesApi:
         except (OSError, aiohttp.ClientError) as error:
             raise ApiError(f"the API server cannot be reached: {error}") from error
         finally:
-            await client.close()  # type: ignore[no-untyped-call]
+            await client.close()
         out, err = (said[channel].decode(errors="replace") for channel in (STDOUT, STDERR))
         return exit_code(said[OUTCOME]), out, err
 
@@ -190,7 +184,7 @@ class KubernetesApi:
                 auth_settings=["BearerToken"],
             )
             answer = await self._client.call_api(*request, _request_timeout=DEADLINE_S)
-            text = await answer.read()  # type: ignore[no-untyped-call]
+            text = await answer.read()
             status = int(answer.status)
         except ApiException as error:
             status = int(error.status or 0)
@@ -213,7 +207,7 @@ class KubernetesApi:
 def current_namespace(context: str | None) -> str:
     """Of a context of the kubeconfig, of the current one without. Raises ApiError."""
     try:
-        contexts, active = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]
+        contexts, active = config.list_kube_config_contexts()
     except config.ConfigException as error:
         if context is None:
             return "default"  # in a pod
