@@ -71,19 +71,33 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
+def serve(handler: type[Handler], port: int = 0) -> ThreadingHTTPServer:
+    """Start the store; end it with `stop`. Port 0 takes a free one."""
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def stop(server: ThreadingHTTPServer) -> None:
+    server.shutdown()
+    server.server_close()
+
+
+def environment_for(server: ThreadingHTTPServer) -> dict[str, str]:
+    """Return the environment by which a process reaches the store."""
+    return {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_address[1]}",
+        "AWS_ALLOW_HTTP": "true", "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "eu-1",
+    }  # fmt: skip
+
+
 @contextmanager
 def object_server() -> Iterator[tuple[dict[str, bytes], dict[str, str]]]:
     """The store's objects, and the environment by which a process reaches it."""
     objects: dict[str, bytes] = {}
-    handler = type("Handler", (Handler,), {"objects": objects})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    server = serve(type("Handler", (Handler,), {"objects": objects}))
     try:
-        yield objects, {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_address[1]}",
-            "AWS_ALLOW_HTTP": "true", "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "eu-1",
-        }  # fmt: skip
+        yield objects, environment_for(server)
     finally:
-        server.shutdown()
-        server.server_close()
+        stop(server)

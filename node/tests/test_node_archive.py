@@ -6,7 +6,6 @@ import shutil
 import threading
 import time
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 import tarantool
 import zstandard
+from object_server import Handler, environment_for, serve, stop
 from processes import PASSWORD, USER, Cluster, running_cluster, wait_until
 
 from qsync_node.core.history import TermStart
@@ -302,50 +302,27 @@ def test_a_killed_node_goes_on_where_it_was(tmp_path: Path) -> None:
         shutil.rmtree(folder / manifest.instance_uuid)
 
 
-class _Stub(BaseHTTPRequestHandler):
-    """A little S3: GET, HEAD and PUT of whole objects; `cut` breaks connections in mid-upload."""
+class _Cutting(Handler):
+    """Breaks `cuts` connections in the middle of an upload."""
 
-    objects: dict[str, bytes]
-    cuts = 0
-
-    def log_message(self, format: str, *arguments: object) -> None: ...
-
-    def _answer(self, status: int, body: bytes = b"") -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("ETag", '"x"')
-        self.send_header("Last-Modified", "Mon, 01 Jan 2024 00:00:00 GMT")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def do_GET(self) -> None:
-        body = self.objects.get(self.path)
-        self._answer(404 if body is None else 200, body or b"")
-
-    do_HEAD = do_GET  # noqa: N815  # http.server's name
+    cuts: ClassVar[int]
 
     def do_PUT(self) -> None:
-        size = int(self.headers["Content-Length"])
         if type(self).cuts > 0 and self.path.endswith(".xlog"):
             type(self).cuts -= 1
-            self.rfile.read(size // 2)
+            self.rfile.read(int(self.headers["Content-Length"]) // 2)
             self.connection.close()
             return
-        self.objects[self.path] = self.rfile.read(size)
-        self._answer(200)
+        super().do_PUT()
 
 
 def test_a_server_that_dies_in_mid_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over HTTP connections that are cut and a server that is away: nothing is lost or doubled."""
-    handler = type("Handler", (_Stub,), {"objects": {}, "cuts": 4})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    objects: dict[str, bytes] = {}
+    handler = type("Handler", (_Cutting,), {"objects": objects, "cuts": 4})
+    server = serve(handler)
     port = server.server_address[1]
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "eu-1",
-    }.items():  # fmt: skip
+    for name, value in environment_for(server).items():
         monkeypatch.setenv(name, value)
     settings: dict[str, Any] = {
         "archive": {"url": "s3://bucket/orders", "interval": "200ms"}, "segment_size": "8Ki",
@@ -357,21 +334,18 @@ def test_a_server_that_dies_in_mid_upload(tmp_path: Path, monkeypatch: pytest.Mo
         for number in range(150):
             connection.replace(512, [number, "v" * 200])
         wait_until("uploads were cut", lambda: handler.cuts == 0)
-        server.shutdown()
-        server.server_close()
+        stop(server)
         for number in range(150):
             connection.replace(512, [number, "w" * 200])
         wait_until("the outage is seen", lambda: bool(node.status()["archive"]["error"]))
-        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        server = serve(handler, port)
         wait_until("all is archived", lambda: node.status()["archive"]["lag_rows"] == 0, 120)
-        server.shutdown()
-        server.server_close()
+        stop(server)
     root = "/bucket/orders"
-    (path,) = [one for one in handler.objects if one.endswith("manifest.json")]
-    manifest = decode_manifest(handler.objects[path], path)
+    (path,) = [one for one in objects if one.endswith("manifest.json")]
+    manifest = decode_manifest(objects[path], path)
     for entry in manifest.files:
-        data = handler.objects[f"{root}/{manifest.instance_uuid}/{entry.name}"]
+        data = objects[f"{root}/{manifest.instance_uuid}/{entry.name}"]
         assert hashlib.sha256(data).hexdigest() == entry.sha256
     segments = manifest.of_kind(SEGMENT)
     assert all(a.last_index == b.after_index for a, b in pairwise(segments))

@@ -3,16 +3,18 @@
 import asyncio
 import http.server
 import json
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
 
@@ -62,9 +64,13 @@ def member(
         cluster.close()
 
 
+@pytest.fixture(scope="module")
+def context(made: tuple[Authority, Bundle]) -> ssl.SSLContext:
+    return context_of(made[1], NAMES)
+
+
 @asynccontextmanager
-async def links_to(bundle: Bundle, names: list[str]) -> AsyncIterator[NodeLinks]:
-    context = context_of(bundle, names)
+async def links_with(context: ssl.SSLContext) -> AsyncIterator[NodeLinks]:
     links = NodeLinks(SECRET, lambda: context)
     try:
         yield links
@@ -72,27 +78,31 @@ async def links_to(bundle: Bundle, names: list[str]) -> AsyncIterator[NodeLinks]
         await links.close()
 
 
+@pytest_asyncio.fixture
+async def links(context: ssl.SSLContext) -> AsyncIterator[NodeLinks]:
+    async with links_with(context) as links:
+        yield links
+
+
 @pytest.mark.asyncio
 async def test_orders_go_over_tls_to_the_instance_that_is_meant(
-    member: NodeProcess, made: tuple[Authority, Bundle]
+    member: NodeProcess, links: NodeLinks, made: tuple[Authority, Bundle]
 ) -> None:
     address = f"127.0.0.1:{member.admin_port}"
-    async with links_to(made[1], NAMES) as links:
-        instance = (await links.status(address))["uuid"]
-        assert await links.post(address, "/log-level", {"level": "debug"}, instance) == "debug"
-        with pytest.raises(LinkError, match="not another"):
-            await links.post(address, "/log-level", {"level": "info"}, "another")
-    async with links_to(made[1], OTHERS) as links:
+    instance = (await links.status(address))["uuid"]
+    assert await links.post(address, "/log-level", {"level": "debug"}, instance) == "debug"
+    with pytest.raises(LinkError, match="not another"):
+        await links.post(address, "/log-level", {"level": "info"}, "another")
+    async with links_with(context_of(made[1], OTHERS)) as other:
         with pytest.raises(LinkError):
-            await links.status(address)
+            await other.status(address)
 
 
 @pytest.mark.asyncio
 async def test_members_are_watched_where_guest_is_off(
-    member: NodeProcess, made: tuple[Authority, Bundle]
+    member: NodeProcess, context: ssl.SSLContext
 ) -> None:
     told = asyncio.Event()
-    context = context_of(made[1], NAMES)
     links = LiveLinks(told.set, lambda: context)
     links.set_addresses({"n0": member.settings["tls"]["listen"]})
     try:
@@ -108,9 +118,8 @@ async def test_members_are_watched_where_guest_is_off(
 
 @pytest.mark.asyncio
 async def test_an_older_clusters_admin_password_is_replaced(
-    member: NodeProcess, made: tuple[Authority, Bundle]
+    member: NodeProcess, context: ssl.SSLContext
 ) -> None:
-    context = context_of(made[1], NAMES)
     address = member.settings["tls"]["listen"]
     with Connection(address, "admin", ADMIN_PASSWORD, 10, context) as database:
         row = next(one for one in database.select(USER_SPACE) if one[2] == "admin")
@@ -168,44 +177,38 @@ class Older(http.server.BaseHTTPRequestHandler):
     def log_message(self, format: str, *arguments: object) -> None: ...
 
 
-@pytest.mark.asyncio
-async def test_an_older_node_is_watched_and_gets_no_orders(made: tuple[Authority, Bundle]) -> None:
-    handler = type("Handler", (Older,), {"asked": []})
+@contextmanager
+def older_node() -> Iterator[tuple[str, list[Any]]]:
+    """The address of an `Older` node, and the requests that it received."""
+    asked: list[Any] = []
+    handler = type("Handler", (Older,), {"asked": asked})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"127.0.0.1:{server.server_port}"
     try:
-        async with links_to(made[1], NAMES) as links:
-            assert await links.status(address) == {"name": "n0"}
-            with pytest.raises(LinkError, match="update the member's image") as refused:
-                await links.post(address, "/verb/fence", {})
-            assert refused.value.is_refusal
+        yield f"127.0.0.1:{server.server_port}", asked
     finally:
         server.shutdown()
         server.server_close()
-    assert [(method, path) for method, path, _ in handler.asked] == [("GET", "/status")]
-    assert "Authorization" not in str(handler.asked)
 
 
 @pytest.mark.asyncio
-async def test_a_member_that_spoke_tls_is_not_believed_without_it(
-    member: NodeProcess, made: tuple[Authority, Bundle]
-) -> None:
-    address = f"127.0.0.1:{member.admin_port}"
-    async with links_to(made[1], NAMES) as links:
-        links._secure.add(address)
-        handler = type("Handler", (Older,), {"asked": []})
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        taken_over = f"127.0.0.1:{server.server_port}"
+async def test_an_older_node_is_watched_and_gets_no_orders(links: NodeLinks) -> None:
+    with older_node() as (address, asked):
+        assert await links.status(address) == {"name": "n0"}
+        with pytest.raises(LinkError, match="update the member's image") as refused:
+            await links.post(address, "/verb/fence", {})
+        assert refused.value.is_refusal
+    assert [(method, path) for method, path, _ in asked] == [("GET", "/status")]
+    assert "Authorization" not in str(asked)
+
+
+@pytest.mark.asyncio
+async def test_a_member_that_spoke_tls_is_not_believed_without_it(links: NodeLinks) -> None:
+    with older_node() as (taken_over, asked):
         links._secure.add(taken_over)
-        try:
-            with pytest.raises(LinkError):
-                await links.status(taken_over)
-        finally:
-            server.shutdown()
-            server.server_close()
-    assert handler.asked == []
+        with pytest.raises(LinkError):
+            await links.status(taken_over)
+    assert asked == []
 
 
 def test_the_command_line_asks_a_node_over_tls(member: NodeProcess) -> None:

@@ -450,49 +450,39 @@ def test_only_sparks_pods_reach_sparks_pods() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "is_allowed"),
+    ("key", "value", "is_allowed"),
     [
-        ("spark.executor.memoryOverhead", True),
-        ("spark.kubernetes.executor.request.cores", True),
-        ("spark.sql.shuffle.partitions", True),
-        ("spark.sql.adaptive.coalescePartitions.enabled", True),
-        ("spark.kubernetes.container.image", False),
-        ("spark.jars.packages", False),
-        ("spark.plugins", False),
-        ("spark.master", False),
-        ("spark.driver.extraJavaOptions", False),
-        ("spark.executor.extraClassPath", False),
-        ("spark.executorEnv.LD_PRELOAD", False),
-        ("spark.shuffle.manager", False),
-        ("spark.sql.extensions", False),
-        ("spark.sql.adaptive.customCostEvaluatorClass", False),
-        ("spark.authenticate", False),
-        ("spark.kubernetes.executor.podTemplateFile", False),
+        ("spark.executor.memoryOverhead", "x", True),
+        ("spark.kubernetes.executor.request.cores", "x", True),
+        ("spark.sql.shuffle.partitions", "x", True),
+        ("spark.sql.adaptive.coalescePartitions.enabled", "x", True),
+        # Keys that choose code.
+        ("spark.kubernetes.container.image", "x", False),
+        ("spark.jars.packages", "x", False),
+        ("spark.plugins", "x", False),
+        ("spark.master", "x", False),
+        ("spark.driver.extraJavaOptions", "x", False),
+        ("spark.executor.extraClassPath", "x", False),
+        ("spark.executorEnv.LD_PRELOAD", "x", False),
+        ("spark.shuffle.manager", "x", False),
+        ("spark.sql.extensions", "x", False),
+        ("spark.sql.adaptive.customCostEvaluatorClass", "x", False),
+        ("spark.authenticate", "x", False),
+        ("spark.kubernetes.executor.podTemplateFile", "x", False),
+        # Values that name a variable.
+        ("spark.task.cpus", "2g", True),
+        ("spark.task.cpus", "0.4", True),
+        ("spark.task.cpus", "true", True),
+        ("spark.task.cpus", "${env:AWS_SECRET_ACCESS_KEY}", False),
+        ("spark.task.cpus", "$(AWS_SECRET_ACCESS_KEY)", False),
+        ("spark.task.cpus", "a b", False),
     ],
 )
-def test_conf_takes_no_key_that_chooses_code(key: str, is_allowed: bool) -> None:
+def test_conf_refuses_keys_that_choose_code_and_values_that_name_variables(
+    key: str, value: str, is_allowed: bool
+) -> None:
     try:
-        SparkSpec(conf={key: "x"})
-    except ValidationError:
-        assert not is_allowed
-    else:
-        assert is_allowed
-
-
-@pytest.mark.parametrize(
-    ("value", "is_allowed"),
-    [
-        ("2g", True),
-        ("0.4", True),
-        ("true", True),
-        ("${env:AWS_SECRET_ACCESS_KEY}", False),
-        ("$(AWS_SECRET_ACCESS_KEY)", False),
-        ("a b", False),
-    ],
-)
-def test_conf_takes_no_value_that_names_a_variable(value: str, is_allowed: bool) -> None:
-    try:
-        SparkSpec(conf={"spark.task.cpus": value})
+        SparkSpec(conf={key: value})
     except ValidationError:
         assert not is_allowed
     else:
