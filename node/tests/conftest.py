@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from archive_copy import Copy
 from hypothesis import settings
 
 from qsync_node.log.files import FileSystem, OsFileSystem
@@ -50,3 +51,9 @@ def archive(folder: Path, tmp_path: Path) -> Path:
     copy = tmp_path / "archive"
     shutil.copytree(folder, copy)
     return copy
+
+
+@pytest.fixture
+def copy(folder: Path, tmp_path: Path) -> Copy:
+    """A copy of `folder` with functions that change its files and rows."""
+    return Copy(folder, tmp_path / "copy", 5)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from damage import Copy, is_user
+from archive_copy import Copy, is_user
 
 from qsync_node.core.decisions import Decision, effective, is_covered
 from qsync_node.format.keys import DELETE, INSERT, REPLACE, UPDATE, Key, Type

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from archive_copy import Copy, is_user
 from archives import is_eventful, lives
-from damage import Copy, is_user
 
 from qsync_node.archive.reading import load_archive
 from qsync_node.errors import QsyncError

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from archives import is_eventful, lives
+from archive_copy import Copy
 from compactions import publish, removed
 from damage import (
-    Copy,
     confirm_of_a_row_of_another_term,
     confirm_of_another_term,
     confirmed_then_rolled_back,
@@ -101,16 +100,11 @@ CASES: dict[Callable[[Copy], None], str] = {
 """By damage, a problem that both must name."""
 
 
-@pytest.fixture(scope="module")
-def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return next(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1))
-
-
 @pytest.mark.parametrize("plant", CASES, ids=lambda plant: plant.__name__)
 def test_both_audits_say_the_same(
-    spark: "SparkSession", eventful: Path, tmp_path: Path, plant: Callable[[Copy], None]
+    spark: "SparkSession", folder: Path, tmp_path: Path, plant: Callable[[Copy], None]
 ) -> None:
-    copy = Copy(eventful, tmp_path / "copy", 5)
+    copy = Copy(folder, tmp_path / "copy", 5)
     plant(copy)
     plain = plain_audit(copy.folder)
     result = audit(spark, load_archive(f"file://{copy.folder}"), "sim", None, 0.0)

@@ -6,8 +6,7 @@ from copy import copy as copied
 from pathlib import Path
 
 import pytest
-from archives import is_eventful, lives
-from damage import Copy
+from archive_copy import Copy
 from plain_audit import plain_audit
 
 from qsync_node.format.keys import Key
@@ -21,11 +20,6 @@ BEGINS_LATE = "its first snapshot cannot be replayed"
 TYPES = {2: 3, 3: 2, 4: 5, 5: 4, 9: 3, 12: 2, 31: 40, 40: 41, 41: 40}
 
 
-@pytest.fixture(scope="module")
-def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return next(iter(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1)))
-
-
 def assert_named(result: Result, path: str, member: str) -> None:
     assert result.verdict == VIOLATED, result.gaps
     assert len(result.violations) == 1, [one.message for one in result.violations]
@@ -36,8 +30,8 @@ def assert_named(result: Result, path: str, member: str) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_any_bit_of_any_block(eventful: Path, tmp_path: Path, seed: int) -> None:
-    copy = Copy(eventful, tmp_path / "copy", seed)
+def test_any_bit_of_any_block(folder: Path, tmp_path: Path, seed: int) -> None:
+    copy = Copy(folder, tmp_path / "copy", seed)
     rng = copy.rng
     manifest = rng.choice(copy.full_members())
     entry = rng.choice([one for one in manifest.files if one.kind in (SEGMENT, SNAPSHOT)])
@@ -94,10 +88,10 @@ CHANGES = (drop, repeat, swap, later, other_type, next_lsn, last_lsn, other_repl
 @pytest.mark.parametrize("change", CHANGES, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("seed", range(4))
 def test_any_row_of_any_segment(
-    eventful: Path, tmp_path: Path, seed: int, change: Callable[[list[Row], int], None]
+    folder: Path, tmp_path: Path, seed: int, change: Callable[[list[Row], int], None]
 ) -> None:
     """Rows of users, of the system, and control rows."""
-    copy = Copy(eventful, tmp_path / "copy", seed)
+    copy = Copy(folder, tmp_path / "copy", seed)
     manifest = copy.rng.choice(copy.full_members())
     entry = copy.rng.choice([one for one in manifest.of_kind(SEGMENT) if one.rows > 2])
     rows = copy.rows(manifest, entry)
@@ -109,9 +103,9 @@ def test_any_row_of_any_segment(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_any_tuple_of_any_snapshot(eventful: Path, tmp_path: Path, seed: int) -> None:
+def test_any_tuple_of_any_snapshot(folder: Path, tmp_path: Path, seed: int) -> None:
     """It is lacking, or its last field is another one; also of what the replay begins with."""
-    copy = Copy(eventful, tmp_path / "copy", seed)
+    copy = Copy(folder, tmp_path / "copy", seed)
     manifest = copy.rng.choice(copy.full_members())
     entry = copy.rng.choice(manifest.of_kind(SNAPSHOT))
     rows = copy.rows(manifest, entry)

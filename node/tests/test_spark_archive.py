@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from archive_copy import Copy
 from archives import archived_run
-from damage import Copy, missing_row
+from damage import missing_row
 from plain_audit import plain_audit
 
 from qsync_node.archive.reading import ArchiveError, load_archive

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from archive_copy import Copy
 from damage import (
-    Copy,
     changed_by_another_index,
     ledger_line,
     missing_row,

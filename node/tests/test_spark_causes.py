@@ -8,8 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from archive_copy import Copy
 from archives import is_eventful, lives
-from damage import Copy
 from plain_audit import plain_audit
 from row_damage import (
     confirmed,
@@ -47,13 +47,8 @@ def is_wanted(world: World, archive: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(iter(lives(tmp_path_factory.mktemp("archives"), is_wanted, 1)))
-
-
-@pytest.fixture
-def copy(eventful: Path, tmp_path: Path) -> Copy:
-    return Copy(eventful, tmp_path / "copy", 5)
 
 
 @pytest.mark.parametrize("row_type", [INSERT, DELETE, UPDATE])

@@ -10,8 +10,8 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from archives import is_eventful, lives
-from damage import VIOLATIONS, Copy
+from archive_copy import Copy
+from damage import VIOLATIONS
 from plain_audit import plain_audit
 
 from qsync_node.archive.reading import load_archive
@@ -222,11 +222,6 @@ def test_a_row_that_goes_over_the_end_of_its_block_is_none() -> None:
     assert columns_of([Rows(0, good + good[:5]), Rows(9, good[5:])]) is None
 
 
-@pytest.fixture(scope="module")
-def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return next(iter(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1)))
-
-
 def everything_of(folder: Path) -> list[Any]:
     """What each reader says of each part."""
     said: list[Any] = []
@@ -252,13 +247,13 @@ def everything_of(folder: Path) -> list[Any]:
 
 @pytest.mark.parametrize("plant", [None, *VIOLATIONS], ids=lambda one: getattr(one, "__name__", ""))
 def test_whole_archives_read_the_same(
-    eventful: Path,
+    folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     plant: Callable[[Copy], Any] | None,
 ) -> None:
     """Undamaged and with each damage: facts, rows and events are the same either way."""
-    copy = Copy(eventful, tmp_path / "copy", 7)
+    copy = Copy(folder, tmp_path / "copy", 7)
     if plant is not None:
         plant(copy)
     fast = everything_of(copy.folder)
@@ -272,10 +267,10 @@ def test_whole_archives_read_the_same(
 @pytest.mark.parametrize("garbage", [b"\x81\x00\x03\x93\x01\x02\x03", b"\x93\x01\x02\x03", b"\xc1"])
 @pytest.mark.parametrize("kind", [SEGMENT, SNAPSHOT])
 def test_a_block_of_garbage_under_right_checksums_is_no_end_of_the_audit(
-    eventful: Path, tmp_path: Path, kind: str, garbage: bytes
+    folder: Path, tmp_path: Path, kind: str, garbage: bytes
 ) -> None:
     """A member's file with a block in which no rows are: said of that file, and nothing raised."""
-    copy = Copy(eventful, tmp_path / "copy", 3)
+    copy = Copy(folder, tmp_path / "copy", 3)
     member = copy.full_members()[0]
     entry = member.of_kind(kind)[0]
     path = copy.folder / member.instance_uuid / entry.name

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import pyarrow.parquet as pq
 import pytest
-from damage import Copy, missing_row
+from archive_copy import Copy
+from damage import missing_row
 from plain_audit import plain_audit
 
 from qsync_node.archive.reading import ArchiveError, load_archive, store_of

@@ -6,16 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from archive_copy import Copy
 from archives import has_lost_a_disk, is_eventful, lives
-from damage import (
-    LOSSES,
-    VIOLATIONS,
-    Copy,
-    Planted,
-    confirm_in_a_cut_tail,
-    lost_everywhere,
-    second_file,
-)
+from damage import LOSSES, VIOLATIONS, Planted, confirm_in_a_cut_tail, lost_everywhere, second_file
 from plain_audit import plain_audit
 
 from qsync_sim.faults import lose_disk

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from archive_copy import Copy
 from archives import archived_run, is_eventful, lives
-from damage import Copy
 from object_server import object_server
 from processes import wait_until
 

@@ -9,8 +9,9 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from archive_copy import Copy
 from compactions import publish, removed
-from damage import Copy, archive_lost, missing_row
+from damage import archive_lost, missing_row
 from plain_audit import plain_audit
 
 from qsync_node.archive.reading import Archive, ArchiveError, load_archive, store_of

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from damage import Copy
+from archive_copy import Copy
 from plain_audit import plain_audit
 
 from qsync_node.archive.reading import load_archive

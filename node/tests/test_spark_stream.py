@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from damage import Copy
+from archive_copy import Copy
 from pyspark.errors.exceptions.base import PySparkException
 
 from qsync_node.archive.reading import ArchiveError, load_archive

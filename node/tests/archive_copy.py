@@ -1,0 +1,154 @@
+"""A copy of an archive that a test may change, file by file and row by row."""
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from qsync_node.format.describe import describe, space_of
+from qsync_node.format.manifest import (
+    MANIFEST_NAME,
+    SEGMENT,
+    FileEntry,
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+)
+from qsync_node.format.row import Row, decode_rows, encode_row
+from qsync_node.format.xlog import Block, decode_file_header, encode_file, read_blocks
+
+USER_TYPES = (2, 3, 4, 5, 9)
+
+
+class Copy:
+    """An archive that may be changed."""
+
+    def __init__(self, source: Path, target: Path, seed: int) -> None:
+        shutil.copytree(source, target)
+        self.folder = target
+        self.rng = Random(seed)
+        self.manifests = {
+            path.parent.name: decode_manifest(path.read_bytes(), str(path))
+            for path in sorted(target.glob(f"*/{MANIFEST_NAME}"))
+        }
+
+    def rows(self, manifest: Manifest, entry: FileEntry) -> list[Row]:
+        data = (self.folder / manifest.instance_uuid / entry.name).read_bytes()
+        _, offset = decode_file_header(data)
+        return [
+            row for item in read_blocks(data, offset) if isinstance(item, Block)
+            for row in decode_rows(item.data)
+        ]  # fmt: skip
+
+    def blocks(self, manifest: Manifest, entry: FileEntry) -> list[bytes]:
+        data = (self.folder / manifest.instance_uuid / entry.name).read_bytes()
+        _, offset = decode_file_header(data)
+        return [item.data for item in read_blocks(data, offset) if isinstance(item, Block)]
+
+    def store(self, manifest: Manifest, entry: FileEntry, blocks: list[bytes]) -> FileEntry:
+        """The file with these blocks instead, whatever they hold: its manifest says the same of it
+        as before, but for checksum, size and name."""
+        folder = self.folder / manifest.instance_uuid
+        header, _ = decode_file_header((folder / entry.name).read_bytes())
+        data = encode_file(header, blocks)
+        digest = hashlib.sha256(data).hexdigest()
+        name = entry.name.replace(entry.sha256, digest)
+        made = replace(entry, name=name, sha256=digest, size=len(data), marks=entry.marks[:1])
+        (folder / entry.name).unlink()
+        (folder / name).write_bytes(data)
+        manifest.files[manifest.files.index(entry)] = made
+        self.save(manifest)
+        return made
+
+    def store_rows(self, manifest: Manifest, entry: FileEntry, rows: list[Row]) -> FileEntry:
+        parts = [rows[at : at + 20] for at in range(0, len(rows), 20)]
+        return self.store(manifest, entry, [b"".join(map(encode_row, part)) for part in parts])
+
+    def rewrite(
+        self, manifest: Manifest, entry: FileEntry, rows: list[Row], is_honest: bool = False
+    ) -> str:
+        """The file with these rows instead, in blocks of about 20; returns its new path. Its
+        manifest says where it ends: honestly, or as before."""
+        path = self.folder / manifest.instance_uuid / entry.name
+        header, _ = decode_file_header(path.read_bytes())
+        data = encode_file(header, blocks_of(rows))
+        made = describe(data, entry.kind, entry.source, entry.start_term)
+        if not is_honest:
+            made = replace(made, last_index=entry.last_index, vclock=entry.vclock)
+        path.unlink()
+        (path.parent / made.name).write_bytes(data)
+        manifest.files[manifest.files.index(entry)] = made
+        self.save(manifest)
+        return f"{manifest.instance_uuid}/{made.name}"
+
+    def save(self, manifest: Manifest) -> None:
+        path = self.folder / manifest.instance_uuid / MANIFEST_NAME
+        path.write_bytes(encode_manifest(manifest))
+
+    def full_members(self) -> list[Manifest]:
+        """Members that have archived the whole log, in the order of their names."""
+        end = max(e.last_index for m in self.manifests.values() for e in m.of_kind(SEGMENT))
+        found = [
+            m for m in self.manifests.values()
+            if m.of_kind(SEGMENT) and m.of_kind(SEGMENT)[-1].last_index == end
+        ]  # fmt: skip
+        return sorted(found, key=lambda one: one.member)
+
+    def pick(self, manifest: Manifest, is_wanted: Callable[[Row], bool]) -> tuple[FileEntry, int]:
+        """A segment with rows on both sides of a wanted one, and that row's number in it."""
+        choices = []
+        for entry in manifest.of_kind(SEGMENT):
+            rows = self.rows(manifest, entry)
+            choices += [
+                (entry, n) for n, row in enumerate(rows)
+                if 0 < n < len(rows) - 2 and is_wanted(row) and row.is_commit and row.tsn == row.lsn
+                and rows[n + 1].replica_id == row.replica_id
+            ]  # fmt: skip
+        assert choices, "no row to damage"
+        return self.rng.choice(choices)
+
+    def everywhere(self, change: Callable[[Row], Row | None], replica_id: int, lsn: int) -> None:
+        """The same change in every member's copy of a row."""
+        for manifest in self.manifests.values():
+            for entry in list(manifest.of_kind(SEGMENT)):
+                rows = self.rows(manifest, entry)
+                if any((r.replica_id, r.lsn) == (replica_id, lsn) for r in rows):
+                    new = [
+                        change(r) if (r.replica_id, r.lsn) == (replica_id, lsn) else r for r in rows
+                    ]
+                    self.rewrite(manifest, entry, [r for r in new if r is not None])
+
+
+def blocks_of(rows: list[Row]) -> list[bytes]:
+    """Blocks of 20 rows and what ends their last transaction: a node cuts none in two."""
+    blocks: list[list[Row]] = [[]]
+    for row in rows:
+        if len(blocks[-1]) >= 20 and blocks[-1][-1].is_commit:
+            blocks.append([])
+        blocks[-1].append(row)
+    return [b"".join(map(encode_row, block)) for block in blocks if block]
+
+
+def split(copy: Copy, manifest: Manifest, entry: FileEntry, at: int) -> None:
+    """The same rows in two files, as of a member that has sealed one at index `at`."""
+    folder = copy.folder / manifest.instance_uuid
+    rows = copy.rows(manifest, entry)
+    header, _ = decode_file_header((folder / entry.name).read_bytes())
+    number = at - entry.after_index
+    made = []
+    for part, source in ((rows[:number], entry.source), (rows[number:], "second")):
+        data = encode_file(header, [b"".join(encode_row(row) for row in part)])
+        term = made[-1].last_term if made else entry.start_term
+        made.append(describe(data, SEGMENT, source, term))
+        (folder / made[-1].name).write_bytes(data)
+        header = replace(header, vclock=made[-1].vclock, previous_vclock=header.vclock)
+    (folder / entry.name).unlink()
+    place = manifest.files.index(entry)
+    manifest.files[place : place + 1] = made
+    copy.save(manifest)
+
+
+def is_user(row: Row) -> bool:
+    return row.type in USER_TYPES and space_of(row.body) >= 512
