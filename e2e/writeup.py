@@ -59,14 +59,14 @@ writes {rate} rows a second, half of them by the Service `orders-leader`, half b
 names. A pause is the longest time between two acknowledgements, in milliseconds: least /
 **median** / worst.
 
-| what | rounds | by the Service | by names | nobody led | failed requests |
+| what | rounds | by the Service | by names | no leader | failed requests |
 | --- | --- | --- | --- | --- | --- |
 {rows}
 
-"Nobody led" is the operator's own figure, `status.lastFailover.unavailableMilliseconds`. A failed
-request is one whose outcome the client was told to be unknown, refused or rolled back, after its
-own retries. After each scenario every acknowledged write is read back from every member by a
-connector of somebody else's.
+"No leader" is the operator's own figure, `status.lastFailover.unavailableMilliseconds`. A failed
+request is one that the client reported as unknown, refused or rolled back after its own retries.
+After each scenario every acknowledged write is read back from every member by a
+third-party connector.
 
 By the Service a pause is longer where a pod ends without a warning: each machine's proxy follows
 a change of endpoints after a second or so. A client that is given all addresses of the Secret

@@ -1,4 +1,4 @@
-"""Audits by Spark: scheduled, by hand, and of an archive that somebody damaged."""
+"""Audits by Spark: scheduled, by hand, and of a damaged archive."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ SMALL = {
     "driver": {"memory": "512Mi"},
     "executor": {"memory": "512Mi"},
     "instances": 2,
-    # Two cores are all that a small machine has, for everybody.
+    # Two cores are all that a small machine has, for all processes.
     "conf": {"spark.kubernetes.executor.request.cores": "100m"},
     "ui": True,
 }

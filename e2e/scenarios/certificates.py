@@ -60,7 +60,7 @@ def _members_connect_by_tls(scene: Scene) -> bool:
 
 @scenario(load=True, not_local="TLS")
 def certificates(scene: Scene) -> str:
-    """The certificate is made anew under load, then the authority: nobody restarts."""
+    """The certificate is renewed under load, then the authority: no member restarts."""
     assert _members_connect_by_tls(scene)
     pods, at_s = scene.pods(), time.time()
     before = _secret(scene, "orders-tls")
@@ -97,7 +97,7 @@ def _has(scene: Scene, name: str) -> bool:
 
 @scenario(modest=True, not_local="TLS")
 def given_certificates(scene: Scene) -> str:
-    """A Secret that is named and missing is said; when it is there and changes, it is used."""
+    """A missing Secret is reported; once it exists, it is used, and so are its changes."""
     names = ["orders-leader", "*.orders", f"*.orders.{scene.name}.svc"]
     bundles = [renew(None, None, "orders", names, datetime.now(UTC))[1] for _ in range(2)]
     given = [
@@ -120,7 +120,7 @@ def given_certificates(scene: Scene) -> str:
     both = given[1] | {"ca.crt": given[1]["ca.crt"] + given[0]["ca.crt"]}
     _put(scene, both)
     scene.wait("it", lambda: _is_shown(scene, both["ca.crt"], both["tls.crt"]), ROLL_S)
-    assert scene.pods() == pods, "nobody restarts"
+    assert scene.pods() == pods, "no member restarts"
     return f"{said}; then it was used, and so was the next one without a restart"
 
 

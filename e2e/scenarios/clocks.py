@@ -57,7 +57,7 @@ def wrong_clocks(scene: Scene) -> str:
         scene.lead(name)
         time.sleep(SETTLE_S)  # a leader whose lease is measured wrongly loses it in this time
         status = scene.status()
-        assert status["leader"] == name, f"{name} leads, and {status['leader']} is said to"
+        assert status["leader"] == name, f"{name} leads, but the status names {status['leader']}"
         assert scene.is_ready(3), status["conditions"]
         uid, at_s = scene.pods()[name], time.time()
         scene.kubectl("delete", "pod", name, "--grace-period=0", "--force")

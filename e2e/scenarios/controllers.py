@@ -30,8 +30,8 @@ def absent(scene: Scene) -> str:
         )
         new = scene.leader_by_asking()
         if not scene.is_local:
-            assert scene.roles()[new] == "replica", "nobody was there to label it"
-            assert scene.status()["leader"] == old, "nobody was there to say it"
+            assert scene.roles()[new] == "replica", "no operator was there to label it"
+            assert scene.status()["leader"] == old, "no operator was there to report it"
     scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
     if not scene.is_local:
         scene.wait("labels", lambda: scene.roles()[new] == "leader", CONVERGE_S)
@@ -80,7 +80,7 @@ def two_operators(scene: Scene) -> str:
         scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
         assert acting() != first, "who lost its Lease does not act"
         time.sleep(SETTLE_S)  # what it would do wrongly, it has done by then
-        assert scene.status()["term"] == term, "nobody was nominated without need"
+        assert scene.status()["term"] == term, "no member was nominated without need"
         scene.measure("an operator asleep, the leader deleted", at_s - LATE_S, CHANGE_PAUSE_MS)
         assert list(scene.roles().values()).count("leader") == 1
     finally:
@@ -103,7 +103,7 @@ def api_server_stopped(scene: Scene) -> str:
     scene.wait("another leader", lambda: scene.leader() not in ("", leader), FAILOVER_S)
     scene.wait("its label", lambda: scene.roles()[scene.leader()] == "leader", CONVERGE_S)
     found = scene.pauses(at_s - LATE_S, at_s + API_SERVER_STOPPED_S / 2)
-    assert found.by_route["the members' names"] < 10_000, f"nobody needs the API server: {found}"
+    assert found.by_route["the members' names"] < 10_000, f"no client needs the API server: {found}"
     lives = [s for s in operator_log(time.time() - at_s + 60).splitlines() if "Traceback" in s]
     assert not lives
     return f"the leader was killed meanwhile, and writes paused for {found}"

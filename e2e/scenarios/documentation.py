@@ -146,7 +146,7 @@ def cluster_chart(scene: Scene) -> str:
     scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
     run("helm", "test", CLUSTER, *place, timeout_s=CHART_S)
     run("helm", "uninstall", CLUSTER, *place)
-    # What a test said stays to be read, so its pod does, too.
+    # The output of a test stays readable, so its pod stays, too.
     scene.kubectl("delete", "pod", f"{CLUSTER}-test")
     scene.wait("no pods", lambda: not scene.pods(), READY_S)
     return "helm test logged in at the Service and three members, before and after `Require`"

@@ -1,4 +1,4 @@
-"""Machines and networks that fail without a word: nothing is closed, nobody is told."""
+"""Machines and networks that fail without a word: no connection is closed or refused."""
 
 import time
 
@@ -67,7 +67,7 @@ def packets_dropped(scene: Scene) -> str:
 
 
 def _operator_on_a_worker() -> str:
-    """Its machine; it is moved there if it was beside the API server, which must go on."""
+    """Its machine; it is moved there if it was beside the API server, which must keep running."""
     if machine_of(SYSTEM, operator_pods()[0]) == control_plane():
         run("kubectl", "cordon", control_plane())
         set_operators(0)
@@ -92,7 +92,7 @@ def operators_machine_paused(scene: Scene) -> str:
             o for o in (scene.writer.ledger() if scene.writer else [])
             if o["outcome"] == "committed" and o["member"] == 1 and o["ended"] > at_s + 5
         ]  # fmt: skip
-        assert found, "by the members' names writes go on, with nobody to label a new leader"
+        assert found, "by the members' names writes continue without an operator"
     scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
     first = min(o["ended"] for o in found)
     return (

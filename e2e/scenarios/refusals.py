@@ -91,7 +91,7 @@ def wrong(namespace: Namespace) -> list[str]:
 
 
 def wrong_changes(namespace: Namespace) -> list[str]:
-    """An object that exists, while nobody acts upon it: its members would take time to make."""
+    """An object that exists, while no operator acts on it: its members would take time to make."""
     namespace.kubectl("apply", "-f", "-", stdin=document({}, "existing"))
     found = []
     try:

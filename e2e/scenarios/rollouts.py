@@ -64,7 +64,7 @@ def _order_of_restarts(scene: Scene, before: dict[str, str]) -> list[str]:
         order.extend(n for n in before if n not in order and now.get(n) not in (before[n], None))
         return len(order) == len(before)
 
-    scene.wait("every pod anew", has_rolled, ROLL_S)
+    scene.wait("every pod replaced", has_rolled, ROLL_S)
     return order
 
 
@@ -106,7 +106,7 @@ def _bad(scene: Scene, spec: dict[str, Any], back: dict[str, Any], words: str) -
         raise Wrong(str(error)) from error
     said = scene.condition("Degraded")["message"]
     untouched = [name for name, uid in scene.pods().items() if before.get(name) == uid]
-    assert len(untouched) == 2, f"two members go on as they were, and not {untouched}"
+    assert len(untouched) == 2, f"two members continue as they were, and not {untouched}"
     assert scene.status()["leader"] in untouched
     found = scene.pauses(at_s - LATE_S)
     assert found.longest_ms < CHANGE_PAUSE_MS, f"two others serve: {found}"
@@ -118,9 +118,9 @@ def _bad(scene: Scene, spec: dict[str, Any], back: dict[str, Any], words: str) -
 
 @scenario(load=True, not_local="pods")
 def bad_changes(scene: Scene) -> str:
-    """An image that nobody has, resources that no machine has, a pod that may not be."""
+    """A missing image, resources beyond every machine, a forbidden pod."""
     good = scene.get("qsynccluster", scene.cluster)["spec"].get("image")
-    said = [_bad(scene, {"image": "qsync-node:nobody-has-it"}, {"image": good}, "ImagePull")]
+    said = [_bad(scene, {"image": "qsync-node:missing"}, {"image": good}, "ImagePull")]
     vast = {"resources": {"requests": {"cpu": "1000"}}}
     said.append(_bad(scene, vast, {"resources": None}, "Unschedulable"))
     root = {"containers": [{"name": "node", "securityContext": {"runAsUser": 0}}]}

@@ -34,7 +34,7 @@ def access(scene: Scene) -> str:
     scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
 
     def tries(password: str, request: str, user: str = "alice") -> str:
-        """In a member's pod: what the user is told, "" where they may."""
+        """In a member's pod: the refusal for the user, "" if allowed."""
         script = (
             "import sys; from qsync_operator.iproto import Connection, DatabaseError\n"
             "try:\n"
@@ -62,7 +62,7 @@ def access(scene: Scene) -> str:
 
 @scenario(not_local="objects")
 def identity_deleted(scene: Scene) -> str:
-    """The Secret that says who a cluster is goes: nobody stops, status says so, it is put back."""
+    """The identity Secret is deleted: no member stops, status reports it, it is restored."""
     scene.start()
     lives, kept = scene.lives(), scene.get("secret", "orders-identity")
     with scene.without_operator():
@@ -89,7 +89,7 @@ def applied_again(scene: Scene) -> str:
     time.sleep(SETTLE_S)  # what the operator would change, it has changed by then
     assert _versions(scene) == before, "what was asked for already changes nothing"
     scene.kubectl("label", "service", "orders-leader", "team=a")
-    change = json.dumps({"spec": {"selector": {"qsync.dev/kind": "nobody"}}})
+    change = json.dumps({"spec": {"selector": {"qsync.dev/kind": "other"}}})
     scene.kubectl("patch", "service", "orders-leader", "--type=merge", "-p", change)
     scene.wait(
         "the selector",
@@ -99,7 +99,7 @@ def applied_again(scene: Scene) -> str:
         CONVERGE_S,
     )
     assert scene.get("service", "orders-leader")["metadata"]["labels"]["team"] == "a"
-    return "nothing changed, the selector was put back, a label of somebody's stayed"
+    return "nothing changed, the selector was put back, a foreign label stayed"
 
 
 def _versions(scene: Scene) -> dict[str, str]:
@@ -113,7 +113,7 @@ def _versions(scene: Scene) -> dict[str, str]:
 
 @scenario(modest=True, not_local="pods")
 def template(scene: Scene) -> str:
-    """What belongs to the operator is refused by it, and the last good specification goes on."""
+    """The operator refuses changes of its own fields and keeps the last good specification."""
     scene.start(podTemplate={"metadata": {"annotations": {"team": "a"}}})
     found = scene.get("pod", "orders-0")["metadata"]["annotations"]
     assert found["team"] == "a"

@@ -14,7 +14,7 @@ CLASS = "qsync-e2e-expandable"
 
 @scenario(modest=True, not_local="volumes")
 def grow(scene: Scene) -> str:
-    """A class that cannot expand is said; one that can takes the new size, and nobody restarts."""
+    """A class that cannot expand is reported; one that can is resized, and no member restarts."""
     scene.start()
     scene.patch(storage={"size": "128Mi"})
     scene.wait("a refusal", scene.has_reason("Degraded", "StorageRefused"), CONVERGE_S)
@@ -51,7 +51,7 @@ def grow(scene: Scene) -> str:
     scene.wait("larger claims", has_grown, CONVERGE_S)
     time.sleep(3)  # a restart that was wrong would have begun by now
     scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
-    assert scene.pods() == before, "nobody restarts"
+    assert scene.pods() == before, "no member restarts"
     assert scene.claims() == volumes, "no volume is another one"
     run("kubectl", "delete", "storageclass", CLASS)
     return f"claims and template have 128Mi, no pod was replaced; refused before: {said}"
@@ -75,7 +75,7 @@ def lost(scene: Scene) -> str:
     scene.kubectl("delete", "pvc", "--all", "--wait=false")
     scene.kubectl("delete", "pods", "--all", timeout_s=READY_S)
     scene.wait("the sentence", scene.has_reason("Degraded", "DataLost"), ROLL_S)
-    time.sleep(SETTLE_S)  # several turns of the operator, any of which could have founded it anew
+    time.sleep(SETTLE_S)  # several turns of the operator, any of which could have founded it again
     found = scene.condition("Degraded")
     assert found["reason"] == "DataLost", "nothing is founded silently"
     return found["message"]
@@ -91,7 +91,7 @@ def _registered(scene: Scene) -> list[str]:
 
 @scenario(modest=True, not_local="volumes")
 def majority(scene: Scene) -> str:
-    """Two of three volumes are gone: nobody is elected until a person says so."""
+    """Two of three volumes are gone: no member is elected until a person forces it."""
     scene.start()
     leader = scene.status()["leader"]
     others = [m["name"] for m in scene.status()["members"] if m["name"] != leader]
@@ -133,8 +133,8 @@ def disk_full(scene: Scene) -> str:
     finally:
         _move(scene, leader, disk.unmount)
     if degraded != full:
-        raise Wrong(f"{full!r} was expected and {degraded!r} is said")
-    return f"writes paused for {found}; said: {degraded}"
+        raise Wrong(f"{full!r} was expected, not {degraded!r}")
+    return f"writes paused for {found}; status: {degraded}"
 
 
 def _move(scene: Scene, member: str, volume: Callable[[], None]) -> None:
