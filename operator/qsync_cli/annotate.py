@@ -12,7 +12,7 @@ from qsync_cli.where import Where, aimed
 
 @aimed
 def pause(where: Where, output: OutputOption = None) -> None:
-    """Let the operator change nothing of a cluster; failover goes on."""
+    """Let the operator change nothing of a cluster; failover continues."""
     name = _annotate(where, "paused", "true")
     done(f"{name} is paused: `kubectl qsync resume` ends it", output, cluster=name, paused=True)
 

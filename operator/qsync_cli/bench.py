@@ -21,7 +21,7 @@ BytesOption = Annotated[int, typer.Option("--bytes", help="size of a value", min
 SpaceOption = Annotated[str, typer.Option("--space", help="made if it is not there")]
 LedgerOption = Annotated[
     Path | None,
-    typer.Option("--ledger", help="note what each write was told, for audits", metavar="FILE"),
+    typer.Option("--ledger", help="record the outcome of each write, for audits", metavar="FILE"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="one JSON object instead of a table")]
 
@@ -118,7 +118,7 @@ _OUTCOMES = {"Committed": "committed", "RolledBack": "rolled back", "Refused": "
 
 
 def _ledger_line(space_id: int, key: int, size: int, outcome: Any, asked_at: float) -> str:
-    """What a client was told, in the form that `qsync local audit --ledger` reads."""
+    """The outcomes that a client got, in the form that `qsync local audit --ledger` reads."""
     line = {
         "space": space_id,
         "id": key,

@@ -1,4 +1,4 @@
-"""`kubectl qsync bundle`: what somebody who helps needs, in one file, without secrets."""
+"""`kubectl qsync bundle`: diagnostics for support in one file, without secrets."""
 
 import io
 import json

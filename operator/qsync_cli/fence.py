@@ -1,4 +1,4 @@
-"""`qsync fence`: a member leaves leadership and does not stand; it goes on voting."""
+"""`qsync fence`: a member leaves leadership and does not stand; it still votes."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`qsync force-confirm` and `force-rollback`: go on after a quorum is lost for good (E11).
+"""`qsync force-confirm` and `force-rollback`: continue after a quorum is lost permanently (E11).
 
 Both leave voters out whose disks are destroyed or fenced off. `force-confirm` keeps everything that
 the best survivor has; `force-rollback` keeps only what it knows to be confirmed. Asked for twice,
@@ -32,7 +32,7 @@ def force_confirm(
     disks_destroyed: DestroyedOption = False,
     output: OutputOption = None,
 ) -> None:
-    """Go on without lost voters; keep everything that the best survivor has."""
+    """Continue without lost voters; keep everything that the best survivor has."""
     _force("force-confirm", where, lost, disks_destroyed, output)
 
 
@@ -43,7 +43,7 @@ def force_rollback(
     disks_destroyed: DestroyedOption = False,
     output: OutputOption = None,
 ) -> None:
-    """Go on without lost voters; keep only what the best survivor knows to be confirmed."""
+    """Continue without lost voters; keep only what the best survivor knows to be confirmed."""
     _force("force-rollback", where, lost, disks_destroyed, output)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MemberArgument = Annotated[
     str | None, typer.Argument(help="a member; all without", metavar="[MEMBER]")
 ]
-FollowOption = Annotated[bool, typer.Option("-f", "--follow", help="go on until interrupted")]
+FollowOption = Annotated[bool, typer.Option("-f", "--follow", help="continue until interrupted")]
 TailOption = Annotated[
     int | None, typer.Option("--tail", help="lines of each member", min=0, show_default=False)
 ]

@@ -18,7 +18,7 @@ POLL_S = 0.05
 
 @aimed
 def promote(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
-    """Let a member lead: by switchover where somebody leads, by nomination where nobody does."""
+    """Let a member lead: by switchover if another one leads, else by nomination."""
     from qsync_cli.targets import ask, resolve
 
     if (member is None) != (where.address is not None):

@@ -54,7 +54,7 @@ def replacement_error(
     No flag overrides the quorum: without it the last copies of confirmed rows could be deleted.
     """
     if leader is None:
-        return "no member leads, so nobody can tell what would be lost; bring a majority back first"
+        return "no member leads, so it is unknown what would be lost; bring a majority back first"
     if member == leader:
         return "it leads; move leadership with `kubectl qsync switchover` first"
     registered = [one for one in status["members"] if one["name"] == member]

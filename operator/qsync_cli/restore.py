@@ -48,8 +48,8 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
     """Make a new local cluster from an archive: its end, or what it was at a time or an index.
 
     Users keep their passwords but for `admin` and the application's (`qsync local credentials`);
-    sequences, idempotency keys and indexes go on; members are the new cluster's own. The copies of
-    each row are compared: most of them decide, and without a majority the restore is refused.
+    sequences, idempotency keys and indexes continue; members are the new cluster's own. The copies
+    of each row are compared: most of them decide, and without a majority the restore is refused.
     """
     from qsync_cli.clusters import store_of
     from qsync_cli.local.apply import bring_up

@@ -84,7 +84,7 @@ def _document(cluster: "Document", kind: str, spec: dict[str, Any]) -> "Document
 
 
 async def _follow(session: "Session", run: "Document", advance: Callable[..., None]) -> "Document":
-    """Until it has ended. Raises Failure when somebody deletes it."""
+    """Wait until it has ended. Raises Failure if it is deleted."""
     import asyncio
 
     kind, name = str(run["kind"]), str(run["metadata"]["name"])
@@ -103,7 +103,7 @@ async def _follow(session: "Session", run: "Document", advance: Callable[..., No
 
 
 def lines(run: "Document") -> list[str]:
-    """What a person is told of a run."""
+    """Return the result of a run as lines for a person."""
     name, status = run["metadata"]["name"], run.get("status") or {}
     if status.get("phase") not in ENDED:
         return [f"{name} is ordered: `kubectl get {run['kind'].lower()} {name}` says how far it is"]

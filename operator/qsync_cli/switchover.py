@@ -1,4 +1,4 @@
-"""`qsync switchover`: leadership moves while everybody is alive; clients see a pause."""
+"""`qsync switchover`: leadership moves between live members; clients see a pause."""
 
 from typing import Annotated, Any
 

@@ -34,7 +34,7 @@ ContextOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """As the options said it."""
+    """The place that the options name."""
 
     local: str | None = None
     address: str | None = None

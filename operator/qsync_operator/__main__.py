@@ -1,6 +1,6 @@
 """`python -m qsync_operator`: the operator, as its pod runs it.
 
-It ends with 0 when it is told to stop, and with 1 when another operator has its place or when the
+It ends with 0 on a signal to stop, and with 1 when another operator has its place or when the
 definitions are missing. An API server that is away is waited for, however long that takes.
 """
 
@@ -123,7 +123,7 @@ async def _lead(lease: Lease, clusters: Clusters) -> None:
 async def _watch(
     settings: Settings, clusters: Clusters, cache: Cache, stopping: asyncio.Event
 ) -> None:
-    """Watch until told to stop; watches that ended for any reason are begun again."""
+    """Watch until `stopping` is set; restart watches that ended for any reason."""
     from qsync_operator.kopf_app import watch  # noqa: PLC0415 - 0.7 s, not for `--help`
 
     pause_s = PAUSE_FIRST_S
@@ -131,7 +131,7 @@ async def _watch(
         started_s = time.monotonic()
         try:
             await watch(settings, clusters, cache, stopping)
-            stopping.set()  # kopf was told by a signal, whose handler it had replaced
+            stopping.set()  # kopf got the signal, whose handler it had replaced
         except Exception:  # any failure of a watch: it is started again
             log.exception("watches ended and begin again")
             _handle_signals(stopping)

@@ -1,8 +1,8 @@
 """Declared users and roles against those of the database.
 
-The manifest owns whom it names: the password, the roles and the grants are made what it says, and
-what else was granted to them is taken back. Whom it does not name is left alone, and nobody is
-dropped: what they own would have to go with them.
+The operator manages only the users listed in the manifest: it sets their password, roles and
+grants, and revokes all other grants of theirs. It does not change other users. It drops no user,
+because the objects of the user would have to be dropped as well.
 """
 
 from collections.abc import Iterable, Mapping
@@ -70,7 +70,7 @@ def differing(database: Connection, wanted: Iterable[Principal]) -> tuple[str, .
     for principal in wanted:
         row = _row(database, principal.name)
         if row is None and not principal.is_whole:
-            continue  # somebody dropped it: what it was granted is not known here
+            continue  # it was dropped: its grants are not known here
         if row is None or not _is_same(row, principal):
             found.append(principal.name)
             continue
@@ -116,7 +116,7 @@ def _row(database: Connection, name: str) -> list[Any] | None:
 
 
 def _is_same(row: list[Any], principal: Principal) -> bool:
-    """Raises AccessRefused where the name is somebody of another kind."""
+    """Raises AccessRefused where the name belongs to another kind."""
     if row[3] != principal.kind:
         raise AccessRefused(
             f"{principal.name} is a {row[3]} in the database and declared as a {principal.kind}:"
@@ -134,7 +134,7 @@ def _wanted(database: Connection, principal: Principal) -> Granted:
     """Raises AccessRefused."""
     asked: Granted = {}
     if principal.kind == "user":
-        # As `box.schema.user.create` gives them to everybody: to log in, and what is public.
+        # As `box.schema.user.create` gives them to every user: to log in, and what is public.
         asked = {("role", PUBLIC_ID): BITS["execute"], ("universe", 0): SESSION_AND_USAGE}
     for name in principal.roles:
         row = _row(database, name)

@@ -7,7 +7,7 @@ from qsync_operator.observed import Kind
 
 @dataclass(frozen=True, slots=True)
 class CreateMember:
-    """Give a member its place and start it; it joins by itself."""
+    """Give a member its place and start it; it joins automatically."""
 
     member: str
     kind: Kind
@@ -18,7 +18,7 @@ class CreateMember:
 
 @dataclass(frozen=True, slots=True)
 class RecordBootstrap:
-    """Store which instance may found the cluster, before it is told to (M1)."""
+    """Store which instance may found the cluster, before it gets the order (M1)."""
 
     member: str
     uuid: str
@@ -41,7 +41,7 @@ class Bootstrap:
 
 @dataclass(frozen=True, slots=True)
 class RecordFormed:
-    """Store that the cluster exists: from now on nobody may found it again."""
+    """Store that the cluster exists: from now on no member may found it again."""
 
     def __str__(self) -> str:
         return "record that the cluster exists"
@@ -131,7 +131,7 @@ class RecordFenced:
     members: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"record as fenced by annotation: {', '.join(self.members) or 'nobody'}"
+        return f"record as fenced by annotation: {', '.join(self.members) or 'none'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """`helm test` of a cluster: the application's user logs in, by the Service and at each member.
 
-Reads the Secret NAME-app where it is mounted. Ends with 1 and a sentence where somebody cannot be
-reached; nothing is written.
+Reads the Secret NAME-app where it is mounted. Ends with 1 and a sentence if a member cannot
+be reached; nothing is written.
 """
 
 import ssl
@@ -17,7 +17,7 @@ SECRET = Path("/etc/qsync/app")
 
 
 def targets(secret: Mapping[str, str]) -> tuple[list[str], ssl.SSLContext | None]:
-    """Whom to ask, and how: encrypted where the Secret says whom to trust."""
+    """The addresses to ask, over TLS if the Secret holds an authority."""
     leader = f"{secret['host']}:{secret['port']}"
     addresses = [leader, *secret["addresses"].split(",")]
     authorities = secret.get("ca.crt")

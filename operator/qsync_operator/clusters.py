@@ -1,7 +1,7 @@
 """All clusters that the operator looks after: one task for each, independent of the others.
 
 A task is started by the first event of its object and ends with the last one. Whatever goes wrong
-in it ends this turn only: it is said, and tried again after a pause that doubles.
+in it ends this turn only: it is reported, and retried after a pause that doubles.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ LEADERLESS_S = 0.02
 HURRY_NS = 5_000_000_000
 NUMBERS_EVERY_S = 10.0
 WAITING = (ActionRefused.reason, NameTaken.reason)
-"""Why nobody supervises a cluster yet."""
+"""The reason why a cluster is not supervised yet."""
 FAILURE_FIRST_S = 0.5
 FAILURE_MAX_S = 30.0
 
@@ -81,7 +81,7 @@ class ClusterTask:
                 self._platform.wake()
 
     async def refuse(self, document: dict[str, Any], sentence: str) -> None:
-        """The new specification cannot be used: say it, and go on with the last good one."""
+        """The new specification cannot be used: report it, and keep the last good one."""
         if self.voice.refusal is not None and self.voice.refusal.sentence == sentence:
             return
         generation = int(document["metadata"].get("generation", 0))
@@ -113,7 +113,7 @@ class ClusterTask:
             pause_s = min(pause_s * 2, FAILURE_MAX_S)
 
     async def _say_why_it_waits(self, sentence: str, reason: str) -> None:
-        """Nobody looks after the cluster until that is mended: it is Degraded, and says so once."""
+        """The cluster is not supervised until that is fixed: report it as Degraded, once."""
         refusal = self.voice.refusal
         if refusal is not None and refusal.sentence == sentence:
             return
@@ -169,7 +169,7 @@ class ClusterTask:
             await platform.close()
 
     async def _keep_runs(self, runs: RunKeeper) -> None:
-        """Their trouble is theirs: the cluster's own turn goes on."""
+        """A failure of theirs does not end the cluster's own turn."""
         try:
             await runs.keep(self.cluster, self._spark.image)
         except ApiError as error:
@@ -339,8 +339,8 @@ class Clusters:
             log.warning("run %s waits: %s", document["metadata"]["name"], error)
 
     async def _refuse_unknown(self, key: Key, document: dict[str, Any], sentence: str) -> None:
-        """This operator never saw a good one. The last that another one saw was kept; if there
-        is none, nothing is done: its nodes, if any, go on alone."""
+        """This operator never saw a good specification: use the stored one of another operator.
+        Without one, do nothing: existing nodes keep running alone."""
         cluster = await self._last_good(document)
         if cluster is not None:
             await self._start(key, cluster).refuse(document, sentence)

@@ -1,6 +1,6 @@
 """One turn of the controller: look, plan, act, and say what happened; the same on every platform.
 
-A nomination comes before everything else, because it needs nobody but the nodes: a store or an API
+A nomination comes before everything else, because it needs only the nodes: a store or an API
 server that hangs must not delay it. Otherwise the labels come first, by which clients find the
 leader, then the status, then what takes longer.
 """
@@ -23,7 +23,7 @@ class Voice(Protocol):
     """Where a controller says what it sees. Neither call raises."""
 
     async def publish(self, cluster: QsyncCluster, status: ClusterStatus) -> bool:
-        """Whether it was stored; if not, it is said again."""
+        """Return whether it was stored; if not, the caller repeats it."""
 
     async def tell(self, reason: str, subject: str, message: str, is_warning: bool) -> None: ...
 
@@ -57,7 +57,7 @@ class Controller:
         """Look, plan, act once; returns what was seen."""
         observed = await self.platform.observe(cluster, self.memory, self.status)
         if cluster.spec.hibernate:
-            # Nobody leads because nobody shall: what comes after is no failover.
+            # No member leads on purpose: the next leader is no failover.
             self.memory = Memory(last_failover=self.memory.last_failover)
         else:
             memory = track_leader(observed, time.monotonic_ns(), time.time())
@@ -113,7 +113,7 @@ class Controller:
     async def _tell(
         self, reason: str, subject: str, message: str, is_warning: bool = False
     ) -> None:
-        """An event; the same one is not told again until something else was done."""
+        """Record an event; the same one is not repeated until another action was taken."""
         if message not in self._told:
             self._told.add(message)
             await self._voice.tell(reason, subject, message, is_warning)

@@ -1,12 +1,12 @@
-"""Failover: who shall stand when nobody leads, and what the last change of leader cost.
+"""Failover: which member to nominate without a leader, and the cost of the last change of leader.
 
 The controller only makes an election faster; the vote decides, and the nodes elect without it.
 Invariants:
 
-1. Nobody is nominated while a member says that it leads, and at most one in an election timeout.
+1. No member is nominated while one reports that it leads, and at most one in an election timeout.
    A leader that runs and does not answer *us* may well lead: it is given twice the election
-   timeout, and for ever as long as voters hear it. Whom a leader that stepped down hands over to
-   has an election timeout for itself: a nomination would compete with what a person asked for.
+   timeout, and for ever as long as voters hear it. The target of a handover by a leader
+   gets one election timeout alone: a nomination would compete with the order of a person.
 2. The nominated member is the greatest by (term of the last row, last index) among those that
    say they can stand; after a failed nomination another one is preferred (E2).
 3. A nomination names the greatest term that was seen: a node in a later one refuses it.
@@ -78,13 +78,13 @@ def _way_back(observed: Observed) -> str:
         return "bring the others back"
     return (
         f"the volumes of {', '.join(empty)} are new. Put the old ones back, or, if their data is"
-        " gone for good, go on without it: `qsync force-confirm` (docs/operations.md)"
+        " lost permanently, continue without it: `qsync force-confirm` (docs/operations.md)"
     )
 
 
 def _best(candidates: list[MemberView | None], tried: list[str]) -> MemberView | None:
     able = [m for m in candidates if m is not None and m.status and m.status.can_stand]
-    # Who is about to go is asked only if there is nobody else.
+    # A leaving member is nominated only if there is no other one.
     able = [member for member in able if not member.is_leaving] or able
     fresh = [member for member in able if member.name not in tried]
 
@@ -102,7 +102,7 @@ def after_nomination(memory: Memory, action: Nominate, now_ns: int) -> Memory:
 
 
 def track_leader(observed: Observed, now_ns: int, wall_s: float) -> Memory:
-    """What to remember after this look: who leads, since when nobody does, what it cost."""
+    """Return the memory after this observation: the leader, or since when there is none."""
     memory = observed.memory
     leader = observed.writable_leader()
     if leader is None or leader.status is None:

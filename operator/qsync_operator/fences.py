@@ -1,7 +1,7 @@
 """Fences that an annotation asks for: set in the nodes, which store them, and taken away again.
 
-A fence that a person set by the admin API is nobody else's business. So the plan records which
-fences it sets before it does, and takes away those only.
+The operator must not remove a fence that a person set by the admin API. The plan therefore records
+each fence before it sets the fence, and removes only recorded ones.
 """
 
 from qsync_operator.actions import Action, Fence, RecordFenced, Unfence
@@ -11,7 +11,7 @@ from qsync_operator.observed import Observed
 
 
 def plan_fences(cluster: QsyncCluster, observed: Observed) -> tuple[Action, ...]:
-    """Whether or not somebody leads: a fence may be why nobody does."""
+    """Also without a leader: a fence may be the reason why there is none."""
     known = {member.name for member in observed.members}
     wanted = fenced_members(cluster) & known
     recorded = frozenset(observed.record.fenced)

@@ -82,7 +82,7 @@ def build_settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.networking.request_timeout = 15  # 300: a hanging API server would hold us up
     settings.networking.connect_timeout = 5
-    settings.watching.server_timeout = 120  # a watch is renewed before somebody's idle limit
+    settings.watching.server_timeout = 120  # a watch is renewed before a proxy's idle limit
     settings.watching.client_timeout = 150
     settings.watching.connect_timeout = 5
     for group, version, plural, _ in WATCHED:
@@ -91,7 +91,7 @@ def build_settings() -> kopf.OperatorSettings:
         selectors[group, version, plural] = f"app.kubernetes.io/managed-by={MANAGER}"
     settings.queueing.error_delays = [0.1, 0.5, 1, 2, 5, 10]
     settings.persistence.finalizer = "qsync.dev/operator"  # none is ever set
-    settings.posting.enabled = False  # Events are ours: stable reasons, told once
+    settings.posting.enabled = False  # Events are ours: stable reasons, recorded once
     # None: kopf would kill the process half a minute after a watch failed, and it is begun again.
     settings.process.ultimate_exiting_timeout = None
     settings.peering.standalone = True
@@ -101,7 +101,7 @@ def build_settings() -> kopf.OperatorSettings:
 async def watch(
     settings: Settings, clusters: Clusters, cache: Cache, stopping: asyncio.Event
 ) -> None:
-    """Watch until told to stop. Raises whatever a watch met that kopf does not retry."""
+    """Watch until `stopping` is set. Raises any error of a watch that kopf does not retry."""
     kopf_settings = build_settings()
     # Our definitions are there before us (`__main__` looks), so nothing of the Kubernetes cluster
     # as a whole, neither definitions nor namespaces, has to be listed and watched.

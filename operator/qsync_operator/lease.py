@@ -6,8 +6,8 @@ has not changed for a whole duration, as seen from here, is gone. A container th
 the same pod is the same holder, and continues at once.
 
 A holder that cannot renew (an API server that is away) stops writing and stays: failovers need
-nominations and no API server, and a Lease that nobody took is still its own. Only a holder that
-sees another one in its place ends, and begins again as one that waits.
+nominations and no API server, and a Lease that no other one took is still its own. Only a holder
+that sees another one in its place ends, and begins again as one that waits.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Lease:
         self._is_taken = False
 
     def is_held(self) -> bool:
-        """Return whether nobody else can have taken the Lease since it was last renewed.
+        """Return whether no other process can have taken the Lease since it was last renewed.
 
         It depends on the clock alone, however long a request for a renewal hangs.
         """
@@ -54,7 +54,7 @@ class Lease:
         log.info("%s holds Lease %s", self._holder, self._name)
 
     async def hold(self) -> None:
-        """Renew, also after an API server was away; return when somebody else holds the Lease."""
+        """Renew, also after an API server was away; return when another holder has the Lease."""
         was_held = True
         while not self._is_taken:
             await asyncio.sleep(RETRY_S)
@@ -66,7 +66,7 @@ class Lease:
         log.warning("%s lost Lease %s to another operator", self._holder, self._name)
 
     async def release(self) -> None:
-        """The next one need not wait. Nothing is written by whoever never held it."""
+        """The next one need not wait. A process that never held it writes nothing."""
         if not self._version:
             return
         with contextlib.suppress(ApiError):
@@ -97,7 +97,7 @@ class Lease:
         return time.monotonic() - self._seen[1] > float(spec.get("leaseDurationSeconds") or 0)
 
     async def _write(self, holder: str, duration_s: int) -> None:
-        """Raises ApiError; 409 if somebody else was quicker."""
+        """Raises ApiError; 409 if another one was quicker."""
         metadata: Object = {"name": self._name, "namespace": self._namespace}
         document = {
             "apiVersion": "coordination.k8s.io/v1",

@@ -1,10 +1,9 @@
-"""Talks to nodes over their admin HTTP: one client, kept connections, one sentence per failure.
+"""A client for the admin HTTP of nodes: it keeps connections and raises one sentence per failure.
 
-With a context every request goes over TLS. A node of a version before that speaks plain HTTP: its
-status is still read, and it is given no orders. A man in the middle can pretend to be such a node,
+With a context, every request uses TLS. A node of an earlier version speaks plain HTTP: the operator
+still reads its status, but sends it no orders. A man in the middle can pretend to be such a node,
 so an address that answered over TLS, or that runs an image that did, is never asked without it.
-Orders are signed (`format/proofs.py`): the secret
-leaves this process in no request.
+Orders are signed (`format/proofs.py`): no request contains the secret.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ PLAIN_REASONS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
 class LinkError(Exception):
-    """The node did not do it; `is_refusal` when it answered and said why."""
+    """A request failed; `is_refusal` if the node answered with the reason."""
 
     def __init__(self, sentence: str, is_refusal: bool = False) -> None:
         super().__init__(sentence)
@@ -45,15 +44,15 @@ class Request:
 
 
 class NodeLinks:
-    """A session for all nodes of one cluster; close it."""
+    """A session for all nodes of one cluster. The caller closes it."""
 
     def __init__(
         self, secret: str, context: Callable[[], ssl.SSLContext | None] = lambda: None
     ) -> None:
-        """`context` is asked for each request: whom to trust may change."""
+        """`context` is called for each request: the trusted authorities may change."""
         self._secret = secret
         self._context = context
-        # Those that answered over TLS: nothing they say without it is believed any more.
+        # Addresses that answered over TLS: answers without TLS are not trusted any more.
         self._secure: set[str] = set()
         self._tls_only: set[str] = set()
         self._session: aiohttp.ClientSession | None = None
@@ -70,8 +69,8 @@ class NodeLinks:
             self._session = None
 
     async def status(self, address: str) -> dict[str, Any]:
-        """Raises LinkError. Who was silent is waited for less the next time: one member that
-        hangs must not make the controller slow for the others."""
+        """Return /status. Raises LinkError. The next request to a silent member waits less: one
+        hanging member must not slow the controller down for the others."""
         timeout_s = SILENT_TIMEOUT_S if address in self._silent else STATUS_TIMEOUT_S
         self._silent.discard(address)
         answer = await self._ask("GET", address, "/status", timeout_s)
@@ -80,13 +79,13 @@ class NodeLinks:
         return answer
 
     async def text(self, address: str, path: str) -> str:
-        """What a node says in words of its own, such as its metrics. Raises LinkError."""
+        """Return a text, such as the metrics of a node. Raises LinkError."""
         return str(await self._ask("GET", address, path, STATUS_TIMEOUT_S))
 
     async def post(
         self, address: str, path: str, fields: dict[str, Any], instance: str = ""
     ) -> Any:
-        """The `result` of an order; `instance` is whom it is for, if that is known. Raises
+        """Send an order and return its `result`; a known `instance` must be the receiver. Raises
         LinkError."""
         given = await self._ask("GET", address, CHALLENGE_PATH, STATUS_TIMEOUT_S)
         if not isinstance(given, dict) or not isinstance(given.get("challenge"), str):
@@ -156,8 +155,10 @@ class NodeLinks:
     async def statuses(
         self, addresses: dict[str, str], tls_only: Collection[str] = ()
     ) -> dict[str, dict[str, Any] | LinkError]:
-        """What each named node says, asked at the same time; `tls_only` are never asked without
-        TLS."""
+        """Return the status of each named node, asked at the same time.
+
+        Those in `tls_only` are never asked without TLS.
+        """
         self._secure &= set(addresses.values())
         self._tls_only = {addresses[name] for name in tls_only if name in addresses}
         return await ask_each(self.status, addresses)
@@ -166,7 +167,7 @@ class NodeLinks:
 async def ask_each(
     ask: Callable[[str], Awaitable[dict[str, Any]]], addresses: dict[str, str]
 ) -> dict[str, dict[str, Any] | LinkError]:
-    """The answer of each named address, or why there is none, asked at the same time."""
+    """Return the answer or the error of each named address, asked at the same time."""
     answers = await asyncio.gather(*map(ask, addresses.values()), return_exceptions=True)
     found: dict[str, dict[str, Any] | LinkError] = {}
     for name, answer in zip(addresses, answers, strict=True):
@@ -177,7 +178,7 @@ async def ask_each(
 
 
 def _speaks_plain(error: aiohttp.ClientConnectorSSLError) -> bool:
-    """Whether the answer to the handshake was no TLS."""
+    """Return whether the answer to the handshake was not TLS."""
     cause = error.os_error
     return isinstance(cause, ssl.SSLError) and cause.reason in PLAIN_REASONS
 

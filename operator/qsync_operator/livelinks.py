@@ -27,8 +27,8 @@ CONNECT_TIMEOUT_S = 3.0
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 1.0
 READ_BYTES = 1 << 16
-# asyncio keeps a buffer of this size, of 256 KiB if not told otherwise, for each TLS connection: a
-# hundred clusters have three hundred, on which little is said.
+# asyncio keeps a buffer of this size, of 256 KiB by default, for each TLS connection: a
+# hundred clusters have three hundred, which carry little data.
 asyncio.sslproto.SSLProtocol.max_size = 1 << 14
 EVENT_KEY = 0x57
 KEEPALIVE = (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 4))
@@ -56,7 +56,7 @@ class LiveLinks:
         wake: Callable[[], None],
         context: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
-        """`context` is asked for each connection: whom to trust may change."""
+        """`context` is called for each connection: the trusted authorities may change."""
         self._wake = wake
         self._context = context
         self._targets: dict[str, str] = {}
@@ -71,8 +71,8 @@ class LiveLinks:
     def set_addresses(self, addresses: dict[str, str]) -> None:
         """Where members are to be found from now on.
 
-        A connection that stands is kept, though its member is said to be elsewhere or gone: a pod
-        that was deleted by force runs on for a while, and may lead.
+        An open connection is kept even if its member is reported elsewhere or gone: a pod that
+        was deleted by force keeps running for a while, and may lead.
         """
         self._targets = dict(addresses)
         for member in {*self._links, *addresses}:

@@ -1,8 +1,8 @@
 """The supervisor of one local cluster: `python -m qsync_operator.local_main DIRECTORY`.
 
 It looks, plans and acts in a loop, wakes at once when a process ends, and keeps nothing in memory
-that matters: killed at any point, the next one goes on. There is one per cluster (a lock file says
-so), started in the background by whichever `qsync local` command finds none.
+that matters: killed at any point, the next one continues. There is one per cluster (a lock file
+ensures it), started in the background by whichever `qsync local` command finds none.
 """
 
 import asyncio

@@ -33,7 +33,7 @@ AUDIT_OVERDUE = Gauge("qsync_operator_audit_overdue_timestamp_seconds",
                       _CLUSTER, registry=REGISTRY)  # fmt: skip
 FAILOVERS = Counter("qsync_operator_failovers", "Changes of leader that were seen",
                     _CLUSTER, registry=REGISTRY)  # fmt: skip
-PAUSE = Histogram("qsync_operator_failover_pause_seconds", "How long nobody took writes",
+PAUSE = Histogram("qsync_operator_failover_pause_seconds", "How long no member took writes",
                   buckets=_PAUSES_S, registry=REGISTRY)  # fmt: skip
 
 

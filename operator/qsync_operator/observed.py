@@ -35,7 +35,7 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """What one node said of itself."""
+    """The status of one node, as it reports it."""
 
     uuid: str
     role: str
@@ -114,7 +114,7 @@ class MemberView:
     has_disk: bool = True
     is_running: bool = True
     has_process: bool = True  # False only where it is certain that nothing of it runs
-    is_leaving: bool = False  # it was told to go and answers yet: nothing may count on it
+    is_leaving: bool = False  # it is stopping but still answers: nothing may rely on it
     status: NodeStatus | None = None
     uuid: str = ""  # of the instance on its disk, as last seen; "" when never seen
     drift: Drift = "none"
@@ -166,7 +166,7 @@ class StorageView:
 
 @dataclass(frozen=True, slots=True)
 class SchemaView:
-    """How the declared spaces compare with the database; `is_known` once somebody looked."""
+    """How the declared spaces compare with the database; `is_known` after the first comparison."""
 
     is_known: bool = False
     missing: tuple[str, ...] = ()

@@ -33,7 +33,7 @@ from qsync_operator.rollout import is_blocked, plan_rollout
 from qsync_operator.scale import plan_scale
 from qsync_operator.status import Finding, build_status
 
-PAUSE = "changes wait until the annotation qsync.dev/paused is taken away; failover goes on"
+PAUSE = "changes wait until the annotation qsync.dev/paused is removed; failover continues"
 KEPT_FINDINGS = ("NoLeader", "Hibernated", "Paused")
 """Say more about a cluster than that one of its objects was refused."""
 DATA_LOST = (
@@ -59,7 +59,7 @@ def plan(cluster: QsyncCluster, observed: Observed, now_ns: int, wall_s: float) 
         sentence = "; ".join(map(str, essential))
         finding = Finding(essential[0].reason, sentence, is_degraded=True)
     if observed.certificate_refusal and not finding.is_degraded:
-        # The members go on with what they have, or cannot start and say no more than that.
+        # The members keep what they have, or cannot start and give no other reason.
         finding = Finding("CertificateRefused", observed.certificate_refusal, is_degraded=True)
     return Plan(actions, build_status(cluster, observed, wanted, finding, wall_s))
 
@@ -96,7 +96,7 @@ def plan_mends(observed: Observed) -> tuple[Action, ...]:
     """Replace members that never started with a template that was corrected since.
 
     Nothing of them runs, so nothing is lost; no other step would ever reach them, because
-    formation, scaling and elections wait for members and restart nobody.
+    formation, scaling and elections wait for members and restart none.
     """
     if is_blocked(observed):
         return ()
@@ -124,7 +124,7 @@ def _is_everything_lost(observed: Observed, wanted: dict[str, Kind]) -> bool:
 def _form(
     cluster: QsyncCluster, observed: Observed, wanted: dict[str, Kind]
 ) -> tuple[tuple[Action, ...], Finding]:
-    """Start everybody, record who founds the cluster, then give the order (M1)."""
+    """Start all members, record the founder, then send the order to found (M1)."""
     record = observed.record
     founder_name = record.bootstrap_member or member_name(cluster.name, "voter", 0)
     founder = observed.member(founder_name)

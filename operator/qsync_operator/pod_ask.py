@@ -3,8 +3,8 @@
     python -m qsync_operator.pod_ask ask METHOD PATH [JSON]
     python -m qsync_operator.pod_ask rollbacks
 
-The cluster's secret stays in the pod: whoever may exec into it may ask, and nobody has to read
-Secrets. The answer is one JSON object on standard output, `{"status": HTTP's, "answer": ...}`.
+The cluster's secret stays in the pod: permission to exec into it is enough, and no user has to
+read Secrets. The answer is one JSON object on standard output, `{"status": HTTP's, "answer": ...}`.
 """
 
 import json
@@ -22,7 +22,7 @@ TIMEOUT_S = 15.0
 
 
 def ask(document: dict[str, Any], method: str, path: str, body: str) -> dict[str, Any]:
-    """Raises OSError where nobody answers."""
+    """Raises OSError if the node does not answer."""
     node = own_admin_port(document)
     if method == "POST":
         status, text = node.post(path, body.encode(), TIMEOUT_S)

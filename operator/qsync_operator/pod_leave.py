@@ -1,9 +1,9 @@
-"""What a member's pod does before it is told to stop (preStop): hand over, and serve a while yet.
+"""The preStop hook of a member's pod: hand over, and serve until clients have moved.
 
-Services learn of a new leader, and of a pod that goes, a second or so later: each machine's proxy
-gathers changes before it rewrites its rules. So leadership is given away at once, and the node goes
-on passing writes on until nobody is sent to it any more. Whatever fails here, the signal follows,
-and with it the node's own handover.
+Services learn of a new leader, and of a leaving pod, about a second later: each machine's proxy
+gathers changes before it rewrites its rules. The hook therefore hands leadership over at once, and
+the node forwards writes until no client is sent to it any more. If the hook fails, the signal
+follows, and with it the node's own handover.
 """
 
 import sys

@@ -47,7 +47,7 @@ def node_document(
     if "replicasetUUID" not in identity or "secret" not in identity:
         raise PodError("the Secret of the cluster's identity has no replicasetUUID or no secret")
     if own["role"] == "anonymous":
-        # It is not registered, so nobody counts on a copy of its log.
+        # It is not registered, so no member relies on a copy of its log.
         settings = {key: value for key, value in settings.items() if key != "archive"}
     return {
         # Others share the network: clients log in unless `spec.guest` lets them in without.

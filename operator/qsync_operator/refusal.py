@@ -1,4 +1,4 @@
-"""A specification that cannot be used: said beside the status of the last one that could."""
+"""A specification that cannot be used: reported beside the status of the last good one."""
 
 import time
 from dataclasses import dataclass

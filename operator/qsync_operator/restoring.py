@@ -1,7 +1,8 @@
 """The snapshot that a cluster begins with when it begins with an archive.
 
-The node's code makes it (`python -m qsync_node.restore`), in a child, so that whoever asks neither
-holds the state nor knows the engine. A folder that holds one is done: asking twice makes one.
+The node's code makes it (`python -m qsync_node.restore`), in a child process, so that the
+caller neither holds the state nor imports the engine. A folder that holds one is done:
+asking twice makes one.
 """
 
 from pathlib import Path

@@ -18,7 +18,7 @@ from qsync_operator.scale import ScalePlan, successor
 
 SMALL = 2
 CAUGHT_UP_ROWS = 10_000
-"""So far behind is who has everything within a moment; under load nobody is never behind."""
+"""A member within this many rows catches up in a moment; under load all are a little behind."""
 
 
 def plan_rollout(spec: ClusterSpec, observed: Observed) -> ScalePlan:

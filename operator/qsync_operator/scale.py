@@ -6,8 +6,8 @@ Invariants:
 2. A voter is removed only if the live ones that remain are a quorum of those that remain, and is
    unregistered before it is stopped. The leader's own check (M3) stands behind this one.
 3. The leader is never removed: leadership moves first.
-4. The highest ordinal goes first, the lowest comes first; who is wanted comes before who is not
-   goes, so that there is always somebody to hand over to.
+4. The highest ordinal goes first, the lowest comes first; a wanted member comes before an
+   unwanted one goes, so that there is always a member to hand over to.
 5. An instance whose disk is gone is unregistered before a new one takes its name (M6).
 """
 
@@ -27,7 +27,7 @@ class ScalePlan:
     actions: tuple[Action, ...] = ()
     sentence: str = ""
     is_refused: bool = False
-    is_awaited: bool = False  # somebody is on the way in: time alone will change the picture
+    is_awaited: bool = False  # a member is on its way in: the state changes without an action
 
 
 def plan_scale(spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind]) -> ScalePlan:

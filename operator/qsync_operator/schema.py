@@ -1,8 +1,8 @@
 """Declared spaces against those of the database: what is missing, what cannot be, and DDL.
 
 A space or an index is created, and a space's format and `isSync` are brought up to date; nothing
-is ever dropped and an index is never changed in place, because both destroy: that is said, and
-left to a person.
+is ever dropped and an index is never changed in place, because both destroy
+data: the operator reports them and leaves them to a person.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the operator itself is told, by its environment: the chart sets it."""
+"""The settings of the operator, from its environment: the chart sets them."""
 
 import os
 import socket

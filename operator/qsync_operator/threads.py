@@ -17,13 +17,13 @@ Answer = TypeVar("Answer")
 async def in_thread(
     work: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs
 ) -> Answer:
-    """What `work` returns or raises. Whoever stops waiting leaves the thread to end by itself."""
+    """Return or raise the result of `work`. If the waiter is cancelled, the thread still ends."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Answer] = loop.create_future()
 
     def settle(answer: Answer | None, error: BaseException | None) -> None:
         if done.done():
-            return  # nobody waits any more
+            return  # the waiter was cancelled
         if error is not None:
             done.set_exception(error)
         else:
@@ -33,7 +33,7 @@ async def in_thread(
         answer, failed = None, None
         try:
             answer = work(*arguments, **named)
-        except BaseException as error:  # noqa: BLE001  # whoever waits is told
+        except BaseException as error:  # noqa: BLE001  # passed on to the waiter
             failed = error
         try:
             loop.call_soon_threadsafe(settle, answer, failed)

@@ -233,7 +233,7 @@ def test_what_members_say_now_wins_over_what_was_written_down() -> None:
     }  # fmt: skip
     assert (shown[0]["READY"], shown[0]["TERM"]) == ("no", "-")
     text = "\n".join(lines(cluster, seen))
-    assert "orders-1 leads now, and the operator has not said so" in text
+    assert "orders-1 leads now, but the operator has not reported it" in text
     assert "Degraded (InvalidSpec): no" in text
     assert len(table(cluster, seen, True)[0]) == len(table(cluster, seen, True)[1][0])
 

@@ -66,7 +66,7 @@ def test_a_pause_stops_changes_and_not_failover() -> None:
     world.cluster.metadata.annotations[PAUSED] = "true"
     found = planned(world)
     assert (found.actions, found.status.phase) == ((), "Paused")
-    assert "failover goes on" in condition(found, "Ready").message
+    assert "failover continues" in condition(found, "Ready").message
     assert condition(found, "Progressing").reason == "Paused"
     world.lives["c-0"].is_running, world.leader = False, ""
     assert decide(world) == (Nominate("c-1", 1),)

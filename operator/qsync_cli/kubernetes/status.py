@@ -81,7 +81,7 @@ def lines(cluster: QsyncCluster, seen: Look) -> list[str]:
     leader = next((n for n, one in seen.said.items() if one["role"] == "leader"), "")
     if leader and leader != cluster.status.leader:
         found.append(
-            f"{leader} leads now, and the operator has not said so: is it running?"
+            f"{leader} leads now, but the operator has not reported it: check that it runs"
             " (`kubectl get pods -A -l app.kubernetes.io/name=qsync-operator`)"
         )
     if cluster.status.observed_generation != cluster.metadata.generation:

@@ -76,7 +76,7 @@ def bring_up(manifest: "Manifest", no_wait: bool, timeout: float, output: Output
 
 
 def _with_kept_archive(manifest: "Manifest") -> "Manifest":
-    """The archive of a running cluster does not disappear because nobody named it this time."""
+    """Keep the archive of a running cluster if the command does not name one."""
     from qsync_cli.clusters import store_of
 
     if manifest.cluster.spec.archive is not None:

@@ -19,7 +19,7 @@ LedgerOption = Annotated[
     str | None,
     typer.Option(
         "--ledger",
-        help="path or URL of what clients were told: JSON Lines or Parquet",
+        help="path or URL of the outcomes that clients got: JSON Lines or Parquet",
         metavar="FILE",
     ),
 ]

@@ -53,7 +53,7 @@ def _step_of(line: str) -> tuple[float, str] | None:
 
 
 def _failure(what: str, code: int, said: list[str], folder: Path) -> Failure:
-    """One sentence of what the job said last; all of it in a file."""
+    """Return one sentence with the last output of the job; a file has all of it."""
     lines = [line for line in said if line]
     if any("No module named" in line for line in lines):
         return Failure(f"{what} needs PySpark: install qsync[spark]")

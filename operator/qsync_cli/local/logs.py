@@ -14,7 +14,7 @@ MemberArgument = Annotated[
     str | None,
     typer.Argument(help="a member, or `supervisor`; all members without", metavar="MEMBER"),
 ]
-FollowOption = Annotated[bool, typer.Option("-f", "--follow", help="go on until interrupted")]
+FollowOption = Annotated[bool, typer.Option("-f", "--follow", help="continue until interrupted")]
 FOLLOW_S = 0.2
 
 

@@ -8,7 +8,7 @@ from qsync_cli import output as printing
 from qsync_cli.options import Output, OutputOption
 
 NameArgument = Annotated[str | None, typer.Argument(help="a cluster; all without", metavar="NAME")]
-WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="go on until interrupted")]
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="continue until interrupted")]
 WATCH_S = 0.5
 
 

@@ -2,7 +2,7 @@
 
 pydantic writes JSON Schema; Kubernetes takes a part of it: no references, no titles, no
 alternatives but `x-kubernetes-int-or-string`, no `additionalProperties` beside properties. What
-cannot be said in that part is refused here, when the CRDs are made, and not by a cluster later.
+cannot be expressed in it is refused here, when the CRDs are made, and not by a cluster later.
 Every list, map and string gets a limit, because the API server estimates what the rules may cost
 from those.
 """
@@ -29,7 +29,7 @@ class SchemaError(Exception):
 
 
 def structural_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Raises SchemaError with the path of what cannot be said."""
+    """Raises SchemaError with the path of what cannot be expressed."""
     document = speak(model.model_json_schema(by_alias=True, mode="validation"), model)
     return _convert(document, document.get("$defs", {}), model.__name__)
 
@@ -54,7 +54,7 @@ def _convert(node: dict[str, Any], definitions: dict[str, Any], path: str) -> di
         elif key in _KEPT or key.startswith("x-kubernetes-"):
             shown[key] = value
         else:
-            raise SchemaError(f"{path}: {key} cannot be said in a CRD")
+            raise SchemaError(f"{path}: {key} cannot be expressed in a CRD")
     return _limited(_opened(shown), path)
 
 
@@ -77,7 +77,7 @@ def whole_default(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _resolved(node: dict[str, Any], definitions: dict[str, Any], path: str) -> dict[str, Any]:
-    """References inlined, and the two alternatives that can be said brought to their form."""
+    """References inlined, and the two alternatives that CRDs allow brought to their form."""
     node = dict(node)
     while "$ref" in node or "allOf" in node:
         inner = node.pop("allOf", None) or [{"$ref": node.pop("$ref")}]

@@ -28,7 +28,7 @@ def member_settings(cluster: QsyncCluster, role: str) -> dict[str, Any]:
         "is_required": cluster.spec.tls.clients == "Require",
     }
     settings = node_settings(cluster.spec, role, LISTEN, *ports(cluster))
-    # Left out where there is none: a file that says the same restarts nobody.
+    # Left out where there is none: an unchanged file restarts no member.
     archive = archive_settings(cluster.spec, role) if cluster.spec.archive is not None else {}
     if not settings.get("guest"):
         # Nodes of earlier images refuse settings that they do not know, and their pods would crash.
@@ -47,7 +47,7 @@ def build_config(cluster: QsyncCluster, state: ClusterState) -> Object:
         config_name(cluster.name),
         data={
             "settings.yaml": yaml.safe_dump(shared, sort_keys=False),
-            # What an operator goes on with that starts when a later one cannot be used.
+            # A restarted operator uses this if the current specification cannot be used.
             SPEC_VERSION_KEY: VERSION,
             SPEC_KEY: json.dumps(given_spec(cluster), indent=1) + "\n",
             "members.json": json.dumps(_members(cluster, state), indent=1) + "\n",
@@ -68,7 +68,7 @@ def _restore(cluster: QsyncCluster, state: ClusterState) -> dict[str, str]:
 
 
 def given_spec(cluster: QsyncCluster) -> dict[str, Any]:
-    """Without defaults, which are those of whoever reads it."""
+    """Without defaults, which depend on the version of the reader."""
     return cluster.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 

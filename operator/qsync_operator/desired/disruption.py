@@ -7,7 +7,7 @@ from qsync_operator.models.cluster import QsyncCluster
 
 
 def build_disruption_budget(cluster: QsyncCluster, state: ClusterState) -> Object | None:
-    """None where nobody can be spared: a budget of nothing would stop every drain for ever."""
+    """None if no voter can be spared: a budget of 0 would block every drain for ever."""
     voters = len(state.of_kind("voter")) or cluster.spec.replicas
     spare = voters - needed(voters, cluster.spec.replication.quorum)
     if spare < 1:
@@ -20,8 +20,8 @@ def build_disruption_budget(cluster: QsyncCluster, state: ClusterState) -> Objec
         spec={
             "maxUnavailable": spare,
             "selector": {"matchLabels": selector(cluster, **{KIND_LABEL: "voter"})},
-            # Of a cluster that lost its quorum nobody may be evicted: the last members that have
-            # its data are among those that are left.
+            # A cluster without a quorum must not lose another pod: the last members that have
+            # its data are among those that remain.
             "unhealthyPodEvictionPolicy": "IfHealthyBudget",
         },
     )

@@ -21,7 +21,7 @@ def asked_kinds(cluster: QsyncCluster) -> list[str]:
 def build_monitoring(
     cluster: QsyncCluster, existing: Collection[str], is_formed: bool = True
 ) -> list[Object]:
-    """`is_formed`: nobody is expected to take writes before, however long a restore takes."""
+    """Before `is_formed`, no alert fires for missing writes: a restore may take long."""
     specs = {"PodMonitor": _monitor(cluster), "PrometheusRule": _rules(cluster, is_formed)}
     return [
         build(cluster, API_VERSION, kind, cluster.name, spec=specs[kind])
@@ -110,7 +110,7 @@ def _rules(cluster: QsyncCluster, is_formed: bool) -> Object:
 
 
 def _missing(cluster: QsyncCluster) -> str:
-    """Each kind by itself: readers that answer do not replace voters that do not."""
+    """Each kind separately: readers that answer do not replace voters that do not."""
     spec = cluster.spec
     counts = (("", spec.replicas), ("async-", spec.async_replicas), ("reader-", spec.read_replicas))
     of_namespace = f'namespace="{cluster.metadata.namespace}"'

@@ -1,4 +1,4 @@
-"""The NetworkPolicy: anybody may be a client, and nobody else may give orders.
+"""The NetworkPolicy: clients may be anywhere, the admin port is restricted.
 
 The data ports ask for a password, so they are open (the TLS one is not where clients may not use
 it); the admin port, which serves status without one, is for members, the operator and, where it is

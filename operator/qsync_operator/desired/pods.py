@@ -105,8 +105,8 @@ def _node_container(cluster: QsyncCluster, image: str) -> Object:
             "preStop": {"exec": {"command": ["python", "-m", "qsync_operator.pod_leave"]}}
         },
         "startupProbe": _probe("/live", period_s=1, failures=START_FAILURES_MAX),
-        # Alive is whoever's event loop runs and whose disk does not hang; a leader that is only
-        # busy is not killed for it.
+        # A node is alive if its event loop runs and its disk does not hang; a leader that is only
+        # busy is not killed.
         "livenessProbe": _probe("/live", period_s=5, failures=6),
         "readinessProbe": _probe("/ready", period_s=1, failures=2),
         "volumeMounts": [

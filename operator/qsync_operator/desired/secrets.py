@@ -61,12 +61,12 @@ def build_app_secret(
 
 
 def encoded(strings: dict[str, str]) -> dict[str, str]:
-    """As the API server keeps it: applied `stringData` would own fields that nobody ever sees."""
+    """As the API server keeps it: applied `stringData` would own fields that are never visible."""
     return {key: base64.b64encode(value.encode()).decode() for key, value in strings.items()}
 
 
 def text_of(secret: Object | None, key: str) -> str | None:
-    """One value of somebody's Secret, whatever else is in it; None where there is none, or where
+    """One value of a Secret with any other content; None where there is none, or where
     it is no text."""
     try:
         return base64.b64decode(((secret or {}).get("data") or {})[key]).decode() or None

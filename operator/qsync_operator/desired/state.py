@@ -32,7 +32,7 @@ class ClusterState:
 
     replicaset_uuid: str
     secret: str
-    image: str = ""  # of nodes, when the cluster was made: an operator's upgrade restarts nobody
+    image: str = ""  # of nodes, when the cluster was made: an operator's upgrade restarts no member
     bootstrap_member: str = ""
     bootstrap_uuid: str = ""
     is_formed: bool = False

@@ -1,7 +1,7 @@
 """Volumes that are to grow: a StatefulSet's template cannot change, so it is made again.
 
 Claims first, each by itself; then the StatefulSet is deleted without its pods, and the next one,
-of the new size, takes them over: nobody restarts.
+of the new size, takes them over: no member restarts.
 """
 
 from collections.abc import Iterable, Mapping

@@ -192,8 +192,8 @@ def _cron_pattern() -> str:
 
 
 def _formed(form: str, rule: str, message: str, length_max: int = 64) -> WithJsonSchema:
-    """What the API server is told: a rule in CEL with its sentence, because a bare pattern is
-    reported in the words of patterns."""
+    """Return the schema for the API server: a rule in CEL with its message. The API server
+    reports a bare pattern without one."""
     kind: dict[str, Any] = (
         {"x-kubernetes-int-or-string": True} if form == "int-or-string" else {"type": form}
     )

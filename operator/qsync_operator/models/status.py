@@ -72,9 +72,9 @@ class LastFailover(StatusModel):
     at: str = ""
     """When the new leader was seen."""
     unavailable_milliseconds: float = 0
-    """How long nobody took writes, as far as the operator was there to see it."""
+    """How long no member took writes, as far as the operator observed it."""
     rolled_back_rows: int = 0
-    """Rows that the old leader had to give up."""
+    """Rows that the old leader had to discard."""
 
 
 class Condition(BaseCondition):
@@ -83,18 +83,18 @@ class Condition(BaseCondition):
     type: Literal[
         "Ready", "Available", "Progressing", "Degraded", "Reconciled", "Stalled", "SplitBrain"
     ]
-    """What it is about."""
+    """The aspect that the condition describes."""
 
 
 class ClusterStatus(StatusModel):
-    """All of it; every number is what the nodes said when they were last asked."""
+    """The state of a cluster. Every number is from the latest answers of the nodes."""
 
     phase: str = "Pending"
-    """One word for everything."""
+    """A summary in one word."""
     observed_generation: int = 0
     """Of the specification that this is about."""
     leader: str = ""
-    """Who takes writes; empty if nobody does."""
+    """The member that takes writes; empty if there is none."""
     term: int = 0
     """The latest election epoch."""
     quorum: int = 0

@@ -51,7 +51,7 @@ class RoleSpec(SpecModel):
 
 
 class UserSpec(RoleSpec):
-    """Somebody who logs in, with the password that a Secret holds under `password`."""
+    """A user that logs in with the password that a Secret holds under `password`."""
 
     password_secret: SecretName
-    """The Secret whose `password` it logs in with; a change takes effect by itself."""
+    """The Secret whose `password` the user logs in with. A change takes effect automatically."""

@@ -1,7 +1,7 @@
 """Declared users and roles, and the application's password, against the leader's: looked at now
 and then and after every change.
 
-Passwords are read each time, so that a Secret that was changed takes effect by itself.
+Passwords are read each time, so that a changed Secret takes effect automatically.
 """
 
 import ssl

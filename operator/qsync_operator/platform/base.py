@@ -19,7 +19,7 @@ class ActionRefused(Exception):  # noqa: N818 - it is an answer, not a fault
 
 
 class NameTaken(ActionRefused):
-    """An object of a name that the cluster needs belongs to somebody else."""
+    """An object with a name that the cluster needs has another owner."""
 
     reason = "NameTaken"
 

@@ -124,7 +124,7 @@ class LocalPlatform:
             if isinstance(answer, LinkError):
                 continue
             if answer.get("replicaset_uuid") not in ("", self._state.replicaset_uuid):
-                continue  # somebody else's node on this port
+                continue  # a foreign node on this port
             if answer.get("name") != name:
                 continue
             with contextlib.suppress(KeyError, TypeError, ValueError):  # it is no node's status
@@ -297,7 +297,7 @@ class LocalPlatform:
                 self._state.fenced = list(names)
                 self._store.save_state(self._state)
             case GrowStorage():
-                pass  # a directory grows by itself
+                pass  # a directory grows automatically
             case _:
                 await self._order(cluster, action)
 
@@ -358,5 +358,5 @@ class LocalPlatform:
 
 
 def _kept_or_new(port: int, taken: set[int]) -> int:
-    """A port stays as long as nobody else took it."""
+    """Return the same port unless another process took it."""
     return port if port and is_free(port) else choose_port(taken)

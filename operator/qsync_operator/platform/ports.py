@@ -1,7 +1,7 @@
 """Free ports for members, chosen once and kept.
 
-They are taken below the range from which outgoing connections get theirs, so that nobody's
-connection to somewhere sits on a member's port while it restarts.
+They are taken below the range from which outgoing connections get theirs, so that no
+outgoing connection takes a member's port while it restarts.
 """
 
 import random
@@ -13,7 +13,7 @@ LAST_PORT = 31999
 HOST = "127.0.0.1"
 
 
-class NoFreePort(Exception):  # noqa: N818 - said to a person as it is
+class NoFreePort(Exception):  # noqa: N818 - shown to a person as it is
     """No port could be had; the text says which and why."""
 
 

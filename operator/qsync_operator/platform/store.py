@@ -9,7 +9,7 @@
     nodes/MEMBER/     node.yaml, node.log and data/
     retired/          disks of members that were removed, where `storage.retention` is Retain
 
-A file is replaced as a whole, by rename of a synced one: whoever reads sees the old or the new.
+A file is replaced as a whole, by rename of a synced one: a reader sees the old or the new.
 """
 
 import contextlib
@@ -187,7 +187,7 @@ class Store:
             yield
 
     def is_supervised(self) -> bool:
-        """Whether somebody holds the lock; asking never brings a deleted directory back."""
+        """Whether the lock is held; asking never brings a deleted directory back."""
         try:
             file = (self.directory / "supervisor.lock").open("r+")
         except FileNotFoundError:

@@ -115,7 +115,7 @@ class Supervision:
         self._store.add_event("ProcessStarted", member, f"process {child.pid} runs")
 
     def adopt(self, member: str, pid: int) -> None:
-        """A process that answers as this member, although nobody wrote down its pid."""
+        """A process that answers as this member, although its pid was not recorded."""
         record = self._state.members[member]
         record.pid, record.started = pid, processes.start_time(pid)
         self._store.save_state(self._state)

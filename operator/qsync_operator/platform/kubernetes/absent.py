@@ -28,7 +28,7 @@ class AbsentPods:
         self._reasons: dict[str, str] = {}
 
     def reason(self, member: str) -> str:
-        """One sentence, or "" where nothing was said or the pod is there."""
+        """One sentence; "" if there is no reason or the pod exists."""
         return self._reasons.get(member, "")
 
     async def look(self, absent: dict[str, Kind]) -> None:

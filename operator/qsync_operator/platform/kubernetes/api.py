@@ -75,7 +75,7 @@ class Api(Protocol):
         """Server-side, as the one field manager, taking owned fields back."""
 
     async def patch(self, kind: str, namespace: str, name: str, change: Any) -> Object:
-        """A JSON merge patch: what is None goes, whoever made it."""
+        """A JSON merge patch: a field of None is removed, whatever its owner."""
 
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str = "", keeps_pods: bool = False

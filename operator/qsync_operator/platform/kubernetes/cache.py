@@ -12,7 +12,7 @@ Key = tuple[str, str]  # namespace and cluster
 
 
 class Cache:
-    """Fed by watches; wakes whoever listens for a cluster."""
+    """Fed by watches; wakes the listeners of a cluster."""
 
     def __init__(self) -> None:
         self._objects: dict[Key, dict[tuple[str, str], Object]] = {}

@@ -34,7 +34,7 @@ class KubernetesApi:
 
     @classmethod
     async def connect(cls) -> "KubernetesApi":
-        """As a pod, or else as the user whom `kubectl` would be."""
+        """As a pod, or else as the user of the kubeconfig."""
         configuration = Configuration()
         try:
             config.load_incluster_config(configuration)
@@ -59,7 +59,7 @@ class KubernetesApi:
         await self._client.close()
 
     async def patch(self, kind: str, namespace: str, name: str, change: Any) -> Object:
-        """A merge, for what a person asks of an object that is somebody else's."""
+        """A merge, for a person's change of an object with another owner."""
         path = RESOURCES[kind].path(namespace, name)
         return await self._ask("PATCH", path, [("fieldManager", "kubectl-qsync")], change, MERGE)
 

@@ -58,7 +58,7 @@ class Identity:
         return cls(api, state, str(found["metadata"]["resourceVersion"]))
 
     async def save(self, cluster: QsyncCluster, state: ClusterState) -> None:
-        """Raises ApiError; if somebody else wrote it since it was read, it is read again."""
+        """Raises ApiError; if it changed since it was read, it is read again."""
         if state == self.state:
             return
         document = build_identity(cluster, state)
@@ -75,8 +75,8 @@ class Identity:
         self.state, self._version = state, str(found["metadata"]["resourceVersion"])
 
     async def keep(self, cluster: QsyncCluster) -> None:
-        """Somebody's deletion is undone, and whether it goes with the cluster is as
-        `storage.retention` says now. Raises ApiError."""
+        """Restore the Secret if it was deleted, and its owner reference as `storage.retention`
+        requires now. Raises ApiError."""
         found = await self._live(cluster)
         if found is None:
             await self._put_back(cluster)
@@ -145,7 +145,7 @@ async def _refuse_second_life(api: Api, cluster: QsyncCluster) -> None:
     if left:
         raise ActionRefused(
             f"Secret {name} is gone and {left[0]} is not: put the Secret back from a backup, or"
-            f" delete {cluster.name} and its volumes to begin anew"
+            f" delete {cluster.name} and its volumes to start again"
         )
 
 

@@ -1,4 +1,4 @@
-"""Which kinds of Prometheus' operator exist here: somebody may install or remove it meanwhile."""
+"""Which kinds of Prometheus' operator exist here: it may be installed or removed meanwhile."""
 
 import time
 
@@ -32,8 +32,8 @@ class MonitoringKinds:
         self._looked = (asked, time.monotonic())
 
     async def remove_unwanted(self, cluster: QsyncCluster) -> list[str]:
-        """Kinds of those that went. Once for each process also what nobody asked it for: an
-        operator before us may have made them. Raises ApiError."""
+        """Return the kinds of removed objects. The first call also removes objects that are not
+        wanted: an earlier operator may have made them. Raises ApiError."""
         gone = []
         for kind in KINDS:
             if kind in asked_kinds(cluster) or kind in self._cleared:

@@ -131,12 +131,12 @@ class ObjectKeeper:
                 self.forget(kind, name)
 
     def forget(self, kind: str, name: str) -> None:
-        """Somebody else of ours removed it: it is made anew when it is wanted again."""
+        """Forget an object that other code of the operator removed; `keep` may recreate it."""
         self._applied.pop((kind, name), None)
         self._unwatched.pop((kind, name), None)
 
     async def replace_set(self, live: Object) -> None:
-        """Delete a StatefulSet and leave its pods; the next `keep` makes it anew. Raises
+        """Delete a StatefulSet and leave its pods; the next `keep` recreates it. Raises
         ApiError."""
         kind, name, uid = "StatefulSet", name_of(live), str(live["metadata"]["uid"])
         await self._api.delete(kind, self._key[0], name, uid, keeps_pods=True)

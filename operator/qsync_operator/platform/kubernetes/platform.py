@@ -85,7 +85,7 @@ JOINED = ("leader", "follower", "async", "anonymous")
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a running node was told, over which connection: a new process was told nothing."""
+    """The settings sent to a running node over a connection: a new process got none."""
 
     connection: int
     settings: dict[str, Any]
@@ -158,7 +158,7 @@ class KubernetesPlatform:
         certificates = CertificateKeeper(api, key, uid)
         await certificates.look(cluster)
         if certificates.is_taken and not identity.state.is_formed:
-            # Pods would mount somebody else's key. A formed cluster keeps its supervision.
+            # Pods would mount a foreign key. A formed cluster keeps its supervision.
             raise NameTaken(certificates.refusal)
         return cls(api, cache, identity, password, certificates, cluster, spark, may_write, site)
 
@@ -255,7 +255,7 @@ class KubernetesPlatform:
         return text_of(await self._api.get("Secret", self._key[0], name), "password")
 
     async def _read_application_password(self, cluster: QsyncCluster) -> str:
-        """Of the Secret that somebody named, and else the one that we made."""
+        """Of the Secret that the manifest names, else of the one that we made."""
         given = cluster.spec.auth.password_secret
         found = await self._read_password(given) if given is not None else None
         self._password = found or self._password

@@ -2,7 +2,7 @@
 
 The schedule's Job makes the run's object, a run made by hand makes the Job; either way both have
 one name. The verdict travels in the driver's termination message, so that Spark's pods need no
-right on our objects, and nobody parses logs.
+right on our objects, and no logs are parsed.
 """
 
 import logging
@@ -65,7 +65,7 @@ class RunKeeper:
                 except ApiError as error:
                     if not error.status:
                         raise
-                    # It concerns this run: the others go on.
+                    # It concerns this run only: the others continue.
                     log.warning("run %s waits: %s", name_of(run), error)
                     if error.status == 404:
                         self._cache.note(OBJECT_KINDS[kind], run, is_gone=True)
@@ -125,7 +125,7 @@ class RunKeeper:
         except ApiError as error:
             if error.status != 409:
                 raise
-            # Either the watch has not shown our own yet, or somebody else's Job has the name.
+            # Either the watch has not shown our own yet, or a Job of another owner has the name.
             live = await self._api.get("Job", self._key[0], name_of(run))
             if live is not None and not _is_of_run(live, run):
                 sentence = (

@@ -63,7 +63,7 @@ def refused(before: RunStatus, generation: int, reason: str, sentence: str, now:
 
 
 def last_word(driver: Object | None) -> dict[str, Any]:
-    """The driver's result; {} where it has said none that can be read."""
+    """The driver's result; {} if there is none that can be read."""
     ended = (container_of(driver, DRIVER).get("state") or {}).get("terminated") or {}
     try:
         said = json.loads(ended.get("message") or "")

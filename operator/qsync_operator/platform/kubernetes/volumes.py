@@ -71,7 +71,7 @@ class VolumeKeeper:
         return self._cache.get(self._key, "StatefulSet", name)
 
     async def grow(self, cluster: QsyncCluster, state: ClusterState) -> None:
-        """Whatever is interrupted here goes on from where it is. Raises ApiError, or
+        """Grow the volumes; resumes after an interruption. Raises ApiError, or
         ActionRefused if the class of the volumes cannot do it."""
         size = cluster.spec.storage.size
         for change in await self._changes(cluster, state):
