@@ -1,6 +1,6 @@
 """Rows as tuples into an Arrow batch: Spark refuses one that is not exactly of its schema.
 
-A schema is written down once, as Arrow's; what Spark is told of it is made from that.
+A schema is written down once, as Arrow's; its schema for Spark is made from that.
 """
 
 from collections.abc import Iterable, Iterator

@@ -97,7 +97,7 @@ def _has_space(entry: FileEntry, bounds: Bounds) -> bool:
 
 
 def rows_within(batch: pa.RecordBatch, bounds: Iterable[Bounds]) -> pa.RecordBatch:
-    """The wanted rows, and all damage: nobody knows what rows were there."""
+    """The wanted rows, and all damage: the rows there are unknown."""
     for one in bounds:
         column = batch.column(batch.schema.get_field_index(one.column))
         for end, is_within in ((one.low, pc.greater_equal), (one.high, pc.less_equal)):

@@ -49,8 +49,8 @@ class Use(NamedTuple):
 class Catalogue:
     """`keys`: space -> numbers of the fields of its primary key. `clears`: space -> indexes.
 
-    `countings` (by sequence) and `uses` (by space) are what each row of the schema said, with its
-    index; None: that there is none any more.
+    `countings` (by sequence) and `uses` (by space) hold the content of each schema row with its
+    index; None: it was removed.
     """
 
     keys: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -111,7 +111,7 @@ def build_catalogue(
 ) -> Catalogue:
     """From primary indexes (space -> parts) and schema rows (facts `ddl`: a type, b space)."""
     found = Catalogue()
-    found.keys[KEYS] = (0, 1)  # by the headers of rows, whoever defined the space
+    found.keys[KEYS] = (0, 1)  # by the headers of rows, not by a definition of the space
     for space, parts in indexes.items():
         _define(found, space, parts)
     for row in rows:

@@ -1,8 +1,8 @@
 """Rows of consecutive blocks as columns: the fields of `headers_of` without a loop over them
 (data path).
 
-Where anything is unusual `columns_of` returns None, and the blocks are read row by row: what is
-wrong is told there, and only there.
+Where anything is unusual `columns_of` returns None, and the blocks are read row by row: errors
+are reported there, and only there.
 """
 
 from collections.abc import Iterator

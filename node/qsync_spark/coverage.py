@@ -2,10 +2,10 @@
 
 All ranges are of log indexes, `(after, last]`. A member's range begins where it joined: with its
 first snapshot, which stands for everything before. A hole between two segments is covered when a
-snapshot with exactly the index at which the log goes on was archived too: the member joined anew
-from it (S3). A checkpoint of its own is such a snapshot, too, but the file behind it names one
-before: then that one is missing. Every other hole is unknown, and so is what lies between the last
-segment and a snapshot.
+snapshot with exactly the index at which the log continues was archived too: the member joined
+again from it (S3). A checkpoint of its own is such a snapshot, too, but the file behind it names
+one before: then that one is missing. Every other hole is unknown, and so is what lies between the
+last segment and a snapshot.
 """
 
 from bisect import bisect_left
@@ -19,7 +19,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nobody can tell what `member` held in `(after, last]`."""
+    """It is unknown what `member` held in `(after, last]`."""
 
     member: str
     after: int

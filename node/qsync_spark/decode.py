@@ -1,7 +1,7 @@
 """Rows of a part, with their places in the log; damage is an item of its own (data path).
 
 A row's index is the signature of the clock behind it, so that a row that is missing shifts nothing
-that follows. Reading goes on behind damage at the next mark, where the manifest says how the log
+that follows. Reading resumes after damage at the next mark, where the manifest says how the log
 stands.
 """
 
@@ -102,8 +102,8 @@ def blocks_of(part: Part) -> Iterator[Rows | Hole | State]:
 
 
 def is_file_changed(part: Part) -> bool:
-    """Whether the file of several parts is not what its name says. What cannot be read is said by
-    the part that it is in."""
+    """Whether the file of several parts is not what its name says. The part that holds unreadable
+    blocks reports them."""
     digest = hashlib.sha256()
     try:
         for start in range(0, part.size, RANGE_BYTES):
@@ -147,9 +147,9 @@ def _blocks(data: bytes, base: int, stop: int, part: Part) -> Iterator[Rows | Ho
 class RowHash:
     """What copies of a row have in common: header and body, as the leader encoded them.
 
-    SHA-256 behind a key that each audit draws by itself. Chunks combine such hashes by exclusive
-    or, which is right whatever files a chunk is spread over. Without the key nobody can choose rows
-    whose change cancels: of an unkeyed hash linear algebra finds them among 129 candidates.
+    SHA-256 with a key that each audit draws for itself. Chunks combine such hashes by exclusive
+    or, which is right whatever files a chunk is spread over. Without the key a forger cannot choose
+    rows whose changes cancel. For an unkeyed hash, linear algebra finds them among 129 candidates.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -180,7 +180,7 @@ def new_secret() -> bytes:
 
 def checked_rows(rows: Rows) -> list[tuple[dict[int, Any], int, int, int]]:
     """As `headers_of`, after a look at all of them: numbers fit their columns, and a space can be
-    told. Raises what `BAD_MSGPACK` names, before anybody has taken a row of the block."""
+    read. Raises what `BAD_MSGPACK` names, before any row of the block is used."""
     found = list(headers_of(rows))
     for header, _, middle, end in found:
         for key, limit in LIMITS.items():

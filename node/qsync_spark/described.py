@@ -1,6 +1,6 @@
-"""What a manifest tells of a file's rows, told by the rows themselves (pure).
+"""The description of a file's rows in a manifest, computed from the rows (pure).
 
-Readers choose files by it, and deletions do: a manifest that says something else than the rows must
+Readers choose files by it, and deletions do: a manifest that differs from the rows must
 not go unnoticed.
 """
 

@@ -1,8 +1,8 @@
 """Where the rows of a block end (data path).
 
-No row says how long it is: whoever wants the second one reads through the first. `ends_of` reads
-through many values at once, a token of each at a time; it has to be told where they begin.
-`read_edges` is told nothing, and reads one row after another.
+No row holds its length: to find the second one, a reader decodes the first. `ends_of` reads through
+many values at once, a token of each at a time; it needs the places where they begin. `read_edges`
+needs none, and reads one row after another.
 """
 
 import msgpack
@@ -113,7 +113,7 @@ def _numbers_at(padded: Bytes, at: Ints, width: int) -> Ints:
 
 def read_edges(data: bytes) -> list[int] | None:
     """Where headers and bodies begin, and the end; None for what is no rows. A NOP, which has no
-    body, is told by its header's third byte: see `headers_at` for what makes that true."""
+    body, is recognized by its header's third byte: see `headers_at` for what makes that true."""
     unpacker = row_unpacker(data)
     skip, tell = unpacker.skip, unpacker.tell
     edges = [0]

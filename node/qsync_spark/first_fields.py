@@ -1,7 +1,7 @@
 """Primary keys that are the first field of a tuple, of many rows at once (data path).
 
 The key of most rows is the first field of a REPLACE, INSERT or snapshot row: a few bytes at a place
-that a look at the bytes before it tells. Any other key is left to whoever decodes the row.
+that the bytes before it determine. Any other key is left to the decoder of the row.
 """
 
 from typing import Any

@@ -2,7 +2,7 @@
 
 Headers that one writer made are alike: there are a few layouts, which differ in the widths of
 numbers. The bytes of all headers of a layout are a matrix, and a field is some columns of it. A
-header of no layout is decoded by itself.
+header of no layout is decoded alone.
 """
 
 from typing import Any, NamedTuple
@@ -44,7 +44,7 @@ class Layout(NamedTuple):
     want: Bytes  # what the bytes are, after `mask`
     mask: Bytes
     fields: list[tuple[int, int, int, str]]  # key, position, width (0: one byte < 0x80), type
-    is_open: bool  # a map follows, of any length, that nobody here asks for
+    is_open: bool  # a map follows, of any length, that is not needed here
 
 
 def layout_of(head: bytes) -> Layout | None:
@@ -79,7 +79,7 @@ def layout_of(head: bytes) -> Layout | None:
 def starts_like(data: bytes, padded: Bytes) -> Ints | None:
     """Where bytes stand that could be headers, by what the first one has up to its time. None if
     that one has no layout or no time. What is found may be in the middle of a row, and rows with
-    other headers are not found: it is for whoever asks to find out."""
+    other headers are not found: the caller checks that."""
     try:
         layout = layout_of(data[:HEAD_BYTES_MAX])
     except IndexError:

@@ -17,7 +17,7 @@ _LEAST, _GREATEST = -(1 << 63), (1 << 64) - 1
 
 
 class Unkeyed(Exception):  # noqa: N818  # a fact about the row
-    """The primary key of this row cannot be told."""
+    """The primary key of this row cannot be read."""
 
 
 def normal_key(value: Any) -> Any:

@@ -1,8 +1,8 @@
 """Which row a row is: its replica id and LSN, where its header says something else (pure).
 
 A log's rows follow one another, so a header with a changed number betrays itself by the row behind
-it: that one goes on where this one should have ended. Whoever counts rows counts it where it
-stands; what it says of itself is content, and differs from what other members hold.
+it: that one continues where this one should have ended. A count of rows counts it where it
+stands; its own numbers are content, and differ from what other members hold.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

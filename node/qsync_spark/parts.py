@@ -81,7 +81,7 @@ def parts_of(
         is_last = number == len(groups) - 1
         end = entry.size if is_last else groups[number + 1][0].offset
         clock = entry.vclock if is_last else groups[number + 1][0].vclock
-        # Every part of a snapshot stands at its index; of a log, each goes on where one ended.
+        # Every part of a snapshot stands at its index; of a log, each begins where one ended.
         is_at_end = is_last or entry.kind == SNAPSHOT
         last = entry.last_index if is_at_end else sum(clock.values())
         after = sum(group[0].vclock.values()) if entry.kind != SNAPSHOT else entry.after_index

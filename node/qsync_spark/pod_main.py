@@ -5,8 +5,8 @@
 
 A driver asks the API server for executors, which belong to its pod and die with it. What it found
 is its pod's termination message, one JSON object of at most 4,096 bytes, and how far it is, an
-annotation of its pod: whoever runs it need not read logs, and it needs no right on anybody's
-objects. It ends with 0 whatever the verdict is, and with 1 and an `error` where there is none.
+annotation of its pod: the operator need not read logs, and the job needs no right on
+other objects. It ends with 0 whatever the verdict is, and with 1 and an `error` without one.
 """
 
 import argparse
@@ -31,7 +31,7 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # Below a volume of this pod alone.
 TEMPLATE = Path("/tmp/executor.json")
 DRIVER_PORT, BLOCKS_PORT = 7078, 7079
-NOTE_EVERY_S = 10.0  # of what changes by itself: each note is a write of the API server
+NOTE_EVERY_S = 10.0  # for progress: each note is a write of the API server
 PREFIX_MAX = 47  # of executors' names, says Spark
 
 
@@ -130,7 +130,7 @@ class Annotations:
         self._next_s = 0.0
 
     def note(self, step: Any) -> None:
-        """`step` is a `progress.Step`; of the rows of one pass one in `NOTE_EVERY_S` is said."""
+        """`step` is a `progress.Step`; within one pass, one step in `NOTE_EVERY_S` is noted."""
         now_s = time.monotonic()
         if step.rows and now_s < self._next_s:
             return
@@ -176,7 +176,7 @@ def run_audit(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str,
 
 
 def compaction_word(outcome: dict[str, Any], application: str) -> dict[str, Any]:
-    """What a compaction did in the words of QsyncCompaction's status."""
+    """Return the result of a compaction as fields of QsyncCompaction's status."""
     counts = {
         "index": outcome["index"], "floor": outcome["floor"],
         "tables": len(outcome["tables"]), "rows": sum(one["rows"] for one in outcome["tables"]),
@@ -250,7 +250,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         LAST_WORD.write_bytes(last_word(drive(arguments)))
-    except Exception as error:  # noqa: BLE001  # whatever it is, a person reads it in the status
+    except Exception as error:  # noqa: BLE001  # any failure is shown in the status
         sentence = sentence_of(error)[:TEXT_MAX]
         LAST_WORD.write_bytes(last_word({"error": sentence}))
         sys.stderr.write(f"{sentence}\n")

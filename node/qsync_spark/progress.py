@@ -34,7 +34,7 @@ Progress = Callable[[Step], None]
 
 
 def silence(step: Step) -> None:
-    """The progress of a job that nobody watches."""
+    """Discard the progress of a job."""
 
 
 class Watch:

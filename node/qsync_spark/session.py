@@ -1,4 +1,4 @@
-"""The Spark session of the jobs: `local[*]` unless told otherwise, quiet, and without pandas."""
+"""The Spark session of the jobs: `local[*]` by default, quiet, and without pandas."""
 
 import os
 import sys
@@ -39,7 +39,7 @@ def make_session(
 ) -> "SparkSession":
     """A session; `conf` overrides everything. Given no master, Spark's own configuration decides,
     and if that names none, all cores of this machine work. `rows`: about how many will be read,
-    of all members; with few the JVM begins faster and goes on slower."""
+    of all members; with few the JVM starts faster and runs slower."""
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 

@@ -3,8 +3,8 @@
 An offset is, for each member, the index up to which its rows were read. Rows of one member come in
 the order of its log; members are independent, so a row that three members archived comes three
 times, once of each. Where retention deleted rows before they were read the stream ends with a
-sentence, because silence would look like a log without those rows; option `onLoss` = `skip` goes on
-behind them.
+sentence, because silence would look like a log without those rows; option `onLoss` = `skip` resumes
+after them.
 
 Options: `startingOffsets` (`earliest`, `latest`), `maxFilesPerTrigger`, `onLoss` (`fail`, `skip`),
 `partBytes`, and those that choose rows (bounds.py).
@@ -120,7 +120,7 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise ArchiveError(
                     f"rows {gone[0] + 1} to {gone[1]} of {manifest.member} were deleted before this"
                     " stream read them: begin a new one from the tables of compaction"
-                    f" {archive.changes.compaction}, or go on behind them with onLoss=skip"
+                    f" {archive.changes.compaction}, or resume after them with onLoss=skip"
                 )
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
@@ -146,7 +146,7 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             is_new = pc.and_(
                 pc.greater(index, partition.after), pc.less_equal(index, partition.last)
             )
-            # Damage has no index: it is told with the first batch that meets it.
+            # Damage has no index: it is reported with the first batch that meets it.
             found = rows_within(batch.filter(pc.fill_null(is_new, True)), self._bounds)
             yield found.select(self._columns)
 

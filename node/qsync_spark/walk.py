@@ -177,7 +177,7 @@ class Walk:
                 self._nop(offset, index, replica_id, lsn)
             if self.owner and replica_id != self.owner:
                 facts.add("alien", offset, index, self.term, replica_id, lsn, self.owner)
-                self.owner = 0  # said once
+                self.owner = 0  # reported once
             is_change = row_type < RAFT_PROMOTE and row_type != NOP
             space = space_of(data[middle:end]) if is_change else 0
             self.described.take(replica_id, lsn, header.get(KEY_TIMESTAMP, 0.0), space)
@@ -331,7 +331,7 @@ class Walk:
         odd = (lsn != wanted) | (row_type != INSERT) | (time != self._first_time)
         if odd.any() and not self._is_misnumbered:
             row = int(np.argmax(odd))
-            self._is_misnumbered = True  # said once
+            self._is_misnumbered = True  # reported once
             text = f"row {self.rows + row + 1} has another number, type or time than it should"
             self.facts.add("misnumbered", int(offset[row]), self.part.last_index, text=text)
         self.rows += count

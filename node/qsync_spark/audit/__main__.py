@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--cluster", default="", help="name for the report")
     parser.add_argument(
         "--ledger",
-        help="path or URL of what clients were told: JSON Lines or Parquet",
+        help="path or URL of the outcomes that clients got: JSON Lines or Parquet",
         metavar="FILE",
     )
     parser.add_argument("--report", help="path or URL of a folder for the report", metavar="FOLDER")

@@ -128,7 +128,7 @@ def _judge_row(row: dict[str, Any], expected: Expectation) -> dict[str, Any] | N
         return None
     voters, covered = expected.voters.at(row["index"]), expected.covered.at(row["index"])
     copies = (good | covered) & voters
-    # Whoever is covered neither by segments nor by a snapshot might hold it.
+    # A member covered neither by segments nor by a snapshot might hold it.
     unknown = voters & ~(expected.rows.at(row["index"]) | covered)
     needed = voters.bit_count() // 2 + 1
     best = copies.bit_count() if not is_tie else (ranked[0][1] & voters).bit_count()

@@ -89,7 +89,7 @@ class Drawn:
 
 
 def _at(said: Sequence[tuple[int, What | None]], index: int) -> What | None:
-    """What holds at an index: the last that was said before it."""
+    """What holds at an index: the last statement before it."""
     found: What | None = None
     for at, one in said:
         if at >= index:

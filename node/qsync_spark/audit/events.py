@@ -158,7 +158,7 @@ def _refuse_new_hole(part: Part, hole: Hole, after: int, reading: Reading) -> No
     """Rows are chosen that could be read a moment ago: without them the replay would be wrong, so
     the task fails, and is tried again. Raises OSError."""
     if hole.mark < 0:
-        return  # all of it was read, and is not what its name says: that was said
+        return  # all of it was read, and differs from its name: that was reported
     marks = part.marks[hole.mark + 1 :]
     until = sum(marks[0].vclock.values()) if marks else part.last_index
     chosen = reading.chosen.get(part.member, ())

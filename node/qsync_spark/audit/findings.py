@@ -117,7 +117,7 @@ class Result:
 
 
 def merge_violations(found: Iterable[Violation]) -> list[Violation]:
-    """One for each row, with the proofs, members and problems of all that is said about it."""
+    """One for each row, with the proofs, members and problems of all findings about it."""
     by_row: dict[tuple[int, int] | int, Violation] = {}
     key: tuple[int, int] | int
     for number, one in enumerate(found):

@@ -2,15 +2,15 @@
 
 A finding names its cause. Snapshots between two changes of a key are judged together:
 
-    one member's snapshots differ              they are wrong, each by itself
+    one member's snapshots differ              each of them is wrong
     most members' differ alike, from the       the snapshot that the replay began from is wrong, or
     first one on, and no row touched it        the log lost a row before the second one
     most members' differ alike, otherwise      the log lost a row after the last one that agrees
 
-The log is judged by itself, too. An engine executes a statement before it logs it, so a confirmed
+The log alone is judged, too. An engine executes a statement before it logs it, so a confirmed
 row that no engine accepts on the replayed state is a finding: an INSERT over a tuple, an UPDATE or
 DELETE of none, an UPDATE that fails or changes the primary key, a request that ran twice. What
-snapshots say of that key up to its next whole tuple follows from that row, and is not said again.
+snapshots say of that key up to its next whole tuple follows from that row: it is not reported.
 """
 
 from collections.abc import Iterable, Iterator
@@ -64,8 +64,8 @@ class Snapshots:
 NO_SNAPSHOTS = Snapshots([], (0, ""), {})
 LACKS = "the snapshot lacks a tuple that the log made"
 INVENTED = "the snapshot has a tuple that the log did not make"
-NO_KEY = "a row names no primary key that can be told"
-OF_NO_SPACE = "the snapshot has a tuple of which no primary key can be told"
+NO_KEY = "a row names no primary key that can be read"
+OF_NO_SPACE = "the snapshot has a tuple without a readable primary key"
 DIFFERS = "the snapshot has another tuple than the log"
 BASE_DIFFERS = "{} later snapshots say otherwise, and no row between them"
 BASE_OR_LOG = BASE_DIFFERS + ": it is wrong, or the log lost a row up to index {}"
@@ -185,7 +185,7 @@ class Fold:
         """A row that may have changed any tuple of its space, or a snapshot's tuple of no space."""
         if op != UNKNOWN:
             self._odd(index, file, offset, True, OF_NO_SPACE)
-        elif not self._why_unknown:  # else it is said
+        elif not self._why_unknown:  # else it is reported
             self._set(None, why=NO_KEY)
             self._odd(index, "", 0, False, NO_KEY)
 

@@ -183,7 +183,7 @@ def _lines_of(piece: _Piece) -> Iterator[bytes | dict[str, Any]]:
                 for row in batch.to_pylist():
                     yield {name: _as_json(v) for name, v in row.items() if v is not None}
         return
-    # One byte before the piece tells whether a line begins with it. Its last line may go on.
+    # One byte before the piece tells whether a line begins with it. Its last line may continue.
     before = max(piece.start - 1, 0)
     end = min(piece.end + LINE_BYTES_MAX, file.size)
     try:
@@ -287,7 +287,7 @@ def _prove(
     )
     listed = there.orderBy("line").limit(LISTED_MAX).collect()
     for row in listed:
-        text = f"a client was told that the write of {row['shown']} is {row['outcome']}"
+        text = f"a client got the outcome {row['outcome']} for the write of {row['shown']}"
         result.violations.append(
             Violation([6], "unacknowledged write present", f"{text}, and it is in the log", [],
                       index=row["index"], file=path, offset=row["line"] + 1)
@@ -360,6 +360,6 @@ def _judge_lost(
 
 
 def _has_holes(ground: "Ground") -> bool:
-    """Whether some index is in nobody's archive."""
+    """Whether some index is in no member's archive."""
     base = ground.snapshot[0] if ground.snapshot is not None else 0
     return known_until(make_reading(ground), base) < ground.end

@@ -234,7 +234,7 @@ def _repeated_files(ground: "Ground") -> list[Violation]:
 
 
 def _lost_ends(ground: "Ground") -> list[Violation]:
-    """A file that ends before the next one begins, and nobody's files hold what is between."""
+    """A file that ends before the next one begins, and no member's files hold the rows between."""
     held = merge(one for coverage in ground.coverage.values() for one in coverage.files)
     found = []
     for uuid, coverage in ground.coverage.items():
@@ -284,7 +284,7 @@ def _wrong_terms(ground: "Ground") -> list[Violation]:
     for row in ground.few:
         if row["kind"] != SEGMENT or row["fact"] not in ("wrong term", "term of"):
             continue
-        # By most members' PROMOTEs: one that a member changed is told by itself.
+        # By most members' PROMOTEs: a changed one is reported separately.
         place = bisect_right(begins, (row["c"] or row["index"], INT64_MAX))
         if not place or begins[place - 1][1] == row["a"]:
             continue  # it is right, or no PROMOTE and no first snapshot tells
@@ -403,7 +403,7 @@ def _changed_files(ground: "Ground", result: Result) -> None:
     for row in ground.few:
         is_damage = row["fact"] == "damage" and row["kind"] == ROLLBACK
         is_changed = row["fact"] == "changed" and row["kind"] != SNAPSHOT
-        if not (is_damage or is_changed) or row["file"] in named:  # it is told already
+        if not (is_damage or is_changed) or row["file"] in named:  # it is reported already
             continue
         name = ground.name_of(row["member"])
         result.gaps.append(

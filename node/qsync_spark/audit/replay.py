@@ -123,7 +123,7 @@ def prove_snapshots(
 
 
 def add_damaged(ground: "Ground", result: Result) -> None:
-    """Snapshots that cannot be read or were changed are gaps, where nothing else is said of it."""
+    """Snapshots that cannot be read or were changed are gaps, unless there is another finding."""
     named = {one.file for one in result.violations}
     for row in damaged_snapshots(ground.few).values():
         if row["file"] not in named:
@@ -141,7 +141,7 @@ def _judged(blind: Mapping[int, int]) -> str:
 
 def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
     owners = {path: ground.name_of(uuid) for path, uuid in ground.archive.owners_of_files().items()}
-    # What says that nothing is known of a space goes before all that is said of it.
+    # A finding that a space is unknown comes before other findings about the space.
     odd = odd.selectExpr("*", f"{RANK} as rank")
     order = ("rank", "index", "file", "space", "key")
     rows = odd.orderBy(*order).limit(LISTED_MAX).collect()
@@ -236,7 +236,7 @@ def _nops(ground: "Ground") -> list[int]:
 
 
 def _misnumbered(ground: "Ground") -> list[Fact]:
-    """One for each snapshot that nobody changed after it was archived."""
+    """One for each snapshot that was not changed after it was archived."""
     changed = damaged_snapshots(ground.few)
     rows = (row for row in ground.few if row["fact"] == "misnumbered")
     return [row for row in rows if row["file"] not in changed]

@@ -6,7 +6,7 @@
     states    proof 4, by replaying the log (replay.py)
     ledger    proof 6
 
-A step that finds that something cannot be known says so as a gap, and the others go on.
+A step that finds that something cannot be known says so as a gap, and the others continue.
 """
 
 import json

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TASK_BYTES, TASK_PARTS = 8 << 20, 128
-"""What a task reads: as much as one of these allows; and a part that is longer by itself."""
+"""The input of a task: within both limits, or one part that is longer."""
 COLLECT_BYTES = 8 << 20
 Fact = dict[str, Any]
 """A row of `FACTS`."""

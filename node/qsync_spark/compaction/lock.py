@@ -1,8 +1,8 @@
 """One compaction at a time: an object that only one can create.
 
-Its holder writes it anew every 20 seconds. One that was not for two minutes, or whose process on
-this machine is gone, was left by a compaction that was killed, and is taken over; so is that of
-another try of the same run. Before anything is published or deleted the lock is looked at again.
+Its holder rewrites it every 20 seconds. A lock that is older than two minutes, or whose process on
+this machine is gone, belongs to a killed compaction and is taken over. So is the lock of another
+try of the same run. The holder reads the lock again before it publishes or deletes anything.
 """
 
 import json
@@ -25,7 +25,7 @@ SETTLE_S = 0.5
 
 
 class Lock:
-    """Held between `with` and its end. Raises ArchiveError where somebody else holds it."""
+    """Held between `with` and its end. Raises ArchiveError if another run holds it."""
 
     def __init__(self, store: Any, url: str, run: str) -> None:
         self._store = store
