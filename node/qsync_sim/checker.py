@@ -1,4 +1,4 @@
-"""Compares what all clients were told with the one order of confirmed transactions.
+"""Compares the outcomes of all clients with the one order of confirmed transactions.
 
 The order is the ledger: every index from the first to the last, with whether a decision removed the
 row. It is replayed in a model that shares nothing with the engine. Then every answer is held
@@ -11,7 +11,7 @@ against it:
   unknown        either, but once at the most;
   a read         returns a state of the order, and never one that was rolled back; a linearizable
                  one, in a transaction or not, and the answer of a write that changed nothing, none
-                 older than what any client had been told before it began (R2).
+                 older than what any client had received before it began (R2).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,7 @@ class Checker:
         for index in range(1, self.last + 1):
             row = ledger.get(index)
             if row is None:
-                raise Violation(f"L1: nobody confirmed index {index}, but {self.last} is confirmed")
+                raise Violation(f"L1: index {index} is unconfirmed, but {self.last} is confirmed")
             _, _, body, is_taken, row_type = row
             if not is_taken or row_type not in ROW_TYPES:
                 continue
@@ -230,7 +230,7 @@ class Checker:
         self.world.count("keyed transactions checked")
 
     def _check_isolation(self, operations: "list[Operation]") -> None:
-        """What a linearizable transaction reads before it writes is no older than told (R2)."""
+        """What a linearizable transaction reads before it writes is no older than promised (R2)."""
         for operation in operations:
             if operation.kind != "select":
                 if operation.kind != "begin":
@@ -282,7 +282,7 @@ class Checker:
             own[key] = after
 
     def _check_keys(self) -> None:
-        """A value is written once at the most, whatever its retries were told (T9)."""
+        """A value is written once at the most, whatever the outcomes of its retries (T9)."""
         for operation in self.world.history:
             if len(self.index_of.get(operation.value, [])) > 1:
                 self._fail(operation, "T9: it took effect twice")

@@ -1,7 +1,7 @@
-"""Simulated clients: each does one thing after another and writes down what it was told.
+"""Simulated clients: each does one thing after another and records the outcomes.
 
 An operation carries a unique value, so that its row is recognised in the log. A client that hears
-*unknown* goes on with something else, except with an idempotency key: then it asks again, until it
+*unknown* does something else next, except with an idempotency key: then it asks again, until it
 knows. A transaction whose COMMIT has a key is repeated as a whole, request for request.
 """
 
@@ -44,7 +44,7 @@ class Operation:
     code: int = 0
     index: int = 0
     tuples: list[Any] = field(default_factory=list)
-    floor_index: int = 0  # the greatest index this or another client had been told before it
+    floor_index: int = 0  # the greatest index this or another client had received before it
     ceiling_index: int = 0  # the greatest confirmed anywhere when the answer came
     transaction: int = 0
     idempotency: Any = None
@@ -304,7 +304,7 @@ class Client:
         self._ended(operation)
 
     def on_lost(self, session: int, sync: int) -> None:
-        """The member or the connection is gone: nobody knows."""
+        """The member or the connection is gone: the outcome is unknown."""
         if self.waiting is None or (session, sync) != (self.session, self.sync):
             return
         self.waiting.outcome = "unknown"

@@ -241,7 +241,7 @@ def add_member(world: "World") -> None:
 
 
 def remove_member(world: "World") -> None:
-    """An operator unregisters somebody, dead or alive; the leader may refuse."""
+    """An operator unregisters a member, dead or alive; the leader may refuse."""
     leader = world.leader()
     candidates = [s for s in world.shells.values() if s is not leader and not s.is_removed]
     if leader is None or leader.node is None or len(candidates) < 3:
@@ -342,7 +342,7 @@ def _isolate(world: "World", shell: "Shell") -> None:
 
 
 def _partition_off(world: "World", shell: "Shell") -> None:
-    """`shell` keeps one companion; the rest goes on without the two."""
+    """`shell` keeps one companion; the rest continues without the two."""
     others = [other for other in world.alive() if other is not shell]
     if len(others) < 2:
         return
@@ -366,7 +366,7 @@ def _slow_down(world: "World", shell: "Shell") -> None:
 
 def lose_what_was_promised(world: "World") -> None:
     """The quorum is the leader and one slow disk; then that machine loses power, and the leader its
-    network: whoever is left knows nothing of what the two promised, unless it was on that disk."""
+    network: the other members know nothing of the promises of the two, but from that disk."""
     leader = world.leader()
     others = [shell for shell in world.alive() if shell is not leader]
     if leader is None or len(others) < 2:
@@ -411,7 +411,7 @@ def behind_the_back(world: "World") -> None:
 
 
 def strand_a_rollback(world: "World") -> None:
-    """A leader that hears nobody writes a ROLLBACK that nobody gets, dies with it, and is elected
+    """An isolated leader writes a ROLLBACK that no member gets, dies with it, and is elected
     again: a decision in the inherited tail, which the new PROMOTE may cover in turn (T5, E8)."""
     leader = world.leader()
     others = [shell for shell in world.alive() if shell is not leader]

@@ -20,7 +20,7 @@ def held_by(listed: tuple[str | int, ...]) -> frozenset[int]:
 
 
 def is_held(body: bytes, held: frozenset[int]) -> bool:
-    """Whether somebody with this list gets a row; system spaces are below 512, empty is all."""
+    """Whether a replica with this list gets a row; system spaces are below 512, empty is all."""
     space = msgpack.unpackb(body, strict_map_key=False)[0x10]
     return not held or space < SPACE or space in held
 

@@ -109,7 +109,7 @@ def hunt(mutant: Mutant, first_seed: int, schedules_max: int) -> Verdict:
         copy_sources(target)
         apply_edits(mutant, target)
         if mutant.story and _run(target, "qsync_sim.story", mutant.story).returncode:
-            return Verdict(mutant, first_seed, 1, f"story {mutant.story} is told differently")
+            return Verdict(mutant, first_seed, 1, f"story {mutant.story} differs")
         last = first_seed + schedules_max - 1
         try:
             done = _run(target, "qsync_sim", "--hunt", f"{first_seed}..{last}")

@@ -34,7 +34,7 @@ class Connection:
 
 
 class Network:
-    """All connections, and who is cut off from whom."""
+    """All connections, and the pairs that are cut off."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -48,7 +48,7 @@ class Network:
     # --- connecting ---------------------------------------------------------------------------
 
     def connect_all(self) -> None:
-        """Whoever is not connected tries again; called now and then."""
+        """Members that are not connected retry; called now and then."""
         shells = [shell for shell in self.world.shells.values() if shell.is_alive]
         for opener in shells:
             for other in shells:

@@ -1,8 +1,8 @@
 """What an onlooker who sees every disk and every message holds against the rules, at once.
 
-The checker (checker.py) judges a life by what its clients were told; that a promise was given too
+The checker (checker.py) judges a run by the outcomes of its clients; that a promise was given too
 early shows there only if the worst happens next. The onlooker does not wait for the worst: it looks
-at the disks when somebody promises something.
+at the disks when a member makes a promise.
 
   D1  an ACK names nothing that is not on the sender's disk;
   D2  an ACK or heartbeat answer is of the sender's term; a vote, and a candidate's question, are on
@@ -10,7 +10,7 @@ at the disks when somebody promises something.
   E1  a leader has the votes of a majority of the voters in its own log, on their disks;
   L2  what a leader confirms is on the disks of a quorum of the voters in its log, pending ones too
       (M2), and so is the PROMOTE of its term;
-  M2  no leader's log holds two membership changes that nobody confirmed; the configurations in
+  M2  no leader's log holds two unconfirmed membership changes; the configurations in
       force at any two members that can be elected, or that lead, have overlapping majorities;
   T7  a row that too many replicas refused is not confirmed in that term.
 """
@@ -97,7 +97,7 @@ class Onlooker:
                 refusers.discard(shell.uuid)
 
     def on_confirmed(self, shell: "Shell", node: "Node", index: int, is_taken: bool) -> None:
-        """Somebody is the first to take `index` for confirmed: if it leads, it must know why."""
+        """A member is the first to take `index` for confirmed: a leader must have the proof."""
         leader = node.replica.leader
         if leader is None:
             return

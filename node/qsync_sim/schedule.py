@@ -66,7 +66,7 @@ class Schedule:
         return world
 
     def end_faults(self) -> None:
-        """Everything heals: whoever is not removed runs, connects and keeps time."""
+        """End all faults: every member that is not removed runs, connects and keeps time."""
         world = self.world
         world.network.heal()
         world.network.latency_ns = 200_000
@@ -85,7 +85,7 @@ class Schedule:
         world.network.break_cut_off()
 
     def check_liveness(self) -> None:
-        """E12: within a bounded time writes are accepted and everybody has everything."""
+        """E12: within a bounded time writes are accepted and all members have all rows."""
         world = self.world
         operations = len(world.history)
         world.run_for(

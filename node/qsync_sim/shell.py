@@ -2,7 +2,7 @@
 
 It performs the effects of the core with the code of `qsync_node.log` on a simulated disk, one log
 operation at a time, each with a delay, as the real WAL thread does: writes that queue up behind one
-another go to the disk together. Ballots, reads and checkpoints go on beside them, as they do in
+another go to the disk together. Ballots, reads and checkpoints continue beside them, as they do in
 threads of their own. A checkpoint takes long, and draws its rows while the state changes.
 """
 
@@ -95,7 +95,7 @@ class Shell:
         except CorruptionError as error:
             self.world.fail(f"{self.name} does not start: {error}")
         except DiskError:
-            # A full disk: the process says so and ends; whoever watches it tries again.
+            # A full disk: the process says so and ends; its supervisor tries again.
             self.node = None
             self.storage = None
             self.disk.kill()

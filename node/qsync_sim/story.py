@@ -2,7 +2,7 @@
 
 A story drives a simulated cluster by hand. Lines that begin with `> ` are commands, lines with `#`
 are told to the reader, everything else is the output that was recorded behind the command; a story
-holds when it comes out the same again. `python -m qsync_sim.story --rewrite` records all anew.
+holds when it comes out the same again. `python -m qsync_sim.story --rewrite` records all again.
 
 Commands (a member is n1, n2, ...; times are milliseconds):
 
@@ -12,11 +12,11 @@ Commands (a member is n1, n2, ...; times are milliseconds):
   begin M S [linearizable], commit M S
                                  a transaction in stream S of member M
   read M KEY [linearizable|dirty|stream=S]
-  run T, until EVENT, settle     let time pass; until somebody reports it; until all logs agree
-                                 and nobody waits for an answer
+  run T, until EVENT, settle     let time pass; until a member reports it; until all logs agree
+                                 and no client waits for an answer
   slow M T, fast M               the disk of M takes T
   cut A B, heal, break           what A says to B is held back; cuts end; cut connections break
-  alone M                        cut M off from everybody, both ways
+  alone M                        cut M off from all others, both ways
   kill M, power M, start M       kill -9; power loss; a start on the same disk
   refuse M, accept M             M cannot apply user rows; it can again
   failfsync M, full M, low M, space M
@@ -113,7 +113,7 @@ class Story:
                 result.append(line)
         return "\n".join(result) + "\n"
 
-    # --- what is said -------------------------------------------------------------------------
+    # --- output ------------------------------------------------------------------------------
 
     def say(self, line: str) -> None:
         self.output.append(line)
@@ -305,7 +305,7 @@ class Story:
         self.world.run_for(int(milliseconds) * MILLISECOND)
 
     def do_until(self, event: str) -> None:
-        """Until somebody reports `event`."""
+        """Run until a member reports `event`."""
         seen = self.world.counters[f"event {event}"]
         if not self.world.run_for(20 * SECOND, lambda: self._count(event) > seen):
             self.say(f"no {event} within 20 s")
@@ -379,7 +379,7 @@ def play(path: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m qsync_sim.story", description=__doc__)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--rewrite", action="store_true", help="record the output anew")
+    parser.add_argument("--rewrite", action="store_true", help="record the output again")
     arguments = parser.parse_args()
     different = 0
     for path in sorted(DIRECTORY.glob("*.txt")):
@@ -390,7 +390,7 @@ def main() -> int:
             different += 1
             if arguments.rewrite:
                 path.write_text(told)
-            sys.stdout.write(f"{path.name} is told differently now\n")
+            sys.stdout.write(f"{path.name} differs now\n")
     return 1 if different and not arguments.rewrite else 0
 
 

@@ -182,7 +182,7 @@ class World:
         return self._admin_answers.get(sync)
 
     def command(self, shell: Shell, verb: str, **arguments: Any) -> None:
-        """An admin verb; nobody waits for its answer."""
+        """An admin verb; its answer is not awaited."""
         self._admin_sync += 1
         shell.step([fx.Command(ADMIN_SESSION, self._admin_sync, verb, arguments)])
 
