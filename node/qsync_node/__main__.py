@@ -1,7 +1,7 @@
 """`python -m qsync_node --config FILE`: run one node in the foreground.
 
 SIGTERM and SIGINT hand leadership over, stop cleanly and exit with 0. A node that does not trust
-its memory (a failed write) starts again from disk by itself; one that needs a person exits with 1
+its memory (a failed write) restarts from disk automatically; one that needs a person exits with 1
 and says why in one sentence.
 """
 
@@ -58,7 +58,7 @@ async def _hand_over(server: NodeServer, log: Log) -> None:
     try:
         answer = await server.command("demote", timeout_s=HANDOVER_TIMEOUT_S)
     except TimeoutError:
-        log("handover", result="nobody took over in time")
+        log("handover", result="no member took over in time")
         return
     log("handover", result=answer.reason or "done")
 

@@ -48,7 +48,7 @@ from qsync_node.format.row import encode_uint
 _ROLLED_BACK = (int(ErrorCode.SYNC_QUORUM_TIMEOUT), int(ErrorCode.SYNC_ROLLBACK))
 _UNKNOWN = (int(ErrorCode.OUTCOME_UNKNOWN), int(ErrorCode.KEY_EXPIRED))
 _TRY_AGAIN = (int(ErrorCode.NOT_LEADER), int(ErrorCode.LOADING), int(ErrorCode.READONLY))
-# Said before anybody looked whether the key is known: nothing about an earlier attempt.
+# Returned before the key was looked up: nothing about an earlier attempt.
 _UNHEARD = (
     *_TRY_AGAIN,
     int(ErrorCode.DISK_FULL),
@@ -68,10 +68,10 @@ MARK_AGE_S = 1.0
 RETRY_WAIT_S = 0.02
 CONNECT_S = 1.0
 """For each address at first, twice as long with each round up to `CONNECT_MAX_S`: a dead machine
-shall not keep us from a living one, and a busy one is given its time."""
+must not keep us from a living one, and a busy one needs time."""
 CONNECT_MAX_S = 8.0
 DOUBT_S = 5.0
-"""For so long nobody else's word is taken for it that a member whose connection was lost leads."""
+"""After a lost connection to a member, hints that this member leads are ignored for so long."""
 SILENCE_S = 1.0
 """Without a byte for so long, while answers are awaited, a PING is sent; twice as long is too long.
 A write may wait for its quorum for longer than that: PINGs are answered meanwhile."""
@@ -105,7 +105,7 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """It may or may not be there; read before repeating it. `code` is 0 if nobody answered."""
+    """It may or may not be there; read before repeating it. `code` is 0 without any answer."""
 
     reason: str
     code: int = 0
@@ -181,7 +181,7 @@ class _Connection(asyncio.Protocol):
             self.lost.set_result(None)
         if not self.greeting.done():
             self.greeting.set_exception(ConnectionError("the connection broke"))
-            self.greeting.exception()  # whoever gave up waiting does not hear it: that is no news
+            self.greeting.exception()  # the waiter may be gone: the failure is known already
         for waiting in self.waiting.values():
             if not waiting.done():
                 waiting.set_exception(ConnectionError("the connection broke"))
@@ -279,7 +279,7 @@ class Client:
         return asyncio.get_running_loop().time() + self.deadline_s
 
     async def _connected(self, deadline: float) -> _Connection:
-        """A connection to the leader if it is known, else to whoever answers first."""
+        """A connection to the leader if it is known, else to the first member that answers."""
         reason = "no address was given"
         patience_s = CONNECT_S
         try:
@@ -468,7 +468,7 @@ class Client:
     async def _attempt(
         self, kind: int, body: bytes, key: Any, deadline: float, unknown: Unknown | None
     ) -> Outcome:
-        """One attempt; ClientClosed if none was ever sent and nobody can be reached."""
+        """One attempt; ClientClosed if none was ever sent and no member can be reached."""
         try:
             connection = await self._connected(deadline)
         except ClientClosed:

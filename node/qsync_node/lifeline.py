@@ -1,4 +1,4 @@
-"""A job ends with whoever asked for it, however that one ended: its standard input closes then."""
+"""A job ends with the process that started it: its standard input closes then."""
 
 import os
 import sys
@@ -15,5 +15,5 @@ def hold_lifeline() -> None:
 def _wait() -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
-    # Nothing is worth finishing for nobody; Spark's JVM sees its own parent go.
+    # No process waits for the result; Spark's JVM sees its own parent go.
     os._exit(ENDED)

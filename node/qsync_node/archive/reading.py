@@ -110,7 +110,7 @@ class Archive:
         return [(m, entry) for m in self.members for entry in m.of_kind(SEGMENT)]
 
     def owners(self) -> list[Manifest]:
-        """Members, and compactions as if they were some: whoever has files."""
+        """Members, and compactions as if they were members: all owners of files."""
         return [*self.members, *(one.as_member() for one in self.compactions)]
 
     def snapshots(self) -> list[tuple[Manifest, FileEntry]]:

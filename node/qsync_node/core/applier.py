@@ -1,7 +1,7 @@
 """The receiving side: a replica follows a leader, cuts what differs, acknowledges what is durable.
 
 Theory. A follower that learns of its term's leader sends SUBSCRIBE, gets the leader's history of
-terms, finds the last common point by itself (L5), cuts its log back to it if it must (L6), fetches
+terms, finds the last common point (L5), cuts its log back to it if it must (L6), fetches
 a snapshot if the leader no longer has what comes next (S3), and only then asks for rows. From that
 moment its log is *matched*: every row in it is in the leader's log. It acknowledges nothing before
 (T2), and takes rows on no other stream (E4).
@@ -87,7 +87,7 @@ class Applier:
     # --- finding a source ---------------------------------------------------------------------
 
     def stop(self) -> None:
-        """The term or the source is over. A cut or an installation under way goes on."""
+        """The term or the source is over. A cut or an installation under way continues."""
         if self.is_replacing_log:
             self.source_uuid = ""
             self.histories = None
@@ -144,7 +144,7 @@ class Applier:
         return replica.rng.choice(uuids) if uuids else ""
 
     def _connect(self) -> None:
-        """Say what our log is to whoever leads our term; nothing is promised by it (T2)."""
+        """Send the state of our log to the leader of our term; it is no acknowledgement (T2)."""
         replica = self.replica
         if replica.leader is not None or replica.split_brain or replica.is_disk_full:
             return
@@ -334,7 +334,7 @@ class Applier:
             self._confirm_to(message.confirmed_index)
 
     def _take(self, batch: LogBatch) -> bool:
-        """Append one batch; False when the stream must not go on."""
+        """Append one batch; False when the stream must end."""
         replica = self.replica
         try:
             entries = read_entries(batch, replica.tail.last_term)

@@ -2,7 +2,7 @@
 
 The ballot lives in a file of its own, replaced atomically and fsynced before any of it is used
 (D2). Nothing that removes rows touches it. A directory with a log but no readable ballot does not
-start: it forgot whom it voted for and is a lost disk (M6).
+start: it forgot its vote and is a lost disk (M6).
 """
 
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ class Ballot:
     """The durable promises of one instance."""
 
     term: int = 0
-    vote: str = ""  # instance uuid voted for in `term`, "" for nobody
+    vote: str = ""  # instance uuid voted for in `term`, "" for none
     nacks: tuple[Nack, ...] = ()
     is_fenced: bool = False
     forced_voters: tuple[str, ...] = ()  # uuids counted instead of the log's voters (E11)

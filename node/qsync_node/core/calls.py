@@ -41,7 +41,7 @@ class Call:
         self.link = 0
         self.arrived_ns = now_ns
         self.request: Any = None
-        self.position: bytes | None = None  # where the select that answers it goes on
+        self.position: bytes | None = None  # the start of the next page of the select
         self.digest = 0  # of everything that its idempotency key stands for (T9)
         self.home: tuple[int, int] | None = None  # where its stream lives, once that was looked up
         self.may_be_logged = False  # here, or at the leader that it was forwarded to

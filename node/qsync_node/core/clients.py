@@ -259,7 +259,7 @@ class Clients:
                 self.homes[key] = home
                 self._streams_of.setdefault(call.session, set()).add(call.stream)
             elif call.key is not None:
-                # Nothing is known of what this key stands for, so nothing may be said of it (T9).
+                # Nothing is known of what this key stands for, so no outcome may be reported (T9).
                 self.refuse(
                     call,
                     ErrorCode.TRANSACTION_CONFLICT,
@@ -288,7 +288,7 @@ class Clients:
         return True
 
     def _forget_home(self, call: Call) -> None:
-        """COMMIT or ROLLBACK is on its way: what comes next in the stream begins anew."""
+        """COMMIT or ROLLBACK is on its way: the stream's next request starts a transaction."""
         if call.type in (Type.COMMIT, Type.ROLLBACK) and not call.link:
             self._forget_stream(call)
 
@@ -396,7 +396,7 @@ class Clients:
             self.refuse(call, ErrorCode.NOT_LEADER, "leadership moved on: nothing was logged")
 
     def on_state_replaced(self) -> None:
-        """A snapshot replaced the state; nobody waits for pending entries on a follower."""
+        """A snapshot replaced the state; no client waits for pending entries on a follower."""
         self._users.clear()
         self.commits.ddl_barrier = 0
         self.stepped_reads.on_state_replaced()

@@ -9,7 +9,7 @@ Outcomes (T6): *committed* (code 0), *rolled back* (216 for the first entry, 217
 *unknown* (295), *refused* (anything else: nothing was logged).
 
 Invariants
-  K2  *committed* is said only of a confirmed entry of this leader's term, or, for asynchronous
+  K2  *committed* is reported only for a confirmed entry of this leader's term, or, for asynchronous
       rows, after the own fsync with nothing synchronous in front (T1);
   K3  the overlay holds exactly the changes of own entries that no decision in the log covers;
   K5  an answer of a write that changes nothing is given only when this member is known to have led
@@ -38,7 +38,7 @@ ROW_HEADER_BYTES = 24
 
 
 class Commits:
-    """What this leader's clients wrote and nobody knows the outcome of yet."""
+    """The unconfirmed transactions of this leader's clients."""
 
     def __init__(self, node: "Node", clients: "Clients") -> None:
         self.node = node
@@ -261,7 +261,7 @@ class Commits:
         self.node.bytes_since_checkpoint += len(entry.batch.data)
 
     def on_rolled_back(self, entries: list[Entry]) -> None:
-        """A confirmed decision took these away: only now may it be said (T6)."""
+        """A confirmed decision took these away: only now may it be reported (T6)."""
         first = entries[0].batch.first_index
         for waiter in self.waiters:
             if waiter.index >= first:

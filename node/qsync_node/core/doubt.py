@@ -1,6 +1,6 @@
 """State in doubt: a row that this replica could not apply was confirmed all the same (T7).
 
-Theory. The log is right and the state is not. The replica keeps its log, goes on following,
+Theory. The log is right and the state is not. The replica keeps its log, continues to follow,
 acknowledging and voting, serves no reads, leads only as a caretaker (E1: when its log is needed,
 until one that may lead has it), and replaces its *state*. It pulls a snapshot of its leader at an
 index that its own log reaches and loads it beside its own state, chunk by chunk. It takes the state
@@ -8,7 +8,7 @@ at exactly that index, and writes it as a checkpoint at once, so that a restart 
 row. The doubt is stored beside the ballot and ends when that checkpoint is durable.
 
 Between the two the state is right again and confirmed rows go into it, as always; before, they do
-not, and nobody is given a snapshot of it.
+not, and it sends no snapshot of that state.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the core wants done, and what it is told: plain values, performed and fed by a shell.
+"""Effects that the core wants and events that it receives: plain values, handled by a shell.
 
 Order matters within one step: the shell performs effects in the order given. Log writes, rewinds
 and snapshot installations go through one queue and complete in order; ballots have a queue of their
@@ -94,7 +94,7 @@ class Answer(NamedTuple):
     reason: str
     tuples: list[bytes]
     log_index: int
-    position: bytes | None = None  # where a paginated select goes on
+    position: bytes | None = None  # the start of the next page of a select
 
 
 class StockPackets(NamedTuple):
@@ -113,7 +113,7 @@ class Restart(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """This instance cannot go on without a person."""
+    """This instance cannot continue without an administrator."""
 
     reason: str
 

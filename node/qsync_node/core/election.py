@@ -3,7 +3,7 @@
 Theory. A term is opened by a candidate that a majority of the voters *in its own log* voted for; a
 voter gives one vote a term, durable before it is sent, and only to a log at least as up to date as
 its own: greater term of the last row, or the same and at least the same index (E1). Everything else
-here only decides *when* somebody asks: a PreVote keeps a replica that hears a leader undisturbed
+here only decides *when* a member asks: a PreVote keeps a replica that hears a leader undisturbed
 (E3), a random wait keeps two from asking at once, a nomination comes from outside (E2). Safety
 depends on none of it.
 
@@ -68,7 +68,7 @@ class Election:
     # --- state --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """A started node waits one election timeout for somebody who already leads."""
+        """A started node waits one election timeout for an existing leader."""
         self.heard_at_ns = self.replica.now_ns
         alone = self.replica.voter_uuids() == (self.replica.uuid,)
         self._wait(FIRST_WAIT_NS if alone else self.replica.settings.election_timeout_ns)
@@ -154,7 +154,7 @@ class Election:
             self.deadline_ns = min(self.deadline_ns, self.replica.now_ns + 4 * FIRST_WAIT_NS)
 
     def on_link_down(self, uuid: str) -> None:
-        """The leader's connection broke: somebody stands soon, the highest priority first."""
+        """The leader's connection broke: a member stands soon, the highest priority first."""
         if uuid != self.leader_uuid or self.replica.leader is not None:
             return
         if self.replica.link_to(uuid) is not None:
@@ -365,7 +365,7 @@ class Election:
         )
 
     def force(self, lost: list[str], is_rollback: bool) -> str:
-        """Go on without voters whose disks are destroyed or fenced off; returns why not (E11)."""
+        """Continue without voters whose disks are lost or fenced off; return why not (E11)."""
         replica = self.replica
         voters = replica.limbo.configuration.voter_uuids
         unknown = [uuid for uuid in lost if uuid not in voters]
@@ -388,7 +388,7 @@ class Election:
     # --- nomination ---------------------------------------------------------------------------
 
     def on_nominate(self, message: Nominate) -> str:
-        """Stand because somebody outside says so; returns why not, or "" (E2)."""
+        """Stand on an order from outside; return why not, or "" (E2)."""
         replica = self.replica
         if message.term != replica.term:
             return f"the nomination was decided in term {message.term}, this is term {replica.term}"

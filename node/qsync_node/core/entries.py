@@ -36,8 +36,8 @@ class Kind(IntEnum):
 class Entry:
     """A batch in the tail of the log, not yet confirmed.
 
-    `payload` belongs to whoever wrote it: on the leader the transactions that wait for it,
-    elsewhere None. `rows` are decoded once, when somebody needs them.
+    `payload` belongs to the writer: on the leader the transactions that wait for it,
+    elsewhere None. `rows` are decoded once, on first use.
     """
 
     __slots__ = (

@@ -89,7 +89,7 @@ class Forwarding:
         clients = self.node.clients
         replica = self.node.replica
         if reply.code == ErrorCode.NOT_LEADER and not outgoing.call.stream:
-            # Nothing was logged there: wait for whoever leads.
+            # Nothing was logged there: wait for the next leader.
             outgoing.call.may_be_logged = False
             del self.outgoing[reply.request]
             clients.queue.append(outgoing.call)
@@ -180,7 +180,7 @@ class Forwarding:
                 self.reply(call, int(ErrorCode.NOT_LEADER), reason, [], 0)
                 return
             if message.stream and message.term != self.node.replica.term:
-                # Said to an earlier leadership: its transaction is gone, whoever leads now.
+                # Sent to an earlier leadership: its transaction is gone with it.
                 code = int(ErrorCode.TRANSACTION_CONFLICT)
                 reason = "Transaction has been aborted by conflict: its leader is gone"
                 self.reply(call, code, reason, [], 0)

@@ -66,7 +66,7 @@ class History:
 
     @property
     def owner_id(self) -> int:
-        """Who wrote the last PROMOTE in the log; 0 if nobody did."""
+        """Who wrote the last PROMOTE in the log; 0 if there is none."""
         return self.starts[-1].owner_id if self.starts else 0
 
     def vclock_at(self, index: int) -> dict[int, int]:

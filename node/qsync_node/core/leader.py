@@ -288,7 +288,7 @@ class Leader:
             self.roll_back(entry, "no quorum within synchro_timeout")
 
     def send_heartbeats(self) -> None:
-        """One round: everybody connected hears the term, the leader counts who answers."""
+        """Run one round: send the term to all connected members and count the answers."""
         replica = self.replica
         self.sequence += 1
         self.sent_at.append((self.sequence, replica.now_ns))
@@ -341,7 +341,7 @@ class Leader:
         """The disk fills: who alone keeps the log before the checkpoint is waited for no more (S5).
 
         It comes back by a snapshot (S3). That it was let go is not stored: a later leader decides
-        anew.
+        again.
         """
         replica = self.replica
         behind = [
@@ -479,7 +479,7 @@ class Leader:
     def _tick_switchover(self, switchover: Switchover) -> None:
         replica = self.replica
         if replica.now_ns >= switchover.deadline_ns:
-            # Still the leader of its term: nothing was given up, writes go on (E9).
+            # Still the leader of its term: nothing was discarded, writes continue (E9).
             self.switchover = None
             replica.report("switchover_ended", reason="deadline")
             return
@@ -494,7 +494,7 @@ class Leader:
 
     def _hand_over_to_the_able(self) -> None:
         """A leader that may not take writes, or has no room for them, gives way to one that can,
-        once that one has the log (E1, D5). Where nobody can it stays: somebody has to lead."""
+        once that one has the log (E1, D5). If no member can, it stays: a leader is needed."""
         replica = self.replica
         if not self.is_confirmed:
             return

@@ -4,7 +4,7 @@ Theory. Every batch enters the limbo when it is handed to the log and leaves it 
 ways: confirmed (the leader of the current term knows the quorum), rolled back (a confirmed decision
 covers it) or cut (this log followed another one). The confirmed index only rises. It passes a
 decision in one step together with what that covers (T5). Nothing here knows why an index is
-confirmed: the leader counts, everybody else is told (T3).
+confirmed: the leader counts, all others receive the index (T3).
 
 Invariants
   B1  entries are contiguous, the first one begins right behind the confirmed index;
@@ -77,7 +77,7 @@ class Limbo:
         decision = entry.decision
         if decision is not None:
             assert decision.first > self.confirmed_index, f"B3: {entry} covers what is confirmed"
-            # Whoever read several batches of the leader as one must not lose the whole of it.
+            # A reader that took several batches of the leader as one must not lose all of them.
             self._split_at(decision.first - 1)
             self.decisions.append(decision)
             self._derive_configuration()

@@ -19,7 +19,7 @@ from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
 
 
 class VoteRequest(NamedTuple):
-    """A candidate's question; `is_prevote` asks what would be answered and binds nobody (E3)."""
+    """A candidate's question; `is_prevote` asks for the answer only and is not binding (E3)."""
 
     term: int
     last_term: int
@@ -59,11 +59,11 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatReply(NamedTuple):
-    """The sender is in `term`, and so nobody of an earlier one leads a quorum with it."""
+    """The sender is in `term`, so no leader of an earlier term has a quorum with it."""
 
     term: int
     sequence: int
-    may_lead: bool  # whether it could take user writes: hand over to nobody else (E1, E9)
+    may_lead: bool  # whether it could take user writes: the only target of a handover (E1, E9)
 
 
 class Subscribe(NamedTuple):
@@ -190,7 +190,7 @@ class ForwardReply(NamedTuple):
     reason: str
     tuples: list[bytes]
     log_index: int
-    position: bytes  # where a paginated select goes on, or empty
+    position: bytes  # the start of the next page of a select, or empty
 
 
 class ForwardClosed(NamedTuple):

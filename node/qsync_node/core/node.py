@@ -253,7 +253,7 @@ class Node:
             self._relieve_disk()
 
     def _relieve_disk(self) -> None:
-        """A checkpoint, so that files may go; next, whoever keeps them back is let go (S5)."""
+        """A checkpoint, so that files may go; next, evict the replica that keeps them (S5)."""
         if self.replica.limbo.confirmed_index > self.checkpoint_index and self.checkpoint():
             return
         if self.replica.leader is not None:
@@ -387,7 +387,7 @@ class Node:
         self.registrar.on_leadership_lost()
 
     def on_acknowledged_lost(self, writes: int) -> None:
-        """Asynchronous writes that were answered are cut: nobody loses data silently (T1, L6)."""
+        """Asynchronous writes that were answered are cut: no data is lost silently (T1, L6)."""
         self.lost_acknowledged += writes
         self.replica.report("acknowledged_writes_lost", writes=writes)
 

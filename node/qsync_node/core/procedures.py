@@ -219,7 +219,7 @@ class Procedures:
         return self._wait(call, "switchover", lambda: replica.leader is not leader)
 
     def force(self, call: Call, args: dict[str, Any], is_rollback: bool) -> Any:
-        """Go on after the quorum is lost for good; the order names who is left out (E11)."""
+        """Continue after the quorum is lost permanently, without the members in the order (E11)."""
         if args.get("disks_destroyed") is not True:
             raise ClientError(
                 ErrorCode.ILLEGAL_PARAMS,
@@ -233,7 +233,7 @@ class Procedures:
         return self._wait(call, "force", lambda: not read_only_reason(self.node))
 
     def fence(self, is_fenced: bool) -> Any:
-        """Stored: a fenced node leaves leadership, goes on voting and acknowledging (E10)."""
+        """Stored: a fenced node leaves leadership, but still votes and acknowledges (E10)."""
         replica = self.node.replica
         if replica.ballot.is_fenced != is_fenced:
             replica.store_ballot(replace(replica.ballot, is_fenced=is_fenced))

@@ -1,7 +1,7 @@
 """The sending side of a stream: one relay for each follower that asked for rows.
 
 Theory. A relay knows the index it has sent up to, and nothing about quorums. Registered replicas
-get the log as it grows, from their leader only; everybody else gets confirmed rows, from any member
+get the log as it grows, from their leader only; all others get confirmed rows, from any member
 (L8, L7). Rows come from memory while the follower keeps up and from disk when it does not; what is
 sent and not yet acknowledged is bounded (T11). The frames hold the bytes of the log itself (L9).
 
@@ -174,7 +174,7 @@ class Relays:
     # --- streaming ----------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send everybody what may be sent now; once a step."""
+        """Send to each replica what may be sent now; once a step."""
         if not self._is_awake:
             return
         self._is_awake = False

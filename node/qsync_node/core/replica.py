@@ -6,7 +6,7 @@ Theory. The parts below each know one conversation; this file knows the state th
     take_up(term)      a higher term was heard of: from now on nothing of an older one is
                        acknowledged, counted or answered *committed*, stored or not (D2, E4);
     become_leader()    a majority of the voters in this replica's own log voted for it (E1);
-    confirm(index)     the quorum is known (leader) or was told (everybody else): T3, T5.
+    confirm(index)     the quorum is known (leader) or was received (all others): T3, T5.
 
 What the rows mean is the state machine's business (`node.py`); the replica moves entries, the state
 machine is told what became of them.
@@ -236,7 +236,7 @@ class Replica:
         self.report("step_down", term=self.term, reason=reason)
         for entry in self.limbo.entries:
             entry.is_own = False
-        # Whoever followed this leader must not get rows of another one from it (E4, L8).
+        # A follower of this leader must not get rows of another one from it (E4, L8).
         self.relays.close_all(reason)
         self.election.on_leadership_lost()
         self.machine.on_leadership_lost(reason)
@@ -331,7 +331,7 @@ class Replica:
         self.report("disk_full", durable_index=self.tail.durable_index)
 
     def on_space(self, is_low: bool) -> None:
-        """Free space crossed the mark (D5): a full node goes on in a new file."""
+        """Free space crossed the mark (D5): a full node continues in a new file."""
         if not is_low and self.is_disk_full:
             self.is_disk_full = False
             self.applier.restart()

@@ -1,7 +1,7 @@
 """What an operator of one node can set, with the reason for each default.
 
 Durations are integer nanoseconds of a monotonic clock: no safety rule reads a clock, these only
-decide how soon somebody acts.
+decide how soon a member acts.
 """
 
 from dataclasses import dataclass, fields
@@ -51,7 +51,7 @@ class Settings:
     """`majority`, a number or a formula over N; never less than a majority (quorum.py)."""
 
     election_mode: str = "candidate"
-    """`candidate` stands by itself; `manual` stands when nominated; `voter` only votes."""
+    """`candidate` stands automatically; `manual` stands when nominated; `voter` only votes."""
 
     failover_unconfirmed: str = "adopt"
     """`adopt` keeps an inherited tail; `rollback` drops what provably never had quorum (E8)."""
@@ -82,7 +82,7 @@ class Settings:
     """Recent batches kept in memory for relays; a slower follower is served from disk (T11)."""
 
     memory_bytes_max: int = 0
-    """Writes are refused above it, reads go on; 0 is no limit."""
+    """Writes are refused above it, reads still work; 0 is no limit."""
 
     transaction_timeout_ns: int = 300 * SECOND
     """How long an interactive transaction may stay open."""
@@ -94,7 +94,7 @@ class Settings:
     """What all open transactions may hold; beyond it statements of transactions are refused."""
 
     checkpoint_bytes: int = 256 * 1024 * 1024
-    """Log written since the last snapshot after which a node takes the next by itself."""
+    """Log written since the last snapshot after which a node takes the next one automatically."""
 
     retention_ns: int = 3600 * SECOND
     """How long rows are kept for a registered replica that is gone (S5)."""

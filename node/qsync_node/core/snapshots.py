@@ -164,7 +164,7 @@ class Snapshots:
         return min((t.view.index for t in self._transfers.values()), default=None)
 
     def release_stalled(self) -> None:
-        """The disk fills: who does not ask for more just now begins anew later (S4, S5)."""
+        """The disk fills: a receiver that is not asking for more starts again later (S4, S5)."""
         oldest = self.replica.now_ns - STALLED_NS
         self._transfers = {k: t for k, t in self._transfers.items() if t.touched_ns > oldest}
 

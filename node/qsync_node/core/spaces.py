@@ -1,6 +1,6 @@
 """Lists of spaces: an anonymous replica may hold some of the user spaces instead of all.
 
-Theory. Whoever sends rows leaves out what the list does not name, and leaves nothing else out: a
+Theory. The sender of rows leaves out what the list does not name, and leaves nothing else out: a
 row of another user space becomes a NOP with the same replica id, LSN and place in its transaction.
 So every index, clock, term and decision is the same in a filtered log, and comparing, confirming,
 restarting and cutting need no special case. Rows of system spaces, control rows and idempotency
@@ -12,9 +12,9 @@ ballot before it asks for rows. From then on a rename changes nothing, and the s
 for until the directory is emptied, because rows that were left out once are not in the state.
 
 Invariants
-  F1  what a filtered replica holds follows from the log and its list alone, whoever sent it;
+  F1  what a filtered replica holds follows from the log and its list alone, not from the sender;
   F2  the list is durable before the first row or snapshot that was filtered by it;
-  F3  a registered replica holds everything, and nobody gets more from a member than it holds.
+  F3  a registered replica holds all spaces, and no replica gets more than its sender holds.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -106,7 +106,7 @@ def refusal_of_list(role: str, listed: Iterable[str | int]) -> str:
 
 
 def refusal_to_serve(held: Collection[int], wanted: Collection[int]) -> str:
-    """Why who holds `held` cannot serve somebody who wants `wanted` (F3); empty is all."""
+    """Why a holder of `held` cannot serve a replica that wants `wanted` (F3); empty is all."""
     if not held:
         return ""
     asked = [space for space in wanted if is_user_space(space)]

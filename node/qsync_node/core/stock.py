@@ -11,7 +11,7 @@ then a read view that contains it; then a subscription. Instances that keep `rep
 the view alone.
 
 A SUBSCRIBE from a position that this member has not confirmed yet is not answered before it has:
-another member told the replica of rows that are confirmed for ever (L3).
+the replica got from another member rows that are confirmed for ever (L3).
 
 Back-pressure. After each group of rows a stream waits until the shell says that the connection
 took them, so a step holds one group a stream, from memory or from disk (T11).
@@ -146,7 +146,7 @@ class Stock:
             session.stage = Stage.JOINING
 
     def _vote(self, item: fx.StockRequest) -> None:
-        """What a starting replica asks everybody, before it says who it is."""
+        """Answer the question that a starting replica sends to all before it names itself."""
         replica = self.node.replica
         leader = replica.leader
         is_writable = leader is not None and leader.is_confirmed
@@ -201,7 +201,7 @@ class Stock:
     # --- joining --------------------------------------------------------------------------------
 
     def _join(self, session: StockSession) -> None:
-        """Register if need be; go on when the registration is confirmed."""
+        """Register if need be; continue when the registration is confirmed."""
         node = self.node
         replica = node.replica
         if replica.limbo.confirmed_configuration.by_uuid(session.uuid) is not None:
@@ -448,7 +448,7 @@ class Stock:
         replica.out.append(fx.StockPackets(number, [packet], False, True))
 
     def _close(self, session: StockSession) -> None:
-        """Without a word: a stock replica comes back by itself, it stops at some errors."""
+        """Without a word: a stock replica reconnects automatically, but stops at some errors."""
         self.sessions.pop(session.number, None)
         self.node.replica.out.append(fx.StockPackets(session.number, [], False, True))
 

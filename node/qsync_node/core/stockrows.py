@@ -126,7 +126,7 @@ def _cluster_body(row_type: int, fields: Body, own_uuid: str, own_id: int) -> by
 
 
 def _space_body(row_type: int, fields: Body) -> bytes | None:
-    """A row of `_space` without `is_sync`; None when it said nothing else."""
+    """A row of `_space` without `is_sync`; None if it holds nothing else."""
     if row_type in (INSERT, REPLACE, UPSERT):
         row = fields[Key.TUPLE]
         if len(row) > _FLAGS_FIELD and isinstance(row[_FLAGS_FIELD], dict):

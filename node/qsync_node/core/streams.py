@@ -8,8 +8,8 @@ included, and needs no locks: the later of two conflicting transactions fails (T
 A stream lives on the leader. One opened on another member is bound to the leader at BEGIN and ends
 with that leader's term or with the link (T10).
 
-What all transactions hold is bounded, and of that a connection has its share and everybody who has
-not logged in together another one: strangers cannot take the room of those who may write.
+The memory of all transactions is bounded. Each connection has a share of it, and all
+unauthenticated clients together have another one, so that they cannot use the room of writers.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -52,7 +52,7 @@ class Stream:
     ) -> None:
         self.transaction = transaction  # None once it has timed out: then it holds nothing
         self.deadline_ns = deadline_ns
-        self.is_strangers = is_strangers  # begun by somebody who has not logged in
+        self.is_strangers = is_strangers  # begun by a client that has not logged in
         self.is_linearizable = is_linearizable  # every answer proves leadership first (R2)
         self.has_writes = False
         self.digest = 0  # of its requests, for a COMMIT with an idempotency key (T9)

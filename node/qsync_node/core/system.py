@@ -29,7 +29,7 @@ KEY_WINDOW_ROWS = 100_000
 SCHEMA_SPACE = 272
 PRIVATE_SPACES = frozenset({TERM_SPACE, KEY_SPACE, REMOVED_SPACE})
 OWN_SPACES = PRIVATE_SPACES | {CLUSTER_SPACE}
-"""Nobody but the node writes here: members are counted by these rows (M2)."""
+"""Only the node writes here: members are counted by these rows (M2)."""
 
 _INSERT = 2
 _SPACE, _INDEX, _SCHEMA = 280, 288, SCHEMA_SPACE

@@ -31,7 +31,7 @@ _KEY_NAMES = {
     0x24: "instance_uuid", 0x25: "cluster_uuid", 0x26: "vector_clock", 0x27: "expression",
     0x28: "operations",
 }  # fmt: skip
-# What our members log nests less; a file of somebody else's may hold more than Python can walk.
+# What our members log nests less; a foreign file may nest deeper than Python can walk.
 LEVELS_SHOWN_MAX = 200
 SCALE_SHOWN_MAX = 100
 _SPARSE_RATIO = 2

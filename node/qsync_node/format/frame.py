@@ -2,12 +2,12 @@
 
 A packet is its length (msgpack unsigned), a header map and an optional body map. The decoder is
 fed whatever a socket delivers and gives back whole frames. Bodies are sliced, not decoded: they
-may be malformed, and whoever decodes one answers error 20 with the frame's sync.
+may be malformed, and the decoder answers error 20 with the frame's sync.
 
 What bad input gets, as Tarantool 2.6 does: a length that is not an unsigned number or is over the
 limit ends the stream (`FrameError`, code 20, close the connection after answering); a header that
 is not a good map is a frame of type `MALFORMED`, to be answered with error 20, and the stream
-goes on at the next packet.
+resumes at the next packet.
 
 Cost of a feed is proportional to the bytes fed: bytes of an unfinished packet are kept in a list
 and joined once, when the packet is complete.
@@ -133,7 +133,7 @@ class FrameDecoder:
                 frames.append((kind, sync, header, read_bytes(end - middle)))
                 position = end
                 continue
-            # The unpacker may stand anywhere: go on behind the packet with a new one. That
+            # The unpacker may stand anywhere: resume after the packet with a new one. That
             # copies what is left, so it is done a few times only.
             malformed += 1
             if malformed > MALFORMED_PER_FEED_MAX:

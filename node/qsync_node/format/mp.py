@@ -1,7 +1,7 @@
 """msgpack as Tarantool means it: a string is bytes that need not be UTF-8, a map may have any keys.
 
 Bytes that are not UTF-8 become lone surrogates and go back to the same bytes, so what a client
-stored under any name can be said again, in an answer, an error or a row. `unpack` raises what
+stored under any name can be repeated, in an answer, an error or a row. `unpack` raises what
 `BAD_MSGPACK` names, for whatever a stranger sends.
 """
 

@@ -50,7 +50,7 @@ def _sealed(contents: Contents) -> list[SegmentRange]:
 
 
 def _segments_of(archived: Iterable[FileEntry]) -> set[tuple[str, int]]:
-    """By name and last row: who joins anew at an index writes a file of the same name again."""
+    """By name and last row: a member that joins again at an index repeats a file name."""
     return {(entry.source, entry.last_index) for entry in archived if entry.kind == SEGMENT}
 
 

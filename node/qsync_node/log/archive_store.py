@@ -1,7 +1,7 @@
 """The archive's bytes: any object store or folder by URL.
 
 A file is put under a name that holds its SHA-256 and is never replaced: what is there under that
-name must be the same, else somebody changed the archive (`ArchiveConflictError`). The manifest
+name must be the same, else the archive was changed (`ArchiveConflictError`). The manifest
 alone is replaced, as a whole: atomically by an object store, by rename in a folder. A folder is
 flushed as the log's own directory is, because the copy at home goes once the manifest names the
 file here (D1).
@@ -124,7 +124,7 @@ class ArchiveStore:
         """The file at `path` is in the archive, durably, when this returns.
 
         It may be there from before a crash: then it is read back and compared, because a name is
-        only as good as who wrote it.
+        only as good as its writer.
         """
         key = f"{self._uuid}/{entry.name}"
         try:

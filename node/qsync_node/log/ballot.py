@@ -1,7 +1,7 @@
 """The file of term and vote, and of what else must survive every cut of the log (D2).
 
 It is apart from the log on purpose: no cut, re-join, snapshot or torn tail touches it. A directory
-with a log and without a readable ballot has forgotten whom it voted for and is a lost disk (M6).
+with a log and without a readable ballot has forgotten its vote and is a lost disk (M6).
 
 Layout: 8 bytes magic, length and CRC-32C of the contents, 4 bytes each, then the contents, whose
 meaning the core knows.

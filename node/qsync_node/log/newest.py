@@ -3,7 +3,7 @@
 Each segment says where the one behind it has to begin, but nothing says that there is one: a log
 whose last file was taken away looks like a log that ended there, and the rows that are gone may
 have been acknowledged. So the newest segment is noted once it is durable, before a row goes into
-it. Where segments go on purpose (L6, S3), the note goes first; without one nothing is claimed.
+it. Where segments are removed (L6, S3), the note goes first; without one nothing is claimed.
 """
 
 from qsync_node.log.atomic import put_file

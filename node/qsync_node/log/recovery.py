@@ -12,7 +12,7 @@ What was read may be in the page cache only, and a flush after a failed flush pr
 Unless the last stop left a clean mark (a log that does not end where it says was changed since, and
 is refused), the last segment is therefore copied to a new file, which
 is flushed and renamed over it, before anything else is written (D3). The copy drops the torn tail
-in the same step. The ballot is written anew for the same reason. Earlier segments were flushed
+in the same step. The ballot is rewritten for the same reason. Earlier segments were flushed
 before the next one was begun, and a snapshot before it got its name.
 
 A log that ends before the snapshot is what a crash leaves in the middle of a re-join (S3): the
@@ -295,7 +295,7 @@ def _take_clean_mark(fs: FileSystem, directory: str, segments: list[Segment], ta
     last = segments[-1] if segments else None
     index = signature(tail.vclock)
     if last is None or tail.torn_bytes or mark != clean_mark(last, index):
-        # No crash does that: the log was whole when it was stopped, and nobody wrote since.
+        # No crash does that: the log was whole when it was stopped, and no process wrote since.
         raise CorruptionError(
             last.path if last is not None else directory,
             last.end_bytes if last is not None else 0,

@@ -4,7 +4,7 @@ What goes is saved first, durably, under `rollback/`; then whole files go, newes
 flush of the directory each; then the file that contains the cut is shortened. A cut between two
 blocks truncates and flushes it. A cut inside a block, which may hold several transactions, must
 not lose the rows that stay even for a moment: they may be confirmed and acknowledged. So the file
-is written anew without the rows and renamed over the old one.
+is rewritten without the rows and renamed over the old one.
 
 After a crash at any step the log starts, with all of the tail, or a beginning of it, or none; the
 node then compares histories again and cuts again.

@@ -211,7 +211,7 @@ class Wal:
             return
         self.seal()
         if segment.end_index == segment.start_index:
-            # A new file would have the same name: go on in this one, without the marker.
+            # A new file would have the same name: continue in this one, without the marker.
             self.reopen_last()
             return
         try:
@@ -257,7 +257,7 @@ class Wal:
         self._is_sealed = True
 
     def reopen_last(self) -> None:
-        """Open the last segment anew, cut to its last durable block."""
+        """Reopen the last segment, cut to its last durable block."""
         segment = self.segments[-1]
         try:
             if self._file is not None:
@@ -374,7 +374,7 @@ class Wal:
         return removed
 
     def replace_all(self, vclock: Mapping[int, int]) -> None:
-        """Give up all segments and begin anew at `vclock`, which a durable snapshot holds."""
+        """Discard all segments and restart at `vclock`, which a durable snapshot holds."""
         self.check_usable()
         with self.readers_lock:
             try:
@@ -406,7 +406,7 @@ def create_segment(
     try:
         note_newest(fs, directory, name)
     except DiskFull:
-        # The log goes on in the segment before, and this one would not continue it.
+        # The log continues in the segment before, and this one would not continue it.
         fs.remove(join(directory, name))
         fs.sync_dir(directory)
         raise

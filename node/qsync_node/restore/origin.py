@@ -1,7 +1,7 @@
 """A restored state as the first state of a new replica set (pure).
 
 What the data is stays: spaces, users and their rights, sequences where they stood, idempotency
-keys, terms and the clock, so that indexes go on from the point that was restored and a retry of an
+keys, terms and the clock, so that indexes resume at the point that was restored and a retry of an
 old request is known. What the old cluster was goes: its members, its removed members, its plan and
 its name. A row of `_schema` says from where and up to which index the state came.
 """

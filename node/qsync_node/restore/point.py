@@ -69,7 +69,7 @@ def check_signature(archive: Archive, index: int) -> None:
 
 def late_segments(archive: Archive, time_s: float) -> list[tuple[Manifest, FileEntry]]:
     """For each member its first segment with a row later than `time_s`: the first such row of the
-    log is in one of them, whoever archived it. Raises PointError outside of what is archived."""
+    log is in one of them, from any member. Raises PointError outside of what is archived."""
     segments = archive.segments()
     if not segments:
         raise PointError(f"archive {archive.url} holds no log yet: wait until it is archived")

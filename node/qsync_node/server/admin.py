@@ -1,8 +1,8 @@
 """HTTP for people, probes and supervisors: live, ready, status, metrics and the admin verbs.
 
-Every client that reaches the admin address may read; every POST is an order, which is signed
-(`orders.py`). Where `tls` is set the port speaks TLS; without TLS it then answers probes and
-nothing else: a kubelet trusts no authority of the cluster.
+Every client that reaches the admin address may read. Every POST is an order, which must be signed
+(`orders.py`). If `tls` is set, the port speaks TLS, and a client without TLS gets answers to probes
+only: a kubelet trusts no authority of the cluster.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ VERBS = frozenset(
     }
 )
 PROBES = frozenset({"/live", "/ready"})
-"""What is answered without TLS where `tls` is set: a kubelet knows no authority of ours."""
+"""Paths answered without TLS even if `tls` is set: a kubelet does not have our authority."""
 BODY_BYTES_MAX = 1 << 20
 UNDECIDED_MAX = 256
 FIRST_BYTE_S = 10.0
@@ -179,7 +179,7 @@ class Admin:
         return web.Response(text=render_metrics(self.server), content_type="text/plain")
 
     async def _challenge(self, request: web.Request) -> web.Response:
-        """What the next order has to sign, and for whom it is."""
+        """Return the challenge that the next order signs, and the instance that it is for."""
         return web.json_response(
             {"challenge": self._orders.challenge(), "instance": self.server.uuid}
         )
@@ -187,7 +187,7 @@ class Admin:
     # --- changing -------------------------------------------------------------------------------
 
     async def _fields(self, request: web.Request) -> dict[str, Any]:
-        """The JSON object of an order; raises 401 if it is unsigned, 400 for anything else."""
+        """The JSON object of an order. Raises 400, 401 (signature) or 429 (too many orders)."""
         signed = SignedOrder.from_header(request.headers.get("Authorization", ""))
         refusal = self._orders.refusal_for(signed, request.method, request.raw_path)
         if refusal is not None or signed is None:

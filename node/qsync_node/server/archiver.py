@@ -170,7 +170,7 @@ class Archiver:
                     self._ready.wait_for(lambda: self._is_stopping, wait_s)
                 wait_s = min(wait_s * 2, RETRY_MAX_S)
                 continue
-            except Exception as error:  # noqa: BLE001  # the node lives on, and says what it was
+            except Exception as error:  # noqa: BLE001  # the node keeps running and reports it
                 self._fail(f"{type(error).__name__}: {error}")
                 continue
             wait_s = RETRY_FIRST_S

@@ -56,7 +56,7 @@ class Describer:
             return
         child.kill()
         for stream in (child.stdin, child.stdout):
-            with contextlib.suppress(OSError):  # what was not flushed is nobody's any more
+            with contextlib.suppress(OSError):  # unflushed output is not needed any more
                 if stream is not None:
                     stream.close()
         child.wait()

@@ -80,7 +80,7 @@ class Worker(threading.Thread):
                 items, self._queue = self._queue, deque()
             try:
                 self._perform(items)
-            except Exception as error:  # noqa: BLE001  # reported, whatever it is: see above
+            except Exception as error:  # noqa: BLE001  # any failure is reported: see above
                 self._on_broken(_unexpected(f"the {self.name} thread", error))
 
 
@@ -158,7 +158,7 @@ class Disk:
                     self._seal()
                 else:
                     self._deliver([self._change(effect)])
-            except Exception as error:  # noqa: BLE001  # reported, whatever it is: see above
+            except Exception as error:  # noqa: BLE001  # any failure is reported: see above
                 self._on_broken(_unexpected(type(effect).__name__, error))
 
     def _write(self, first: fx.WriteLog, items: "deque[Any]") -> None:
@@ -238,7 +238,7 @@ class Disk:
         try:
             batches = self.storage.read(effect.after_index, effect.bytes_max)
         except (NotInLog, RowError):
-            # RowError: whoever asks stands inside a transaction, where no replica ever stops.
+            # RowError: the reader stands inside a transaction, where no replica ever stops.
             self._deliver([fx.LogRead(effect.reader, None)])
             return
         except (DiskError, CorruptionError) as error:

@@ -27,7 +27,7 @@ _LEVEL_OF = {
 
 
 class Log:
-    """Writes lines to standard error, or wherever it is told to."""
+    """Writes lines to standard error, or to a given stream."""
 
     def __init__(self, name: str, level: str = "info", stream: TextIO | None = None) -> None:
         self.name = name

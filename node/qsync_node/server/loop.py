@@ -227,10 +227,10 @@ class NodeServer:
             self._turn()
 
     def _turn(self) -> None:
-        """One step of the core and all of its effects, or the end of this life.
+        """One step of the core and all of its effects, or the end of this process run.
 
         Half a turn is worse than none: rows would be counted that never reach the disk. So after an
-        error nobody foresaw only the disk is trusted, as after a failed write (D4).
+        unforeseen error only the disk is trusted, as after a failed write (D4).
         """
         if self.ended.done():
             self._is_scheduled = False
@@ -241,7 +241,7 @@ class NodeServer:
                 session.work()
             self._is_scheduled = False
             self._step()
-        except Exception as error:  # noqa: BLE001  # whatever it is, this life is over
+        except Exception as error:  # noqa: BLE001  # any failure ends this process run
             self.log("bug", reason=f"{type(error).__name__}: {error}", traceback=format_exc())
             self.end("restart")
 
@@ -419,7 +419,7 @@ class NodeServer:
     # --- watchers -------------------------------------------------------------------------------
 
     def event_value(self, key: str) -> bytes | None:
-        """What is known under `key`, msgpack; None for a key nobody broadcasts."""
+        """What is known under `key`, msgpack; None for a key that is not broadcast."""
         now = self.status()
         values: dict[str, Any] = {
             "box.id": {

@@ -1,11 +1,11 @@
-"""Who may give orders: signatures over a challenge that this process run gave.
+"""Authorization of orders: signatures over a challenge from this process run.
 
 Theory. A signature covers method, path, a hash of the body, the instance and a challenge, and the
-secret never travels. The hash stands beside the signature, so nothing of the body of an
-unauthenticated client has to be read. A challenge holds the time of its making and a code of a key
-that this process run made at random. So giving one costs no memory, clocks of two machines are
-never compared, and after a restart every earlier order is refused. A challenge is good once, for
-`CHALLENGE_S`: only those of orders that were taken are remembered, until they expire.
+secret never travels. The hash is part of the header, so the node reads no body before it knows the
+client. A challenge holds its creation time and a code made with a random key of this process run.
+Issuing one therefore costs no memory, clocks of two machines are never compared, and a restart
+invalidates every earlier order. A challenge is valid once, within `CHALLENGE_S`. The node remembers
+only the challenges of accepted orders, until they expire.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ TAKEN_MAX = 4096
 
 
 class Refusal(StrEnum):
-    """Why an order was not taken."""
+    """The reason why an order was refused."""
 
     UNSIGNED = "OrderUnsigned"
     EXPIRED = "OrderExpired"
@@ -42,7 +42,7 @@ SENTENCES = {
 
 
 class Orders:
-    """Of one process run of one instance."""
+    """The challenges and accepted orders of one process run of one instance."""
 
     def __init__(
         self, secret: str, instance: str, clock_s: Callable[[], float] = time.monotonic
@@ -58,7 +58,7 @@ class Orders:
         return f"{given}-{self._code(given)}"
 
     def refusal_for(self, signed: SignedOrder | None, method: str, path: str) -> Refusal | None:
-        """Return None if the order may be obeyed once it `covers` its body.
+        """Return None if the order is accepted, provided that it `covers` its body.
 
         Its challenge is used up then, whatever the body is.
         """
@@ -80,7 +80,7 @@ class Orders:
         return None
 
     def _expiry_s(self, challenge: str) -> float | None:
-        """None if this process run did not give it."""
+        """Return None if this process run did not issue the challenge."""
         given, _, code = challenge.rpartition("-")
         if not _is_same(code, self._code(given)):
             return None

@@ -1,6 +1,6 @@
 """One authenticated connection between two members: messages of the core, each behind its length.
 
-Theory. TCP does not notice a machine that is gone, and what is said to it then goes nowhere for
+Theory. TCP does not notice a machine that is gone, and what is sent to it then is lost for
 minutes. So each end says something at least once a `KEEPALIVE_S`, if only an empty frame, and
 closes a link on which nothing was heard for `SILENT_TICKS` of its own ticks. Ticks are counted, not
 seconds: a process that was stopped itself has not ticked, and does not take its peers for dead.

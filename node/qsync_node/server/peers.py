@@ -3,8 +3,8 @@
 A member opens a connection to every address it knows, reads the greeting, and says HELLO: its
 instance uuid, the replica set's uuid, and a proof over the greeting's salt with the cluster's
 secret. The other end answers with its own proof over the nonce in the HELLO. Neither end takes a
-word before; both say where they listen, and the accepting end says whom it knows, so that one
-address is enough to find everybody.
+word before; both say where they listen, and the accepting end names the members that it knows,
+so that one address is enough to find all.
 
 Where `tls` is set, a HELLO is taken over TLS only, from an end whose certificate names the cluster
 (`tls.py`), and the proofs are bound to the connection (`format/proofs.py`). Versions before that
@@ -180,7 +180,7 @@ class Peers:
     def __init__(self, server: "NodeServer") -> None:
         self.server = server
         self.addresses: dict[str, str] = {}  # what was configured
-        self.discovered: dict[str, str] = {}  # what other members said
+        self.discovered: dict[str, str] = {}  # named by other members
         self.life = os.urandom(8)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._watch: asyncio.TimerHandle | None = None
@@ -208,7 +208,7 @@ class Peers:
                 )
 
     def own_address(self) -> dict[str, str]:
-        """Where others reach this member, if that can be told from its configuration."""
+        """Where others reach this member, if its configuration shows that."""
         config = self.server.config
         address = self.server.peer_address()
         if address is None:
@@ -224,7 +224,7 @@ class Peers:
         return {**self.discovered, **self.addresses, **self.own_address()}
 
     def discover(self, said: Any) -> None:
-        """Dial members that a member named and nobody configured."""
+        """Dial members that a member named and the configuration does not."""
         if not isinstance(said, dict):
             return
         fresh: dict[str, str] = {}

@@ -124,7 +124,7 @@ class Session(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         server = self.server
         if server.ended.done():
-            # A TLS handshake outlived its listener: nobody of this life answers any more.
+            # A TLS handshake outlived its listener: this process run does not answer any more.
             self.transport.abort()
             return
         if server.certificates is not None and self.transport.get_extra_info("ssl_object"):

@@ -1,4 +1,4 @@
-"""Traces: everything that a core was told and wanted, step by step, so that it can be run again.
+"""Traces: all events and effects of a core, step by step, so that it can be run again.
 
 A trace of a real process, replayed through `core/` alone, gives identical effects: the shell adds
 nothing that the simulator could not see. The core's only sources of chance are its seed, the two

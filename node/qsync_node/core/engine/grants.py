@@ -74,7 +74,7 @@ def check_change(state: "State", user: User, space_id: int, old: Fields, new: Fi
 
 
 def _check_builtin(state: "State", space_id: int, old: Fields, new: Fields) -> None:
-    """Nobody may change what the engine itself stands on."""
+    """Refuse changes of objects that the engine itself depends on."""
     row = new if new is not None else old
     assert row is not None
     if space_id == system.SCHEMA_ID and row[0] == system.SCHEMA_VERSION_KEY:
@@ -200,7 +200,7 @@ def _check_grant(state: "State", user: User, row: list[Any], privilege: int) -> 
 
 
 def _check_privileges(old: Fields, new: Fields) -> None:
-    """The admin keeps every right: nobody else could give it back."""
+    """Refuse to revoke a right of the admin: no other user could grant it back."""
     row = new if new is not None else old
     assert row is not None
     bits = new[4] & system.ALL_PRIVILEGES if new is not None else 0

@@ -25,7 +25,7 @@ OPERATIONS_MAX = 4000
 # No tuple nests deeper, so no operation gets beyond this step.
 _STEPS_MAX = NESTING_MAX + 1
 _OPERATION_WORK = 500
-_LARGE_OPERATION_WORK = 900  # where items have to be told apart first
+_LARGE_OPERATION_WORK = 900  # where items have to be separated first
 _LARGE_BYTES = 4096
 _PATH_BYTE_WORK = 40  # the shortest step, `[1]`, has three
 _PATH_BYTES_MAX = 1024  # of an operation; later ones lead nowhere

@@ -8,7 +8,7 @@ touched. Rolling back is forgetting the layer.
 `Pending` is the layer over the confirmed `Database` that a leader executes statements in. It
 remembers the order in which changes came. `confirm` moves the oldest ones into the database and
 drops the layer's entries that nothing newer has replaced; where the catalogue changed, the layer is
-made anew from the changes that remain, because spaces of the database are new objects then. The
+rebuilt from the changes that remain, because spaces of the database are new objects then. The
 same happens when the database's catalogue changes by rows that were applied beside the layer.
 """
 

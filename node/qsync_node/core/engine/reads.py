@@ -1,7 +1,8 @@
 """Reads: SELECT over any state, its iterators, pagination and the views of system spaces.
 
 A position is the msgpack of the entry key's fields as they stand in the last tuple of a page: it
-says where to go on without naming the tuple's place, so changes in between do no harm.
+says where the next page starts without naming the tuple's place, so changes in between do no
+harm.
 """
 
 import sys
@@ -43,8 +44,8 @@ _PART = 4096
 
 
 class Reading:
-    """A SELECT that runs in parts. Between two of them the state may change: what is left is read
-    from a view of the first part's moment (`ReadView`)."""
+    """A SELECT that runs in parts. The state may change between two parts: the later parts read
+    from a view of the state at the end of the first part (`ReadView`)."""
 
     __slots__ = ("_bounds", "_index", "_key_def", "_request", "_tuples", "found", "size")
 
@@ -58,13 +59,13 @@ class Reading:
         self._bounds = EVERYTHING
 
     def can_pause_in(self, index: TreeIndex | HashIndex, bounds: Range = EVERYTHING) -> None:
-        """Let `pause` go on in `index`, whose `bounds` are read: of a hash, everything."""
+        """Let `pause` resume in `index`, within `bounds`; a hash index is read as a whole."""
         self._index, self._bounds = index, bounds
 
     def run(self, tuples_max: int = sys.maxsize) -> bool:
-        """Read so many tuples at most; True when that was the last of them.
+        """Read at most `tuples_max` tuples; return True when none is left.
 
-        Raises ClientError if there are too many for an answer.
+        Raises ClientError if they are too large for one answer.
         """
         left = min(self._request.limit - len(self.found), tuples_max)
         while left and (part := list(islice(self._tuples, min(left, _PART)))):
@@ -80,12 +81,12 @@ class Reading:
         return left > 0 or len(self.found) == self._request.limit
 
     def pause(self) -> bool:
-        """Prepare to go on in another step; False if this reading cannot, and has to `run` on."""
+        """Prepare to resume in another step; False if this reading must `run` to its end."""
         index = self._index
         if index is None:
             return False
         if isinstance(index, HashIndex):
-            # Its order is none that a view could follow: begin again.
+            # A view has no position in the order of a hash index: read it again from the start.
             self.found, self.size = [], 0
             self._tuples = iter(index.view())
         elif self.found:
@@ -96,7 +97,7 @@ class Reading:
 
     @property
     def position(self) -> bytes | None:
-        """Where to go on, if that was asked for and there were any."""
+        """The start of the next page; None if the client did not ask for it."""
         if not self._request.wants_position:
             return None
         if not self.found:
@@ -105,14 +106,14 @@ class Reading:
 
 
 def select(state: "State", request: Select, user: User) -> list[bytes]:
-    """The tuples a SELECT answers."""
+    """Return the tuples of a SELECT."""
     return select_page(state, request, user)[0]
 
 
 def select_page(state: "State", request: Select, user: User) -> tuple[list[bytes], bytes | None]:
-    """The tuples, and where to go on if that was asked for and there were any.
+    """Return the tuples, and the start of the next page if the client asked for it.
 
-    Raises ClientError if there are more than one step may read.
+    Raises ClientError if the read takes more than one step.
     """
     reading = begin(state, request, user)
     if not reading.run(WALKED_MAX) and not reading.run(1):
@@ -121,7 +122,7 @@ def select_page(state: "State", request: Select, user: User) -> tuple[list[bytes
 
 
 def begin(state: "State", request: Select, user: User) -> Reading:
-    """A SELECT of which nothing was read yet. Raises ClientError if it is refused."""
+    """Return a SELECT that has read nothing yet. Raises ClientError if it is refused."""
     if request.iterator >= _ITERATOR_COUNT:
         raise ClientError(ErrorCode.ILLEGAL_PARAMS, "Illegal parameters, Invalid iterator type")
     space = state.space(request.space_id)
@@ -160,7 +161,7 @@ def begin(state: "State", request: Select, user: User) -> Reading:
 
 
 def _walk(entries: Iterator[tuple[Any, bytes]], request: Select) -> Iterator[bytes]:
-    """The tuples behind the offset. Raises ClientError where that takes too long."""
+    """Yield the tuples after the offset. Raises ClientError after WALKED_MAX entries."""
     left = WALKED_MAX - request.offset
     for _, packed in islice(entries, min(request.offset, WALKED_MAX), None):
         if left <= 0:

@@ -65,7 +65,7 @@ class Select:
     after_position: bytes | None = None
     after_tuple: bytes | None = None
     wants_position: bool = False
-    isolation: int = 0  # as the client said it, -1 for no number
+    isolation: int = 0  # as the client sent it, -1 for no number
     type: int = codes.SELECT
 
 

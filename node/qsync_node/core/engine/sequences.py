@@ -59,7 +59,7 @@ def next_value(state: _Reader, sequence_id: int) -> int:
 
 
 def record_value(state: _Reader, sequence_id: int, value: Any) -> list[Change]:
-    """The change that lets the sequence go on behind a value; none if it is there already."""
+    """Return the change that moves the sequence past a value; none if it is past it."""
     if type(value) is not int or value > numbers.SIGNED_MAX:
         return []
     sequence = read_sequence(state, sequence_id)

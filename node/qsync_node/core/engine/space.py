@@ -2,7 +2,7 @@
 
 A `Space` does not know whether its indexes hold confirmed state or lie in a layer. It turns a
 wanted new tuple into a *change*: the old and new tuple and, per index, what its entries become.
-Making a change touches nothing; whoever holds the state applies it.
+Making a change modifies nothing; the owner of the state applies it.
 """
 
 from typing import Any, NoReturn

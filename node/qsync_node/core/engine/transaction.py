@@ -1,14 +1,14 @@
 """Interactive transactions: private writes over pending state, validated at their place in the log.
 
-Statements run over a layer of their own while the pending state below moves on. What they answered
-is remembered, and at COMMIT all of them run again over the pending state of that moment: if every
-answer is the same byte for byte, the transaction is as if it had run there as a whole, which is
-serializability. A difference is a conflict (97). A change of the catalogue below leads to the same
-check at once, because the layer's spaces are no longer the ones below.
+Statements run over a private layer while the pending state below it changes. The transaction
+keeps their answers. At COMMIT it runs all statements again over the current pending state. If every
+answer is the same byte for byte, the result equals a run of the whole transaction at that place,
+which is serializability. A difference is a conflict (97). A change of the catalogue below the layer
+causes the same check at once, because it replaces the spaces that the layer reads.
 
-Running everything again may take longer than a step may (G1). It stops when the budget of a step is
-spent and continues in the next step. Nothing else is executed meanwhile, because the COMMIT stands
-at the head of the queue; if pending entries are rolled back, it begins anew.
+A run of all statements may exceed the budget of a step (G1). It stops when the budget is spent and
+continues in the next step. No other statement is executed meanwhile, because the COMMIT is at the
+head of the queue. If pending entries are rolled back, it starts again at the first statement.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -62,14 +62,14 @@ class Transaction:
         self._epoch = pending.epoch
         self._statements: list[tuple[Request, User, _Result]] = []
         self._replay: _Replay | None = None
-        self.position: bytes | None = None  # where the last statement goes on, if it asked for that
+        self.position: bytes | None = None  # the start of the last statement's next page
 
     def catch_up(self, meter: Meter) -> bool:
-        """Run everything again if the catalogue changed; False if the budget of the step ended."""
+        """Run all statements again if the catalogue changed; False if the step's budget ended."""
         return self._pending.epoch == self._epoch or self._run_again(meter) is not None
 
     def execute(self, request: Request, user: User) -> list[bytes]:
-        """One statement over pending state and this transaction's own writes, after `catch_up`."""
+        """Run one statement over pending state and this transaction's writes, after `catch_up`."""
         self._replay = None
         self.position = None
         try:
@@ -84,7 +84,7 @@ class Transaction:
         return answer
 
     def prepare(self, meter: Meter) -> Executed | None:
-        """Everything again over the pending state of now; None if the budget of the step ended.
+        """Run all statements again over the current pending state; None if the budget ended.
 
         Raises 97 if an answer differs.
         """
@@ -99,10 +99,10 @@ class Transaction:
         return Executed(rows, changes, answer, is_ddl, is_sync)
 
     def _run_again(self, meter: Meter) -> _Replay | None:
-        """All statements from the first, or what is left of them; at least one in each step."""
+        """Run the remaining statements, at least one in each step."""
         pending = self._pending
         replay = self._replay
-        # What was left half done is worth nothing once somebody else has written.
+        # Another write changed the pending state: the answers so far may differ now.
         if replay is None or (replay.epoch, replay.pushes) != (pending.epoch, pending.pushes):
             replay = self._replay = _Replay(pending)
         first = replay.statements

@@ -1,7 +1,7 @@
 """What a space demands of each tuple: count, presence and types of fields. Data path.
 
 A format joins the space's own fields with the parts of its indexes: a field has the narrower of its
-types, and may be NULL only if nobody forbids it. The checks are laid out for the common tuple, long
+types, and may be NULL unless a part forbids it. The checks are laid out for the common tuple, long
 enough and of simple types; anything else takes the slow walk, which finds the first wrong field.
 """
 

@@ -13,7 +13,7 @@ from qsync_node.errors import ClientError, ErrorCode
 from .fields import invalid_msgpack
 
 NESTING_MAX = 100
-"""Levels of arrays and maps in a body or a tuple. Everybody who reads a log must be able to take it
+"""Levels of arrays and maps in a body or a tuple. Every reader of a log must be able to take it
 apart: msgpack for Python ends at 1,024 levels, Tarantool's tools at 128."""
 _STACK_MAX = 1024  # of msgpack's own unpacker
 _HEADERS = bytes((*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF))
@@ -21,7 +21,7 @@ _LEVELS_TO_SPARE = b"\x91" * (_STACK_MAX - NESTING_MAX)
 
 
 def check_nesting(packed: bytes) -> None:
-    """Raises error 20 where `packed` nests deeper than everybody can read; whether it is msgpack at
+    """Raises error 20 where `packed` nests deeper than every reader can; whether it is msgpack at
     all is not looked at."""
     if len(packed) - len(packed.translate(None, _HEADERS)) <= NESTING_MAX:
         return  # nearly everything ends here: there are too few headers, wherever they stand

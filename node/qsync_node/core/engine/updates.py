@@ -151,7 +151,7 @@ def _do_inside(container: Item, steps: Sequence[Step], operation: Operation) -> 
 
 
 def _nothing_there(operation: Operation, step: Step, rest: Sequence[Step]) -> ClientError:
-    """No such place; only what would be put there is told why, or how its path goes on wrong."""
+    """No such place. Only an insertion gets the reason, or the error in the rest of its path."""
     if operation.name not in "=!":
         return not_found(operation)
     if rest:
