@@ -234,8 +234,8 @@ def check(namespace: Namespace, writer: Writer) -> str:
     told = ", ".join(f"{n} {name}" for name, n in sorted(found.get("outcomes", {}).items()))
     if done.returncode or len(found.get("members", {})) != len(members):
         raise RuntimeError(
-            f"the checker says {json.dumps(found.get('members', {}))}, the client was told {told}:"
+            f"the checker says {json.dumps(found.get('members', {}))}, the client got {told}:"
             f" {done.stderr.strip()[-800:]}"
         )
     rows = sorted({member["rows"] for member in found["members"].values()})
-    return f"{len(members)} members hold {rows} rows, nothing lost; the client was told: {told}"
+    return f"{len(members)} members hold {rows} rows, nothing lost; the client got: {told}"

@@ -177,7 +177,7 @@ def report(check: "subprocess.CompletedProcess[str]", found: dict[str, Any], too
         problems = member["problems"] or "nothing lost, changed or invented"
         console.print(f"   {address}: {member['rows']} rows, {problems}")
     told = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
-    console.print(f"   clients were told: {told}")
+    console.print(f"   clients got: {told}")
     if check.returncode or outcomes.get("committed", 0) < 10_000:
         console.print(f"[red]FAILED[/] {check.stderr.strip()[-500:]}")
         return 1

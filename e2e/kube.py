@@ -32,7 +32,7 @@ THREE_MACHINES = {
 
 
 def run(*command: str, timeout_s: float = COMMAND_S, stdin: str | None = None) -> str:
-    """Standard output of a command. Raises RuntimeError with what it said."""
+    """Standard output of a command. Raises RuntimeError with its output."""
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, check=False, input=stdin
     )

@@ -75,7 +75,7 @@ def audits(namespace: Namespace) -> list[dict[str, Any]]:
 
 
 def audit(namespace: Namespace) -> None:
-    """Of the schedule: every minute, so that nobody has to wait for an hour."""
+    """Of the schedule: every minute, so that no viewer has to wait for an hour."""
     change = json.dumps({"spec": {"audit": {"schedule": "* * * * *"}}})
     console.print(f"   $ kubectl patch qsynccluster {namespace.cluster} --type=merge -p '{change}'")
     namespace.kubectl("patch", "qsynccluster", namespace.cluster, "--type=merge", "-p", change)

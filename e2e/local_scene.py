@@ -100,7 +100,7 @@ class LocalScene:
         return at_s
 
     def renew(self, member: str) -> None:
-        """The supervisor starts it again by itself."""
+        """The supervisor restarts it automatically."""
 
     @contextlib.contextmanager
     def without_operator(self) -> Iterator[None]:
@@ -118,7 +118,7 @@ class LocalScene:
         return self._cluster.status()
 
     def leader(self) -> str:
-        """Who leads by the status; "" while nobody does."""
+        """The leader by the status; "" while there is none."""
         return str(self.status().get("leader", ""))
 
     def current_leader(self) -> str:
@@ -165,7 +165,7 @@ class LocalScene:
         return found
 
     def nothing_is_lost(self) -> str:
-        """Every acknowledged write, from every member, by a connector of somebody else's."""
+        """Every acknowledged write, from every member, by a third-party connector."""
         assert self._writer is not None
         self._writer.terminate()
         self._writer.wait(WRITER_S)

@@ -89,7 +89,7 @@ def frozen(process: Process) -> Iterator[None]:
 
 @contextlib.contextmanager
 def cut_off(namespace: str, pod: str) -> Iterator[None]:
-    """Packets from and to a pod vanish; nobody is told."""
+    """Packets from and to a pod are dropped without an error."""
     machine = machine_of(namespace, pod)
     path = "jsonpath={.status.podIP}"
     ip = run("kubectl", "-n", namespace, "get", "pod", pod, "-o", path).strip()

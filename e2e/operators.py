@@ -45,7 +45,7 @@ def set_operators(count: int) -> None:
 
 
 def acting() -> str:
-    """The pod that holds the Lease, "" if nobody does."""
+    """The pod that holds the Lease, "" if none does."""
     path = "jsonpath={.spec.holderIdentity}"
     return run("kubectl", "-n", SYSTEM, "get", "lease", "qsync-operator", "-o", path).strip()
 

@@ -81,7 +81,7 @@ def run(cluster: LocalCluster, folder: Path) -> int:
     finally:
         writer.terminate()
         writer.wait(WRITER_S)
-    cluster.wait("everybody following", lambda: cluster.all_follow(3), CONVERGE_S)
+    cluster.wait("all members following", lambda: cluster.all_follow(3), CONVERGE_S)
     return judge(cluster, ledger, credentials, common, environment)
 
 

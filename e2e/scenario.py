@@ -42,7 +42,7 @@ class Wrong(Exception):  # noqa: N818 - it is a finding, not a fault
 
 @dataclass
 class Pauses:
-    """How long a client waited, in milliseconds, and what it was told meanwhile."""
+    """How long a client waited, in milliseconds, and the answers that it got meanwhile."""
 
     by_route: dict[str, float]
     failed: int
@@ -146,7 +146,7 @@ class Scene(Namespace):
         return lambda: self.condition(kind)["reason"] == reason
 
     def leader(self) -> str:
-        """Who leads by the status; "" while nobody does."""
+        """The leader by the status; "" while there is none."""
         return str(self.status().get("leader", ""))
 
     def current_leader(self) -> str:

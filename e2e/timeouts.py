@@ -35,7 +35,7 @@ LATE_S = 1.0
 # What a client may wait at most, ten times the goal.
 KILL_PAUSE_MS = 10_000.0 * PATIENCE
 DELETE_PAUSE_MS = 5_000.0 * PATIENCE
-# Writes go on while the fault lasts, or the scenario has shown nothing: no patience helps there.
+# Writes continue while the fault lasts, or the scenario has shown nothing: no patience helps there.
 MACHINE_PAUSE_MS = 0.9 * 1000 * min(MACHINE_PAUSED_S, PACKETS_DROPPED_S)
-ALL_PAUSE_MS = 90_000.0 * PATIENCE  # nobody is there: every process has to start
+ALL_PAUSE_MS = 90_000.0 * PATIENCE  # no process is there: every process has to start
 CHANGE_PAUSE_MS = 20_000.0 * PATIENCE

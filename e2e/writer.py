@@ -1,4 +1,4 @@
-"""A writer that keeps a ledger: what it asked for, what it was told, and when.
+"""A writer that keeps a ledger: each request, its answer, and their times.
 
 It is a process of its own and imports nothing of Qsync: only asynctnt, a Tarantool connector that
 nobody here wrote. One JSON line an operation, written before the next operation of that worker

@@ -34,7 +34,7 @@ CHANGES = 20
 
 
 def manifests(count: int) -> str:
-    template = {"spec": {"schedulerName": "nobody"}}
+    template = {"spec": {"schedulerName": "none"}}
     items = [
         {
             "apiVersion": "qsync.dev/v1alpha1",

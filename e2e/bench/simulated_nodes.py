@@ -1,4 +1,4 @@
-"""Members that only talk: pods that nobody schedules, and one process that answers for all.
+"""Members that only talk: pods that are never scheduled, and one process that answers for all.
 
 The API server, the StatefulSets and the pods are real; this takes the kubelet's place and the
 nodes'. Each pod of the namespace gets an address of 127.0.0.0/8, which serves its status by HTTPS
@@ -92,7 +92,7 @@ class Cluster:
 
 
 def answer(database: Database, kind: int, sync: int, body: bytes) -> bytes:
-    """What a member says to a request; nothing to one that asks to be told of changes."""
+    """The answer of a member to a request; none to a request to watch changes."""
     if kind == Type.WATCH:
         return b""
     if kind == Type.AUTH:

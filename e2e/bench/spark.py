@@ -117,7 +117,7 @@ def took(work: Callable[[], Any]) -> float:
 
 
 class Figures(list[Figure]):
-    """Each is said as soon as it is known: the last one may be half an hour away."""
+    """Each is printed as soon as it is known: the last one may be half an hour away."""
 
     def add(self, what: str, value: str, goal: str = "-") -> None:
         self.append(Figure(what, value, goal))
@@ -234,7 +234,7 @@ def huge(spark: Any, work: Path, figures: Figures) -> None:
 
 
 def plot_of(audits: Audits) -> str:
-    """Seconds by rows, drawn by whoever shows the page."""
+    """Seconds by rows, drawn by the viewer of the page."""
     sizes = sorted(audits.alone)
     axis = ", ".join(f'"{n:,}"' for n in sizes)
     lines = "\n".join(

@@ -62,7 +62,7 @@ def run(cluster: LocalCluster, folder: Path, rounds: int) -> int:
                 kill(leader["pid"])
                 time.sleep(0.3)
                 cluster.wait(
-                    "everybody follows", lambda: cluster.all_follow(len(members)), CONVERGE_S
+                    "all members follow", lambda: cluster.all_follow(len(members)), CONVERGE_S
                 )
                 progress.advance(task)
         time.sleep(1)

@@ -47,7 +47,7 @@ async def work(
         number = next(numbers)
         value = f"value-{number}"
         started = time.time()
-        outcome: Outcome | None = None  # nobody could be reached, so it was never sent
+        outcome: Outcome | None = None  # no member could be reached, so it was never sent
         with contextlib.suppress(ClientClosed):
             outcome = await client.insert(space, [number, value, 1.5])
         match outcome:
