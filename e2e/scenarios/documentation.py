@@ -12,8 +12,11 @@ from pathlib import Path
 
 import archive_server
 from kube import IMAGES, ROOT, SYSTEM, run
+from machines import Process
 from scenario import CLUSTER, Scene, Wrong, scenario
 from timeouts import CHART_S, CONVERGE_S, IMAGE_BUILD_S, LATE_S, READY_S, ROLL_S
+
+from qsync_cli.replace import SELECTED_NODE
 
 PAGES = ROOT / "docs"
 INSTALLING = ("docker build", "kind load", "helm install")
@@ -78,11 +81,13 @@ def documentation(scene: Scene) -> str:
     return f"{len(ran)} commands did what the page says"
 
 
-@scenario(modest=True, not_local="pages")
+@scenario(modest=True, needs=("machines",), not_local="pages")
 def operations(scene: Scene) -> str:
     """Every command of docs/operations.md is run as it is printed, in the state it is meant for."""
     scene.start(storage={})
-    before: dict[str, Callable[[Scene], None]] = {"force-confirm": _lose_a_majority}
+    before: dict[str, Callable[[Scene], None]] = {
+        "force-confirm": _lose_a_majority, "replace": _lose_a_machine,
+    }  # fmt: skip
     after: dict[str, Callable[[Scene], None]] = {
         "fenced=": _end_fences, '"hibernate":true': _wake, "20Gi": _put_size_back,
     }  # fmt: skip
@@ -100,6 +105,14 @@ def operations(scene: Scene) -> str:
                 time.sleep(LATE_S)  # the operator sees the change
                 scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
     return f"{len(ran)} commands did what the page says"
+
+
+def _lose_a_machine(scene: Scene) -> None:
+    """orders-1 does not answer, and its claim names a machine that Kubernetes does not know."""
+    scene.lead("orders-0")
+    scene.kubectl("annotate", "--overwrite", "pvc", "data-orders-1", f"{SELECTED_NODE}=gone")
+    Process(scene.name, "orders-1").signal("STOP")
+    scene.wait("silence", scene.has_reason("Degraded", "MemberDown"), CONVERGE_S)
 
 
 def _lose_a_majority(scene: Scene) -> None:
