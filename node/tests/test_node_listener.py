@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,13 +25,18 @@ class Echo(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.transport.write(data)
+        if data == b"end":
+            self.transport.close()
 
 
 @asynccontextmanager
 async def listening(
-    host: str, undecided_max: int = 8, served_max: int | None = None
+    host: str,
+    undecided_max: int = 8,
+    served_max: int | None = None,
+    context: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[str, int]]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = context or ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     listener = Listener(Echo, context, Bounds(undecided_max, 30, served_max), takes_plain=True)
     try:
         yield await listener.listen(host, 0)
@@ -156,3 +164,84 @@ async def test_port_that_is_taken_on_one_address_is_refused_or_another_is_tried(
         listener = Listener(Echo, None, Bounds(1, 1), takes_plain=True)
         with pytest.raises(OSError, match="in use"):
             await listener.listen("localhost", taken.getsockname()[1])
+
+
+@pytest.fixture
+def server_context(tmp_path: Path) -> ssl.SSLContext:
+    key, certificate = tmp_path / "own.key", tmp_path / "own.crt"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=orders",
+         "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+class TlsClient:
+    """A TLS client by hand, which sends each part when a test wants it."""
+
+    def __init__(self, host: str, port: int) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        self.socket = socket.create_connection((host, port))
+        self.socket.setblocking(False)
+        self._input, self._output = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._input, self._output)
+
+    async def shake_hands(self) -> None:
+        """All of it but the last message, which `send` sends."""
+        while True:
+            try:
+                self.tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self.send()
+                received = await asyncio.get_running_loop().sock_recv(self.socket, 65536)
+                self._input.write(received)
+            else:
+                return
+
+    def send(self) -> None:
+        self.socket.sendall(self._output.read())
+
+
+@pytest.mark.asyncio
+async def test_handshake_that_completes_while_it_is_evicted_takes_no_descriptor_along(
+    server_context: ssl.SSLContext,
+) -> None:
+    """A socket closed under its transport gave its number to the next connection, which failed."""
+    async with listening("127.0.0.1", 1, context=server_context) as (host, port):
+        evicted = TlsClient(host, port)
+        await evicted.shake_hands()
+        evicted.send()
+        following = socket.socket()
+        following.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            following.connect((host, port))  # before the loop reads what was just sent
+        await asyncio.sleep(0.1)  # the server's turns
+        following.close()
+        for _ in range(3):
+            async with asyncio.timeout(5):
+                assert await answers(host, port)
+        evicted.socket.close()
+
+
+@pytest.mark.asyncio
+async def test_connections_that_never_end_their_tls_are_bounded(
+    server_context: ssl.SSLContext,
+) -> None:
+    clients = []
+    async with listening("127.0.0.1", 64, 4, server_context) as (host, port):
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(40):
+            client = TlsClient(host, port)
+            clients.append(client)
+            await client.shake_hands()
+            client.tls.write(b"end")
+            client.send()
+            await asyncio.sleep(0.01)  # the server's turns
+        open_here = len(os.listdir("/proc/self/fd")) - before - len(clients)
+        assert open_here <= 8, "of the server's ends"
+    for client in clients:
+        client.socket.close()

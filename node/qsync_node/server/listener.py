@@ -16,6 +16,7 @@ protocol reads it again.
 """
 
 import asyncio
+import contextlib
 import errno
 import socket
 import ssl
@@ -27,6 +28,8 @@ ACCEPTS_PER_TURN = 64
 ACCEPT_AGAIN_S = 0.1
 BACKLOG = 1024
 PORT_TRIES = 16
+SHUTDOWN_S = 2.0
+"""How long a peer may take to end TLS."""
 TLS_HANDSHAKE = b"\x16"
 _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
@@ -117,36 +120,45 @@ class Listener:
             task.add_done_callback(lambda done: self._undecided.pop(done, None))
 
     async def _decide(self, connection: socket.socket) -> None:
-        is_served = False
         try:
             context = self._context
             if context is not None and self._takes_plain and not await self._is_tls(connection):
                 context = None
+        except BaseException as error:
+            connection.close()
+            if not isinstance(error, OSError | TimeoutError):
+                raise
+            return  # silent or gone
+        is_tls = context is not None
+        try:
             transport, _ = await self._loop.connect_accepted_socket(
                 self._factory,
                 connection,
                 ssl=context,
-                ssl_handshake_timeout=self._bounds.deadline_s if context is not None else None,
+                ssl_handshake_timeout=self._bounds.deadline_s if is_tls else None,
+                ssl_shutdown_timeout=SHUTDOWN_S if is_tls else None,
             )
-            is_served = True
+        except BaseException as error:
+            # Its transport closes the socket. If it were closed here, the next connection would get
+            # its descriptor while the event loop still watches that for the transport.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            if not isinstance(error, OSError | TimeoutError):
+                raise
+        else:
             self._count(transport)
-        except (OSError, TimeoutError):
-            pass  # silent, gone, or no handshake: it asked for nothing yet
-        finally:
-            if not is_served:
-                connection.close()
 
     def _count(self, transport: asyncio.Transport) -> None:
         most = self._bounds.served_max
         if most is None:
             return
         self._served[transport] = None
-        if len(self._served) > most:
-            self._served = {one: None for one in self._served if not one.is_closing()}
-        if len(self._served) > most:
-            oldest = next(iter(self._served))
-            del self._served[oldest]
-            oldest.abort()
+        if len(self._served) <= most:
+            return
+        closing = [one for one in self._served if one.is_closing()]
+        for one in closing or [next(iter(self._served))]:
+            del self._served[one]
+            one.abort()  # a TLS connection is closing until its peer agrees
 
     async def _is_tls(self, connection: socket.socket) -> bool:
         """Return whether a TLS handshake begins. Raises OSError or TimeoutError."""
