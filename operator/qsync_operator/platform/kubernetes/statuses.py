@@ -1,7 +1,7 @@
 """Reads the status of each member, and tells answers over TLS from those that prove nothing."""
 
 import contextlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from qsync_operator.desired.state import ClusterState
 from qsync_operator.links import LinkError, NodeLinks
@@ -43,8 +43,7 @@ async def read_statuses(
             status = NodeStatus.from_json(said)
             if links.is_proven(addresses[name]):
                 read.proven[name] = images[name]
-            elif known := state.members[name].uuid:
-                # A man in the middle may have answered: identities come over TLS only.
-                status = replace(status, uuid=known)
+            elif status.uuid != (state.members[name].uuid or status.uuid):
+                continue  # a man in the middle may have answered: identities change over TLS only
             read.found[name] = status
     return read
