@@ -41,6 +41,11 @@ def identifying_names(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name for name in found if name.endswith(SERVICE_SUFFIXES)) or found
 
 
+def shared_names(given: Iterable[str], names: Iterable[str]) -> frozenset[str]:
+    """Return those identifying names of a certificate that are among a cluster's `names`."""
+    return identifying_names(given) & cluster_names(names)
+
+
 def _comparable(name: str) -> str:
     try:
         return str(ipaddress.ip_address(name.strip()))

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from qsync_node.certnames import cluster_names, identifying_names, subject_names
+from qsync_node.certnames import identifying_names, shared_names, subject_names
 
 AUTHORITY_LIFE = timedelta(days=5 * 365)
 CERTIFICATE_LIFE = timedelta(days=90)
@@ -87,17 +87,24 @@ def refuse_unusable(bundle: Bundle, now: datetime, names: list[str]) -> None:
         raise CertificateError(f"tls.crt expired on {certificate.not_valid_after_utc:%Y-%m-%d}")
     if not any(_is_issued(certificate, one) for one in authorities):
         raise CertificateError("tls.crt was not signed by ca.crt, so members would refuse it")
-    try:
-        given = cluster_names(subject_names(certificate))
-    except ValueError as error:
-        raise CertificateError(f"tls.crt cannot be read: {error}") from error
-    wanted = identifying_names(names)
-    if not given & wanted:
-        hosts = [name for name in names if name in wanted]
+    if not names_of(bundle, names):
+        hosts = [name for name in names if name in identifying_names(names)]
         raise CertificateError(
             f"tls.crt names no host of the cluster with its namespace: issue it for"
             f" {', '.join(hosts[:4])}"
         )
+
+
+def names_of(bundle: Bundle, names: list[str]) -> frozenset[str]:
+    """Return the names by which members that have `bundle` are known, of the cluster's `names`.
+
+    Those with a namespace count alone where the certificate has any. Certificates from before have
+    none of them. Raises CertificateError.
+    """
+    try:
+        return shared_names(subject_names(_one(bundle.certificate)), names)
+    except ValueError as error:
+        raise CertificateError(f"tls.crt cannot be read: {error}") from error
 
 
 def _must_sign(authority: Authority, bundle: Bundle, names: list[str], now: datetime) -> bool:

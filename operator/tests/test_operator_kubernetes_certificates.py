@@ -89,15 +89,27 @@ async def test_a_named_secret_is_read_and_nothing_is_made() -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("names", [["orders-leader", "*.orders"], ["orders-leader.shop.svc"]])
-async def test_certificate_of_another_namespace_or_of_none_is_refused(names: list[str]) -> None:
+@pytest.mark.parametrize("names", [["sales-leader"], ["orders-leader", "orders-leader.shop.svc"]])
+async def test_certificate_of_another_cluster_is_refused(names: list[str]) -> None:
     api, cluster = FakeApi(), cluster_of(secretName="mine")
-    _, bundle = renew(None, None, "orders", [*names, "orders"], datetime.now(UTC))
+    _, bundle = renew(None, None, "orders", names, datetime.now(UTC))
     api.put(secret_of("mine", bundle))
     keeper = CertificateKeeper(api, KEY, "cluster-uid")
     await keeper.look(cluster)
     assert "orders-leader.ns.svc" in keeper.refusal
     assert not keeper.context().get_ca_certs()
+
+
+@pytest.mark.asyncio
+async def test_certificate_without_a_namespace_is_used_as_before() -> None:
+    """Earlier versions told people to issue these."""
+    api, cluster = FakeApi(), cluster_of(secretName="mine")
+    _, bundle = renew(None, None, "orders", ["orders-leader", "*.orders"], datetime.now(UTC))
+    api.put(secret_of("mine", bundle))
+    keeper = CertificateKeeper(api, KEY, "cluster-uid")
+    await keeper.look(cluster)
+    assert keeper.refusal == ""
+    assert keeper.context().get_ca_certs()
 
 
 class Hanging(FakeApi):

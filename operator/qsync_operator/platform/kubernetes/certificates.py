@@ -9,11 +9,12 @@ import tempfile
 import time
 from datetime import UTC, datetime
 
-from qsync_node.certnames import identifying_names, trust_only
+from qsync_node.certnames import trust_only
 from qsync_operator.certificates import (
     Bundle,
     CertificateError,
     expiry,
+    names_of,
     refuse_unusable,
     renew,
 )
@@ -142,7 +143,7 @@ def context_of(bundle: Bundle, names: list[str]) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # Members are reached by their pods' addresses, which no certificate names.
     context.check_hostname = False
-    expected = identifying_names(names)
+    expected = names_of(bundle, names)
     trust_only(context, lambda: expected)
     try:
         context.load_verify_locations(cadata=bundle.authorities)
