@@ -1,7 +1,9 @@
 """Updates of large and deep tuples: exact results, and work bounded by the tuple's size (G1)."""
 
 import time
+import unicodedata
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -10,6 +12,7 @@ from msgpack import packb, unpackb
 
 from qsync_node.core.engine import Database, Pending, Update, User
 from qsync_node.core.engine.fields import decode
+from qsync_node.core.engine.operations import work_of
 from qsync_node.core.engine.overlay import UPDATE_WORK_MAX
 from qsync_node.core.engine.paths import Malformed, read_steps
 from qsync_node.core.engine.pieces import RUN_ITEMS, ArrayPieces, MapPieces, item_of, with_item
@@ -21,6 +24,7 @@ from qsync_node.errors import ClientError
 ITEMS = 100_000
 OPERATIONS = 200
 UPDATE = 4
+UNIT = 25e-9  # seconds, of `work_of`
 
 
 def cpu_seconds(action: Callable[[], Any]) -> float:
@@ -157,6 +161,36 @@ def test_users_are_refused_what_takes_long_and_the_log_is_not(
 def test_values_of_operations_are_no_work(operations: list[Any]) -> None:
     database, admin = database_with(packb([7, *range(100)]))
     assert Pending(database).execute(request_of(update_body(operations)), admin).rows
+
+
+QUOTED = "[1]" + "['x']" * 95
+NUMERALS = "".join(c for c in map(chr, range(0x2000)) if unicodedata.category(c) == "No")
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        pytest.param(packb([["=", QUOTED + "a" * 700_000, 1]]), id="steps-before-a-name"),
+        pytest.param(packb([["=", QUOTED + "['é" + "a" * 700_000, 1]]), id="quote-not-closed"),
+        pytest.param(packb([["=", QUOTED + "a" * 32_000, 1]] * 20), id="many-long-paths"),
+        pytest.param(packb([["=", "a" * 700_000 + NUMERALS, 1]]), id="numerals-behind-a-name"),
+        pytest.param(
+            b"\x91\xdd" + (1 << 21).to_bytes(4, "big") + b"\xa1=" * (1 << 21),
+            id="operation-of-many-parts",
+        ),
+    ],
+)
+def test_long_places_and_operations_are_read_in_one_pass(ops: bytes) -> None:
+    packed = b"\x92\x07\x91\x81\xa1x\x01"
+    claimed: list[int] = []
+    assert cpu_seconds(lambda: claimed.append(work_of(packed, ops))) < 0.02
+
+    def apply() -> None:
+        with suppress(ClientError):
+            apply_operations(packed, ops, 0, {}, is_upsert=True)
+
+    taken = min(cpu_seconds(apply) for _ in range(3))
+    assert taken < 3 * claimed[0] * UNIT + 0.02, f"{taken:.3f} s, claimed {claimed[0] * UNIT:.3f} s"
 
 
 def test_too_many_operations_are_refused_as_such() -> None:

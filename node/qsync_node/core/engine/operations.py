@@ -28,7 +28,8 @@ _OPERATION_WORK = 500
 _LARGE_OPERATION_WORK = 900  # where items have to be separated first
 _LARGE_BYTES = 4096
 _PATH_BYTE_WORK = 40  # the shortest step, `[1]`, has three
-_PATH_BYTES_MAX = 1024  # of an operation; later ones lead nowhere
+_PATH_BYTES_MAX = 1024  # of an operation; more bytes only make steps longer
+_LONG_PATH_BYTE_WORK = 4
 _SHORT_BYTES = 1024
 # Tarantool reads no more bits than these of the number of fields to delete.
 DELETED_MAX = (1 << 32) - 1
@@ -58,12 +59,12 @@ def work_of(packed: bytes, ops: bytes) -> int:
     """
     count = min(read_header(ops)[0], OPERATIONS_MAX)
     each = _LARGE_OPERATION_WORK if len(packed) > _LARGE_BYTES else _OPERATION_WORK
-    paths = len(ops) if len(ops) <= _SHORT_BYTES else _path_bytes(ops)
-    return count * each + paths * _PATH_BYTE_WORK + 2 * len(packed)
+    paths = len(ops) * _PATH_BYTE_WORK if len(ops) <= _SHORT_BYTES else _work_of_places(ops)
+    return count * each + paths + 2 * len(packed)
 
 
-def _path_bytes(ops: bytes) -> int:
-    """Return the bytes of all places; `read_operations` reports what is malformed."""
+def _work_of_places(ops: bytes) -> int:
+    """Return the work of reading all places; `read_operations` reports what is malformed."""
     count = min(read_header(ops)[0], OPERATIONS_MAX)
     reader = msgpack.Unpacker(max_buffer_size=len(ops))
     reader.feed(ops)
@@ -71,8 +72,13 @@ def _path_bytes(ops: bytes) -> int:
     try:
         reader.read_array_header()
         for _ in range(count):
-            parts, _ = _parts_of(reader, ops)
-            total += min(len(parts[1]), _PATH_BYTES_MAX) if len(parts) > 1 else 0
+            parts, wanted = _parts_of(reader, ops)
+            if wanted > _PARTS_MAX:
+                break
+            if len(parts) > 1:
+                size = len(parts[1])
+                total += min(size, _PATH_BYTES_MAX) * _PATH_BYTE_WORK
+                total += max(size - _PATH_BYTES_MAX, 0) * _LONG_PATH_BYTE_WORK
     except (ClientError, ValueError, msgpack.UnpackException):
         return total
     return total
@@ -98,19 +104,21 @@ def read_operations(ops: bytes, index_base: int, names: Mapping[str, int]) -> li
 
 
 def _parts_of(reader: "msgpack.Unpacker", ops: bytes) -> tuple[list[bytes], int]:
-    """The first parts of the next operation, as they are in `ops`, and how many there are."""
+    """The first parts of the next operation, as they are in `ops`, and how many there are.
+
+    Nothing is read behind an operation of more than `_PARTS_MAX` parts, which is malformed.
+    """
     start = reader.tell()
     if not is_array(ops[start : start + 1]):
         raise illegal("update operation must be an array {op,..}")
     count: int = reader.read_array_header()
     parts = []
     end = reader.tell()
-    for place in range(count):
+    for _ in range(min(count, _PARTS_MAX)):
         start = end
         reader.skip()
-        if place < _PARTS_MAX:
-            end = reader.tell()
-            parts.append(ops[start:end])
+        end = reader.tell()
+        parts.append(ops[start:end])
     return parts, count
 
 

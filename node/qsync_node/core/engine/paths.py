@@ -1,7 +1,11 @@
-"""JSON paths into a tuple: `name`, `[1]`, `a.b[2]["c d"]`; array positions count from one."""
+"""JSON paths into a tuple: `name`, `[1]`, `a.b[2]["c d"]`; array positions count from one.
+
+Reading takes one pass over a path, whatever its steps are.
+"""
 
 import re
 import unicodedata
+from itertools import compress, count
 from typing import NamedTuple
 
 
@@ -22,6 +26,13 @@ Step = str | int | Malformed | AnyItem
 
 _POSITION = re.compile(r"\[([1-9][0-9]{0,8})\]")  # nearly all of them; others are read by hand
 _WORD = re.compile(r"\w*")
+# Python counts these numerals (`²`, `①`) among alphanumeric symbols, Tarantool does not. There are
+# none from U+20000 on.
+_NUMERALS = frozenset(
+    symbol
+    for symbol in map(chr, range(0x20000))
+    if symbol.isnumeric() and unicodedata.category(symbol) == "No"
+)
 _QUOTED = re.compile("[^\udc80-\udcff]*")
 _DIGITS = re.compile("[0-9]*")
 # 10 ** 32 is a multiple of 2 ** 32: digits before these change nothing in the 32 bits.
@@ -78,16 +89,11 @@ def _read_name(path: str, start: int) -> tuple[Step, int]:
         return Malformed(start + 1), start
     word = _WORD.match(path, start)
     assert word is not None
-    end = word.end()
-    if not path.isascii():
-        name = word.group()
-        strange = [name.find(symbol) for symbol in set(name) if not _continues_name(symbol)]
-        end = start + min(strange, default=len(name))
-    return path[start:end], end
-
-
-def _continues_name(symbol: str) -> bool:
-    return symbol == "_" or (symbol.isalnum() and unicodedata.category(symbol) != "No")
+    name = word.group()
+    if not name.isascii():
+        strange = map(_NUMERALS.__contains__, name)
+        name = name[: next(compress(count(), strange), len(name))]
+    return name, start + len(name)
 
 
 def _read_brackets(path: str, start: int) -> tuple[Step, int]:
@@ -107,10 +113,11 @@ def _read_brackets(path: str, start: int) -> tuple[Step, int]:
 
 
 def _read_quoted(path: str, start: int) -> tuple[Step, int]:
-    readable = _QUOTED.match(path, start)
+    quote = path.find(path[start - 1], start)
+    end = quote if quote >= 0 else len(path)
+    readable = _QUOTED.match(path, start, end)
     assert readable is not None
-    end = path.find(path[start - 1], start, readable.end())
-    if end < 0:
+    if quote < 0 or readable.end() < end:
         return Malformed(readable.end() + 1), readable.end()
     # An empty name is refused where it ends.
     return (path[start:end] if end > start else Malformed(end + 1)), end + 1
