@@ -48,8 +48,10 @@ class Copy:
         return [item.data for item in read_blocks(data, offset) if isinstance(item, Block)]
 
     def store(self, manifest: Manifest, entry: FileEntry, blocks: list[bytes]) -> FileEntry:
-        """The file with these blocks instead, whatever they hold: its manifest says the same of it
-        as before, but for checksum, size and name."""
+        """Replace the blocks of a file, whatever they hold.
+
+        Of its entry in the manifest, only checksum, size and name change.
+        """
         folder = self.folder / manifest.instance_uuid
         header, _ = decode_file_header((folder / entry.name).read_bytes())
         data = encode_file(header, blocks)

@@ -37,7 +37,7 @@ def test_garbage_between_blocks_is_what_the_member_wrote(copy: Copy, garbage: by
 
 
 def test_garbage_in_a_file_that_was_changed_is_unknown(copy: Copy) -> None:
-    """Somebody changed it after it was archived: what the member wrote cannot be known."""
+    """The file changed after it was archived, so the rows that the member wrote are unknown."""
     member = copy.full_members()[0]
     entry = max(member.of_kind(SEGMENT), key=lambda one: one.rows)
     path = copy.folder / member.instance_uuid / entry.name

@@ -3,7 +3,7 @@
 Invariants:
 
 1. A certificate is signed by a new authority only when that one was announced for `ANNOUNCED`: by
-   then every member has read a bundle with it, so nobody meets a certificate that it cannot check.
+   then every member has read a bundle with it, so each can check the certificates of the others.
 2. An authority that was replaced stays in the bundle until it expires.
 3. Nothing is signed anew before two thirds of its life are over, or its names are other ones.
 """

@@ -4,8 +4,8 @@ The controller only makes an election faster; the vote decides, and the nodes el
 Invariants:
 
 1. No member is nominated while one reports that it leads, and at most one in an election timeout.
-   A leader that runs and does not answer *us* may well lead: it is given twice the election
-   timeout, and for ever as long as voters hear it. The target of a handover by a leader
+   A leader that runs and does not answer *us* may well lead: it gets twice the election timeout,
+   and keeps the lead without a limit while voters hear it. The target of a handover by a leader
    gets one election timeout alone: a nomination would compete with the order of a person.
 2. The nominated member is the greatest by (term of the last row, last index) among those that
    say they can stand; after a failed nomination another one is preferred (E2).

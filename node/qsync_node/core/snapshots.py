@@ -1,11 +1,11 @@
 """Snapshots on the wire: a replica whose rows are gone gets confirmed state instead (S3, S4).
 
 Theory. A snapshot is a read view at a confirmed index, taken at once and on any member, with the
-clock and the history of terms up to it. It is pulled in chunks, so that a slow receiver slows
-nobody. The sender draws one chunk per request from the view and keeps the last one only: a receiver
-that lost it on the way asks for it again on a new connection. A receiver that asks for anything
-else gets a new transfer from the start. The checksum over all bodies comes with the last chunk; an
-incomplete transfer is never a start state.
+clock and the history of terms up to it. It is pulled in chunks, so that a slow receiver delays no
+other member. The sender draws one chunk per request from the view and keeps the last one only: a
+receiver that lost it on the way asks for it again on a new connection. A receiver that asks for
+anything else gets a new transfer from the start. The checksum over all bodies comes with the last
+chunk; an incomplete transfer is never a start state.
 
 Receivers that ask within `VIEW_SHARED_NS` share one view, because a view keeps what changes
 meanwhile in memory.

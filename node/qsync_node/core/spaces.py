@@ -129,7 +129,7 @@ def refusal_to_start(
 ) -> str:
     """Why a directory that holds a state does not fit the configured list; "" if it does (F1).
 
-    Names were resolved when the state was taken: the same list means the same ids for ever.
+    Names were resolved when the state was taken: the same list always means the same ids.
     """
     held, listed = ballot.spaces, settings.spaces
     if set(listed) == set(ballot.listed_spaces):

@@ -10,8 +10,8 @@ Joining is a registration through the log, as a member of role `stock` that M4 n
 then a read view that contains it; then a subscription. Instances that keep `replication_anon` get
 the view alone.
 
-A SUBSCRIBE from a position that this member has not confirmed yet is not answered before it has:
-the replica got from another member rows that are confirmed for ever (L3).
+A member answers a SUBSCRIBE from a position that it has not confirmed yet only once it has: another
+member sent the replica those rows, so they are confirmed and stay so (L3).
 
 Back-pressure. After each group of rows a stream waits until the shell says that the connection
 took them, so a step holds one group a stream, from memory or from disk (T11).

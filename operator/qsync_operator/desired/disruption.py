@@ -7,7 +7,7 @@ from qsync_operator.models.cluster import QsyncCluster
 
 
 def build_disruption_budget(cluster: QsyncCluster, state: ClusterState) -> Object | None:
-    """None if no voter can be spared: a budget of 0 would block every drain for ever."""
+    """Return None if no voter can be spared: a budget of 0 would block every drain permanently."""
     voters = len(state.of_kind("voter")) or cluster.spec.replicas
     spare = voters - needed(voters, cluster.spec.replication.quorum)
     if spare < 1:

@@ -1,4 +1,4 @@
-"""Keeps certificates: our own authority's, or a Secret that somebody else fills.
+"""Keeps certificates: our own authority's, or a Secret of the user's.
 
 Looked at now and then, because a Secret is not watched: renewal takes days, and a Secret that was
 deleted is made again within half a minute.
@@ -51,7 +51,7 @@ class CertificateKeeper:
         self._context.check_hostname = False
         self._uid = uid
         self.refusal = ""
-        self.is_taken = False  # somebody else's Secret has the name of ours
+        self.is_taken = False  # another owner's Secret has the name of ours
 
     @property
     def authorities(self) -> str:

@@ -3,7 +3,7 @@
 What is watched is held against the last thing seen, so that a hand-edited field is put back and an
 idle operator writes nothing. What is not watched (Secrets, ServiceAccounts) is looked at now and
 then, beside the turns: an API server that hangs must not hold a turn up. A field that the API
-server writes in another form than it was given would differ for ever: the answer to an apply counts
+server writes in another form than it was given would always differ: the answer to an apply counts
 as equal to what was applied.
 
 Each object carries the hash of what was applied: a field that is wanted no more is in the object
