@@ -2,7 +2,6 @@
 
 import asyncio
 import http.server
-import json
 import ssl
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from json_handler import JsonHandler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
 
@@ -154,7 +154,7 @@ CLUSTER = QsyncCluster.model_validate(
 )
 
 
-class Older(http.server.BaseHTTPRequestHandler):
+class Older(JsonHandler):
     """A node of a version whose admin port has no TLS, and obeys every sender of the secret."""
 
     asked: list[tuple[str, str, dict[str, str]]]
@@ -167,14 +167,7 @@ class Older(http.server.BaseHTTPRequestHandler):
 
     def _answer(self, said: dict[str, Any]) -> None:
         self.asked.append((self.command, self.path, dict(self.headers)))
-        body = json.dumps(said).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: object) -> None: ...
+        self.answer(said)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Status without TLS: whose it is believed to be, and when it is not asked for any more."""
 
 import http.server
-import json
 import ssl
 import threading
 from base64 import b64decode
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from fake_api import FakeApi
+from json_handler import JsonHandler
 from platforms import cluster_of, observed, opened, pod_of
 
 from qsync_operator.actions import CreateMember
@@ -23,26 +23,19 @@ REAL, FALSE = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-0
 NEW, EARLIER = "sha256:new", "sha256:earlier"
 
 
-class Admin(http.server.BaseHTTPRequestHandler):
+class Admin(JsonHandler):
     """A member's status."""
 
     uuid = REAL
 
     def do_GET(self) -> None:
-        said = {
+        fields = {
             "name": "orders-0", "uuid": self.uuid, "replicaset_uuid": "", "role": "joining",
             "term": 0, "last_term": 0, "last_index": 0, "confirmed_index": 0, "replica_id": 0,
             "leader_uuid": "", "is_writable": False, "can_stand": False, "is_open": False,
             "split_brain": "", "refused": "", "quorum": 1, "members": [],
         }  # fmt: skip
-        body = json.dumps(said).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: object) -> None: ...
+        self.answer(fields)
 
 
 @contextmanager
