@@ -22,8 +22,8 @@ import asynctnt
 HERE = Path(__file__).resolve().parent
 sys.path[0:0] = [str(HERE.parent), str(HERE.parents[1] / "node" / "tests")]
 
-from demo import console  # noqa: E402  # after the path is set
-from processes import (  # noqa: E402  # the same
+from demo import console
+from processes import (
     PASSWORD,
     USER,
     Cluster,
@@ -31,7 +31,7 @@ from processes import (  # noqa: E402  # the same
     running_cluster,
     wait_until,
 )
-from rich.progress import Progress  # noqa: E402  # the same
+from rich.progress import Progress
 
 SPACE = 512
 TRANSACTION_ROWS = 500

@@ -19,10 +19,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from demo import console, space_id, unavailability_ms  # noqa: E402  # after the path is set
-from local_cluster import ROOT, LocalCluster, kill, temporary_cluster  # noqa: E402  # as above
-from rich.progress import Progress  # noqa: E402  # as above
-from timeouts import CONVERGE_S, WRITER_S  # noqa: E402  # as above
+from demo import console, space_id, unavailability_ms
+from local_cluster import ROOT, LocalCluster, kill, temporary_cluster
+from rich.progress import Progress
+from timeouts import CONVERGE_S, WRITER_S
 
 MEDIAN_GOAL_MS = 300
 WORST_GOAL_MS = 2000
