@@ -1,5 +1,6 @@
 """Fixtures of more than one file."""
 
+import gc
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,18 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FileSystem, s
     if request.param == "real":
         return OsFileSystem(), str(tmp_path / "data")
     return SimDisk(), "/data"
+
+
+@pytest.fixture
+def collector_of_a_server() -> Iterator[None]:
+    """The collector set as a server sets it (loop.py): it need not walk what was there before."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")

@@ -95,18 +95,6 @@ def test_thread_that_draws_a_snapshot_leaves_the_interpreter_to_others(
 
 
 @pytest.fixture
-def collector_of_a_server() -> Iterator[None]:
-    """The collector set as a server sets it (loop.py): it need not walk what was there before."""
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
-    yield
-    gc.set_threshold(*before)
-    gc.unfreeze()
-
-
-@pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch, collector_of_a_server: None) -> dict[str, float]:
     """The longest step of each node, in seconds of CPU time."""
     longest: dict[str, float] = {}

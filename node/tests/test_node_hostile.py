@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -282,6 +283,39 @@ def test_what_is_logged_nests_no_deeper_than_everybody_can_read(cluster: Cluster
     raw.send_bodies([(4, b"\x83\x10\xcd\x02\x00\x20\x91\x07\x21" + path, 0)])
     assert raw.answer()[0] == 20
     assert_unharmed(cluster, cluster.leader().status()["term"])
+
+
+def test_bodies_that_decode_to_millions_of_values_stop_no_leader(cluster: Cluster) -> None:
+    """Fifteen MiB of empty maps take seconds to decode, which is several elections."""
+    items = b"\xdd" + (15 << 20).to_bytes(4, "big") + b"\x80" * (15 << 20)
+    head = b"\x10\xcd\x02\x00"
+    operation = b"\x91\x93\xa1=\x01" + items
+    bodies = {
+        "insert": (2, b"\x82" + head + b"\x21" + items, 110),
+        "select": (1, b"\x83" + head + b"\x12\x01\x20" + items, 1),
+        "update": (4, b"\x83" + head + b"\x20\x91\x01\x21" + operation, 1),
+        "upsert": (9, b"\x83" + head + b"\x21\x91\x01\x28" + operation, 1),
+        "call": (10, b"\x82\x22\xa1f\x21" + items, 20),
+        "watch": (WATCH, b"\x81\x57" + items, 20),
+        "begin": (BEGIN, b"\x81\x56" + items, 20),
+    }
+    term = cluster.leader().status()["term"]
+    other = log_in(cluster)
+    assert other.ask(3, {0x10: SPACE, 0x21: [1, "alive"]})[0] == 0
+    raw = log_in(cluster)
+    raw.socket.settimeout(60)
+    in_streams = {"insert": 1, "select": 2}
+    for stream in in_streams.values():
+        raw.send_bodies([(BEGIN, b"\x80", stream)])
+        assert raw.answer()[0] == 0
+    cases = [(name, int(name == "begin") * 3) for name in bodies] + list(in_streams.items())
+    for name, stream in cases:
+        kind, body, code = bodies[name]
+        raw.send_bodies([(kind, body, stream)])
+        started = time.monotonic()
+        assert raw.answer()[0] == code, name
+        assert time.monotonic() - started < 2.0, name
+    assert_unharmed(cluster, term)
 
 
 def test_strangers_leave_room_for_the_transactions_of_others(cluster: Cluster) -> None:

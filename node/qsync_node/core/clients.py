@@ -20,7 +20,7 @@ from qsync_node.core import effects as fx
 from qsync_node.core.calls import Call
 from qsync_node.core.commits import BATCH_BYTES_MAX, Commits
 from qsync_node.core.engine.access import User
-from qsync_node.core.engine.requests import decode_request
+from qsync_node.core.engine.requests import decode_user_request
 from qsync_node.core.keys import check_key, digest_of
 from qsync_node.core.stepped_reads import TUPLE_WORK, SteppedReads
 from qsync_node.core.streams import Streams
@@ -118,7 +118,7 @@ class Clients:
             node.procedures.on_call(call)
             return
         if call.type == Type.SELECT and not call.stream:
-            call.request = decode_request(call.type, call.body)
+            call.request = decode_user_request(call.type, call.body)
             self._read(call)
             return
         if call.stream or call.type in (Type.BEGIN, Type.COMMIT, Type.ROLLBACK):
@@ -320,7 +320,7 @@ class Clients:
         if call.stream:
             return self.streams.execute(call)
         if call.type == Type.SELECT:
-            call.request = decode_request(call.type, call.body)
+            call.request = decode_user_request(call.type, call.body)
             self._read(call)
             return True
         commits = self.commits
@@ -331,7 +331,7 @@ class Clients:
         assert commits.pending is not None
         request = call.request
         if request is None:
-            request = call.request = decode_request(call.type, call.body)
+            request = call.request = decode_user_request(call.type, call.body)
         self.charge(len(call.body))
         executed = commits.pending.execute(request, self.user_of(call))
         self._work += sum(map(len, executed.answer))

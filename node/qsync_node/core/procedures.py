@@ -16,7 +16,7 @@ from qsync_node.core.spaces import refusal_to_change
 from qsync_node.core.status import read_only_reason, status
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Type
-from qsync_node.format.mp import BAD_MSGPACK, is_number, pack, unpack
+from qsync_node.format.mp import BAD_MSGPACK, is_number, pack, unpack_bounded
 
 if TYPE_CHECKING:
     from qsync_node.core.node import Node
@@ -348,7 +348,7 @@ _LATER = _Later()
 
 def _call_fields(body: bytes) -> tuple[str, list[Any]]:
     try:
-        fields = unpack(body)
+        fields = unpack_bounded(body)
         name, arguments = fields[0x22], fields.get(0x21, [])
     except KeyError:
         raise ClientError(

@@ -14,11 +14,11 @@ unauthenticated clients together have another one, so that they cannot use the r
 
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.core.engine.requests import Select, decode_request
+from qsync_node.core.engine.requests import Select, decode_user_request
 from qsync_node.core.keys import digest_of_next
 from qsync_node.errors import ClientError, ErrorCode
 from qsync_node.format.keys import Type
-from qsync_node.format.mp import BAD_MSGPACK, is_number, unpack
+from qsync_node.format.mp import BAD_MSGPACK, is_number, unpack_bounded
 
 if TYPE_CHECKING:
     from qsync_node.core.calls import Call
@@ -87,7 +87,7 @@ class Streams:
                 ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
             )
         transaction = self._living(stream)
-        request = decode_request(call.type, call.body)
+        request = decode_user_request(call.type, call.body)
         if not transaction.catch_up(self.clients):
             return False
         needs_proof = stream.is_linearizable
@@ -258,7 +258,7 @@ def _options(body: bytes) -> dict[Any, Any]:
     if not body:
         return {}
     try:
-        fields = unpack(body)
+        fields = unpack_bounded(body)
     except BAD_MSGPACK as error:
         raise ClientError(ErrorCode.INVALID_MSGPACK, "Invalid MsgPack - packet body") from error
     return fields if isinstance(fields, dict) else {}

@@ -35,7 +35,7 @@ from qsync_node.format.frame import (
 )
 from qsync_node.format.greeting import encode_greeting
 from qsync_node.format.keys import Type
-from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
+from qsync_node.format.mp import BAD_MSGPACK, pack, unpack_bounded
 from qsync_node.format.proofs import marked_challenge
 
 if TYPE_CHECKING:
@@ -467,7 +467,7 @@ class Session(asyncio.Protocol):
     def _fields(self, sync: int, body: bytes) -> dict[int, Any] | None:
         """The body's map, or None after an error 20."""
         try:
-            fields = unpack(body)
+            fields = unpack_bounded(body)
         except BAD_MSGPACK:
             fields = None
         if not isinstance(fields, dict):

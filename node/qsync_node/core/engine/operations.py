@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from qsync_node.errors import ClientError, ErrorCode
-from qsync_node.format.mp import pack
+from qsync_node.format.mp import decoding_work, pack
 
 from . import codes, numbers
 from .fields import decode, invalid_msgpack
@@ -31,6 +31,7 @@ _PATH_BYTE_WORK = 40  # the shortest step, `[1]`, has three
 _PATH_BYTES_MAX = 1024  # of an operation; more bytes only make steps longer
 _LONG_PATH_BYTE_WORK = 4
 _SHORT_BYTES = 1024
+_WORK_COUNTED = 8_000_000  # more than a user may ask for
 # Tarantool reads no more bits than these of the number of fields to delete.
 DELETED_MAX = (1 << 32) - 1
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
@@ -50,8 +51,8 @@ class Operation(NamedTuple):
 def work_of(packed: bytes, ops: bytes) -> int:
     """Return an upper bound for the work of operations on a tuple, in units of 25 ns.
 
-    Values cost nothing and paths do. Short requests count as if they consisted of paths, which
-    saves reading them.
+    Paths cost, and so do values that are no strings: they are decoded to find what is malformed.
+    Short requests count as if they consisted of paths, which saves reading them.
 
     Args:
         packed: the tuple.
@@ -59,12 +60,15 @@ def work_of(packed: bytes, ops: bytes) -> int:
     """
     count = min(read_header(ops)[0], OPERATIONS_MAX)
     each = _LARGE_OPERATION_WORK if len(packed) > _LARGE_BYTES else _OPERATION_WORK
-    paths = len(ops) * _PATH_BYTE_WORK if len(ops) <= _SHORT_BYTES else _work_of_places(ops)
-    return count * each + paths + 2 * len(packed)
+    reading = len(ops) * _PATH_BYTE_WORK if len(ops) <= _SHORT_BYTES else _work_of_reading(ops)
+    return count * each + reading + 2 * len(packed)
 
 
-def _work_of_places(ops: bytes) -> int:
-    """Return the work of reading all places; `read_operations` reports what is malformed."""
+def _work_of_reading(ops: bytes) -> int:
+    """Return the work of `read_operations`, which reports what is malformed.
+
+    Nothing is counted behind `_WORK_COUNTED`.
+    """
     count = min(read_header(ops)[0], OPERATIONS_MAX)
     reader = msgpack.Unpacker(max_buffer_size=len(ops))
     reader.feed(ops)
@@ -73,12 +77,13 @@ def _work_of_places(ops: bytes) -> int:
         reader.read_array_header()
         for _ in range(count):
             parts, wanted = _parts_of(reader, ops)
-            if wanted > _PARTS_MAX:
+            if wanted > _PARTS_MAX or total > _WORK_COUNTED:
                 break
             if len(parts) > 1:
                 size = len(parts[1])
                 total += min(size, _PATH_BYTES_MAX) * _PATH_BYTE_WORK
                 total += max(size - _PATH_BYTES_MAX, 0) * _LONG_PATH_BYTE_WORK
+            total += sum(decoding_work(part) for part in parts[1:] if not is_string(part))
     except (ClientError, ValueError, msgpack.UnpackException):
         return total
     return total

@@ -16,8 +16,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from qsync_node.errors import ClientError, ErrorCode
-
 from . import codes, reads, system
 from .access import User
 from .definitions import IndexDef
@@ -29,14 +27,13 @@ from .requests import Put, Request, Select, decode_request
 from .space import Change, Space
 from .state import State
 from .statements import Outcome, Row, execute_write
+from .tuples import TUPLE_BYTES_MAX, tuple_too_large
 
 if TYPE_CHECKING:
     from .database import Database
     from .transaction import Transaction
 
 
-# Tarantool's default of `memtx_max_tuple_size`.
-MAX_TUPLE_BYTES = 1 << 20
 UPDATE_WORK_MAX = 4_000_000
 """What an UPDATE or UPSERT of a user may cost (`operations.work_of`): 0.1 s of a slow core. Rows of
 the log are applied whatever they cost."""
@@ -61,7 +58,7 @@ class Layer(State):
         super().__init__()
         self.parent = parent
         self.max_tuple_bytes: int = (
-            parent.max_tuple_bytes if isinstance(parent, Layer) else MAX_TUPLE_BYTES
+            parent.max_tuple_bytes if isinstance(parent, Layer) else TUPLE_BYTES_MAX
         )
 
     def note_work(self, work: int) -> None:
@@ -122,11 +119,7 @@ class Layer(State):
         for change in changes:
             new = change[2]
             if new is not None and len(new) > self.max_tuple_bytes:
-                raise ClientError(
-                    ErrorCode.SLAB_ALLOC_MAX,
-                    f"Failed to allocate {len(new)} bytes for tuple: tuple is too large. "
-                    "Check 'memtx_max_tuple_size' configuration option.",
-                )
+                raise tuple_too_large(len(new))
 
 
 def check_ddl(state: State, user: User, changes: Sequence[Change]) -> None:

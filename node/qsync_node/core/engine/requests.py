@@ -15,7 +15,14 @@ from qsync_node.errors import ClientError, ErrorCode
 from . import codes
 from .fields import decode, invalid_msgpack
 from .pieces import read_header
-from .tuples import check_nesting, is_array, split_map
+from .tuples import (
+    TUPLE_BYTES_MAX,
+    check_nesting,
+    is_array,
+    is_map,
+    split_map,
+    tuple_too_large,
+)
 
 _NAMES = {
     codes.SPACE_ID: "space id",
@@ -27,6 +34,13 @@ _NAMES = {
     codes.KEY: "key",
     codes.TUPLE: "tuple",
     codes.OPS: "operations",
+    codes.AFTER_TUPLE: "after tuple",
+    codes.AFTER_POSITION: "after position",
+}
+_SIZES_MAX = {
+    codes.KEY: TUPLE_BYTES_MAX,
+    codes.AFTER_TUPLE: TUPLE_BYTES_MAX,
+    codes.AFTER_POSITION: TUPLE_BYTES_MAX + 64,  # one may hold a tuple
 }
 _UNSIGNED_KEYS = frozenset(
     {
@@ -42,6 +56,7 @@ _ARRAY_KEYS = frozenset({codes.KEY, codes.TUPLE, codes.OPS, codes.AFTER_TUPLE})
 # A request has at most a dozen keys; unknown ones are skipped, but not by the million (G1).
 BODY_KEYS_MAX = 1024
 _SPACE_ID_MAX = 0xFFFFFFFF
+_NUMBER_BYTES_MAX = 9
 _MANDATORY = {
     codes.SELECT: (codes.SPACE_ID, codes.LIMIT, codes.KEY),
     codes.INSERT: (codes.SPACE_ID, codes.TUPLE),
@@ -143,9 +158,46 @@ def split_put(body: bytes) -> tuple[int, int] | None:
     return (space_id, at + 1) if body[at : at + 1] == b"\x21" else None
 
 
+def decode_user_request(type: int, body: bytes) -> Request:
+    """The request in a user's packet; nothing is decoded that is larger than a tuple may be.
+
+    Operations of an UPDATE or UPSERT stay packed here; `operations.work_of` bounds them.
+
+    Raises:
+        ClientError: as `decode_request` does; 110 for a tuple that is too large, 1 for such a key.
+    """
+    if len(body) > TUPLE_BYTES_MAX:
+        check_nesting(body)
+        parts = split_put(body)
+        if parts is not None and type in (codes.INSERT, codes.REPLACE):
+            _check_tuple_size(len(body) - parts[1])
+        else:
+            _check_sizes(type, body)
+    return decode_request(type, body)
+
+
+def _check_sizes(type_: int, body: bytes) -> None:
+    """Check the size of everything in a body that `decode_request` decodes."""
+    raw = _raw_values(body)
+    if type_ in (codes.INSERT, codes.REPLACE, codes.UPSERT):
+        _check_tuple_size(len(raw.get(codes.TUPLE, b"")))
+        return
+    for key, most in _SIZES_MAX.items():
+        if len(raw.get(key, b"")) > most:
+            raise ClientError(
+                ErrorCode.ILLEGAL_PARAMS,
+                f"Illegal parameters, {_NAMES[key]} is larger than that of any tuple can be",
+            )
+
+
+def _check_tuple_size(size: int) -> None:
+    if size > TUPLE_BYTES_MAX:
+        raise tuple_too_large(size)
+
+
 def decode_request(type: int, body: bytes) -> Request:
-    """The request in a packet's body; raises 20 for a malformed one or one that nests
-    too deep, 69 for a missing field."""
+    """The request in a row of the log or a packet's body; raises 20 for a malformed one or one
+    that nests too deep, 69 for a missing field."""
     check_nesting(body)
     if type in (codes.INSERT, codes.REPLACE):
         parts = split_put(body)
@@ -201,16 +253,10 @@ def _decode_by_key(type_: int, body: bytes) -> Request:
 def _values(body: bytes) -> dict[int, Any]:
     """Known keys of a body: numbers and positions decoded, arrays raw. Unknown keys are skipped."""
     values: dict[int, Any] = {}
-    if body and read_header(body)[0] > BODY_KEYS_MAX:
-        raise invalid_msgpack("packet body")
-    items = split_map(body) if body else []
-    for key_raw, raw in zip(items[::2], items[1::2], strict=True):
-        key = decode(key_raw)
-        if key.__class__ is not int:
-            continue
+    for key, raw in _raw_values(body).items():
         if key in _UNSIGNED_KEYS:
-            number = decode(raw)
-            if number.__class__ is not int or number < 0:
+            number = _number_in(raw)
+            if number is None or number < 0:
                 raise invalid_msgpack("packet body")
             values[key] = number
         elif key in _ARRAY_KEYS:
@@ -218,16 +264,38 @@ def _values(body: bytes) -> dict[int, Any]:
                 raise invalid_msgpack("packet body")
             values[key] = raw
         elif key == codes.FETCH_POSITION:
-            values[key] = decode(raw) is True
+            values[key] = raw == b"\xc3"
         elif key == codes.TXN_ISOLATION:
-            level = decode(raw)
-            values[key] = level if level.__class__ is int else -1
+            level = _number_in(raw)
+            values[key] = -1 if level is None else level
         elif key == codes.AFTER_POSITION:
-            values[key] = _position(decode(raw))
+            values[key] = _position(raw)
     return values
 
 
-def _position(value: object) -> bytes:
+def _raw_values(body: bytes) -> dict[int, bytes]:
+    """The packed values under the keys of a body that are numbers; of equal keys the last one."""
+    if body and read_header(body)[0] > BODY_KEYS_MAX:
+        raise invalid_msgpack("packet body")
+    items = split_map(body) if body else []
+    values = {}
+    for key_raw, raw in zip(items[::2], items[1::2], strict=True):
+        key = _number_in(key_raw)
+        if key is not None:
+            values[key] = raw
+    return values
+
+
+def _number_in(packed: bytes) -> int | None:
+    """The number, or None for any other value, of which only short ones are decoded."""
+    value = decode(packed) if len(packed) <= _NUMBER_BYTES_MAX else None
+    return value if value.__class__ is int else None
+
+
+def _position(packed: bytes) -> bytes:
+    if is_array(packed) or is_map(packed):
+        raise invalid_msgpack("packet body")
+    value = decode(packed)
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):

@@ -29,10 +29,11 @@ from .requests import (
     upsert_body,
 )
 from .space import Change, Space, duplicate_key
-from .tuples import check_nesting, join_array
+from .tuples import TUPLE_BYTES_MAX, check_nesting, join_array, tuple_too_large
 from .updates import apply_operations
 
 Row = tuple[int, bytes]
+_LARGE_BYTES = 4096
 
 
 class Outcome(NamedTuple):
@@ -56,7 +57,8 @@ def execute_write(
 ) -> Outcome:
     """Execute INSERT, REPLACE, UPDATE, DELETE or UPSERT.
 
-    `work_max` bounds what the operations of an UPDATE or UPSERT may cost (`operations.work_of`).
+    `work_max` bounds what the operations of a user's UPDATE or UPSERT may cost
+    (`operations.work_of`); then the size of their result is bounded, too.
     """
     if space.definition.is_view:
         raise ClientError(codes.VIEW_IS_READ_ONLY, f"View '{space.name}' is read-only")
@@ -132,10 +134,8 @@ def _update(state: Reader, space: Space, request: Update, work_max: int | None) 
     _note_work(state, work_of(old, request.ops), work_max)
     doubles = space.format.doubles
     new = apply_operations(old, request.ops, request.index_base, names, doubles=doubles)
-    check_nesting(new)
-    fields = decode(new)
-    space.format.validate(fields)
-    if not space.is_same_key(decode(old), fields):
+    fields = _decode_result(space, new, work_max)
+    if not _is_key_kept(space, old, new, fields):
         primary = space.indexes[0]
         if primary.get(primary.key_def.entry_key(fields)) is not None:
             raise duplicate_key(space.index_defs[0].name, space.name)
@@ -166,15 +166,30 @@ def _upsert(state: Reader, space: Space, request: Upsert, work_max: int | None) 
             is_upsert=True,
             doubles=space.format.doubles,
         )
-        check_nesting(new)
-        fields = decode(new)
-        space.format.validate(fields)
+        fields = _decode_result(space, new, work_max)
         # A changed primary key makes the whole request void, without an error.
-        if new == old or not space.is_same_key(decode(old), fields):
+        if new == old or not _is_key_kept(space, old, new, fields):
             return Outcome([], [], [])
     body = upsert_body(space.id, packed, request.ops, request.index_base)
     change = space.change_to(new, fields, is_insert=False)
     return Outcome([(codes.UPSERT, body)], [change], [])
+
+
+def _decode_result(space: Space, new: bytes, work_max: int | None) -> list[Any]:
+    """The fields of what operations made, after its size and format were checked."""
+    if work_max is not None and len(new) > TUPLE_BYTES_MAX:
+        raise tuple_too_large(len(new))
+    check_nesting(new)
+    fields: list[Any] = decode(new)
+    space.format.validate(fields)
+    return fields
+
+
+def _is_key_kept(space: Space, old: bytes, new: bytes, fields: list[Any]) -> bool:
+    """Whether both tuples have one primary key; a large one is not decoded where its bytes tell."""
+    if len(old) > _LARGE_BYTES and _primary_key(space, old) == _primary_key(space, new):
+        return True
+    return space.is_same_key(decode(old), fields)
 
 
 def _note_work(state: Reader, work: int, work_max: int | None) -> None:

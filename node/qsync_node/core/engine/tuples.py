@@ -15,6 +15,8 @@ from .fields import invalid_msgpack
 NESTING_MAX = 100
 """Levels of arrays and maps in a body or a tuple. Every reader of a log must be able to take it
 apart: msgpack for Python ends at 1,024 levels, Tarantool's tools at 128."""
+TUPLE_BYTES_MAX = 1 << 20
+"""Tarantool's default of `memtx_max_tuple_size`."""
 _STACK_MAX = 1024  # of msgpack's own unpacker
 _HEADERS = bytes((*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF))
 _LEVELS_TO_SPARE = b"\x91" * (_STACK_MAX - NESTING_MAX)
@@ -35,6 +37,14 @@ def check_nesting(packed: bytes) -> None:
         ) from error
     except (ValueError, msgpack.UnpackException):
         return
+
+
+def tuple_too_large(size: int) -> ClientError:
+    return ClientError(
+        ErrorCode.SLAB_ALLOC_MAX,
+        f"Failed to allocate {size} bytes for tuple: tuple is too large. "
+        "Check 'memtx_max_tuple_size' configuration option.",
+    )
 
 
 def array_header(count: int) -> bytes:
