@@ -9,9 +9,10 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+import uvloop
 
 from qsync_node.server.listener import Bounds, Listener
 
@@ -245,3 +246,37 @@ async def test_connections_that_never_end_their_tls_are_bounded(
         assert open_here <= 8, "of the server's ends"
     for client in clients:
         client.socket.close()
+
+
+class Kept(asyncio.Protocol):
+    """May write until it hears that its connection is lost."""
+
+    made: ClassVar[list["Kept"]] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport
+        self.is_lost = False
+        self.made.append(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_lost = True
+
+
+def test_connection_that_is_handed_over_while_listening_ends_hears_of_it() -> None:
+    """uvloop closed it under its protocol, whose answer was then an error in the member's log."""
+
+    async def end_after(turns: int) -> None:
+        listener = Listener(Kept, None, Bounds(8, 30), takes_plain=True)
+        with socket.create_connection(await listener.listen("127.0.0.1", 0)):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            listener.close()
+            await listener.wait_closed()
+        for protocol in Kept.made:
+            if not protocol.is_lost and not protocol.transport.is_closing():
+                protocol.transport.write(b"answer")
+
+    for turns in range(8):
+        uvloop.run(end_after(turns))
+    assert len(Kept.made) > 3
+    Kept.made.clear()

@@ -130,15 +130,22 @@ class Listener:
                 raise
             return  # silent or gone
         is_tls = context is not None
-        try:
-            transport, _ = await self._loop.connect_accepted_socket(
+        connecting = self._loop.create_task(
+            self._loop.connect_accepted_socket(
                 self._factory,
                 connection,
                 ssl=context,
                 ssl_handshake_timeout=self._bounds.deadline_s if is_tls else None,
                 ssl_shutdown_timeout=SHUTDOWN_S if is_tls else None,
             )
+        )
+        try:
+            # Without TLS a protocol has its connection from the first moment on. If this were
+            # cancelled in between, uvloop would close the connection and never tell the protocol.
+            transport, _ = await (connecting if is_tls else asyncio.shield(connecting))
         except BaseException as error:
+            if not connecting.done():
+                (await connecting)[0].abort()
             # Its transport closes the socket. If it were closed here, the next connection would get
             # its descriptor while the event loop still watches that for the transport.
             with contextlib.suppress(OSError):
