@@ -58,6 +58,7 @@ class NodeStatus:
     disk: str = ""  # what is wrong with it
     takes_orders: bool = True  # False for versions before signed orders: it can only be watched
     registered: tuple[Registered, ...] = ()
+    is_proven: bool = True  # False for an answer that anybody on the way could have given
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> "NodeStatus":

@@ -76,7 +76,7 @@ def _decide(
         said = "the members are stopped, their data is kept: hibernate: false wakes them"
         return (), Finding("Hibernated", said)
     is_formed = observed.record.is_formed or any(
-        m.status and m.status.registered for m in observed.members
+        m.status and m.status.is_proven and m.status.registered for m in observed.members
     )
     if not is_formed:
         if is_paused(cluster):
@@ -151,12 +151,15 @@ def _form(
         )
     if founder is None or founder.status is None:
         return missing, finding
-    if not record.bootstrap_uuid:
+    if not record.bootstrap_uuid and founder.status.is_proven:
         return (*missing, RecordBootstrap(founder_name, founder.status.uuid)), finding
     if not founder.takes_orders:
         said = f"{founder_name} takes no signed orders, so it cannot found the cluster"
         sentence = f"{said}: set spec.image to a version that takes them"
         return missing, Finding("Forming", sentence, is_degraded=True)
+    if not record.bootstrap_uuid:
+        sentence = f"{founder_name} has not answered over TLS yet, so it is not proven who it is"
+        return missing, Finding("Forming", sentence)
     order = Bootstrap(founder_name, record.bootstrap_uuid, cluster.spec.replicas)
     return (*missing, order), finding
 

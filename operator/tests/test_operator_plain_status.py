@@ -7,15 +7,17 @@ from base64 import b64decode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from fake_api import FakeApi
 from json_handler import JsonHandler
 from platforms import cluster_of, observed, opened, pod_of
 
-from qsync_operator.actions import CreateMember
+from qsync_node.format.proofs import ORDER_SCHEME
+from qsync_operator.actions import CreateMember, RecordBootstrap, RecordFormed
 from qsync_operator.desired.state import TLS_IMAGES_MAX, ClusterState
+from qsync_operator.plan import plan
 from qsync_operator.platform.kubernetes.cache import Cache
 from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
 
@@ -27,21 +29,25 @@ class Admin(JsonHandler):
     """A member's status."""
 
     uuid = REAL
+    members: ClassVar[list[Any]] = []
 
     def do_GET(self) -> None:
         fields = {
             "name": "orders-0", "uuid": self.uuid, "replicaset_uuid": "", "role": "joining",
             "term": 0, "last_term": 0, "last_index": 0, "confirmed_index": 0, "replica_id": 0,
             "leader_uuid": "", "is_writable": False, "can_stand": False, "is_open": False,
-            "split_brain": "", "refused": "", "quorum": 1, "members": [],
+            "split_brain": "", "refused": "", "quorum": 1, "members": self.members,
+            "order_schemes": [ORDER_SCHEME],
         }  # fmt: skip
         self.answer(fields)
 
 
 @contextmanager
-def answering(port: int, uuid: str, context: ssl.SSLContext | None = None) -> Iterator[int]:
+def answering(
+    port: int, uuid: str, context: ssl.SSLContext | None = None, **fields: Any
+) -> Iterator[int]:
     """An admin port of 127.0.0.1, with TLS or without."""
-    handler = type("Handler", (Admin,), {"uuid": uuid})
+    handler = type("Handler", (Admin,), {"uuid": uuid, **fields})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -125,3 +131,28 @@ def test_remembered_images_are_bounded() -> None:
     assert f"image-{TLS_IMAGES_MAX + 4}" in state.tls_images
     assert "" not in state.tls_images
     assert ClusterState.from_strings(state.strings()) == state
+
+
+@pytest.mark.asyncio
+async def test_founder_is_named_by_a_proven_answer_only(tmp_path: Path) -> None:
+    """A false founder on record left `FounderLost`, and a cluster to delete."""
+    api = FakeApi()
+    with answering(0, FALSE) as port:
+        async with platform_of(api, port, NEW) as (platform, cluster):
+            waiting = plan(cluster, await observed(platform, cluster), 0, 0.0)
+            secure = context_of(api, tmp_path)
+    assert not [one for one in waiting.actions if isinstance(one, RecordBootstrap)]
+    assert "has not answered over TLS" in str(waiting.status)
+    with answering(port, REAL, secure):
+        async with platform_of(api, port, NEW) as (platform, cluster):
+            proven = plan(cluster, await observed(platform, cluster), 0, 0.0)
+    assert RecordBootstrap("orders-0", REAL) in proven.actions
+
+
+@pytest.mark.asyncio
+async def test_cluster_is_formed_by_a_proven_answer_only() -> None:
+    member = {"uuid": FALSE, "name": "orders-0", "replica_id": 1, "role": "voter"}
+    with answering(0, FALSE, members=[{**member, "is_voting": True}]) as port:
+        async with platform_of(FakeApi(), port, NEW) as (platform, cluster):
+            waiting = plan(cluster, await observed(platform, cluster), 0, 0.0)
+    assert RecordFormed() not in waiting.actions

@@ -1,7 +1,7 @@
 """Reads the status of each member, and tells answers over TLS from those that prove nothing."""
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from qsync_operator.desired.state import ClusterState
 from qsync_operator.links import LinkError, NodeLinks
@@ -45,5 +45,7 @@ async def read_statuses(
                 read.proven[name] = images[name]
             elif status.uuid != (state.members[name].uuid or status.uuid):
                 continue  # a man in the middle may have answered: identities change over TLS only
+            else:
+                status = replace(status, is_proven=False)
             read.found[name] = status
     return read
