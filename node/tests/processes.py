@@ -102,6 +102,16 @@ class NodeProcess:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(30)
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The process runs no further while the body does."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.admin().get("/status", 5)[1])
         return found

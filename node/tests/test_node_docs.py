@@ -10,11 +10,10 @@ import pytest
 
 from qsync_node.core import streams
 from qsync_node.core.engine.operations import OPERATIONS_MAX
-from qsync_node.core.engine.overlay import MAX_TUPLE_BYTES
 from qsync_node.core.engine.reads import ANSWER_BYTES_MAX
 from qsync_node.core.engine.requests import BODY_KEYS_MAX
 from qsync_node.core.engine.rows import PARTS_MAX
-from qsync_node.core.engine.tuples import NESTING_MAX
+from qsync_node.core.engine.tuples import NESTING_MAX, TUPLE_BYTES_MAX
 from qsync_node.core.keys import CLIENT_BYTES_MAX
 from qsync_node.core.membership import REPLICAS_MAX
 from qsync_node.core.settings import SECOND, Settings
@@ -76,7 +75,7 @@ LIMITS = {
     "requests in flight on a connection": f"{session.IN_FLIGHT_MAX:,}",
     "answers that a client does not read": size(session.UNREAD_BYTES_MAX),
     "watched keys of a connection": f"{session.WATCHED_KEYS_MAX:,}",
-    "a tuple": size(MAX_TUPLE_BYTES),
+    "a tuple": size(TUPLE_BYTES_MAX),
     "operations of one update": f"{OPERATIONS_MAX:,}",
     "keys in the body of a request": f"{BODY_KEYS_MAX:,}",
     "parts of an index": str(PARTS_MAX),

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import pytest
 import uvloop
 
+from qsync_node.server.admin import UNDECIDED_MAX
 from qsync_node.server.listener import Bounds, Listener
 
 
@@ -21,13 +22,21 @@ class Echo(asyncio.Protocol):
     """Sends back what it reads."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport: Any = transport
 
     def data_received(self, data: bytes) -> None:
         self.transport.write(data)
         if data == b"end":
             self.transport.close()
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Until the other end closes or resets it. Raises TimeoutError."""
+    read = b""
+    with contextlib.suppress(ConnectionError):
+        while part := connection.recv(65536):
+            read += part
+    return read
 
 
 @asynccontextmanager
@@ -68,6 +77,28 @@ async def test_silent_connections_do_not_keep_probes_out() -> None:
             assert await ends[0][0].read() == b"", "the oldest one made room"
         for _, writer in ends:
             writer.close()
+
+
+@pytest.mark.parametrize("context", [None, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)])
+def test_burst_of_plain_connections_is_served(context: ssl.SSLContext | None) -> None:
+    """Of 532 that arrived while a member was busy, 276 made room though none was waited for."""
+
+    async def answered() -> int:
+        listener = Listener(Echo, context, Bounds(UNDECIDED_MAX, 30), takes_plain=True)
+        place = await listener.listen("127.0.0.1", 0)
+        clients = [socket.create_connection(place, 5) for _ in range(532)]
+        for client in clients:
+            client.sendall(b"GET")
+        await asyncio.sleep(0.2)  # the listener's turns
+        for client in clients:
+            with contextlib.suppress(ConnectionError):
+                client.sendall(b"end")
+        found = [await asyncio.to_thread(read_all, client) for client in clients]
+        listener.close()
+        await listener.wait_closed()
+        return found.count(b"GETend")
+
+    assert uvloop.run(answered()) == 532
 
 
 @pytest.mark.asyncio

@@ -3,7 +3,9 @@
 States of a connection:
 
   undecided   accepted; its first byte or its handshake has not arrived. At most `undecided_max`
-              are, each for a limited time: the oldest one makes room for the next.
+              are, each for a limited time: the oldest one makes room for the next. A plain
+              connection whose first byte is there or not needed waits for no peer and makes no
+              room, however many arrive at once.
   served      it has a protocol of the factory. At most `served_max` have, if that is given: the
               oldest one makes room for the next. Else the protocol limits them.
   closed      by its peer, by a failed handshake, or because it made room.
@@ -64,6 +66,7 @@ class Listener:
         self._bounds = bounds
         self._takes_plain = takes_plain
         self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()  # of the connections that are not yet served
         self._undecided: dict[asyncio.Task[None], None] = {}  # oldest first
         self._served: dict[asyncio.Transport, None] = {}  # oldest first
 
@@ -93,8 +96,8 @@ class Listener:
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait until the undecided connections have ended."""
-        await asyncio.gather(*self._undecided, return_exceptions=True)
+        """Wait until the undecided connections have ended and the decided ones are served."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _resume(self, listening: socket.socket) -> None:
         if listening in self.sockets:  # else it was closed meanwhile
@@ -111,41 +114,47 @@ class Listener:
                 self._loop.call_later(ACCEPT_AGAIN_S, self._resume, listening)
                 return
             connection.setblocking(False)
-            if len(self._undecided) >= self._bounds.undecided_max:
-                oldest = next(iter(self._undecided))
-                del self._undecided[oldest]
-                oldest.cancel()
-            task = self._loop.create_task(self._decide(connection))
-            self._undecided[task] = None
-            task.add_done_callback(lambda done: self._undecided.pop(done, None))
+            task = self._loop.create_task(self._connect(connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            if self._context is not None:
+                self._await_peer(task)
 
-    async def _decide(self, connection: socket.socket) -> None:
-        try:
-            context = self._context
-            if context is not None and self._takes_plain and not await self._is_tls(connection):
+    def _await_peer(self, task: asyncio.Task[None]) -> None:
+        if len(self._undecided) >= self._bounds.undecided_max:
+            oldest = next(iter(self._undecided))
+            del self._undecided[oldest]
+            oldest.cancel()
+        self._undecided[task] = None
+        task.add_done_callback(lambda done: self._undecided.pop(done, None))
+
+    async def _connect(self, connection: socket.socket) -> None:
+        context = self._context
+        if context is not None and self._takes_plain:
+            try:
+                is_tls = await self._is_tls(connection)
+            except BaseException as error:
+                connection.close()
+                if not isinstance(error, OSError | TimeoutError):
+                    raise
+                return  # silent or gone
+            if not is_tls:
                 context = None
-        except BaseException as error:
-            connection.close()
-            if not isinstance(error, OSError | TimeoutError):
-                raise
-            return  # silent or gone
+                task = asyncio.current_task()
+                assert task is not None, "created by _accept"
+                # Decided. If its task were cancelled from here on, uvloop would close the
+                # connection and never tell the protocol, which has it at once without TLS.
+                self._undecided.pop(task, None)
         is_tls = context is not None
-        connecting = self._loop.create_task(
-            self._loop.connect_accepted_socket(
+        try:
+            transport, _ = await self._loop.connect_accepted_socket(
                 self._factory,
                 connection,
                 ssl=context,
                 ssl_handshake_timeout=self._bounds.deadline_s if is_tls else None,
                 ssl_shutdown_timeout=SHUTDOWN_S if is_tls else None,
             )
-        )
-        try:
-            # Without TLS a protocol has its connection from the first moment on. If this were
-            # cancelled in between, uvloop would close the connection and never tell the protocol.
-            transport, _ = await (connecting if is_tls else asyncio.shield(connecting))
         except BaseException as error:
-            if not connecting.done():
-                (await connecting)[0].abort()
             # Its transport closes the socket. If it were closed here, the next connection would get
             # its descriptor while the event loop still watches that for the transport.
             with contextlib.suppress(OSError):
