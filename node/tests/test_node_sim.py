@@ -1,6 +1,7 @@
 """The simulator: a seed is a life, the same each time, and nothing that it finds is ignored."""
 
 import pytest
+from worlds import INSERT, Driven, put
 
 from qsync_node.core import messages as msg
 from qsync_sim.__main__ import MUST_HAPPEN, run_seed
@@ -17,7 +18,7 @@ def test_smoke(first: int) -> None:
 
 
 # Each of these lives found something once; what it was stands in the history of the repository.
-@pytest.mark.parametrize("seed", [4, 37, 179, 197, 1646, 1049])
+@pytest.mark.parametrize("seed", [4, 37, 179, 197, 1646, 1049, 1946, 3236, 3670])
 def test_seed_that_once_failed(seed: int) -> None:
     assert run_seed(seed)[1] == ""
 
@@ -45,6 +46,20 @@ def test_a_schedule_is_no_less_than_promised() -> None:
     schedule.run()
     assert len(schedule.world.history) >= OPERATIONS_MIN >= 200
     assert schedule.faults_done >= FAULTS_MIN >= 5
+
+
+def test_a_checkpoint_is_no_longer_slow_than_its_disk() -> None:
+    driven = Driven(3)
+    driven.world.checkpoint_delays = 500
+    shell = driven.leader()
+    for key in range(1, 4):
+        assert driven.ask(shell, INSERT, put(key, "value")).code == 0
+        shell.disk_delay_ns = 1_500_000_000
+        driven.world.command(shell, "snapshot")
+        driven.run(100)
+        assert shell.checkpoint is not None, "a checkpoint is under way"
+        shell.disk_delay_ns = 200_000
+        assert driven.run(15_000, lambda: shell.checkpoint is None)
 
 
 def test_what_must_happen_is_counted_by_names_that_exist() -> None:
