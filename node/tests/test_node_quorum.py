@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qsync_node.core.quorum import evaluate, is_impossible, needed, parse_formula, reached_index
+from qsync_node.core.settings import MILLISECOND, Settings
 
 
 @given(st.integers(1, 31), st.one_of(st.integers(-5, 99), st.just("majority")))
@@ -67,3 +68,11 @@ def test_too_few_voters_reach_nothing() -> None:
 def test_impossible_means_that_the_rest_is_no_quorum(voters: int, refusals: int) -> None:
     quorum = needed(voters)
     assert is_impossible(voters, refusals, quorum) == (max(voters - refusals, 0) < quorum)
+
+
+def test_default_timings_are_those_of_the_protocol() -> None:
+    """E13: docs/replication.md states these values."""
+    settings = Settings()
+    assert settings.heartbeat_ns == 100 * MILLISECOND
+    assert settings.election_timeout_ns == 1000 * MILLISECOND
+    assert settings.synchro_timeout_ns == 5000 * MILLISECOND
