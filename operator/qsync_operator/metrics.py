@@ -1,6 +1,6 @@
-"""The operator's metrics in Prometheus' text form, on a port of their own.
+"""Metrics of the operator in Prometheus' text format, on a separate port.
 
-Each cluster's series end when its object does, so that no alert is about what is gone.
+The operator removes the series of a deleted cluster, so that no alert refers to it.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
@@ -11,39 +11,81 @@ REGISTRY = CollectorRegistry()
 _CLUSTER = ["namespace", "cluster"]
 _PAUSES_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
-ACTING = Gauge("qsync_operator_is_acting", "1 where this operator holds the Lease",
-               registry=REGISTRY)  # fmt: skip
-CLUSTERS = Gauge("qsync_operator_clusters", "Clusters that are looked after", registry=REGISTRY)
-TURN = Histogram("qsync_operator_turn_seconds", "Time of one look, plan and act",
-                 registry=REGISTRY)  # fmt: skip
-ACTIONS = Counter("qsync_operator_actions", "Actions by kind and by whether they happened",
-                  ["action", "outcome"], registry=REGISTRY)  # fmt: skip
-REQUESTS = Counter("qsync_operator_api_requests", "Requests to the API server by verb and status",
-                   ["verb", "status"], registry=REGISTRY)  # fmt: skip
-READY = Gauge("qsync_operator_cluster_ready", "1 where every member is in its place",
-              _CLUSTER, registry=REGISTRY)  # fmt: skip
-DEGRADED = Gauge("qsync_operator_cluster_degraded", "1 where something is not as it should be",
-                 _CLUSTER, registry=REGISTRY)  # fmt: skip
-EXPIRY = Gauge("qsync_operator_certificate_expiry_timestamp_seconds",
-               "When the members' certificate expires", _CLUSTER, registry=REGISTRY)  # fmt: skip
-AUDIT_VIOLATED = Gauge("qsync_operator_audit_violated", "1 where the last audit found a violation",
-                       _CLUSTER, registry=REGISTRY)  # fmt: skip
-AUDIT_OVERDUE = Gauge("qsync_operator_audit_overdue_timestamp_seconds",
-                      "When the schedule is due for the second time after the last verdict",
-                      _CLUSTER, registry=REGISTRY)  # fmt: skip
-FAILOVERS = Counter("qsync_operator_failovers", "Changes of leader that were seen",
-                    _CLUSTER, registry=REGISTRY)  # fmt: skip
-PAUSE = Histogram("qsync_operator_failover_pause_seconds", "How long no member took writes",
-                  buckets=_PAUSES_S, registry=REGISTRY)  # fmt: skip
+ACTING = Gauge(
+    "qsync_operator_is_acting",
+    "1 if this replica of the operator holds the Lease, else 0.",
+    registry=REGISTRY,
+)
+CLUSTERS = Gauge(
+    "qsync_operator_clusters", "Clusters that the operator reconciles.", registry=REGISTRY
+)
+TURN = Histogram(
+    "qsync_operator_turn_seconds", "Duration of one reconciliation.", registry=REGISTRY
+)
+ACTIONS = Counter(
+    "qsync_operator_actions",
+    "Actions by kind and outcome.",
+    ["action", "outcome"],
+    registry=REGISTRY,
+)
+REQUESTS = Counter(
+    "qsync_operator_api_requests",
+    "Requests to the API server by verb and status.",
+    ["verb", "status"],
+    registry=REGISTRY,
+)
+READY = Gauge(
+    "qsync_operator_cluster_ready",
+    "1 if the condition Ready is true, else 0.",
+    _CLUSTER,
+    registry=REGISTRY,
+)
+DEGRADED = Gauge(
+    "qsync_operator_cluster_degraded",
+    "1 if the condition Degraded is true, else 0.",
+    _CLUSTER,
+    registry=REGISTRY,
+)
+EXPIRY = Gauge(
+    "qsync_operator_certificate_expiry_timestamp_seconds",
+    "Expiry of the members' certificate, in seconds since 1970.",
+    _CLUSTER,
+    registry=REGISTRY,
+)
+AUDIT_VIOLATED = Gauge(
+    "qsync_operator_audit_violated",
+    "1 if the verdict of the last audit is Violated, else 0.",
+    _CLUSTER,
+    registry=REGISTRY,
+)
+AUDIT_OVERDUE = Gauge(
+    "qsync_operator_audit_overdue_timestamp_seconds",
+    "Second scheduled time after the last verdict, in seconds since 1970.",
+    _CLUSTER,
+    registry=REGISTRY,
+)
+FAILOVERS = Counter(
+    "qsync_operator_failovers", "Failovers that the operator observed.", _CLUSTER, registry=REGISTRY
+)
+PAUSE = Histogram(
+    "qsync_operator_failover_pause_seconds",
+    "Time without a member that accepted writes.",
+    buckets=_PAUSES_S,
+    registry=REGISTRY,
+)
 
 
 def serve(port: int) -> None:
-    """Raises OSError if the port is taken."""
+    """Serve the metrics over HTTP.
+
+    Raises:
+        OSError: the port is in use.
+    """
     start_http_server(port, registry=REGISTRY)
 
 
 def note_status(namespace: str, cluster: str, before: ClusterStatus, now: ClusterStatus) -> None:
-    """After a turn: conditions, and a failover that the one before had not seen."""
+    """Record the conditions after a reconciliation, and a failover since the one before it."""
     READY.labels(namespace, cluster).set(now.is_true("Ready"))
     DEGRADED.labels(namespace, cluster).set(now.is_true("Degraded"))
     failovers = FAILOVERS.labels(namespace, cluster)
@@ -56,7 +98,15 @@ def note_status(namespace: str, cluster: str, before: ClusterStatus, now: Cluste
 def note_audits(
     namespace: str, cluster: str, last: LastRun | None, overdue_s: float | None
 ) -> None:
-    """`overdue_s`: seconds since 1970; None where nothing is scheduled, so nothing is late."""
+    """Record the last audit of a cluster.
+
+    Args:
+        namespace: namespace of the cluster.
+        cluster: name of the cluster.
+        last: last finished audit, if any.
+        overdue_s: time in seconds since 1970 after which the audit is overdue; None without a
+            schedule.
+    """
     if last is not None:
         AUDIT_VIOLATED.labels(namespace, cluster).set(last.verdict == "Violated")
     if overdue_s is None:
@@ -66,6 +116,7 @@ def note_audits(
 
 
 def forget(namespace: str, cluster: str) -> None:
+    """Remove the series of a deleted cluster."""
     for metric in (READY, DEGRADED, EXPIRY, FAILOVERS, AUDIT_VIOLATED, AUDIT_OVERDUE):
         _forget(metric, namespace, cluster)
 

@@ -1,8 +1,13 @@
-"""Metrics in Prometheus' text form: the words of the design, units last."""
+"""Metrics of a member in Prometheus' text format.
+
+The tables of series are data, so that the reference page of the documentation is generated from
+them.
+"""
 
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,15 +17,125 @@ from qsync_node.core.status import role_of
 if TYPE_CHECKING:
     from qsync_node.server.loop import NodeServer
 
-_EVENTS = {
-    "leader": "Terms that this node opened as leader",
-    "step_down": "Times that this node gave up leadership",
-    "rewind": "Cuts of a diverged tail",
-    "rollback": "ROLLBACK rows that this leader wrote",
-    "nack": "Rows that this replica could not apply",
-    "snapshot_installed": "Re-joins by snapshot",
-    "checkpoint": "Snapshots written",
-}
+
+@dataclass(frozen=True)
+class Reading:
+    """The state of a server from which one scrape is rendered."""
+
+    server: "NodeServer"
+    status: dict[str, Any]
+    archive: dict[str, Any]  # empty without an archive
+
+
+class Series(NamedTuple):
+    """One series without labels."""
+
+    name: str
+    help: str
+    read: Callable[[Reading], float]
+
+
+class LabelledSeries(NamedTuple):
+    """A series with one label; the function yields pairs of label and value."""
+
+    name: str
+    help: str
+    label: str
+    read: Callable[[Reading], Iterator[tuple[str, float]]]
+
+
+def _lags(now: Reading) -> Iterator[tuple[str, float]]:
+    for member in now.status["members"]:
+        if "acknowledged_index" in member:
+            lag = max(now.status["last_index"] - member["acknowledged_index"], 0)
+            yield member["name"] or member["uuid"], lag
+
+
+def _requests(now: Reading) -> Iterator[tuple[str, float]]:
+    yield from sorted(now.server.node.clients.counters.items())
+
+
+def _reports(event: str) -> Callable[[Reading], float]:
+    return lambda now: now.server.reports.get(event, 0)
+
+
+GAUGES = (
+    Series("qsync_term", "Current term.", lambda now: now.status["term"]),
+    Series("qsync_confirmed_index", "Confirmed log index.",
+           lambda now: now.status["confirmed_index"]),
+    Series("qsync_last_index", "Last log index, durable or not.",
+           lambda now: now.status["last_index"]),
+    Series("qsync_durable_index", "Last log index on the local disk.",
+           lambda now: now.status["durable_index"]),
+    Series("qsync_limbo_entries", "Unconfirmed transactions.",
+           lambda now: now.status["limbo"]["len"]),
+    Series("qsync_limbo_bytes", "Size of the unconfirmed transactions.",
+           lambda now: now.status["limbo"]["bytes"]),
+    Series("qsync_limbo_age_seconds", "Age of the oldest unconfirmed transaction.",
+           lambda now: now.status["limbo"]["age_ns"] / 1e9),
+    Series("qsync_memory_bytes", "Accounted size of all tuples.",
+           lambda now: now.status["memory_bytes"]),
+    Series("qsync_is_leader", "1 on the leader, else 0.",
+           lambda now: float(role_of(now.server.node) == "leader")),
+    Series("qsync_is_writable", "1 if the member accepts writes, else 0.",
+           lambda now: float(now.status["is_writable"])),
+    Series("qsync_split_brain", "1 if the member's log contradicts another member's, else 0.",
+           lambda now: float(bool(now.status["split_brain"]))),
+    Series("qsync_in_doubt", "1 during state repair, else 0.",
+           lambda now: float(bool(now.status["in_doubt_index"]))),
+    Series("qsync_is_fenced", "1 if the member is fenced, else 0.",
+           lambda now: float(now.status["is_fenced"])),
+    Series("qsync_sessions", "Client connections.", lambda now: len(now.server.sessions)),
+    Series("qsync_unauthenticated_sessions", "Client connections before log-in.",
+           lambda now: now.server.admission.unauthenticated),
+    Series("qsync_links", "Peer connections.", lambda now: len(now.server.links)),
+    Series("qsync_uptime_seconds", "Time since the process started.",
+           lambda now: time.monotonic() - now.server.started_at),
+)  # fmt: skip
+
+ARCHIVE_GAUGES = (
+    Series("qsync_archived_index", "Last log index in the archive.",
+           lambda now: now.archive["archived_index"]),
+    Series("qsync_archive_lag_rows", "Confirmed rows that are not archived yet.",
+           lambda now: now.archive["lag_rows"]),
+    Series("qsync_archive_lag_seconds", "Age of the oldest confirmed row that is not archived.",
+           lambda now: now.archive["lag_seconds"]),
+    Series("qsync_archive_bytes", "Bytes that this member archived.",
+           lambda now: now.archive["bytes"]),
+    Series("qsync_archive_failing", "1 if the last request to the archive failed, else 0.",
+           lambda now: float(bool(now.archive["error"]))),
+)  # fmt: skip
+
+LABELLED_GAUGES = (
+    LabelledSeries("qsync_follower_lag_rows", "Rows that a follower has not acknowledged.",
+                   "member", _lags),
+)  # fmt: skip
+
+COUNTERS = (
+    Series("qsync_log_writes", "Flushes of the log.", lambda now: now.server.disk.writes),
+    Series("qsync_log_batches", "Batches that the flushes wrote.",
+           lambda now: now.server.disk.batches),
+    Series("qsync_turns", "Steps of the core.", lambda now: now.server.turns),
+    Series("qsync_failed_log_ins", "Refused log-ins.", lambda now: now.server.failed_log_ins),
+    Series("qsync_rolled_back_rows", "Rows that a ROLLBACK or PROMOTE discarded.",
+           lambda now: now.status["limbo"]["rolled_back_rows"]),
+    Series("qsync_cut_rows", "Rows that this member truncated from its log.",
+           lambda now: now.status["cut_rows"]),
+    Series("qsync_lost_acknowledged_writes",
+           "Acknowledged writes to asynchronous spaces that a failover lost.",
+           lambda now: now.status["lost_acknowledged"]),
+    Series("qsync_leaders", "Terms that this member opened as leader.", _reports("leader")),
+    Series("qsync_step_downs", "Times that this member stepped down.", _reports("step_down")),
+    Series("qsync_rewinds", "Truncations of a divergent tail.", _reports("rewind")),
+    Series("qsync_rollbacks", "ROLLBACK rows that this leader wrote.", _reports("rollback")),
+    Series("qsync_nacks", "Rows that this replica could not apply.", _reports("nack")),
+    Series("qsync_rejoins", "Re-joins by snapshot.", _reports("snapshot_installed")),
+    Series("qsync_checkpoints", "Snapshots that this member wrote.", _reports("checkpoint")),
+)  # fmt: skip
+
+LABELLED_COUNTERS = (
+    LabelledSeries("qsync_requests", "Client requests by type.", "type", _requests),
+)
 
 
 class _Collector:
@@ -28,86 +143,27 @@ class _Collector:
         self.server = server
 
     def collect(self) -> Iterable[Metric]:
-        server = self.server
-        now = server.status()
-        gauges: list[tuple[str, str, float]] = [
-            ("qsync_term", "Election epoch that this node is in", now["term"]),
-            ("qsync_confirmed_index", "Confirmed log index", now["confirmed_index"]),
-            ("qsync_last_index", "Last log index", now["last_index"]),
-            ("qsync_durable_index", "Last log index on this disk", now["durable_index"]),
-            ("qsync_limbo_entries", "Batches not yet confirmed", now["limbo"]["len"]),
-            ("qsync_limbo_bytes", "Bytes not yet confirmed", now["limbo"]["bytes"]),
-            ("qsync_limbo_age_seconds", "Wait of the oldest one", now["limbo"]["age_ns"] / 1e9),
-            ("qsync_memory_bytes", "Accounted size of the tuples", now["memory_bytes"]),
-            ("qsync_is_leader", "1 on the leader", float(role_of(server.node) == "leader")),
-            ("qsync_is_writable", "1 where writes run", float(now["is_writable"])),
-            (
-                "qsync_split_brain",
-                "1 when this log contradicts another",
-                float(bool(now["split_brain"])),
-            ),
-            ("qsync_in_doubt", "1 while the state is replaced", float(bool(now["in_doubt_index"]))),
-            ("qsync_is_fenced", "1 when fenced", float(now["is_fenced"])),
-            ("qsync_sessions", "Client connections", len(server.sessions)),
-            (
-                "qsync_unauthenticated_sessions",
-                "Client connections before log-in",
-                server.admission.unauthenticated,
-            ),
-            ("qsync_links", "Peer connections", len(server.links)),
-            ("qsync_uptime_seconds", "Since this life began", time.monotonic() - server.started_at),
-        ]
-        gauges += self._archive_gauges(now["confirmed_index"])
-        for name, text, value in gauges:
-            yield GaugeMetricFamily(name, text, value=value)
-        yield from self._counters(now)
-        lag = GaugeMetricFamily(
-            "qsync_follower_lag_rows", "Rows that a member has not acknowledged", labels=["member"]
-        )
-        for member in now["members"]:
-            if "acknowledged_index" in member:
-                behind = max(now["last_index"] - member["acknowledged_index"], 0)
-                lag.add_metric([member["name"] or member["uuid"]], behind)
-        yield lag
-
-    def _archive_gauges(self, confirmed_index: int) -> list[tuple[str, str, float]]:
+        status = self.server.status()
         archiver = self.server.archiver
-        if archiver is None:
-            return []
-        said = archiver.status(confirmed_index)
-        return [
-            ("qsync_archived_index", "Last log index in the archive", said["archived_index"]),
-            ("qsync_archive_lag_rows", "Confirmed rows not archived yet", said["lag_rows"]),
-            ("qsync_archive_lag_seconds", "Wait of the oldest of them", said["lag_seconds"]),
-            ("qsync_archive_bytes", "Bytes that this member archived", said["bytes"]),
-            ("qsync_archive_failing", "1 while the archive refuses", float(bool(said["error"]))),
-        ]
-
-    def _counters(self, now: dict[str, Any]) -> Iterable[Metric]:
-        server = self.server
-        counters: list[tuple[str, str, float]] = [
-            ("qsync_log_writes", "Flushes of the log", server.disk.writes),
-            ("qsync_log_batches", "Batches in them", server.disk.batches),
-            ("qsync_turns", "Steps of the core", server.turns),
-            ("qsync_failed_log_ins", "Log-ins refused", server.failed_log_ins),
-            ("qsync_rolled_back_rows", "Rows that a decision took away",
-             now["limbo"]["rolled_back_rows"]),
-            ("qsync_cut_rows", "Rows that this member cut from its log, as no other has them",
-             now["cut_rows"]),
-            ("qsync_lost_acknowledged_writes", "Asynchronous writes lost after their answer",
-             now["lost_acknowledged"]),
-        ]  # fmt: skip
-        for name, text, value in counters:
-            yield CounterMetricFamily(name, text, value=value)
-        for event, text in _EVENTS.items():
-            yield CounterMetricFamily(f"qsync_{event}s", text, value=server.reports.get(event, 0))
-        requests = CounterMetricFamily("qsync_requests", "Requests by type", labels=["type"])
-        for kind, count in sorted(server.node.clients.counters.items()):
-            requests.add_metric([kind], count)
-        yield requests
+        archive = {} if archiver is None else archiver.status(status["confirmed_index"])
+        now = Reading(self.server, status, archive)
+        for series in GAUGES + (ARCHIVE_GAUGES if archive else ()):
+            yield GaugeMetricFamily(series.name, series.help, value=series.read(now))
+        for series in COUNTERS:
+            yield CounterMetricFamily(series.name, series.help, value=series.read(now))
+        for kind, table in (
+            (GaugeMetricFamily, LABELLED_GAUGES),
+            (CounterMetricFamily, LABELLED_COUNTERS),
+        ):
+            for labelled in table:
+                family = kind(labelled.name, labelled.help, labels=[labelled.label])
+                for label, value in labelled.read(now):
+                    family.add_metric([label], value)
+                yield family
 
 
 def render_metrics(server: "NodeServer") -> str:
+    """Return all series of a server in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(server))
     return generate_latest(registry).decode()
