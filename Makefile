@@ -6,7 +6,7 @@ VERSION := 0.1.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: help venv demo demo-kubernetes images crds test unit check sim mutants bench bench-spark \
-        rounds scale large costs clean debian manifests e2e e2e-local e2e-quick e2e-write
+        rounds scale large costs clean debian docs manifests prose rates e2e e2e-local e2e-quick e2e-write
 
 help:                         ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
@@ -105,5 +105,24 @@ bench-spark: $(VENV)/.all     ## the archive's jobs (LARGE=1: up to 10 M rows, H
 costs: $(VENV)/.all           ## where the time of a write goes, by process and by file
 	$(BIN)/python e2e/bench/costs.py
 
+docs: $(VENV)/.docs           ## the documentation site, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+$(VENV)/.docs: pyproject.toml requirements.lock $(VENV)/.all
+	$(PIP) install -c requirements.lock -e '.[docs]'
+	touch $@
+
+# Pages and packages whose text follows the style of docs/prose/styles.
+PROSE ?= README.md docs
+
+prose: $(BIN)/vale            ## checks the text by the rules of docs/prose/styles
+	$(BIN)/vale $(PROSE)
+
+$(BIN)/vale: | $(BIN)/python
+	GOBIN=$(CURDIR)/$(BIN) go install github.com/vale-cli/vale/v3/cmd/vale@v3.21.0
+
+rates:                        ## rates of constructions per 1,000 words (ROOT=another checkout)
+	$(PYTHON) docs/prose/measure.py $(ROOT)
+
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache artifacts
+	rm -rf $(VENV) build site *.egg-info .mypy_cache .ruff_cache .pytest_cache artifacts

@@ -1,0 +1,103 @@
+"""Pages of the documentation site that are generated from code when the site is built.
+
+MkDocs loads this file as its hooks. `on_files` adds the pages, so that nothing generated is
+committed.
+"""
+
+import html
+import subprocess
+import sys
+from collections.abc import Iterable
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from qsync_node.server import metrics as node
+from qsync_operator import metrics as operator
+
+CLIENT = """# Python client
+
+`qsync_node.client` retries with an idempotency key until the outcome of a request is known.
+
+::: qsync_node.client
+    options:
+      show_root_heading: false
+      show_root_toc_entry: false
+"""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages.
+
+    Raises:
+        subprocess.CalledProcessError: the command line could not be described.
+    """
+    files.append(File.generated(config, "commands.md", content=commands()))
+    files.append(File.generated(config, "client.md", content=CLIENT))
+    files.append(File.generated(config, "metrics.md", content=metrics()))
+    return files
+
+
+def commands() -> str:
+    """Return the reference of `qsync` and all of its commands as Markdown."""
+    described = subprocess.run(
+        [sys.executable, "-m", "typer", "qsync_cli.main", "utils", "docs", "--name", "qsync"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    first, _, rest = html.unescape(described).partition("\n")
+    assert first == "# `qsync`", "the form that Typer prints"
+    return f"# Commands\n\n`kubectl qsync` is the same program.\n{rest}"
+
+
+def metrics() -> str:
+    """Return the reference of all metrics as Markdown."""
+    return "\n".join(
+        [
+            "# Metrics",
+            "",
+            "Each member serves its metrics at `/metrics` on its admin port, and the operator on a",
+            "port of its own. Both use Prometheus' text format. A counter's sample name ends in",
+            "`_total`.",
+            "",
+            "## Members",
+            "",
+            *_table(_series()),
+            "",
+            "## Archive of a member",
+            "",
+            "These series exist only if the cluster has an archive.",
+            "",
+            *_table((s.name, "gauge", "", s.help) for s in node.ARCHIVE_GAUGES),
+            "",
+            "## Operator",
+            "",
+            *_table(_operator_series()),
+            "",
+        ]
+    )
+
+
+def _series() -> Iterable[tuple[str, str, str, str]]:
+    for kind, plain, labelled in (
+        ("gauge", node.GAUGES, node.LABELLED_GAUGES),
+        ("counter", node.COUNTERS, node.LABELLED_COUNTERS),
+    ):
+        yield from ((s.name, kind, "", s.help) for s in plain)
+        yield from ((s.name, kind, f"`{s.label}`", s.help) for s in labelled)
+
+
+def _operator_series() -> Iterable[tuple[str, str, str, str]]:
+    for metric in vars(operator).values():
+        if isinstance(metric, operator.Counter | operator.Gauge | operator.Histogram):
+            family = next(iter(metric.describe()))
+            labels = ", ".join(f"`{label}`" for label in metric._labelnames)
+            yield family.name, family.type, labels, family.documentation
+
+
+def _table(rows: Iterable[tuple[str, str, str, str]]) -> Iterable[str]:
+    yield "| name | type | labels | meaning |"
+    yield "| --- | --- | --- | --- |"
+    for name, kind, labels, meaning in rows:
+        yield f"| `{name}` | {kind} | {labels} | {meaning} |"
