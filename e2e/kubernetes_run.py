@@ -30,23 +30,23 @@ from writeup import keep, write_page
 
 ARTEFACTS = ROOT / "artifacts" / "e2e"
 LACKS = {
-    "machines": "its machines are no containers of this docker, so none can be paused or cut off",
-    "three machines": "it has fewer than three machines that take pods",
-    "audit log": "its API server's audit log cannot be switched on from here",
-    "all before": "not every scenario ran before it, so a right may be unused by chance",
+    "machines": "the machines are not containers of the local docker, so they cannot be paused",
+    "three machines": "fewer than three machines accept pods",
+    "audit log": "the audit log of the API server cannot be enabled",
+    "all before": "not every scenario ran before, so permissions may be unused",
 }
 NOT_LOCAL = {
-    "TLS": "local members speak to each other over the loopback device, without TLS",
-    "archive": "audits, compactions and restores of local clusters have tests of their own",
+    "TLS": "local members communicate over the loopback device, without TLS",
+    "archive": "audits, compactions and restores of local clusters have separate tests",
     "machines": "all members share one machine, its network and its clocks",
-    "objects": "there is no API server, so there are no objects in it",
-    "operators": "the supervisor is killed in `absent`; there is one for each cluster, and no API",
+    "objects": "there is no API server",
+    "operators": "`absent` kills the supervisor; each cluster has its own, without an API server",
     "pages": "the commands of docs/quickstart.md are run by test_cli_quickstart.py",
     "pods": "a process has no image, no template and no grace period",
-    "users": "roles and users of a manifest are not made by `qsync local`, which says so",
-    "verbs": "test_cli_local.py and test_cli_node.py give the same orders",
-    "volumes": "a member's directory is no volume: test_cli_local.py takes them away",
-    "words": "test_operator_models.py and test_cli_local.py have the same sentences",
+    "users": "`qsync local` does not create roles and users, and reports so",
+    "verbs": "test_cli_local.py and test_cli_node.py run the same verbs",
+    "volumes": "a local member has a directory and no volume: test_cli_local.py deletes it",
+    "words": "test_operator_models.py and test_cli_local.py check the same messages",
 }
 FAILURES = (AssertionError, RuntimeError, Wrong, subprocess.TimeoutExpired, KeyError, OSError)
 BESIDE = 2  # that many modest scenarios run at a time: mostly they wait

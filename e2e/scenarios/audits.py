@@ -80,7 +80,7 @@ def _expect(status: dict[str, Any], verdict: str) -> None:
 
 @scenario(not_local="archive")
 def audits(scene: Scene) -> str:
-    """A schedule's audit passes with tasks in two executors; of a damaged archive it says where."""
+    """A scheduled audit passes with tasks in two executors, and locates damage in an archive."""
     archive_server.build()
     archive = archive_server.start(scene)
     scene.start_with_load(archive=archive, audit={"schedule": "* * * * *", "spark": SMALL})

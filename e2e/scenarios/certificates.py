@@ -60,7 +60,7 @@ def _members_connect_by_tls(scene: Scene) -> bool:
 
 @scenario(load=True, not_local="TLS")
 def certificates(scene: Scene) -> str:
-    """The certificate is renewed under load, then the authority: no member restarts."""
+    """Certificate and authority are renewed under load, and no member restarts."""
     assert _members_connect_by_tls(scene)
     pods, at_s = scene.pods(), time.time()
     before = _secret(scene, "orders-tls")

@@ -44,7 +44,7 @@ def _ahead_s(scene: Scene, pod: str) -> float:
 
 @scenario(needs=("machines",), not_local="machines")
 def wrong_clocks(scene: Scene) -> str:
-    """One clock is an hour ahead, another one runs twice as fast: each leads, and is deleted."""
+    """One clock is an hour ahead, another is twice as fast. Each member leads, and is deleted."""
     _build()
     scene.start_with_load(image=IMAGE)
     ahead_s = _ahead_s(scene, AHEAD)

@@ -20,7 +20,7 @@ from timeouts import (
 
 @scenario(quick=True, needs=("machines",))
 def absent(scene: Scene) -> str:
-    """No operator: the nodes elect alone; when it returns, it corrects the role labels."""
+    """The nodes elect without an operator. When it returns, it corrects the role labels."""
     scene.start()
     old = scene.current_leader()
     with scene.without_operator():
@@ -41,7 +41,7 @@ def absent(scene: Scene) -> str:
 
 @scenario(load=True, needs=("machines",), not_local="operators")
 def operator_killed(scene: Scene) -> str:
-    """The operator's process and the leader's end in the same moment, then while it scales."""
+    """Operator and leader are killed at the same moment, and again during a scale."""
     leader = scene.current_leader()
     pod = acting()
     own, process = operator_process(pod), Process(scene.name, leader)
@@ -64,7 +64,7 @@ def operator_killed(scene: Scene) -> str:
 
 @scenario(load=True, needs=("machines",), not_local="operators")
 def two_operators(scene: Scene) -> str:
-    """One stops for longer than its Lease, another one takes over, the first wakes up again."""
+    """One operator is paused for longer than its Lease, another takes over, the first resumes."""
     set_operators(2)
     try:
         first = acting()
@@ -91,7 +91,7 @@ def two_operators(scene: Scene) -> str:
 
 @scenario(load=True, needs=("machines",), not_local="operators")
 def api_server_stopped(scene: Scene) -> str:
-    """For a minute the API server hangs, and in the middle of it the leader is killed."""
+    """The API server hangs for a minute, and the leader is killed meanwhile."""
     leader = scene.current_leader()
     process = Process(scene.name, leader)
     with frozen(api_server()):

@@ -58,7 +58,7 @@ def _as_printed(command: str, environment: dict[str, str]) -> None:
 
 @scenario(not_local="pages")
 def documentation(scene: Scene) -> str:
-    """Every command of docs/kubernetes.md, but for what installs, is run as it is printed."""
+    """Runs every command of docs/kubernetes.md as printed, except the installation."""
     ran = []
     # What the page's bucket and its Secret stand for.
     archive_server.build()
@@ -83,7 +83,7 @@ def documentation(scene: Scene) -> str:
 
 @scenario(modest=True, needs=("machines",), not_local="pages")
 def operations(scene: Scene) -> str:
-    """Every command of docs/operations.md is run as it is printed, in the state it is meant for."""
+    """Runs every command of docs/operations.md as printed, in the state that it requires."""
     scene.start(storage={})
     before: dict[str, Callable[[Scene], None]] = {
         "force-confirm": _lose_a_majority, "replace": _lose_a_machine,
@@ -144,7 +144,7 @@ def _put_size_back(scene: Scene) -> None:
 
 @scenario(modest=True, not_local="objects")
 def cluster_chart(scene: Scene) -> str:
-    """The chart of clusters: installed, tested with `helm test`, changed, taken away."""
+    """The chart of clusters is installed, tested with `helm test`, upgraded and uninstalled."""
     chart = str(ROOT / "charts" / "qsync-cluster")
     place = ("--namespace", scene.name)
     test = ("--set", f"testImage={IMAGES['node']}")
@@ -167,7 +167,7 @@ def cluster_chart(scene: Scene) -> str:
 
 @scenario(quick=True, not_local="objects")
 def plain_manifests(scene: Scene) -> str:
-    """deploy/operator.yaml is what an API server takes, whole and without Helm."""
+    """The API server accepts deploy/operator.yaml without Helm."""
     # Conflicts are forced in the dry run only: here a chart owns what is already installed.
     taken = run(
         "kubectl", "apply", "--server-side", "--dry-run=server", "--force-conflicts", "-f",

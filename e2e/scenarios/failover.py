@@ -58,7 +58,7 @@ def graceful_delete(scene: Scene) -> str:
 
 @scenario(quick=True, load=True, not_local="pods")
 def forced_delete(scene: Scene) -> str:
-    """The same without a warning."""
+    """The leader's pod is deleted without a grace period."""
     for _ in range(DELETES):
         _delete(scene, "--grace-period=0", "--force")
     return summary(next(iter(scene.figures.values())))
@@ -66,7 +66,7 @@ def forced_delete(scene: Scene) -> str:
 
 @scenario(load=True, not_local="pods")
 def all_at_once(scene: Scene) -> str:
-    """Every pod is deleted by force in one moment: the volumes are the cluster."""
+    """All pods are deleted by force at once, and the cluster restarts from its volumes."""
     before = {m["name"]: m["uuid"] for m in scene.status()["members"]}
     uids = scene.pods()
     at_s = time.time()
@@ -82,7 +82,7 @@ def all_at_once(scene: Scene) -> str:
 
 @scenario(load=True, needs=("machines",))
 def all_killed(scene: Scene) -> str:
-    """`kill -9` of every member's process: as a power failure, with the disks left."""
+    """`kill -9` of all members at once, as in a power failure."""
     at_s = scene.kill(*scene.lives())
     time.sleep(LATE_S)  # what comes late is a pause, too
     scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)

@@ -52,7 +52,7 @@ def machine_paused(scene: Scene) -> str:
 
 @scenario(load=True, needs=("machines",), not_local="machines")
 def packets_dropped(scene: Scene) -> str:
-    """Packets from and to the leader vanish, without a reset."""
+    """Packets from and to the leader are dropped, without a reset."""
     what = "packets from and to the leader dropped"
     for _ in range(ROUNDS):
         leader = scene.current_leader()
@@ -78,7 +78,7 @@ def _operator_on_a_worker() -> str:
 
 @scenario(load=True, needs=("machines", "three machines"), not_local="machines")
 def operators_machine_paused(scene: Scene) -> str:
-    """The leader and the operator are on one machine, and it stops: the members elect alone."""
+    """The machine of leader and operator is paused, and the members elect without it."""
     operator = _operator_on_a_worker()
     beside = [name for name in scene.pods() if machine_of(scene.name, name) == operator]
     if not beside or machine_of(scene.name, "writer") == operator:

@@ -8,7 +8,7 @@ from timeouts import CHANGE_PAUSE_MS, LATE_S, ROLL_S
 
 @scenario(quick=True, load=True)
 def scale(scene: Scene) -> str:
-    """3 -> 5 -> 3 by `kubectl scale`; the leader is one of those that leave."""
+    """3 -> 5 -> 3 by `kubectl scale`. The leader is among the removed members."""
     said = []
     for replicas in (5, 3):
         if replicas == 3:
@@ -25,7 +25,7 @@ def scale(scene: Scene) -> str:
 
 @scenario(modest=True)
 def readers(scene: Scene) -> str:
-    """Asynchronous members and readers come and go, and count for nothing."""
+    """Async members and readers are added and removed, and never count for the quorum."""
     scene.start(asyncReplicas=1, readReplicas=1)
     wanted = {"orders-0", "orders-1", "orders-2", "orders-async-0", "orders-reader-0"}
 

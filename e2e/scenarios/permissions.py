@@ -22,7 +22,7 @@ def _can(account: str, verb: str, what: str, namespace: str) -> bool:
 
 @scenario(quick=True, not_local="objects")
 def secrets_elsewhere(scene: Scene) -> str:
-    """A chart for one namespace reads no other's Secrets; members' pods read nothing at all."""
+    """A chart for one namespace reads no Secrets elsewhere, and the pods of members read none."""
     other = Namespace(ONE_NAMESPACE, CLUSTER)
     narrow = "qsync-narrow-operator"
     try:
@@ -51,7 +51,7 @@ def secrets_elsewhere(scene: Scene) -> str:
 
 @scenario(not_local="objects")
 def monitoring(scene: Scene) -> str:
-    """Objects for Prometheus' operator come where its kinds exist, and go when unasked."""
+    """Objects for the Prometheus operator follow `monitoring` and its definitions."""
     names = [f"{plural}.monitoring.coreos.com" for plural in MONITORING]
     there = [name for name in names if run("kubectl", "get", "crd", name, "--ignore-not-found")]
     if there:
@@ -113,7 +113,7 @@ def _optional(scene: Scene) -> list[str]:
 
 @scenario(needs=("audit log", "all before"), not_local="objects")
 def rights(scene: Scene) -> str:
-    """The audit log of the whole run: nothing was refused, and no right was left unused."""
+    """In the audit log of the whole run no request is refused and no permission is unused."""
     scene.start()
     # What no other scenario has to do: give up what was made and is not wanted any more.
     scene.patch(networkPolicy={"enabled": False}, replicas=2)

@@ -114,7 +114,7 @@ def wrong_changes(namespace: Namespace) -> list[str]:
 
 @scenario(quick=True, modest=True, not_local="words")
 def refusals(scene: Scene) -> str:
-    """Each sentence, and what must be taken; nothing but definitions is needed."""
+    """The definitions refuse each invalid manifest with its message, and accept valid ones."""
     found = wrong(scene)
     if found:
         raise Wrong("; ".join(found))

@@ -28,7 +28,7 @@ def _rolled(scene: Scene, before: dict[str, str]) -> bool:
 
 @scenario(quick=True, load=True, needs=("machines",), not_local="pods")
 def rolling_update(scene: Scene) -> str:
-    """An earlier build, the present one, other resources: followers first, the leader last."""
+    """Updates from an earlier build and back restart followers first and the leader last."""
     _earlier_build()
     changes: list[dict[str, Any]] = [
         {"image": EARLIER},
@@ -70,7 +70,7 @@ def _order_of_restarts(scene: Scene, before: dict[str, str]) -> list[str]:
 
 @scenario(load=True, needs=("machines", "three machines"), not_local="machines")
 def drain(scene: Scene) -> str:
-    """`kubectl drain` of each machine in turn, its members and the operator with it."""
+    """`kubectl drain` of each machine in turn, with its members and the operator."""
     said = []
     for machine in machines():
         at_s = time.time()
@@ -118,7 +118,7 @@ def _bad(scene: Scene, spec: dict[str, Any], back: dict[str, Any], words: str) -
 
 @scenario(load=True, not_local="pods")
 def bad_changes(scene: Scene) -> str:
-    """A missing image, resources beyond every machine, a forbidden pod."""
+    """A missing image, excessive resources and a forbidden pod are reported and reverted."""
     good = scene.get("qsynccluster", scene.cluster)["spec"].get("image")
     said = [_bad(scene, {"image": "qsync-node:missing"}, {"image": good}, "ImagePull")]
     vast = {"resources": {"requests": {"cpu": "1000"}}}

@@ -12,7 +12,7 @@ from timeouts import CONVERGE_S, IDLE_S, NUMBERS_S, READY_S, ROLL_S, SETTLE_S
 
 @scenario(modest=True, not_local="users")
 def access(scene: Scene) -> str:
-    """A declared user may do what is declared; a Secret that changes is a new password."""
+    """A declared user gets the declared grants, and a changed Secret changes the password."""
 
     def put_password(password: str, name: str = "alice") -> None:
         secret = {
@@ -81,7 +81,7 @@ def identity_deleted(scene: Scene) -> str:
 
 @scenario(quick=True, not_local="objects")
 def applied_again(scene: Scene) -> str:
-    """The same manifest changes nothing; a hand-edited field is put back, a foreign one stays."""
+    """The same manifest changes nothing. A managed field is restored, a foreign one stays."""
     scene.start()
     time.sleep(NUMBERS_S)  # the last writes of its founding, its numbers among them
     before = _versions(scene)
@@ -129,7 +129,7 @@ def template(scene: Scene) -> str:
 
 @scenario(quick=True, not_local="words")
 def invalid(scene: Scene) -> str:
-    """A specification that only the operator refuses, and an operator that starts after it."""
+    """The operator refuses a specification, also after its restart."""
     scene.start()
     scene.patch(replication={"quorum": "N-2"})
     scene.wait("a refusal", scene.has_reason("Degraded", "InvalidSpec"), CONVERGE_S)
@@ -149,7 +149,7 @@ def invalid(scene: Scene) -> str:
 
 @scenario(not_local="objects")
 def idle(scene: Scene) -> str:
-    """Nothing is written while nothing happens."""
+    """The operator writes nothing while the cluster is idle."""
     scene.start(monitoring={"podMonitor": True})
     time.sleep(NUMBERS_S)  # the last writes of its founding, its numbers among them
     before = _versions(scene)
@@ -160,7 +160,7 @@ def idle(scene: Scene) -> str:
 
 @scenario(load=True, not_local="objects")
 def busy(scene: Scene) -> str:
-    """Under load only numbers change, and status is written once in ten seconds at most."""
+    """Under load, only numbers change, and status is written at most every ten seconds."""
     watch = ["kubectl", "-n", scene.name, "get", "qc", scene.cluster, "--watch-only", "-o", "name"]
     with subprocess.Popen(watch, stdout=subprocess.PIPE, text=True) as process:
         time.sleep(IDLE_S)  # the span that the rule is about

@@ -6,7 +6,7 @@ from timeouts import CONVERGE_S, FAILOVER_S, READY_S, ROLL_S
 
 @scenario(modest=True)
 def hibernate(scene: Scene) -> str:
-    """`hibernate` stops the pods and wakes the same instances."""
+    """`hibernate` stops the pods, and resumes the same instances."""
     scene.start()
     before = {m["name"]: m["uuid"] for m in scene.status()["members"]}
     scene.patch(hibernate=True)

@@ -14,7 +14,7 @@ CLASS = "qsync-e2e-expandable"
 
 @scenario(modest=True, not_local="volumes")
 def grow(scene: Scene) -> str:
-    """A class that cannot expand is reported; one that can is resized, and no member restarts."""
+    """Volumes are enlarged without a restart, and a class without expansion is reported."""
     scene.start()
     scene.patch(storage={"size": "128Mi"})
     scene.wait("a refusal", scene.has_reason("Degraded", "StorageRefused"), CONVERGE_S)
@@ -59,7 +59,7 @@ def grow(scene: Scene) -> str:
 
 @scenario(modest=True, not_local="volumes")
 def lost(scene: Scene) -> str:
-    """Volumes are deleted by hand: one, and then all of them."""
+    """One volume is deleted by hand, and then all of them."""
     scene.start()
     victim = next(m["name"] for m in scene.status()["members"] if m["role"] == "follower")
     old = next(m["uuid"] for m in scene.status()["members"] if m["name"] == victim)
@@ -91,7 +91,7 @@ def _registered(scene: Scene) -> list[str]:
 
 @scenario(modest=True, not_local="volumes")
 def majority(scene: Scene) -> str:
-    """Two of three volumes are gone: no member is elected until a person forces it."""
+    """Two of three volumes are deleted. No member leads until an administrator forces it."""
     scene.start()
     leader = scene.status()["leader"]
     others = [m["name"] for m in scene.status()["members"] if m["name"] != leader]
@@ -113,7 +113,7 @@ def majority(scene: Scene) -> str:
 
 @scenario(load=True, needs=("machines",), not_local="volumes")
 def disk_full(scene: Scene) -> str:
-    """The leader's disk is full: another one leads, status says why, room is made, it is back."""
+    """The leader's disk fills, another member leads, status reports it, and it recovers."""
     leader = scene.current_leader()
     full = f"{leader}: its disk is full"
     disk = SmallDisk(scene, leader)

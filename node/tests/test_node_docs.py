@@ -81,12 +81,12 @@ LIMITS = {
     "parts of an index": str(PARTS_MAX),
     "open transactions of a leader": f"{streams.STREAMS_MAX:,}",
     "open transactions of a connection": f"{streams.SESSION_STREAMS_MAX:,}",
-    "open transactions of all who have not logged in": f"{streams.STRANGERS_STREAMS_MAX:,}",
-    "what these hold": size(streams.STRANGERS_BYTES_MAX),
+    "open transactions of all unauthenticated clients": f"{streams.STRANGERS_STREAMS_MAX:,}",
+    "size of these": size(streams.STRANGERS_BYTES_MAX),
     "levels of arrays and maps in a request or a tuple": str(NESTING_MAX),
     "length of a watched key": str(session.WATCHED_KEY_MAX),
-    "what a transaction writes": size(SETTINGS.transaction_bytes_max),
-    "what all open transactions hold": size(SETTINGS.transactions_bytes_max),
+    "rows of a transaction": size(SETTINGS.transaction_bytes_max),
+    "size of all open transactions": size(SETTINGS.transactions_bytes_max),
     "age of an open transaction": f"{SETTINGS.transaction_timeout_ns // SECOND} s",
     "unconfirmed transactions, bytes": size(SETTINGS.limbo_bytes_max),
     "unconfirmed transactions": f"{SETTINGS.limbo_entries_max:,}",
@@ -115,7 +115,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         for line in (ROOT / "docs" / "limits.md").read_text().splitlines()
         if line.startswith("| ")
     ]
-    assert {what: limit for what, limit, *_ in rows[1:] if what != "---"} == LIMITS
+    assert {name: limit for name, limit, *_ in rows[1:] if name != "---"} == LIMITS
 
 
 def test_derived_admin_password_is_the_nodes_and_no_argument_holds_the_secret(

@@ -51,7 +51,7 @@ def test_the_quickstart_works_as_printed(home: Home) -> None:
         assert done.returncode == 0, (script, done.stdout, done.stderr, home.logs())
         printed.append(done.stdout)
     everything = "\n".join(printed)
-    assert "somebody" in everything
+    assert "alice" in everything
     assert "last failover: orders-" in everything
     assert "orders-1 leads in term" in everything
     assert home.all_pids() == []

@@ -14,6 +14,7 @@ from local_clusters import EXAMPLES, Home
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from qsync_cli.main import app
 from qsync_operator import metrics
 from qsync_operator.desired.monitoring import build_monitoring
 from qsync_operator.links import NodeLinks
@@ -88,6 +89,19 @@ def test_every_alert_has_its_page_and_every_page_its_alert() -> None:
     for rule in alerts():
         assert rule["annotations"]["runbook"] == f"docs/runbooks/{rule['alert']}.md"
         assert f"]({rule['alert']}.md)" in index
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
+def test_runbook_has_all_sections_and_names_commands_that_exist(alert: dict[str, Any]) -> None:
+    page = (RUNBOOKS / f"{alert['alert']}.md").read_text()
+    assert re.findall(r"(?m)^## (.*)", page) == [
+        "Impact", "Likely causes", "Verification", "Fix", "Escalation",
+    ]  # fmt: skip
+    assert f"Severity: {alert['labels']['severity']}." in page
+    assert "```console\n$ kubectl " in page
+    verbs = {command.name for command in app.registered_commands}
+    for verb in re.findall(r"kubectl qsync ([a-z-]+)", page):
+        assert verb in verbs, verb
 
 
 @pytest.fixture
