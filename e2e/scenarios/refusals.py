@@ -12,7 +12,7 @@ PRIMARY = {"name": "primary", "parts": [{"field": 1, "type": "string"}]}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"replicas": 5, "replication": {"quorum": 2}}, "is below a majority of the replicas"),
     ({"replicas": 3, "replication": {"quorum": 4}}, "it can never be reached"),
-    ({"replication": {"quorum": "most"}}, "a formula over N such as N/2+1"),
+    ({"replication": {"quorum": "most"}}, "a formula such as N/2+1"),
     ({"replicas": 20, "asyncReplicas": 20}, "at most 31 members can be registered"),
     ({"replicas": 0}, "should be greater than or equal to 1"),
     ({"failover": {"delay": "5x"}}, "write a duration with its unit"),
@@ -22,7 +22,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"audit": {"schedule": "15 * * * *"}}, "set archive.url too"),
     ({"auth": {"username": "admin"}}, "exists in every database"),
     ({"ports": {"iproto": 3301, "admin": 3301}}, "must be different ports"),
-    ({"spaces": [{"name": "_mine", "indexes": [PRIMARY]}]}, "belongs to the database"),
+    ({"spaces": [{"name": "_mine", "indexes": [PRIMARY]}]}, "such spaces belong to the database"),
     ({"spaces": [{"name": "s", "indexes": [{**PRIMARY, "unique": False}]}]}, "must be unique"),
     (
         {"archive": ARCHIVE, "audit": {"schedule": "@daily", "timeZone": "Europe/Berln"}},
@@ -33,7 +33,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"storage": {"storageClass": "Fast!"}}, "write the name of a StorageClass"),
     (
         {"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}},
-        "resources.requests are more than resources.limits",
+        "resources.requests exceed resources.limits",
     ),
     ({"spaces": [{"name": "s", "indexes": [PRIMARY]}] * 2}, "Duplicate value"),
     ({"replicaz": 3}, 'unknown field "spec.replicaz"'),

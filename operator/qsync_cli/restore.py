@@ -62,7 +62,7 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
     )
 
     if to_time is not None and to_signature is not None:
-        raise typer.BadParameter("--to-time and --to-signature are two points: give one")
+        raise typer.BadParameter("--to-time and --to-signature exclude each other: give one")
     if store_of(name).exists():
         raise Failure(f"there is a cluster {name} already: restore under another name")
     begin: dict[str, Any] = {

@@ -136,10 +136,10 @@ def test_a_cluster_comes_back_as_it_was(home: Home, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("begin", "why"),
     [
-        ({"toTime": "2026-01-31T12:00:00Z", "toSignature": 5}, "are two points: give one"),
+        ({"toTime": "2026-01-31T12:00:00Z", "toSignature": 5}, "exclude each other"),
         ({"toTime": "2026-01-31T12:00:00"}, "names no time zone"),
         ({"toTime": "soon"}, "is not a time such as"),
-        ({"url": "file:///own"}, "a new cluster archives to a place of its own"),
+        ({"url": "file:///own"}, "a new cluster needs its own archive"),
     ],
 )
 def test_a_manifest_that_cannot_be_restored(begin: dict[str, Any], why: str) -> None:

@@ -171,7 +171,7 @@ def refusal_to_change(old: "QsyncCluster", new: "QsyncCluster") -> str:
     if new.spec.auth.username != old.spec.auth.username:
         return f"auth.username cannot change from {old.spec.auth.username}"
     if new.spec.bootstrap != old.spec.bootstrap:
-        return "bootstrap cannot change: it says what the cluster began with"
+        return "bootstrap cannot change: it describes the initial state of the cluster"
     return ""
 
 

@@ -1,15 +1,15 @@
-"""docs/reference.md: every field of every kind, from the definitions that the API server gets."""
+"""docs/reference.md: each field of each kind, generated from the custom resource definitions."""
 
 from typing import Any
 
 from qsync_operator.crds.kinds import KINDS, Kind, definition
 from qsync_operator.models.cluster import GROUP, VERSION
 
-HEAD = f"""# Every field
+HEAD = f"""# Manifest fields
 
-Generated from the models by `make crds`, as the definitions in `crds/` are; `kubectl explain
-qc.spec` says the same. Group `{GROUP}`, version `{VERSION}`. A field in **bold** has to be given.
-Durations are written `500ms`, `5s`, `1m30s`; quantities `500m`, `10Gi`.
+`make crds` generates this page and the definitions in `crds/` from the models. `kubectl explain
+qc.spec` prints the same descriptions. Group `{GROUP}`, version `{VERSION}`. Fields in **bold** are
+required. Durations have the form `500ms`, `5s`, `1m30s`; quantities `500m`, `10Gi`.
 """
 
 
@@ -24,7 +24,7 @@ def _kind(kind: Kind) -> list[str]:
         lines += [
             f"### {kind.name}.{part}",
             "",
-            "| field | type | default | |",
+            "| field | type | default | description |",
             "| --- | --- | --- | --- |",
         ]
         lines += _rows(schema["properties"][part], "")
@@ -32,7 +32,12 @@ def _kind(kind: Kind) -> list[str]:
         own = {"x-kubernetes-validations": schema["x-kubernetes-validations"]}
         rules = _rules(own) + _rules(schema["properties"][part]) if part == "spec" else []
         if rules:
-            lines += ["The API server refuses, with these words:", "", *rules, ""]
+            lines += [
+                "The API server refuses invalid manifests with these messages:",
+                "",
+                *rules,
+                "",
+            ]
     return lines
 
 
@@ -74,7 +79,7 @@ def _default(field: dict[str, Any]) -> str:
 
 
 def _rules(node: dict[str, Any]) -> list[str]:
-    """Each sentence once, in the order of the fields."""
+    """Return each message once, in the order of the fields."""
     found = [f"- {rule['message']}" for rule in node.get("x-kubernetes-validations", [])]
     for child in (*node.get("properties", {}).values(), *filter(None, [node.get("items")])):
         found += _rules(child)

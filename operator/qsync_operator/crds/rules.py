@@ -35,7 +35,7 @@ CREATION = [
             f"""oldSelf.hasValue()
                 || !self.metadata.name.matches('-({"|".join(RESERVED_SUFFIXES)})$')""",
             f"metadata.name cannot end with {', '.join(f'-{one}' for one in RESERVED_SUFFIXES)}:"
-            " objects of another cluster are called so",
+            " objects of other clusters have such names",
         ),
         # Clusters that exist already are left alone.
         "optionalOldSelf": True,
@@ -58,12 +58,12 @@ CLUSTER_SPEC = [
     ),
     rule(
         f"!({HAS_NUMBER}) || {QUORUM} <= self.replicas",
-        "replication.quorum is more than there are replicas: it can never be reached",
+        "replication.quorum exceeds the number of replicas: it can never be reached",
     ),
     rule(
         f"!has(self.replication) || !has({QUORUM}) || type({QUORUM}) == int || {QUORUM}.matches("
         r"'^(majority|(N|[0-9]{1,4})( *[-+*/] *(N|[0-9]{1,4}))*)$')",
-        "replication.quorum is majority, a number, or a formula over N such as N/2+1",
+        "replication.quorum is invalid: write majority, a number, or a formula such as N/2+1",
     ),
     rule(
         """has(self.ports) == has(oldSelf.ports)
@@ -73,12 +73,12 @@ CLUSTER_SPEC = [
     rule(
         """has(self.bootstrap) == has(oldSelf.bootstrap)
            && (!has(self.bootstrap) || self.bootstrap == oldSelf.bootstrap)""",
-        "bootstrap cannot change: it says what the cluster began with",
+        "bootstrap cannot change: it describes the initial state of the cluster",
     ),
     rule(
         """!has(self.bootstrap) || !has(self.archive)
            || self.bootstrap.fromArchive.url != self.archive.url""",
-        "bootstrap.fromArchive.url is archive.url: a new cluster archives to a place of its own",
+        "bootstrap.fromArchive.url is archive.url: a new cluster needs its own archive",
     ),
     rule(
         "has(self.archive) || !(has(self.audit) || has(self.compaction))",
@@ -97,7 +97,7 @@ CLUSTER = [
                 && isQuantity(oldSelf.status.volumeSize)
                 && quantity(string({_SIZE})).compareTo(
                     quantity(oldSelf.status.volumeSize)) >= 0)""",
-        "storage.size cannot shrink: a volume only grows",
+        "storage.size cannot shrink: volumes can only grow",
     ),
 ]
 
@@ -107,7 +107,7 @@ RESOURCES = [
            !(name in self.limits)
            || quantity(string(self.requests[name])).compareTo(
                quantity(string(self.limits[name]))) <= 0)""",
-        "resources.requests are more than resources.limits: nothing could be scheduled",
+        "resources.requests exceed resources.limits: no pod could be scheduled",
     ),
 ]
 
@@ -115,14 +115,14 @@ STORAGE = [
     rule(
         """has(self.storageClass) == has(oldSelf.storageClass)
            && (!has(self.storageClass) || self.storageClass == oldSelf.storageClass)""",
-        "storage.storageClass cannot change: volumes stay in the class that made them",
+        "storage.storageClass cannot change: volumes keep the class that created them",
     ),
 ]
 
 AUTH = [
     rule(
         "self.username == oldSelf.username",
-        "auth.username cannot change: the database would keep the old user and its rights",
+        "auth.username cannot change: the database would keep the old user and its grants",
     ),
     rule(
         "!(self.username in ['admin', 'guest', 'public', 'replication', 'super'])",
@@ -133,7 +133,7 @@ AUTH = [
 FROM_ARCHIVE = [
     rule(
         "!(has(self.toTime) && has(self.toSignature))",
-        "toTime and toSignature are two points: give one",
+        "toTime and toSignature exclude each other: set one of them",
     ),
 ]
 
@@ -149,7 +149,7 @@ PORTS = [
 SPACE = [
     rule(
         "!self.name.startsWith('_')",
-        "a space whose name begins with an underscore belongs to the database",
+        "names of spaces cannot begin with an underscore: such spaces belong to the database",
     ),
     rule(
         "!has(self.indexes[0].unique) || self.indexes[0].unique",
@@ -158,5 +158,5 @@ SPACE = [
 ]
 
 RUN_SPEC = [
-    rule("self == oldSelf", "a run cannot change: create another one"),
+    rule("self == oldSelf", "spec cannot change: create another object"),
 ]

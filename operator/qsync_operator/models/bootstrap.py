@@ -44,30 +44,30 @@ Moment = Annotated[
 
 
 class FromArchiveSpec(SpecModel):
-    """The archive that the cluster begins with, and up to where: with neither `toTime` nor
-    `toSignature` everything that is confirmed in it."""
+    """Archive from which the cluster starts. Without `toTime` and `toSignature`, the cluster gets
+    all confirmed rows of the archive."""
 
     url: str = Field(pattern=r"^[a-z][a-z0-9+.-]*://.+$")
-    """Of another cluster's archive; it is only read."""
+    """URL of the archive of another cluster. It is only read."""
     to_time: Moment | None = None
-    """The last moment that is in the state, by the clocks of the leaders that wrote."""
+    """Last moment that is included, by the clocks of the leaders that wrote the rows."""
     to_signature: int | None = Field(default=None, ge=0, le=2**63 - 1)
-    """The last index that is in the state."""
+    """Last index that is included."""
     member: str | None = Field(default=None, min_length=1, max_length=63)
-    """The member (name or instance uuid) whose copies are taken without a comparison, where it has
-    any. Without it the copies of all members are compared, and most of them decide."""
+    """Member (name or instance UUID) whose copies are used without comparison. Without it, the
+    copies of all members are compared, and the majority decides."""
     credentials_secret: SecretName | None = None
-    """A Secret with the store's credentials; without it those of `archive`."""
+    """Secret with the credentials of the store. The default is that of `archive`."""
 
     @model_validator(mode="after")
     def _check(self) -> "FromArchiveSpec":
         if self.to_time is not None and self.to_signature is not None:
-            raise ValueError("toTime and toSignature are two points: give one")
+            raise ValueError("toTime and toSignature exclude each other: set one of them")
         return self
 
 
 class BootstrapSpec(SpecModel):
-    """What a new cluster begins with; it cannot change."""
+    """Initial state of a new cluster. It cannot change."""
 
     from_archive: FromArchiveSpec
-    """A point of an archive, in place of an empty database."""
+    """Moment of an archive with which the cluster starts."""

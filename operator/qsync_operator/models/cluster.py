@@ -16,7 +16,7 @@ NAME_PATTERN = r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"
 
 
 class Metadata(StatusModel):
-    """The part of an object's metadata that means something here; the rest is kept."""
+    """Fields of the object's metadata that the operator uses. Other fields are kept."""
 
     model_config = ConfigDict(extra="allow", alias_generator=to_camel, populate_by_name=True)
 
@@ -31,7 +31,7 @@ class Metadata(StatusModel):
 
 
 class QsyncCluster(SpecModel):
-    """A replicated cluster, asked for and as it is."""
+    """A replicated cluster: specification and observed state."""
 
     api_version: Literal["qsync.dev/v1alpha1"]
     kind: Literal["QsyncCluster"]

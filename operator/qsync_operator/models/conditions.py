@@ -6,15 +6,15 @@ from qsync_operator.models.base import StatusModel
 
 
 class BaseCondition(StatusModel):
-    """A fact with its sentence; which facts there are, each kind says itself."""
+    """Fields that the conditions of all kinds share."""
 
     status: Literal["True", "False", "Unknown"] = "Unknown"
-    """Whether it is so."""
+    """Whether the condition is true."""
     reason: str = ""
-    """In one word, for tools."""
+    """Stable CamelCase reason, for programs."""
     message: str = ""
-    """In a sentence, for people."""
+    """Explanation, for people."""
     last_transition_time: str = ""
-    """Since when."""
+    """Time of the last change of `status`."""
     observed_generation: int = 0
-    """Of the specification that it is about."""
+    """Generation of the specification that the condition describes."""

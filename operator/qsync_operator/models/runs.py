@@ -14,103 +14,102 @@ RunConditionType = Literal["Complete", "Failed"]
 
 
 class RunSpec(SpecModel):
-    """Which cluster's archive is read, and how large the Spark application is."""
+    """Cluster, deadline and size of one audit or compaction."""
 
     cluster: str = Field(pattern=NAME_PATTERN, max_length=40)
-    """Whose archive is read."""
+    """Cluster whose archive is read."""
     deadline: Duration = "6h"
-    """After which the run is ended."""
+    """Time after which the operator cancels the job."""
     spark: SparkSpec | None = None
-    """How large it is; without it as the cluster says."""
+    """Size of the Spark application. The default is that of the cluster."""
     ttl: Duration = "30d"
-    """How long a run that was made by hand is kept after it ended; its report stays in the
-    archive."""
+    """Time after its end for which a manual job is kept. Its report stays in the archive."""
 
 
 class AuditSpec(RunSpec):
-    """An audit proves all that the archive holds."""
+    """Specification of an audit of the whole archive."""
 
 
 class CompactionSpec(RunSpec):
-    """A compaction folds all that is confirmed in the archive."""
+    """Specification of a compaction of all confirmed rows of the archive."""
 
     dry_run: bool = False
-    """Say what would be folded."""
+    """Whether the compaction only reports the rows that it would fold."""
 
 
 class RunCondition(BaseCondition):
-    """Of type Complete or Failed."""
+    """One condition of an audit or compaction."""
 
     type: RunConditionType
-    """What it is about."""
+    """Aspect that the condition describes."""
 
 
 class Violation(StatusModel):
-    """One proof that failed: which, and where."""
+    """One violated proof and its location."""
 
     proof: str
-    """Which one."""
+    """Proof that is violated."""
     message: str
-    """What is wrong."""
+    """Description of the violation."""
     location: str = ""
-    """In which file, and where in it."""
+    """File and position."""
 
 
 class RunStatus(StatusModel):
-    """How far a run is and what it found."""
+    """Progress and result of an audit or compaction."""
 
     phase: RunPhase = "Pending"
-    """How far it is."""
+    """Phase of the job."""
     message: str = ""
-    """In a sentence."""
+    """Description of the phase."""
     observed_generation: int = 0
-    """Of the specification that this is about."""
+    """Generation of the specification that this status describes."""
     application_id: str = ""
-    """Spark's own."""
+    """Spark's id of the application."""
     task_hosts: list[str] = Field(default_factory=list, max_length=1000)
-    """Machines on which its tasks ran."""
+    """Machines on which tasks ran."""
     step: str = ""
-    """What it does now."""
+    """Current step."""
     steps_done: int = 0
-    """How many steps are behind it."""
+    """Number of finished steps."""
     steps_total: int = 0
-    """How many steps there are."""
+    """Number of steps."""
     rows_done: int = 0
-    """How many rows of this step's pass over the log are behind it."""
+    """Rows that the current pass over the log has processed."""
     rows_total: int = 0
-    """How many rows its pass has; 0 where it makes none."""
+    """Rows of the current pass, or 0 if the step makes none."""
     started_at: str = ""
-    """When it began."""
+    """Time of the start."""
     finished_at: str = ""
-    """When it ended."""
+    """Time of the end."""
     duration_milliseconds: int = 0
-    """How long it took."""
+    """Duration."""
     report: str = ""
-    """Where the report is."""
+    """Location of the report."""
     counts: dict[str, int] = Field(default_factory=dict, max_length=64)
-    """What was read and checked."""
+    """Numbers of rows and files that were read and checked."""
     conditions: list[RunCondition] = Field(default_factory=list, max_length=8)
     """Complete and Failed."""
 
 
 class AuditStatus(RunStatus):
-    """The verdict, and the first twenty violations; the report has them all."""
+    """Verdict and first twenty violations. The report contains all violations."""
 
     verdict: Literal["", "Passed", "Violated", "Incomplete"] = ""
-    """What it found."""
+    """Verdict of the audit."""
     violations: list[Violation] = Field(default_factory=list, max_length=20)
-    """The first twenty."""
+    """The first twenty violations."""
 
 
 class CompactionStatus(RunStatus):
-    """What was folded."""
+    """Result of a compaction."""
 
     snapshot: str = ""
-    """Which one it wrote."""
+    """Snapshot that the compaction wrote."""
     bytes_before: int = 0
-    """Of the segments that were folded."""
+    """Size of the folded segments."""
     bytes_after: int = 0
-    """Of what they became."""
+    """Size of the result."""
 
 
 class QsyncAudit(SpecModel):

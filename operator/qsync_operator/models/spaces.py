@@ -21,51 +21,51 @@ _NOT_KEYS = frozenset({"any", "array", "map"})
 
 
 class FieldSpec(SpecModel):
-    """One field of a space's format."""
+    """One field of the format of a space."""
 
     name: str = Field(min_length=1, max_length=NAME_MAX)
-    """Of the field."""
+    """Name of the field."""
     type: FieldType = "any"
-    """Tarantool's type."""
+    """Tarantool type of the field."""
     is_nullable: bool = False
-    """Whether it may be left out."""
+    """Whether the field may be null or missing."""
 
 
 class PartSpec(SpecModel):
-    """One part of an index: a field by its name, or by its number from 1."""
+    """One part of an index."""
 
     field: str | int
-    """Its name, or its number from 1."""
+    """Field by name, or by number from 1."""
     type: KeyType | None = None
-    """Tarantool's type; without it that of the field."""
+    """Tarantool type of the part. The default is the type of the field."""
     is_nullable: bool | None = None
-    """Whether it may be left out; without it as the field says."""
+    """Whether the part may be null. The default is that of the field."""
 
 
 class IndexSpec(SpecModel):
-    """An index; the first one of a space is its primary key."""
+    """An index. The first index of a space is its primary key."""
 
     name: str = Field(min_length=1, max_length=NAME_MAX)
-    """Of the index."""
+    """Name of the index."""
     type: Literal["TREE", "HASH"] = "TREE"
-    """Ordered (`TREE`) or by equality only (`HASH`)."""
+    """`TREE`: ordered. `HASH`: equality only."""
     unique: bool = True
-    """Whether a key occurs once."""
+    """Whether the keys are unique."""
     parts: list[PartSpec] = Field(min_length=1, max_length=255)
-    """What the key is made of, in order."""
+    """Parts of the key, in order."""
 
 
 class SpaceSpec(SpecModel):
-    """A space that the controller creates, and never drops."""
+    """A space that the operator creates and never drops."""
 
     name: str = Field(min_length=1, max_length=NAME_MAX, pattern=r"^[^_].*$")
-    """Of the space."""
+    """Name of the space."""
     is_sync: bool = True
     """Whether writes wait for the quorum."""
     format: list[FieldSpec] = Field(default_factory=list, json_schema_extra=NAMED)
-    """Its fields, in order."""
+    """Fields of the space, in order."""
     indexes: list[IndexSpec] = Field(min_length=1, max_length=128, json_schema_extra=NAMED)
-    """The first one is the primary key."""
+    """Indexes of the space. The first one is the primary key."""
 
     @model_validator(mode="after")
     def _check(self) -> "SpaceSpec":

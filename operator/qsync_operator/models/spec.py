@@ -64,22 +64,23 @@ that is refused is quoted in the run's status, which would then show the archive
 
 
 class ReplicationSpec(SpecModel):
-    """How many copies a write needs, and how long it may wait for them."""
+    """Quorum, timeouts and elections."""
 
     quorum: int | str = "majority"
-    """How many voters have a write on disk before it is confirmed: `majority`, a number, or a
-    formula over N such as `N/2+1`."""
+    """Number of voters that must have a write on disk before it is confirmed: `majority`, a number,
+    or a formula over N such as `N/2+1`."""
     synchro_timeout: Duration = "5s"
-    """How long a write waits for its quorum before it is rolled back."""
+    """Time without progress after which the leader rolls back writes that wait for their quorum."""
     election_mode: Literal["candidate", "manual", "voter"] = "candidate"
-    """Whether members stand for election by themselves (`candidate`), only when asked (`manual`),
-    or never (`voter`)."""
+    """`candidate`: members start elections automatically. `manual`: only on request. `voter`:
+    never."""
     wal_mode: Literal["fsync", "write"] = "fsync"
-    """`fsync`: acknowledged writes survive a power failure. `write`: only the end of a process."""
+    """`fsync`: acknowledged writes survive a power failure. `write`: they survive only a failure of
+    the process."""
     heartbeat: Duration = "100ms"
-    """How often a leader tells that it is alive."""
+    """Interval between two heartbeats of the leader."""
     election_timeout: Duration = "1s"
-    """How long a follower hears nothing before it stands for election."""
+    """Time without a heartbeat after which a follower starts an election."""
 
     @model_validator(mode="after")
     def _check(self) -> "ReplicationSpec":
@@ -96,35 +97,36 @@ class ReplicationSpec(SpecModel):
 
 
 class FailoverSpec(SpecModel):
-    """What happens to the leader's unconfirmed tail, and how soon the controller acts."""
+    """Treatment of unconfirmed rows at a failover, and delay of the nomination."""
 
     unconfirmed: Literal["adopt", "rollback"] = "adopt"
-    """What a new leader does with its predecessor's unconfirmed rows: confirm them (`adopt`), or
-    undo what provably never had a quorum (`rollback`)."""
+    """`adopt`: a new leader confirms the unconfirmed rows of its predecessor. `rollback`: it rolls
+    back those that provably never had a quorum."""
     delay: Duration = "0s"
-    """How long the controller waits before it nominates; the members elect by themselves all the
-    same."""
+    """Time that the controller waits before it nominates a new leader. Members may elect one
+    earlier."""
 
 
 class StorageSpec(SpecModel):
-    """Where data lives, and what becomes of it when a member is removed."""
+    """Volumes of the members, and their retention."""
 
     size: Quantity = "10Gi"
-    """Of the volume of each member. It can grow and not shrink."""
+    """Size of the volume of each member. It can grow but not shrink."""
     retention: Literal["Retain", "Delete"] = "Retain"
-    """Whether volumes are kept (`Retain`) when a member or the cluster is removed."""
+    """`Retain`: volumes are kept when a member or the cluster is removed. `Delete`: they are
+    deleted."""
     storage_class: ClassName | None = None
-    """The StorageClass of the volumes; without it the Kubernetes cluster's default. It cannot
-    change."""
+    """StorageClass of the volumes. The default is that of the Kubernetes cluster. It cannot change.
+    """
 
 
 class ResourcesSpec(SpecModel):
-    """Requests and limits of one container, as Kubernetes has them."""
+    """Requests and limits of one container, as in Kubernetes."""
 
     requests: dict[str, Quantity] = Field(default_factory=dict)
-    """What the scheduler sets aside."""
+    """Resources that the scheduler reserves."""
     limits: dict[str, Quantity] = Field(default_factory=dict)
-    """What the container may use at most."""
+    """Resources that the container may use at most."""
 
     @model_validator(mode="after")
     def _check(self) -> "ResourcesSpec":
@@ -139,24 +141,25 @@ class ResourcesSpec(SpecModel):
 
 
 class TlsSpec(SpecModel):
-    """Certificates: the controller's own authority unless a Secret is named, which holds tls.crt,
-    tls.key and ca.crt as cert-manager writes them. Members speak TLS to each other in any case.
-    """
+    """Certificates of the members. Without `secretName`, the operator issues them. Members always
+    use TLS between each other."""
 
     clients: Literal["Accept", "Require", "Off"] = "Accept"
-    """`Accept`: clients may use TLS, on `ports.tls`. `Require`: every port asks for it. `Off`:
-    only members use it."""
+    """`Accept`: clients may use TLS, on `ports.tls`. `Require`: all ports require TLS. `Off`: only
+    members use TLS."""
     secret_name: SecretName | None = None
-    """A Secret with tls.crt, tls.key and ca.crt, in place of the operator's own authority."""
+    """Secret with `tls.crt`, `tls.key` and `ca.crt`, used instead of certificates issued by the
+    operator."""
 
 
 class AuthSpec(SpecModel):
-    """The application's user; its password is generated unless a Secret holds one."""
+    """User of the application. The operator generates a password unless a Secret is named."""
 
     username: str = Field(default="app", pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
-    """The user that applications log in as. It cannot change."""
+    """Name of the user that applications log in as. It cannot change."""
     password_secret: SecretName | None = None
-    """A Secret whose `password` that user has; without it one is made."""
+    """Secret whose key `password` is the password of the user. Without it, the operator generates
+    one."""
 
     @field_validator("username")
     @classmethod
@@ -167,55 +170,57 @@ class AuthSpec(SpecModel):
 
 
 class PortsSpec(SpecModel):
-    """Ports of the members. Locally the first member's: the next ones count on from there."""
+    """Ports of the members. For local clusters, the ports of the first member; later members use
+    the next ones."""
 
     iproto: int | None = Field(default=None, ge=1, le=65535)
-    """For clients; 3301 on Kubernetes. It cannot change."""
+    """Port for clients. The default on Kubernetes is 3301. It cannot change."""
     admin: int | None = Field(default=None, ge=1, le=65535)
-    """For status, metrics and orders; 8081 on Kubernetes. It cannot change."""
+    """Port for status, metrics and orders. The default on Kubernetes is 8081. It cannot change."""
     tls: int | None = Field(default=None, ge=1, le=65535)
-    """For members among themselves and for clients that encrypt; 3302. It cannot change."""
+    """Port for connections between members and for clients that use TLS. The default is 3302. It
+    cannot change."""
 
 
 class ArchiveSpec(SpecModel):
-    """The object store that sealed segments and snapshots are copied to."""
+    """Object store that receives sealed segments and snapshots."""
 
     url: str = Field(pattern=r"^[a-z][a-z0-9+.-]*://.+$")
-    """Such as `s3://bucket/orders`."""
+    """URL of the archive, such as `s3://bucket/orders`."""
     interval: Duration = "60s"
-    """How old what is not yet archived may be."""
+    """Maximum age of confirmed rows that are not archived."""
     credentials_secret: SecretName | None = None
-    """A Secret with the store's credentials."""
+    """Secret with the credentials of the store."""
     audit_credentials_secret: SecretName | None = None
-    """A Secret with the credentials of audits, which read everything and write below `audits/`;
-    without it audits use `credentialsSecret`."""
+    """Secret with the credentials of audits, which read everything and write below `audits/`. The
+    default is `credentialsSecret`."""
     retention: Duration | None = None
-    """How far back the archive can be restored: compactions delete what is older and folded.
-    Without it they delete nothing."""
+    """Time range within which the archive can be restored. Compactions delete older data that they
+    have folded. Without it, they delete nothing."""
 
 
 class ExecutorSpec(SpecModel):
     """Resources of a Spark driver or executor."""
 
     cores: int = Field(default=1, ge=1, le=64)
-    """Of one process."""
+    """CPU cores of the process."""
     memory: Quantity = "1Gi"
-    """Of one process."""
+    """Memory of the process."""
 
 
 class SparkSpec(SpecModel):
-    """How large a Spark run is."""
+    """Size and settings of a Spark application."""
 
     driver: ExecutorSpec = Field(default_factory=ExecutorSpec)
-    """The process that plans."""
+    """Resources of the driver."""
     executor: ExecutorSpec = Field(default_factory=ExecutorSpec)
-    """The processes that work."""
+    """Resources of each executor."""
     instances: int = Field(default=2, ge=1, le=1000)
-    """How many executors."""
+    """Number of executors."""
     conf: dict[str, str] = Field(default_factory=dict)
-    """Spark's own settings, of those that docs/spark.md lists: sizes, shuffles and SQL."""
+    """Settings of Spark. docs/spark.md lists the allowed keys: sizes, shuffles and SQL."""
     ui: bool = False
-    """Whether the driver serves Spark's pages on port 4040. They ask for no password."""
+    """Whether the driver serves Spark's pages on port 4040. They require no password."""
 
     @field_validator("conf")
     @classmethod
@@ -231,102 +236,103 @@ class SparkSpec(SpecModel):
 
 
 class JobSpec(SpecModel):
-    """A Spark job that runs by the clock: audit or compaction."""
+    """A scheduled Spark job: audit or compaction."""
 
     schedule: Schedule
-    """Five fields as cron has them: minute, hour, day, month, weekday."""
+    """Schedule in cron format: minute, hour, day, month, weekday."""
     suspend: bool = False
-    """No new run begins."""
+    """Whether the schedule is suspended."""
     time_zone: TimeZone = "Etc/UTC"
-    """Of the schedule."""
+    """Time zone of the schedule."""
     concurrency_policy: Literal["Forbid", "Replace"] = "Forbid"
-    """What happens if a run is due while another one runs: it is left out (`Forbid`) or takes its
-    place (`Replace`)."""
+    """Behaviour if a job is due while the previous one runs. `Forbid`: skip it. `Replace`: cancel
+    the previous one."""
     successful_history_limit: int = Field(default=3, ge=0, le=100)
-    """How many runs that succeeded are kept."""
+    """Number of successful jobs to keep."""
     failed_history_limit: int = Field(default=3, ge=0, le=100)
-    """How many runs that failed are kept."""
+    """Number of failed jobs to keep."""
     spark: SparkSpec = Field(default_factory=SparkSpec)
-    """How large a run is."""
+    """Size and settings of the Spark application."""
 
 
 class RolloutSpec(SpecModel):
-    """How a change that needs restarts reaches the leader: by a switchover, or by yours."""
+    """Restart of the leader in a rolling update."""
 
     strategy: Literal["Automatic", "Supervised"] = "Automatic"
-    """`Automatic`: the leader restarts last, after a switchover. `Supervised`: the switchover is
-    yours."""
+    """`Automatic`: the leader restarts last, after a switchover. `Supervised`: the operator waits
+    for a switchover by the user."""
 
 
 class NetworkPolicySpec(SpecModel):
-    """Who may reach members: each other and the operator always, clients on the data port."""
+    """Network access to the members. Members, the operator and clients of the data port are
+    allowed."""
 
     enabled: bool = True
-    """Whether a NetworkPolicy is made."""
+    """Whether the operator creates a NetworkPolicy."""
 
 
 class MonitoringSpec(SpecModel):
-    """Objects for Prometheus' operator, where its kinds exist."""
+    """Objects for the Prometheus operator, if its definitions are installed."""
 
     pod_monitor: bool = False
-    """Make a PodMonitor."""
+    """Whether the operator creates a PodMonitor."""
     prometheus_rule: bool = False
-    """Make a PrometheusRule with the alerts of docs/runbooks."""
+    """Whether the operator creates a PrometheusRule with the alerts of docs/runbooks."""
 
 
 class ClusterSpec(SpecModel):
-    """The whole of `spec`; an empty one is a good one."""
+    """Specification of a cluster. Every field has a default."""
 
     replicas: int = Field(default=3, ge=1, le=REGISTERED_MAX)
-    """Voting members; an odd number is best. `kubectl scale` sets it."""
+    """Number of voters. Prefer an odd number. `kubectl scale` sets it."""
     async_replicas: int = Field(default=0, ge=0, le=REGISTERED_MAX - 1)
-    """Registered members that no quorum counts."""
+    """Number of registered members that never count for the quorum."""
     read_replicas: int = Field(default=0, ge=0, le=1000)
-    """Members that only follow, and are not registered."""
+    """Number of members that follow without being registered."""
     image: Image | None = None
-    """Of the nodes; without it the one that the cluster was made with."""
+    """Image of the nodes. The default is the image with which the cluster was created."""
     hibernate: bool = False
-    """Stop all pods and keep everything else."""
+    """Whether all pods are stopped. Everything else is kept."""
     rollout: RolloutSpec = Field(default_factory=RolloutSpec)
-    """How changes that restart members reach the leader."""
+    """Restart of the leader in a rolling update."""
     replication: ReplicationSpec = Field(default_factory=ReplicationSpec)
-    """How many copies a write needs."""
+    """Quorum, timeouts and elections."""
     failover: FailoverSpec = Field(default_factory=FailoverSpec)
-    """What follows the loss of a leader."""
+    """Behaviour after the loss of a leader."""
     storage: StorageSpec = Field(default_factory=StorageSpec)
-    """The volumes."""
+    """Volumes of the members."""
     resources: ResourcesSpec = Field(default_factory=ResourcesSpec)
-    """Of the node's container."""
+    """Resources of the node container."""
     tls: TlsSpec = Field(default_factory=TlsSpec)
-    """Certificates, and who has to encrypt."""
+    """Certificates, and TLS of clients."""
     auth: AuthSpec = Field(default_factory=AuthSpec)
-    """The application's user."""
+    """User of the application."""
     guest: bool | None = None
     """Whether clients may send requests without logging in. The default is false on Kubernetes and
-    true for a local cluster. Images before this field refuse to start with true."""
+    true for a local cluster. Images older than this field refuse to start with true."""
     ports: PortsSpec = Field(default_factory=PortsSpec)
-    """Where members listen."""
+    """Ports of the members."""
     spaces: list[SpaceSpec] = Field(default_factory=list, json_schema_extra=NAMED)
-    """Spaces that are created and extended, never dropped."""
+    """Spaces that the operator creates and extends. It never drops a space."""
     roles: list[RoleSpec] = Field(default_factory=list, json_schema_extra=NAMED)
-    """Roles of the database that are kept as declared."""
+    """Database roles that the operator keeps as declared."""
     users: list[UserSpec] = Field(default_factory=list, json_schema_extra=NAMED)
-    """Users of the database that are kept as declared."""
+    """Database users that the operator keeps as declared."""
     bootstrap: BootstrapSpec | None = None
-    """What a new cluster begins with, in place of an empty database. It cannot change."""
+    """Initial state of a new cluster. The default is an empty database. It cannot change."""
     archive: ArchiveSpec | None = None
-    """Where sealed segments and snapshots go."""
+    """Destination of sealed segments and snapshots."""
     audit: JobSpec | None = None
-    """Regular audits of the archive."""
+    """Scheduled audits of the archive."""
     compaction: JobSpec | None = None
-    """Regular compactions of the archive."""
+    """Scheduled compactions of the archive."""
     pod_template: dict[str, Any] = Field(default_factory=dict)
-    """Laid over the pods: metadata and spec as Kubernetes has them; docs/kubernetes.md says what
-    is refused."""
+    """Metadata and spec that are merged into the pods. docs/kubernetes.md lists the refused fields.
+    """
     network_policy: NetworkPolicySpec = Field(default_factory=NetworkPolicySpec)
-    """Who may reach members."""
+    """Network access to the members."""
     monitoring: MonitoringSpec = Field(default_factory=MonitoringSpec)
-    """Objects of Prometheus' operator."""
+    """Objects for the Prometheus operator."""
 
     @model_validator(mode="after")
     def _check(self) -> "ClusterSpec":
@@ -344,8 +350,7 @@ class ClusterSpec(SpecModel):
         begin = self.bootstrap.from_archive if self.bootstrap is not None else None
         if begin and self.archive and begin.url.rstrip("/") == self.archive.url.rstrip("/"):
             raise ValueError(
-                "bootstrap.fromArchive.url is archive.url: a new cluster archives to a place of"
-                " its own"
+                "bootstrap.fromArchive.url is archive.url: a new cluster needs its own archive"
             )
         for job, what in ((self.audit, "audit"), (self.compaction, "compaction")):
             if job is not None and self.archive is None:

@@ -11,121 +11,121 @@ Role = Literal["leader", "follower", "async", "anonymous", "joining", "down"]
 
 
 class MemberStatus(StatusModel):
-    """One member; `pid` and `directory` exist only where members are local processes."""
+    """One member. `pid` and `directory` are set for local processes only."""
 
     name: str
-    """Of its pod."""
+    """Name of the pod or process."""
     role: Role = "down"
-    """What it is now."""
+    """Current role."""
     address: str = ""
-    """For clients."""
+    """Address for clients."""
     admin_address: str = ""
-    """For orders."""
+    """Address for orders."""
     replica_id: int = 0
-    """Its number in the configuration; 0 if it has none."""
+    """Replica id in the configuration, or 0."""
     uuid: str = ""
-    """Of its instance."""
+    """UUID of the instance."""
     term: int = 0
-    """The election epoch that it is in."""
+    """Current term."""
     last_term: int = 0
-    """Of its last row."""
+    """Term of the last row."""
     signature: int = 0
-    """Its confirmed index."""
+    """Confirmed index."""
     lag: int = 0
-    """Rows behind the one that is furthest."""
+    """Rows behind the member with the highest confirmed index."""
     fenced: bool = False
-    """Kept from leading."""
+    """Whether the member is fenced."""
     message: str | None = None
-    """What is wrong with it."""
+    """Problem of the member."""
     pid: int | None = None
-    """Of a local process."""
+    """Process id of a local member."""
     directory: str | None = None
-    """Of a local process."""
+    """Data directory of a local member."""
 
 
 class LastRun(StatusModel):
-    """The last audit or compaction that ended."""
+    """The last finished audit or compaction."""
 
     name: str = ""
-    """Of the run."""
+    """Name of the audit or compaction."""
     verdict: str = ""
-    """What it found."""
+    """Verdict of the audit."""
     started_at: str = ""
-    """When it began."""
+    """Time of the start."""
     finished_at: str = ""
-    """When it ended."""
+    """Time of the end."""
     violations: int = 0
-    """How many proofs failed."""
+    """Number of violations."""
     report: str = ""
-    """Where it is."""
+    """Location of the report."""
 
 
 class LastFailover(StatusModel):
-    """The last time another member took over, and what it cost."""
+    """The last change of leader."""
 
     from_: str = Field(default="", validation_alias="from", serialization_alias="from")
-    """Who led before."""
+    """Previous leader."""
     to: str = ""
-    """Who led after."""
+    """New leader."""
     reason: str = ""
-    """Why: ProcessEnded, Unreachable, SteppedDown, Switchover or Unsupervised."""
+    """Cause: ProcessEnded, Unreachable, SteppedDown, Switchover or Unsupervised."""
     at: str = ""
-    """When the new leader was seen."""
+    """Time at which the operator observed the new leader."""
     unavailable_milliseconds: float = 0
-    """How long no member took writes, as far as the operator observed it."""
+    """Time without a member that accepted writes, as observed by the operator."""
     rolled_back_rows: int = 0
-    """Rows that the old leader had to discard."""
+    """Number of rows that the previous leader had to discard."""
 
 
 class Condition(BaseCondition):
-    """A fact about a cluster."""
+    """One condition of a cluster."""
 
     type: Literal[
         "Ready", "Available", "Progressing", "Degraded", "Reconciled", "Stalled", "SplitBrain"
     ]
-    """The aspect that the condition describes."""
+    """Aspect that the condition describes."""
 
 
 class ClusterStatus(StatusModel):
-    """The state of a cluster. Every number is from the latest answers of the nodes."""
+    """Observed state of a cluster, from the latest answers of its members."""
 
     phase: str = "Pending"
-    """A summary in one word."""
+    """One-word summary."""
     observed_generation: int = 0
-    """Of the specification that this is about."""
+    """Generation of the specification that this status describes."""
     leader: str = ""
-    """The member that takes writes; empty if there is none."""
+    """Member that accepts writes, or empty."""
     term: int = 0
-    """The latest election epoch."""
+    """Highest term."""
     quorum: int = 0
-    """How many disks a write needs now."""
+    """Number of voters that must have a write on disk."""
     confirmed_signature: int = 0
-    """The highest confirmed index."""
+    """Highest confirmed index."""
     replicas: int = 0
-    """Voting members that have a place."""
+    """Number of voters that exist."""
     ready_replicas: int = 0
-    """Those that lead or follow."""
+    """Number of voters that lead or follow."""
     selector: str = ""
-    """Of the voters, for autoscalers."""
+    """Label selector of the voters, for autoscalers."""
     replicaset_uuid: str = Field(
         default="", validation_alias="replicasetUUID", serialization_alias="replicasetUUID"
     )
-    """Of the replica set."""
+    """UUID of the replica set."""
     volume_size: str = ""
-    """What every volume has at least; `spec.storage.size` cannot become less."""
+    """Minimum size of all volumes. `spec.storage.size` cannot be less."""
     members: list[MemberStatus] = Field(default_factory=list)
-    """Each of them."""
+    """All members."""
     last_failover: LastFailover | None = None
     """The last change of leader."""
     last_audit: LastRun | None = None
-    """The last one that ended."""
+    """The last finished audit."""
     last_compaction: LastRun | None = None
-    """The last one that ended."""
+    """The last finished compaction."""
     warnings: list[str] = Field(default_factory=list)
-    """What is legal and probably not meant."""
+    """Valid settings that are probably unintended."""
     conditions: list[Condition] = Field(default_factory=list)
-    """Ready, Available, Progressing, Degraded, Reconciled, SplitBrain; Stalled where the
-    specification cannot be used."""
+    """Ready, Available, Progressing, Degraded, Reconciled and SplitBrain, and Stalled if the
+    specification is unusable."""
 
     def condition(self, kind: str) -> Condition | None:
         return next((c for c in self.conditions if c.type == kind), None)

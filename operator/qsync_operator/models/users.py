@@ -18,14 +18,14 @@ def refuse_reserved(name: str) -> str:
 
 
 class GrantSpec(SpecModel):
-    """What may be done with one space, or with everything."""
+    """Privileges on one space, or on the universe."""
 
     privileges: list[Privilege] = Field(min_length=1, max_length=6)
-    """What may be done."""
+    """Granted privileges."""
     space: str | None = Field(default=None, max_length=64)
-    """With one space."""
+    """Space on which they are granted."""
     universe: bool = False
-    """With everything."""
+    """Whether they are granted on the universe."""
 
     @model_validator(mode="after")
     def _check(self) -> "GrantSpec":
@@ -35,14 +35,14 @@ class GrantSpec(SpecModel):
 
 
 class RoleSpec(SpecModel):
-    """A name for a set of grants."""
+    """A named set of grants."""
 
     name: str = Field(pattern=NAME)
-    """As the database knows it."""
+    """Name in the database."""
     roles: list[str] = Field(default_factory=list, max_length=32)
-    """Roles whose grants it has, too."""
+    """Roles whose grants are included."""
     grants: list[GrantSpec] = Field(default_factory=list, max_length=64)
-    """What it may do."""
+    """Grants on spaces or the universe."""
 
     @field_validator("name")
     @classmethod
@@ -51,7 +51,8 @@ class RoleSpec(SpecModel):
 
 
 class UserSpec(RoleSpec):
-    """A user that logs in with the password that a Secret holds under `password`."""
+    """A database user. Its password is the key `password` of a Secret."""
 
     password_secret: SecretName
-    """The Secret whose `password` the user logs in with. A change takes effect automatically."""
+    """Secret whose key `password` is the password of the user. A change takes effect automatically.
+    """
