@@ -47,7 +47,7 @@ sys.path.append(str(ROOT / "node" / "tests"))
 from plain_audit import plain_audit  # noqa: E402  # stands beside the tests, not in a package
 
 PAGE = ROOT / "docs" / "spark.md"
-HEADING = "## What it costs"
+HEADING = "## Costs"
 SEGMENT_ROWS = 100_000
 SMALL_SEGMENTS = 10_000
 LONG_ROWS, LONG_BYTES = 700_000, 8192  # 4 GiB, compressed

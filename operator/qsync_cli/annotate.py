@@ -12,21 +12,21 @@ from qsync_cli.where import Where, aimed
 
 @aimed
 def pause(where: Where, output: OutputOption = None) -> None:
-    """Let the operator change nothing of a cluster; failover continues."""
+    """Pause the operator for a cluster. Failover continues."""
     name = _annotate(where, "paused", "true")
     done(f"{name} is paused: `kubectl qsync resume` ends it", output, cluster=name, paused=True)
 
 
 @aimed
 def resume(where: Where, output: OutputOption = None) -> None:
-    """End a pause."""
+    """Resume a paused cluster."""
     name = _annotate(where, "paused", None)
     done(f"{name} is looked after again", output, cluster=name, paused=False)
 
 
 @aimed
 def restart(where: Where, output: OutputOption = None) -> None:
-    """Restart all members, one at a time: followers first, the leader last."""
+    """Restart all members one at a time, the leader last."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     name = _annotate(where, "restartedAt", now)
     done(f"{name} restarts its members, one at a time", output, cluster=name, restartedAt=now)

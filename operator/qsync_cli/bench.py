@@ -10,20 +10,28 @@ import typer
 
 from qsync_cli.failure import Failure
 
-AddressArgument = Annotated[str, typer.Argument(help="IPROTO address", metavar="HOST:PORT")]
-UserOption = Annotated[str, typer.Option("--user", help="who writes")]
+AddressArgument = Annotated[str, typer.Argument(help="IPROTO address.", metavar="HOST:PORT")]
+UserOption = Annotated[str, typer.Option("--user", help="User that writes.")]
 PasswordOption = Annotated[
-    str, typer.Option("--password", envvar="QSYNC_PASSWORD", help="its password")
+    str, typer.Option("--password", envvar="QSYNC_PASSWORD", help="Password of the user.")
 ]
-InFlightOption = Annotated[int, typer.Option("--in-flight", help="writes at once", min=1, max=4096)]
-SecondsOption = Annotated[float, typer.Option("--seconds", help="how long", min=0.1, max=86400)]
-BytesOption = Annotated[int, typer.Option("--bytes", help="size of a value", min=1, max=1 << 20)]
-SpaceOption = Annotated[str, typer.Option("--space", help="made if it is not there")]
+InFlightOption = Annotated[
+    int, typer.Option("--in-flight", help="Concurrent writes.", min=1, max=4096)
+]
+SecondsOption = Annotated[
+    float, typer.Option("--seconds", help="Duration in seconds.", min=0.1, max=86400)
+]
+BytesOption = Annotated[
+    int, typer.Option("--bytes", help="Size of each value.", min=1, max=1 << 20)
+]
+SpaceOption = Annotated[str, typer.Option("--space", help="Space to write to; created if missing.")]
 LedgerOption = Annotated[
     Path | None,
-    typer.Option("--ledger", help="record the outcome of each write, for audits", metavar="FILE"),
+    typer.Option(
+        "--ledger", help="Write the outcome of each write to FILE, for audits.", metavar="FILE"
+    ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="one JSON object instead of a table")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 _SPACES, _INDEXES = 280, 288
 _FIRST_ID = 512
@@ -40,7 +48,7 @@ def bench(
     ledger: LedgerOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write for a while, each write waiting for its quorum."""
+    """Measure the throughput and latency of quorum-synchronous writes."""
     import asyncio
 
     from qsync_node.errors import QsyncError
@@ -118,7 +126,7 @@ _OUTCOMES = {"Committed": "committed", "RolledBack": "rolled back", "Refused": "
 
 
 def _ledger_line(space_id: int, key: int, size: int, outcome: Any, asked_at: float) -> str:
-    """The outcomes that a client got, in the form that `qsync local audit --ledger` reads."""
+    """Outcomes of a client, in the format of `qsync local audit --ledger`."""
     line = {
         "space": space_id,
         "id": key,
@@ -131,7 +139,7 @@ def _ledger_line(space_id: int, key: int, size: int, outcome: Any, asked_at: flo
 
 
 async def _space(client: Any, name: str) -> int:
-    """Id of the space; made with one unsigned key if it is not there."""
+    """Return the id of the space. Create it with one unsigned key if it is missing."""
     from qsync_node.client import Committed
 
     found = await client.select(_SPACES + 1, iterator=2, limit=10_000)

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from qsync_cli.kubernetes.session import Session
 
 FileOption = Annotated[
-    Path | None, typer.Option("--file", help="NAME-bundle.tar.gz without", show_default=False)
+    Path | None,
+    typer.Option(
+        "--file", help="Output file. The default is NAME-bundle.tar.gz.", show_default=False
+    ),
 ]
 LOG_LINES = 5000
 KINDS = (
@@ -26,7 +29,7 @@ KINDS = (
 
 @aimed
 def bundle(where: Where, file: FileOption = None, output: OutputOption = None) -> None:
-    """Write objects, status, events and logs of a cluster to one archive; no Secret is read."""
+    """Write objects, status, events and logs to one archive, without Secrets."""
     if not where.is_kubernetes:
         raise typer.BadParameter("a bundle is made of a cluster on Kubernetes")
     from qsync_cli.kubernetes.session import converse

@@ -18,19 +18,21 @@ class Format(StrEnum):
     yaml = "yaml"
 
 
-FilesArgument = Annotated[list[Path], typer.Argument(help="files", metavar="FILE...")]
-FormatOption = Annotated[Format, typer.Option("-o", "--output", help="text, json or yaml")]
+FilesArgument = Annotated[
+    list[Path], typer.Argument(help="Log or snapshot files.", metavar="FILE...")
+]
+FormatOption = Annotated[Format, typer.Option("-o", "--output", help="Output format.")]
 
 
 def cat(files: FilesArgument, output: FormatOption = Format.text) -> None:
-    """Print rows as Tarantool's `tarantoolctl cat --show-system` does, and say what is damaged."""
+    """Print the rows of files like `tarantoolctl cat --show-system`, and report damage."""
     damages = [damage for file in files if (damage := _print_file(file, output))]
     if damages:
         raise Failure("; ".join(damages))
 
 
 def _print_file(path: Path, output: Format) -> str:
-    """Prints every row that can be read; returns what is damaged, or ""."""
+    """Print every readable row. Return a description of the damage, or ""."""
     from qsync_node.format.cat import cat_file
     from qsync_node.format.row import RowError
     from qsync_node.format.xlog import Damage, XlogError
@@ -67,7 +69,7 @@ def _shown(record: dict[str, Any], output: Format) -> str:
 
 
 def shown_as_text(record: dict[str, Any]) -> str:
-    """One line."""
+    """Return a row as one line."""
     from qsync_node.format.cat import to_json
 
     header = record["HEADER"]

@@ -21,7 +21,7 @@ SUPERVISOR_START_S = 15.0
 
 
 def store_of(name: str) -> Store:
-    """The files of a cluster that may not exist yet."""
+    """Return the files of a cluster, which may not exist yet."""
     import re
 
     if not re.fullmatch(NAME_PATTERN, name):
@@ -59,7 +59,7 @@ def load_cluster(store: Store) -> QsyncCluster:
 
 
 def ensure_supervisor(store: Store) -> bool:
-    """Start one in the background where none lives; whether that was needed."""
+    """Start a supervisor in the background unless one runs. Return whether it was started."""
     if store.is_supervised():
         return False
     command = [sys.executable, "-m", "qsync_operator.local_main", str(store.directory)]
@@ -79,7 +79,7 @@ def ensure_supervisor(store: Store) -> bool:
 
 
 def look(store: Store) -> QsyncCluster:
-    """The cluster as it is now: nodes are asked, what the supervisor found out is kept."""
+    """Return the current cluster: live answers of its nodes, and the supervisor's findings."""
     cluster = load_cluster(store)
     saved = store.load_status()
     cluster.status = asyncio.run(_fresh_status(store, cluster, saved))
@@ -96,8 +96,10 @@ async def _fresh_status(store: Store, cluster: QsyncCluster, saved: ClusterStatu
 
 
 def merge(cluster: QsyncCluster, observed: Observed, saved: ClusterStatus) -> ClusterStatus:
-    """Numbers and roles of now; phase and conditions of the supervisor, unless they are outdated
-    by what can be seen."""
+    """Merge live numbers and roles with phase and conditions of the supervisor.
+
+    A condition that contradicts the live answers is outdated, and corrected.
+    """
     wanted = wanted_members(cluster.name, cluster.spec)
     fresh = build_status(cluster, observed, wanted, Finding("", ""), time.time())
     if saved.phase == "Ready" and saved.observed_generation == cluster.metadata.generation:

@@ -9,9 +9,9 @@ from qsync_cli.where import Where, aimed
 
 @aimed
 def credentials(where: Where, output: OutputOption = None) -> None:
-    """Show what the Secret NAME-app holds."""
+    """Print the Secret NAME-app."""
     if where.address is not None:
-        raise typer.BadParameter("a node does not tell passwords: name --local or a cluster")
+        raise typer.BadParameter("a node does not return passwords: use --local or --cluster")
     if where.local is not None:
         from qsync_cli.local.credentials import credentials as local
 

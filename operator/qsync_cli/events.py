@@ -1,4 +1,4 @@
-"""`qsync events`: what the operator did and saw, oldest first."""
+"""`qsync events`: the events of the operator, oldest first."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ FIELDS = ("time", "type", "reason", "object", "message")
 
 @aimed
 def events(where: Where, output: OutputOption = None) -> None:
-    """Show what happened to a cluster and its pods."""
+    """Print the events of a cluster and its pods."""
     if where.address is not None:
         raise typer.BadParameter("a node keeps no events: name --local or a cluster")
     if where.local is not None:
@@ -34,7 +34,7 @@ def events(where: Where, output: OutputOption = None) -> None:
 
 
 async def read_events(session: "Session", where: Where) -> list[dict[str, str]]:
-    """Of the cluster and of everything that carries its name."""
+    """Return the events of a cluster and its objects."""
     from qsync_cli.kubernetes.session import choose
 
     cluster = choose(await session.clusters(), where, session.namespace, None)
@@ -44,7 +44,7 @@ async def read_events(session: "Session", where: Where) -> list[dict[str, str]]:
 
 
 def _is_of(event: dict[str, Any], cluster: str) -> bool:
-    """Another cluster's name may begin with this one's."""
+    """Return whether an object belongs to the cluster, not to one with a longer name."""
     import re
 
     subject = str(event["involvedObject"].get("name", ""))

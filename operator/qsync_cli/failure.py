@@ -1,5 +1,5 @@
-"""How a command says that it did not happen: exit code 1 and one sentence."""
+"""Failure of a command: exit code 1 and one sentence."""
 
 
 class Failure(Exception):  # noqa: N818  # an outcome that is shown to a person
-    """It did not happen; the text says why and what to do."""
+    """A command failed. The text states the cause and the action to take."""

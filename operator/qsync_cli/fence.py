@@ -9,13 +9,13 @@ from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
 
 MemberArgument = Annotated[
-    str | None, typer.Argument(help="the member; not needed with --address", metavar="MEMBER")
+    str | None, typer.Argument(help="Member. Omit with --address.", metavar="MEMBER")
 ]
 
 
 @aimed
 def fence(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
-    """Keep a member from leading: it votes and acknowledges as before."""
+    """Fence a member: it votes and acknowledges but cannot lead."""
     from qsync_cli.targets import ask, resolve
 
     if (member is None) != (where.address is not None):

@@ -1,8 +1,8 @@
 """`qsync force-confirm` and `force-rollback`: continue after a quorum is lost permanently (E11).
 
-Both leave voters out whose disks are destroyed or fenced off. `force-confirm` keeps everything that
-the best survivor has; `force-rollback` keeps only what it knows to be confirmed. Asked for twice,
-because a voter that still lives could elect another leader.
+Both exclude voters whose disks are destroyed or fenced off. `force-confirm` keeps all rows of the
+best survivor, `force-rollback` only the rows that it knows to be confirmed. The user must confirm
+the order, because a running voter could elect another leader.
 """
 
 from typing import Annotated, Any
@@ -15,12 +15,13 @@ from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
 
 LostOption = Annotated[
-    list[str], typer.Option("--lost", help="a voter to leave out, by name or uuid; again for more")
+    list[str], typer.Option("--lost", help="Voter to exclude, by name or UUID. Repeatable.")
 ]
 DestroyedOption = Annotated[
     bool,
     typer.Option(
-        "--disks-destroyed", help="state that the disks of all lost voters are gone or fenced off"
+        "--disks-destroyed",
+        help="Confirm that the disks of all lost voters are destroyed or fenced off.",
     ),
 ]
 
@@ -32,7 +33,7 @@ def force_confirm(
     disks_destroyed: DestroyedOption = False,
     output: OutputOption = None,
 ) -> None:
-    """Continue without lost voters; keep everything that the best survivor has."""
+    """Continue without lost voters, and keep all rows of the best survivor."""
     _force("force-confirm", where, lost, disks_destroyed, output)
 
 
@@ -43,7 +44,7 @@ def force_rollback(
     disks_destroyed: DestroyedOption = False,
     output: OutputOption = None,
 ) -> None:
-    """Continue without lost voters; keep only what the best survivor knows to be confirmed."""
+    """Continue without lost voters, and keep only confirmed rows of the best survivor."""
     _force("force-rollback", where, lost, disks_destroyed, output)
 
 
@@ -54,8 +55,8 @@ def _force(
 
     if not disks_destroyed:
         raise Failure(
-            "voters that still live could elect another leader: destroy or fence off the disks of "
-            "all lost voters, then say --disks-destroyed"
+            "running voters could elect another leader: destroy or fence off the disks of all "
+            "lost voters, then add --disks-destroyed"
         )
     target = resolve(where, lost[0])
     survivor = ask(target, lambda links: _order(links, target, verb, lost))

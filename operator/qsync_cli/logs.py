@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from qsync_cli.kubernetes.session import Session
 
 MemberArgument = Annotated[
-    str | None, typer.Argument(help="a member; all without", metavar="[MEMBER]")
+    str | None, typer.Argument(help="Member. The default is all members.", metavar="[MEMBER]")
 ]
-FollowOption = Annotated[bool, typer.Option("-f", "--follow", help="continue until interrupted")]
+FollowOption = Annotated[bool, typer.Option("-f", "--follow", help="Continue until interrupted.")]
 TailOption = Annotated[
-    int | None, typer.Option("--tail", help="lines of each member", min=0, show_default=False)
+    int | None,
+    typer.Option("--tail", help="Number of lines of each member.", min=0, show_default=False),
 ]
 
 
@@ -29,7 +30,7 @@ def logs(
     tail: TailOption = None,
     output: OutputOption = None,
 ) -> None:
-    """Print the log of a member, or of all of them."""
+    """Print the log of a member, or of all members."""
     if where.address is not None:
         raise typer.BadParameter("a node does not show its log: name --local or a cluster")
     if where.local is not None:

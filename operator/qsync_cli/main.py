@@ -41,7 +41,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 local_app = typer.Typer(
-    help="Clusters of local processes, from the manifest that Kubernetes takes.",
+    help="Manage clusters of local processes, with the same manifests as on Kubernetes.",
     no_args_is_help=True,
 )
 app.add_typer(local_app, name="local")
@@ -152,7 +152,7 @@ def main() -> None:
         sys.stderr.write(f"qsync: {failure}\n")
         sys.exit(1)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output went away: nothing is left to say
+        sys.stderr.close()  # the reader of the output is closed
         sys.exit(1)
 
 

@@ -16,33 +16,33 @@ class Output(StrEnum):
 
 
 OutputOption = Annotated[
-    Output | None, typer.Option("-o", "--output", help="wide, json or yaml instead of a table")
+    Output | None, typer.Option("-o", "--output", help="Output format. The default is a table.")
 ]
-NameArgument = Annotated[str, typer.Argument(help="the cluster's name", metavar="NAME")]
+NameArgument = Annotated[str, typer.Argument(help="Name of the cluster.", metavar="NAME")]
 LocalOption = Annotated[
-    str | None, typer.Option("--local", help="a local cluster", metavar="NAME", show_default=False)
+    str | None, typer.Option("--local", help="Local cluster.", metavar="NAME", show_default=False)
 ]
 AddressOption = Annotated[
     str | None,
     typer.Option(
-        "--address", help="a node's admin address", metavar="HOST:PORT", show_default=False
+        "--address", help="Admin address of a node.", metavar="HOST:PORT", show_default=False
     ),
 ]
 SecretOption = Annotated[
     str | None,
     typer.Option(
-        "--secret", envvar="QSYNC_SECRET", help="the cluster's secret, with --address",
+        "--secret", envvar="QSYNC_SECRET", help="Secret of the cluster, with --address.",
         show_default=False,
     ),
 ]  # fmt: skip
 CaOption = Annotated[
     Path | None,
     typer.Option(
-        "--ca", envvar="QSYNC_CA", help="who signed the node's certificate, with --address",
+        "--ca", envvar="QSYNC_CA", help="Certificate authority of the node, with --address.",
         metavar="FILE", show_default=False,
     ),
 ]  # fmt: skip
 TimeoutOption = Annotated[
-    float, typer.Option("--timeout", help="seconds to wait until it is Ready", min=0)
+    float, typer.Option("--timeout", help="Seconds to wait until the cluster is Ready.", min=0)
 ]
-NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="return as soon as it is ordered")]
+NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return without waiting.")]

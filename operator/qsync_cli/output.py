@@ -37,7 +37,7 @@ def say(text: str = "") -> None:
 
 
 def done(text: str, chosen: Output | None, **facts: Any) -> None:
-    """What a verb did: a sentence for people, its facts for tools."""
+    """Print the result of a verb: a message for people, facts for programs."""
     if chosen in (Output.json, Output.yaml):
         print_document({"message": text, **facts}, chosen)
     else:
@@ -56,8 +56,10 @@ def console() -> "Console":
 
 @contextmanager
 def progress(what: str, total: float, is_quiet: bool) -> Iterator[Callable[..., None]]:
-    """A bar on a terminal, on standard error; nothing in a pipe. It takes how much is done and, if
-    there is more to say than `what`, that."""
+    """Show a progress bar on standard error if it is a terminal.
+
+    The yielded function takes the fraction done and, optionally, a description.
+    """
     if is_quiet or not sys.stderr.isatty():
         yield lambda done, said="": None
         return
@@ -72,7 +74,7 @@ def progress(what: str, total: float, is_quiet: bool) -> Iterator[Callable[..., 
 
 
 def step_of(step: str, done: int, total: int, rows: int, rows_total: int) -> tuple[float, str]:
-    """How far a job of several steps is, from 0 to 1, and in words. `rows` are of this step."""
+    """Return the progress of a job with several steps, from 0 to 1, and as text."""
     if not rows_total:
         return done / total, step
     return (done + rows / rows_total) / total, f"{step}, {rows:,} of {rows_total:,} rows"
@@ -143,7 +145,7 @@ def member_table(cluster: "QsyncCluster", is_wide: bool) -> tuple[Row, list[Row]
 
 
 def cluster_lines(cluster: "QsyncCluster") -> list[str]:
-    """Everything but the members, in a few lines."""
+    """Return a summary of the cluster without its members."""
     status = cluster.status
     leader = f"{status.leader} leads in term {status.term}" if status.leader else "no leader"
     lines = [

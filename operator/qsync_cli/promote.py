@@ -10,7 +10,7 @@ from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
 
 MemberArgument = Annotated[
-    str | None, typer.Argument(help="who shall lead; not needed with --address", metavar="MEMBER")
+    str | None, typer.Argument(help="New leader. Omit with --address.", metavar="MEMBER")
 ]
 WAIT_S = 10.0
 POLL_S = 0.05
@@ -18,11 +18,11 @@ POLL_S = 0.05
 
 @aimed
 def promote(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
-    """Let a member lead: by switchover if another one leads, else by nomination."""
+    """Make a member the leader: by switchover, or by nomination without a leader."""
     from qsync_cli.targets import ask, resolve
 
     if (member is None) != (where.address is not None):
-        raise typer.BadParameter("name the MEMBER that shall lead, but not with --address")
+        raise typer.BadParameter("name MEMBER, the new leader, unless --address is given")
     target = resolve(where, member)
     node = target.address_of(member or "")
     if member is None:
@@ -34,7 +34,12 @@ def promote(where: Where, member: MemberArgument = None, output: OutputOption = 
 
 
 async def _promote(links: Any, target: Any, member: str) -> int:
-    """Returns the term in which it leads. Raises LinkError and Failure."""
+    """Return the term in which the member leads.
+
+    Raises:
+        LinkError: a node does not answer.
+        Failure: the member does not become leader.
+    """
     from qsync_cli.targets import leader_of, statuses
 
     found = await statuses(links, target)

@@ -10,7 +10,7 @@ from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
 
 MemberArgument = Annotated[
-    str | None, typer.Argument(help="an anonymous member; not needed with --address")
+    str | None, typer.Argument(help="Anonymous member. Omit with --address.")
 ]
 WAIT_S = 20.0
 POLL_S = 0.05
@@ -18,7 +18,7 @@ POLL_S = 0.05
 
 @aimed
 def register(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
-    """Register an anonymous member: an id is kept for it, and its log, but it is never counted."""
+    """Register an anonymous member: it gets a replica id, and its log is retained."""
     from qsync_cli.targets import ask, resolve
 
     if (member is None) != (where.address is not None):

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from qsync_cli.kubernetes.session import Session
 
 MemberArgument = Annotated[
-    str, typer.Argument(help="the member that gets a new volume", metavar="MEMBER")
+    str, typer.Argument(help="Member whose volume is lost.", metavar="MEMBER")
 ]
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="also while its machine is known or it still answers")
+    bool,
+    typer.Option("--force", help="Replace the member although its machine exists or it answers."),
 ]
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 
@@ -25,7 +26,7 @@ SELECTED_NODE = "volume.kubernetes.io/selected-node"
 def replace(
     where: Where, member: MemberArgument, force: ForceOption = False, output: OutputOption = None
 ) -> None:
-    """Delete a member's volume and pod: it comes back empty and copies everything."""
+    """Replace a member: delete its volume and pod, so that it joins again."""
     if not where.is_kubernetes:
         raise typer.BadParameter("volumes are Kubernetes': name a cluster there")
     from qsync_cli.kubernetes.session import converse
@@ -49,7 +50,7 @@ def replace(
 def replacement_error(
     member: str, leader: str | None, status: dict[str, Any], *, is_forced: bool
 ) -> str | None:
-    """Return why the cluster could not afford it, by what its leader says; None if it can.
+    """Return why a replacement would endanger the quorum, by the leader's status, or None.
 
     No flag overrides the quorum: without it the last copies of confirmed rows could be deleted.
     """
@@ -71,7 +72,12 @@ def replacement_error(
 
 
 async def replace_volume(session: "Session", member: str, *, is_forced: bool) -> None:
-    """Raises Failure or ApiError. By uid: what came back meanwhile is another object."""
+    """Delete claim and pod by uid, so that a recreated object is not deleted.
+
+    Raises:
+        Failure: the member must not be replaced.
+        ApiError: the API server refused a request.
+    """
     claim_name = f"data-{member}"
     claim = await session.api.get("PersistentVolumeClaim", session.namespace, claim_name)
     if claim is not None:

@@ -9,26 +9,27 @@ from qsync_cli.failure import Failure
 from qsync_cli.options import NameArgument, NoWaitOption, OutputOption, TimeoutOption
 
 FromOption = Annotated[
-    str, typer.Option("--archive", help="what is restored; it is only read", metavar="URL")
+    str, typer.Option("--archive", help="Archive to restore. It is only read.", metavar="URL")
 ]
 TimeOption = Annotated[
     str | None,
-    typer.Option("--to-time", help="up to this moment, such as 2026-01-31T12:00:00Z"),
+    typer.Option("--to-time", help="Last moment to include, such as 2026-01-31T12:00:00Z."),
 ]
 SignatureOption = Annotated[
-    int | None, typer.Option("--to-signature", help="up to this index of the log", min=0)
+    int | None, typer.Option("--to-signature", help="Last log index to include.", min=0)
 ]
 NewArchiveOption = Annotated[
     str | None,
-    typer.Option("--new-archive", help="where the new cluster archives", metavar="URL"),
+    typer.Option("--new-archive", help="Archive of the new cluster.", metavar="URL"),
 ]
 MemberOption = Annotated[
     str | None,
-    typer.Option("--member", help="take this member's copies where it has any, uncompared"),
+    typer.Option("--member", help="Use the copies of this member without comparison."),
 ]
-ReplicasOption = Annotated[int, typer.Option("--replicas", help="voters", min=1, max=31)]
+ReplicasOption = Annotated[int, typer.Option("--replicas", help="Number of voters.", min=1, max=31)]
 ManifestOption = Annotated[
-    Path | None, typer.Option("-f", "--file", help="the rest of its manifest", metavar="FILE")
+    Path | None,
+    typer.Option("-f", "--file", help="Manifest with the other fields.", metavar="FILE"),
 ]
 
 
@@ -45,10 +46,10 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
     timeout: TimeoutOption = 600.0,
     output: OutputOption = None,
 ) -> None:
-    """Make a new local cluster from an archive: its end, or what it was at a time or an index.
+    """Create a local cluster from an archive: its end, or its state at a time or an index.
 
-    Users keep their passwords but for `admin` and the application's (`qsync local credentials`);
-    sequences, idempotency keys and indexes continue; members are the new cluster's own. The copies
+    Users keep their passwords, except `admin` and the application's (`qsync local credentials`).
+    Sequences, idempotency keys and indexes continue. Members belong to the new cluster. The copies
     of each row are compared: most of them decide, and without a majority the restore is refused.
     """
     from qsync_cli.clusters import store_of
@@ -91,7 +92,7 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
 
 
 def _say_what_was_compared(directory: Path) -> None:
-    """On standard error: standard output may be a document."""
+    """Print to standard error, because standard output may be a document."""
     import json
 
     from qsync_cli.output import warn
@@ -103,7 +104,7 @@ def _say_what_was_compared(directory: Path) -> None:
 
 
 def _moment(text: str) -> str:
-    """Seconds since 1970 as the manifest has a time; anything else as it is."""
+    """Convert seconds since 1970 to the time format of manifests. Return other text unchanged."""
     from datetime import UTC, datetime
 
     try:

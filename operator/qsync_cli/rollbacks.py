@@ -1,4 +1,4 @@
-"""`qsync rollbacks`: rows that members had to give up, because they were never confirmed."""
+"""`qsync rollbacks`: unconfirmed rows that members truncated from their logs."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from qsync_operator.platform.kubernetes.podlinks import PodLinks
 
 MemberArgument = Annotated[
-    str | None, typer.Argument(help="a member; all without", metavar="[MEMBER]")
+    str | None, typer.Argument(help="Member. The default is all members.", metavar="[MEMBER]")
 ]
 
 
 @aimed
 def rollbacks(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
-    """Show rows that were cut from logs after a failover; their files stay."""
+    """Print the rows that members truncated from their logs after a failover."""
     if where.address is not None:
         raise typer.BadParameter("files are read where they are: name --local or a cluster")
     found = _of_processes(where.local, member) if where.local else _of_pods(where, member)

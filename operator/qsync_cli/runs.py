@@ -13,15 +13,17 @@ from qsync_cli.where import Where, aimed
 if TYPE_CHECKING:
     from qsync_cli.kubernetes.session import Document, Session
 
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="say what would be folded")]
-NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="return as soon as it is ordered")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Report the rows that would be folded.")
+]
+NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return without waiting.")]
 LOOK_S = 1.0
 ENDED = ("Succeeded", "Failed", "Cancelled")
 
 
 @aimed
 def audit(where: Where, no_wait: NoWaitOption = False, output: OutputOption = None) -> None:
-    """Audit the whole archive of a cluster on Kubernetes now; exit code 1 if it does not pass."""
+    """Audit the archive of a cluster on Kubernetes. Exit code 1 unless it passes."""
     _refuse_others(where, "audit")
     found = _run(where, "QsyncAudit", {}, no_wait, output)
     if not no_wait and found["status"].get("verdict") != "Passed":
@@ -33,7 +35,7 @@ def compact(
     where: Where, dry_run: DryRunOption = False, no_wait: NoWaitOption = False,
     output: OutputOption = None,
 ) -> None:  # fmt: skip
-    """Compact the archive of a cluster on Kubernetes now; exit code 1 if that fails."""
+    """Compact the archive of a cluster on Kubernetes. Exit code 1 on failure."""
     _refuse_others(where, "compact")
     found = _run(where, "QsyncCompaction", {"dryRun": dry_run}, no_wait, output)
     if not no_wait and found["status"].get("phase") != "Succeeded":
@@ -84,7 +86,11 @@ def _document(cluster: "Document", kind: str, spec: dict[str, Any]) -> "Document
 
 
 async def _follow(session: "Session", run: "Document", advance: Callable[..., None]) -> "Document":
-    """Wait until it has ended. Raises Failure if it is deleted."""
+    """Wait for the end of a job.
+
+    Raises:
+        Failure: the job was deleted.
+    """
     import asyncio
 
     kind, name = str(run["kind"]), str(run["metadata"]["name"])
@@ -103,10 +109,10 @@ async def _follow(session: "Session", run: "Document", advance: Callable[..., No
 
 
 def lines(run: "Document") -> list[str]:
-    """Return the result of a run as lines for a person."""
+    """Return the result of a job as text."""
     name, status = run["metadata"]["name"], run.get("status") or {}
     if status.get("phase") not in ENDED:
-        return [f"{name} is ordered: `kubectl get {run['kind'].lower()} {name}` says how far it is"]
+        return [f"{name} is created: `kubectl get {run['kind'].lower()} {name}` shows its progress"]
     took_s = int(status.get("durationMilliseconds", 0)) / 1000
     found = [
         f"{name}: {status.get('verdict') or status['phase']} · {status.get('message', '')}"

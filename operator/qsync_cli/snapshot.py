@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from qsync_cli.targets import Target
 
 MemberArgument = Annotated[
-    str | None, typer.Argument(help="a member; all without", metavar="MEMBER")
+    str | None, typer.Argument(help="Member. The default is all members.", metavar="MEMBER")
 ]
 
 
 @aimed
 def snapshot(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
-    """Write snapshots now; nodes also do it by themselves as the log grows."""
+    """Write snapshots now. Nodes also write them automatically as the log grows."""
     from qsync_cli.targets import resolve
 
     if where.address is not None and member is not None:

@@ -1,4 +1,4 @@
-"""`qsync status`: a cluster, or what one node says of itself."""
+"""`qsync status`: a cluster, or one node."""
 
 from typing import Annotated
 
@@ -9,13 +9,13 @@ from qsync_cli.output import cluster_lines, print_document, print_table, say
 from qsync_cli.where import Where, aimed
 
 ClusterArgument = Annotated[
-    str | None, typer.Argument(help="a QsyncCluster of Kubernetes", metavar="[NAME]")
+    str | None, typer.Argument(help="QsyncCluster on Kubernetes.", metavar="[NAME]")
 ]
 
 
 @aimed
 def status(where: Where, name: ClusterArgument = None, output: OutputOption = None) -> None:
-    """Show a cluster's members, or one node's view of itself."""
+    """Show the members of a cluster, or the status of one node."""
     if where.local is not None:
         from qsync_cli.local.status import status as local_status
 
@@ -58,7 +58,7 @@ def _show_cluster(where: Where, name: str | None, output: Output | None) -> None
     try:
         cluster = QsyncCluster.model_validate(document)
     except ValidationError:
-        # The operator says what is wrong with it; the rest can be shown.
+        # The operator reports the invalid specification. The status can be shown.
         cluster = QsyncCluster.model_validate({**document, "spec": {}})
     for line in [*cluster_lines(cluster), *lines(cluster, seen)]:
         say(line)

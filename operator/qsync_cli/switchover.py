@@ -10,13 +10,14 @@ from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
 
 MemberArgument = Annotated[
-    str | None, typer.Argument(help="who shall lead; the best other one without", metavar="MEMBER")
+    str | None,
+    typer.Argument(help="New leader. The default is the best follower.", metavar="MEMBER"),
 ]
 
 
 @aimed
 def switchover(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
-    """Move leadership to another member after everything is confirmed."""
+    """Move leadership to another member without losing a write."""
     from qsync_cli.targets import ask, resolve
 
     target = resolve(where, member)

@@ -21,14 +21,14 @@ Result = TypeVar("Result")
 
 
 class Links(Protocol):
-    """Every call raises LinkError."""
+    """Connections to nodes. Each call can raise LinkError."""
 
     async def status(self, address: str) -> dict[str, Any]: ...
 
     async def post(self, address: str, path: str, fields: dict[str, Any]) -> Any: ...
 
     async def statuses(self, addresses: dict[str, str]) -> dict[str, dict[str, Any] | LinkError]:
-        """What each named node says, asked at the same time."""
+        """Return the statuses of the named nodes, requested concurrently."""
 
     async def close(self) -> None: ...
 
@@ -49,7 +49,7 @@ class Target:
 
 
 def resolve(where: Where, member: str | None = None) -> Target:
-    """`member` says which cluster is meant where several could be."""
+    """Return the target that the options select. `member` selects among several clusters."""
     if where.address is not None:
         context = _context(where.ca)
         return Target({"": where.address}, lambda: NodeLinks(where.secret or "", lambda: context))
@@ -86,7 +86,7 @@ def _local(name: str) -> Target:
 
 
 def ask(target: Target, question: Callable[[Links], Awaitable[Result]]) -> Result:
-    """Run a conversation with nodes; what they refuse becomes the command's sentence."""
+    """Run a conversation with nodes, and convert their refusals to failures."""
 
     async def run() -> Result:
         links = target.open()
@@ -102,7 +102,11 @@ def ask(target: Target, question: Callable[[Links], Awaitable[Result]]) -> Resul
 
 
 async def statuses(links: Links, target: Target) -> dict[str, dict[str, Any]]:
-    """What each member that answers says. Raises LinkError if none does."""
+    """Return the statuses of all members that answer.
+
+    Raises:
+        LinkError: no member answers.
+    """
     answers = await links.statuses(target.addresses)
     found = {name: said for name, said in answers.items() if not isinstance(said, LinkError)}
     if not found:

@@ -9,13 +9,13 @@ from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
 
 MemberArgument = Annotated[
-    str | None, typer.Argument(help="the member; not needed with --address", metavar="MEMBER")
+    str | None, typer.Argument(help="Member. Omit with --address.", metavar="MEMBER")
 ]
 
 
 @aimed
 def unfence(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
-    """Let a fenced member lead again."""
+    """Unfence a member."""
     from qsync_cli.targets import ask, resolve
 
     if (member is None) != (where.address is not None):

@@ -1,4 +1,4 @@
-"""Waits until a cluster is Ready, and shows on the way what is being done."""
+"""Waits until a cluster is Ready, and shows the progress."""
 
 import sys
 import time
@@ -34,7 +34,7 @@ def wait_ready(store: "Store", timeout_s: float, is_quiet: bool) -> "QsyncCluste
             if time.monotonic() >= deadline_s:
                 raise Failure(
                     f"{cluster.name} is not Ready after {timeout_s:g} s: {sentence(cluster)};"
-                    f" `qsync local status {cluster.name}` and `events` tell more"
+                    f" `qsync local status {cluster.name}` and `events` show more"
                 )
             ensure_supervisor(store)
             time.sleep(POLL_S)
@@ -67,7 +67,7 @@ def _display(is_quiet: bool) -> Iterator["Callable[[QsyncCluster], None]"]:
 
 
 def _told_once() -> "Callable[[QsyncCluster], None]":
-    """In a pipe: a line whenever there is something new to say; stderr is for what went wrong."""
+    """Return a function that prints each new message once, for output into a pipe."""
     said = ""
 
     def show(cluster: "QsyncCluster") -> None:

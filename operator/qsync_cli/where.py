@@ -18,23 +18,27 @@ from qsync_cli.options import AddressOption, CaOption, LocalOption, SecretOption
 ClusterOption = Annotated[
     str | None,
     typer.Option(
-        "--cluster", "-c", help="a QsyncCluster; not needed where there is one",
+        "--cluster", "-c", help="QsyncCluster. Optional if the namespace has only one.",
         metavar="NAME", show_default=False,
     ),
 ]  # fmt: skip
 NamespaceOption = Annotated[
     str | None,
-    typer.Option("--namespace", "-n", help="of Kubernetes", metavar="NAME", show_default=False),
+    typer.Option(
+        "--namespace", "-n", help="Kubernetes namespace.", metavar="NAME", show_default=False
+    ),
 ]
 ContextOption = Annotated[
     str | None,
-    typer.Option("--context", help="of the kubeconfig", metavar="NAME", show_default=False),
+    typer.Option(
+        "--context", help="Context of the kubeconfig.", metavar="NAME", show_default=False
+    ),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The place that the options name."""
+    """Return the cluster that the options select."""
 
     local: str | None = None
     address: str | None = None
@@ -49,7 +53,11 @@ class Where:
         return self.local is None and self.address is None
 
     def check(self) -> None:
-        """Raises BadParameter where two places are named."""
+        """Check the options.
+
+        Raises:
+            BadParameter: the options name two clusters.
+        """
         named = [self.local is not None, self.address is not None]
         named.append(any((self.cluster, self.namespace, self.context)))
         if sum(named) > 1:

@@ -290,7 +290,7 @@ async def test_a_run_is_followed_until_it_has_ended(monkeypatch: pytest.MonkeyPa
 
     run = ordered_run()
     assert run_lines(run) == [
-        "orders-audit-x is ordered: `kubectl get qsyncaudit orders-audit-x` says how far it is"
+        "orders-audit-x is created: `kubectl get qsyncaudit orders-audit-x` shows its progress"
     ]
     assert run_lines(await _follow(api, run, advance)) == [
         "orders-audit-x: Violated · 1 violations · 31 s",

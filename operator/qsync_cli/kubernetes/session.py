@@ -34,7 +34,7 @@ class Session:
 
 
 def converse(where: Where, conversation: Callable[[Session], Awaitable[Result]]) -> Result:
-    """What the API server refuses becomes the command's sentence."""
+    """Run a conversation with the API server, and convert its refusals to failures."""
 
     async def run() -> Result:
         namespace = _namespace(where)

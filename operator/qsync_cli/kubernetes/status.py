@@ -1,4 +1,4 @@
-"""The one-look table: who leads, who follows how far behind, in which pod on which machine."""
+"""The status table: leader, followers with their lag, pods and machines."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ WIDE = ["ID", "UUID", "IMAGE", "ADDRESS"]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The cluster, its pods, what each member says now, and why others do not."""
+    """A cluster, its pods, live answers of its members, and the causes of missing answers."""
 
     document: Document
     pods: list[Document]
@@ -43,7 +43,7 @@ async def look(session: Session, where: Where) -> Look:
 
 
 def table(cluster: QsyncCluster, seen: Look, is_wide: bool) -> tuple[list[str], list[list[str]]]:
-    """What members say now wins over what the operator wrote down last."""
+    """Return the table. Live answers of members replace the status of the operator."""
     said = seen.said
     by_name = {str(pod["metadata"]["name"]): pod for pod in seen.pods}
     known = {member.name: member for member in cluster.status.members}
@@ -76,8 +76,10 @@ def table(cluster: QsyncCluster, seen: Look, is_wide: bool) -> tuple[list[str], 
 
 
 def lines(cluster: QsyncCluster, seen: Look) -> list[str]:
-    """What the operator's words leave out: that they are old, and what is not as it should be."""
-    found = [f"{why}: its role is what the operator last saw" for why in seen.silent.values()]
+    """Return the problems that the status of the operator omits, such as its own age."""
+    found = [
+        f"{why}: the role is from the last status of the operator" for why in seen.silent.values()
+    ]
     leader = next((n for n, one in seen.said.items() if one["role"] == "leader"), "")
     if leader and leader != cluster.status.leader:
         found.append(

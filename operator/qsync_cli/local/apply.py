@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qsync_operator.platform.store import Store
 
 FileOption = Annotated[
-    Path, typer.Option("-f", "--file", help="the manifest", metavar="FILE", show_default=False)
+    Path, typer.Option("-f", "--file", help="Manifest.", metavar="FILE", show_default=False)
 ]
 ArchiveOption = Annotated[
     str | None,
@@ -39,7 +39,7 @@ def apply(
     archive: ArchiveOption = None,
     output: OutputOption = None,
 ) -> None:
-    """Start a cluster of local processes, or change one, and wait until it is Ready."""
+    """Create or update a local cluster, and wait until it is Ready."""
     from qsync_operator.models.manifest import ManifestError, load_manifest
 
     try:
@@ -56,7 +56,7 @@ def apply(
 
 
 def bring_up(manifest: "Manifest", no_wait: bool, timeout: float, output: Output | None) -> None:
-    """What a manifest asks for is written down, supervised, and waited for."""
+    """Store a manifest, supervise its cluster, and wait until it is Ready."""
     from qsync_cli.clusters import ensure_supervisor, look, store_of
     from qsync_cli.waiting import print_cluster, wait_ready
 
@@ -76,7 +76,7 @@ def bring_up(manifest: "Manifest", no_wait: bool, timeout: float, output: Output
 
 
 def _with_kept_archive(manifest: "Manifest") -> "Manifest":
-    """Keep the archive of a running cluster if the command does not name one."""
+    """Return the archive of the command, or that of the running cluster."""
     from qsync_cli.clusters import store_of
 
     if manifest.cluster.spec.archive is not None:
@@ -124,7 +124,7 @@ def _warn(cluster: "QsyncCluster") -> None:
 
 
 def _store(store: "Store", manifest: "Manifest") -> str:
-    """Write down what is asked for; says what that was: created, configured or unchanged."""
+    """Store the manifest. Return `created`, `configured` or `unchanged`."""
     from datetime import UTC, datetime
 
     wanted, existing = manifest.cluster, store.load_cluster()
@@ -149,7 +149,7 @@ def _store(store: "Store", manifest: "Manifest") -> str:
 
 
 def _check_begin(cluster: "QsyncCluster") -> None:
-    """An archive without the point is refused before anything is made."""
+    """Refuse an archive without the requested moment before anything is created."""
     # Only who begins with an archive waits for these.
     from qsync_node.restore.child import RestoreError
     from qsync_operator.restoring import check_restore
@@ -163,7 +163,7 @@ def _check_begin(cluster: "QsyncCluster") -> None:
 
 
 def refusal_to_change(old: "QsyncCluster", new: "QsyncCluster") -> str:
-    """Why a change cannot be made to a running cluster, or ""."""
+    """Return why a running cluster cannot change in this way, or ""."""
     from qsync_operator.models.base import quantity
 
     if quantity(new.spec.storage.size) < quantity(old.spec.storage.size):

@@ -1,4 +1,4 @@
-"""`qsync local audit`: what the archive proves about a cluster, with all cores of this machine."""
+"""`qsync local audit`: audits the archive of a cluster with all cores of this machine."""
 
 import json
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ LedgerOption = Annotated[
     str | None,
     typer.Option(
         "--ledger",
-        help="path or URL of the outcomes that clients got: JSON Lines or Parquet",
+        help="Path or URL of the outcomes that clients recorded: JSON Lines or Parquet.",
         metavar="FILE",
     ),
 ]
@@ -27,7 +27,7 @@ LAG_ALLOWED_S = 30.0
 
 
 def audit(name: NameArgument, ledger: LedgerOption = None, output: OutputOption = None) -> None:
-    """Prove from the archive that no acknowledged write was lost; exit code 1 if it is not so."""
+    """Audit the archive for lost writes. Exit code 1 unless the audit passes."""
     from qsync_cli.clusters import load_cluster, open_store
 
     store = open_store(name)
@@ -53,7 +53,7 @@ def audit(name: NameArgument, ledger: LedgerOption = None, output: OutputOption 
 
 
 def archive_now(store: "Store") -> list[str]:
-    """Ask every running member to archive what is confirmed; returns what did not work."""
+    """Make all running members archive their confirmed rows. Return the failures."""
     import asyncio
 
     from qsync_cli.clusters import secrets_of
@@ -89,7 +89,7 @@ def archive_now(store: "Store") -> list[str]:
 def _run(
     url: str, name: str, ledger: str | None, folder: Path, output: Output | None
 ) -> dict[str, Any]:
-    """The job, in a process of its own: its JSON."""
+    """Run the job in a separate process. Return its JSON result."""
     words = [
         "--archive", url, "--cluster", name, "--report", str(folder), "--master", "local[*]",
         "--lag-allowed", str(LAG_ALLOWED_S),

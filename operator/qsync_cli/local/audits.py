@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from qsync_operator.platform.store import Store
 
 AuditArgument = Annotated[
-    str | None, typer.Argument(help="an audit's name; the newest without one", metavar="AUDIT")
+    str | None,
+    typer.Argument(help="Name of the audit. The default is the newest.", metavar="AUDIT"),
 ]
 
 
 def _finished(store: "Store") -> "list[tuple[Path, dict[str, Any]]]":
-    """Folders of audits whose report is whole, oldest first."""
+    """Return the folders of audits with a complete report, oldest first."""
     paths = sorted((store.directory / "audits").glob("*/audit.json"))
     return [(path.parent, json.loads(path.read_text())) for path in paths]
 
@@ -50,7 +51,7 @@ def audits(name: NameArgument, output: OutputOption = None) -> None:
 
 
 def report(name: NameArgument, audit: AuditArgument = None) -> None:
-    """Say where the page of an audit is."""
+    """Print the location of the report of an audit."""
     from qsync_cli.clusters import open_store
 
     found = {folder.name: folder for folder, _ in _finished(open_store(name))}

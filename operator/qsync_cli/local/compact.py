@@ -1,4 +1,4 @@
-"""`qsync local compact`: what a cluster has archived becomes one state and tables."""
+"""`qsync local compact`: folds the archive of a cluster into one state and tables."""
 
 import json
 from datetime import UTC, datetime
@@ -12,18 +12,22 @@ from qsync_cli.local.jobs import run_job
 from qsync_cli.options import NameArgument, Output, OutputOption
 from qsync_cli.output import print_document, print_table, say, warn
 
-HistoryOption = Annotated[bool, typer.Option("--history", help="tables of all versions too")]
+HistoryOption = Annotated[
+    bool, typer.Option("--history", help="Also write tables of all versions.")
+]
 DeleteOption = Annotated[
     str | None,
     typer.Option(
         "--delete-older-than", metavar="DURATION",
-        help="delete what is folded and older, such as 30d; archive.retention without it",
+        help="Delete folded data older than this, such as 30d. The default is archive.retention.",
     ),
 ]  # fmt: skip
 SignatureOption = Annotated[
-    int | None, typer.Option("--to-signature", help="fold up to this index", min=0)
+    int | None, typer.Option("--to-signature", help="Last log index to fold.", min=0)
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="only say what would be done")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Report the changes without making them.")
+]
 
 
 def compact(  # as many as there are options
@@ -34,7 +38,7 @@ def compact(  # as many as there are options
     dry_run: DryRunOption = False,
     output: OutputOption = None,
 ) -> None:
-    """Fold the archive's confirmed rows into a verified snapshot and Parquet tables."""
+    """Fold the confirmed rows of the archive into a verified snapshot and Parquet tables."""
     from qsync_cli.clusters import load_cluster, open_store
     from qsync_operator.models.base import duration_ns
 

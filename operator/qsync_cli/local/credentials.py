@@ -1,4 +1,4 @@
-"""`qsync local credentials`: what the Secret `<name>-app` holds on Kubernetes."""
+"""`qsync local credentials`: the local counterpart of the Secret `<name>-app`."""
 
 from urllib.parse import quote
 
@@ -8,7 +8,7 @@ from qsync_cli.output import print_document, say
 
 
 def credentials(name: NameArgument, output: OutputOption = None) -> None:
-    """Show the application's user, its password and where to connect."""
+    """Print user, password and addresses for the application."""
     from qsync_cli.clusters import ensure_supervisor, look, open_store, secrets_of
 
     store = open_store(name)

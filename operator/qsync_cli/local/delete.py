@@ -10,16 +10,16 @@ from qsync_cli.options import NameArgument
 from qsync_cli.output import say
 
 KeepOption = Annotated[
-    bool, typer.Option("--keep-data", help="the next apply of that name finds its data again")
+    bool, typer.Option("--keep-data", help="Keep the data for the next apply of that name.")
 ]
-TimeoutOption = Annotated[float, typer.Option("--timeout", help="seconds to wait", min=0)]
+TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds to wait.", min=0)]
 POLL_S = 0.05
 
 
 def delete(
     name: NameArgument, keep_data: KeepOption = False, timeout: TimeoutOption = 60.0
 ) -> None:
-    """Stop a cluster's processes and delete its files."""
+    """Stop the processes of a cluster and delete its files."""
     import time
 
     from qsync_cli.clusters import ensure_supervisor, load_cluster, store_of

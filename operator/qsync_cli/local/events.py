@@ -1,11 +1,11 @@
-"""`qsync local events`: what happened, as Events say it on Kubernetes."""
+"""`qsync local events`: the local counterpart of Kubernetes Events."""
 
 from qsync_cli.options import NameArgument, Output, OutputOption
 from qsync_cli.output import print_document, print_table
 
 
 def events(name: NameArgument, output: OutputOption = None) -> None:
-    """Show what the supervisor did and saw, oldest first."""
+    """Print the events of the supervisor, oldest first."""
     from qsync_cli.clusters import ensure_supervisor, open_store
 
     store = open_store(name)

@@ -14,10 +14,11 @@ from qsync_cli.output import progress, step_of
 def run_job(  # what differs between jobs
     what: str, module: str, words: list[str], is_quiet: bool, done: Callable[[], bool], folder: Path
 ) -> None:
-    """Runs `python -m module` with a bar; `done` says whether it left its result.
+    """Run `python -m module` with a progress bar. `done` returns whether its result exists.
 
-    Raises Failure with the job's last sentence, or with the file in `folder` that holds all it
-    said.
+    Raises:
+        Failure: the job failed. The text is its last sentence, or names the file in `folder` with
+            its output.
     """
     command = [sys.executable, "-m", module, "--progress", "--lifeline", *words]
     said: list[str] = []
@@ -43,7 +44,7 @@ def run_job(  # what differs between jobs
 
 
 def _step_of(line: str) -> tuple[float, str] | None:
-    """How far the job is, from a line of progress; None for any other line."""
+    """Return the progress of the job from a line of its output, or None for other lines."""
     if not line.startswith("{"):
         return None
     try:
@@ -53,7 +54,7 @@ def _step_of(line: str) -> tuple[float, str] | None:
 
 
 def _failure(what: str, code: int, said: list[str], folder: Path) -> Failure:
-    """Return one sentence with the last output of the job; a file has all of it."""
+    """Return the last output of the job in one sentence. A file contains all of it."""
     lines = [line for line in said if line]
     if any("No module named" in line for line in lines):
         return Failure(f"{what} needs PySpark: install qsync[spark]")

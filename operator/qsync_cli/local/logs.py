@@ -12,14 +12,14 @@ from qsync_cli.options import NameArgument
 
 MemberArgument = Annotated[
     str | None,
-    typer.Argument(help="a member, or `supervisor`; all members without", metavar="MEMBER"),
+    typer.Argument(help="Member, or `supervisor`. The default is all members.", metavar="MEMBER"),
 ]
-FollowOption = Annotated[bool, typer.Option("-f", "--follow", help="continue until interrupted")]
+FollowOption = Annotated[bool, typer.Option("-f", "--follow", help="Continue until interrupted.")]
 FOLLOW_S = 0.2
 
 
 def logs(name: NameArgument, member: MemberArgument = None, follow: FollowOption = False) -> None:
-    """Print the log of a member, or of all with their names in front."""
+    """Print the log of a member, or of all members with their names."""
     from qsync_cli.clusters import ensure_supervisor, node_log, open_store
 
     store = open_store(name)
@@ -51,7 +51,7 @@ def _print(paths: dict[str, Path], follow: bool) -> None:
 
 
 def _print_from(path: Path, prefix: str, offset: int) -> int:
-    """Whole lines from an offset on; returns where the next begin."""
+    """Print whole lines from an offset. Return the offset after them."""
     if not path.exists():
         return offset
     with path.open("rb") as file:

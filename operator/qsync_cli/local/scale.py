@@ -10,14 +10,14 @@ from qsync_cli.output import say
 
 AsyncOption = Annotated[
     int | None,
-    typer.Option("--async-replicas", min=0, help="registered, never counted", show_default=False),
+    typer.Option("--async-replicas", min=0, help="Number of async members.", show_default=False),
 ]
 ReadOption = Annotated[
     int | None,
-    typer.Option("--read-replicas", min=0, help="anonymous readers", show_default=False),
+    typer.Option("--read-replicas", min=0, help="Number of anonymous readers.", show_default=False),
 ]
 ReplicasOption = Annotated[
-    int | None, typer.Option("--replicas", help="voting members", show_default=False)
+    int | None, typer.Option("--replicas", help="Number of voters.", show_default=False)
 ]
 
 
@@ -30,7 +30,7 @@ def scale(
     timeout: TimeoutOption = 120.0,
     output: OutputOption = None,
 ) -> None:
-    """Change the number of members: one at a time, never below quorum, the leader moved first."""
+    """Change the number of members, one at a time and never below a quorum."""
     from qsync_cli.clusters import ensure_supervisor, load_cluster, look, open_store
     from qsync_cli.waiting import print_cluster, wait_ready
     from qsync_operator.models.manifest import ManifestError, parse_cluster

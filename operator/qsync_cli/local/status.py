@@ -7,15 +7,17 @@ import typer
 from qsync_cli import output as printing
 from qsync_cli.options import Output, OutputOption
 
-NameArgument = Annotated[str | None, typer.Argument(help="a cluster; all without", metavar="NAME")]
-WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="continue until interrupted")]
+NameArgument = Annotated[
+    str | None, typer.Argument(help="Cluster. The default is all clusters.", metavar="NAME")
+]
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Continue until interrupted.")]
 WATCH_S = 0.5
 
 
 def status(
     name: NameArgument = None, output: OutputOption = None, watch: WatchOption = False
 ) -> None:
-    """Show local clusters: who leads, who follows how far behind, what happened last."""
+    """Show local clusters: leader, followers with their lag, last failover."""
     from qsync_cli.clusters import all_stores, ensure_supervisor, open_store
 
     stores = [open_store(name)] if name is not None else all_stores()
