@@ -6,7 +6,7 @@ VERSION := 0.1.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: help venv demo demo-kubernetes images crds test unit check sim mutants bench bench-spark \
-        rounds scale large costs clean debian docs manifests prose rates e2e e2e-local e2e-quick e2e-write
+        rounds scale large costs clean debian docs hooks manifests prose rates e2e e2e-local e2e-quick e2e-write
 
 help:                         ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
@@ -22,7 +22,10 @@ $(VENV)/.all: pyproject.toml requirements.lock | $(BIN)/python
 	$(PIP) install -c requirements.lock -e '.[node,operator,spark,test,bench]'
 	touch $@ $(VENV)/.test $(VENV)/.spark
 
-venv: $(VENV)/.all            ## .venv with everything; .venv/bin/qsync is the command
+venv: $(VENV)/.all hooks      ## .venv with everything; .venv/bin/qsync is the command
+
+hooks:                        ## checks subjects of commits; nothing to do outside of a checkout
+	if git rev-parse --git-dir >/dev/null 2>&1; then git config core.hooksPath .ci/hooks; fi
 
 # The audit at the demo's end needs Java: PySpark is 400 MB for nothing where there is none.
 $(VENV)/.spark: pyproject.toml requirements.lock | $(VENV)/.test
@@ -113,7 +116,7 @@ $(VENV)/.docs: pyproject.toml requirements.lock $(VENV)/.all
 	touch $@
 
 # Pages and packages whose text follows the style of docs/prose/styles.
-PROSE ?= README.md docs
+PROSE ?= README.md docs operator/qsync_cli
 
 prose: $(BIN)/vale            ## checks the text by the rules of docs/prose/styles
 	$(BIN)/vale $(PROSE)

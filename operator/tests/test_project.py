@@ -1,0 +1,48 @@
+"""The checks of the repository itself."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HOOK = ROOT / ".ci" / "hooks" / "commit-msg"
+
+
+def checked(tmp_path: Path, message: str) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "message"
+    path.write_text(message)
+    return subprocess.run([HOOK, path], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "docs: fix list indentation in the operations guide\n\nThe body says why.\n",
+        "# a comment of git\nconsensus: bring a follower up to date in steps\n",
+        "Merge branch 'main'\n",
+    ],
+)
+def test_good_subject_is_accepted(tmp_path: Path, message: str) -> None:
+    done = checked(tmp_path, message)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("Fix the list\n", "begin with one of these areas"),
+        ("misc: fix the list\n", "begin with one of these areas"),
+        ("docs: fixed the list\n", "imperative"),
+        ("docs: the list is fixed\n", "imperative"),
+        ("docs: Fix the list\n", "lower case"),
+        ("docs: fix the list.\n", "full stop"),
+        (f"docs: fix {'x' * 70}\n", "at most 72"),
+        ("", "begin with one of these areas"),
+    ],
+)
+def test_bad_subject_is_refused_with_its_reason(tmp_path: Path, message: str, reason: str) -> None:
+    done = checked(tmp_path, message)
+    assert done.returncode == 1
+    assert done.stderr.startswith("commit refused: ")
+    assert reason in done.stderr
