@@ -105,3 +105,32 @@ def test_nobody_is_given_a_state_in_doubt() -> None:
     world.run_for(5 * SECOND, lambda: not node.replica.doubt.is_open)
     assert not node.replica.doubt.is_open
     assert node.checkpoint()
+
+
+def followed_by(shell: Shell) -> str:
+    """Return the uuid of the member that `shell` follows."""
+    assert shell.node is not None
+    return shell.node.replica.applier.source_uuid
+
+
+def test_replicas_that_follow_each_other_return_to_the_voters() -> None:
+    world = World(5)
+    world.bootstrap(3)
+    voters = world.alive()
+    first, second = world.add("anonymous"), world.add("anonymous")
+    for shell in (first, second):
+        shell.start()
+    world.run_for(300 * MILLISECOND)
+    for shell in (first, second):
+        for voter in voters:
+            world.network.cut(shell, voter)
+            world.network.cut(voter, shell)
+    world.network.break_cut_off()
+    assert world.run_for(
+        5 * SECOND,
+        lambda: followed_by(first) == second.uuid and followed_by(second) == first.uuid,
+    )
+    world.network.heal()
+    insert(world, 1, 3)
+    world.run_for(2 * SECOND)
+    assert confirmed_of(first) == confirmed_of(second) == confirmed_of(voters[0])

@@ -65,6 +65,7 @@ class Applier:
         self.link = 0
         self.subscription = 0
         self.retry_at_ns = 0
+        self.reconsidered_at_ns = 0
         self.since_ns = 0
         self.announced_index = 0  # the confirmed index of the source, as far as it was heard
         self.recorded_index = 0  # the greatest position of a CONFIRM row that is written here
@@ -129,6 +130,8 @@ class Applier:
             return
         if self.state is State.IDLE and replica.now_ns >= self.retry_at_ns:
             self._connect()
+        if self.is_anonymous:
+            self._consider_better_source()
         stuck = replica.now_ns - self.since_ns > 2 * replica.settings.election_timeout_ns
         if self.state in (State.COMPARING, State.FETCHING) and stuck:
             self.retry_later()
@@ -137,11 +140,33 @@ class Applier:
 
     def _source(self) -> str:
         replica = self.replica
-        leader = replica.election.leader_uuid
-        if not self.is_anonymous or (leader and replica.link_to(leader) is not None):
-            return leader
-        uuids = sorted({link.peer_uuid for link in replica.links.values()})
-        return replica.rng.choice(uuids) if uuids else ""
+        if not self.is_anonymous:
+            return replica.election.leader_uuid
+        best = self._best_sources()
+        return replica.rng.choice(best) if best else ""
+
+    def _best_sources(self) -> list[str]:
+        """Return the members to follow: the leader, else registered ones, else anonymous ones.
+
+        Anonymous replicas that follow each other in a circle receive nothing, so each prefers a
+        registered member.
+        """
+        replica = self.replica
+        linked = sorted({link.peer_uuid for link in replica.links.values()})
+        if replica.election.leader_uuid in linked:
+            return [replica.election.leader_uuid]
+        configuration = replica.limbo.configuration
+        registered = [uuid for uuid in linked if configuration.by_uuid(uuid) is not None]
+        return registered or linked
+
+    def _consider_better_source(self) -> None:
+        """Leave a source when a better one is connected, once per heartbeat interval."""
+        replica = self.replica
+        if self.state is not State.FOLLOWING or replica.now_ns < self.reconsidered_at_ns:
+            return
+        self.reconsidered_at_ns = replica.now_ns + replica.settings.heartbeat_ns
+        if self.source_uuid not in self._best_sources():
+            self.retry_later()
 
     def _connect(self) -> None:
         """Send the state of our log to the leader of our term; it is no acknowledgement (T2)."""
