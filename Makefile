@@ -6,7 +6,7 @@ VERSION := 0.1.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
 .PHONY: help venv demo demo-kubernetes images crds test unit check sim mutants bench bench-spark \
-        rounds scale large costs clean debian docs hooks manifests prose rates e2e e2e-local e2e-quick e2e-write
+        rounds scale large costs clean debian docs hooks manifests prose rates workflows e2e e2e-local e2e-quick e2e-write
 
 help:                         ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
@@ -108,21 +108,37 @@ bench-spark: $(VENV)/.all     ## the archive's jobs (LARGE=1: up to 10 M rows, H
 costs: $(VENV)/.all           ## where the time of a write goes, by process and by file
 	$(BIN)/python e2e/bench/costs.py
 
-docs: $(VENV)/.docs           ## the documentation site, into site/
+docs: $(VENV)/.docs $(VENV)/mermaid.min.js ## the documentation site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 $(VENV)/.docs: pyproject.toml requirements.lock $(VENV)/.all
 	$(PIP) install -c requirements.lock -e '.[docs]'
 	touch $@
 
+MERMAID := 12.3.0
+MERMAID_SHA256 := 336df803d87a38b70a01e736e666c8f7601d2ce42f5e47c8fafe5d721074b9a3
+
+# The program that draws diagrams in the reader's browser; the site loads nothing from elsewhere.
+$(VENV)/mermaid.min.js: | $(BIN)/python
+	cd $(VENV) && npm pack --silent mermaid@$(MERMAID) >/dev/null \
+	  && tar xzOf mermaid-$(MERMAID).tgz package/dist/mermaid.min.js > mermaid.part \
+	  && rm mermaid-$(MERMAID).tgz && echo "$(MERMAID_SHA256)  mermaid.part" | sha256sum --check --quiet \
+	  && mv mermaid.part mermaid.min.js
+
 # Pages and packages whose text follows the style of docs/prose/styles.
-PROSE ?= README.md docs operator/qsync_cli
+PROSE ?= *.md docs changes .github operator/qsync_cli
 
 prose: $(BIN)/vale            ## checks the text by the rules of docs/prose/styles
 	$(BIN)/vale $(PROSE)
 
 $(BIN)/vale: | $(BIN)/python
 	GOBIN=$(CURDIR)/$(BIN) go install github.com/vale-cli/vale/v3/cmd/vale@v3.21.0
+
+workflows: $(BIN)/actionlint  ## checks the workflows of GitHub
+	$(BIN)/actionlint
+
+$(BIN)/actionlint: | $(BIN)/python
+	GOBIN=$(CURDIR)/$(BIN) go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
 rates:                        ## rates of constructions per 1,000 words (ROOT=another checkout)
 	$(PYTHON) docs/prose/measure.py $(ROOT)

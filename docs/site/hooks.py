@@ -1,19 +1,22 @@
-"""Pages of the documentation site that are generated from code when the site is built.
+"""Files of the documentation site that are generated when the site is built.
 
-MkDocs loads this file as its hooks. `on_files` adds the pages, so that nothing generated is
-committed.
+MkDocs loads this file as its hooks. `on_files` adds pages that are generated from code, and the
+program that draws diagrams, so that nothing generated is committed.
 """
 
 import html
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from qsync_node.server import metrics as node
 from qsync_operator import metrics as operator
+
+MERMAID = Path(sys.prefix) / "mermaid.min.js"
 
 CLIENT = """# Python client
 
@@ -27,7 +30,7 @@ CLIENT = """# Python client
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages.
+    """Add the generated files.
 
     Raises:
         subprocess.CalledProcessError: the command line could not be described.
@@ -35,6 +38,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "commands.md", content=commands()))
     files.append(File.generated(config, "client.md", content=CLIENT))
     files.append(File.generated(config, "metrics.md", content=metrics()))
+    files.append(File.generated(config, "assets/mermaid.min.js", abs_src_path=str(MERMAID)))
     return files
 
 
