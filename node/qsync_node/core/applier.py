@@ -1,28 +1,29 @@
-"""The receiving side: a replica follows a leader, cuts what differs, acknowledges what is durable.
+"""The receiving side: follow a leader, truncate divergent rows and acknowledge durable ones.
 
-Theory. A follower that learns of its term's leader sends SUBSCRIBE, gets the leader's history of
-terms, finds the last common point (L5), cuts its log back to it if it must (L6), fetches
-a snapshot if the leader no longer has what comes next (S3), and only then asks for rows. From that
-moment its log is *matched*: every row in it is in the leader's log. It acknowledges nothing before
-(T2), and takes rows on no other stream (E4).
+Theory. A follower that learns of its term's leader sends SUBSCRIBE and receives the leader's
+history of terms. It finds the last common point (L5) and truncates its log back to it if necessary
+(L6). If the leader no longer has the next rows, the follower fetches a snapshot (S3). Only then
+does it ask for rows. From that moment its log is *matched*: every row in it is in the leader's log.
+It acknowledges nothing before (T2), and takes rows on no other stream (E4).
 
 An anonymous replica does the same with any member and gets confirmed rows only (L8). It may ask for
-some of the spaces only; if they were configured by name, an empty one first fetches the schema, to
-learn their ids (spaces.py).
+some of the spaces only. If they were configured by name, an empty replica first fetches the schema
+to learn their ids (spaces.py).
 
-States: IDLE -> COMPARING -> (CUTTING ->) (FETCHING -> INSTALLING ->) FOLLOWING; an error of the
-connection leads back to IDLE and is tried again, a contradiction of the logs to SPLIT_BRAIN.
+States: IDLE -> COMPARING -> (CUTTING ->) (FETCHING -> INSTALLING ->) FOLLOWING. A connection error
+leads back to IDLE and a retry; a contradiction of the logs leads to SPLIT_BRAIN.
 
 Invariants
-  A1  rows are appended only in FOLLOWING, contiguous, behind a row of the same term as the
-  leader's;
-  A2  an ACK is sent only in FOLLOWING, only when the ballot of its term is durable, and names the
-      greatest durable index that is matched (T2, D2);
-  A3  a cut never goes below the confirmed index: that is SPLIT_BRAIN (L4);
-  A4  the confirmed index of a heartbeat or of Rows counts only in FOLLOWING. While the local log
-      ends before it, the follower confirms up to the newest CONFIRM row in its log and no further:
-      the announced index proves that earlier rows are decided, not that they are kept (T3);
-  A5  a NACK is stored before the row is written, and never for a row that was acknowledged (T7).
+
+  A1  Rows are appended only in FOLLOWING, contiguously, after a row of the same term as the
+      leader's.
+  A2  An ACK is sent only in FOLLOWING and only when the ballot of its term is durable. It names
+      the greatest durable index that is matched (T2, D2).
+  A3  The log is never truncated below the confirmed index: that is SPLIT_BRAIN (L4).
+  A4  The confirmed index of a heartbeat or of Rows counts only in FOLLOWING. While the local log
+      ends before it, the follower confirms up to the newest CONFIRM row in its log and no further.
+      The announced index proves that earlier rows are decided, not that they are kept (T3).
+  A5  A NACK is stored before the row is written, and never for an acknowledged row (T7).
 """
 
 from dataclasses import replace
@@ -52,11 +53,11 @@ if TYPE_CHECKING:
     from qsync_node.core.replica import Replica
 
 CONFIRM_PART_ROWS = 64
-"""Rows that are confirmed before it is looked at what they cost."""
+"""Rows confirmed between two checks of the work that they cost."""
 
 
 class Applier:
-    """One source at a time."""
+    """Follower state machine with one source at a time."""
 
     def __init__(self, replica: "Replica") -> None:
         self.replica = replica
@@ -67,8 +68,8 @@ class Applier:
         self.retry_at_ns = 0
         self.reconsidered_at_ns = 0
         self.since_ns = 0
-        self.announced_index = 0  # the confirmed index of the source, as far as it was heard
-        self.recorded_index = 0  # the greatest position of a CONFIRM row that is written here
+        self.announced_index = 0  # the newest confirmed index that the source announced
+        self.recorded_index = 0  # the greatest position of a CONFIRM row that is durable here
         self.histories: Histories | None = None
         self.refused = ""
         self.floor_index = 0
@@ -78,7 +79,7 @@ class Applier:
 
     @property
     def is_replacing_log(self) -> bool:
-        """Whether a cut or a snapshot is being put on disk: no vote is asked for meanwhile (V4)."""
+        """Whether a truncation or a snapshot is being written; the replica must not stand (V4)."""
         return self.state in (State.CUTTING, State.INSTALLING)
 
     @property
@@ -88,7 +89,10 @@ class Applier:
     # --- finding a source ---------------------------------------------------------------------
 
     def stop(self) -> None:
-        """The term or the source is over. A cut or an installation under way continues."""
+        """End the stream of the current term or source.
+
+        A truncation or an installation that is under way continues.
+        """
         if self.is_replacing_log:
             self.source_uuid = ""
             self.histories = None
@@ -169,7 +173,10 @@ class Applier:
             self.retry_later()
 
     def _connect(self) -> None:
-        """Send the state of our log to the leader of our term; it is no acknowledgement (T2)."""
+        """Subscribe to the source: the leader of this term, or any member for an anonymous replica.
+
+        A SUBSCRIBE acknowledges nothing (T2).
+        """
         replica = self.replica
         if replica.leader is not None or replica.split_brain or replica.is_disk_full:
             return
@@ -194,7 +201,7 @@ class Applier:
         replica.when_settled(subscribe)
 
     def on_heartbeat(self, link: int, uuid: str, message: Heartbeat) -> None:
-        """E2-E5: the leader of a term lives."""
+        """Record that the leader of a term is alive and answer its heartbeat (E2-E5)."""
         replica = self.replica
         if message.term > replica.term:
             replica.take_up(message.term)
@@ -221,7 +228,10 @@ class Applier:
             self._acknowledge()
 
     def on_refusal(self, link: int, message: Refusal) -> None:
-        """Loading, not leading, a gap: try again. Removed: a person has to decide (M5)."""
+        """Retry later after a refusal (loading, not leading, a gap).
+
+        If this instance was removed, an administrator has to decide (M5).
+        """
         replica = self.replica
         if message.subscription != self.subscription or link != self.link:
             return
@@ -232,7 +242,7 @@ class Applier:
         if not self.is_replacing_log:
             self.retry_later()
 
-    # --- comparing and cutting ----------------------------------------------------------------
+    # --- comparing and truncating -------------------------------------------------------------
 
     def on_histories(self, link: int, message: Histories) -> None:
         replica = self.replica
@@ -264,7 +274,10 @@ class Applier:
         self._go_on(common)
 
     def _judge_shorter_log(self, common: int, message: Histories) -> None:
-        """A3: a source that lacks what is confirmed here is behind, or contradicts us (L4)."""
+        """Handle a source that lacks rows which are confirmed here (A3).
+
+        The source lags, unless it is this term's leader: then it contradicts this log (L4).
+        """
         replica = self.replica
         if message.is_leader and message.term == replica.term:
             replica.on_split_brain(
@@ -305,7 +318,7 @@ class Applier:
         self._go_on(replica.tail.last_index)
 
     def _go_on(self, common: int) -> None:
-        """Follow from the common point, or fetch a snapshot when the rows behind it are gone."""
+        """Follow from the common point, or fetch a snapshot when the rows after it are gone."""
         histories = self.histories
         assert histories is not None
         if common + 1 < histories.first_available_index:
@@ -352,14 +365,14 @@ class Applier:
             if not self._take(batch):
                 return
         if message.batches:
-            # The new rows go to the disk first; what they confirm is applied while it works.
+            # The new rows go to disk first; rows that they confirm are applied meanwhile.
             self.announced_index = max(self.announced_index, message.confirmed_index)
             self.is_confirm_due = True
         else:
             self._confirm_to(message.confirmed_index)
 
     def _take(self, batch: LogBatch) -> bool:
-        """Append one batch; False when the stream must end."""
+        """Append one batch; return False when the stream must end."""
         replica = self.replica
         try:
             entries = read_entries(batch, replica.tail.last_term)
@@ -403,7 +416,7 @@ class Applier:
         return batch.last_lsn == tail.vclock.get(batch.replica_id, 0) + rows
 
     def _nack(self, entry: Entry) -> None:
-        """Remember that this row is on our disk but not in our state (A5)."""
+        """Record that this row is on the local disk but not in the local state (A5)."""
         replica = self.replica
         index = entry.batch.first_index
         if any(nack.term == replica.term and nack.index <= index for nack in replica.ballot.nacks):
@@ -413,7 +426,7 @@ class Applier:
         replica.report("nack", index=index, term=replica.term)
 
     def on_written(self, entries: list[Entry]) -> None:
-        """Rows became durable: control rows act, the leader hears of it (T3, T2)."""
+        """Process durable rows: take note of CONFIRM rows, confirm and acknowledge (T3, T2)."""
         for entry in entries:
             if entry.kind is Kind.CONFIRM:
                 self.recorded_index = max(self.recorded_index, entry.position)
@@ -432,9 +445,10 @@ class Applier:
         self._confirm()
 
     def _confirm(self) -> None:
-        """A4: raise the confirmed index, with a bounded amount of work in each step (T3, G1).
+        """Raise the confirmed index, with a bounded amount of work in each step (A4, T3, G1).
 
-        What a row costs is known when it has been applied, so a long way goes in short parts.
+        The cost of a row is known only after it has been applied, so a long range is confirmed in
+        short parts.
         """
         replica = self.replica
         limbo, settings = replica.limbo, replica.settings
@@ -460,7 +474,7 @@ class Applier:
             replica.confirm(index)
 
     def _acknowledge(self) -> None:
-        """A2: an ACK is a level; sent after writes and with heartbeats."""
+        """Send an ACK; it is a level, sent after writes and with heartbeats (A2)."""
         replica = self.replica
         if self.state is not State.FOLLOWING or not replica.is_settled:
             if self.state is State.FOLLOWING:

@@ -1,8 +1,8 @@
-"""What a replica must remember before it says it: term, vote, negative acknowledgements, fence.
+"""The ballot, which a replica stores before it sends any of it: term, vote, NACKs and fence.
 
-The ballot lives in a file of its own, replaced atomically and fsynced before any of it is used
-(D2). Nothing that removes rows touches it. A directory with a log but no readable ballot does not
-start: it forgot its vote and is a lost disk (M6).
+The ballot is a separate file, replaced atomically and fsynced before any of it is used (D2).
+Operations that remove rows do not touch it. A directory with a log but no readable ballot does not
+start: the replica has forgotten its vote, so its disk counts as lost (M6).
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from qsync_node.format.mp import pack, unpack
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """This replica could not apply the row at `index`, written in `term` (T7)."""
+    """A row at `index`, written in `term`, that this replica could not apply (T7)."""
 
     term: int
     index: int
@@ -28,22 +28,22 @@ class Ballot:
     nacks: tuple[Nack, ...] = ()
     is_fenced: bool = False
     forced_voters: tuple[str, ...] = ()  # uuids counted instead of the log's voters (E11)
-    was_forced: bool = False  # shown in status for ever after (E11)
+    was_forced: bool = False  # shown in status permanently (E11)
     replicaset_uuid: str = ""
     registered_name: str = ""
-    doubt_index: int = 0  # a NACKed row that was confirmed all the same: state in doubt (T7)
+    doubt_index: int = 0  # a NACKed row that was confirmed: the state diverges (T7)
     spaces: tuple[int, ...] = ()  # ids of the user spaces held here, () for all (spaces.py, F2)
-    listed_spaces: tuple[str | int, ...] = ()  # how the configuration named them
+    listed_spaces: tuple[str | int, ...] = ()  # the names or ids in the configuration
 
     def in_term(self, term: int) -> "Ballot":
         assert term > self.term, f"D2: term {term} does not follow {self.term}"
         return replace(self, term=term, vote="")
 
     def nack_in(self, term: int) -> int:
-        """The first row that was refused in `term` or later; 0 if there is none.
+        """Return the first row that was refused in `term` or later; 0 if there is none.
 
-        A NACK of an earlier term says nothing any more once rows of `term` are acknowledged:
-        they are acknowledged in full (T7).
+        A NACK of an earlier term is obsolete once rows of `term` are acknowledged: they are
+        acknowledged in full (T7).
         """
         return min((nack.index for nack in self.nacks if nack.term >= term), default=0)
 
@@ -71,7 +71,11 @@ class Ballot:
 
     @classmethod
     def decode(cls, data: bytes) -> "Ballot":
-        """Raises ValueError when `data` is not a ballot."""
+        """Return the ballot that `data` encodes.
+
+        Raises:
+            ValueError: `data` is not a ballot.
+        """
         fields: Any = unpack(data)
         if not isinstance(fields, dict) or not isinstance(fields.get("term"), int):
             raise ValueError("not a ballot")

@@ -1,14 +1,15 @@
-"""What ROLLBACK and PROMOTE rows take away, and where the confirmed index may stand.
+"""Decisions: the rows that ROLLBACK and PROMOTE remove, and the valid confirmed indexes.
 
-Theory. A *decision* is a row at index `at` that covers the rows `first .. at - 1`: a ROLLBACK from
-the first entry it names, a PROMOTE from the row behind the last one it keeps (empty when it adopts
-everything). Decisions are read newest first: one that is itself covered has no effect (T5). What
-remains is a set of disjoint intervals. The confirmed index never stands inside one of them: it
-waits before `first` and passes `at` in one step, and then the covered rows are gone (T5).
+Theory. A *decision* is a row at index `at` that covers the rows `first .. at - 1`. A ROLLBACK
+covers rows from the first entry it names. A PROMOTE covers rows from the one after the last that it
+keeps (none if it adopts the whole log). Decisions are read newest first: a covered decision has no
+effect (T5). The remaining decisions form a set of disjoint intervals. The confirmed index never
+lies inside one of them: it waits before `first` and passes `at` in one step. At that moment the
+covered rows are removed (T5).
 
-Because an effective decision behind the confirmed index would have clamped it, the rows that a
-step of the confirmed index drops depend only on decisions at or before it: leader, follower and
-recovery compute the same answer.
+An effective decision after the confirmed index would have clamped it. The rows that a step of the
+confirmed index removes therefore depend only on decisions at or before it: leader, follower and
+recovery compute the same result.
 """
 
 from collections.abc import Sequence
@@ -16,14 +17,18 @@ from typing import NamedTuple
 
 
 class Decision(NamedTuple):
-    """The row at `at` takes away `first .. at - 1`."""
+    """A row at index `at` that removes the rows `first .. at - 1`."""
 
     first: int
     at: int
 
 
 def effective(decisions: Sequence[Decision]) -> list[Decision]:
-    """Those not covered by a newer effective one, newest first. `decisions` rise by `at`."""
+    """Return the decisions that no newer effective one covers, newest first.
+
+    Args:
+        decisions: decisions by rising `at`.
+    """
     result: list[Decision] = []
     floor: int | None = None
     for decision in reversed(decisions):
@@ -36,7 +41,7 @@ def effective(decisions: Sequence[Decision]) -> list[Decision]:
 
 
 def clamp(index: int, decisions: Sequence[Decision]) -> int:
-    """The greatest index at or before `index` at which the confirmed index may stand."""
+    """Return the greatest valid confirmed index at or before `index`."""
     for decision in effective(decisions):
         if decision.first <= index < decision.at:
             index = decision.first - 1
@@ -48,8 +53,8 @@ def is_covered(index: int, effective_decisions: Sequence[Decision]) -> bool:
 
 
 def is_lifted(nack: int, index: int, effective_decisions: Sequence[Decision]) -> bool:
-    """Whether a NACK of the row at `nack` no longer concerns the row at `index`.
+    """Return whether a NACK of the row at `nack` no longer concerns the row at `index`.
 
-    It does not from the decision on that took the row away (T7).
+    A decision that removed the NACKed row lifts the NACK from the decision on (T7).
     """
     return any(d.first <= nack < d.at <= index for d in effective_decisions)

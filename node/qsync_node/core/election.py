@@ -1,24 +1,28 @@
-"""Elections: who leads a term.
+"""Elections: determine the leader of each term.
 
-Theory. A term is opened by a candidate that a majority of the voters *in its own log* voted for; a
-voter gives one vote a term, durable before it is sent, and only to a log at least as up to date as
-its own: greater term of the last row, or the same and at least the same index (E1). Everything else
-here only decides *when* a member asks: a PreVote keeps a replica that hears a leader undisturbed
-(E3), a random wait keeps two from asking at once, a nomination comes from outside (E2). Safety
-depends on none of it.
+Theory. A candidate opens a term with the votes of a majority of the voters *in its own log*. A
+voter grants one vote per term and makes it durable before sending it. It votes only for a log that
+is at least as up to date as its own. Such a log has a greater term of the last row, or the same
+term and at least the same index (E1). Everything else here only decides *when* a member asks for
+votes. A PreVote leaves a replica undisturbed while it hears a leader (E3). A random wait keeps two
+members from asking at the same time. A nomination comes from another process (E2). Safety depends
+on none of these.
 
 States: FOLLOWER -> PREVOTING -> CANDIDATE -> LEADER; a nominated replica skips PREVOTING. Every
 higher term leads back to FOLLOWER (`Replica.take_up`).
 
 Invariants
-  V1  at most one vote a term, stored before it is sent (D2, E1);
-  V2  a candidate stores term and own vote in one step before it asks (D2);
-  V3  replies count only in the round they answer, each voter once, identified by its connection;
-  V4  a replica in split brain, cutting or re-joining does not stand; in split brain it does not
-      vote either (L4);
-  V5  who may not lead (fenced, a voter only, in doubt) stands only after it refused a candidate
-      whose log is older than its own, and leads as a caretaker: it takes no user writes and hands
-      over to one that may lead as soon as that one has its log (E1).
+
+  V1  A member grants at most one vote per term and stores it before sending it (D2, E1).
+  V2  A candidate stores its term and its own vote in one step before it asks for votes (D2).
+  V3  A reply counts only in the round that it answers, and each voter counts once. The voter is
+      identified by its connection.
+  V4  A replica does not stand while it is in split brain, truncating its log or rejoining. In
+      split brain it does not vote either (L4).
+  V5  A member must not take user writes if it is fenced, vote-only or has a divergent state. It
+      stands only after it refused a candidate whose log is older than its own. It then leads as a
+      read-only leader (`is_caretaker`) and takes no user writes. It hands over to a member that may
+      lead as soon as that member has its log (E1).
 """
 
 from dataclasses import replace
@@ -37,7 +41,7 @@ ROUND_WAIT_MAX_NS = 2_000 * MILLISECOND
 FIRST_WAIT_NS = 20 * MILLISECOND
 PRIORITY_MAX = 10
 SAFE_ROUND_NS = 150 * MILLISECOND
-"""A lost round is tried again after at least this long: a vote costs two fsyncs and two trips."""
+"""Shortest wait before a lost round is retried: a vote costs two fsyncs and two network trips."""
 
 
 class Role(Enum):
@@ -48,7 +52,7 @@ class Role(Enum):
 
 
 class Election:
-    """Terms, votes and timers of one replica."""
+    """Term, votes and election timers of one replica."""
 
     def __init__(self, replica: "Replica") -> None:
         self.replica = replica
@@ -62,13 +66,14 @@ class Election:
         self.asked_at_ns = 0
         self.is_nominated = False
         self.is_caretaker = False
-        self.is_rollback_forced = False  # a person ordered `force-rollback` (E11)
-        self.refused_term = -1  # a candidate was refused because our log is newer, in this term
+        self.is_rollback_forced = False  # an administrator ordered `force-rollback` (E11)
+        # The term in which a candidate was refused because the local log is newer.
+        self.refused_term = -1
 
     # --- state --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """A started node waits one election timeout for an existing leader."""
+        """Wait for an existing leader after a start; a sole voter waits only briefly."""
         self.heard_at_ns = self.replica.now_ns
         alone = self.replica.voter_uuids() == (self.replica.uuid,)
         self._wait(FIRST_WAIT_NS if alone else self.replica.settings.election_timeout_ns)
@@ -84,14 +89,17 @@ class Election:
         )
 
     def may_lead(self) -> bool:
-        """Whether this member may take user writes: not fenced, not a voter only, not in doubt."""
+        """Return whether this member may take user writes.
+
+        A member may not when it is fenced, configured to vote only, or has a divergent state.
+        """
         ballot = self.replica.ballot
         if ballot.is_fenced or ballot.doubt_index:
             return False
         return self.replica.settings.election_mode != "voter"
 
     def can_stand(self) -> bool:
-        """V4, E1: voting by its own log, and able to write."""
+        """Return whether this member may stand: it votes by its own log and can write (V4, E1)."""
         replica = self.replica
         return (
             replica.is_voting
@@ -139,7 +147,7 @@ class Election:
         self._wait(self.replica.settings.election_timeout_ns)
 
     def on_leader_heard(self, uuid: str) -> None:
-        """A heartbeat or rows of this term's leader arrived."""
+        """Record that a heartbeat or rows of this term's leader arrived."""
         self.heard_at_ns = self.replica.now_ns
         self.lost_rounds = 0
         self.role = Role.FOLLOWER
@@ -154,7 +162,7 @@ class Election:
             self.deadline_ns = min(self.deadline_ns, self.replica.now_ns + 4 * FIRST_WAIT_NS)
 
     def on_link_down(self, uuid: str) -> None:
-        """The leader's connection broke: a member stands soon, the highest priority first."""
+        """Shorten the wait when the leader's link breaks; the highest priority stands first."""
         if uuid != self.leader_uuid or self.replica.leader is not None:
             return
         if self.replica.link_to(uuid) is not None:
@@ -178,7 +186,7 @@ class Election:
     # --- candidate ----------------------------------------------------------------------------
 
     def start_round(self, nominated: bool) -> None:
-        """Ask for votes: first without binding anybody, unless nominated (E3)."""
+        """Ask for votes: first for non-binding PreVotes, unless this member was nominated (E3)."""
         self.round += 1
         self.lost_rounds += 1
         step = min(SAFE_ROUND_NS * 2 ** min(self.lost_rounds - 1, 8), ROUND_WAIT_MAX_NS // 2)
@@ -248,10 +256,11 @@ class Election:
                 self.replica.become_leader(self._keep_index())
 
     def _awaits_proof(self) -> bool:
-        """Whether to hear the other voters before the tail is judged (E8).
+        """Return whether to wait for more voters before judging the end of the log (E8).
 
-        Who did not answer may hold every row, so a bare majority of answers proves nothing; they
-        are waited for no longer than a heartbeat, and only when an answer could matter.
+        A voter that has not answered may hold every row, so a bare majority of answers proves
+        nothing. The candidate waits at most one heartbeat interval, and only while an answer could
+        matter.
         """
         replica = self.replica
         if replica.settings.failover_unconfirmed != "rollback" or not replica.limbo.entries:
@@ -264,7 +273,11 @@ class Election:
         )
 
     def _keep_index(self) -> int:
-        """The last row to keep: all, or all but what provably never had a quorum (E8, T7)."""
+        """Return the index of the last row to keep.
+
+        That is the whole log, or the part before the first entry that provably never had a quorum
+        (E8, T7). A forced rollback keeps only confirmed rows (E11).
+        """
         replica = self.replica
         limbo = replica.limbo
         if self.is_rollback_forced:
@@ -283,7 +296,7 @@ class Election:
         return replica.tail.last_index
 
     def _nacked_indexes(self) -> dict[str, int]:
-        """First row that each voter that answered in this term could not apply."""
+        """Return the first row that each voter could not apply, of the voters that answered."""
         replica = self.replica
         nacked = {
             uuid: reply.nack_index for uuid, reply in self.replies.items() if reply.nack_index
@@ -294,7 +307,10 @@ class Election:
         return nacked
 
     def _possible_holders(self, index: int, nacked: dict[str, int]) -> int:
-        """Voters that hold the row at `index`, or may: those that did not answer are counted."""
+        """Return how many voters hold the row at `index` or may hold it.
+
+        A voter that has not answered counts as a possible holder.
+        """
         replica = self.replica
         term = replica.tail.term_at(index)
         decisions = effective(replica.limbo.decisions)
@@ -365,7 +381,11 @@ class Election:
         )
 
     def force(self, lost: list[str], is_rollback: bool) -> str:
-        """Continue without voters whose disks are lost or fenced off; return why not (E11)."""
+        """Continue without voters whose disks are lost or fenced off (E11).
+
+        Returns:
+            The reason for a refusal, or "" if a forced election has begun.
+        """
         replica = self.replica
         voters = replica.limbo.configuration.voter_uuids
         unknown = [uuid for uuid in lost if uuid not in voters]
@@ -388,7 +408,11 @@ class Election:
     # --- nomination ---------------------------------------------------------------------------
 
     def on_nominate(self, message: Nominate) -> str:
-        """Stand on an order from outside; return why not, or "" (E2)."""
+        """Stand on an order from outside (E2).
+
+        Returns:
+            The reason for a refusal, or "" if the member stands or already leads.
+        """
         replica = self.replica
         if message.term != replica.term:
             return f"the nomination was decided in term {message.term}, this is term {replica.term}"

@@ -1,12 +1,12 @@
-"""One batch in the log as the core sees it, and the control rows.
+"""Log entries as the core sees them, and the control rows.
 
-PROMOTE, CONFIRM, ROLLBACK and membership rows stand alone in their batch, so that a batch is either
-user rows or one decision, and no decision is ever hidden behind user rows.
+PROMOTE, CONFIRM, ROLLBACK and membership rows each form a batch of their own. A batch is therefore
+either user rows or one decision, and no decision is ever hidden among user rows.
 
-Body of a control row: Tarantool's keys (2: id of the owner concerned, 3: an LSN of it, 0x53: term)
-and the log position that our rules go by, (0x71 index, 0x72 term at it), because a per-owner LSN
-is not a position (L2). CONFIRM: everything up to the position is confirmed. PROMOTE: the position
-is the last row kept. ROLLBACK: the position is the first row taken away.
+The body of a control row has Tarantool's keys (2: id of the owner concerned, 3: an LSN of it, 0x53:
+term). It also has the log position that Qsync's rules use (0x71 index, 0x72 term at it), because a
+per-owner LSN is not a position (L2). CONFIRM: everything up to the position is confirmed. PROMOTE:
+the position is the last row kept. ROLLBACK: the position is the first row rolled back.
 """
 
 from enum import IntEnum
@@ -24,7 +24,7 @@ LSN_KEY = 0x03
 
 
 class Kind(IntEnum):
-    """What a batch is."""
+    """Kind of a batch."""
 
     USER = 0
     CONFIRM = 1
@@ -36,7 +36,7 @@ class Kind(IntEnum):
 class Entry:
     """A batch in the tail of the log, not yet confirmed.
 
-    `payload` belongs to the writer: on the leader the transactions that wait for it,
+    `payload` belongs to the writer: on the leader the transactions that wait for the entry,
     elsewhere None. `rows` are decoded once, on first use.
     """
 
@@ -107,7 +107,7 @@ _CONTROL_KINDS = {
     int(Type.RAFT_ROLLBACK): Kind.ROLLBACK,
     int(Type.RAFT_PROMOTE): Kind.PROMOTE,
 }
-# Bodies of membership rows are written by membership.py, so their beginning is known.
+# membership.py writes the bodies of membership rows, so their first bytes are known.
 _MEMBERSHIP_MARKS = tuple(
     b"\x10\xcd" + space.to_bytes(2, "big") for space in (CLUSTER_SPACE, REMOVED_SPACE)
 )
@@ -120,11 +120,16 @@ def _kind_of(row: Row) -> Kind:
 
 
 def read_entries(batch: LogBatch, term: int) -> list[Entry]:
-    """The entries of a batch that came from a file or a peer.
+    """Return the entries of a batch that came from a file or a peer.
 
-    A file joins what was written at once, so a batch read from it is taken apart again: each
-    control row for itself, what lies between as one. `term` is that of the row before. Raises
-    ValueError when the rows are not what the batch says.
+    A file joins batches that were written at once, so a batch from a file is divided again. Each
+    control row becomes an entry, and so do the user rows between two of them.
+
+    Args:
+        term: term of the row before the batch.
+
+    Raises:
+        ValueError: the rows do not match the batch.
     """
     rows = decode_rows(batch.data)
     if len(rows) != batch.last_index - batch.first_index + 1:
@@ -139,7 +144,7 @@ def read_entries(batch: LogBatch, term: int) -> list[Entry]:
         if kind is Kind.USER:
             entry.wait_ack = any(row.flags & 4 for row in group)
         elif kind is Kind.MEMBERSHIP:
-            configuration_after(group, Configuration())  # raises now, not in the middle of a log
+            configuration_after(group, Configuration())  # raises here, before the log depends on it
         else:
             fields = unpack(group[0].body)
             entry.position = fields[Key.INDEX]
@@ -170,14 +175,14 @@ def _take_apart(batch: LogBatch, rows: list[Row]) -> list[tuple[Kind, list[Row],
 
 
 def _belongs(kinds: list[Kind], rows: list[Row], position: int) -> bool:
-    """Whether the row stands in one entry with the one before it."""
+    """Return whether the row belongs to the same entry as the row before it."""
     if not rows[position - 1].is_commit:
         return True
     return kinds[position] is Kind.USER and kinds[position - 1] is Kind.USER
 
 
 def split_entry(entry: Entry, index: int) -> tuple[Entry, Entry]:
-    """`entry` up to `index` and behind it, where a transaction ends (L8)."""
+    """Return `entry` split after `index`, where a transaction ends (L8)."""
     assert entry.kind is Kind.USER, "only user rows stand together in an entry"
     head_batch, tail_batch = cut_batch(entry.batch, index)
     parts = []

@@ -1,22 +1,22 @@
-"""The history of terms in a log, and the last point that two logs share.
+"""The history of terms in a log, and the last common point of two logs.
 
-Theory. At most one leader writes in a term, and it writes its rows in one order. A log is
-therefore described completely by the list of its terms with the index at which each begins, plus
-its last index. Two logs agree up to and including some index exactly if they agree on every term
-that begins at or before it (L1, L5). Comparing vclocks cannot tell this: the clocks of two
-diverged logs can look comparable.
+Theory. At most one leader writes in a term, and it writes its rows in one order. A log is therefore
+described completely by the list of its terms, the index at which each begins, and its last index.
+Two logs agree up to and including some index exactly if they agree on every term that begins at or
+before it (L1, L5). Vclocks cannot show this: the clocks of two diverged logs can look comparable.
 
-The history describes the log, not the state: a term is in it as soon as its PROMOTE is written
-and leaves it only with a cut. The term before the first PROMOTE is 0 and covers index 0 only.
+The history describes the log, not the state: a term is in it as soon as its PROMOTE is written and
+leaves it only with a truncation. The term before the first PROMOTE is 0 and covers only index 0.
 
 Invariants
-  H1  terms rise strictly, first indexes rise strictly;
-  H2  the entry of the last row's term is the last entry;
-  H3  one term has one owner and one first index in every log of a replica set; a contradiction
+
+  H1  Terms rise strictly, and first indexes rise strictly.
+  H2  The entry of the last row's term is the last entry.
+  H3  One term has one owner and one first index in every log of a replica set; a contradiction
       is SPLIT_BRAIN (L5).
 
-Source: replication.md L1, L4, L5; the same idea as Raft's log matching property (Ongaro 2014,
-3.5) and Kafka's leader epochs (KIP-101).
+Sources: replication.md L1, L4, L5; the same idea as Raft's log matching property (Ongaro 2014, 3.5)
+and Kafka's leader epochs (KIP-101).
 """
 
 from bisect import bisect_right
@@ -25,15 +25,15 @@ from typing import NamedTuple
 
 
 class TermStart(NamedTuple):
-    """`term` was opened by replica `owner_id` with the PROMOTE row at `first_index`."""
+    """Start of `term`: replica `owner_id` opened it with the PROMOTE row at `first_index`."""
 
     term: int
     owner_id: int
     first_index: int
 
 
-class SplitBrain(Exception):  # noqa: N818  # the design's word
-    """Two logs contradict each other in a way that no cut can mend (L4, L5)."""
+class SplitBrain(Exception):  # noqa: N818  # the design's term
+    """Contradiction between two logs that no truncation can repair (L4, L5)."""
 
 
 class History:
@@ -56,7 +56,7 @@ class History:
         self._firsts.append(start.first_index)
 
     def term_at(self, index: int) -> int:
-        """Term of the row at `index`; 0 where no term has begun yet."""
+        """Return the term of the row at `index`, or 0 before the first term."""
         position = bisect_right(self._firsts, index)
         return self.starts[position - 1].term if position else 0
 
@@ -66,11 +66,11 @@ class History:
 
     @property
     def owner_id(self) -> int:
-        """Who wrote the last PROMOTE in the log; 0 if there is none."""
+        """Replica id of the writer of the last PROMOTE in the log; 0 if there is none."""
         return self.starts[-1].owner_id if self.starts else 0
 
     def vclock_at(self, index: int) -> dict[int, int]:
-        """The clock behind the row at `index`: every row of a term is its owner's (L1, L2)."""
+        """Return the clock after the row at `index`: a term's rows are all its owner's (L1, L2)."""
         clock: dict[int, int] = {}
         for position, start in enumerate(self.starts):
             if start.first_index > index:
@@ -80,7 +80,7 @@ class History:
         return clock
 
     def cut(self, after_index: int) -> None:
-        """Forget the terms that begin behind `after_index`."""
+        """Drop the terms that begin after `after_index`."""
         while self.starts and self.starts[-1].first_index > after_index:
             self.starts.pop()
             self._firsts.pop()
@@ -89,17 +89,26 @@ class History:
         return History(start for start in self.starts if start.first_index <= index)
 
     def end_of(self, position: int, last_index: int) -> int:
-        """Last index of the term at `position` in a log that ends at `last_index`."""
+        """Return the last index of the term at `position` in a log that ends at `last_index`."""
         if position + 1 < len(self.starts):
             return self._firsts[position + 1] - 1
         return last_index
 
 
 def common_point(mine: History, my_last: int, theirs: History, their_last: int) -> int:
-    """Last index up to which two logs of one replica set are equal.
+    """Return the last index up to which two logs of one replica set are equal.
 
-    Raises `SplitBrain` if one term has two owners or begins at two indexes (H3). A snapshot
-    carries the whole history, so both lists begin with the first term of the replica set.
+    A snapshot carries the whole history, so both lists begin with the first term of the replica
+    set.
+
+    Args:
+        mine: history of the local log.
+        my_last: last index of the local log.
+        theirs: history of the other log.
+        their_last: last index of the other log.
+
+    Raises:
+        SplitBrain: one term has two owners, begins at two indexes or follows different rows (H3).
     """
     common = 0
     for position, (start, other) in enumerate(zip(mine.starts, theirs.starts, strict=False)):
@@ -115,6 +124,6 @@ def common_point(mine: History, my_last: int, theirs: History, their_last: int) 
         if twin != start:
             raise SplitBrain(f"term {start.term} is {start} here and {twin} there")
         if start.term in by_term and start.first_index > common:
-            # Equal terms with different pasts: log matching is broken, no cut can mend it.
+            # Equal terms with different pasts: log matching is broken; no truncation repairs it.
             raise SplitBrain(f"term {start.term} has different rows before it in two logs")
     return common

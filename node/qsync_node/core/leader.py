@@ -1,17 +1,19 @@
-"""What a leader does in its term: counts, confirms, times out, proves that it lives.
+"""The leader's side of one term: count ACKs, confirm, time out and prove that the leader is alive.
 
-Theory. The leader's knowledge of the others is a *level*: the newest ACK of every voter, recomputed
-whenever one arrives or a write of its own ends (T2). The greatest index that a quorum of voters
-holds durably becomes the confirmed index, if it lies at or behind this term's PROMOTE (L2) and not
-inside a decision (T5). A CONFIRM row only records it, and rides in the next batch (T3).
+Theory. The leader's knowledge of each follower is a *level*: the newest ACK of every voter. The
+leader recomputes it whenever an ACK arrives or one of its own writes completes (T2). The greatest
+index that a quorum of voters holds durably becomes the confirmed index. That index must not lie
+before this term's PROMOTE (L2) or inside a decision (T5). A CONFIRM row only records the confirmed
+index and travels in the next batch (T3).
 
 Invariants
-  C1  nothing is counted in a term that is not ours any more (D2): a Leader exists for one term;
-  C2  the own copy counts only after its own fsync (D6), and only while the ballot is settled;
-  C3  from the moment a decision is handed to the log no ACK confirms what it covers (T5);
-  C4  while the own write of a decision is in flight nothing but decisions enters the log (E6);
-  C5  only own entries behind the PROMOTE time out (T4);
-  C6  a NACK takes its voter's ACKs away from that row on, up to the decision that lifts it (T7).
+
+  C1  A Leader exists for one term, so nothing is counted for a term that has ended (D2).
+  C2  The local copy counts only after the local fsync (D6), and only while the ballot is settled.
+  C3  Once a decision is handed to the log, no ACK confirms the rows that it covers (T5).
+  C4  While the local write of a decision is in flight, only decisions enter the log (E6).
+  C5  Only this leader's entries after its PROMOTE time out (T4).
+  C6  A NACK excludes its voter's ACKs from that row on, until a decision lifts it (T7).
 """
 
 from collections import deque
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Follower:
-    """What the leader knows of one registered replica in this term."""
+    """Progress of one registered replica, as known to the leader in this term."""
 
     __slots__ = (
         "acked_max",
@@ -53,7 +55,10 @@ class Follower:
 
 
 class Switchover:
-    """Writes are held back until `target` has everything, then it is nominated (E9)."""
+    """A handover in progress (E9).
+
+    Writes wait until the target has every row; then the leader nominates it.
+    """
 
     __slots__ = ("deadline_ns", "is_nominated", "on_end", "target_uuid")
 
@@ -64,7 +69,7 @@ class Switchover:
 
 
 class Leader:
-    """One term of leadership; it ends with the object."""
+    """One term of leadership; the object is discarded when the term ends."""
 
     def __init__(self, replica: "Replica", promote_index: int) -> None:
         self.replica = replica
@@ -73,21 +78,21 @@ class Leader:
         self.progress_ns = 0  # when the confirmed index last rose
         self.followers: dict[str, Follower] = {}
         self.sequence = 0
-        self.sent_at: deque[tuple[int, int]] = deque()  # when each unproven round began
-        self.proven_ns = replica.now_ns  # when the newest proven round began
+        self.sent_at: deque[tuple[int, int]] = deque()  # start times of the unproven rounds
+        self.proven_ns = replica.now_ns  # start time of the newest proven round
         self.wanted_sequence = 0  # the round that linearizable reads wait for
         self.started_ns = replica.now_ns
         self.next_heartbeat_ns = 0
         self.recorded_index = 0
-        self.confirm_index = 0  # where the last CONFIRM row of this term stands
+        self.confirm_index = 0  # index of the last CONFIRM row of this term
         self.confirm_due_ns = 0
-        self.is_confirm_due = False  # a quorum holds more than one step confirms (G1)
+        self.is_confirm_due = False  # a quorum holds more rows than one step confirms (G1)
         self.rollback_at = 0
         self.rollback_deadline_ns = 0
         self.switchover: Switchover | None = None
-        self.let_go: set[str] = set()  # replicas whose rows are kept no longer (S5)
+        self.let_go: set[str] = set()  # UUIDs of replicas evicted from WAL retention (S5)
 
-    # --- what others ask ----------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------
 
     @property
     def is_confirmed(self) -> bool:
@@ -95,7 +100,7 @@ class Leader:
         return self.replica.limbo.confirmed_index >= self.promote_index
 
     def can_append(self) -> bool:
-        """C4, E9: whether user rows may enter the log now; if not, they wait."""
+        """Return whether user rows may enter the log now; if not, they wait (C4, E9)."""
         return not self._is_decision_in_flight() and self.switchover is None
 
     def _is_decision_in_flight(self) -> bool:
@@ -118,7 +123,7 @@ class Leader:
         self.advance()
 
     def on_follow(self, uuid: str, index: int) -> None:
-        """A new stream: its ACKs count again once past what was acknowledged before (M6)."""
+        """Start a new stream: ACKs count again only past the index acknowledged before (M6)."""
         self.let_go.discard(uuid)
         follower = self.follower(uuid)
         if index < follower.acked_max:
@@ -130,7 +135,7 @@ class Leader:
     def on_ack(
         self, uuid: str, index: int, index_term: int, nack_index: int, confirmed: int
     ) -> None:
-        """T2: counts if this log has that term at that index."""
+        """Take an ACK if the local log has that term at that index; ignore it otherwise (T2)."""
         tail = self.replica.tail
         if index > tail.last_index or tail.term_at(index) != index_term:
             return
@@ -147,7 +152,7 @@ class Leader:
             self._consider_promotion(uuid)
 
     def matched_index(self, uuid: str) -> int:
-        """Up to where the copy of voter `uuid` counts (C2, C6)."""
+        """Return the index up to which the copy of voter `uuid` counts (C2, C6)."""
         replica = self.replica
         if uuid == replica.uuid:
             index = replica.tail.durable_index if replica.is_settled else 0
@@ -164,7 +169,10 @@ class Leader:
         return index
 
     def advance(self) -> None:
-        """Raise the confirmed index to what a quorum holds; the only place a leader does (T3)."""
+        """Raise the confirmed index to the rows that a quorum holds (T3).
+
+        No other function raises it on a leader.
+        """
         replica = self.replica
         voters = replica.voter_uuids()
         index = reached_index([self.matched_index(uuid) for uuid in voters], self.quorum())
@@ -190,7 +198,7 @@ class Leader:
             self.confirm_due_ns = replica.now_ns + replica.settings.confirm_delay_ns
 
     def _check_anti_quorum(self) -> None:
-        """Roll back at once what can no longer reach its quorum (T7)."""
+        """Roll back at once any entry that can no longer reach its quorum (T7)."""
         replica = self.replica
         voters = replica.voter_uuids()
         decisions = effective(replica.limbo.decisions)
@@ -213,17 +221,17 @@ class Leader:
     # --- control rows -------------------------------------------------------------------------
 
     def take_confirm(self) -> None:
-        """Append a CONFIRM if something was confirmed that no CONFIRM records yet (T3)."""
+        """Append a CONFIRM row if the confirmed index is ahead of the recorded one (T3)."""
         replica = self.replica
         index = replica.limbo.confirmed_index
         self.confirm_due_ns = 0
         if self.switchover is not None and self.switchover.is_nominated:
-            # One more row and the target's log would not be the newest any more (E9).
+            # Another row would make the target's log older than this one (E9).
             return
         if index <= self.recorded_index or self._is_decision_in_flight():
             return
         if index == self.confirm_index == self.recorded_index + 1:
-            return  # only the CONFIRM itself was confirmed since: that needs no other one
+            return  # only the CONFIRM itself was confirmed since; it needs no second one
         self.recorded_index = index
         owner = replica.replica_id
         lsn = replica.limbo.confirmed_vclock.get(owner, 0)
@@ -232,7 +240,7 @@ class Leader:
         self.confirm_index = entry.batch.last_index
 
     def roll_back(self, entry: Entry, reason: str) -> None:
-        """Write a ROLLBACK that takes `entry` and everything behind it away (T4)."""
+        """Write a ROLLBACK that covers `entry` and every row after it (T4)."""
         replica = self.replica
         index = entry.batch.first_index
         lsn = entry.batch.last_lsn - (entry.batch.last_index - index)
@@ -288,7 +296,7 @@ class Leader:
             self.roll_back(entry, "no quorum within synchro_timeout")
 
     def send_heartbeats(self) -> None:
-        """Run one round: send the term to all connected members and count the answers."""
+        """Start a heartbeat round: send the term to every connected member."""
         replica = self.replica
         self.sequence += 1
         self.sent_at.append((self.sequence, replica.now_ns))
@@ -301,11 +309,11 @@ class Leader:
                 replica.send_to(link.peer_uuid, beat)
 
     def want_round(self) -> int:
-        """Ask for a heartbeat round that begins after now; return its number (R2).
+        """Request a heartbeat round that begins after now and return its number (R2).
 
-        A round begins at once unless an earlier one still awaits its quorum: then the reads of
-        that time share the next one. Without answers rounds begin at the rate of heartbeats only,
-        so `sent_at` is bounded by the lease and no rate of reads can shorten that (E4).
+        A round begins at once unless an earlier one still awaits its quorum; then all waiting reads
+        share the next one. Without answers, rounds begin only at the heartbeat rate. The lease
+        therefore bounds `sent_at`, and no rate of reads can shorten that bound (E4).
         """
         self.wanted_sequence = self.sequence + 1
         self._begin_wanted_round()
@@ -316,7 +324,7 @@ class Leader:
             self.next_heartbeat_ns = 0
 
     def greet(self, link: int) -> None:
-        """A new connection hears at once who leads."""
+        """Announce this leader on a new connection at once."""
         self.replica.send(link, self._heartbeat())
 
     def _heartbeat(self) -> Heartbeat:
@@ -325,7 +333,11 @@ class Leader:
         return Heartbeat(replica.term, self.sequence, confirmed, self.floor_index())
 
     def floor_index(self) -> int:
-        """What every registered replica has, but for those gone longer than the retention (S5)."""
+        """Return the greatest index that every registered replica has (S5).
+
+        Replicas that have been silent for longer than the retention and evicted replicas are
+        ignored.
+        """
         replica = self.replica
         floor = replica.tail.durable_index
         for member in replica.limbo.configuration.members:
@@ -338,10 +350,13 @@ class Leader:
         return floor
 
     def let_go_farthest(self, checkpoint_index: int) -> None:
-        """The disk fills: who alone keeps the log before the checkpoint is waited for no more (S5).
+        """Evict the slowest replica from WAL retention because the disk is filling up (S5).
 
-        It comes back by a snapshot (S3). That it was let go is not stored: a later leader decides
-        again.
+        A replica is evicted only if it needs rows before the checkpoint; it later catches up from a
+        snapshot (S3). The eviction is not stored: a later leader decides again.
+
+        Args:
+            checkpoint_index: index of the newest local checkpoint.
         """
         replica = self.replica
         behind = [
@@ -364,7 +379,7 @@ class Leader:
         self._begin_wanted_round()
 
     def proven_sequence(self) -> int:
-        """The newest heartbeat round that a quorum of voters answered in this term (R2, E4)."""
+        """Return the newest heartbeat round that a quorum of voters answered (R2, E4)."""
         replica = self.replica
         voters = replica.voter_uuids()
         rounds = [
@@ -387,7 +402,10 @@ class Leader:
     # --- membership ---------------------------------------------------------------------------
 
     def can_change_membership(self) -> str:
-        """One change at a time, behind the confirmed PROMOTE (M2); returns why not, or ""."""
+        """Return the reason why membership cannot change now, or "" if it can.
+
+        The PROMOTE must be confirmed, and only one change runs at a time (M2).
+        """
         if not self.is_confirmed:
             return "the PROMOTE of this term is not confirmed yet"
         if self.replica.limbo.has_pending_membership:
@@ -402,7 +420,7 @@ class Leader:
         return self.replica.append_rows([[(t, b, None) for t, b in rows]], 6, Kind.MEMBERSHIP)
 
     def _consider_promotion(self, uuid: str) -> None:
-        """A caught-up replica that wants to vote becomes voting (M4)."""
+        """Make a replica voting once it has caught up, if its configured role is "voter" (M4)."""
         replica = self.replica
         member = replica.limbo.configuration.by_uuid(uuid)
         if member is None or member.is_voting or member.role != "voter":
@@ -423,7 +441,7 @@ class Leader:
         self.write_members([put_member(promoted)])
 
     def live_voters(self, now_ns: int, extra: str = "") -> list[str]:
-        """Voters (and `extra`) heard of within an election timeout, this one included (M3)."""
+        """Return the voters (and `extra`) heard within an election timeout, with this one (M3)."""
         replica = self.replica
         timeout = replica.settings.election_timeout_ns
         live = []
@@ -435,7 +453,7 @@ class Leader:
         return live
 
     def refusal_to_remove(self, member: Member) -> str:
-        """M3: why `member` cannot be unregistered now, or ""."""
+        """Return the reason why `member` cannot be unregistered now, or "" if it can (M3)."""
         replica = self.replica
         if member.uuid == replica.uuid:
             return "this member leads: switch over first"
@@ -451,7 +469,11 @@ class Leader:
     # --- switchover ---------------------------------------------------------------------------
 
     def start_switchover(self, target_uuid: str, timeout_ns: int) -> str:
-        """Hold writes back and hand over to `target_uuid`; returns why not, or "" (E9)."""
+        """Hold writes back and start handing over to `target_uuid` (E9).
+
+        Returns:
+            The reason for a refusal, or "" if the switchover has started.
+        """
         replica = self.replica
         if target_uuid == replica.uuid:
             return "this member leads already"
@@ -471,7 +493,7 @@ class Leader:
         return ""
 
     def successors(self, now_ns: int) -> list[str]:
-        """Live voters that say they may lead and have room, the one with the most rows first."""
+        """Return the live voters that can take user writes, the one with the most rows first."""
         live = (uuid for uuid in self.live_voters(now_ns) if uuid != self.replica.uuid)
         able = [uuid for uuid in live if self.followers[uuid].may_lead]
         return sorted(able, key=lambda uuid: (-self.followers[uuid].match, uuid))
@@ -479,7 +501,7 @@ class Leader:
     def _tick_switchover(self, switchover: Switchover) -> None:
         replica = self.replica
         if replica.now_ns >= switchover.deadline_ns:
-            # Still the leader of its term: nothing was discarded, writes continue (E9).
+            # This member still leads its term: nothing was discarded, and writes continue (E9).
             self.switchover = None
             replica.report("switchover_ended", reason="deadline")
             return
@@ -493,8 +515,11 @@ class Leader:
             )
 
     def _hand_over_to_the_able(self) -> None:
-        """A leader that may not take writes, or has no room for them, gives way to one that can,
-        once that one has the log (E1, D5). If no member can, it stays: a leader is needed."""
+        """Hand over to a member that can take writes once it has every confirmed row (E1, D5).
+
+        This applies to a read-only leader and to one that is short of disk space. It stays if no
+        member can take over, because the cluster needs a leader.
+        """
         replica = self.replica
         if not self.is_confirmed:
             return

@@ -1,22 +1,24 @@
-"""The limbo: what is in the log and not yet confirmed.
+"""The limbo: the queue of log entries that are not yet confirmed.
 
-Theory. Every batch enters the limbo when it is handed to the log and leaves it in one of three
-ways: confirmed (the leader of the current term knows the quorum), rolled back (a confirmed decision
-covers it) or cut (this log followed another one). The confirmed index only rises. It passes a
-decision in one step together with what that covers (T5). Nothing here knows why an index is
-confirmed: the leader counts, all others receive the index (T3).
+Theory. Every batch enters the limbo when it is handed to the log. It leaves in one of three ways.
+It is confirmed (the leader of the current term knows the quorum), rolled back (a confirmed decision
+covers it) or truncated (this log followed another one). The confirmed index only rises. It passes a
+decision in one step together with the rows that the decision covers (T5). Nothing here knows why an
+index is confirmed: the leader counts, all others receive the index (T3).
 
 Invariants
-  B1  entries are contiguous, the first one begins right behind the confirmed index;
-  B2  the confirmed index only rises, and only to the end of a transaction;
-  B3  nothing at or before the confirmed index is ever covered, cut or confirmed again (L3, T5);
-  B4  the confirmed vclock, configuration and owner are those at the confirmed index;
-  B5  the configuration in force is the confirmed one plus every pending `_cluster` row that no
-      effective decision *in the log* covers. It follows a decision when that is appended, not when
-      it is confirmed (M2): otherwise two changes made from one base differ by two voters, and their
-      majorities need not overlap.
 
-Source: seeds (txn_limbo), replication.md T1-T6 and M2; Raft dissertation, section 4.1.
+  B1  Entries are contiguous; the first one begins right after the confirmed index.
+  B2  The confirmed index only rises, and only to the end of a transaction.
+  B3  Nothing at or before the confirmed index is ever covered, truncated or confirmed again
+      (L3, T5).
+  B4  The confirmed vclock, configuration and owner are those at the confirmed index.
+  B5  The configuration in force is the confirmed one plus every pending `_cluster` row that no
+      effective decision *in the log* covers. It follows a decision when that is appended, not when
+      it is confirmed (M2). Otherwise two changes made from one base could differ by two voters,
+      and their majorities need not overlap.
+
+Sources: seeds (txn_limbo), replication.md T1-T6 and M2; Raft dissertation, section 4.1.
 """
 
 from collections import deque
@@ -77,7 +79,7 @@ class Limbo:
         decision = entry.decision
         if decision is not None:
             assert decision.first > self.confirmed_index, f"B3: {entry} covers what is confirmed"
-            # A reader that took several batches of the leader as one must not lose all of them.
+            # One entry may hold several batches of the leader; a decision may cover only some.
             self._split_at(decision.first - 1)
             self.decisions.append(decision)
             self._derive_configuration()
@@ -97,14 +99,14 @@ class Limbo:
         return bool(self._memberships)
 
     def clamp(self, index: int) -> int:
-        """Where the confirmed index may stand when everything up to `index` has its quorum."""
+        """Return the greatest valid confirmed index if every row up to `index` has its quorum."""
         return clamp(index, self.decisions) if self.decisions else index
 
     def step_towards(self, index: int, rows_max: int) -> int:
-        """Return where the confirmed index may stand on its way to `index`, itself a valid place.
+        """Return a valid confirmed index on the way to `index`.
 
-        It is about `rows_max` rows further: exceeded by what cannot be divided, a transaction or
-        the rows that a decision covers (G1, L8, T5).
+        It is about `rows_max` rows further. A transaction, or the rows that a decision covers,
+        cannot be divided and may exceed that (G1, L8, T5).
         """
         limit = self.confirmed_index + rows_max
         if index <= limit:
@@ -118,7 +120,11 @@ class Limbo:
         return min(end, index)
 
     def confirm(self, index: int) -> tuple[list[Entry], list[Entry]]:
-        """Raise the confirmed index; returns what took effect and what a decision removed."""
+        """Raise the confirmed index.
+
+        Returns:
+            The entries that took effect and the entries that a decision removed, in log order.
+        """
         assert index > self.confirmed_index, (
             f"B2: {index} does not rise above {self.confirmed_index}"
         )
@@ -156,7 +162,7 @@ class Limbo:
         return taken, removed
 
     def cut(self, after_index: int) -> list[Entry]:
-        """Forget everything behind `after_index`; returns it, newest first."""
+        """Discard every entry after `after_index` and return them, newest first."""
         assert after_index >= self.confirmed_index, "B3: a confirmed row is never cut"
         cut: list[Entry] = []
         self._split_at(after_index)
@@ -173,7 +179,7 @@ class Limbo:
         return cut
 
     def _split_at(self, index: int) -> None:
-        """Make `index` the end of an entry: recovery joins what others wrote apart."""
+        """Make `index` the end of an entry: recovery may have joined separate batches."""
         for position, entry in enumerate(self.entries):
             batch = entry.batch
             if batch.first_index > index:
@@ -185,7 +191,7 @@ class Limbo:
                 return
 
     def vclock_at(self, index: int) -> dict[int, int]:
-        """The vclock behind the entry that ends at `index`."""
+        """Return the vclock after the entry that ends at `index`."""
         vclock = dict(self.confirmed_vclock)
         for entry in self.entries:
             if entry.batch.last_index > index:
@@ -194,7 +200,7 @@ class Limbo:
         return vclock
 
     def surviving(self) -> Iterator[Entry]:
-        """Pending entries that no decision in the log covers."""
+        """Yield the pending entries that no decision in the log covers."""
         covering = effective(self.decisions) if self.decisions else []
         for entry in self.entries:
             if not covering or not is_covered(entry.batch.last_index, covering):
@@ -208,7 +214,7 @@ class Limbo:
         return now_ns - oldest.written_at
 
     def first_timed_out(self, now_ns: int, timeout_ns: int, not_before_ns: int) -> Entry | None:
-        """The first own entry that waits for ACKs for longer than allowed (T4)."""
+        """Return this leader's first entry that has waited for ACKs longer than allowed (T4)."""
         for entry in self.surviving():
             if entry.kind is not Kind.USER or not entry.is_own or not entry.wait_ack:
                 continue

@@ -2,13 +2,13 @@
 
     effects = node.step(now_ns, wall_s, inputs)
 
-`now_ns` is a monotonic clock, `wall_s` the wall clock that goes into the rows of a leader. A step
-takes everything that arrived in one turn of the event loop, decides it as one batch and returns
-what the shell has to do, in order (data path: one log write, one frame a follower, one write a
-connection). `next_deadline_ns()` says when to step again if nothing arrives.
+`now_ns` is a monotonic clock; `wall_s` is the wall clock that a leader writes into its rows. A step
+takes every input of one turn of the event loop, decides it as one batch and returns the effects for
+the shell, in order. On the data path these are one log write, one frame per follower and one write
+per connection. `next_deadline_ns()` returns when to step again if no input arrives.
 
-This file routes inputs and keeps the state machine: confirmed rows move into the `Database`, what a
-decision removed is dropped, and the clients hear of both.
+This file routes inputs and maintains the state machine. It applies confirmed rows to the
+`Database`, drops rows that a decision removed, and informs the clients of both.
 """
 
 from collections import deque
@@ -48,7 +48,7 @@ from qsync_node.format.batch import LogBatch
 from qsync_node.format.mp import pack
 
 Observer = Callable[[list[Entry], list[Entry]], None]
-"""Sees what was confirmed and what a decision removed, in log order: traces and checkers."""
+"""Callback for traces and checkers: receives confirmed and removed entries in log order."""
 
 DML_TYPES = frozenset({2, 3, 4, 5, 9})
 RELIEF_INTERVAL_NS = 10 * SECOND
@@ -56,7 +56,7 @@ RETIRED_ENTRIES = 8192
 
 
 class Node:
-    """One instance. Made by `Node.empty`, `Node.bootstrap` or `Node.recovered`."""
+    """One instance. `recover` loads its state, and `start` begins its timers."""
 
     def __init__(self, uuid: str, settings: Settings, rng: Random, ballot: Ballot) -> None:
         self.uuid = uuid
@@ -76,15 +76,15 @@ class Node:
         self.checkpoint_index = 0
         self.is_checkpointing = False
         self.bytes_since_checkpoint = 0
-        self._checkpoint_rng = Random(uuid)  # its own: elections do not depend on checkpoints
+        self._checkpoint_rng = Random(uuid)  # separate: elections must not depend on checkpoints
         self._checkpoint_bytes = self._draw_checkpoint_bytes()
         self._relief_due_ns = 0
         self._retired: deque[Database] = deque()
         self.lost_acknowledged = 0
         self.observer: Observer | None = None
-        self.refuse_rows = False  # a fault of tests: this replica cannot apply user rows (T7)
+        self.refuse_rows = False  # a fault for tests: this replica cannot apply user rows (T7)
 
-    # --- birth --------------------------------------------------------------------------------
+    # --- creation and recovery ----------------------------------------------------------------
 
     @classmethod
     def bootstrap_bodies(
@@ -95,7 +95,7 @@ class Node:
         planned_voters: int,
         key_window_rows: int = KEY_WINDOW_ROWS,
     ) -> list[bytes]:
-        """Rows of the first snapshot of a replica set: its origin, at index 0 (M1)."""
+        """Return the rows of a replica set's first snapshot: its origin, at index 0 (M1)."""
         database = Database.bootstrap(replicaset_uuid)
         define_own_spaces(database, planned_voters, key_window_rows)
         member = Member(1, uuid, name, "voter", True, LEVEL)
@@ -111,7 +111,15 @@ class Node:
         batches: Iterable[LogBatch],
         first_available_index: int,
     ) -> None:
-        """Newest snapshot, then the log behind it; what has no CONFIRM stays pending (S1)."""
+        """Load the newest snapshot and the log after it; rows without a CONFIRM stay pending (S1).
+
+        Args:
+            now_ns: monotonic clock, in nanoseconds.
+            vclock: vclock of the snapshot; its sum is the snapshot's index.
+            bodies: row bodies of the snapshot.
+            batches: log batches after the snapshot, in log order.
+            first_available_index: index of the first row that the log files still hold.
+        """
         replica = self.replica
         replica.now_ns = now_ns
         loader = self.new_loader()
@@ -129,7 +137,7 @@ class Node:
             self._replay(batch)
         replica.tail.durable_index = replica.tail.last_index
         if replica.tail.last_term > replica.term:
-            # Who follows any member hears of a term by its rows, and never votes or acknowledges.
+            # An anonymous replica learns of a term by its rows, and never votes or acknowledges.
             assert self.settings.role == "anonymous", "D2: the ballot is behind the log"
             replica.ballot = replica.ballot.in_term(replica.tail.last_term)
 
@@ -157,7 +165,13 @@ class Node:
     # --- step ---------------------------------------------------------------------------------
 
     def step(self, now_ns: int, wall_s: float, inputs: Iterable[fx.Input]) -> list[fx.Effect]:
-        """Decide everything that arrived in one turn; returns what the shell has to do."""
+        """Decide every input of one turn of the event loop and return the effects for the shell.
+
+        Args:
+            now_ns: monotonic clock in nanoseconds; must not decrease.
+            wall_s: wall clock in seconds.
+            inputs: the inputs in their order of arrival.
+        """
         replica = self.replica
         assert now_ns >= replica.now_ns, "the clock of timers is monotonic"
         replica.now_ns = now_ns
@@ -186,7 +200,7 @@ class Node:
         return out
 
     def next_deadline_ns(self) -> int:
-        """When to step again at the latest."""
+        """Return the latest time at which to step again, on the monotonic clock."""
         replica = self.replica
         leader = replica.leader
         if replica.applier.is_confirm_due or (leader is not None and leader.is_confirm_due):
@@ -253,7 +267,7 @@ class Node:
             self._relieve_disk()
 
     def _relieve_disk(self) -> None:
-        """A checkpoint, so that files may go; next, evict the replica that keeps them (S5)."""
+        """Free disk space: write a checkpoint, or evict the slowest replica without one (S5)."""
         if self.replica.limbo.confirmed_index > self.checkpoint_index and self.checkpoint():
             return
         if self.replica.leader is not None:
@@ -273,9 +287,10 @@ class Node:
         self.replica.applier.rejoin.on_installed(item)
 
     def _on_received(self, item: fx.Received) -> None:
-        """P1: the sender is the connection's; a removed instance is ignored, its terms too.
+        """Dispatch a peer's message; the connection identifies its sender (P1).
 
-        Only its SUBSCRIBE is answered: the refusal tells it that it was removed (M5).
+        Messages of a removed instance are ignored, including their terms. Only its SUBSCRIBE is
+        answered: the refusal informs the instance that it was removed (M5).
         """
         replica = self.replica
         link = replica.links.get(item.link)
@@ -295,7 +310,7 @@ class Node:
             self._control[kind](item.link, uuid, message)
 
     def _routes(self) -> dict[type[Any], Callable[[int, str, Any], None]]:
-        """Who takes which message; called with (link, sender, message)."""
+        """Return the handler of each message type, called with (link, sender, message)."""
         replica, forward = self.replica, self.forwarding.on_message
         applier, election, snapshots = replica.applier, replica.election, replica.snapshots
         return {
@@ -335,7 +350,7 @@ class Node:
     # --- state machine ------------------------------------------------------------------------
 
     def on_confirmed(self, taken: list[Entry], removed: list[Entry]) -> None:
-        """Rows are decided: into the state with them, or away, and the clients hear (T5, T6)."""
+        """Apply confirmed rows, drop removed ones, and inform the clients of both (T5, T6)."""
         if self.observer is not None:
             self.observer(taken, removed)
         if removed:
@@ -357,7 +372,7 @@ class Node:
                 self.apply_rows(entry)
 
     def apply_rows(self, entry: Entry) -> None:
-        """Confirmed rows into the state; what cannot be applied puts the state in doubt (T7)."""
+        """Apply confirmed rows to the state; a row that fails marks the state as divergent (T7)."""
         index = entry.batch.first_index
         for row in entry.rows:
             try:
@@ -387,7 +402,10 @@ class Node:
         self.registrar.on_leadership_lost()
 
     def on_acknowledged_lost(self, writes: int) -> None:
-        """Asynchronous writes that were answered are cut: no data is lost silently (T1, L6)."""
+        """Count and report answered asynchronous writes that a truncation discarded (T1, L6).
+
+        No acknowledged data is lost silently.
+        """
         self.lost_acknowledged += writes
         self.replica.report("acknowledged_writes_lost", writes=writes)
 
@@ -400,9 +418,10 @@ class Node:
     # --- snapshots ----------------------------------------------------------------------------
 
     def snapshot_view(self, spaces: frozenset[int] = frozenset()) -> View:
-        """Confirmed state, clock, history and keys at the confirmed index, at once (S2).
+        """Return a view of the confirmed state, vclock, history and keys, at once (S2).
 
-        `spaces` are the user spaces that are wanted, empty for all.
+        Args:
+            spaces: ids of the wanted user spaces; empty for all.
         """
         limbo = self.replica.limbo
         index = limbo.confirmed_index
@@ -414,7 +433,7 @@ class Node:
         return StateLoader()
 
     def install(self, loader: StateLoader) -> Configuration:
-        """Replace the state by the one that was loaded; the old one is freed over many steps."""
+        """Replace the state with the loaded one; the old one is freed over many steps."""
         self.retire(self.database)
         self.database = loader.database
         self.database.held_spaces = self.replica.ballot.spaces
@@ -425,7 +444,7 @@ class Node:
         return self._configuration_of(self.database)
 
     def retire(self, database: Database) -> None:
-        """Free a state that is no longer in use, `RETIRED_ENTRIES` a step (G1)."""
+        """Free a state that is no longer in use, `RETIRED_ENTRIES` per step (G1)."""
         self._retired.append(database)
 
     def _free_retired(self) -> None:
@@ -438,11 +457,14 @@ class Node:
         return Configuration(members, removed)
 
     def work(self) -> int:
-        """Return what statements have cost in all, in units of 25 ns."""
+        """Return the total cost of all statements so far, in units of 25 ns."""
         return self.database.work
 
     def checkpoint(self) -> bool:
-        """Begin a snapshot of confirmed state, on any member, with or without a leader (S2)."""
+        """Begin a snapshot of the confirmed state; return whether one has begun (S2).
+
+        Any member can write a snapshot, with or without a leader.
+        """
         if self.is_checkpointing or not self.replica.has_origin:
             return False
         if self.replica.doubt.is_state_wrong:
@@ -460,10 +482,10 @@ class Node:
             self.checkpoint()
 
     def _draw_checkpoint_bytes(self) -> int:
-        """How much log the next checkpoint waits for.
+        """Return the amount of log after which the next checkpoint begins, in bytes.
 
-        All members have the same log. With one threshold they would all write a checkpoint at the
-        same row, and no member with a free disk and processor would be left (G2).
+        All members have the same log. With one common threshold they would all write a checkpoint
+        at the same row, and no member with an idle disk and processor would remain (G2).
         """
         return int(self.settings.checkpoint_bytes * self._checkpoint_rng.uniform(1.0, 1.5))
 
@@ -479,7 +501,7 @@ class Node:
         self._collect_garbage()
 
     def _collect_garbage(self) -> None:
-        """Files may go when a snapshot covers them and every registered replica has them (S5)."""
+        """Remove log files that a snapshot covers and every registered replica has (S5)."""
         replica = self.replica
         index = self.checkpoint_index
         for pinned in (replica.snapshots.pinned_index(), self.stock.pinned_index()):

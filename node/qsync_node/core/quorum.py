@@ -1,8 +1,8 @@
-"""Pure arithmetic of quorums: who is needed, what is reached, what has become impossible.
+"""Quorum arithmetic: the needed copies, the reached index and the impossible quorum.
 
-A quorum is never less than `N // 2 + 1` of the voters, whatever is configured, and never more than
-`N`. The configured value is a number, `majority`, or a formula over `N` such as Tarantool's
-`N/2+1`; it is parsed, never evaluated (P3).
+A quorum is always between `N // 2 + 1` and `N` of the voters, even if another value is configured.
+The configured value is a number, `majority`, or a formula over `N` such as Tarantool's `N/2+1`. The
+formula is parsed and never passed to `eval` (P3).
 """
 
 import re
@@ -13,7 +13,11 @@ _OPERATOR = re.compile(r"\s*([+*/-])\s*")
 
 
 def parse_formula(text: str) -> list[str]:
-    """Tokens of `text`, a chain of N and numbers joined by + - * /. Raises ValueError."""
+    """Return the tokens of `text`, a chain of N and numbers joined by + - * /.
+
+    Raises:
+        ValueError: `text` is not such a chain.
+    """
     tokens: list[str] = []
     position = 0
     expected = _TERM
@@ -32,7 +36,13 @@ def parse_formula(text: str) -> list[str]:
 
 
 def evaluate(text: str, voters: int) -> int:
-    """Value of a formula for `voters` voters: `*` and `/` bind closer, division rounds down."""
+    """Return the value of a formula for `voters` voters.
+
+    `*` and `/` bind closer than `+` and `-`; division rounds down.
+
+    Raises:
+        ValueError: the formula is malformed or divides by zero.
+    """
     tokens = parse_formula(text)
     values = [voters if token == "N" else int(token) for token in tokens[::2]]
     total, factor, sign = 0, values[0], 1
@@ -50,7 +60,7 @@ def evaluate(text: str, voters: int) -> int:
 
 
 def needed(voters: int, configured: str | int = "majority") -> int:
-    """Copies that a row needs: between the majority of `voters` and all of them."""
+    """Return the copies that a row needs: between the majority of `voters` and all of them."""
     majority = voters // 2 + 1
     if configured == "majority":
         return majority
@@ -59,11 +69,14 @@ def needed(voters: int, configured: str | int = "majority") -> int:
 
 
 def reached_index(acknowledged: Iterable[int], quorum: int) -> int:
-    """The greatest index that at least `quorum` of the voters' acknowledged indexes reach."""
+    """Return the greatest index that at least `quorum` of the acknowledged indexes reach."""
     ordered = sorted(acknowledged, reverse=True)
     return ordered[quorum - 1] if len(ordered) >= quorum else 0
 
 
 def is_impossible(voters: int, refusals: int, quorum: int) -> bool:
-    """Whether `refusals` negative answers leave too few voters for `quorum` (anti-quorum)."""
+    """Return whether `refusals` negative answers leave too few voters for `quorum`.
+
+    That is the anti-quorum.
+    """
     return voters - refusals < quorum

@@ -1,15 +1,16 @@
-"""One replica: routes inputs to election, leader, applier and relays, and holds what they share.
+"""One replica: routes inputs to election, leader, applier and relays, and holds their shared state.
 
-Theory. The parts below each know one conversation; this file knows the state they have in common
+Theory. Each of the parts below handles one conversation. This file holds their common state
 (ballot, end of the log, limbo, links) and the three transitions that concern all of them:
 
-    take_up(term)      a higher term was heard of: from now on nothing of an older one is
-                       acknowledged, counted or answered *committed*, stored or not (D2, E4);
-    become_leader()    a majority of the voters in this replica's own log voted for it (E1);
-    confirm(index)     the quorum is known (leader) or was received (all others): T3, T5.
+    take_up(term)      Adopt a higher term: from now on nothing of an older term is
+                       acknowledged, counted or answered *committed*, whether or not it is
+                       stored (D2, E4).
+    become_leader()    A majority of the voters in this replica's own log voted for it (E1).
+    confirm(index)     The quorum is known (leader) or was received (all others): T3, T5.
 
-What the rows mean is the state machine's business (`node.py`); the replica moves entries, the state
-machine is told what became of them.
+The meaning of the rows belongs to the state machine (`node.py`). The replica moves entries and
+reports their outcome to the state machine.
 """
 
 from collections import deque
@@ -40,7 +41,7 @@ from qsync_node.format.keys import Type
 
 
 class StateMachine(Protocol):
-    """What the replica tells its state machine. Called in log order, never nested."""
+    """Callbacks from the replica to its state machine, in log order and never nested."""
 
     def on_confirmed(self, taken: list[Entry], removed: list[Entry]) -> None: ...
     def on_written(self, entries: list[Entry]) -> None: ...
@@ -70,7 +71,7 @@ class Link:
 
 
 class Replica:
-    """Consensus of one instance. Driven by `Node.step`; everything it wants is in `out`."""
+    """Consensus of one instance, driven by `Node.step`; its effects accumulate in `out`."""
 
     def __init__(
         self, uuid: str, settings: Settings, rng: Random, machine: StateMachine, ballot: Ballot
@@ -89,7 +90,8 @@ class Replica:
         self.after_ballot: deque[tuple[int, Callable[[], None]]] = deque()
         self.to_write: list[LogBatch] = []
         self.unwritten: deque[Entry] = deque()
-        self.cut_rows = 0  # by this process, from the end of its log; all of them are kept (L6)
+        # Rows that this process run truncated from its log; all of them are kept in files (L6).
+        self.cut_rows = 0
         self.split_brain = ""
         self.is_disk_full = False
         self.is_space_low = False
@@ -103,7 +105,7 @@ class Replica:
         self.tail: Tail
         self.limbo: Limbo
 
-    # --- what the parts ask -------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------
 
     @property
     def term(self) -> int:
@@ -111,7 +113,7 @@ class Replica:
 
     @property
     def replica_id(self) -> int:
-        """This instance's id by its own log, pending too; 0 while it is not registered."""
+        """This instance's id in its own log, pending rows included; 0 if not registered."""
         member = self.limbo.configuration.by_uuid(self.uuid)
         return member.replica_id if member else 0
 
@@ -130,13 +132,13 @@ class Replica:
         return self.uuid in self.voter_uuids()
 
     def voter_uuids(self) -> tuple[str, ...]:
-        """Who is counted: by this replica's own log, or by the forced configuration (E1, E11)."""
+        """Return the voters, by this replica's own log or by the forced configuration (E1, E11)."""
         if self.ballot.forced_voters:
             return self.ballot.forced_voters
         return self.limbo.configuration.voter_uuids
 
     def link_to(self, uuid: str) -> Link | None:
-        """A connection to `uuid`, one that this node opened if there is one."""
+        """Return a connection to `uuid`, preferably one that this node opened, or None."""
         found: Link | None = None
         for link in self.links.values():
             if link.peer_uuid == uuid and (found is None or link.is_mine):
@@ -162,7 +164,7 @@ class Replica:
     # --- ballot -------------------------------------------------------------------------------
 
     def store_ballot(self, ballot: Ballot, then: Callable[[], None] | None = None) -> None:
-        """Replace the ballot; `then` runs once it is durable (D2)."""
+        """Replace the ballot; run `then` once it is durable (D2)."""
         self.ballot = ballot
         self.ballot_sequence += 1
         self.out.append(fx.StoreBallot(self.ballot_sequence, ballot.encode()))
@@ -181,7 +183,7 @@ class Replica:
             self.after_ballot.popleft()[1]()
 
     def take_up(self, term: int, vote: str = "") -> None:
-        """Enter `term`. From this moment no ACK, answer or count is of an older one (D2)."""
+        """Adopt `term`: from now on, send no ACK, answer or count for an older term (D2)."""
         assert term > self.ballot.term, f"D2: {term} is not above {self.ballot.term}"
         self.step_down(f"term {term} was taken up")
         self.applier.stop()
@@ -213,7 +215,7 @@ class Replica:
         self.leader.send_heartbeats()
 
     def _write_forced_configuration(self, leader: Leader) -> None:
-        """In one write with the PROMOTE: the voters left out are members no more (E11)."""
+        """Remove the voters that were left out, in the same write as the PROMOTE (E11)."""
         rows: list[tuple[int, bytes]] = []
         for member in self.limbo.configuration.voters:
             if member.uuid not in self.ballot.forced_voters:
@@ -222,21 +224,24 @@ class Replica:
             leader.write_members(rows)
 
     def _end_forced_configuration(self) -> None:
-        """The log says what was forced: count by the log again (E11)."""
+        """Count by the log again once it records the forced configuration (E11)."""
         left_out = set(self.limbo.confirmed_configuration.voter_uuids)
         if left_out.issubset(self.ballot.forced_voters):
             self.store_ballot(replace(self.ballot, forced_voters=()))
             self.report("forced_configuration_confirmed")
 
     def step_down(self, reason: str) -> None:
-        """Give up leadership; who waits hears *unknown* (E4, T6). This term is over for us (E7)."""
+        """Step down; waiting clients get *unknown* (E4, T6).
+
+        This member never leads this term again (E7).
+        """
         if self.leader is None:
             return
         self.leader = None
         self.report("step_down", term=self.term, reason=reason)
         for entry in self.limbo.entries:
             entry.is_own = False
-        # A follower of this leader must not get rows of another one from it (E4, L8).
+        # A follower of this leader must not receive another leader's rows from it (E4, L8).
         self.relays.close_all(reason)
         self.election.on_leadership_lost()
         self.machine.on_leadership_lost(reason)
@@ -281,7 +286,7 @@ class Replica:
         return entry
 
     def append(self, entry: Entry) -> None:
-        """Hand one entry to the log; it is durable when `LogWritten` says so."""
+        """Hand one entry to the log; `LogWritten` reports when it is durable."""
         if entry.kind is Kind.PROMOTE:
             start = TermStart(entry.term, entry.batch.replica_id, entry.batch.first_index)
             self.tail.history.append(start)
@@ -315,15 +320,18 @@ class Replica:
             self.applier.on_written(written)
 
     def on_log_failed(self, failure: fx.LogFailed) -> None:
-        """A failed write is never retried; nothing behind the last good fsync is trusted (D4)."""
+        """Handle a failed log write (D4).
+
+        The write is never retried, and no row after the last good fsync is trusted.
+        """
         self.step_down(f"the log cannot be written: {failure.reason}")
         self.applier.stop()
         if not failure.is_full or failure.epoch != self.tail.epoch:
-            # In an older epoch rows that a cut or a snapshot builds on are missing.
+            # In an older epoch, rows are missing that a truncation or a snapshot builds on.
             self.out.append(fx.Restart(f"log write failed: {failure.reason}"))
             return
         if self.limbo.confirmed_index > self.tail.durable_index:
-            # The state holds confirmed rows that this disk does not: only the disk is trusted (E7).
+            # The state holds confirmed rows that this disk lacks: only the disk is trusted (E7).
             self.out.append(fx.Restart("the disk is full and the state is ahead of it"))
             return
         self.is_disk_full = True
@@ -331,14 +339,14 @@ class Replica:
         self.report("disk_full", durable_index=self.tail.durable_index)
 
     def on_space(self, is_low: bool) -> None:
-        """Free space crossed the mark (D5): a full node continues in a new file."""
+        """Handle free space crossing the mark: a full node resumes in a new file (D5)."""
         if not is_low and self.is_disk_full:
             self.is_disk_full = False
             self.applier.restart()
         self.is_space_low = is_low
 
     def forget_behind(self, index: int) -> None:
-        """Drop from memory what is not, or no longer, on disk behind `index`."""
+        """Drop every row after `index` from memory because the disk does not hold it."""
         lost = sum(entry.answered_writes for entry in self.limbo.cut(index))
         if lost:
             self.machine.on_acknowledged_lost(lost)
@@ -350,7 +358,7 @@ class Replica:
     # --- confirmation -------------------------------------------------------------------------
 
     def confirm(self, index: int) -> None:
-        """Everything up to `index` is decided, for ever (L3)."""
+        """Make everything up to `index` final (L3)."""
         taken, removed = self.limbo.confirm(index)
         if any(nack.index <= index for nack in self.ballot.nacks):
             self._forget_nacks(taken, index)
@@ -362,11 +370,11 @@ class Replica:
         if self.ballot.forced_voters:
             self._end_forced_configuration()
         if self.doubt.is_open and not self.election.is_caretaker:
-            # A state that does not follow from the log takes no writes (T7, E1).
+            # A divergent state must take no writes (T7, E1).
             self.step_down("a row that this replica could not apply was confirmed")
 
     def _forget_nacks(self, taken: list[Entry], index: int) -> None:
-        """A NACK ends when its row is decided; a confirmed one puts the state in doubt (T7)."""
+        """Drop the NACKs of decided rows; a confirmed one makes the state divergent (T7)."""
         doubt = self.ballot.doubt_index
         for nack in self.ballot.nacks:
             if any(e.batch.first_index <= nack.index <= e.batch.last_index for e in taken):
@@ -377,7 +385,10 @@ class Replica:
             self.report("state_in_doubt", index=doubt)
 
     def on_split_brain(self, reason: str) -> None:
-        """Keep the files and wait for a person: no vote, candidacy, ACK or default read (L4)."""
+        """Keep the files and wait for an administrator (L4).
+
+        Meanwhile this replica gives no vote, candidacy, ACK or default read.
+        """
         self.split_brain = reason
         self.step_down(reason)
         self.applier.stop()
@@ -401,7 +412,10 @@ class Replica:
         self.election.on_link_down(link.peer_uuid)
 
     def is_write_path_hung(self) -> bool:
-        """A write that takes longer than a lease: the disk is dead, whatever else lives (E5)."""
+        """Return whether a log write hangs: it has taken longer than a lease (E5).
+
+        The disk then counts as dead.
+        """
         return (
             bool(self.unwritten)
             and self.now_ns - self.write_started_ns > self.settings.election_timeout_ns
@@ -414,6 +428,6 @@ class Replica:
         self.applier.tick()
 
     def finish_step(self) -> None:
-        """What is done once for everything that happened in a step (group commit, fan-out)."""
+        """Write the log and send rows once for all events of a step (group commit, fan-out)."""
         self.flush_log()
         self.relays.pump()

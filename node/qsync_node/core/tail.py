@@ -1,13 +1,14 @@
-"""The log as the core knows it: where it ends, what is durable, and its most recent batches.
+"""The end of the log: its last and durable indexes, and its most recent batches.
 
-Theory. The core never reads the log; it keeps the last batches in memory, bounded in bytes, for
-followers that keep up, and asks the shell for older ones (T11). A log write completes in order;
-a cut begins a new *epoch*, so that a completion of something that was cut is recognised and
-dropped.
+Theory. The core never reads the log. It keeps the last batches in memory, bounded in bytes, for
+followers that keep up, and asks the shell for older ones (T11). Log writes complete in order. A
+truncation begins a new *epoch*, so that the core recognises and drops the completion of a write
+that was truncated.
 
 Invariants
-  W1  durable_index <= last_index; only `LogWritten` of the current epoch raises it (D1);
-  W2  the cached batches are contiguous and end at last_index;
+
+  W1  durable_index <= last_index; only `LogWritten` of the current epoch raises it (D1).
+  W2  The cached batches are contiguous and end at last_index.
   W3  last_index is the signature of vclock.
 """
 
@@ -78,7 +79,7 @@ class Tail:
         self.durable_index = max(self.durable_index, index)
 
     def cut(self, after_index: int, vclock: dict[int, int]) -> None:
-        """Forget what is behind `after_index`, where the clock was `vclock`; a new epoch begins."""
+        """Truncate after `after_index`, where the clock was `vclock`; begin a new epoch."""
         assert sum(vclock.values()) == after_index, "W3"
         self.epoch += 1
         self.vclock = dict(vclock)
@@ -90,7 +91,7 @@ class Tail:
             self._firsts.pop()
 
     def batches_after(self, index: int, bytes_max: int) -> list[LogBatch] | None:
-        """Cached batches behind `index`, at least one; None when they are only on disk."""
+        """Return cached batches after `index`, at least one; None if they are only on disk."""
         position = bisect_left(self._firsts, index + 1, self._start)
         if position == len(self._firsts) or self._firsts[position] != index + 1:
             return None
