@@ -1,4 +1,4 @@
-"""What a request is on its way to an answer: a call, a write in a batch, an answer that waits."""
+"""State of a request until its answer: a call, a write in a batch, a waiting answer."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """One request on its way to an answer; `link` is set when a peer forwarded it."""
+    """One client request until its answer; `link` is set when a peer forwarded it."""
 
     __slots__ = (
         "arrived_ns",
@@ -42,20 +42,20 @@ class Call:
         self.arrived_ns = now_ns
         self.request: Any = None
         self.position: bytes | None = None  # the start of the next page of the select
-        self.digest = 0  # of everything that its idempotency key stands for (T9)
-        self.home: tuple[int, int] | None = None  # where its stream lives, once that was looked up
+        self.digest = 0  # of all requests that its idempotency key covers (T9)
+        self.home: tuple[int, int] | None = None  # leader of its stream, once resolved
         self.may_be_logged = False  # here, or at the leader that it was forwarded to
         self.done = False
         self.is_expired = False  # answered because its deadline passed; a later outcome is dropped
 
     @property
     def owner(self) -> tuple[int, int]:
-        """Whose streams these are: (link, session)."""
+        """Owner of the call's streams: (link, session)."""
         return self.link, self.session
 
 
 class Write:
-    """A transaction in a batch: who waits for it, what to answer, what it changes."""
+    """A transaction in a batch: the waiting call, its answer and its changes."""
 
     __slots__ = ("answer", "call", "changes", "is_sync", "key", "last_index", "rows")
 
@@ -72,8 +72,9 @@ class Write:
 class Waiter:
     """An answer that logs nothing and waits until everything up to `index` is decided (T8).
 
-    With a `sequence` it also waits for proof that this member still led when the request arrived:
-    the heartbeat round of that number, or the confirmation of a row behind `index` (R2).
+    With a `sequence` it also waits for proof that this member still led when the request arrived.
+    The proof is the heartbeat round of that number, or the confirmation of a row after `index`
+    (R2).
     """
 
     __slots__ = (
@@ -87,5 +88,5 @@ class Waiter:
         self.tuples = tuples
         self.index = 0
         self.sequence = 0
-        self.rows_before = 0  # of this step's batch, when it ran
+        self.rows_before = 0  # of this step's batch, at the time of execution
         self.must_repeat = False

@@ -1,16 +1,17 @@
-"""Clients of one node: where a request goes, and that it is answered exactly once.
+"""Clients of one node: route each request and ensure that it is answered exactly once.
 
 Theory. On the leader a request runs over the pending state and waits for its outcome in `Commits`.
-Anywhere else a write is forwarded (T10) and a read is served from confirmed state (R1). Requests
-that cannot run yet (no leader known, a decision being written, DDL pending, a switchover) wait in
-one queue, in order, and are refused when they waited too long: nothing of them was logged.
+On any other member a write is forwarded (T10) and a read is served from confirmed state (R1).
+Requests that cannot run yet (no known leader, a decision being written, pending DDL, a switchover)
+wait in one queue, in order. A request that waits too long is refused; nothing of it was logged.
 
 Every request has a deadline. Past it the answer is *unknown* if the request may have been logged,
-here or at the leader, and a refusal otherwise; neither changes anything that is logged (G3).
+here or at the leader, and a refusal otherwise. Neither changes anything that is logged (G3).
 
 Invariants
-  K1  a request is answered exactly once, and by its deadline (K2, K3 and K5 are in `Commits`);
-  K4  a stream's requests run at the leader that its BEGIN went to, or conflict (T10).
+
+  K1  A request is answered exactly once, by its deadline (K2, K3 and K5 are in `Commits`).
+  K4  A stream's requests run at the leader that received its BEGIN, or fail with a conflict (T10).
 """
 
 from collections import OrderedDict, deque
@@ -40,25 +41,26 @@ _COUNTED = {
     10: "CALL",
 }
 REQUEST_WORK = 1_000
-"""What running a request costs beside its bytes: a step runs about 2,000 small ones."""
+"""Cost of running a request in addition to its bytes: a step runs about 2,000 small ones."""
 WRITE_TYPES = frozenset({2, 3, 4, 5, 9})
 KEYED_STREAM_TYPES = frozenset({int(Type.COMMIT)})
 
 
 class Clients:
-    """Requests of this node's sessions, and on the leader those that members forward."""
+    """Requests of this node's sessions and, on the leader, requests that members forward."""
 
     def __init__(self, node: "Node") -> None:
         self.node = node
         self.queue: deque[Call] = deque()
         self.waiting: OrderedDict[Call, None] = OrderedDict()  # unanswered calls, oldest first
-        self._work = 0  # of this step
+        self._work = 0  # work units of this step
         self._closed: set[int] = set()  # sessions that ended while the queue held calls
         self.commits = Commits(node, self)
         self._users: dict[str, User] = {}
         self._refusal: ClientError | None = None
-        self.homes: dict[tuple[int, int], tuple[int, int]] = {}  # of (session, stream)
-        self._streams_of: dict[int, set[int]] = {}  # by session: those with a home
+        # By (session, stream): the link and term of the leader that received the BEGIN.
+        self.homes: dict[tuple[int, int], tuple[int, int]] = {}
+        self._streams_of: dict[int, set[int]] = {}  # by session: its streams that have a home
         self.counters: dict[str, int] = {}
         self.streams = Streams(node, self)
         self.stepped_reads = SteppedReads(node, self)
@@ -92,7 +94,7 @@ class Clients:
         self.take(Call(item, self.node.replica.now_ns))
 
     def take(self, call: Call) -> None:
-        """Run, queue or forward one request; errors of the request itself are answers."""
+        """Run, queue or forward one request; errors of the request itself become its answer."""
         name = _COUNTED.get(call.type, "OTHER")
         self.counters[name] = self.counters.get(name, 0) + 1
         try:
@@ -100,7 +102,7 @@ class Clients:
         except ClientError as error:
             self.refuse(call, error.code, error.message)
         if not call.done and call.type not in (Type.CALL, Type.CALL_16):
-            self.waiting[call] = None  # calls have deadlines of their own
+            self.waiting[call] = None  # a CALL has a deadline of its own
 
     def _route(self, call: Call) -> None:
         node = self.node
@@ -138,11 +140,11 @@ class Clients:
         self.node.database.work = 0
 
     def is_budget_spent(self) -> bool:
-        """Whether further requests have to wait for the next step (G1)."""
+        """Return whether further requests have to wait for the next step (G1)."""
         return self._spent() >= self.node.settings.work_per_step
 
     def is_read_budget_spent(self) -> bool:
-        """Whether further reads have to wait: half of a step is left to what the queue holds."""
+        """Return whether further reads have to wait: half of a step is reserved for the queue."""
         return self._spent() >= self.node.settings.work_per_step // 2
 
     def _spent(self) -> int:
@@ -153,11 +155,11 @@ class Clients:
         self._work += REQUEST_WORK + size
 
     def spend(self, tuples: list[bytes]) -> None:
-        """Count what a read returned."""
+        """Count the tuples that a read returned."""
         self.charge(sum(map(len, tuples)) + len(tuples) * TUPLE_WORK)
 
     def _read(self, call: Call) -> None:
-        """A single read: confirmed state of this member, unless asked otherwise (R1, R2)."""
+        """Serve a single read, from this member's confirmed state by default (R1, R2)."""
         node = self.node
         if self.is_read_budget_spent() and not call.link:
             self.defer(call)
@@ -170,7 +172,7 @@ class Clients:
         self.stepped_reads.serve(call, is_dirty=isolation == "read-committed")
 
     def defer(self, call: Call) -> None:
-        """Give a read of this member's own client back to its session, which repeats it later."""
+        """Return a local client's read to its session, which repeats it later."""
         call.done = True
         self.waiting.pop(call, None)
         self.node.replica.out.append(fx.Deferred(call.session, call.sync))
@@ -199,7 +201,7 @@ class Clients:
     # --- queue --------------------------------------------------------------------------------
 
     def run_queue(self) -> None:
-        """Run what can run, in order; forward when another member leads (T10)."""
+        """Run queued requests in order; forward them when another member leads (T10)."""
         replica = self.node.replica
         commits = self.commits
         if not self.queue:
@@ -210,7 +212,7 @@ class Clients:
         is_ready = is_any = False
         while self.queue and not (is_any and self.is_budget_spent()):
             is_any = True
-            # Nothing but our own flush or DDL changes within a step whether requests may run.
+            # Within a step, only our own flush or DDL changes whether requests may run.
             if not is_ready and not self._can_execute():
                 return
             barrier = commits.ddl_barrier
@@ -244,10 +246,11 @@ class Clients:
                 self._forget_home(call)
 
     def _is_homeless(self, call: Call, home: tuple[int, int]) -> bool:
-        """Answers a request of a transaction whose leader is gone: it conflicts, it is never run.
+        """Answer a request whose transaction lost its leader; return whether it was answered.
 
-        A session's stream is bound to the leader that its BEGIN went to (T10); after that leader's
-        term neither its statements nor its COMMIT mean anything to the next one.
+        A session's stream is bound to the leader that received its BEGIN (T10). After that leader's
+        term the next leader does not know the transaction, so neither its statements nor its COMMIT
+        may run: they fail with a conflict.
         """
         if not call.stream or call.link:
             return False
@@ -259,7 +262,7 @@ class Clients:
                 self.homes[key] = home
                 self._streams_of.setdefault(call.session, set()).add(call.stream)
             elif call.key is not None:
-                # Nothing is known of what this key stands for, so no outcome may be reported (T9).
+                # The key's transaction is unknown here, so no outcome may be reported (T9).
                 self.refuse(
                     call,
                     ErrorCode.TRANSACTION_CONFLICT,
@@ -288,7 +291,7 @@ class Clients:
         return True
 
     def _forget_home(self, call: Call) -> None:
-        """COMMIT or ROLLBACK is on its way: the stream's next request starts a transaction."""
+        """Unbind the stream after COMMIT or ROLLBACK: its next request starts a transaction."""
         if call.type in (Type.COMMIT, Type.ROLLBACK) and not call.link:
             self._forget_stream(call)
 
@@ -307,7 +310,8 @@ class Clients:
         if leader is None or not leader.is_confirmed or not leader.can_append():
             return False
         if replica.doubt.is_open:
-            return False  # a caretaker hands over soon; against this state nothing is run (T7)
+            # A read-only leader hands over soon; no request runs against this state (T7).
+            return False
         if commits.ddl_barrier > replica.limbo.confirmed_index:
             return False
         if commits.batch_bytes >= BATCH_BYTES_MAX:
@@ -316,7 +320,7 @@ class Clients:
         return True
 
     def _execute(self, call: Call) -> bool:
-        """Run one request on the leader; False if it has to wait at the head of the queue."""
+        """Run one request on the leader; return False if it must wait at the head of the queue."""
         if call.stream:
             return self.streams.execute(call)
         if call.type == Type.SELECT:
@@ -325,7 +329,7 @@ class Clients:
             return True
         commits = self.commits
         if call.key is not None and commits.answer_by_key(call):
-            return True  # a retry hears of the first attempt, whatever is refused now
+            return True  # a retry gets the first attempt's outcome, even if writes are refused now
         if self.is_refused(call):
             return True
         assert commits.pending is not None
@@ -338,7 +342,7 @@ class Clients:
         return commits.log(call, executed)
 
     def is_refused(self, call: Call) -> bool:
-        """Whether a limit of the leader refused the call, before the log (T11, D5).
+        """Return whether a limit of the leader refused the call before logging (T11, D5).
 
         The answer does not depend on pending rows, so it waits for none of them.
         """
@@ -349,7 +353,7 @@ class Clients:
         return True
 
     def _find_refusal(self) -> ClientError | None:
-        """Why no write may be logged now; looked at once for all requests of a batch."""
+        """Return the error for writes while none may be logged, or None; checked once per batch."""
         try:
             self._check_limits()
         except ClientError as error:
@@ -387,7 +391,7 @@ class Clients:
     # --- leadership ---------------------------------------------------------------------------
 
     def on_leadership_lost(self, reason: str) -> None:
-        """What was never logged goes to the next leader; what was forwarded goes back."""
+        """Requeue unlogged requests for the next leader and refuse forwarded ones."""
         self.queue.extend(self.commits.on_leadership_lost(reason))
         self.streams.on_leadership_lost()
         remote = [call for call in self.queue if call.link]
@@ -396,7 +400,10 @@ class Clients:
             self.refuse(call, ErrorCode.NOT_LEADER, "leadership moved on: nothing was logged")
 
     def on_state_replaced(self) -> None:
-        """A snapshot replaced the state; no client waits for pending entries on a follower."""
+        """Discard caches that depend on the replaced state.
+
+        On a follower no client waits for pending entries.
+        """
         self._users.clear()
         self.commits.ddl_barrier = 0
         self.stepped_reads.on_state_replaced()
@@ -404,7 +411,7 @@ class Clients:
     # --- ends ---------------------------------------------------------------------------------
 
     def on_session_closed(self, session: int) -> None:
-        """A vanished client changes nothing that is logged; its open transactions end."""
+        """End the open transactions of a closed session; logged writes are unaffected."""
         self.streams.close((0, session))
         self.stepped_reads.on_session_closed((0, session))
         for stream in self._streams_of.pop(session, ()):
@@ -421,7 +428,7 @@ class Clients:
         self.streams.close_link(link)
 
     def tick(self) -> None:
-        """Refuse what has waited for a leader for too long: nothing of it was logged."""
+        """Refuse requests that have waited too long for a leader: nothing of them was logged."""
         self.streams.tick()
         self._expire()
         if not self.queue:
@@ -435,7 +442,7 @@ class Clients:
                 self.refuse(call, ErrorCode.NOT_LEADER, self.why_not_writable())
 
     def _is_over(self, call: Call) -> bool:
-        """Whether the call was answered, or its session has closed."""
+        """Return whether the call was answered or its session has closed."""
         return call.done or (not call.link and call.session in self._closed)
 
     def _expire(self) -> None:

@@ -1,19 +1,21 @@
-"""Writes on their way to a decision, and the answers that wait for one (T6, T8).
+"""Writes that await a decision, and the answers that depend on one (T6, T8).
 
-Theory. On the leader what a statement wants to write joins the batch of this step, and its answer
-waits in the batch's entry until that is confirmed. An answer that writes nothing but depends on the
-pending state (duplicate key, empty result) waits until the end of the log at the moment it ran is
-decided; if anything up to there is rolled back, it runs again (T8).
+Theory. On the leader the rows of a statement join the batch of this step. Its answer waits in the
+batch's entry until that entry is confirmed. Some answers write nothing but depend on the pending
+state (duplicate key, empty result). Such an answer waits until the log is decided up to its end at
+the time of execution. If any row up to there is rolled back, the statement runs again (T8).
 
-Outcomes (T6): *committed* (code 0), *rolled back* (216 for the first entry, 217 behind it),
-*unknown* (295), *refused* (anything else: nothing was logged).
+Outcomes (T6): *committed* (code 0), *rolled back* (216 for the first entry, 217 for those after
+it), *unknown* (295), *refused* (anything else: nothing was logged).
 
 Invariants
-  K2  *committed* is reported only for a confirmed entry of this leader's term, or, for asynchronous
-      rows, after the own fsync with nothing synchronous in front (T1);
-  K3  the overlay holds exactly the changes of own entries that no decision in the log covers;
-  K5  an answer of a write that changes nothing is given only when this member is known to have led
-      after the request arrived (R2): a deposed leader would answer from stale state.
+
+  K2  *committed* is reported only for a confirmed entry of this leader's term. Asynchronous rows
+      are reported after the local fsync, if no synchronous row precedes them (T1).
+  K3  The overlay holds exactly the changes of this leader's entries that no decision in the log
+      covers.
+  K5  A write that changes nothing is answered only when this member is known to have led after the
+      request arrived (R2). A deposed leader would otherwise answer from stale state.
 """
 
 from collections import deque
@@ -56,10 +58,16 @@ class Commits:
     # --- writing ------------------------------------------------------------------------------
 
     def log(self, call: Call, executed: "Executed", needs_proof: bool = True) -> bool:
-        """Put what a statement or transaction wants to write into this step's batch.
+        """Add the rows of a statement or transaction to this step's batch.
 
-        Returns False if it has to wait at the head of the queue. `needs_proof` is for a call that
-        logs nothing: see `depend`.
+        Args:
+            needs_proof: for a call that logs nothing: see `depend`.
+
+        Returns:
+            False if the call has to wait at the head of the queue.
+
+        Raises:
+            ClientError: the rows change tables that only the node writes.
         """
         if not executed.rows:
             self.depend(call, 0, "", executed.answer, needs_proof)
@@ -91,7 +99,7 @@ class Commits:
         return True
 
     def flush(self) -> None:
-        """One batch for everything that this step wrote, behind a CONFIRM if one is due (T3)."""
+        """Append this step's writes as one batch, after a CONFIRM if one is due (T3)."""
         replica = self.node.replica
         batch = self.batch
         base = replica.tail.last_index
@@ -127,7 +135,7 @@ class Commits:
     # --- idempotency --------------------------------------------------------------------------
 
     def answer_by_key(self, call: Call) -> bool:
-        """A retry hears what became of the first attempt; it never runs twice (T9)."""
+        """Answer a retry with the outcome of the first attempt; it never runs twice (T9)."""
         node = self.node
         index = node.keys.find(call.key, call.digest, node.replica.limbo.confirmed_index)
         if index is not None:
@@ -141,7 +149,7 @@ class Commits:
             raise ClientError(
                 ErrorCode.KEY_REUSED, "this idempotency key was used for another request"
             )
-        # Its outcome is that of the first attempt: ask again when that is decided.
+        # It has the first attempt's outcome: check again once that is decided.
         waiter = Waiter(call, -1, "", [])
         waiter.must_repeat = True
         waiter.rows_before = self.batch_rows
@@ -153,7 +161,7 @@ class Commits:
     def depend(
         self, call: Call, code: int, reason: str, tuples: list[bytes], needs_proof: bool
     ) -> None:
-        """Answer once everything that the statement saw is decided (T8).
+        """Answer once every row that the statement read is decided (T8).
 
         With `needs_proof` the answer also waits until this member is known to lead (R2, K5).
         """
@@ -181,7 +189,7 @@ class Commits:
         self.on_round()
 
     def on_round(self) -> None:
-        """A heartbeat answer arrived or a row was confirmed: give the answers that this proves."""
+        """Send the answers that a heartbeat reply or a confirmed row proves."""
         leader = self.node.replica.leader
         if not self.unproven or leader is None:
             return
@@ -209,10 +217,13 @@ class Commits:
     def tick(self) -> None:
         self.on_round()  # a single voter gets no replies that would trigger this
 
-    # --- what becomes of entries ----------------------------------------------------------------
+    # --- outcomes of entries --------------------------------------------------------------------
 
     def on_written(self, entries: list[Entry]) -> None:
-        """Asynchronous rows are answered after the own fsync, if nothing synchronous waits (T1)."""
+        """Answer asynchronous writes after the local fsync.
+
+        They wait while a synchronous row precedes them (T1).
+        """
         for entry in entries:
             if entry.kind is Kind.USER and not entry.wait_ack and entry.payload is not None:
                 self._answer_async()
@@ -261,7 +272,7 @@ class Commits:
         self.node.bytes_since_checkpoint += len(entry.batch.data)
 
     def on_rolled_back(self, entries: list[Entry]) -> None:
-        """A confirmed decision took these away: only now may it be reported (T6)."""
+        """Report the entries that a confirmed decision removed, and no earlier (T6)."""
         first = entries[0].batch.first_index
         for waiter in self.waiters:
             if waiter.index >= first:
@@ -281,7 +292,7 @@ class Commits:
                 code = ErrorCode.SYNC_ROLLBACK
 
     def on_decision_written(self) -> None:
-        """From now on statements run over what the decision leaves (T5, K3)."""
+        """Rebuild the overlay: statements now run over the state after the decision (T5, K3)."""
         if self.pending is None:
             return
         survivors = []
@@ -293,11 +304,14 @@ class Commits:
     # --- leadership ---------------------------------------------------------------------------
 
     def on_leadership_gained(self) -> None:
-        """Statements run from the confirmed PROMOTE on, when the inherited tail is decided."""
+        """Prepare the overlay.
+
+        Statements run once the PROMOTE and with it the inherited tail are confirmed.
+        """
         self.pending = Pending(self.node.database)
 
     def on_leadership_lost(self, reason: str) -> list[Call]:
-        """Who waits for an entry hears *unknown*; returns the requests that were never logged."""
+        """Answer *unknown* for logged writes; return the requests that were never logged."""
         self.pending = None
         self.ddl_barrier = 0
         self.pending_keys.clear()
@@ -332,7 +346,7 @@ class Commits:
 
 
 def _runs(batch: list[Write]) -> list[tuple[bool, list[Write]]]:
-    """Neighbours of one kind: synchronous writes, or asynchronous ones."""
+    """Return consecutive writes grouped by kind, synchronous or asynchronous."""
     runs: list[tuple[bool, list[Write]]] = []
     for write in batch:
         if not runs or runs[-1][0] != write.is_sync:
@@ -342,7 +356,7 @@ def _runs(batch: list[Write]) -> list[tuple[bool, list[Write]]]:
 
 
 def touches_own_rows(rows: list[tuple[int, bytes]]) -> bool:
-    """Whether rows change what only the node itself writes: members, and its marks in `_schema`."""
+    """Return whether rows change members or marks in `_schema` that only the node itself writes."""
     for _, body in rows:
         space = space_of(body)
         if space in OWN_SPACES:

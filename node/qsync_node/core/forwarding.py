@@ -1,10 +1,10 @@
-"""Writes that reach a member which does not lead: sent on to the leader, answered from here (T10).
+"""Forwarded writes: a member that does not lead sends them to the leader and answers them (T10).
 
-Theory. A member forwards over its own connection to the leader, with the user's name; the leader
-checks that user's rights. The answer waits here until this member's confirmed index covers the
-write, so that its client reads what it wrote; past a deadline it is given all the same, because the
-write is committed whatever this member lags. A lost link means *unknown*: the request may have been
-logged. A request is forwarded once: the receiver refuses what it cannot serve itself.
+Theory. A member forwards a request over its connection to the leader, with the user's name; the
+leader checks that user's rights. The answer waits here until this member's confirmed index covers
+the write, so that its client can read the write. Past a deadline the answer is sent anyway, because
+the write is committed however far this member lags. A lost link means *unknown*: the request may
+have been logged. A request is forwarded once: the receiver refuses a request that it cannot serve.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ LOGGING_TYPES = frozenset({2, 3, 4, 5, 9, int(Type.COMMIT)})
 
 
 class Outgoing:
-    """A request that the leader has been asked to run."""
+    """A request that was forwarded to the leader."""
 
     __slots__ = ("call", "deadline_ns", "link", "reply")
 
@@ -44,7 +44,7 @@ class Forwarding:
         self._next = 1
         self._bound: set[tuple[int, int]] = set()  # (session, link) with forwarded streams
 
-    # --- this member asks ---------------------------------------------------------------------
+    # --- forwarding member --------------------------------------------------------------------
 
     def can_forward(self) -> bool:
         replica = self.node.replica
@@ -52,7 +52,7 @@ class Forwarding:
         return bool(uuid) and uuid != replica.uuid and replica.link_to(uuid) is not None
 
     def home(self) -> tuple[int, int]:
-        """What a stream that is forwarded now is bound to: the link and the leader's term."""
+        """Return the home of a stream that is forwarded now: the link and the leader's term."""
         replica = self.node.replica
         link = replica.link_to(replica.election.leader_uuid)
         return (link.number if link is not None else -1), replica.term
@@ -89,7 +89,7 @@ class Forwarding:
         clients = self.node.clients
         replica = self.node.replica
         if reply.code == ErrorCode.NOT_LEADER and not outgoing.call.stream:
-            # Nothing was logged there: wait for the next leader.
+            # The leader logged nothing: wait for the next one.
             outgoing.call.may_be_logged = False
             del self.outgoing[reply.request]
             clients.queue.append(outgoing.call)
@@ -114,7 +114,10 @@ class Forwarding:
             clients.answer(outgoing.call, reply.tuples, reply.log_index)
 
     def on_confirmed(self) -> None:
-        """This member's confirmed index rose: its clients read what they wrote."""
+        """Send the answers that the confirmed index now covers.
+
+        Their clients can then read their own writes here.
+        """
         if not self.covering:
             return
         confirmed = self.node.replica.limbo.confirmed_index
@@ -140,7 +143,7 @@ class Forwarding:
                 self._finish(number, outgoing)
 
     def on_link_down(self, link: int) -> None:
-        """The leader may or may not have logged what it was asked."""
+        """Answer *unknown*: the leader may or may not have logged the forwarded requests."""
         for number, outgoing in list(self.outgoing.items()):
             if outgoing.link != link:
                 continue
@@ -160,7 +163,7 @@ class Forwarding:
             if bound[1] in self.node.replica.links:
                 self.node.replica.send(bound[1], ForwardClosed(session))
 
-    # --- this member is asked -----------------------------------------------------------------
+    # --- receiving member ---------------------------------------------------------------------
 
     def on_message(self, link: int, uuid: str, message: Any) -> None:
         if type(message) is Forward:
@@ -180,7 +183,7 @@ class Forwarding:
                 self.reply(call, int(ErrorCode.NOT_LEADER), reason, [], 0)
                 return
             if message.stream and message.term != self.node.replica.term:
-                # Sent to an earlier leadership: its transaction is gone with it.
+                # Sent to an earlier term's leader: the transaction ended with that term.
                 code = int(ErrorCode.TRANSACTION_CONFLICT)
                 reason = "Transaction has been aborted by conflict: its leader is gone"
                 self.reply(call, code, reason, [], 0)

@@ -1,11 +1,12 @@
-"""Idempotency keys: a retry hears what became of the first attempt and never runs twice (T9).
+"""Idempotency keys: a retry gets the outcome of the first attempt and never runs twice (T9).
 
-A key is `[client, number, mark]`: who asks, which of its requests, and a mark, an index of the log
-that the server gave out before the first attempt and that comes with each retry. In the log the
-key's row carries `[client, number, mark, digest]`. The digest is that of the request, and for a
-COMMIT that of every request of its transaction: COMMIT itself has no body that could tell two
-transactions apart. A key is remembered with the state, by its index, until the log has grown by the
-window; a mark from before the window cannot be answered either way and is *unknown*, never run.
+A key is `[client, number, mark]`: the client, the number of its request, and a mark. The mark is an
+index of the log that the server issued before the first attempt; each retry repeats it. In the log
+the key's row carries `[client, number, mark, digest]`. The digest is that of the request. For a
+COMMIT it covers every request of its transaction, because COMMIT itself has no body that could
+distinguish two transactions. The state remembers a key with its index until the log has grown by
+the window. A request with a mark from before the window cannot be answered either way: it is
+*unknown* and never runs.
 """
 
 import zlib
@@ -28,7 +29,7 @@ def digest_of_next(digest: int, kind: int, body: bytes) -> int:
 
 
 def check_key(key: Any) -> None:
-    """Raises `ClientError` when `key` is not a key."""
+    """Raise `ClientError` if `key` is not a valid key."""
     well_formed = (
         isinstance(key, (list, tuple))
         and len(key) == 3
@@ -46,18 +47,18 @@ class KeyTable:
     def __init__(self, window_rows: int, floor: int = 0) -> None:
         """Begin with the window of the replicated state, never with a local setting."""
         self.window_rows = window_rows
-        self.floor = floor  # marks before it stay expired, however the window grows
+        self.floor = floor  # marks before it stay expired even if the window grows
         self._by_key: dict[tuple[str, int], tuple[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self._by_key)
 
     def row_key(self, key: Any, digest: int) -> list[Any]:
-        """Return what travels in the row."""
+        """Return the form of the key that a row carries."""
         return [key[0], key[1], key[2], digest]
 
     def remember(self, row_key: Any, index: int) -> None:
-        """A transaction with this key is confirmed at `index`; the oldest ones expire by it."""
+        """Record the key of a transaction confirmed at `index`, and expire the oldest keys."""
         client, number, _, digest = row_key
         self._by_key.pop((client, number), None)
         self._by_key[client, number] = (digest, index)
@@ -71,7 +72,7 @@ class KeyTable:
             del self._by_key[key]
 
     def set_window(self, rows: int, floor: int) -> None:
-        """A confirmed row changed the window. Its start only moves forward."""
+        """Apply a confirmed change of the window; its start only moves forward."""
         self.window_rows = rows
         self.floor = max(self.floor, floor)
 
@@ -86,9 +87,10 @@ class KeyTable:
         yield from self._by_key.items()
 
     def find(self, key: Any, wanted: int, confirmed_index: int) -> int | None:
-        """Return the index of the confirmed first attempt with digest `wanted`, None without one.
+        """Return the index of the confirmed first attempt with digest `wanted`, or None.
 
-        Raises `ClientError` for a reused key and for a mark from before the window.
+        Raises:
+            ClientError: the key is reused, or its mark is from before the window.
         """
         found = self._by_key.get((key[0], key[1]))
         if found is not None:

@@ -1,9 +1,9 @@
 """Linearizable reads, without a clock and without a row in the log (R2).
 
-Theory. The leader, its PROMOTE confirmed, notes the confirmed index when the read arrives, begins a
-heartbeat round *after* that, and serves the read once a quorum answered that round in this term: at
-that moment no later leader can have confirmed anything before the read began. A follower asks the
-leader for the index and waits until it has applied it. Leases prove nothing here.
+Theory. The leader, once its PROMOTE is confirmed, notes the confirmed index when the read arrives.
+It begins a heartbeat round *after* that, and serves the read once a quorum has answered that round
+in this term. No later leader can then have confirmed anything before the read began. A follower
+asks the leader for the index and waits until it has applied it. Leases prove nothing here.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ _LEVELS = {0: "confirmed", 1: "read-committed", 2: "confirmed", 3: "confirmed", 
 
 
 class Proof:
-    """Something that waits for the proof that this member still leads."""
+    """A read or a read index that awaits proof that this member still leads."""
 
     __slots__ = ("call", "index", "link", "request", "sequence")
 
@@ -43,7 +43,7 @@ class LinearizableReads:
         self._next = 1
 
     def isolation_of(self, request: "Select") -> str:
-        """What the SELECT asks for; `confirmed` unless it says otherwise (R1)."""
+        """Return the isolation level that the SELECT requests; the default is `confirmed` (R1)."""
         level = _LEVELS.get(request.isolation)
         if level is None:
             raise ClientError(
@@ -68,7 +68,7 @@ class LinearizableReads:
         replica.send(link.number, ReadIndex(number))
 
     def _prove(self) -> Proof:
-        """Wait for a round that begins after now: no later leader existed when it began (R2)."""
+        """Request a round that begins after now: no later leader existed when it began (R2)."""
         leader = self.node.replica.leader
         assert leader is not None
         proof = Proof(self.node.replica.limbo.confirmed_index, leader.want_round())
@@ -95,7 +95,7 @@ class LinearizableReads:
             self.applying.append((message.log_index, asked[0]))
 
     def on_round(self) -> None:
-        """A heartbeat answer arrived: serve what is proven."""
+        """Serve the reads that a heartbeat answer has proven."""
         replica = self.node.replica
         leader = replica.leader
         if leader is None or not self.proofs or not leader.is_confirmed:
@@ -103,12 +103,12 @@ class LinearizableReads:
         proven = leader.proven_sequence()
         waiting = []
         for proof in self.proofs:
-            # An index noted before the PROMOTE was confirmed says too little (R2).
+            # An index noted before the PROMOTE was confirmed is too low (R2).
             index = max(proof.index, leader.promote_index)
             if proof.sequence > proven or index > replica.limbo.confirmed_index:
                 waiting.append(proof)
             elif proof.call is not None and self.node.clients.is_read_budget_spent():
-                waiting.append(proof)  # it stays proven, and is served in a later step
+                waiting.append(proof)  # it stays proven and is served in a later step
             elif proof.call is not None:
                 self._serve(proof.call)
             else:
@@ -128,7 +128,7 @@ class LinearizableReads:
                 self._serve(call)
 
     def drop_answered(self) -> None:
-        """Forget reads whose deadline passed: they were answered."""
+        """Drop reads that were answered because their deadline passed."""
         self.applying = [(index, call) for index, call in self.applying if not call.done]
         self.proofs = [proof for proof in self.proofs if proof.call is None or not proof.call.done]
 

@@ -1,7 +1,7 @@
-"""What can be CALLed, and the admin verbs: both end in the same functions.
+"""Procedures of the CALL request and the admin verbs: both run the same functions.
 
-There is no Lua here. CALL knows the names that connectors and operators of Tarantool use to ask a
-node about itself, and those that move leadership; anything else is error 33.
+There is no Lua here. CALL accepts the names that Tarantool's connectors and operators use to query
+a node, and those that move leadership. Any other name is error 33.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ _ADMINISTRATIVE = frozenset({"box.snapshot", "box.ctl.promote", "box.ctl.demote"
 
 
 class Wait:
-    """A call that waits for something to become true, with a deadline."""
+    """A call that waits for a condition, with a deadline."""
 
     __slots__ = ("call", "deadline_ns", "is_done", "what")
 
@@ -95,7 +95,11 @@ class Procedures:
             self.node.clients.refuse(call, ErrorCode.ILLEGAL_PARAMS, f"{item.verb}: {error}")
 
     def on_call(self, call: Call) -> None:
-        """CALL from a client; raises `ClientError` for what does not exist or is not allowed."""
+        """Run a client's CALL.
+
+        Raises:
+            ClientError: the procedure does not exist or the user may not execute it.
+        """
         name, arguments = _call_fields(call.body)
         function = self._functions.get(name)
         if function is None and name.startswith("box.info."):
@@ -108,7 +112,7 @@ class Procedures:
         self._answer(call, function(call, arguments))
 
     def _check_rights(self, call: Call, name: str) -> None:
-        """Asking needs execute on the universe, moving leadership needs every right there."""
+        """Require execute on the universe for queries, and every right there to move leadership."""
         wanted = _EVERY_RIGHT if name in _ADMINISTRATIVE else _EXECUTE
         if self.node.clients.user_of(call).universe & wanted != wanted:
             raise ClientError(
@@ -120,10 +124,10 @@ class Procedures:
         if value is not _LATER and not call.done:
             self.node.clients.answer(call, [pack(value)])
 
-    # --- asking -------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------
 
     def info(self) -> dict[str, Any]:
-        """The parts of Tarantool's box.info that make sense here, and ours."""
+        """Return the parts of Tarantool's box.info that apply here, with Qsync's own fields."""
         node = self.node
         replica = node.replica
         now = status(node)
@@ -175,7 +179,7 @@ class Procedures:
     # --- leadership ---------------------------------------------------------------------------
 
     def promote(self, call: Call) -> Any:
-        """Take leadership over, by the same vote as always; returns once writable."""
+        """Take over leadership by an ordinary vote; answer once this member is writable."""
         replica = self.node.replica
         if replica.leader is None:
             reason = replica.election.on_nominate(Nominate(replica.term))
@@ -233,7 +237,10 @@ class Procedures:
         return self._wait(call, "force", lambda: not read_only_reason(self.node))
 
     def fence(self, is_fenced: bool) -> Any:
-        """Stored: a fenced node leaves leadership, but still votes and acknowledges (E10)."""
+        """Set the durable fence (E10).
+
+        A fenced node hands over leadership, but still votes and acknowledges.
+        """
         replica = self.node.replica
         if replica.ballot.is_fenced != is_fenced:
             replica.store_ballot(replace(replica.ballot, is_fenced=is_fenced))
@@ -293,7 +300,7 @@ class Procedures:
         return self._wait(call, "set_key_window", lambda: self.node.keys.window_rows == rows)
 
     def configure(self, arguments: dict[str, Any]) -> Any:
-        """Change settings of the running node; they act at once, on waiting entries too."""
+        """Change settings of the running node; they apply at once, to waiting entries too."""
         known = {name for name in Settings.__dataclass_fields__ if name not in ("name",)}
         unknown = sorted(set(arguments) - known)
         if unknown:
@@ -310,7 +317,7 @@ class Procedures:
         self.node.settings = settings
         self.node.replica.settings = settings
         if settings.role != before.role:
-            # It registers with the leader and follows the whole log from now on.
+            # The replica now registers with the leader and follows the whole log.
             self.node.replica.applier.restart()
         if self.node.replica.leader is not None:
             self.node.replica.leader.advance()
@@ -340,7 +347,7 @@ class Procedures:
 
 
 class _Later:
-    """The answer comes later."""
+    """Sentinel: the answer is sent later."""
 
 
 _LATER = _Later()
@@ -370,7 +377,7 @@ def _dig(value: Any, path: list[str], name: str) -> Any:
 
 
 def _tarantool_status(now: dict[str, Any]) -> str:
-    """`orphan` as Tarantool's: the member has no contact to the quorum that it replicates with."""
+    """Return Tarantool's status; `orphan` means that the member has no contact with its quorum."""
     if now["role"] == "joining":
         return "loading"
     return "orphan" if now["is_orphan"] else "running"

@@ -1,9 +1,9 @@
-"""Reads that this member answers itself, each in as many parts as it needs (G1, R1).
+"""Local reads, each in as many parts as it needs (G1, R1).
 
 A read of many tuples takes longer than a step may. Its first part comes from the state itself. The
-rest comes from a view of the same moment, one part per step, so the answer shows one state while
-heartbeats and other clients are served in between. A paused read holds what it has found, so few
-are paused at a time; the others start over once there is room.
+rest comes from a view of the same moment, one part per step. The answer therefore shows one state,
+and heartbeats and other clients are served in between. A paused read holds the tuples that it has
+found, so only a few reads are paused at a time. The others start over once there is room.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PAUSED_MAX = 4
 TUPLE_WORK = 50
-"""What finding a tuple costs beside its bytes, in units of 25 ns."""
+"""Cost of finding a tuple in addition to its bytes, in units of 25 ns."""
 
 
 class _Paused(NamedTuple):
@@ -50,13 +50,13 @@ class SteppedReads:
         return len(self._paused) + len(self._queued)
 
     def serve(self, call: "Call", log_index: int = 0, *, is_dirty: bool = False) -> None:
-        """Run the first part of a read, and answer it if that is all.
+        """Run the first part of a read, and answer it if that completes it.
 
         Args:
             call: the SELECT.
-            log_index: what the answer names as the index of its state.
-            is_dirty: read pending state. Where something is pending in the index, such a read
-                cannot be paused and runs to its end.
+            log_index: index of the state, reported in the answer.
+            is_dirty: read pending state. While the index has pending changes, such a read cannot be
+                paused and runs to its end.
 
         Raises:
             ClientError: the read is refused.
@@ -112,7 +112,7 @@ class SteppedReads:
                 return
 
     def on_session_closed(self, owner: tuple[int, int]) -> None:
-        """Drop the reads of `owner`, which is (link, session): each member numbers its own."""
+        """Drop the reads of `owner`, a (link, session): each member numbers its own sessions."""
         self._paused = deque(one for one in self._paused if one.call.owner != owner)
         self._queued = deque(one for one in self._queued if one.call.owner != owner)
 

@@ -1,15 +1,16 @@
 """Interactive transactions: BEGIN, statements, COMMIT or ROLLBACK in one stream (IPROTO streams).
 
-Theory. A transaction keeps its writes to itself and its statements run over the pending state. At
-COMMIT all of them run again at the transaction's place in the log, and each result must be the same
-byte for byte; if one is not, the transaction conflicts (97). That is serializable, phantoms
-included, and needs no locks: the later of two conflicting transactions fails (T8).
+Theory. A transaction keeps its writes private, and its statements run over the pending state. At
+COMMIT all of them run again at the transaction's place in the log. Each result must be the same
+byte for byte; otherwise the transaction fails with a conflict (97). That makes it serializable,
+phantoms included, without locks: the later of two conflicting transactions fails (T8).
 
-A stream lives on the leader. One opened on another member is bound to the leader at BEGIN and ends
-with that leader's term or with the link (T10).
+A stream exists on the leader. A stream that a client opens on another member is bound to the leader
+at BEGIN. It ends with that leader's term or with the link (T10).
 
-The memory of all transactions is bounded. Each connection has a share of it, and all
-unauthenticated clients together have another one, so that they cannot use the room of writers.
+The number of open transactions and their memory are bounded; each connection also has a bound of
+its own for the number. All unauthenticated clients together have separate bounds, so that they
+cannot use up the memory of writers.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -52,13 +53,13 @@ class Stream:
     ) -> None:
         self.transaction = transaction  # None once it has timed out: then it holds nothing
         self.deadline_ns = deadline_ns
-        self.is_strangers = is_strangers  # begun by a client that has not logged in
+        self.is_strangers = is_strangers  # begun by an unauthenticated client
         self.is_linearizable = is_linearizable  # every answer proves leadership first (R2)
         self.has_writes = False
         self.digest = 0  # of its requests, for a COMMIT with an idempotency key (T9)
-        self.doomed = 0  # an ErrorCode once it cannot commit any more
-        self.held_bytes = 0  # of its requests, and of the answers that COMMIT compares
-        self.written_bytes = 0  # of the requests that write
+        self.doomed = 0  # an ErrorCode once it can no longer commit
+        self.held_bytes = 0  # bytes of its requests, and of the answers that COMMIT compares
+        self.written_bytes = 0  # bytes of the requests that write
 
 
 class Streams:
@@ -74,7 +75,7 @@ class Streams:
         self.held_bytes = 0
 
     def execute(self, call: "Call") -> bool:
-        """One request of a stream; False if it has to wait at the head of the queue."""
+        """Run one request of a stream; return False if it must wait at the head of the queue."""
         key = (call.owner, call.stream)
         stream = self.open.get(key)
         if call.type == Type.BEGIN:
@@ -167,7 +168,7 @@ class Streams:
                     ErrorCode.ILLEGAL_PARAMS,
                     "Illegal parameters, timeout must be a number greater than 0",
                 )
-            if wanted:  # as in Tarantool, 0 is no timeout of the client's own
+            if wanted:  # as in Tarantool, 0 means that the client sets no timeout
                 timeout_ns = int(min(timeout_ns, wanted * 1e9))
         isolation = fields.get(ISOLATION_KEY, 0)
         if not isinstance(isolation, int) or not 0 <= isolation <= 4:
@@ -183,7 +184,11 @@ class Streams:
         self.clients.answer(call, [])
 
     def _living(self, stream: Stream) -> "Transaction":
-        """Raises ClientError where it was doomed."""
+        """Return the stream's transaction.
+
+        Raises:
+            ClientError: it has timed out or can no longer commit.
+        """
         if stream.transaction is None:
             raise ClientError(
                 ErrorCode.TRANSACTION_TIMEOUT, "Transaction has been aborted by timeout"
@@ -196,7 +201,7 @@ class Streams:
 
     def _end(self, call: "Call", key: Any, stream: Stream | None) -> bool:
         if stream is None:
-            # The member it came through saw a BEGIN, this leader has no transaction for it.
+            # The forwarding member saw a BEGIN, but this leader has no transaction for it.
             raise ClientError(
                 ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
             )
@@ -228,7 +233,7 @@ class Streams:
         return done
 
     def doom(self, call: "Call") -> None:
-        """What a statement saw was rolled back: its transaction cannot commit (T8)."""
+        """Mark a transaction as unable to commit: rows that it read were rolled back (T8)."""
         stream = self.open.get((call.owner, call.stream))
         if stream is not None:
             stream.doomed = ErrorCode.TRANSACTION_CONFLICT
