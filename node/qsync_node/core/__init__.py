@@ -1,1 +1,4 @@
-"""Decisions: ``step(now, inputs) -> effects``. No asyncio, files, sockets, clock or random."""
+"""The consensus core: ``step(now, inputs) -> effects``, without asyncio, files, sockets or clock.
+
+Random numbers come from a generator that the caller supplies.
+"""

@@ -1,14 +1,15 @@
-"""State in doubt: a row that this replica could not apply was confirmed all the same (T7).
+"""State repair: a row that this replica could not apply was nevertheless confirmed (T7).
 
-Theory. The log is right and the state is not. The replica keeps its log, continues to follow,
-acknowledging and voting, serves no reads, leads only as a caretaker (E1: when its log is needed,
-until one that may lead has it), and replaces its *state*. It pulls a snapshot of its leader at an
-index that its own log reaches and loads it beside its own state, chunk by chunk. It takes the state
-at exactly that index, and writes it as a checkpoint at once, so that a restart begins behind the
-row. The doubt is stored beside the ballot and ends when that checkpoint is durable.
+Theory. The log is right and the state diverges from it. The replica keeps its log and continues to
+follow, acknowledge and vote, but it serves no reads. If its log is needed, it leads as a read-only
+leader until a member that may lead has that log (E1). Meanwhile it replaces its *state*. It pulls a
+snapshot from its leader at an index that its own log reaches, and loads it beside its state, chunk
+by chunk. It installs the new state at exactly that index and writes a checkpoint at once, so that a
+restart begins after the row. The mark of divergence is stored in the ballot and ends when that
+checkpoint is durable.
 
-Between the two the state is right again and confirmed rows go into it, as always; before, they do
-not, and it sends no snapshot of that state.
+Between installation and checkpoint the state is correct, and confirmed rows are applied as usual.
+Before the installation they are not applied, and the replica sends no snapshot of its state.
 """
 
 from dataclasses import replace
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
     from qsync_node.core.replica import Replica
 
 TRANSFER_BASE = 1 << 32
-"""Transfers of a state use their own numbers, apart from those of a re-join."""
+"""First transfer number of state repairs, distinct from those of a rejoin."""
 
 
 class Doubt:
-    """Replaces a state that does not follow from the log."""
+    """Repair of a divergent state."""
 
     def __init__(self, replica: "Replica") -> None:
         self.replica = replica
@@ -34,7 +35,7 @@ class Doubt:
         self._loader: StateLoader | None = None
         self._ready_index = 0
         self._asked_at_ns = 0
-        self._sound_index = 0  # where this process took another member's state
+        self._sound_index = 0  # index at which this process installed another member's state
 
     @property
     def is_open(self) -> bool:
@@ -42,11 +43,11 @@ class Doubt:
 
     @property
     def is_state_wrong(self) -> bool:
-        """Whether the state in memory lacks a row that is confirmed."""
+        """Whether the state in memory lacks a confirmed row."""
         return self.replica.ballot.doubt_index > self._sound_index
 
     def open(self, index: int) -> None:
-        """From now on the state is not served (T7)."""
+        """Mark the state as divergent from row `index` on; from now on it is not served (T7)."""
         replica = self.replica
         if index > replica.ballot.doubt_index:
             replica.store_ballot(replace(replica.ballot, doubt_index=index))
@@ -59,7 +60,7 @@ class Doubt:
         if replica.now_ns - self._asked_at_ns < 2 * replica.settings.election_timeout_ns:
             return
         if not self.is_state_wrong:
-            # The state was replaced and its checkpoint failed or another was under way.
+            # The state was replaced, but its checkpoint failed or another one was under way.
             self._asked_at_ns = replica.now_ns
             replica.machine.checkpoint()
             return
@@ -67,7 +68,7 @@ class Doubt:
         self._ask()
 
     def _begin_again(self) -> None:
-        """Drop what was loaded; the next request begins a new transfer."""
+        """Drop the loaded rows; the next request begins a new transfer."""
         self._transfer += 1
         self._ready_index = 0
         if self._loader is not None:
@@ -82,7 +83,7 @@ class Doubt:
         replica.send(replica.applier.link, SnapshotRequest(self._transfer, position, at_least))
 
     def on_chunk(self, link: int, chunk: SnapshotChunk) -> bool:
-        """Takes the chunk if it belongs to a state transfer."""
+        """Take the chunk if it belongs to a state repair; return whether it does."""
         if chunk.transfer < TRANSFER_BASE:
             return False
         loader = self._loader
@@ -106,7 +107,7 @@ class Doubt:
         return True
 
     def before_confirm(self, goal: int) -> None:
-        """Take the state when the confirmed index is about to reach the snapshot's."""
+        """Install the loaded state when the confirmed index is about to reach its index."""
         replica = self.replica
         index = self._ready_index
         if not index:
@@ -127,7 +128,7 @@ class Doubt:
         replica.machine.checkpoint()
 
     def on_state_replaced(self, index: int) -> None:
-        """A snapshot at `index` is durable: a restart begins behind the row in doubt."""
+        """End the repair: a durable snapshot at `index` lets a restart begin after the row."""
         replica = self.replica
         if self.is_open and replica.ballot.doubt_index <= index:
             left = tuple(nack for nack in replica.ballot.nacks if nack.index > index)

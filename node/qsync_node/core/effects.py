@@ -1,8 +1,8 @@
-"""Effects that the core wants and events that it receives: plain values, handled by a shell.
+"""Effects that the core requests and inputs that it receives: plain values, handled by a shell.
 
-Order matters within one step: the shell performs effects in the order given. Log writes, rewinds
-and snapshot installations go through one queue and complete in order; ballots have a queue of their
-own, so that term and vote are never held up by the log (E6, D2).
+Order matters within one step: the shell performs effects in the given order. Log writes, rewinds
+and snapshot installations go through one queue and complete in order. Ballots have a separate
+queue, so that the log never delays term and vote (E6, D2).
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ class WriteLog(NamedTuple):
 
 
 class Rewind(NamedTuple):
-    """Cut the log behind `after_index` (L6); answered by `Rewound` with the new `epoch`."""
+    """Truncate the log after `after_index` (L6); answered by `Rewound` with the new `epoch`."""
 
     epoch: int
     after_index: int
@@ -35,7 +35,7 @@ class StoreBallot(NamedTuple):
 
 
 class ReadLog(NamedTuple):
-    """Batches behind `after_index` for relay `reader`; answered by `LogRead`."""
+    """Read batches after `after_index` for relay `reader`; answered by `LogRead`."""
 
     reader: int
     after_index: int
@@ -43,7 +43,7 @@ class ReadLog(NamedTuple):
 
 
 class WriteSnapshot(NamedTuple):
-    """A checkpoint of confirmed state; answered by `SnapshotWritten`."""
+    """Write a checkpoint of confirmed state; answered by `SnapshotWritten`."""
 
     log_index: int
     vclock: dict[int, int]
@@ -60,7 +60,7 @@ class InstallSnapshot(NamedTuple):
 
 
 class RemoveSegments(NamedTuple):
-    """Files that end before `log_index` may go (S5)."""
+    """Remove the files that end before `log_index` (S5)."""
 
     log_index: int
 
@@ -76,9 +76,9 @@ class CloseLink(NamedTuple):
 
 
 class Deferred(NamedTuple):
-    """Request `sync` of `session` was not run: reads of this step reached their budget (G1).
+    """Report that request `sync` of `session` did not run: the step's read budget is spent (G1).
 
-    The shell gives it in again, when the client has room for the answer.
+    The shell submits it again when the client has room for the answer.
     """
 
     session: int
@@ -86,7 +86,7 @@ class Deferred(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """To request `sync` of client `session`: `code` 0 with `tuples`, else an error sentence."""
+    """Answer request `sync` of `session`: `code` 0 with `tuples`, else an error message."""
 
     session: int
     sync: int
@@ -98,12 +98,12 @@ class Answer(NamedTuple):
 
 
 class StockPackets(NamedTuple):
-    """Packets for a stock replica's session; `StockDrained` follows when it is `tell_drained`."""
+    """Send packets to a Tarantool replica; with `tell_drained`, `StockDrained` follows."""
 
     session: int
     packets: list[bytes]
     tell_drained: bool
-    is_last: bool  # the connection ends behind them
+    is_last: bool  # the connection ends after them
 
 
 class Restart(NamedTuple):
@@ -113,13 +113,13 @@ class Restart(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """This instance cannot continue without an administrator."""
+    """Stop this instance: it cannot continue without an administrator."""
 
     reason: str
 
 
 class Report(NamedTuple):
-    """One line for log, metrics and traces: an event in the design's words, and its fields."""
+    """Emit one line for log, metrics and traces: an event name of the design and its fields."""
 
     event: str
     fields: dict[str, Any]
@@ -152,7 +152,10 @@ class LogWritten(NamedTuple):
 
 
 class LogFailed(NamedTuple):
-    """`is_full`: nothing of the write is on disk, and more space would help (D5)."""
+    """A failed log write.
+
+    `is_full`: nothing of the write is on disk, and more space would help (D5).
+    """
 
     epoch: int
     is_full: bool
@@ -170,7 +173,7 @@ class BallotStored(NamedTuple):
 
 
 class LogRead(NamedTuple):
-    """`batches` is None when the rows are no longer on disk."""
+    """Result of `ReadLog`; `batches` is None when the rows are no longer on disk."""
 
     reader: int
     batches: list[LogBatch] | None
@@ -186,7 +189,7 @@ class SnapshotInstalled(NamedTuple):
 
 
 class SegmentsRemoved(NamedTuple):
-    """The WAL on disk begins with the row at `first_available_index` now."""
+    """Notice that the WAL on disk now begins with the row at `first_available_index`."""
 
     first_available_index: int
 
@@ -210,7 +213,7 @@ class Received(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A client's request; `user` is the name the session is authenticated as."""
+    """A client's request; `user` is the authenticated user of the session."""
 
     session: int
     sync: int
@@ -222,7 +225,7 @@ class Request(NamedTuple):
 
 
 class StockRequest(NamedTuple):
-    """Tarantool's replication protocol, an acknowledgement (type 0) too."""
+    """A request or acknowledgement (type 0) of Tarantool's replication protocol."""
 
     session: int
     sync: int
@@ -232,7 +235,7 @@ class StockRequest(NamedTuple):
 
 
 class StockDrained(NamedTuple):
-    """The connection took what it was sent: the next packets may come."""
+    """Notice that the connection has taken the last packets; the next ones may follow."""
 
     session: int
 
@@ -251,7 +254,7 @@ class Command(NamedTuple):
 
 
 class SpaceLow(NamedTuple):
-    """Free disk space fell below the mark, or rose above it again (D5)."""
+    """Notice that free disk space fell below the mark, or rose above it again (D5)."""
 
     is_low: bool
 

@@ -1,4 +1,4 @@
-"""Transactions to the bytes of one batch: encoded once, by the leader, timestamps included (L9)."""
+"""Encoding of transactions to the bytes of one batch: once, by the leader, with timestamps (L9)."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ Transaction = list[tuple[int, bytes, Any]]
 def encode_transactions(
     transactions: list[Transaction], replica_id: int, first_lsn: int, timestamp: float, flags: int
 ) -> tuple[bytes, int]:
-    """Rows back to back and how many they are; the last row of each transaction gets `flags`."""
+    """Return the encoded rows and their number; each transaction's last row gets `flags`."""
     if all(len(rows) == 1 and rows[0][2] is None for rows in transactions):
         singles = [(rows[0][0], rows[0][1]) for rows in transactions]
         return b"".join(encode_singles(singles, replica_id, first_lsn, timestamp, flags)), len(

@@ -1,7 +1,7 @@
 """A state that is built from the rows of a snapshot, at once or chunk by chunk.
 
-Recovery loads everything at once. A replica that takes another member's snapshot loads each chunk
-as it arrives, beside its own state, which it replaces when the transfer is complete. So no step
+Recovery loads all rows at once. A replica that takes another member's snapshot loads each chunk on
+arrival, beside its own state, which it replaces when the transfer is complete. No step therefore
 loads more than a chunk (G1), and no copy of the encoded rows is kept.
 """
 
@@ -15,7 +15,7 @@ from qsync_node.core.system import KEY_WINDOW_ROWS, read_key_body, read_term_bod
 
 
 class StateLoader:
-    """Database, idempotency keys and history of terms, as far as their rows have come."""
+    """Database, idempotency keys and history of terms from the rows loaded so far."""
 
     __slots__ = ("checksum", "database", "keys", "rows", "starts")
 
@@ -30,7 +30,7 @@ class StateLoader:
         """Load row bodies in the order of the snapshot.
 
         Raises:
-            ClientError: a row does not fit what came before it; this loader is of no use then.
+            ClientError: a row does not fit the rows before it; the loader must then be discarded.
         """
         for body in bodies:
             self.checksum = zlib.crc32(body, self.checksum)

@@ -1,14 +1,14 @@
-"""Who belongs to the replica set: the configuration that `_cluster` rows describe.
+"""Members of the replica set: the configuration that `_cluster` rows describe.
 
 Theory. Registering, promoting to voting and unregistering are synchronous rows in `_cluster`, one
-at a time (M2). The configuration in force is the result of all `_cluster` rows in the log that no
-effective decision there covers, confirmed or not. A configuration is a value, computed from the one
-before and a row; `Limbo` derives the one in force.
+at a time (M2). The configuration in force is the result of all `_cluster` rows in the log,
+confirmed or not, that no effective decision there covers. A configuration is a value, computed from
+the previous one and a row; `Limbo` derives the one in force.
 
-A `_cluster` tuple is `[id, uuid, name, role, is_voting, level]`: Tarantool's three fields, then
-`voter`, `async` or `stock` (what the member is meant to be), whether it is counted now, and the
-feature level it announced (P2). A removed instance stays known by its uuid in `_qsync_removed`
-(M5).
+A `_cluster` tuple is `[id, uuid, name, role, is_voting, level]`. The first three fields are
+Tarantool's (Tarantool 2 has only the first two). The role is the intended one: `voter`, `async` or
+`stock`. The last two are whether the member counts as a voter now and the feature level that it
+announced (P2). The UUID of a removed instance is kept in `_qsync_removed` (M5).
 """
 
 from dataclasses import dataclass, field, replace
@@ -20,9 +20,9 @@ CLUSTER_SPACE = 320
 REMOVED_SPACE = 492
 REPLICAS_MAX = 31
 STOCK_ROLE = "stock"
-"""A Tarantool that knows no terms: it is registered, and never votes (L7)."""
+"""Role of a Tarantool replica, which knows no terms: it is registered and never votes (L7)."""
 LEVEL = 1
-"""The feature level this version announces (P2)."""
+"""The feature level that this version announces (P2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The members by one position in the log."""
+    """The members at one position in the log."""
 
     members: tuple[Member, ...] = ()
     removed: frozenset[str] = frozenset()
@@ -66,7 +66,7 @@ class Configuration:
         return next((member for member in self.members if member.uuid == uuid), None)
 
     def free_id(self) -> int:
-        """The lowest free id, 0 if all are taken. A freed one is given again (M5)."""
+        """Return the lowest free id, or 0 if all are taken. A freed id is reused (M5)."""
         taken = {member.replica_id for member in self.members}
         return next((n for n in range(1, REPLICAS_MAX + 1) if n not in taken), 0)
 
@@ -83,7 +83,7 @@ class Configuration:
         return replace(self, removed=self.removed | {uuid})
 
     def after_row(self, row_type: int, body: bytes) -> "Configuration":
-        """The configuration behind one row; itself for a row of any other space."""
+        """Return the configuration after one row; rows of other spaces change nothing."""
         if not body:
             return self
         fields = unpack(body)
@@ -100,13 +100,13 @@ class Configuration:
 
 
 def put_member(member: Member) -> tuple[int, bytes]:
-    """The row that registers or changes `member`."""
+    """Return the row that registers or changes `member`."""
     body: bytes = pack({int(Key.SPACE_ID): CLUSTER_SPACE, int(Key.TUPLE): member.as_tuple()})
     return int(Type.REPLACE), body
 
 
 def delete_member(member: Member) -> list[tuple[int, bytes]]:
-    """The rows that unregister `member` and remember its uuid (M5)."""
+    """Return the rows that unregister `member` and record its UUID (M5)."""
     delete: bytes = pack(
         {int(Key.SPACE_ID): CLUSTER_SPACE, int(Key.INDEX_ID): 0, int(Key.KEY): [member.replica_id]}
     )

@@ -1,13 +1,16 @@
-"""Everything peers say to each other. Each message that depends on a term carries it.
+"""Messages between peers. Each message that depends on a term carries it.
 
 A message is a NamedTuple; on the wire it is the msgpack array `[kind, field, ...]`. Batches of rows
-travel as the bytes that go into the log (L9). The sender is the connection's, never the body's
-(P1): no message names who it is from.
+travel as the bytes that go into the log (L9). The connection identifies the sender, never the body
+(P1): no message names its sender.
 
 Conversation of a follower with a leader, on a connection that the follower opened:
-    Subscribe -> Histories            compare logs, cut if they differ, then
+
+    Subscribe -> Histories            compare logs, truncate if they differ, then
     Follow -> Rows, Rows, ...         and Ack after every durable write and heartbeat
-A replica whose rows the leader no longer has asks for a snapshot between the two:
+
+A replica whose next rows the leader no longer has asks for a snapshot between the two:
+
     SnapshotRequest -> SnapshotChunk  until the last one
 """
 
@@ -19,21 +22,22 @@ from qsync_node.format.mp import BAD_MSGPACK, pack, unpack
 
 
 class VoteRequest(NamedTuple):
-    """A candidate's question; `is_prevote` asks for the answer only and is not binding (E3)."""
+    """A candidate's request for a vote; with `is_prevote` the answer is not binding (E3)."""
 
     term: int
     last_term: int
     last_index: int
     is_prevote: bool
-    is_nominated: bool  # a nomination or `promote` skips the check for a living leader
+    is_nominated: bool  # a nomination or `promote` skips the check for a live leader
     round: int
 
 
 class VoteReply(NamedTuple):
-    """Answer given in `term` after the sender took that term up.
+    """Answer given in `term`, after the sender adopted that term.
 
-    `last_term` and `last_index` describe the sender's log, `nack_index` the first row of it that it
-    could not apply (0: none), for E8's proof. `has_newer_log` tells a candidate why it was refused.
+    `last_term` and `last_index` describe the sender's log. `nack_index` is the first row of it that
+    the sender could not apply (0: none), for E8's proof. `has_newer_log` is the reason for a
+    refusal.
     """
 
     term: int
@@ -47,9 +51,10 @@ class VoteReply(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """The leader of `term` lives and its write path moves (E5).
+    """Proof that the leader of `term` is alive and its write path works (E5).
 
-    Every registered replica has everything up to `floor_index`: files before it may go (S5).
+    Every registered replica has everything up to `floor_index`: files before it may be removed
+    (S5).
     """
 
     term: int
@@ -59,36 +64,39 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatReply(NamedTuple):
-    """The sender is in `term`, so no leader of an earlier term has a quorum with it."""
+    """Reply that the sender is in `term`, so a leader of an earlier term has no quorum with it."""
 
     term: int
     sequence: int
-    may_lead: bool  # whether it could take user writes: the only target of a handover (E1, E9)
+    may_lead: bool  # whether it can take user writes: only then may leadership move to it (E1, E9)
 
 
 class Subscribe(NamedTuple):
-    """A replica that learned of the leader of `term` describes its log. Not an ACK (T2)."""
+    """Request of a replica that learned of the leader of `term`; not an ACK (T2)."""
 
     subscription: int
     term: int
     is_anonymous: bool
-    spaces: list[int]  # user spaces to send rows of, empty for all; only of an anonymous replica
+    spaces: list[int]  # user spaces to send rows of, empty for all; only from an anonymous replica
 
 
 class Histories(NamedTuple):
-    """The history of the sender's log: the subscriber finds the common point itself."""
+    """The history of the sender's log, from which the subscriber finds the common point."""
 
     subscription: int
     term: int
     starts: list[TermStart]
     last_index: int
-    first_available_index: int  # rows at or behind it can be streamed
+    first_available_index: int  # rows from this index on can be streamed
     confirmed_index: int
     is_leader: bool
 
 
 class Follow(NamedTuple):
-    """Send what follows `log_index`, whose row in the subscriber's log is of `index_term`."""
+    """Request for the rows after `log_index`.
+
+    The row at `log_index` in the subscriber's log is of `index_term`.
+    """
 
     subscription: int
     term: int
@@ -97,7 +105,7 @@ class Follow(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Whole batches behind `previous_index`; none when only the confirmed index rose."""
+    """Whole batches after `previous_index`; none when only the confirmed index rose."""
 
     subscription: int
     term: int
@@ -108,9 +116,10 @@ class Rows(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """In `term` everything up to `log_index`, a row of `index_term`, is durable here (T2).
+    """Acknowledgement that in `term` every row up to `log_index` is durable at the sender (T2).
 
-    `nack_index` is the first row that could not be applied (T7), 0 for none.
+    The row at `log_index` is of `index_term`. `nack_index` is the first row that could not be
+    applied (T7), 0 for none.
     """
 
     subscription: int
@@ -122,7 +131,7 @@ class Ack(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A subscription cannot be served; `code` is an ErrorCode."""
+    """Refusal of a subscription; `code` is an ErrorCode."""
 
     subscription: int
     term: int
@@ -131,7 +140,10 @@ class Refusal(NamedTuple):
 
 
 class SnapshotRequest(NamedTuple):
-    """Send a snapshot at or behind `at_least_index`; `transfer` and `position` resume one (S4)."""
+    """Request for a snapshot at or after `at_least_index` (S4).
+
+    `transfer` and `position` resume one.
+    """
 
     transfer: int
     position: int
@@ -139,7 +151,10 @@ class SnapshotRequest(NamedTuple):
 
 
 class SnapshotChunk(NamedTuple):
-    """Bodies `position ..` of a snapshot at a confirmed index; the last one has the checksum."""
+    """Bodies from `position` on of a snapshot at a confirmed index.
+
+    The last chunk has the checksum of all bodies.
+    """
 
     transfer: int
     position: int
@@ -152,7 +167,10 @@ class SnapshotChunk(NamedTuple):
 
 
 class Register(NamedTuple):
-    """Write me into `_cluster` (M2). `role` is `voter` or `async`; a voter votes once caught up."""
+    """Request to add the sender to `_cluster` (M2).
+
+    `role` is `voter` or `async`; a voter votes once it has caught up.
+    """
 
     request: int
     name: str
@@ -161,7 +179,7 @@ class Register(NamedTuple):
 
 
 class RegisterReply(NamedTuple):
-    """The registration is confirmed as `replica_id`, or refused with a sentence."""
+    """Outcome of a registration: confirmed as `replica_id`, or refused with a reason."""
 
     request: int
     replica_id: int
@@ -176,14 +194,17 @@ class Forward(NamedTuple):
     user: str
     type: int
     body: bytes
-    session: int  # names the session at the sender, so that streams of two do not mix
+    session: int  # the session at the sender, so that streams of two sessions do not mix
     stream: int
     key: Any  # idempotency key or None
-    term: int  # a stream lives in the term of its BEGIN, and nowhere else
+    term: int  # a stream exists only in the term of its BEGIN
 
 
 class ForwardReply(NamedTuple):
-    """`code` 0 and the tuples, or an ErrorCode and its sentence; covers `log_index` (T10)."""
+    """Reply with `code` 0 and the tuples, or with an ErrorCode and its message (T10).
+
+    It covers the log up to `log_index`.
+    """
 
     request: int
     code: int
@@ -194,26 +215,26 @@ class ForwardReply(NamedTuple):
 
 
 class ForwardClosed(NamedTuple):
-    """The client's session at the sender is gone: its open streams are rolled back."""
+    """Notice that the client's session at the sender has closed; its streams are rolled back."""
 
     session: int
 
 
 class ReadIndex(NamedTuple):
-    """Which index must be applied before a linearizable read that arrived now (R2)."""
+    """Request for the index to apply before a linearizable read that arrived now (R2)."""
 
     request: int
 
 
 class ReadIndexReply(NamedTuple):
-    """`log_index`, or 0 when the receiver cannot prove that it leads."""
+    """Reply with `log_index`, or 0 when the sender cannot prove that it leads."""
 
     request: int
     log_index: int
 
 
 class Nominate(NamedTuple):
-    """Stand for leader; decided in `term`, refused in a later one (E2, E9)."""
+    """Order to stand for leader, decided in `term` and refused in a later one (E2, E9)."""
 
     term: int
 
@@ -269,15 +290,18 @@ for _message in MESSAGES:
 
 
 def encode(message: Any) -> bytes:
-    """Wire form of any message of `MESSAGES`."""
+    """Return the wire form of any message of `MESSAGES`."""
     packed: bytes = pack((_KIND[type(message)], *message))
     return packed
 
 
 def decode(data: bytes) -> Any:
-    """A message from its wire form; raises ValueError for anything else.
+    """Return the message of a wire form.
 
-    Checked field by field: what a peer sends is as untrusted as what a client sends.
+    Every field is checked: a peer's message is as untrusted as a client's.
+
+    Raises:
+        ValueError: `data` is not a peer message.
     """
     try:
         fields = unpack(data)

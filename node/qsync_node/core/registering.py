@@ -1,4 +1,4 @@
-"""A replica that follows without an id asks the leader to write it into `_cluster` (M2, M4)."""
+"""Registration: a replica that follows without an id asks the leader to register it (M2, M4)."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Registering:
-    """Asks, and asks again, until the own log says that this instance is registered."""
+    """Registration requests, repeated until the local log contains the registration."""
 
     def __init__(self, applier: "Applier") -> None:
         self.applier = applier
@@ -20,12 +20,12 @@ class Registering:
         self._ask_at_ns = 0
 
     def tick(self) -> None:
-        """Ask the leader to write us into `_cluster` (M2, M4); again until the log says so."""
+        """Ask the leader for a registration if this instance still needs one (M2, M4)."""
         replica = self.replica
         if self.applier.is_anonymous or replica.replica_id or not replica.has_origin:
             return
         if replica.ballot.spaces:
-            return  # who does not hold everything is never registered (F3)
+            return  # a replica that does not hold all spaces is never registered (F3)
         leader = replica.election.leader_uuid
         if (
             self.applier.state is not State.FOLLOWING
@@ -46,7 +46,7 @@ class Registering:
             self.applier.refused = message.reason
             replica.report("registration_refused", code=message.code, reason=message.reason)
             return
-        # Registered replicas follow the leader's whole log, not only what is confirmed (L8).
+        # Registered replicas follow the leader's whole log, not only confirmed rows (L8).
         if self.applier.state is State.FOLLOWING:
             self.applier.retry_later()
             self.applier.retry_at_ns = 0

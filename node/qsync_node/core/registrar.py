@@ -18,7 +18,7 @@ SYNC_FLAGS = 6
 
 
 class Registrar:
-    """Asks the leader's log for one membership change at a time (M2)."""
+    """Membership changes in the leader's log, one at a time (M2)."""
 
     def __init__(self, node: "Node") -> None:
         self.node = node
@@ -32,7 +32,7 @@ class Registrar:
         return int(schema_value(self.node.database, PLAN_KEY) or 1)
 
     def is_open(self) -> bool:
-        """Whether user writes were opened; once open, no later plan closes them (M1)."""
+        """Return whether user writes are open; once open, no later plan closes them (M1)."""
         if not self._is_open:
             self._is_open = bool(schema_value(self.node.database, OPEN_KEY))
         return self._is_open
@@ -63,9 +63,12 @@ class Registrar:
         self._opening_index = entry.batch.last_index
 
     def set_key_window(self, rows: int) -> None:
-        """Change for how many rows idempotency keys are remembered (T9).
+        """Change the number of rows for which idempotency keys are remembered (T9).
 
-        Marks that are expired by the window of now stay expired: their keys may be forgotten.
+        A mark that is expired in the current window stays expired: its key may have been forgotten.
+
+        Raises:
+            ClientError: this member cannot append rows now.
         """
         replica = self.node.replica
         leader = replica.leader
@@ -112,7 +115,11 @@ class Registrar:
         self._waiting[uuid] = (link, message.request)
 
     def register_stock(self, uuid: str) -> None:
-        """A stock Tarantool becomes a member that is never counted (L7)."""
+        """Register a Tarantool replica as a member that never counts for a quorum (L7).
+
+        Raises:
+            ClientError: this member does not lead, or no replica id is free.
+        """
         replica = self.node.replica
         leader = replica.leader
         replica_id = replica.limbo.configuration.free_id()
@@ -127,7 +134,7 @@ class Registrar:
             self.node.replica.send(link, RegisterReply(request, replica_id, int(code), reason))
 
     def on_confirmed(self) -> None:
-        """Tell who waits that its registration is confirmed; open the cluster when it is time."""
+        """Answer confirmed registrations; open the cluster once enough voters are registered."""
         replica = self.node.replica
         if replica.leader is None:
             return
@@ -145,7 +152,11 @@ class Registrar:
     # --- verbs --------------------------------------------------------------------------------
 
     def unregister(self, uuid: str) -> Entry | None:
-        """Remove a member for good (M3, M5); None if it is gone already."""
+        """Remove a member permanently (M3, M5); return None if it is already removed.
+
+        Raises:
+            ClientError: this member does not lead, or the removal is refused.
+        """
         replica = self.node.replica
         leader = replica.leader
         if leader is None:
@@ -160,7 +171,14 @@ class Registrar:
         return leader.write_members(delete_member(member))
 
     def set_role(self, uuid: str, role: str) -> Entry | None:
-        """Make a voter of an async replica (once caught up) or the other way round."""
+        """Make an async replica a voter (once it has caught up), or a voter async.
+
+        Returns:
+            The log entry of the change, or None if the member already has the role.
+
+        Raises:
+            ClientError: this member does not lead, or the change is refused.
+        """
         replica = self.node.replica
         leader = replica.leader
         if leader is None:

@@ -1,15 +1,16 @@
-"""A replica takes a snapshot of its source instead of rows that the source no longer has (S3).
+"""Rejoin: a replica takes a snapshot when its source no longer has the next rows (S3).
 
-Theory. The transfer is pulled chunk by chunk and resumed on a new connection while the source holds
-the view (S4). Each chunk is loaded as it arrives, into a state beside the one in use, so that no
-step loads more than a chunk (G1). Only a complete transfer with the right checksum replaces log and
-state, and never one that would take away rows of the own, matched log. The file is written from the
-new state. If spaces were configured by name, an empty
-replica first fetches the schema alone, to learn their ids (spaces.py).
+Theory. The replica pulls the transfer chunk by chunk. It can resume on a new connection while the
+source holds the view (S4). It loads each chunk on arrival into a state beside the one in use, so
+that no step loads more than a chunk (G1). Only a complete transfer with the right checksum replaces
+log and state, and never one that would remove rows of the local, matched log. The snapshot file is
+written from the new state. If spaces were configured by name, an empty replica first fetches the
+schema alone to learn their ids (spaces.py).
 
 Invariants
-  J1  what is put in place reaches at least the index that was asked for, and all of the own log;
-  J2  the list of spaces is durable before the first snapshot that was filtered by it (F2).
+
+  J1  An installed snapshot reaches at least the requested index and covers the whole local log.
+  J2  The list of spaces is durable before the first snapshot that was filtered by it (F2).
 """
 
 from dataclasses import replace
@@ -43,7 +44,11 @@ class Rejoin:
     # --- snapshot -----------------------------------------------------------------------------
 
     def fetch(self, at_least_index: int) -> None:
-        """Pull confirmed state from the source (S3); a transfer can be resumed (S4)."""
+        """Pull confirmed state from the source (S3); a transfer can be resumed (S4).
+
+        Args:
+            at_least_index: the snapshot must reach this index.
+        """
         replica = self.replica
         if self.goal_index != at_least_index or not self.transfer:
             self._begin_again()
@@ -59,7 +64,7 @@ class Rejoin:
         self.replica.send(link, SnapshotRequest(self.transfer, position, self.goal_index))
 
     def _begin_again(self) -> None:
-        """Drop what was loaded; the next request begins a new transfer."""
+        """Drop the loaded rows; the next request begins a new transfer."""
         self.transfer += 1
         if self.loader is not None:
             self.replica.machine.retire(self.loader.database)
@@ -98,7 +103,7 @@ class Rejoin:
             self._install(chunk, loader)
 
     def _loader_for(self, chunk: SnapshotChunk) -> StateLoader | None:
-        """What the chunk is added to; None if it does not continue what was loaded."""
+        """Return the loader for the chunk, or None if the chunk does not continue the transfer."""
         loader = self.loader
         if chunk.position == 0:
             if loader is not None:
@@ -111,10 +116,10 @@ class Rejoin:
         return loader if chunk.log_index == self.transfer_index else None
 
     def _install(self, chunk: SnapshotChunk, loader: StateLoader) -> None:
-        """The snapshot replaces the files; the tail was cut before (S3)."""
+        """Replace log and state by the snapshot; the tail was truncated before (S3)."""
         replica = self.replica
         if replica.tail.last_index > chunk.log_index:
-            # Rows of our own, matched log lie behind it: it would take something away.
+            # Rows of the local, matched log lie after the snapshot: it would remove them.
             self._begin_again()
             self.applier.retry_later()
             return
@@ -155,7 +160,7 @@ class Rejoin:
         )
 
     def settle_list(self) -> None:
-        """An empty replica asks for what is configured, any other for what it holds (F1, F2)."""
+        """Store the configured list on an empty replica; any other keeps its own (F1, F2)."""
         replica = self.replica
         listed = replica.settings.spaces
         if replica.has_origin or replica.ballot.listed_spaces == listed:
@@ -169,7 +174,7 @@ class Rejoin:
             replica.store_ballot(replace(replica.ballot, spaces=ids, listed_spaces=listed))
 
     def _learn_spaces(self, loader: StateLoader) -> None:
-        """The schema arrived: its ids are asked for, on this disk first (F2)."""
+        """Resolve the names with the fetched schema, and store their ids before using them (F2)."""
         replica = self.replica
         find = loader.database.id_of_space
         ids, refused = ids_of(replica.settings.spaces, find)

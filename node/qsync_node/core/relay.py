@@ -1,17 +1,18 @@
 """The sending side of a stream: one relay for each follower that asked for rows.
 
 Theory. A relay knows the index it has sent up to, and nothing about quorums. Registered replicas
-get the log as it grows, from their leader only; all others get confirmed rows, from any member
-(L8, L7). Rows come from memory while the follower keeps up and from disk when it does not; what is
-sent and not yet acknowledged is bounded (T11). The frames hold the bytes of the log itself (L9).
+get the log as it grows, from their leader only. All others get confirmed rows, from any member (L8,
+L7). Rows come from memory while the follower keeps up and from disk otherwise. The bytes that are
+sent and not yet acknowledged are bounded (T11). The frames hold the bytes of the log itself (L9).
 
-A list of spaces in SUBSCRIBE holds for its connection, until the next SUBSCRIBE: rows of other user
-spaces go out as NOPs, and snapshots without their tuples (spaces.py).
+A list of spaces in SUBSCRIBE applies to its connection until the next SUBSCRIBE. Rows of other user
+spaces are sent as NOPs, and snapshots omit their tuples (spaces.py).
 
 Invariants
-  S1  what is sent is contiguous behind `Follow.index`, at which both logs have the same term;
-  S2  an unregistered subscriber never gets a row behind the confirmed index;
-  S3  one relay a peer: a newer subscription replaces the older one.
+
+  S1  Rows are sent contiguously after `Follow.log_index`, at which both logs have the same term.
+  S2  An unregistered subscriber never gets a row after the confirmed index.
+  S3  Each peer has one relay: a newer subscription replaces the older one.
 """
 
 from collections import deque
@@ -31,7 +32,7 @@ _ALL: frozenset[int] = frozenset()
 
 
 class Relay:
-    """One subscriber."""
+    """State of one subscriber's stream."""
 
     __slots__ = (
         "_in_flight",
@@ -83,7 +84,7 @@ class Relays:
         self.replica = replica
         self.by_peer: dict[str, Relay] = {}
         self.by_number: dict[int, Relay] = {}
-        self._lists: dict[int, frozenset[int]] = {}  # by link, of those that asked for a list
+        self._lists: dict[int, frozenset[int]] = {}  # by link, for peers that asked for a list
         self._next_number = 1
         self._is_awake = False
 
@@ -91,7 +92,7 @@ class Relays:
         self._is_awake = True
 
     def list_of(self, link: int) -> frozenset[int]:
-        """The spaces that the peer at this link asked for; empty for all."""
+        """Return the ids of the spaces that this link's peer asked for; empty for all."""
         return self._lists.get(link, _ALL)
 
     # --- handshake ----------------------------------------------------------------------------
@@ -174,7 +175,7 @@ class Relays:
     # --- streaming ----------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Send to each replica what may be sent now; once a step."""
+        """Send each replica the rows that it may receive now; called once per step."""
         if not self._is_awake:
             return
         self._is_awake = False
@@ -206,10 +207,10 @@ class Relays:
             self._send_rows(relay, [])
 
     def _send(self, relay: Relay, batches: list[LogBatch], limit: int) -> bool:
-        """S2: only rows up to `limit`, where a transaction ends; False if there are none.
+        """Send rows up to `limit`, where a transaction ends; return False if there are none (S2).
 
-        A batch from a file may hold more than was confirmed: what is behind `limit` waits. A block
-        of a file may be larger than a frame may be: it goes out in several.
+        A batch from a file may hold unconfirmed rows: those after `limit` wait. A block of a file
+        may exceed the maximum size of a frame: it is then sent in several frames.
         """
         ready: list[LogBatch] = []
         for batch in batches:
@@ -242,7 +243,7 @@ class Relays:
             return
         relay.is_reading = False
         if batches is None:
-            # Removed meanwhile: the subscriber starts again and finds that it needs a snapshot.
+            # The rows were removed meanwhile: the subscriber starts over and uses a snapshot.
             reason = "rows behind that index are no longer kept"
             code = int(ErrorCode.XLOG_GAP)
             self.replica.send(relay.link, Refusal(relay.subscription, relay.term, code, reason))
@@ -282,7 +283,10 @@ class Relays:
                 self._drop(relay.peer_uuid)
 
     def close_all(self, reason: str) -> None:
-        """Our log was cut or replaced: each subscriber compares histories again (L6)."""
+        """End all streams because the log was truncated or replaced (L6).
+
+        Each subscriber then compares histories again.
+        """
         for relay in list(self.by_number.values()):
             code = int(ErrorCode.XLOG_GAP)
             self.replica.send(relay.link, Refusal(relay.subscription, relay.term, code, reason))
@@ -290,7 +294,7 @@ class Relays:
 
 
 def in_frames(batches: list[LogBatch], bytes_max: int) -> Iterator[list[LogBatch]]:
-    """`batches` in order, in lists of at most `bytes_max` bytes, or of one batch."""
+    """Yield `batches` in order, in lists of at most `bytes_max` bytes, or of one larger batch."""
     part: list[LogBatch] = []
     size = 0
     for batch in batches:

@@ -1,7 +1,7 @@
-"""What an operator of one node can set, with the reason for each default.
+"""Settings of one node, with the reason for each default.
 
-Durations are integer nanoseconds of a monotonic clock: no safety rule reads a clock, these only
-decide how soon a member acts.
+Durations are integer nanoseconds of a monotonic clock. No safety rule reads a clock: durations only
+determine how soon a member acts.
 """
 
 from dataclasses import dataclass, fields
@@ -16,36 +16,50 @@ SECOND = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of one replica. A changed one acts at once, on entries already waiting too."""
+    """Settings of one replica. A change applies at once, also to entries that already wait."""
 
     heartbeat_ns: int = 100 * MILLISECOND
-    """How often a leader proves that it lives and that its write path moves (E5)."""
+    """Interval at which a leader proves that it and its write path are alive (E5)."""
 
     election_timeout_ns: int = 1 * SECOND
-    """Silence after which a follower stands, and the lease without which a leader steps down
-    (E4, E13). Randomised upwards to twice its value."""
+    """Silence after which a follower stands; also the leader's lease (E4, E13).
+
+    A leader without a quorum of answers for this long steps down. The wait before standing is
+    randomised upwards to twice this value.
+    """
 
     synchro_timeout_ns: int = 5 * SECOND
     """How long an entry waits for its quorum before its leader writes a ROLLBACK (T4)."""
 
     request_timeout_ns: int = 15 * SECOND
-    """How long a client's request may wait for its answer. It is longer than two
-    `synchro_timeout`, so that the outcome of a lost quorum is reported by then (T6, G3)."""
+    """How long a client's request may wait for its answer.
+
+    It is longer than two `synchro_timeout`, so that the outcome of a lost quorum is reported by
+    then (T6, G3).
+    """
 
     confirm_delay_ns: int = 5 * MILLISECOND
-    """How long a CONFIRM waits for a batch to ride in before it makes one of its own (T3)."""
+    """How long a CONFIRM waits to join a batch before it is written in its own batch (T3)."""
 
     work_per_step: int = 2 * 1024 * 1024
-    """Bytes of requests and tuples that one step handles, with `REQUEST_WORK` for each request
-    (clients.py). What is left comes in the next steps, so that no client keeps heartbeats and other
-    clients waiting, or fills the memory with its answers (G1)."""
+    """Work of one step: bytes of requests and tuples, plus `REQUEST_WORK` per request (clients.py).
+
+    The remaining work follows in the next steps. A single client therefore cannot delay heartbeats
+    and other clients, or fill the memory with its answers (G1).
+    """
 
     read_part_tuples: int = 4_096
-    """Tuples of confirmed state that one go reads. A read of more takes several steps (G1)."""
+    """Tuples of confirmed state that one step of a read covers (G1).
+
+    A larger read takes several steps.
+    """
 
     confirm_rows_max: int = 2_000
-    """Rows that one step confirms. The rest of a backlog follows in the next steps, so that a
-    member that catches up still answers heartbeats (G1)."""
+    """Rows that one step confirms.
+
+    The rest of a backlog follows in the next steps, so that a member that catches up still answers
+    heartbeats (G1).
+    """
 
     quorum: str | int = "majority"
     """`majority`, a number or a formula over N; never less than a majority (quorum.py)."""
@@ -54,50 +68,53 @@ class Settings:
     """`candidate` stands automatically; `manual` stands when nominated; `voter` only votes."""
 
     failover_unconfirmed: str = "adopt"
-    """`adopt` keeps an inherited tail; `rollback` drops what provably never had quorum (E8)."""
+    """Treatment of an inherited tail (E8).
+
+    `adopt` keeps it; `rollback` drops entries that provably never had a quorum.
+    """
 
     role: str = "voter"
-    """What this instance asks for when it registers: `voter`, `async` or `anonymous`."""
+    """Role that this instance requests when it registers: `voter`, `async` or `anonymous`."""
 
     spaces: tuple[str | int, ...] = ()
     """Names or ids of the user spaces of an anonymous replica; empty for all (spaces.py)."""
 
     priority: int = 10
-    """0 to 10: a lower one stands later after a leader is lost, by half a heartbeat a step."""
+    """0 to 10: each step below 10 delays standing after a lost leader by half a heartbeat."""
 
     name: str = ""
-    """The member's name as people know it (`orders-0`)."""
+    """Human-readable name of the member (`orders-0`)."""
 
     limbo_entries_max: int = 65536
     limbo_bytes_max: int = 64 * 1024 * 1024
     """Bounds of the queue of unconfirmed transactions; beyond them writes are refused (T11)."""
 
     relay_window_bytes: int = 8 * 1024 * 1024
-    """What a follower may be sent ahead of its acknowledgements (T11)."""
+    """Bytes that a follower may be sent ahead of its acknowledgements (T11)."""
 
     relay_chunk_bytes: int = 1024 * 1024
-    """Rows of one read from disk, or one chunk of a snapshot, for a follower far behind."""
+    """Bytes of one read from disk, or of one snapshot chunk, for a follower that lags far."""
 
     tail_cache_bytes: int = 16 * 1024 * 1024
-    """Recent batches kept in memory for relays; a slower follower is served from disk (T11)."""
+    """Bytes of recent batches kept in memory; a slower follower is served from disk (T11)."""
 
     memory_bytes_max: int = 0
-    """Writes are refused above it, reads still work; 0 is no limit."""
+    """Limit above which writes are refused while reads still work, in bytes; 0 is no limit."""
 
     transaction_timeout_ns: int = 300 * SECOND
     """How long an interactive transaction may stay open."""
 
     transaction_bytes_max: int = 8 * 1024 * 1024
-    """What one transaction may write. It goes to a follower as a whole, in one frame (T11)."""
+    """Bytes that one transaction may write; it is sent to a follower whole, in one frame (T11)."""
 
     transactions_bytes_max: int = 256 * 1024 * 1024
-    """What all open transactions may hold; beyond it statements of transactions are refused."""
+    """Bytes that all open transactions may hold; beyond it their statements are refused."""
 
     checkpoint_bytes: int = 256 * 1024 * 1024
-    """Log written since the last snapshot after which a node takes the next one automatically."""
+    """Bytes of log after which a node writes its next snapshot automatically."""
 
     retention_ns: int = 3600 * SECOND
-    """How long rows are kept for a registered replica that is gone (S5)."""
+    """How long rows are kept for a registered replica that is disconnected (S5)."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -1,19 +1,18 @@
-"""Snapshots on the wire: a replica whose rows are gone gets confirmed state instead (S3, S4).
+"""Snapshots on the wire: a replica whose next rows are gone gets confirmed state (S3, S4).
 
-Theory. A snapshot is a read view at a confirmed index, taken at once and on any member, with the
-clock and the history of terms up to it. It is pulled in chunks, so that a slow receiver delays no
-other member. The sender draws one chunk per request from the view and keeps the last one only: a
-receiver that lost it on the way asks for it again on a new connection. A receiver that asks for
-anything else gets a new transfer from the start. The checksum over all bodies comes with the last
-chunk; an incomplete transfer is never a start state.
+Theory. A snapshot is a read view at a confirmed index, with the clock and the history of terms up
+to it. It is taken at once and on any member. The receiver pulls it in chunks, so that a slow
+receiver delays no other member. The sender draws one chunk per request from the view and keeps only
+the last one. A receiver that lost a chunk asks for it again on a new connection. Any other position
+starts a new transfer. The checksum over all bodies comes with the last chunk; an incomplete
+transfer is never used as a state.
 
-Receivers that ask within `VIEW_SHARED_NS` share one view, because a view keeps what changes
-meanwhile in memory.
+Receivers that ask within `VIEW_SHARED_NS` share one view, because a view keeps all tuples that
+change meanwhile in memory. A receiver that subscribed with a list of spaces gets only their tuples
+(spaces.py).
 
-A receiver that subscribed with a list of spaces gets the tuples of those only (spaces.py).
-
-The receiver has cut its unconfirmed tail before it asks (L6), and never takes a snapshot older than
-the end of the log it shares with the sender.
+The receiver truncates its unconfirmed tail before it asks (L6). It never takes a snapshot older
+than the end of the log that it shares with the sender.
 """
 
 import zlib
@@ -40,8 +39,8 @@ CHUNK_ROWS = 4096
 class View:
     """Confirmed state at `index`: rows, the history of terms and idempotency keys (S2).
 
-    The state is fixed when the view is taken. Bodies are made from it as they are drawn, so that a
-    large state does not hold the node up.
+    The state is fixed when the view is taken. Bodies are encoded as they are drawn, so that a large
+    state does not block the node.
     """
 
     index: int
@@ -51,7 +50,7 @@ class View:
     keys: list[tuple[tuple[str, int], tuple[int, int]]]
 
     def bodies(self) -> Iterator[bytes]:
-        """All row bodies, in the order of a snapshot."""
+        """Yield all row bodies, in the order of a snapshot."""
         yield from self.state.bodies()
         for start in self.starts:
             yield body_of_term(start)
@@ -60,7 +59,7 @@ class View:
 
 
 class _Transfer:
-    """One view on its way to one receiver."""
+    """One view in transfer to one receiver."""
 
     __slots__ = ("_bodies", "_next", "checksum", "chunk", "position", "taken_ns", "touched_ns",
                  "view")  # fmt: skip
@@ -81,7 +80,11 @@ class _Transfer:
         return self._next is None
 
     def draw(self, position: int, bytes_max: int) -> bool:
-        """Draw the chunk at `position`; False if it is neither the next one nor the last again."""
+        """Draw the chunk at `position`, which must be the next one or the last one again.
+
+        Returns:
+            False for any other position.
+        """
         if position == self.position and self.chunk:
             return True
         if position != self.position + len(self.chunk):
@@ -120,7 +123,7 @@ class Snapshots:
                 return
             if replica.doubt.is_state_wrong:
                 return
-            # A receiver that begins again gets newer state than what it had.
+            # A receiver that starts over gets newer state than before.
             self._transfers = {k: t for k, t in self._transfers.items() if k[0] != uuid}
             transfer = self._begin(spaces, request.at_least_index)
             self._transfers[key] = transfer
@@ -142,7 +145,7 @@ class Snapshots:
         )
 
     def _begin(self, spaces: frozenset[int], at_least_index: int) -> _Transfer:
-        """A transfer of a view that another receiver uses, or of a new one."""
+        """Return a transfer of a view that another receiver uses, or of a new view."""
         now_ns = self.replica.now_ns
         for key, known in self._transfers.items():
             is_young = now_ns - known.taken_ns < VIEW_SHARED_NS
@@ -159,15 +162,18 @@ class Snapshots:
         }
 
     def pinned_index(self) -> int | None:
-        """The WAL behind the oldest view in use is kept until its joiner follows (S4)."""
+        """Return the index of the oldest view in use, or None (S4).
+
+        The WAL after it is kept until the receiver follows.
+        """
         self._expire()
         return min((t.view.index for t in self._transfers.values()), default=None)
 
     def release_stalled(self) -> None:
-        """The disk fills: a receiver that is not asking for more starts again later (S4, S5)."""
+        """Drop transfers whose receivers stopped asking, because the disk fills up (S4, S5)."""
         oldest = self.replica.now_ns - STALLED_NS
         self._transfers = {k: t for k, t in self._transfers.items() if t.touched_ns > oldest}
 
     def release(self, uuid: str) -> None:
-        """The joiner follows: its pin ends."""
+        """Unpin the WAL for a receiver that now follows."""
         self._transfers = {k: t for k, t in self._transfers.items() if k[0] != uuid}

@@ -1,20 +1,22 @@
 """Lists of spaces: an anonymous replica may hold some of the user spaces instead of all.
 
-Theory. The sender of rows leaves out what the list does not name, and leaves nothing else out: a
-row of another user space becomes a NOP with the same replica id, LSN and place in its transaction.
-So every index, clock, term and decision is the same in a filtered log, and comparing, confirming,
-restarting and cutting need no special case. Rows of system spaces, control rows and idempotency
-keys always come along; a snapshot leaves out the tuples of other spaces and nothing else.
+Theory. The sender of rows omits the rows of unlisted user spaces and nothing else. Such a row
+becomes a NOP with the same replica id, LSN and place in its transaction. Every index, clock, term
+and decision is therefore the same in a filtered log. Comparing, confirming, restarting and
+truncating need no special case. Rows of system spaces, control rows and idempotency keys are always
+included. A snapshot omits the tuples of unlisted user spaces and nothing else.
 
-The list is ids on the wire and on disk. People may write names: an empty replica first takes the
-schema alone (a list without user spaces), reads the ids from `_space` and stores them beside its
-ballot before it asks for rows. From then on a rename changes nothing, and the same list is asked
-for until the directory is emptied, because rows that were left out once are not in the state.
+The list consists of ids on the wire and on disk. The configuration may contain names. An empty
+replica then first fetches the schema alone (a list without user spaces). It reads the ids from
+`_space` and stores them in its ballot before it asks for rows. From then on a rename changes
+nothing. The replica uses the same list until its directory is emptied, because its state lacks the
+rows that were once omitted.
 
 Invariants
-  F1  what a filtered replica holds follows from the log and its list alone, not from the sender;
-  F2  the list is durable before the first row or snapshot that was filtered by it;
-  F3  a registered replica holds all spaces, and no replica gets more than its sender holds.
+
+  F1  The state of a filtered replica follows from the log and its list alone, not from the sender.
+  F2  The list is durable before the first row or snapshot that was filtered by it.
+  F3  A registered replica holds all spaces, and no replica gets more than its sender holds.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 FIRST_USER_SPACE = 512
 SPACE_ID_MAX = 0x7FFFFFFF
 SCHEMA_ONLY = (280,)
-"""A list without user spaces: `_space`, like all system spaces, comes in any case."""
+"""A list without user spaces: `_space`, like all system spaces, is always included."""
 NEEDS_EVERYTHING = (
     "only an anonymous replica may have a list of spaces, a registered one holds everything: "
     "remove the list and start it on an empty data directory"
@@ -45,12 +47,12 @@ _CHANGES = frozenset({INSERT, REPLACE, UPDATE, DELETE, UPSERT})
 
 
 def is_kept(space_id: int, spaces: Collection[int]) -> bool:
-    """Whether rows of a space come along when `spaces` were asked for; empty is all."""
+    """Return whether rows of a space are sent for the list `spaces`; an empty list means all."""
     return not spaces or space_id < FIRST_USER_SPACE or space_id in spaces
 
 
 def keep_spaces(batch: LogBatch, spaces: Collection[int]) -> LogBatch:
-    """`batch` with a NOP for every row of a space that is not kept; other bytes stay (L9)."""
+    """Return `batch` with a NOP for every row of an unlisted space; other bytes are kept (L9)."""
     parts: list[bytes] = []
     start = 0
     for row, (_, _, end, _) in zip(decode_rows(batch.data), scan_rows(batch.data), strict=True):
@@ -69,7 +71,12 @@ def keep_spaces(batch: LogBatch, spaces: Collection[int]) -> LogBatch:
 def ids_of(
     listed: Iterable[str | int], find: Callable[[str], int | None]
 ) -> tuple[tuple[int, ...], str]:
-    """The ids that a list of names and ids means, and why it means nothing ("" if it does)."""
+    """Return the ids for a list of names and ids, with the reason for a refusal ("" if none).
+
+    Args:
+        listed: names and ids of user spaces.
+        find: returns the id of a named space, or None.
+    """
     found: set[int] = set()
     for item in listed:
         space_id = item if isinstance(item, int) else find(item)
@@ -93,7 +100,7 @@ def shown(spaces: Iterable[str | int]) -> str:
 
 
 def refusal_of_list(role: str, listed: Iterable[str | int]) -> str:
-    """Why an instance of this role cannot be configured with this list; "" if it can."""
+    """Return the reason why this role cannot have this list of spaces, or "" if it can."""
     items = list(listed)
     if items and role != "anonymous":
         return NEEDS_EVERYTHING
@@ -106,7 +113,10 @@ def refusal_of_list(role: str, listed: Iterable[str | int]) -> str:
 
 
 def refusal_to_serve(held: Collection[int], wanted: Collection[int]) -> str:
-    """Why a holder of `held` cannot serve a replica that wants `wanted` (F3); empty is all."""
+    """Return the reason why a member that holds `held` cannot serve `wanted`, or "" if it can.
+
+    An empty list means all spaces (F3).
+    """
     if not held:
         return ""
     asked = [space for space in wanted if is_user_space(space)]
@@ -116,7 +126,7 @@ def refusal_to_serve(held: Collection[int], wanted: Collection[int]) -> str:
 
 
 def refusal_to_change(ballot: "Ballot", before: "Settings", after: "Settings") -> str:
-    """Why a running replica cannot take up these settings; "" if it can."""
+    """Return the reason why a running replica cannot adopt these settings, or "" if it can."""
     if after.role != before.role and (ballot.spaces or before.spaces):
         return NEEDS_EVERYTHING
     if tuple(after.spaces) != before.spaces:
@@ -127,9 +137,9 @@ def refusal_to_change(ballot: "Ballot", before: "Settings", after: "Settings") -
 def refusal_to_start(
     ballot: "Ballot", settings: "Settings", find: Callable[[str], int | None]
 ) -> str:
-    """Why a directory that holds a state does not fit the configured list; "" if it does (F1).
+    """Return the reason why a stored state does not fit the settings, or "" if it does (F1).
 
-    Names were resolved when the state was taken: the same list always means the same ids.
+    Names were resolved when the state was received: the same list always means the same ids.
     """
     held, listed = ballot.spaces, settings.spaces
     if set(listed) == set(ballot.listed_spaces):

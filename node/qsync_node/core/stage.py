@@ -1,10 +1,10 @@
-"""Where a replica's conversation with its source stands."""
+"""State of a replica's conversation with its source."""
 
 from enum import Enum
 
 
 class State(Enum):
-    """Where the conversation with the source stands."""
+    """State of the conversation with the source."""
 
     IDLE = "idle"
     COMPARING = "comparing"

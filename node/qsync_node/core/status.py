@@ -1,4 +1,4 @@
-"""What a node says of itself: one dictionary for `status`, metrics, `box.info` and readiness."""
+"""Status of a node: one dictionary for `status`, metrics, `box.info` and readiness."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ def role_of(node: "Node") -> str:
 
 
 def connect_quorum(node: "Node") -> tuple[int, int]:
-    """(voters connected, this one included; voters that a leader needs)."""
+    """Return the connected voters (this one included) and the voters that a leader needs."""
     replica = node.replica
     voters = replica.voter_uuids()
     linked = {link.peer_uuid for link in replica.links.values()} | {replica.uuid}
@@ -33,13 +33,13 @@ def connect_quorum(node: "Node") -> tuple[int, int]:
 
 
 def is_orphan(node: "Node") -> bool:
-    """Whether this member neither leads nor follows: what it serves may be old."""
+    """Return whether this member neither leads nor follows: its data may be stale."""
     replica = node.replica
     return replica.leader is None and replica.applier.state is not State.FOLLOWING
 
 
 def read_only_reason(node: "Node") -> str:
-    """Why a write sent to this member does not run here, in words; "" when it does."""
+    """Return the reason why a write cannot run on this member, or "" if it can."""
     replica = node.replica
     if replica.split_brain:
         return f"split brain: {replica.split_brain}"
@@ -62,7 +62,7 @@ def read_only_reason(node: "Node") -> str:
 
 
 def status(node: "Node") -> dict[str, Any]:
-    """Everything that a supervisor, a person or a metric wants to know of one member."""
+    """Return the status of one member for supervisors, administrators and metrics."""
     replica = node.replica
     limbo, tail, ballot = replica.limbo, replica.tail, replica.ballot
     leader = replica.leader
@@ -134,7 +134,7 @@ def status(node: "Node") -> dict[str, Any]:
 
 
 def _age_ns(node: "Node") -> int:
-    """How long the oldest unconfirmed entry has waited since its write."""
+    """Return how long the oldest unconfirmed entry has waited since its write, in nanoseconds."""
     for entry in node.replica.limbo.entries:
         if entry.written_at:
             return node.replica.now_ns - entry.written_at

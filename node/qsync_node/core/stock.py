@@ -1,26 +1,29 @@
-"""Stock Tarantool replicas: JOIN, FETCH_SNAPSHOT, REGISTER and SUBSCRIBE of Tarantool's protocol.
+"""Tarantool replica gateway: JOIN, FETCH_SNAPSHOT, REGISTER and SUBSCRIBE for Tarantool replicas.
 
-Theory. A peer that knows no terms could neither cut its log nor take its own rows back, so it is
-sent confirmed rows only, and it never votes (L7): what it has is a prefix of the history that no
-failover changes. That makes it simple: any member can serve it, its clock is a position in the log
-(the history of terms says what the clock was at every index), and a row that it cannot read is
-sent as a NOP (`stockrows.py`). Its ACKs are statistics, and hold back the removal of files (S5).
+Theory. A Tarantool replica knows no terms, so it could neither truncate its log nor undo its own
+rows. It therefore receives confirmed rows only and never votes (L7). Its data is a prefix of the
+history that no failover changes. That keeps the gateway simple. Any member can serve the replica.
+Its clock is a position in the log, because the history of terms yields the clock at every index. A
+row that it cannot read is sent as a NOP (`stockrows.py`). Its ACKs are statistics and delay the
+removal of files (S5).
 
-Joining is a registration through the log, as a member of role `stock` that M4 never promotes;
-then a read view that contains it; then a subscription. Instances that keep `replication_anon` get
-the view alone.
+A replica joins by a registration through the log, as a member of role `stock` that M4 never
+promotes. It then receives a read view that contains the registration, and then a subscription.
+Instances that keep `replication_anon` receive the view only.
 
-A member answers a SUBSCRIBE from a position that it has not confirmed yet only once it has: another
-member sent the replica those rows, so they are confirmed and stay so (L3).
+A replica may SUBSCRIBE from a position that this member has not confirmed yet. Another member sent
+it those rows, so they are confirmed and stay so (L3). This member answers once it has confirmed
+them too.
 
-Back-pressure. After each group of rows a stream waits until the shell says that the connection
-took them, so a step holds one group a stream, from memory or from disk (T11).
+Back-pressure. After each group of rows a stream waits until the shell reports that the connection
+has taken them. A step therefore holds one group per stream, from memory or from disk (T11).
 
 Invariants
-  Q1  nothing behind the confirmed index is sent;
-  Q2  what is sent is contiguous behind a clock that this log passed, no LSN is left out;
-  Q3  what a decision took away is known for every row sent: behind `known_from`, which is where
-      this life's state began, and for nothing before it.
+
+  Q1  No row after the confirmed index is sent.
+  Q2  Rows are sent contiguously from a clock that this log passed; no LSN is skipped.
+  Q3  For every row that is sent, this member knows whether a decision removed it. It knows the
+      decisions after `known_from`, where the state of this process run began, and none before.
 """
 
 from bisect import bisect_right
@@ -59,12 +62,12 @@ if TYPE_CHECKING:
     from qsync_node.core.node import Node
 
 HEARTBEAT_NS = 500_000_000
-"""Half of Tarantool's `replication_timeout`; four of those without a word end a connection."""
+"""Half of Tarantool's `replication_timeout`; silence of four timeouts ends a connection."""
 STALLED_NS = 600_000_000_000
 
 
 class Stock:
-    """All stock replicas that are connected to this member."""
+    """All Tarantool replicas that are connected to this member."""
 
     def __init__(self, node: "Node") -> None:
         self.node = node
@@ -73,10 +76,10 @@ class Stock:
         self._removed_firsts: list[int] = []
         self._removed_lasts: list[int] = []
 
-    # --- what is known of the log ---------------------------------------------------------------
+    # --- knowledge of the log -------------------------------------------------------------------
 
     def on_state_loaded(self, index: int) -> None:
-        """The state began at `index`, by recovery or by another member's snapshot (Q3)."""
+        """Reset after the state began at `index`, by recovery or another member's snapshot (Q3)."""
         self.known_from = index
         self._removed_firsts.clear()
         self._removed_lasts.clear()
@@ -94,16 +97,19 @@ class Stock:
         del self._removed_lasts[:gone]
 
     def is_removed(self, index: int) -> bool:
-        """Whether a confirmed decision took the confirmed row at `index` away."""
+        """Return whether a confirmed decision removed the confirmed row at `index`."""
         position = bisect_right(self._removed_firsts, index) - 1
         return position >= 0 and index <= self._removed_lasts[position]
 
     def first_servable(self) -> int:
-        """The first index behind which this member can serve rows."""
+        """Return the first index after which this member can serve rows."""
         return max(self.known_from, self.node.replica.tail.first_available_index - 1)
 
     def pinned_index(self) -> int | None:
-        """The log behind a view that is being sent stays until its replica follows (S4)."""
+        """Return the index after which files are kept for views being sent, or None (S4).
+
+        The log after such a view must stay until its replica follows.
+        """
         oldest_ns = self.node.replica.now_ns - STALLED_NS
         pinned = [
             signature(session.clock)
@@ -146,7 +152,7 @@ class Stock:
             session.stage = Stage.JOINING
 
     def _vote(self, item: fx.StockRequest) -> None:
-        """Answer the question that a starting replica sends to all before it names itself."""
+        """Answer the VOTE request that a starting replica sends before it identifies itself."""
         replica = self.node.replica
         leader = replica.leader
         is_writable = leader is not None and leader.is_confirmed
@@ -173,7 +179,7 @@ class Stock:
         self.node.clients.check_state_is_served()
 
     def _check_access(self, item: fx.StockRequest) -> None:
-        """Tarantool's own test: reads everything, and to register writes `_cluster`."""
+        """Check access as Tarantool does: read the universe and, to register, write `_cluster`."""
         user = self.node.database.user_by_name(item.user)
         if user is None:
             raise ClientError(ErrorCode.NO_SUCH_USER, f"User '{item.user}' is not found")
@@ -201,7 +207,7 @@ class Stock:
     # --- joining --------------------------------------------------------------------------------
 
     def _join(self, session: StockSession) -> None:
-        """Register if need be; continue when the registration is confirmed."""
+        """Register the replica if necessary; continue when the registration is confirmed."""
         node = self.node
         replica = node.replica
         if replica.limbo.confirmed_configuration.by_uuid(session.uuid) is not None:
@@ -247,7 +253,7 @@ class Stock:
             yield ok_packet(sync, clock)
 
     def _hold_files(self, uuid: str, index: int) -> None:
-        """Statistics of a registered stock replica, for status and for the files it needs (S5)."""
+        """Record a registered replica's position, for status and to keep its files (S5)."""
         replica = self.node.replica
         member = replica.limbo.configuration.by_uuid(uuid)
         if replica.leader is None or member is None or member.role != STOCK_ROLE:
@@ -271,7 +277,7 @@ class Stock:
         self._check_identity(session.uuid)
         for other in list(self.sessions.values()):
             if other is not session and other.uuid == session.uuid:
-                self._close(other)  # the newest connection is the one that lives
+                self._close(other)  # only the newest connection of a replica is kept
         session.stage = Stage.WAITING
 
     def _begin_subscription(self, session: StockSession) -> None:
@@ -294,7 +300,7 @@ class Stock:
         replica.out.append(fx.StockPackets(session.number, [answer], False, False))
 
     def _begin_rows(self, session: StockSession) -> None:
-        """Q2: rows begin behind a clock that this log passed."""
+        """Start sending rows after the replica's clock, which this log must have passed (Q2)."""
         replica = self.node.replica
         index = signature(session.clock)
         if index < self.first_servable():
@@ -324,7 +330,7 @@ class Stock:
     # --- streaming ------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Send every stream its next group; once a step."""
+        """Send the next group of every stream; called once per step."""
         for session in list(self.sessions.values()):
             try:
                 self._advance(session)
@@ -386,7 +392,7 @@ class Stock:
             self._send(session, [encode_replication_row(beat, session.sync)])
 
     def _send_rows(self, session: StockSession, batches: list[LogBatch]) -> None:
-        """Q1: only up to the confirmed index, where a transaction ends."""
+        """Send rows up to the confirmed index, where a transaction ends (Q1)."""
         limit = self.node.replica.limbo.confirmed_index
         member = self.node.replica.limbo.confirmed_configuration.by_uuid(session.uuid)
         is_own_known = session.request == Type.SUBSCRIBE and not session.is_anonymous
@@ -433,7 +439,7 @@ class Stock:
             self._send_rows(session, batches)
 
     def _check_kept(self, session: StockSession) -> None:
-        """A snapshot of another member may be taking the place of the log meanwhile (S3, Q3)."""
+        """Raise `ClientError` if another member's snapshot has replaced the log (S3, Q3)."""
         if session.sent_index + 1 < self.node.replica.tail.first_available_index:
             raise _gap(session.sent_index, self.first_servable())
 
@@ -448,7 +454,7 @@ class Stock:
         replica.out.append(fx.StockPackets(number, [packet], False, True))
 
     def _close(self, session: StockSession) -> None:
-        """Without a word: a stock replica reconnects automatically, but stops at some errors."""
+        """Close without an error: a Tarantool replica then reconnects, but stops at some errors."""
         self.sessions.pop(session.number, None)
         self.node.replica.out.append(fx.StockPackets(session.number, [], False, True))
 

@@ -1,14 +1,14 @@
-"""Rows of the log as a stock Tarantool 2.6 can read them.
+"""Log rows in a form that Tarantool 2.6 can read.
 
-Theory. A stock replica is sent confirmed rows only (L7) and has to come to the same clock, so no
-row is ever left out of a stream: what it cannot read or must not see becomes a NOP with the same
-replica id and LSN, in the same transaction. That is so for PROMOTE, CONFIRM and ROLLBACK, for rows
-that a decision took away, and for rows of our own system spaces. In a snapshot, which has no LSNs,
-the same rows are left out.
+Theory. A Tarantool replica gets confirmed rows only (L7) and must reach the same clock, so a stream
+never skips a row. A row that the replica cannot read or must not see becomes a NOP with the same
+replica id and LSN, in the same transaction. This applies to PROMOTE, CONFIRM and ROLLBACK, to rows
+that a decision removed, and to rows of Qsync's own system spaces. In a snapshot, which has no LSNs,
+the same rows are omitted.
 
-What changes in the rows that are sent: `_cluster` has Tarantool's two fields; `_space` loses
-`is_sync`, because a replica that only gets what is confirmed has nothing to wait for; idempotency
-keys and the WAIT flags go.
+Other rows change as follows. `_cluster` has Tarantool's two fields. `_space` loses `is_sync`,
+because a replica that gets only confirmed rows has nothing to wait for. Idempotency keys and the
+WAIT flags are removed.
 """
 
 from collections.abc import Callable
@@ -36,9 +36,14 @@ Body = dict[int, Any]
 def stock_rows(
     batch: LogBatch, is_removed: Callable[[int], bool], own_uuid: str, own_id: int
 ) -> list[Row]:
-    """The rows of `batch` for the registered subscriber `own_uuid` ("" for an anonymous one).
+    """Return the rows of `batch` for one subscriber.
 
-    Its own registration came with its join: Tarantool refuses to change it.
+    Args:
+        batch: a batch of the log.
+        is_removed: returns whether a decision removed the row at an index.
+        own_uuid: UUID of a registered subscriber, "" for an anonymous one. The row of its own
+            registration becomes a NOP: it came with the join, and Tarantool refuses to change it.
+        own_id: replica id of the registered subscriber.
     """
     rows = decode_rows(batch.data)
     index = batch.first_index
@@ -55,7 +60,7 @@ def stock_rows(
 
 
 def snapshot_row(body: bytes) -> Row | None:
-    """A row of confirmed state; None for one that is ours alone."""
+    """Return a row of confirmed state, or None for one that only Qsync uses."""
     if space_of(body) < _FIRST_USER_SPACE:
         changed = _system_body(INSERT, body, "", 0)
         return None if changed is None else Row(INSERT, body=changed)
@@ -63,7 +68,7 @@ def snapshot_row(body: bytes) -> Row | None:
 
 
 def space_of(body: bytes) -> int:
-    """The space of a row; its id is the first field of nearly every body."""
+    """Return the space id of a row; it is the first field of nearly every body."""
     if body[1] == _BODY_START:
         head = body[2]
         if head < 0x80:  # a fixint is its own value
@@ -86,7 +91,7 @@ def _pack(fields: Body) -> bytes:
 
 
 def _system_body(row_type: int, body: bytes, own_uuid: str, own_id: int) -> bytes | None:
-    """The body of a row in a system space, changed where needed; None to send nothing of it."""
+    """Return the body of a system space's row, changed where necessary; None to omit the row."""
     space = space_of(body)
     if space in PRIVATE_SPACES:
         return None
@@ -105,7 +110,7 @@ def _system_body(row_type: int, body: bytes, own_uuid: str, own_id: int) -> byte
 
 
 def _is_private(space: int, key: list[Any], is_tuple: bool) -> bool:
-    """Whether a row of a system space describes something of ours; `key` is tuple or key."""
+    """Return whether a system space's row describes an object of Qsync; `key` is tuple or key."""
     if space == _SCHEMA:
         return isinstance(key[0], str) and key[0].startswith(_PRIVATE_KEY)
     if space == _PRIV:
@@ -126,7 +131,7 @@ def _cluster_body(row_type: int, fields: Body, own_uuid: str, own_id: int) -> by
 
 
 def _space_body(row_type: int, fields: Body) -> bytes | None:
-    """A row of `_space` without `is_sync`; None if it holds nothing else."""
+    """Return a row of `_space` without `is_sync`, or None if nothing else is left."""
     if row_type in (INSERT, REPLACE, UPSERT):
         row = fields[Key.TUPLE]
         if len(row) > _FLAGS_FIELD and isinstance(row[_FLAGS_FIELD], dict):
@@ -140,7 +145,7 @@ def _space_body(row_type: int, fields: Body) -> bytes | None:
 
 
 def _without_sync(operation: list[Any]) -> list[Any] | None:
-    """An operation on `_space` as if there were no `is_sync`."""
+    """Return an operation on `_space` without `is_sync`, or None if nothing else is left."""
     if isinstance(operation[1], str) and _SYNC in operation[1]:
         return None
     return [

@@ -1,4 +1,4 @@
-"""Bodies of Tarantool's replication requests and answers, and what the core knows of a session."""
+"""Bodies of Tarantool's replication requests and answers, and the core's state of a session."""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -15,7 +15,7 @@ OK = 0
 
 
 class Stage(Enum):
-    """Where a connection stands between its requests and its rows."""
+    """Stage of a connection between its requests and its rows."""
 
     IDLE = "idle"
     JOINING = "joining"  # waits for its registration
@@ -25,7 +25,7 @@ class Stage(Enum):
 
 
 class StockSession:
-    """One connection of a stock replica."""
+    """One connection of a Tarantool replica."""
 
     __slots__ = (
         "acked_index",
@@ -52,7 +52,7 @@ class StockSession:
         self.uuid = ""
         self.is_anonymous = False
         self.stage = Stage.IDLE
-        self.clock: VClock = {}  # of the view it is sent, or where its rows begin
+        self.clock: VClock = {}  # of the view in transfer, or where its rows begin
         self.rows: Iterator[bytes] = iter(())
         self.sent_index = 0
         self.until_index = 0  # REGISTER: where its rows end
@@ -72,7 +72,11 @@ def _malformed() -> ClientError:
 
 
 def read_fields(body: bytes) -> dict[int, Any]:
-    """The map of a request; raises error 20."""
+    """Return the map of a request.
+
+    Raises:
+        ClientError: the body is malformed (error 20).
+    """
     if not body:
         return {}
     try:
@@ -92,7 +96,7 @@ def read_uuid(fields: dict[int, Any], key: Key) -> str:
 
 
 def read_clock(fields: dict[int, Any]) -> VClock:
-    """The replicated part of a clock: component 0 counts the replica's private rows."""
+    """Return the replicated part of a clock: component 0 counts the replica's private rows."""
     clock = fields.get(int(Key.VCLOCK), {})
     if not isinstance(clock, dict):
         raise _malformed()

@@ -1,10 +1,10 @@
-"""System spaces of our own, and the rows that carry what a snapshot needs beside user data (S2).
+"""Qsync's own system spaces, and the rows that carry a snapshot's metadata (S2).
 
-`_qsync_term` (490) holds the history of terms and `_qsync_key` (491) the idempotency keys: both
-exist in snapshots only, because in a running node they follow from the log. `_qsync_removed` (492)
-remembers the uuids of removed instances (M5). `_schema` holds the plan of the bootstrap, whether it
-is open, the window of idempotency keys (T9), and for a cluster that was restored, from which
-replica set and up to which index.
+`_qsync_term` (490) holds the history of terms and `_qsync_key` (491) the idempotency keys. Both
+exist in snapshots only, because a running node derives them from the log. `_qsync_removed` (492)
+holds the UUIDs of removed instances (M5). `_schema` holds the plan of the bootstrap, whether the
+cluster is open and the window of idempotency keys (T9). In a restored cluster it also holds the
+source replica set and the index up to which the cluster was restored.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,12 +24,12 @@ OPEN_KEY = "qsync_open"
 RESTORED_KEY = "qsync_restored"
 KEY_WINDOW_KEY = "qsync_key_window"
 KEY_WINDOW_ROWS = 100_000
-"""How many rows of log an idempotency key is remembered, where no row says otherwise (T9)."""
+"""Default number of log rows for which an idempotency key is remembered (T9)."""
 
 SCHEMA_SPACE = 272
 PRIVATE_SPACES = frozenset({TERM_SPACE, KEY_SPACE, REMOVED_SPACE})
 OWN_SPACES = PRIVATE_SPACES | {CLUSTER_SPACE}
-"""Only the node writes here: members are counted by these rows (M2)."""
+"""Spaces that only the node writes: their rows determine the counted members (M2)."""
 
 _INSERT = 2
 _SPACE, _INDEX, _SCHEMA = 280, 288, SCHEMA_SPACE
@@ -49,7 +49,7 @@ def _insert(space: int, fields: list[Any]) -> bytes:
 def define_own_spaces(
     database: "Database", planned_voters: int, key_window_rows: int = KEY_WINDOW_ROWS
 ) -> None:
-    """Add a bootstrap's own rows to Tarantool's."""
+    """Add Qsync's own spaces and rows to those of Tarantool's bootstrap."""
     definitions: list[tuple[int, str, list[list[str]], list[list[Any]]]] = [
         (
             TERM_SPACE,
@@ -86,7 +86,7 @@ def define_own_spaces(
 
 
 def rows_of(database: "Database", space_id: int) -> list[list[Any]]:
-    """Decoded tuples of a small system space, by primary key."""
+    """Return the decoded tuples of a small system space, by primary key."""
     space = database.find_space(space_id)
     if space is None:
         return []
@@ -94,7 +94,7 @@ def rows_of(database: "Database", space_id: int) -> list[list[Any]]:
 
 
 def schema_value(database: "Database", name: str) -> Any:
-    """What `_schema` says under `name`; None if nothing."""
+    """Return the value of `name` in `_schema`, or None."""
     for fields in rows_of(database, _SCHEMA):
         if fields[0] == name:
             return fields[1]
@@ -108,7 +108,7 @@ def body_of_key_window(rows: int, floor: int) -> bytes:
 
 
 def read_key_window_body(body: bytes) -> tuple[int, int] | None:
-    """Return (rows, floor) of a row made by `body_of_key_window`, None of any other row."""
+    """Return (rows, floor) of a row made by `body_of_key_window`, None for any other row."""
     if not body.startswith(_KEY_WINDOW_MARK):
         return None
     fields = unpack(body[len(_KEY_WINDOW_MARK) :])
@@ -116,7 +116,7 @@ def read_key_window_body(body: bytes) -> tuple[int, int] | None:
 
 
 def key_window_of(database: "Database") -> tuple[int, int]:
-    """Return (rows, floor) of the window that the state carries."""
+    """Return (rows, floor) of the window in the state."""
     for fields in rows_of(database, _SCHEMA):
         if fields[0] == KEY_WINDOW_KEY:
             return fields[1], fields[2]
@@ -124,7 +124,7 @@ def key_window_of(database: "Database") -> tuple[int, int]:
 
 
 def is_own_mark(body: bytes) -> bool:
-    """Whether a row of `_schema` is one of the bootstrap's."""
+    """Return whether a row of `_schema` belongs to Qsync."""
     fields = unpack(body)
     key = fields.get(Key.TUPLE if fields.get(Key.KEY) is None else Key.KEY)
     return bool(key) and key[0] in _OWN_MARKS
