@@ -1,8 +1,8 @@
-"""Users, and what each may do.
+"""Users and their privileges.
 
-Effective privileges are the user's own, those of its roles, and those of the roles' roles, as bits
-per object: the universe, all objects of a type, or one object. A `User` stays the same object while
-grants change under it, so that a session never holds an outdated one.
+Effective privileges are the user's own, those of its roles, and those of the roles' roles. They are
+bits per object: the universe, all objects of a type, or one object. A `User` stays the same object
+while its grants change, so that a session never holds an outdated one.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,7 +31,7 @@ class User:
         self.is_dropped = False
 
     def bits(self, object_type: str, object_id: Any) -> int:
-        """Privileges on one object, whatever gives them, ownership aside."""
+        """Return the privileges on one object from all grants, without those of its owner."""
         grants = self.grants
         return (
             self.universe
@@ -40,12 +40,12 @@ class User:
         )
 
     def check_session(self) -> None:
-        """Raise 42 unless the user may log in."""
+        """Raise error 42 unless the user may log in."""
         if not self.universe & system.SESSION:
             self.deny(system.SESSION, "universe", "")
 
     def check_space(self, space: SpaceDef, privilege: int) -> None:
-        """Raise 42 unless the user may do this with the space."""
+        """Raise error 42 unless the user has the privilege on the space."""
         wanted = (privilege | system.USAGE) & ~self.universe
         if not wanted:
             return
@@ -57,7 +57,7 @@ class User:
     def check_object(
         self, object_type: str, object_id: Any, name: str, owner: int, privilege: int
     ) -> None:
-        """Raise 42 unless the user may create, alter or drop the object."""
+        """Raise error 42 unless the user may create, alter or drop the object."""
         wanted = (privilege | system.USAGE) & ~self.universe
         if wanted & system.USAGE:
             self.deny(system.USAGE, "universe", "")
@@ -78,7 +78,7 @@ def denied(privilege: int, object_type: str, name: str, user: str) -> ClientErro
 
 
 def password_hash_of(auth: Any) -> Any:
-    """What a `_user` row says of the password: names of methods are compared without their case."""
+    """Return the password hash in a `_user` row; names of methods are not case-sensitive."""
     if isinstance(auth, dict):
         for method, value in auth.items():
             if isinstance(method, str) and method.lower().startswith("chap-sha1"):
@@ -89,7 +89,12 @@ def password_hash_of(auth: Any) -> Any:
 def fill_user(
     user: User, row: list[Any] | None, grants_of: Callable[[int], Iterable[list[Any]]]
 ) -> None:
-    """Set a user's fields from its `_user` row (None: dropped) and the `_priv` rows by grantee."""
+    """Set a user's fields from its `_user` row and the `_priv` rows by grantee.
+
+    Args:
+        row: None if the user was dropped.
+        grants_of: returns the `_priv` rows of a grantee.
+    """
     user.universe = 0
     user.grants = {}
     user.password_hash = None

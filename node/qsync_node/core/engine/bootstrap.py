@@ -1,8 +1,9 @@
-"""The rows a fresh database starts with: Tarantool 2.6's own system spaces, users and rights.
+"""The rows of a fresh database: Tarantool 2.6's own system spaces, users and rights.
 
-Written compactly and expanded once. Connectors read the views among them on connect, and a stock
-Tarantool opens a snapshot made of them. Fields are `name:type`, `?` behind the type says that it
-may be NULL; parts of indexes are `field:type`, a leading `!` says that the index is not unique.
+They are written compactly here and expanded once. Connectors read the views among them on connect,
+and Tarantool can open a snapshot made of them. Fields are `name:type`; `?` after the type means
+that the field may be NULL. Parts of indexes are `field:type`; a leading `!` means that the index is
+not unique.
 """
 
 from collections.abc import Iterator
@@ -208,7 +209,7 @@ def _priv_rows() -> Iterator[list[Any]]:
 def bootstrap_rows(
     replicaset_uuid: str, version: tuple[int, int, int]
 ) -> Iterator[tuple[int, list[Any]]]:
-    """(space id, row) in the order they are loaded: definitions before contents."""
+    """Yield (space id, row) in loading order: definitions before contents."""
     for row in space_rows():
         yield system.SPACE_ID, row
     for row in index_rows():

@@ -1,8 +1,8 @@
-"""The catalogue: what rows of system spaces do beyond being stored. Control path.
+"""The catalogue: effects of system-space rows beyond their storage. Control path.
 
-Each handler checks the change against the state it happens in, raises before it touches anything,
-and then replaces spaces by new ones. It runs *before* the row itself is stored, in a scratch layer
-when a user executes the statement, and again in the state that keeps it.
+Each handler checks the change against the current state, raises before it changes anything, and
+then replaces spaces with new ones. It runs *before* the row itself is stored. It runs in a scratch
+layer when a user executes the statement, and again in the state that keeps the row.
 """
 
 from collections.abc import Callable
@@ -101,7 +101,7 @@ def _on_truncate(state: "State", old: Fields, new: Fields) -> None:
         return
     space = state.own_space(new[0])
     if space is None:
-        # Recovery meets rows of spaces dropped later; only a statement can be wrong here.
+        # Recovery meets rows of spaces that were dropped later; only a statement can be wrong here.
         raise ClientError(ErrorCode.NO_SUCH_SPACE, f"Space '{new[0]}' does not exist")
     if space.is_system:
         raise ClientError(
@@ -154,7 +154,7 @@ def _put_index(state: "State", space: Space, definition: IndexDef) -> None:
     index_defs = dict(space.index_defs)
     index_defs[definition.id] = definition
     index_defs = dict(sorted(index_defs.items()))
-    # Of two indexes that disagree about a field, an error names the changed one last.
+    # If two indexes disagree about a field, the error names the changed one last.
     others = [other for other in index_defs.values() if other is not definition]
     in_order = [definition, *others] if definition.id == 0 else [*others, definition]
     tuple_format = TupleFormat(space.definition, in_order)
@@ -178,7 +178,10 @@ def _build_indexes(
     changed: IndexDef,
     tuple_format: TupleFormat,
 ) -> dict[int, IndexView]:
-    """The space's indexes with the changed one built; a new primary key rebuilds them all."""
+    """Return the space's indexes with the changed one built.
+
+    A new primary key rebuilds all of them.
+    """
     primary_parts = index_defs[0].parts if 0 in index_defs else changed.parts
     rebuilt = list(index_defs) if changed.id == 0 else [changed.id]
     indexes = dict(space.indexes)
@@ -277,7 +280,7 @@ def _on_space_sequence(state: "State", old: Fields, new: Fields) -> None:
     state.set_space(space.id, Space(space.definition, space.index_defs, space.indexes, use))
 
 
-# --- users and what is not supported --------------------------------------------------------------
+# --- users and unsupported features ---------------------------------------------------------------
 
 
 def _on_user(state: "State", old: Fields, new: Fields) -> None:
@@ -365,7 +368,7 @@ def _check_loop(state: "State", row: list[Any]) -> None:
 
 
 def _reaches(state: "State", role_id: int, target: int) -> bool:
-    """Whether `target` is the role or is granted to it, at any distance."""
+    """Return whether `target` is the role or holds it through any chain of grants."""
     if role_id == target:
         return True
     granted = filter(grants.is_about_a_role, state.rows_with(system.PRIV_ID, 0, role_id))

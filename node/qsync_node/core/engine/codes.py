@@ -1,6 +1,6 @@
-"""Protocol numbers the engine meets, as plain integers.
+"""Protocol numbers that the engine uses, as plain integers.
 
-Comparing an `IntEnum` member costs several times what comparing an `int` does, and these are
+Comparing an `IntEnum` member costs several times as much as comparing an `int`, and these are
 compared for every statement.
 """
 
@@ -40,7 +40,7 @@ GT: Final = int(Iterator.GT)
 
 ITERATOR_NAMES: Final = tuple(iterator.name for iterator in Iterator)
 
-# Error numbers of Tarantool that only the engine answers.
+# Error numbers of Tarantool that only the engine returns.
 INDEX_PART_TYPE_MISMATCH: Final = 24
 DROP_FUNCTION: Final = 53
 INVALID_UUID: Final = 64

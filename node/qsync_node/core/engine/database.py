@@ -1,8 +1,8 @@
-"""Confirmed state: what default reads see, what snapshots hold, what followers and recovery build.
+"""Confirmed state: the source of default reads and snapshots, built by followers and recovery.
 
-A `Database` changes only by confirmed rows: `apply` executes one from the log, `take` accepts a
-change that was executed over pending state before, `load` takes a row of a snapshot. All three
-leave the same bytes behind for the same history.
+A `Database` changes only by confirmed rows. `apply` executes one from the log. `take` accepts a
+change that was executed over pending state before. `load` takes a row of a snapshot. All three
+produce the same bytes for the same history.
 
 `schema_version` counts confirmed rows that change the schema. It is part of the snapshot (a row of
 `_schema` that no reader sees), so members that started from a snapshot agree with those that did
@@ -29,18 +29,18 @@ from .space import Change, Space, apply_puts
 from .state import State
 from .statements import execute_write
 
-# Rows of a snapshot that nothing is built from, and that were checked when they were written.
+# Rows of a snapshot that have no effect beyond storage and were checked when written.
 _STORED_ONLY = frozenset(
     {system.TRUNCATE_ID, system.USER_ID, system.PRIV_ID, system.SEQUENCE_ID, system.FUNC_ID}
 )
-# What a tuple costs beside its bytes: the object, and an entry per index. An estimate from
-# measured process sizes.
+# Memory cost of a tuple in addition to its bytes: the object, and an entry per index. An estimate
+# from measured process sizes.
 TUPLE_OVERHEAD_BYTES = 48
 ENTRY_OVERHEAD_BYTES = 112
 
 
 class Database(State):
-    """All spaces, as confirmed."""
+    """All spaces in their confirmed state."""
 
     __slots__ = ("_users", "held_spaces", "memory_bytes", "schema_version")
 
@@ -56,14 +56,14 @@ class Database(State):
     def bootstrap(
         cls, replicaset_uuid: str, *, version: tuple[int, int, int] = (2, 3, 1)
     ) -> "Database":
-        """A fresh database with the rows every cluster starts with."""
+        """Return a fresh database with the rows of every new cluster."""
         db = cls()
         for space_id, row in bootstrap_rows(replicaset_uuid, version):
             db.load(put_body(space_id, pack(row)))
         return db
 
     def _open_system_spaces(self) -> None:
-        """Spaces that must exist before the rows that describe them can be stored."""
+        """Create the spaces that must exist before the rows that describe them can be stored."""
         for row in space_rows():
             definition = read_space(row, is_new=True)
             self.spaces[definition.id] = Space(definition, {}, {})
@@ -87,7 +87,7 @@ class Database(State):
     # --- changes ----------------------------------------------------------------------------------
 
     def apply(self, type: int, body: bytes) -> None:
-        """One confirmed row of the log."""
+        """Apply one confirmed row of the log."""
         if type == codes.NOP:
             return
         request = decode_request(type, body)
@@ -97,7 +97,7 @@ class Database(State):
             self.take(change)
 
     def take(self, change: Change) -> None:
-        """One change executed before, over the state that this one now is."""
+        """Apply a change that was executed before, over the same state."""
         space_id, old, new, puts = change
         if space_id in system.CATALOGUE_IDS:
             self.change_catalogue(space_id, old, new)
@@ -116,7 +116,7 @@ class Database(State):
             self.memory_bytes -= len(old) + entry
 
     def load(self, body: bytes) -> None:
-        """One row of a snapshot."""
+        """Load one row of a snapshot."""
         parts = split_put(body)
         if parts is None:
             self.apply(codes.REPLACE, body)
@@ -137,7 +137,7 @@ class Database(State):
         self.account(space, None, packed)
 
     def _load_system(self, space: Space, packed: bytes, fields: list[Any]) -> None:
-        """A catalogue row: what it refers to may come later, and truncations are long done."""
+        """Load a catalogue row: rows that it refers to may come later, and truncations are done."""
         change = space.change_to(packed, fields, is_insert=False)
         if space.id not in _STORED_ONLY:
             self.change_catalogue(space.id, change[1], packed)
@@ -148,7 +148,7 @@ class Database(State):
             self._refresh_users()
 
     def set_space(self, space_id: int, space: Space | None) -> None:
-        """Replace a space, and account for the tuples and index entries that come or go with it."""
+        """Replace a space, and account for tuples and index entries that are added or removed."""
         known = self.spaces.get(space_id)
         if known is not None:
             self.memory_bytes += _memory_change(known, space)
@@ -157,9 +157,10 @@ class Database(State):
     # --- reads ------------------------------------------------------------------------------------
 
     def view(self, spaces: Collection[int] = ()) -> "StateView":
-        """All rows as of this call.
+        """Return a view of all rows at this moment.
 
-        `spaces` limits them to those user spaces and everything of the system.
+        Args:
+            spaces: ids of the user spaces, empty for all; system spaces are always included.
         """
         views: list[tuple[int, ReadView]] = []
         for space_id in sorted(self.spaces):
@@ -174,11 +175,11 @@ class Database(State):
         return StateView(views, self.schema_version)
 
     def snapshot_bodies(self, spaces: Collection[int] = ()) -> Iterator[bytes]:
-        """Bodies of all rows, as of this call, by space id and primary key."""
+        """Return the bodies of all rows at this moment, by space id and primary key."""
         return self.view(spaces).bodies()
 
     def dismantle(self, entries_max: int) -> bool:
-        """Free some entries of a state that was replaced; True when none is left.
+        """Free some entries of a replaced state; return True when none is left.
 
         Python frees a large dict in one call, which takes longer than a step may (G1).
         """
@@ -195,13 +196,13 @@ class Database(State):
         return reads.select(self, request, user)
 
     def begin_read(self, request: Select, user: User) -> reads.Reading:
-        """A SELECT of which nothing was read yet."""
+        """Return a SELECT that has read nothing yet."""
         if self.held_spaces:
             self._check_held(request.space_id)
         return reads.begin(self, request, user)
 
     def _check_held(self, space_id: int) -> None:
-        """A space whose rows do not come here is not an empty one."""
+        """Raise if the space's rows do not come here: such a space is not merely empty."""
         if is_kept(space_id, self.held_spaces):
             return
         space = self.space(space_id)
@@ -212,7 +213,7 @@ class Database(State):
         )
 
     def cluster(self) -> list[list[Any]]:
-        """Rows of `_cluster`, decoded, by id."""
+        """Return the rows of `_cluster`, decoded, by id."""
         return [decode(packed) for _, packed in self.space(system.CLUSTER_ID).indexes[0].entries()]
 
     # --- users ------------------------------------------------------------------------------------
@@ -241,7 +242,7 @@ class Database(State):
 
 
 class StateView:
-    """The rows of a database at one moment; can be read more than once, by any thread."""
+    """The rows of a database at one moment; any thread can read them, more than once."""
 
     __slots__ = ("_schema_version", "_views")
 
@@ -250,7 +251,7 @@ class StateView:
         self._schema_version = schema_version
 
     def bodies(self) -> Iterator[bytes]:
-        """Bodies by space id and primary key."""
+        """Yield the bodies by space id and primary key."""
         for space_id, view in self._views:
             if space_id == system.SCHEMA_ID and self._schema_version != 1:
                 yield put_body(space_id, pack([system.SCHEMA_VERSION_KEY, self._schema_version]))

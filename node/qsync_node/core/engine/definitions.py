@@ -1,4 +1,4 @@
-"""What a space and an index are: values read from rows of `_space` and `_index`."""
+"""Definitions of spaces and indexes: values read from rows of `_space` and `_index`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

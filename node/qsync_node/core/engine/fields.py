@@ -1,12 +1,12 @@
-"""Field values: how they are decoded, which type they are, and how they compare.
+"""Field values: decoding, types and comparison.
 
-A tuple stays msgpack bytes; it is decoded only to look at its fields. Decoded values are plain
-Python ones wherever Python's own comparison equals Tarantool's: `int`, `float` and `Decimal`
-compare exactly with each other, code points order as UTF-8 does, `bytes` as memory does. The rest
-gets a small class below. `sort_value` turns a decoded value into what an index compares: the value
-itself, or for `scalar` a pair (rank of its kind, value).
+A tuple stays msgpack bytes; it is decoded only to read its fields. Decoded values are plain Python
+ones wherever Python's own comparison equals Tarantool's: `int`, `float` and `Decimal` compare
+exactly with each other, code points order as UTF-8 does, `bytes` as memory does. Other values get a
+small class below. The function from `sort_function` turns a decoded value into the one that an
+index compares. That is the value itself, or for `scalar` a pair (rank of its kind, value).
 
-A string that is not UTF-8 keeps its bytes as lone surrogates: it is stored and found unharmed, only
+A string that is not UTF-8 keeps its bytes as lone surrogates. It is stored and found unharmed; only
 its place among other strings may differ from Tarantool's.
 """
 
@@ -94,7 +94,11 @@ _unpack_pairs: Callable[[bytes], Any] = partial(
 
 
 def decode(packed: bytes, what: str = "packet body") -> Any:
-    """The value in `packed`, which must be exactly one; error 20 otherwise."""
+    """Return the value in `packed`.
+
+    Raises:
+        ClientError: `packed` is not exactly one value (error 20).
+    """
     try:
         return _unpack(packed)
     except TypeError:
@@ -133,7 +137,7 @@ class _NotANumber:
 
 
 class _Greatest:
-    """Behind every value: closes a range over the keys that begin with a prefix."""
+    """A value after every other: it closes a range over the keys that begin with a prefix."""
 
     __slots__ = ()
 
@@ -155,7 +159,7 @@ GREATEST: Final = _Greatest()
 
 _NONE: Final = type(None)
 
-# Which decoded Python types a field type admits; `unsigned` also wants a value of at least zero.
+# Decoded Python types that a field type admits; `unsigned` also needs a value of at least zero.
 KINDS: Final[dict[str, frozenset[type]]] = {
     "unsigned": frozenset({int}),
     "string": frozenset({str}),
@@ -175,7 +179,7 @@ KINDS: Final[dict[str, frozenset[type]]] = {
 FIELD_TYPES: Final = frozenset(KINDS) | {"any"}
 INDEXABLE_TYPES: Final = FIELD_TYPES - {"any", "array", "map", "interval"}
 
-# Types whose decoded values are compared as they are, without looking at each.
+# Types whose decoded values are compared directly, without a check of each.
 PLAIN_TYPES: Final = frozenset(
     {"unsigned", "integer", "string", "boolean", "varbinary", "decimal", "uuid", "datetime"}
 )
@@ -184,7 +188,7 @@ _SCALAR_RANKS: Final[dict[type, int]] = {
     bool: 1, int: 2, float: 2, Decimal: 2, str: 3, bytes: 4, Uuid: 5, Datetime: 6,
 }  # fmt: skip
 
-# Which types admit every value that the named type admits (`any` admits all).
+# Types that admit every value that the named type admits (`any` admits all).
 _WIDER: Final[dict[str, frozenset[str]]] = {
     "unsigned": frozenset({"integer", "number", "scalar"}),
     "integer": frozenset({"number", "scalar"}),
@@ -200,17 +204,17 @@ _WIDER: Final[dict[str, frozenset[str]]] = {
 
 
 def is_narrower_or_equal(narrow: str, wide: str) -> bool:
-    """Whether each value of type `narrow` is one of type `wide`."""
+    """Return whether each value of type `narrow` is one of type `wide`."""
     return wide in {"any", narrow} or wide in _WIDER.get(narrow, frozenset())
 
 
 def is_of_type(value: object, field_type: str) -> bool:
-    """Whether a decoded value, not NULL, is of the field type."""
+    """Return whether a decoded value, not NULL, is of the field type."""
     if field_type == "any":
         return True
     if type(value) not in KINDS[field_type]:
         return False
-    return field_type != "unsigned" or value >= 0  # type: ignore[operator]  # KINDS: an int
+    return field_type != "unsigned" or value >= 0  # type: ignore[operator]  # an int, by KINDS
 
 
 def sort_number(value: Any) -> Any:
@@ -229,7 +233,7 @@ def sort_plain(value: Any) -> Any:
 
 
 def sort_function(field_type: str) -> Callable[[Any], Any]:
-    """How a value of the type is turned into what an index compares."""
+    """Return the function that turns a value of the type into the value that an index compares."""
     if field_type in PLAIN_TYPES:
         return sort_plain
     return sort_scalar if field_type == "scalar" else sort_number

@@ -1,6 +1,6 @@
-"""Who may change the catalogue, and to what: asked when a user's statement changes a system space.
+"""Rights to change the catalogue, checked when a user's statement changes a system space.
 
-Rows of the log are not asked again, so that a member reads what an older version let through.
+Rows of the log are not checked again, so that a member reads rows that an older version accepted.
 """
 
 import re
@@ -33,7 +33,7 @@ _MISSING = {
     "role": (codes.NO_SUCH_ROLE, "Role '{}' is not found"),
     "user": (ErrorCode.NO_SUCH_USER, "User '{}' is not found"),
 }
-# What may be granted as a whole or one by one; a grant on a collation is stored and means nothing.
+# Types that can be granted for all objects or for one; a grant on a collation has no effect.
 _ENTITIES = frozenset({*_SOURCES, "collation"})
 _OBJECTS = {
     system.SPACE_ID: "space",
@@ -96,11 +96,11 @@ def _privilege(old: Fields, new: Fields) -> int:
     return system.DROP if new is None else system.ALTER
 
 
-# --- rows that no member may ever see -------------------------------------------------------------
+# --- rows that no member may ever read ------------------------------------------------------------
 
 
 def _check_schema(_state: "State", old: Fields, new: Fields) -> None:
-    """The UUID of the cluster stays what it is: a replica would not know its own cluster again."""
+    """Refuse to change the UUID of the cluster: its replicas would not recognise the cluster."""
     row = new if new is not None else old
     assert row is not None
     if row[0] != "cluster":
@@ -161,7 +161,7 @@ def _check_user(_state: "State", _old: Fields, new: Fields) -> None:
             ErrorCode.CREATE_ROLE,
             f"Failed to create role '{name}': authentication data can not be set for a role",
         )
-    # An exact "chap-sha1" is looked at wherever a row comes from.
+    # The exact key "chap-sha1" is checked for every row, wherever it comes from.
     if kind == "user" and "chap-sha1" not in auth:
         password = password_hash_of(auth)
         is_hash = isinstance(password, str) and len(password) in (0, PASSWORD_HASH_LENGTH)
@@ -190,7 +190,10 @@ _ROW_CHECKS = {
 
 
 def _check_grant(state: "State", user: User, row: list[Any], privilege: int) -> None:
-    """The user may grant in the grantor's name; the grantor owns the object or is admin."""
+    """Check that the user may grant in the grantor's name.
+
+    The grantor must own the object or be admin.
+    """
     grantor, object_type, object_id = row[0], row[2].lower(), row[3]
     name, owner = find_object(state, object_type, object_id)
     user.check_object(object_type, object_id, name, grantor, privilege)
@@ -216,7 +219,7 @@ def wrong_grant(reason: str) -> ClientError:
 
 
 def find_object(state: "State", object_type: str, object_id: Any) -> tuple[str, int]:
-    """(name, owner) of what a grant is about; raises if there is no such object."""
+    """Return the name and the owner of a grant's object; raise if there is no such object."""
     if object_type in ("universe", "collation") or object_id == "":
         return "", system.ADMIN
     source = _SOURCES.get(object_type)
@@ -234,7 +237,7 @@ def _unknown_type(name: str) -> ClientError:
 
 
 def check_grant_row(row: list[Any]) -> None:
-    """Raise unless type and id of the object mean something; case does not matter in a type."""
+    """Raise unless type and id of the object are valid; a type is not case-sensitive."""
     object_type, object_id = row[2].lower(), row[3]
     if object_id == "":
         is_known = object_type in _ENTITIES
@@ -255,12 +258,12 @@ def check_object_exists(state: "State", row: list[Any]) -> None:
 
 
 def is_about_a_role(row: list[Any]) -> bool:
-    """Whether a `_priv` row is about one role, not about all of them."""
+    """Return whether a `_priv` row concerns one role, not all of them."""
     return bool(row[2].lower() == "role" and row[3] != "")
 
 
 def is_granted(state: "State", object_type: str, object_id: int) -> bool:
-    """Whether a `_priv` row is about the object; few rows are, so all are looked at."""
+    """Return whether a `_priv` row concerns the object; all rows are read, because they are few."""
     return any(
         row[3] == object_id and row[2].lower() == object_type
         for row in state.rows_with(system.PRIV_ID, 0)
@@ -268,7 +271,10 @@ def is_granted(state: "State", object_type: str, object_id: int) -> bool:
 
 
 def check_sequence(state: "State", user: User, space: Space) -> None:
-    """Whether the user may draw from the space's sequence; a generated one is part of its space."""
+    """Raise unless the user may draw from the space's sequence.
+
+    A generated sequence is part of its space and needs no grant.
+    """
     use = space.sequence
     if use is not None and not use.is_generated:
         row = state.row(system.SEQUENCE_ID, use.sequence_id)

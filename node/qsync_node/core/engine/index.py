@@ -1,22 +1,20 @@
 """Indexes: entry keys to tuples, confirmed or layered. Data path.
 
 `TreeIndex` and `HashIndex` hold confirmed state. A `LayerIndex` lies over another index and holds
-only what differs: an entry per changed key, whose tuple is None where the key is gone. All three
-answer `get`, `scan` and `put`; a statement cannot tell which it reads.
+only the differences: an entry per changed key, whose tuple is None if the key is removed. All three
+implement `get`, `scan` and `put`; a statement cannot distinguish them.
 
 A tree is a dict plus an ordered list of its keys. Point reads and writes touch only the dict and
-note which keys are new (`fresh`) or gone (`stale`). The list catches up at the next ordered read,
-or after `FRESH_KEYS_MAX` of either. So no write pays for an order that is not used, and no
-read catches up with more than that.
-
-A hash keeps such a list too, for snapshots only.
+record which keys are new (`fresh`) or removed (`stale`). The list catches up at the next ordered
+read, or after `FRESH_KEYS_MAX` of either. No write therefore pays for an order that is not used,
+and no read catches up with more than that. A hash keeps such a list too, for snapshots only.
 
 A `ReadView` is the state of a confirmed index at one moment, for snapshots. Taking one copies only
-the fresh keys. Copying all keys would touch every key in memory, 60 ms for 700,000 of them, and
-sorting them takes seconds, in calls into C that keep the interpreter lock (G1). So a view walks the
-ordered list `VIEW_KEYS` at a time, and what changes meanwhile is saved into the open views: a write
-saves the tuple that it replaces, and the list saves the keys that it drops. A view may be walked in
-another thread. The lock keeps the list still while keys are taken from it; the dict needs none.
+the fresh keys. Copying all keys would touch every key in memory (60 ms for 700,000 keys). Sorting
+them takes seconds, in calls into C that keep the interpreter lock (G1). A view therefore walks the
+ordered list `VIEW_KEYS` at a time. Concurrent changes are saved into the open views: a write saves
+the tuple that it replaces, and the list saves the keys that it drops. Another thread may walk a
+view. The lock keeps the list unchanged while keys are read from it; the dict needs none.
 """
 
 from bisect import bisect_left, bisect_right
@@ -36,7 +34,7 @@ from .keydef import KeyDef
 
 FRESH_KEYS_MAX = 2048
 VIEW_KEYS = 1024
-# Finding the n-th key counts the list's parts first, so nearer ones are walked to.
+# Finding the n-th key counts the list's parts first, so walking is cheaper for near keys.
 _NEAR_KEYS = 1_000
 
 # (index id, entry key, tuple or None): one index's part of a change.
@@ -57,7 +55,11 @@ _REVERSE = frozenset({codes.REQ, codes.LT, codes.LE})
 
 
 def range_of(key_def: KeyDef, iterator: int, prefix: tuple[Any, ...]) -> Range:
-    """The range an ordered iterator walks, from a checked search prefix."""
+    """Return the range that an ordered iterator walks.
+
+    Args:
+        prefix: a checked search prefix of entry keys.
+    """
     is_reverse = iterator in _REVERSE
     if not prefix:
         return Range(None, None, False, False, is_reverse)
@@ -79,7 +81,7 @@ def range_of(key_def: KeyDef, iterator: int, prefix: tuple[Any, ...]) -> Range:
 
 
 def range_after(bounds: Range, entry_key: Any) -> Range:
-    """What is left of a range behind an entry already seen."""
+    """Return the rest of a range after an entry that was already read."""
     if bounds.is_reverse:
         return bounds._replace(high=entry_key, is_high_open=True)
     return bounds._replace(low=entry_key, is_low_open=True)
@@ -99,7 +101,7 @@ EVERYTHING = Range(None, None, False, False, False)
 
 
 class ReadView:
-    """The tuples of a range of an index as they were when the view was taken, by key."""
+    """The tuples of a range of an index at the moment when the view was taken, by key."""
 
     __slots__ = ("__weakref__", "_before", "_bounds", "_dropped", "_fresh", "_lock", "_ordered",
                  "_tuples")  # fmt: skip
@@ -117,15 +119,15 @@ class ReadView:
         self._lock = lock
         self._bounds = bounds
         self._fresh = SortedList(fresh)  # keys that the ordered list lacked
-        self._dropped: Any = SortedList()  # keys that the ordered list lost since then
+        self._dropped: Any = SortedList()  # keys that the ordered list has lost since then
         self._before: dict[Any, bytes | None] = {}
 
     def save(self, key: Any) -> None:
-        """Keep what the index has under a key that is about to change."""
+        """Keep the tuple of a key that is about to change."""
         self._before.setdefault(key, self._tuples.get(key))
 
     def drop(self, key: Any) -> None:
-        """Keep a key that the ordered list is about to lose; called under the lock."""
+        """Keep a key that the ordered list is about to drop; call this under the lock."""
         self._dropped.add(key)
 
     def __iter__(self) -> Iterator[bytes]:
@@ -134,7 +136,7 @@ class ReadView:
         while keys := self._keys_after(last):
             last = keys[-1]
             for key in keys:
-                # The index's tuple first: a write between the two lines has saved the same one.
+                # Read the index first: a write between the two reads has saved the same tuple.
                 packed = tuples.get(key)
                 if key in before:
                     packed = before[key]
@@ -142,7 +144,7 @@ class ReadView:
                     yield packed
 
     def _keys_after(self, last: Any) -> list[Any]:
-        """The next keys of this view, perhaps some of later tuples too; [] at the end."""
+        """Return the next keys, possibly with keys of later tuples; [] at the end."""
         after = self._bounds if last is None else range_after(self._bounds, last)
         with self._lock:
             runs = [
@@ -152,7 +154,7 @@ class ReadView:
         if not (runs[1] or runs[2]):
             return runs[0]
         merged = sorted({key for run in runs for key in run})
-        # Of a run that was cut short the following keys are not known yet.
+        # The keys after the end of a full run are not known yet.
         known = [run[-1] for run in runs if len(run) == VIEW_KEYS]
         if after.is_reverse:
             return merged[bisect_left(merged, max(known)) if known else 0 :][::-1]
@@ -170,7 +172,7 @@ class _ConfirmedIndex:
         self._ordered: Any = SortedList()
         self._fresh: set[Any] = set()
         self._stale: set[Any] = set()
-        self._views: list[ref[ReadView]] = []  # a view is open as long as anybody holds it
+        self._views: list[ref[ReadView]] = []  # a view is open while it is referenced
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -221,7 +223,7 @@ class _ConfirmedIndex:
         self._stale.clear()
 
     def view(self, bounds: Range = EVERYTHING) -> ReadView:
-        """The tuples of a range as they are now."""
+        """Return a view of the current tuples of a range."""
         view = ReadView(self.tuples, self._ordered, self._fresh, self._lock, bounds)
         self._views.append(ref(view))
         return view
@@ -233,7 +235,7 @@ class _ConfirmedIndex:
         return views
 
     def dismantle(self, entries_max: int) -> bool:
-        """Free some entries of an index that is no longer in use; True when none is left."""
+        """Free some entries of an unused index; return True when none is left."""
         if self._open_views():
             return False
         for _ in range(min(entries_max, len(self.tuples))):
@@ -259,7 +261,10 @@ class TreeIndex(_ConfirmedIndex):
         return self.scan(EVERYTHING)
 
     def tuples_in(self, bounds: Range, offset: int) -> Iterator[bytes]:
-        """The tuples of a range behind its first `offset` ones, which cost no time."""
+        """Return the tuples of a range after its first `offset` ones.
+
+        A large offset is skipped without a walk over its entries.
+        """
         if self._fresh or self._stale:
             self._catch_up()
         if offset < _NEAR_KEYS:
@@ -286,12 +291,12 @@ class TreeIndex(_ConfirmedIndex):
 
 
 class HashIndex(_ConfirmedIndex):
-    """Confirmed entries in no order worth naming; full keys only."""
+    """Confirmed entries in arbitrary order; full keys only."""
 
     __slots__ = ()
 
     def scan(self, bounds: Range) -> Iterator[tuple[Any, bytes]]:
-        """A hash has one range besides everything: what comes behind a key in its order."""
+        """Return the entries after a key in the index's order, or all entries."""
         entries = iter(self.tuples.items())
         if bounds.low is not None:
             for key, _ in entries:
@@ -326,12 +331,12 @@ class LayerIndex:
         self.take((-1, key, packed))
 
     def take(self, put: Put) -> None:
-        """Let the put decide its key from now on."""
+        """Make the put determine the tuple of its key."""
         self.puts[put[1]] = put
         self._ordered = None
 
     def settle(self, put: Put) -> None:
-        """The parent holds this put now; keep the entry only if a later one replaced it."""
+        """Drop the entry of a put that the parent now holds, unless a later put replaced it."""
         key = put[1]
         if self.puts.get(key) is put:
             del self.puts[key]
@@ -342,7 +347,7 @@ class LayerIndex:
         self._ordered = None
 
     def written_to(self) -> "IndexView":
-        """The uppermost index below, or this one, that holds something of its own."""
+        """Return this index or the uppermost one below it that has entries of its own."""
         index: IndexView = self
         while isinstance(index, LayerIndex) and not index.puts and index.parent is not None:
             index = index.parent
@@ -396,7 +401,7 @@ IndexView = TreeIndex | HashIndex | LayerIndex
 
 
 def holder_of(index: IndexView, fields: list[Any]) -> bytes | None:
-    """The tuple that holds these fields' key in a unique index, if one does."""
+    """Return the tuple that holds these fields' key in a unique index, or None."""
     key_def = index.key_def
     if key_def.identifies:
         return index.get(key_def.entry_key(fields))

@@ -1,14 +1,14 @@
-"""Key definitions: from a tuple's fields, or from a client's key, to what an index compares.
+"""Key definitions: from a tuple's fields, or from a client's key, to an index's keys.
 
 An index orders its entries by *entry keys*:
 
-- a unique index without nullable parts: its own parts identify the entry. With a single part the
-  entry key is that plain value (the hot case), otherwise a tuple of sort values;
-- any other index: the parts followed by the parts of the primary key, so that equal keys have a
+- A unique index without nullable parts: its own parts identify the entry. With a single part the
+  entry key is that plain value (the hot case), otherwise a tuple of sort values.
+- Any other index: the parts followed by the parts of the primary key, so that equal keys have a
   place each. A NULL sorts before everything: a nullable part becomes `()` or `(value,)`.
 
-A client's key may have fewer parts than the entry key; as a tuple it is a prefix of the entry keys
-it matches, and tuples order prefixes first. `GREATEST` behind a prefix closes the range.
+A client's key may have fewer parts than the entry key. As a tuple it is a prefix of the entry keys
+it matches, and tuples order prefixes first. `GREATEST` after a prefix closes the range.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ _ABSENT = None
 
 
 class Part(NamedTuple):
-    """One part of a key: which field (from zero), its type, a path inside of it."""
+    """One part of a key: its field (from zero), its type and a path inside the field."""
 
     field: int
     type: str
@@ -33,7 +33,7 @@ class Part(NamedTuple):
 
 
 def value_at(fields: Fields, part: Part) -> Any:
-    """The part's value in a tuple; None if it is absent, which an index treats as NULL."""
+    """Return the part's value in a tuple; None if it is absent, which an index treats as NULL."""
     if part.field >= len(fields):
         return _ABSENT
     value = fields[part.field]
@@ -62,7 +62,10 @@ def _part_extractor(part: Part) -> Callable[[Fields], Any]:
 
 
 def _extractor(parts: Sequence[Part]) -> Callable[[Fields], tuple[Any, ...]]:
-    """Fields -> tuple of sort values, specialised for parts that compare as they are."""
+    """Return a function from fields to a tuple of sort values.
+
+    It is specialised for parts that compare directly.
+    """
     if all(part.type in PLAIN_TYPES and not (part.is_nullable or part.path) for part in parts):
         positions = [part.field for part in parts]
         if len(positions) == 2:
@@ -74,7 +77,7 @@ def _extractor(parts: Sequence[Part]) -> Callable[[Fields], tuple[Any, ...]]:
 
 
 class KeyDef:
-    """How one index of one space builds and reads its keys."""
+    """Construction and reading of the keys of one index of one space."""
 
     __slots__ = (
         "_sorts",
@@ -106,7 +109,7 @@ class KeyDef:
         return lambda fields: fields[position]
 
     def check_types(self, fields: Fields) -> None:
-        """Raise TypeError where a part of the entry key could not be compared."""
+        """Raise TypeError if a part of the entry key cannot be compared."""
         for part in self.entry_parts:
             value = value_at(fields, part)
             is_right = part.is_nullable if value is None else is_of_type(value, part.type)
@@ -119,20 +122,27 @@ class KeyDef:
         return len(self.entry_parts) == len(self.parts)
 
     def has_null(self, fields: Fields) -> bool:
-        """NULL is not equal to NULL where uniqueness is asked."""
+        """Return whether a nullable part is NULL: NULL is not equal to NULL for uniqueness."""
         return self.has_nulls and any(
             part.is_nullable and value_at(fields, part) is None for part in self.parts
         )
 
     def prefix_of(self, fields: Fields) -> tuple[Any, ...]:
-        """The tuple's own parts as a search prefix."""
+        """Return the tuple's own parts as a search prefix."""
         key = self.entry_key(fields)
         return (key,) if self.is_plain else tuple(key[: len(self.parts)])
 
     def search_prefix(self, key: Sequence[Any], is_exact: bool = False) -> tuple[Any, ...]:
-        """A client's key, checked and turned into a prefix of entry keys.
+        """Check a client's key and return it as a prefix of entry keys.
 
         NULL selects the entries without a value, but identifies none of them.
+
+        Args:
+            key: decoded parts, possibly fewer than the index has.
+            is_exact: the key must identify an entry, so NULL is refused.
+
+        Raises:
+            ClientError: the key has too many parts or a part of the wrong type.
         """
         if len(key) > len(self.parts):
             raise ClientError(
@@ -155,7 +165,7 @@ class KeyDef:
         return tuple(values)
 
     def exact_key(self, key: Sequence[Any]) -> Any:
-        """The entry key for a full key of an index whose parts identify entries."""
+        """Return the entry key for a full key of an index whose parts identify entries."""
         if len(key) != len(self.parts):
             raise ClientError(
                 ErrorCode.EXACT_MATCH,

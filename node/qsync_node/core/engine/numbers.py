@@ -1,8 +1,8 @@
 """Arithmetic of update operations on packed values: integer, float, double and decimal.
 
-The result is decimal if an operand is, else a floating point number if one is: computed as a double
-and stored as a float where that loses nothing. Integers are exact within [-2^63, 2^64); decimals
-hold 38 digits.
+The result is decimal if an operand is. Otherwise it is a floating point number if an operand is
+one: it is computed as a double and stored as a float if that loses nothing. Integers are exact
+within [-2^63, 2^64); decimals hold 38 digits.
 """
 
 import struct
@@ -26,7 +26,7 @@ _CONTEXT = Context(
 
 
 def pack_decimal(value: Decimal) -> bytes:
-    """A decimal as MP_EXT 1: its scale, then binary coded digits and the sign."""
+    """Return a decimal as MP_EXT 1: its scale, then binary coded digits and the sign."""
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     if exponent > 0:
@@ -46,7 +46,10 @@ def is_decimal_needed(one: object, two: object) -> bool:
 
 
 def to_decimal(value: Any) -> Decimal | None:
-    """The number as a decimal: of a double its 15 significant digits; None if too great."""
+    """Return the number as a decimal, or None if it is too great.
+
+    Of a double it has the 15 significant digits.
+    """
     if not isinstance(value, float):
         return Decimal(value)
     text = Decimal(f"{value:.15g}")
@@ -62,7 +65,7 @@ def _pack_float(value: float) -> bytes:
 
 
 def add(one: Any, two: Any, is_minus: bool) -> bytes | None:
-    """one + two or one - two, packed; None on integer or decimal overflow."""
+    """Return one + two or one - two, packed; None on integer or decimal overflow."""
     if is_decimal_needed(one, two):
         left, right = to_decimal(one), to_decimal(two)
         assert left is not None

@@ -1,7 +1,7 @@
-"""Reads update operations, and knows beforehand how much work they can be.
+"""Reading of update operations, and an upper bound for their work.
 
-Of a path only the first step is judged here, as Tarantool does it; updates.py judges the others on
-the way down. An operation that cannot be read is an error for an UPSERT, too.
+As in Tarantool, only the first step of a path is checked here; updates.py checks the others on the
+way down. A malformed operation is an error for an UPSERT too.
 """
 
 from collections.abc import Mapping
@@ -25,20 +25,20 @@ OPERATIONS_MAX = 4000
 # No tuple nests deeper, so no operation gets beyond this step.
 _STEPS_MAX = NESTING_MAX + 1
 _OPERATION_WORK = 500
-_LARGE_OPERATION_WORK = 900  # where items have to be separated first
+_LARGE_OPERATION_WORK = 900  # if items have to be separated first
 _LARGE_BYTES = 4096
 _PATH_BYTE_WORK = 40  # the shortest step, `[1]`, has three
 _PATH_BYTES_MAX = 1024  # of an operation; more bytes only make steps longer
 _LONG_PATH_BYTE_WORK = 4
 _SHORT_BYTES = 1024
-_WORK_COUNTED = 8_000_000  # more than a user may ask for
-# Tarantool reads no more bits than these of the number of fields to delete.
+_WORK_COUNTED = 8_000_000  # more than a user may request
+# Tarantool reads only these bits of the number of fields to delete.
 DELETED_MAX = (1 << 32) - 1
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
 
 
 class Operation(NamedTuple):
-    """One operation: what to do, where, and how an error names the place."""
+    """One operation: its name, its place, and the place's form in errors."""
 
     name: str
     steps: tuple[Step, ...]
@@ -51,8 +51,8 @@ class Operation(NamedTuple):
 def work_of(packed: bytes, ops: bytes) -> int:
     """Return an upper bound for the work of operations on a tuple, in units of 25 ns.
 
-    Paths cost, and so do values that are no strings: they are decoded to find what is malformed.
-    Short requests count as if they consisted of paths, which saves reading them.
+    Paths cost work, and so do values other than strings: they are decoded to find malformed ones.
+    Short requests count as if they consisted of paths, which avoids reading them.
 
     Args:
         packed: the tuple.
@@ -65,9 +65,9 @@ def work_of(packed: bytes, ops: bytes) -> int:
 
 
 def _work_of_reading(ops: bytes) -> int:
-    """Return the work of `read_operations`, which reports what is malformed.
+    """Return the work of `read_operations`, which reports malformed operations.
 
-    Nothing is counted behind `_WORK_COUNTED`.
+    Counting stops after `_WORK_COUNTED`.
     """
     count = min(read_header(ops)[0], OPERATIONS_MAX)
     reader = msgpack.Unpacker(max_buffer_size=len(ops))
@@ -90,7 +90,13 @@ def _work_of_reading(ops: bytes) -> int:
 
 
 def read_operations(ops: bytes, index_base: int, names: Mapping[str, int]) -> list[Operation]:
-    """Read all operations; raise if one is malformed or there are too many."""
+    """Read all operations; raise if one is malformed or there are too many.
+
+    Args:
+        ops: the operations, as the request has them.
+        index_base: number of the first field in the operations, 0 or 1.
+        names: field numbers by name.
+    """
     count = read_header(ops)[0]
     if count > OPERATIONS_MAX:
         raise illegal("too many operations for update")
@@ -109,9 +115,9 @@ def read_operations(ops: bytes, index_base: int, names: Mapping[str, int]) -> li
 
 
 def _parts_of(reader: "msgpack.Unpacker", ops: bytes) -> tuple[list[bytes], int]:
-    """The first parts of the next operation, as they are in `ops`, and how many there are.
+    """Return the first raw parts of the next operation, and the number of its parts.
 
-    Nothing is read behind an operation of more than `_PARTS_MAX` parts, which is malformed.
+    Nothing is read after an operation of more than `_PARTS_MAX` parts, which is malformed.
     """
     start = reader.tell()
     if not is_array(ops[start : start + 1]):
@@ -201,7 +207,7 @@ def _check_splice(operation: Operation, index_base: int) -> Operation:
     offset, cut, paste = (decode(argument) for argument in operation.arguments)
     if not is_int32(offset):
         raise wrong_argument(operation, "an integer")
-    # The least position crashes a Tarantool, which a stock replica of this cluster may be.
+    # The least position crashes Tarantool, and this cluster may have a Tarantool replica.
     if 0 <= offset < index_base or offset == _INT32_MIN:
         raise splice_error(operation)
     if not is_int32(cut):
@@ -252,7 +258,7 @@ def unknown_operation(number: int, reason: str) -> ClientError:
 
 
 def not_found(operation: Operation) -> ClientError:
-    # A place that is a path stands in quotes already, and Tarantool quotes it once more.
+    # A place that is a path already stands in quotes, and Tarantool quotes it once more.
     if operation.place.startswith("'"):
         return no_field_name(operation.place)
     return no_field_number(operation.place)

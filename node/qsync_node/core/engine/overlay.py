@@ -1,15 +1,15 @@
-"""Pending state: changes that are in the log and not yet confirmed, beside the confirmed ones.
+"""Pending state: changes that are in the log and not yet confirmed, over the confirmed state.
 
-A `Layer` is a state over another state. For every space that was changed in it, it holds per index
-what differs (`LayerIndex`); everything else is read through. DDL in a layer replaces the space in
-the layer only: a new index is built in it in full, a dropped space is marked, the parent is never
-touched. Rolling back is forgetting the layer.
+A `Layer` is a state over another state. For every space that was changed in it, it holds the
+differences per index (`LayerIndex`); everything else is read from the state below. DDL in a layer
+replaces the space in the layer only and never touches the parent. The layer builds a new index in
+full and marks a dropped space. To roll back, the layer is discarded.
 
-`Pending` is the layer over the confirmed `Database` that a leader executes statements in. It
-remembers the order in which changes came. `confirm` moves the oldest ones into the database and
-drops the layer's entries that nothing newer has replaced; where the catalogue changed, the layer is
-rebuilt from the changes that remain, because spaces of the database are new objects then. The
-same happens when the database's catalogue changes by rows that were applied beside the layer.
+`Pending` is the layer over the confirmed `Database` in which a leader executes statements. It
+records the order of the changes. `confirm` moves the oldest ones into the database and drops the
+layer's entries that nothing newer has replaced. If the catalogue changed, the layer is rebuilt from
+the remaining changes, because spaces of the database are then new objects. The same happens when
+rows that were applied outside the layer change the database's catalogue.
 """
 
 from collections import deque
@@ -35,12 +35,14 @@ if TYPE_CHECKING:
 
 
 UPDATE_WORK_MAX = 4_000_000
-"""What an UPDATE or UPSERT of a user may cost (`operations.work_of`): 0.1 s of a slow core. Rows of
-the log are applied whatever they cost."""
+"""Maximum cost of a user's UPDATE or UPSERT (`operations.work_of`): 0.1 s of a slow core.
+
+Rows of the log are applied at any cost.
+"""
 
 
 class Executed(NamedTuple):
-    """What a statement or a transaction writes, changes and answers."""
+    """Rows, changes and answer of a statement or a transaction."""
 
     rows: list[Row]
     changes: list[Change]
@@ -50,7 +52,7 @@ class Executed(NamedTuple):
 
 
 class Layer(State):
-    """A state that differs from its parent by what was put into it."""
+    """A state that differs from its parent by the changes that were put into it."""
 
     __slots__ = ("max_tuple_bytes", "parent")
 
@@ -115,7 +117,7 @@ class Layer(State):
         return outcome
 
     def check_size(self, changes: Sequence[Change]) -> None:
-        """A limit for what users write; rows of the log are applied whatever their size."""
+        """Raise if a user's tuple is too large; rows of the log are applied at any size."""
         for change in changes:
             new = change[2]
             if new is not None and len(new) > self.max_tuple_bytes:
@@ -123,7 +125,7 @@ class Layer(State):
 
 
 def check_ddl(state: State, user: User, changes: Sequence[Change]) -> None:
-    """Whether the user may do to the catalogue what the changes do."""
+    """Raise unless the user may make these changes of the catalogue."""
     for space_id, old, new, _ in changes:
         check_change(
             state,
@@ -135,7 +137,7 @@ def check_ddl(state: State, user: User, changes: Sequence[Change]) -> None:
 
 
 class Pending(Layer):
-    """The leader's state: everything in its log that nothing covers."""
+    """The leader's state: all changes in its log that no decision covers."""
 
     __slots__ = ("_database_epoch", "_queue", "database", "pushes")
 
@@ -147,7 +149,7 @@ class Pending(Layer):
         self.pushes = 0
 
     def execute(self, request: Request, user: User) -> Executed:
-        """One statement over pending state; takes effect by `push`."""
+        """Execute one statement over pending state; `push` makes its changes take effect."""
         if self.database.epoch != self._database_epoch:
             self.rebuild(list(self._queue))
         space = self.spaces.get(request.space_id) or self.space(request.space_id)
@@ -165,7 +167,7 @@ class Pending(Layer):
         return Executed(rows, changes, answer, bool(rows), True)
 
     def push(self, changes: Sequence[Change]) -> None:
-        """The changes are on their way into the log."""
+        """Add changes that are being written to the log."""
         self._queue.append(changes)
         self.pushes += 1
         spaces = self.spaces
@@ -179,7 +181,7 @@ class Pending(Layer):
                 indexes[put[0]].take(put)  # type: ignore[union-attr]  # layered: no system space
 
     def confirm(self, changes: Sequence[Change]) -> None:
-        """The oldest pushed changes are confirmed: they belong to the database now."""
+        """Move the oldest pushed changes, which are now confirmed, into the database."""
         oldest = self._queue.popleft()
         assert oldest is changes, "T2: confirmed in the order of the log"
         spaces = self.spaces
@@ -206,11 +208,11 @@ class Pending(Layer):
             self.rebuild(list(self._queue))
 
     def clear(self) -> None:
-        """Forget everything pending."""
+        """Discard all pending changes."""
         self.rebuild([])
 
     def rebuild(self, remaining: Iterable[Sequence[Change]]) -> None:
-        """Forget everything pending but these."""
+        """Discard all pending changes except these."""
         self._queue = deque()
         self._database_epoch = self.database.epoch
         self.spaces = {}
@@ -219,7 +221,7 @@ class Pending(Layer):
             self.push(changes)
 
     def changes_of(self, rows: Iterable[Row]) -> list[Change]:
-        """The changes that the rows of one transaction make over the current pending state."""
+        """Return the changes of one transaction's rows over the current pending state."""
         scratch = Layer(self)
         changes: list[Change] = []
         for type_, body in rows:
@@ -241,7 +243,7 @@ class Pending(Layer):
         return reads.select(self, request, user)
 
     def begin_read(self, request: Select, user: User) -> reads.Reading:
-        """A SELECT of which nothing was read yet."""
+        """Return a SELECT that has read nothing yet."""
         return reads.begin(self, request, user)
 
     def begin(self) -> "Transaction":

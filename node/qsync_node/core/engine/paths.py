@@ -1,6 +1,6 @@
 """JSON paths into a tuple: `name`, `[1]`, `a.b[2]["c d"]`; array positions count from one.
 
-Reading takes one pass over a path, whatever its steps are.
+Reading takes one pass over a path, however many steps it has.
 """
 
 import re
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 
 class Malformed(NamedTuple):
-    """A step that cannot be read; `position` is where, from one, as Tarantool counts."""
+    """A step that cannot be read, and the error's position, which counts from one."""
 
     position: int
 
 
 class AnyItem(NamedTuple):
-    """The step `[*]`, which only a multikey index could follow, and where it stands."""
+    """The step `[*]`, which only a multikey index could follow, and its position."""
 
     position: int
 
@@ -24,9 +24,9 @@ class AnyItem(NamedTuple):
 Step = str | int | Malformed | AnyItem
 
 
-_POSITION = re.compile(r"\[([1-9][0-9]{0,8})\]")  # nearly all of them; others are read by hand
+_POSITION = re.compile(r"\[([1-9][0-9]{0,8})\]")  # nearly all of them; `_read_number` reads others
 _WORD = re.compile(r"\w*")
-# Python counts these numerals (`²`, `①`) among alphanumeric symbols, Tarantool does not. There are
+# Python counts these numerals (`²`, `①`) among alphanumeric symbols; Tarantool does not. There are
 # none from U+20000 on.
 _NUMERALS = frozenset(
     symbol
@@ -40,11 +40,15 @@ _DIGITS_KEPT = 32
 
 
 class PathError(ValueError):
-    """Not a path."""
+    """Text that is not a path."""
 
 
 def parse_path(path: str) -> tuple[str | int, ...]:
-    """The steps of a path, positions from zero."""
+    """Return the steps of a path, with positions from zero.
+
+    Raises:
+        PathError: the path is empty, malformed or has a `[*]`.
+    """
     steps: list[str | int] = []
     for step in read_steps(path):
         if isinstance(step, Malformed | AnyItem):
@@ -56,9 +60,9 @@ def parse_path(path: str) -> tuple[str | int, ...]:
 
 
 def read_steps(path: str, steps_max: int | None = None) -> tuple[Step, ...]:
-    """The steps up to the first that is malformed, which is the last one then.
+    """Return the steps up to the first malformed one, which then is the last.
 
-    Steps behind the first `steps_max` are not read.
+    Steps after the first `steps_max` are not read.
     """
     steps: list[Step] = []
     at = 0
@@ -76,7 +80,7 @@ def read_steps(path: str, steps_max: int | None = None) -> tuple[Step, ...]:
 
 
 def _read_step(path: str, at: int) -> tuple[Step, int]:
-    """One step and where the next one begins."""
+    """Return one step and the offset of the next one."""
     if path[at] == "[":
         return _read_brackets(path, at + 1)
     if path[at] == ".":
@@ -97,7 +101,7 @@ def _read_name(path: str, start: int) -> tuple[Step, int]:
 
 
 def _read_brackets(path: str, start: int) -> tuple[Step, int]:
-    """What stands behind a bracket, which has to be closed."""
+    """Return the step after an opening bracket, which must be closed, and the next offset."""
     if start == len(path):
         return Malformed(start), start
     step: Step
@@ -119,12 +123,12 @@ def _read_quoted(path: str, start: int) -> tuple[Step, int]:
     assert readable is not None
     if quote < 0 or readable.end() < end:
         return Malformed(readable.end() + 1), readable.end()
-    # An empty name is refused where it ends.
+    # An empty name is refused at its end.
     return (path[start:end] if end > start else Malformed(end + 1)), end + 1
 
 
 def _read_number(path: str, start: int) -> tuple[Step, int]:
-    """A position, of which Tarantool reads 32 bits."""
+    """Return a position, of which Tarantool reads 32 bits, and the next offset."""
     digits = _DIGITS.match(path, start)
     assert digits is not None
     end = digits.end()

@@ -1,14 +1,14 @@
-"""Arrays and maps that update operations take apart, each no further than an operation reaches.
+"""Arrays and maps for update operations, opened only as far as the operations reach.
 
-A request opens a container once. Its bytes are divided into runs of `RUN_ITEMS` items, or more in
-a large container, whose opening takes a call for each run; a run stays bytes until an operation
-touches an item in it. msgpack skips whole runs in C, so opening
-costs one pass over the bytes, and an operation then costs a run, whatever the container's size. An
-item is raw bytes, or the opened container that took its place.
+A request opens a container once. Its bytes are divided into runs of `RUN_ITEMS` items. The runs of
+a large container are longer, because opening takes one call per run. A run stays bytes until an
+operation touches an item in it. msgpack skips whole runs in C, so opening costs one pass over the
+bytes. An operation then costs one run, however large the container is. An item is raw bytes, or the
+opened container that replaced them.
 
 `ArrayPieces` finds an item by its position with a Fenwick tree (P. M. Fenwick, 1994) over the
 lengths of its runs, so that `!` and `#` move the items of one run only. `MapPieces` finds a value
-by its key with a dict. A container that was opened but not changed gives back its own bytes.
+by its key with a dict. A container that was opened but not changed returns its original bytes.
 """
 
 from collections.abc import Iterator
@@ -28,19 +28,19 @@ _HEADER_BYTES_MAX = 5
 
 
 class Run(NamedTuple):
-    """Neighbouring items that no operation has touched."""
+    """Consecutive items that no operation has touched."""
 
     data: bytes
     items: int
 
 
 Item = Any
-"""Raw bytes, an `ArrayPieces` or a `MapPieces`; mypy knows no recursive slots."""
+"""Raw bytes, an `ArrayPieces` or a `MapPieces`; mypy does not support recursive slots."""
 Block = Run | list[Item]
 
 
 def read_header(packed: bytes) -> tuple[int, int]:
-    """(items of an array or pairs of a map, where they begin)."""
+    """Return the number of items of an array or pairs of a map, and the offset of the first one."""
     first = packed[0]
     if first < 0xA0:
         return first & 0x0F, 1
@@ -50,9 +50,10 @@ def read_header(packed: bytes) -> tuple[int, int]:
 
 
 def end_of_items(packed: bytes, at: int, count: int, window: int = _WINDOW_MIN) -> int:
-    """Where `count` values that begin at `at` end. One call into C skips them all.
+    """Return the offset after `count` values that begin at `at`. One call into C skips them all.
 
-    `window` is a guess at their length in bytes; a wrong one costs time only.
+    Args:
+        window: a guess at their length in bytes; a wrong guess only costs time.
     """
     header = array_header(count)
     while True:
@@ -71,7 +72,7 @@ def end_of_items(packed: bytes, at: int, count: int, window: int = _WINDOW_MIN) 
 
 
 def split_items(data: bytes, count: int) -> list[bytes]:
-    """The `count` values that `data` consists of."""
+    """Return the `count` values in `data`."""
     if count == 1:
         return [data]
     if count == len(data):
@@ -94,13 +95,16 @@ def split_items(data: bytes, count: int) -> list[bytes]:
 
 
 def item_of(packed: bytes, position: int) -> bytes:
-    """The item at a position that the array has."""
+    """Return the item at a position, which must exist."""
     start = end_of_items(packed, read_header(packed)[1], position)
     return packed[start : end_of_items(packed, start, 1)]
 
 
 def with_item(packed: bytes, position: int, item: bytes) -> bytes:
-    """The array with another item at a position that it has, under the shortest header."""
+    """Return the array with another item at a position, which must exist.
+
+    The result has the shortest header.
+    """
     count, at = read_header(packed)
     start = end_of_items(packed, at, position)
     end = end_of_items(packed, start, 1)
@@ -142,7 +146,7 @@ def _joined(blocks: list[Block]) -> Iterator[bytes]:
 
 
 class ArrayPieces:
-    """An array as far as it was taken apart."""
+    """An array, opened as far as operations needed it."""
 
     __slots__ = ("_blocks", "_sums", "_top", "count", "head", "is_changed", "paths")
 
@@ -173,7 +177,7 @@ class ArrayPieces:
         self._open(block)[at] = item
 
     def insert(self, position: int, item: Item) -> None:
-        """Put an item before the one at `position`, or behind all if there is none."""
+        """Insert an item before the one at `position`, or at the end if there is none."""
         if position < self.count or not self.count:
             block, at = self._find(position)
         else:
@@ -201,7 +205,7 @@ class ArrayPieces:
         return b"".join((head, *_joined(self._blocks)))
 
     def _find(self, position: int) -> tuple[int, int]:
-        """(block, place in it) of the item at a position."""
+        """Return the block of the item at a position, and the item's offset in the block."""
         if len(self._blocks) == 1:
             return 0, position
         block, step, sums = 0, self._top, self._sums
@@ -233,7 +237,10 @@ def _length(block: Block) -> int:
 
 
 class MapPieces:
-    """A map as far as it was taken apart. New pairs come first, the latest before the others."""
+    """A map, opened as far as operations needed it.
+
+    New pairs come first, the latest before the others.
+    """
 
     __slots__ = ("_added", "_blocks", "_next_same", "_places", "_run_pairs", "count", "head",
                  "is_changed", "paths")  # fmt: skip
@@ -250,7 +257,7 @@ class MapPieces:
         self._added: dict[Any, tuple[bytes, Item]] = {}
 
     def _find_keys(self, packed: bytes, at: int) -> dict[Any, int]:
-        """Return the first pair of each key. One call into C decodes all keys, with the values."""
+        """Return the first pair of each key. One call into C decodes all keys and values."""
         unpacker = msgpack.Unpacker(
             strict_map_key=False,
             unicode_errors="surrogateescape",
@@ -271,7 +278,7 @@ class MapPieces:
         return places if len(places) == len(keys) else self._note_same(keys)
 
     def _note_same(self, keys: list[Any]) -> dict[Any, int]:
-        """Return the first pair of each key, and note which pair comes next with the same one."""
+        """Return the first pair of each key, and record the next pair with the same key."""
         places: dict[Any, int] = {}
         last: dict[Any, int] = {}
         for pair, key in enumerate(keys):
@@ -300,12 +307,12 @@ class MapPieces:
         items[at + 1] = item
 
     def add(self, key: Any, packed_key: bytes, item: bytes) -> None:
-        """Add a pair whose key the map lacks."""
+        """Add a pair whose key is not in the map."""
         self._added[key] = (packed_key, item)
         self.count += 1
 
     def remove(self, key: Any) -> None:
-        """Remove the first pair with this key; the next one of the same key counts from then on."""
+        """Remove the first pair with this key; the next one with the same key replaces it."""
         self.count -= 1
         if self._added.pop(key, None) is not None:
             return
@@ -325,7 +332,7 @@ class MapPieces:
         return b"".join(parts)
 
     def _pair(self, pair: int) -> tuple[list[Item], int]:
-        """The items of a pair's run, and where in it the pair begins."""
+        """Return the items of a pair's run, and the pair's offset in the run."""
         block, within = divmod(pair, self._run_pairs)
         items = self._blocks[block]
         if isinstance(items, Run):
@@ -334,7 +341,7 @@ class MapPieces:
 
 
 def open_container(item: Item) -> Item:
-    """The item taken apart if it is an array or a map, else the item."""
+    """Return the opened container if the item is an array or a map, else the item."""
     if not isinstance(item, bytes):
         return item
     if is_array(item):

@@ -1,8 +1,7 @@
 """Reads: SELECT over any state, its iterators, pagination and the views of system spaces.
 
-A position is the msgpack of the entry key's fields as they stand in the last tuple of a page: it
-says where the next page starts without naming the tuple's place, so changes in between do no
-harm.
+A position is the msgpack of the entry key's fields in the last tuple of a page. It defines where
+the next page starts without naming the tuple's place, so changes in between do no harm.
 """
 
 import sys
@@ -37,15 +36,18 @@ if TYPE_CHECKING:
 
 _ITERATOR_COUNT = len(codes.ITERATOR_NAMES)
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
-"""Tuples that one answer may hold. A larger result is read in pages."""
+"""Bytes of tuples that one answer may hold. A larger result is read in pages."""
 WALKED_MAX = 200_000
-"""Entries that a read may walk over where pending changes keep it from jumping."""
+"""Entries that a read may walk when pending changes prevent a jump."""
 _PART = 4096
 
 
 class Reading:
-    """A SELECT that runs in parts. The state may change between two parts: the later parts read
-    from a view of the state at the end of the first part (`ReadView`)."""
+    """A SELECT that runs in parts.
+
+    The state may change between two parts: the later parts read from a view of the state at the end
+    of the first part (`ReadView`).
+    """
 
     __slots__ = ("_bounds", "_index", "_key_def", "_request", "_tuples", "found", "size")
 
@@ -65,7 +67,8 @@ class Reading:
     def run(self, tuples_max: int = sys.maxsize) -> bool:
         """Read at most `tuples_max` tuples; return True when none is left.
 
-        Raises ClientError if they are too large for one answer.
+        Raises:
+            ClientError: the tuples are too large for one answer.
         """
         left = min(self._request.limit - len(self.found), tuples_max)
         while left and (part := list(islice(self._tuples, min(left, _PART)))):
@@ -81,7 +84,7 @@ class Reading:
         return left > 0 or len(self.found) == self._request.limit
 
     def pause(self) -> bool:
-        """Prepare to resume in another step; False if this reading must `run` to its end."""
+        """Prepare to resume in another step; return False if this reading must `run` to its end."""
         index = self._index
         if index is None:
             return False
@@ -113,7 +116,8 @@ def select(state: "State", request: Select, user: User) -> list[bytes]:
 def select_page(state: "State", request: Select, user: User) -> tuple[list[bytes], bytes | None]:
     """Return the tuples, and the start of the next page if the client asked for it.
 
-    Raises ClientError if the read takes more than one step.
+    Raises:
+        ClientError: the read is refused or takes more than one step.
     """
     reading = begin(state, request, user)
     if not reading.run(WALKED_MAX) and not reading.run(1):
@@ -122,7 +126,11 @@ def select_page(state: "State", request: Select, user: User) -> tuple[list[bytes
 
 
 def begin(state: "State", request: Select, user: User) -> Reading:
-    """Return a SELECT that has read nothing yet. Raises ClientError if it is refused."""
+    """Return a SELECT that has read nothing yet.
+
+    Raises:
+        ClientError: the read is refused.
+    """
     if request.iterator >= _ITERATOR_COUNT:
         raise ClientError(ErrorCode.ILLEGAL_PARAMS, "Illegal parameters, Invalid iterator type")
     space = state.space(request.space_id)
@@ -161,7 +169,11 @@ def begin(state: "State", request: Select, user: User) -> Reading:
 
 
 def _walk(entries: Iterator[tuple[Any, bytes]], request: Select) -> Iterator[bytes]:
-    """Yield the tuples after the offset. Raises ClientError after WALKED_MAX entries."""
+    """Yield the tuples after the offset.
+
+    Raises:
+        ClientError: the read walks more than WALKED_MAX entries.
+    """
     left = WALKED_MAX - request.offset
     for _, packed in islice(entries, min(request.offset, WALKED_MAX), None):
         if left <= 0:
@@ -193,7 +205,7 @@ def _scan(
 
 
 def _bounds(space: Space, index_id: int, index: IndexView, request: Select) -> Range:
-    """The range of a tree that is read."""
+    """Return the range of a tree that the request reads."""
     key_def = index.key_def
     prefix = key_def.search_prefix(request.key)
     if request.iterator > codes.GT:

@@ -1,8 +1,8 @@
-"""Requests: from a packet's body to what the engine executes. Data path.
+"""Requests: from a packet's body to a request that the engine executes. Data path.
 
-The common body of an INSERT or REPLACE is a map of exactly space and tuple, in this order; it is
-taken apart by hand, and its bytes go to the log as they came. Everything else is walked key by key,
-keeping raw slices, because update operations and tuples must keep the client's encoding.
+The common body of an INSERT or REPLACE is a map of exactly space and tuple, in this order. It is
+divided without a decoder, and its bytes go to the log unchanged. All other bodies are walked key by
+key, keeping raw slices, because update operations and tuples must keep the client's encoding.
 """
 
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ _UNSIGNED_KEYS = frozenset(
     }
 )
 _ARRAY_KEYS = frozenset({codes.KEY, codes.TUPLE, codes.OPS, codes.AFTER_TUPLE})
-# A request has at most a dozen keys; unknown ones are skipped, but not by the million (G1).
+# A request has at most a dozen keys. Unknown keys are skipped, but not millions of them (G1).
 BODY_KEYS_MAX = 1024
 _SPACE_ID_MAX = 0xFFFFFFFF
 _NUMBER_BYTES_MAX = 9
@@ -80,12 +80,12 @@ class Select:
     after_position: bytes | None = None
     after_tuple: bytes | None = None
     wants_position: bool = False
-    isolation: int = 0  # as the client sent it, -1 for no number
+    isolation: int = 0  # as the client sent it, -1 if it is not a number
     type: int = codes.SELECT
 
 
 class Put:
-    """INSERT or REPLACE: the tuple as it came, its decoded fields, and the body for the log."""
+    """INSERT or REPLACE: the unchanged tuple, its decoded fields, and the body for the log."""
 
     __slots__ = ("body", "fields", "space_id", "tuple", "type")
 
@@ -123,7 +123,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Upsert:
-    """A tuple to insert, or operations on the one that is there."""
+    """A tuple to insert, or operations on the existing one."""
 
     space_id: int
     tuple: bytes
@@ -138,12 +138,15 @@ _pack_unsigned = msgpack.Packer(autoreset=True).pack
 
 
 def put_body(space_id: int, packed: bytes) -> bytes:
-    """The body of INSERT and REPLACE as snapshots have it: a five-byte space id, then the tuple."""
+    """Return the body of INSERT and REPLACE in snapshots: a five-byte space id, then the tuple."""
     return b"\x82\x10\xce" + space_id.to_bytes(4, "big") + b"\x21" + packed
 
 
 def split_put(body: bytes) -> tuple[int, int] | None:
-    """(space id, where the tuple begins) if the body is a map of space and tuple in this order."""
+    """Return the space id and the tuple's offset, or None.
+
+    The body must be a map of space and tuple in this order.
+    """
     if body[:2] != b"\x82\x10" or len(body) < 5:
         return None
     head = body[2]
@@ -159,7 +162,7 @@ def split_put(body: bytes) -> tuple[int, int] | None:
 
 
 def decode_user_request(type: int, body: bytes) -> Request:
-    """The request in a user's packet; nothing is decoded that is larger than a tuple may be.
+    """Return the request in a user's packet; nothing larger than a tuple may be is decoded.
 
     Operations of an UPDATE or UPSERT stay packed here; `operations.work_of` bounds them.
 
@@ -196,8 +199,12 @@ def _check_tuple_size(size: int) -> None:
 
 
 def decode_request(type: int, body: bytes) -> Request:
-    """The request in a row of the log or a packet's body; raises 20 for a malformed one or one
-    that nests too deep, 69 for a missing field."""
+    """Return the request in a row of the log or a packet's body.
+
+    Raises:
+        ClientError: error 20 for a malformed body or one that nests too deep, 69 for a missing
+            field, 48 for an unknown type.
+    """
     check_nesting(body)
     if type in (codes.INSERT, codes.REPLACE):
         parts = split_put(body)
@@ -251,7 +258,10 @@ def _decode_by_key(type_: int, body: bytes) -> Request:
 
 
 def _values(body: bytes) -> dict[int, Any]:
-    """Known keys of a body: numbers and positions decoded, arrays raw. Unknown keys are skipped."""
+    """Return the known keys of a body: numbers and positions decoded, arrays raw.
+
+    Unknown keys are skipped.
+    """
     values: dict[int, Any] = {}
     for key, raw in _raw_values(body).items():
         if key in _UNSIGNED_KEYS:
@@ -274,7 +284,7 @@ def _values(body: bytes) -> dict[int, Any]:
 
 
 def _raw_values(body: bytes) -> dict[int, bytes]:
-    """The packed values under the keys of a body that are numbers; of equal keys the last one."""
+    """Return the packed values under a body's numeric keys; the last of equal keys wins."""
     if body and read_header(body)[0] > BODY_KEYS_MAX:
         raise invalid_msgpack("packet body")
     items = split_map(body) if body else []
@@ -287,7 +297,7 @@ def _raw_values(body: bytes) -> dict[int, bytes]:
 
 
 def _number_in(packed: bytes) -> int | None:
-    """The number, or None for any other value, of which only short ones are decoded."""
+    """Return the number, or None for any other value; only short values are decoded."""
     value = decode(packed) if len(packed) <= _NUMBER_BYTES_MAX else None
     return value if value.__class__ is int else None
 
@@ -309,14 +319,14 @@ def _number(value: int) -> bytes:
 
 
 def update_body(space_id: int, key: bytes, ops: bytes, index_base: int) -> bytes:
-    """UPDATE as the log has it: by primary key."""
+    """Return an UPDATE in the form of the log: by primary key."""
     head = b"\x84\x10" if index_base else b"\x83\x10"
     base = b"\x15" + _number(index_base) if index_base else b""
     return head + _number(space_id) + base + b"\x20" + key + b"\x21" + ops
 
 
 def delete_body(space_id: int, key: bytes) -> bytes:
-    """DELETE as the log has it: by primary key."""
+    """Return a DELETE in the form of the log: by primary key."""
     return b"\x82\x10" + _number(space_id) + b"\x20" + key
 
 

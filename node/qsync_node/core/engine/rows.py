@@ -1,4 +1,4 @@
-"""Rows of `_space` and `_index` as definitions, with every reason to refuse one."""
+"""Rows of `_space` and `_index` as definitions, with every check that can refuse one."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -17,12 +17,12 @@ PARTS_MAX = 255
 INDEX_ID_MAX = 127
 INDEX_FIELD_MAX = 100_000
 NAME_BYTES_MAX = 65000
-# How much of a name that is too long an error repeats.
+# Bytes of a name that an error repeats if the name is too long.
 _SHORTENED_BYTES = 64
 _ENGINE_NAME_MAX = 16
-# Names that old rows have for some types.
+# Names of some types in old rows.
 _TYPE_ALIASES = {"*": "any", "num": "unsigned", "str": "string"}
-# Options of a space, a field, an index and a part, each with what its value must be.
+# Options of a space, a field, an index and a part, each with the kind of its value.
 _SPACE_OPTIONS = {
     "group_id": "unsigned", "temporary": "boolean", "view": "boolean", "is_sync": "boolean",
     "sql": "string",
@@ -79,7 +79,7 @@ def is_too_long(name: str) -> bool:
 
 
 def shortened(name: str) -> str:
-    """The beginning of a name that is too long, for the error that says so."""
+    """Return the beginning of a name that is too long, for the error message."""
     start = name.encode("utf-8", "surrogateescape")[:_SHORTENED_BYTES]
     return start.decode("utf-8", "surrogateescape")
 
@@ -94,7 +94,7 @@ def check_name(name: str) -> None:
 
 
 def read_space(row: list[Any], is_new: bool) -> SpaceDef:
-    """A row of `_space`, already of the right field types."""
+    """Return the definition in a row of `_space` whose fields already have the right types."""
     space_id, owner, name, engine, field_count, flags, fields = row[:7]
     failed = create_error if is_new else alter_error
     if is_too_long(name):
@@ -167,7 +167,7 @@ def _read_fields(name: str, fields: list[Any], failed: Any) -> Iterator[FieldDef
 
 
 def _is_contradictory(options: dict[str, Any]) -> bool:
-    """Whether a field or part says two things about NULL."""
+    """Return whether the options of a field or part contradict each other about NULL."""
     action = options.get("nullable_action")
     return action is not None and options.get("is_nullable", False) != (action == "none")
 
@@ -207,7 +207,10 @@ def _check_known(
 
 
 def read_index(row: list[Any], space: SpaceDef) -> IndexDef:
-    """A row of `_index`, already of the right field types; checks are in Tarantool's order."""
+    """Return the definition in a row of `_index` whose fields already have the right types.
+
+    The checks run in Tarantool's order.
+    """
     space_id, index_id, name, kind, options, raw_parts = row[:6]
     if not isinstance(options, dict):
         raise _wrong_index_options(4, "names of options must be strings")
@@ -227,9 +230,10 @@ def read_index(row: list[Any], space: SpaceDef) -> IndexDef:
 
 
 def check_distance(row: list[Any]) -> None:
-    """Raise unless the row of `_index` names a distance that Tarantool knows.
+    """Raise unless the distance in a row of `_index` is known to Tarantool.
 
-    It means something to RTREE only, so rows that came by before this was asked may say anything.
+    The distance matters only to RTREE, and rows from before this check may have any value. It is
+    therefore checked only for statements of users.
     """
     options = row[4]
     if not isinstance(options, dict) or not isinstance(options.get("distance"), str):
@@ -259,7 +263,7 @@ def _check_index(index: IndexDef, space: SpaceDef) -> None:
 
 
 def _check_kind(index: IndexDef, kind: str, space: SpaceDef) -> None:
-    """What an index of this kind can do."""
+    """Raise unless the definition suits an index of this kind."""
     if any(part.is_nullable for part in index.parts):
         if index.id == 0:
             raise ClientError(
@@ -285,7 +289,7 @@ def _check_kind(index: IndexDef, kind: str, space: SpaceDef) -> None:
 
 
 def _read_parts(raw_parts: list[Any], index_name: str, space: SpaceDef) -> Iterator[Part]:
-    """The parts, all arrays or all maps, as the first one is."""
+    """Yield the parts, which are all arrays or all maps, as the first one is."""
     are_arrays = bool(raw_parts) and isinstance(raw_parts[0], list)
     for number, raw in enumerate(raw_parts, 1):
         yield (

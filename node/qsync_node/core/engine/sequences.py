@@ -1,4 +1,4 @@
-"""Sequences: rows of `_sequence` say how one counts, rows of `_sequence_data` how far it is."""
+"""Sequences: rows of `_sequence` define them, rows of `_sequence_data` hold their last values."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -45,7 +45,7 @@ def last_value(state: _Reader, sequence_id: int) -> int | None:
 
 
 def next_value(state: _Reader, sequence_id: int) -> int:
-    """The value a new tuple gets; the sequence itself moves by the change that records it."""
+    """Return the value for a new tuple; the change that records it advances the sequence."""
     sequence = read_sequence(state, sequence_id)
     last = last_value(state, sequence_id)
     if last is None:
@@ -59,7 +59,7 @@ def next_value(state: _Reader, sequence_id: int) -> int:
 
 
 def record_value(state: _Reader, sequence_id: int, value: Any) -> list[Change]:
-    """Return the change that moves the sequence past a value; none if it is past it."""
+    """Return the change that advances the sequence past a value; none if it is already past it."""
     if type(value) is not int or value > numbers.SIGNED_MAX:
         return []
     sequence = read_sequence(state, sequence_id)

@@ -1,8 +1,8 @@
 """A space: its definition, its compiled format, its indexes. Data path.
 
-A `Space` does not know whether its indexes hold confirmed state or lie in a layer. It turns a
-wanted new tuple into a *change*: the old and new tuple and, per index, what its entries become.
-Making a change modifies nothing; the owner of the state applies it.
+A `Space` does not know whether its indexes hold confirmed state or lie in a layer. It turns a new
+tuple into a *change*: the old and new tuple and the puts into each index. Making a change modifies
+nothing; the owner of the state applies it.
 """
 
 from typing import Any, NoReturn
@@ -60,8 +60,8 @@ class Space:
         self.id = definition.id
         self.name = definition.name
         self.is_system = definition.id <= SYSTEM_ID_MAX
-        # A space is synchronous unless its row says otherwise: a client that is answered before
-        # the quorum could not read what it wrote (T1).
+        # A space is synchronous unless its row disables that: a client that is answered before the
+        # quorum could not read its own write (T1).
         self.is_sync = self.is_system or bool(definition.flags.get("is_sync", True))
         self.index_defs = index_defs
         self.indexes = indexes
@@ -70,7 +70,7 @@ class Space:
         self.format = tuple_format or TupleFormat(definition, index_defs.values())
 
     def over(self, indexes: dict[int, IndexView]) -> "Space":
-        """The same space with other index contents."""
+        """Return the same space with other index contents."""
         return Space(self.definition, self.index_defs, indexes, self.sequence, self.format)
 
     def index(self, index_id: int) -> IndexView:
@@ -82,14 +82,14 @@ class Space:
         return index
 
     def first_with(self, index_id: int, prefix: tuple[Any, ...]) -> bytes | None:
-        """The first tuple whose entry key begins with the prefix."""
+        """Return the first tuple whose entry key begins with the prefix, or None."""
         index = self.indexes[index_id]
         for _, packed in index.scan(range_of(index.key_def, codes.EQ, prefix)):
             return packed
         return None
 
     def change_to(self, new: bytes, fields: list[Any], is_insert: bool) -> Change:
-        """The change that makes `new`, already validated, the tuple under its primary key."""
+        """Return the change that stores `new`, already validated, under its primary key."""
         primary = self.indexes.get(0)
         if primary is None:
             self.index(0)
@@ -128,7 +128,7 @@ class Space:
         return (self.id, old, None, puts)
 
     def is_same_key(self, old_fields: list[Any], new_fields: list[Any]) -> bool:
-        """Whether two tuples have one primary key."""
+        """Return whether two tuples have the same primary key."""
         entry_key = self.indexes[0].key_def.entry_key
         return bool(entry_key(old_fields) == entry_key(new_fields))
 

@@ -1,7 +1,7 @@
-"""What confirmed state and layers have in common: spaces, and how to replace one.
+"""Common base of confirmed state and layers: the spaces and their replacement.
 
 `epoch` counts replacements of spaces. A transaction that began in another epoch holds spaces that
-are no longer the state's; it executes its statements again instead of using them.
+no longer belong to the state; it executes its statements again instead of using them.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from .space import Space
 
 
 class State:
-    """Spaces by id; None marks one that this state has dropped."""
+    """Spaces by id; None marks a space that this state has dropped."""
 
     __slots__ = ("epoch", "spaces", "work")
 
@@ -28,7 +28,7 @@ class State:
         self.work = 0  # of statements, see `note_work`
 
     def note_work(self, work: int) -> None:
-        """Count what a statement is about to do beyond its bytes, in units of 25 ns."""
+        """Count the work of a statement beyond its bytes, in units of 25 ns."""
         self.work += work
 
     def find_space(self, space_id: int) -> Space | None:
@@ -45,15 +45,15 @@ class State:
         self.epoch += 1
 
     def own_space(self, space_id: int) -> Space | None:
-        """The space as an object that this state may change."""
+        """Return the space as an object that this state may change."""
         return self.find_space(space_id)
 
     def new_index(self, definition: IndexDef, key_def: KeyDef) -> IndexView:
-        """An empty index that belongs to this state."""
+        """Return an empty index that belongs to this state."""
         raise NotImplementedError
 
     def rows_with(self, space_id: int, index_id: int, *prefix: Any) -> Iterator[list[Any]]:
-        """Decoded tuples of a system space whose keys begin with the prefix."""
+        """Yield the decoded tuples of a system space whose keys begin with the prefix."""
         space = self.find_space(space_id)
         if space is None or index_id not in space.indexes:
             return
@@ -62,7 +62,7 @@ class State:
             yield decode(packed)
 
     def row(self, space_id: int, key: Any) -> list[Any] | None:
-        """The decoded tuple under a primary key of a system space."""
+        """Return the decoded tuple under a primary key of a system space, or None."""
         space = self.find_space(space_id)
         packed = space.indexes[0].get(key) if space is not None else None
         return None if packed is None else decode(packed)

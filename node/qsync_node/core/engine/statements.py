@@ -1,11 +1,11 @@
 """One writing statement: from a request and a state to rows for the log, changes and an answer.
 
-Nothing here touches the state. The same code runs on the leader over pending state and on followers
-and at recovery over confirmed state, so both come to the same bytes.
+Nothing here changes the state. The same code runs on the leader over pending state and on followers
+and in recovery over confirmed state, so both produce the same bytes.
 
-A row of the log says what was asked in the terms of the primary key (`UPDATE` and `DELETE` through
-a secondary index are rewritten), except that a value a sequence gave is written out. What a
-sequence gave last is a change without a row: every member draws it from the inserted tuple.
+A row of the log expresses the request by primary key: `UPDATE` and `DELETE` through a secondary
+index are rewritten. A value from a sequence is written out. The last value of a sequence is a
+change without a row: every member derives it from the inserted tuple.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -37,7 +37,7 @@ _LARGE_BYTES = 4096
 
 
 class Outcome(NamedTuple):
-    """What a statement would write, change and answer."""
+    """Rows, changes and answer of a statement."""
 
     rows: list[Row]
     changes: list[Change]
@@ -57,8 +57,12 @@ def execute_write(
 ) -> Outcome:
     """Execute INSERT, REPLACE, UPDATE, DELETE or UPSERT.
 
-    `work_max` bounds what the operations of a user's UPDATE or UPSERT may cost
-    (`operations.work_of`); then the size of their result is bounded, too.
+    Args:
+        work_max: bound for the cost of the operations in a user's UPDATE or UPSERT
+            (`operations.work_of`). If it is set, the size of their result is bounded too.
+
+    Raises:
+        ClientError: the statement is refused.
     """
     if space.definition.is_view:
         raise ClientError(codes.VIEW_IS_READ_ONLY, f"View '{space.name}' is read-only")
@@ -100,7 +104,7 @@ def _fill_sequence(
 
 
 def find_unique(space: Space, index_id: int, key: list[Any]) -> bytes | None:
-    """The tuple under a full key of a unique index."""
+    """Return the tuple under a full key of a unique index, or None."""
     index = space.index(index_id)
     key_def = index.key_def
     if not key_def.is_unique:
@@ -176,7 +180,7 @@ def _upsert(state: Reader, space: Space, request: Upsert, work_max: int | None) 
 
 
 def _decode_result(space: Space, new: bytes, work_max: int | None) -> list[Any]:
-    """The fields of what operations made, after its size and format were checked."""
+    """Return the fields of the operations' result, after a check of its size and format."""
     if work_max is not None and len(new) > TUPLE_BYTES_MAX:
         raise tuple_too_large(len(new))
     check_nesting(new)
@@ -186,7 +190,10 @@ def _decode_result(space: Space, new: bytes, work_max: int | None) -> list[Any]:
 
 
 def _is_key_kept(space: Space, old: bytes, new: bytes, fields: list[Any]) -> bool:
-    """Whether both tuples have one primary key; a large one is not decoded where its bytes tell."""
+    """Return whether both tuples have the same primary key.
+
+    Large tuples are compared by their raw bytes first, which avoids decoding them.
+    """
     if len(old) > _LARGE_BYTES and _primary_key(space, old) == _primary_key(space, new):
         return True
     return space.is_same_key(decode(old), fields)

@@ -27,7 +27,7 @@ CK_CONSTRAINT_ID: Final = 364
 FUNC_INDEX_ID: Final = 372
 SESSION_SETTINGS_ID: Final = 380
 
-# Spaces that the engine itself reads: their definitions are as they are.
+# Spaces that the engine itself reads: their definitions are fixed.
 BUILTIN_IDS: Final = frozenset(
     {
         257, SCHEMA_ID, COLLATION_ID, VCOLLATION_ID, SPACE_ID, VSPACE_ID, SEQUENCE_ID,
@@ -36,9 +36,9 @@ BUILTIN_IDS: Final = frozenset(
         FK_CONSTRAINT_ID, CK_CONSTRAINT_ID, FUNC_INDEX_ID, SESSION_SETTINGS_ID,
     }
 )  # fmt: skip
-# The row of `_schema` in a snapshot that holds the schema version.
+# Key of the `_schema` row in a snapshot that holds the schema version.
 SCHEMA_VERSION_KEY: Final = "qsync_schema_version"
-# Spaces whose rows change the catalogue, beyond being stored.
+# Spaces whose rows change the catalogue, beyond their storage.
 CATALOGUE_IDS: Final = frozenset(
     {
         SCHEMA_ID, COLLATION_ID, SPACE_ID, SEQUENCE_ID, INDEX_ID, FUNC_ID, USER_ID, PRIV_ID,
@@ -46,7 +46,7 @@ CATALOGUE_IDS: Final = frozenset(
         CK_CONSTRAINT_ID, FUNC_INDEX_ID, SESSION_SETTINGS_ID,
     }
 )  # fmt: skip
-# Spaces whose rows change what a connector learns about the schema.
+# Spaces whose rows change the schema that connectors read.
 SCHEMA_IDS: Final = frozenset({SPACE_ID, INDEX_ID, PRIV_ID, SPACE_SEQUENCE_ID})
 
 GUEST: Final = 0

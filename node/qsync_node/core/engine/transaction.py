@@ -1,7 +1,7 @@
 """Interactive transactions: private writes over pending state, validated at their place in the log.
 
-Statements run over a private layer while the pending state below it changes. The transaction
-keeps their answers. At COMMIT it runs all statements again over the current pending state. If every
+Statements run over a private layer while the pending state below it changes. The transaction keeps
+their answers. At COMMIT it runs all statements again over the current pending state. If every
 answer is the same byte for byte, the result equals a run of the whole transaction at that place,
 which is serializability. A difference is a conflict (97). A change of the catalogue below the layer
 causes the same check at once, because it replaces the spaces that the layer reads.
@@ -25,7 +25,7 @@ from .statements import Row
 if TYPE_CHECKING:
     from .overlay import Pending
 
-# What a statement answered: its tuples, or the error's code and text.
+# Answer of a statement: its tuples, or the error's code and text.
 _Result = list[bytes] | tuple[int, str]
 
 
@@ -38,7 +38,7 @@ class Meter(Protocol):
 
 
 class _Replay:
-    """Statements that ran again, as far as they did."""
+    """Progress of a second run of the statements."""
 
     __slots__ = ("changes", "epoch", "layer", "pushes", "rows", "statements")
 
@@ -65,7 +65,11 @@ class Transaction:
         self.position: bytes | None = None  # the start of the last statement's next page
 
     def catch_up(self, meter: Meter) -> bool:
-        """Run all statements again if the catalogue changed; False if the step's budget ended."""
+        """Run all statements again if the catalogue changed.
+
+        Returns:
+            False if the step's budget is spent.
+        """
         return self._pending.epoch == self._epoch or self._run_again(meter) is not None
 
     def execute(self, request: Request, user: User) -> list[bytes]:
@@ -84,9 +88,13 @@ class Transaction:
         return answer
 
     def prepare(self, meter: Meter) -> Executed | None:
-        """Run all statements again over the current pending state; None if the budget ended.
+        """Run all statements again over the current pending state.
 
-        Raises 97 if an answer differs.
+        Returns:
+            The rows and changes of the transaction, or None if the budget is spent.
+
+        Raises:
+            ClientError: an answer differs (97).
         """
         done = self._run_again(meter)
         if done is None:
@@ -99,7 +107,7 @@ class Transaction:
         return Executed(rows, changes, answer, is_ddl, is_sync)
 
     def _run_again(self, meter: Meter) -> _Replay | None:
-        """Run the remaining statements, at least one in each step."""
+        """Run the remaining statements, at least one in each step; None if the budget is spent."""
         pending = self._pending
         replay = self._replay
         # Another write changed the pending state: the answers so far may differ now.

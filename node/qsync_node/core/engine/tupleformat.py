@@ -1,8 +1,8 @@
-"""What a space demands of each tuple: count, presence and types of fields. Data path.
+"""A space's requirements for its tuples: count, presence and types of fields. Data path.
 
-A format joins the space's own fields with the parts of its indexes: a field has the narrower of its
-types, and may be NULL unless a part forbids it. The checks are laid out for the common tuple, long
-enough and of simple types; anything else takes the slow walk, which finds the first wrong field.
+A format joins the space's own fields with the parts of its indexes. A field has the narrower of its
+types, and may be NULL unless a part forbids it. The checks favour the common tuple, which is long
+enough and of simple types. Any other tuple takes the slow walk, which finds the first wrong field.
 """
 
 from collections.abc import Iterable
@@ -53,9 +53,9 @@ class TupleFormat:
                     indexed.add(part.field)
         self.fields = fields
         self.field_numbers = {field.name: at for at, field in enumerate(space.fields)}
-        # A format without a single field checks nothing at all.
+        # A format without fields checks nothing.
         self._exact_count = space.field_count if fields else 0
-        # With the narrowest type that a part wants of the place.
+        # Each part gets the narrowest type that any part requires at its place.
         self._path_parts = [
             part._replace(type=inside[part.field, *part.path])
             for part in sorted(path_parts, key=lambda part: part.field)
@@ -79,7 +79,7 @@ class TupleFormat:
             self._unsigned.append(number)
 
     def validate(self, fields: list[Any]) -> None:
-        """Raise unless the tuple fits."""
+        """Raise unless the tuple fits the format."""
         if len(fields) < self._length or self._exact_count or self._path_parts:
             self._validate_slowly(fields)
             return
@@ -103,7 +103,7 @@ class TupleFormat:
             if value is None and field.is_nullable:
                 continue
             if not is_of_type(value, field.type):
-                # What is wrong inside of an earlier field comes first.
+                # An error inside an earlier field takes precedence.
                 self._find_missing(fields, number)
                 raise wrong_type(str(number + 1), field.type)
         missing = self._find_missing(fields, len(self.fields)) if self._path_parts else None
@@ -114,7 +114,7 @@ class TupleFormat:
             raise missing_field(_path_name(missing, len(missing.path)))
 
     def _find_missing(self, fields: list[Any], stop: int) -> Part | None:
-        """The first part that looks into a field before `stop` and finds nothing."""
+        """Return the first part whose path leads to no value in a field before `stop`, or None."""
         missing = None
         for part in self._path_parts:
             number = part.field
@@ -127,7 +127,10 @@ class TupleFormat:
         return missing
 
     def _looks_into(self, number: int) -> bool:
-        """Whether a part wants something inside of the field, which then lacks nothing itself."""
+        """Return whether a part needs a value inside the field.
+
+        The field itself then does not count as missing.
+        """
         return any(part.field == number for part in self._path_parts)
 
 
@@ -145,7 +148,11 @@ def missing_field(field: str) -> ClientError:
 
 
 def _is_path_there(value: Any, part: Part) -> bool:
-    """Whether the field has what the part needs; raises if something on the way is no container."""
+    """Return whether the field has the value that the part needs.
+
+    Raises:
+        ClientError: a value on the path is not a container, or the last one has the wrong type.
+    """
     for depth, step in enumerate(part.path):
         if value is None and (depth or part.is_nullable):
             break
@@ -168,7 +175,7 @@ def _child(container: Any, step: Any) -> Any:
 
 
 def _path_name(part: Part, depth: int) -> str:
-    """The path down to a depth, as Tarantool writes it: a whole field is its number."""
+    """Return the path down to a depth, as Tarantool writes it: a whole field is its number."""
     if not depth:
         return str(part.field + 1)
     steps = (
@@ -178,7 +185,7 @@ def _path_name(part: Part, depth: int) -> str:
 
 
 def _join(field: FieldDef, part: Part, is_indexed: bool) -> FieldDef:
-    """The field as the format and the indexes so far have it, with one more part."""
+    """Return the field of the format and the indexes so far, joined with one more part."""
     narrower = part.type
     if not is_narrower_or_equal(part.type, field.type):
         narrower = field.type
@@ -206,7 +213,7 @@ def _part_mismatch(place: str, known: str, wanted: str) -> ClientError:
 
 
 def _join_path(root_type: str, part: Part, inside: dict[tuple[Step, ...], str]) -> None:
-    """Note which types a part wants along its path: by field number and steps."""
+    """Record the types that a part requires along its path, by field number and steps."""
     inside.setdefault((part.field,), root_type)
     for depth, step in enumerate(part.path):
         place = (part.field, *part.path[:depth])

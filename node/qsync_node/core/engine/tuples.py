@@ -1,6 +1,6 @@
 """Tuples as bytes: splitting an array into its raw items and joining items into an array.
 
-Fields that a statement does not touch keep their bytes exactly; msgpack has several encodings of
+Fields that a statement does not touch keep their bytes exactly: msgpack has several encodings of
 one value, and a client's choice is part of its tuple.
 """
 
@@ -13,20 +13,25 @@ from qsync_node.errors import ClientError, ErrorCode
 from .fields import invalid_msgpack
 
 NESTING_MAX = 100
-"""Levels of arrays and maps in a body or a tuple. Every reader of a log must be able to take it
-apart: msgpack for Python ends at 1,024 levels, Tarantool's tools at 128."""
+"""Maximum levels of arrays and maps in a body or a tuple.
+
+Every reader of a log must be able to decode it: msgpack for Python supports 1,024 levels,
+Tarantool's tools 128.
+"""
 TUPLE_BYTES_MAX = 1 << 20
-"""Tarantool's default of `memtx_max_tuple_size`."""
+"""Tarantool's default of `memtx_max_tuple_size`, in bytes."""
 _STACK_MAX = 1024  # of msgpack's own unpacker
 _HEADERS = bytes((*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF))
 _LEVELS_TO_SPARE = b"\x91" * (_STACK_MAX - NESTING_MAX)
 
 
 def check_nesting(packed: bytes) -> None:
-    """Raises error 20 where `packed` nests deeper than every reader can; whether it is msgpack at
-    all is not looked at."""
+    """Raise error 20 if `packed` nests deeper than every reader supports.
+
+    Other malformed msgpack is not reported here.
+    """
     if len(packed) - len(packed.translate(None, _HEADERS)) <= NESTING_MAX:
-        return  # nearly everything ends here: there are too few headers, wherever they stand
+        return  # the usual case: there are too few headers, wherever they are
     unpacker = msgpack.Unpacker(max_buffer_size=len(_LEVELS_TO_SPARE) + len(packed))
     unpacker.feed(_LEVELS_TO_SPARE + packed)
     try:
@@ -48,7 +53,7 @@ def tuple_too_large(size: int) -> ClientError:
 
 
 def array_header(count: int) -> bytes:
-    """The shortest header of an array with this many items."""
+    """Return the shortest header of an array with this many items."""
     if count < 16:
         return bytes((0x90 | count,))
     if count < 1 << 16:
@@ -57,7 +62,7 @@ def array_header(count: int) -> bytes:
 
 
 def map_header(count: int) -> bytes:
-    """The shortest header of a map with this many pairs."""
+    """Return the shortest header of a map with this many pairs."""
     if count < 16:
         return bytes((0x80 | count,))
     if count < 1 << 16:
@@ -70,7 +75,7 @@ def join_array(items: Sequence[bytes]) -> bytes:
 
 
 def join_map(items: Sequence[bytes]) -> bytes:
-    """A map from its raw keys and values in turn."""
+    """Return a map from its alternating raw keys and values."""
     return map_header(len(items) // 2) + b"".join(items)
 
 
@@ -94,12 +99,12 @@ def _split(packed: bytes, is_map: bool) -> list[bytes]:
 
 
 def split_array(packed: bytes) -> list[bytes]:
-    """The raw items of an array."""
+    """Return the raw items of an array."""
     return _split(packed, is_map=False)
 
 
 def split_map(packed: bytes) -> list[bytes]:
-    """The raw keys and values of a map, in turn."""
+    """Return the alternating raw keys and values of a map."""
     return _split(packed, is_map=True)
 
 

@@ -1,15 +1,15 @@
 """Update operations: `+ - & | ^ = ! # :` on fields by number, name or path.
 
-All operations of a request are read first, then done one after the other, each over the result of
-the one before. A value may be changed once only, except that a later `=` of a whole field wins.
-The class `_Changed` and the `paths` of an opened field mark what was changed. An UPSERT skips an
-operation that cannot be done; one that cannot be read (operations.py) is an error there too.
+All operations of a request are read first and then executed in order, each on the result of the
+previous one. A value may be changed only once, except that a later `=` of a whole field wins. The
+class `_Changed` and the `paths` of an opened field mark the changed values. An UPSERT skips an
+operation that cannot be executed; a malformed one (operations.py) is an error there too.
 
-Containers on the way to a changed value are taken apart once per request (pieces.py) and joined
-again at its end, so every byte that is not meant stays as it was. The work of a request is one pass
-over each container on the way, plus a bounded amount per operation. That bound holds for an UPSERT
-too, which skips operations that fail: an operation that fails must cost no more than one that
-succeeds. `operations.work_of` returns a bound for it beforehand.
+Containers on the way to a changed value are opened once per request (pieces.py) and joined again at
+its end, so all other bytes stay unchanged. The work of a request is one pass over each container on
+the way, plus a bounded amount per operation. That bound also applies to an UPSERT, which skips
+operations that fail: a failing operation must cost no more than a successful one.
+`operations.work_of` returns a bound for it beforehand.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ from .paths import AnyItem, Malformed, Step
 from .pieces import ArrayPieces, Item, MapPieces, open_container
 from .tuples import is_string
 
-# A field's decoded value is kept for the request if it is longer than a number of 38 digits.
+# A decoded value is cached for the request if it is longer than a number of 38 digits.
 _LONG_NUMBER_BYTES = 64
 
 
@@ -52,7 +52,19 @@ def apply_operations(
     is_upsert: bool = False,
     doubles: frozenset[int] = frozenset(),
 ) -> bytes:
-    """The tuple after all operations."""
+    """Return the tuple after all operations.
+
+    Args:
+        packed: the tuple.
+        ops: the operations, as the request has them.
+        index_base: number of the first field in the operations, 0 or 1.
+        names: field numbers by name.
+        is_upsert: skip operations that cannot be executed.
+        doubles: numbers of the fields of type `double`.
+
+    Raises:
+        ClientError: an operation is malformed or, without `is_upsert`, cannot be executed.
+    """
     operations = read_operations(ops, index_base, names)
     fields = ArrayPieces(packed)
     for operation in operations:
@@ -61,7 +73,7 @@ def apply_operations(
         except ClientError:
             if not is_upsert:
                 raise
-    fields.is_changed = True  # the header becomes the shortest one in any case
+    fields.is_changed = True  # the header always becomes the shortest one
     return fields.join()
 
 
@@ -89,16 +101,16 @@ def _do(fields: ArrayPieces, operation: Operation, doubles: frozenset[int]) -> N
 
 
 def _widen(fields: ArrayPieces, at: int) -> None:
-    """A field of type `double` stays one, also where a float would lose nothing."""
+    """Keep a field of type `double` a double, even if a float would lose nothing."""
     field = fields[at]
     if field[0] == 0xCA:
         fields[at] = _Changed(pack(decode(field)))
 
 
 def _check_apart(paths: dict[Step, Any], steps: tuple[Step, ...], operation: Operation) -> None:
-    """Raise if a place changed before is this one, or lies inside or around it.
+    """Raise if a place that was changed before equals, contains or lies inside this one.
 
-    `paths` maps a step to what was changed below it; an empty dict is a changed place.
+    `paths` maps a step to the changes below it; an empty dict is a changed place.
     """
     if not paths:
         return
@@ -120,7 +132,7 @@ def _note_path(paths: dict[Step, Any], steps: tuple[Step, ...]) -> None:
 
 
 def _do_inside(container: Item, steps: Sequence[Step], operation: Operation) -> None:
-    """Follow the steps down to the last one, and do the operation there."""
+    """Follow the steps down to the last one, and execute the operation there."""
     passed = []
     last = len(steps) - 1
     for depth, step in enumerate(steps):
@@ -151,7 +163,10 @@ def _do_inside(container: Item, steps: Sequence[Step], operation: Operation) -> 
 
 
 def _nothing_there(operation: Operation, step: Step, rest: Sequence[Step]) -> ClientError:
-    """No such place. Only an insertion gets the reason, or the error in the rest of its path."""
+    """Return the error for a missing place.
+
+    Only an insertion gets the reason, or the error in the rest of its path.
+    """
     if operation.name not in "=!":
         return not_found(operation)
     if rest:
@@ -165,7 +180,7 @@ def _nothing_there(operation: Operation, step: Step, rest: Sequence[Step]) -> Cl
 
 
 def _do_in_map(pairs: MapPieces, key: str | int, operation: Operation) -> None:
-    """Change the pair under a key. Only a key that is a string can be added."""
+    """Change the pair under a key. Only a string key can be added."""
     name = operation.name
     if key not in pairs:
         if isinstance(key, int) or name not in "=!":
@@ -182,7 +197,11 @@ def _do_in_map(pairs: MapPieces, key: str | int, operation: Operation) -> None:
 
 
 def _do_in_array(items: ArrayPieces, step: int, operation: Operation, *, is_field: bool) -> None:
-    """Change an item; `is_field` if the array is the tuple, whose changed fields are marked."""
+    """Change an item.
+
+    Args:
+        is_field: the array is the tuple, whose changed fields are marked.
+    """
     count = len(items)
     name = operation.name
     if name == "!":
@@ -216,7 +235,7 @@ def _is_changed(field: Item) -> bool:
 
 
 def _new_value(old: Item, operation: Operation) -> bytes:
-    # Only the kind of a container matters to an operation on it as a whole, and its head tells it.
+    # An operation on a whole container needs only its kind, which its head shows.
     return _CHANGES[operation.name](old if isinstance(old, bytes) else old.head, operation)
 
 
@@ -225,7 +244,7 @@ def _assign(_old: bytes, operation: Operation) -> bytes:
 
 
 def _number_of(old: bytes, operation: Operation) -> Any:
-    """The number in a field; None for anything else, which is not decoded."""
+    """Return the number in a field; None for any other value, which is not decoded."""
     first = old[0]
     if 0x80 <= first < 0xC7 or 0xD9 <= first < 0xE0:
         return None
