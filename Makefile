@@ -126,7 +126,7 @@ $(VENV)/mermaid.min.js: | $(BIN)/python
 	  && mv mermaid.part mermaid.min.js
 
 # Pages and packages whose text follows the style of docs/prose/styles.
-PROSE ?= *.md docs changes .github operator/qsync_cli
+PROSE ?= *.md docs changes .github operator/qsync_cli node/qsync_sim
 
 prose: $(BIN)/vale            ## checks the text by the rules of docs/prose/styles
 	$(BIN)/vale $(PROSE)

@@ -1,4 +1,4 @@
-"""`python -m qsync_sim --seeds A..B`: run schedules, print what they covered, shrink a failure."""
+"""`python -m qsync_sim --seeds A..B`: run schedules, print their coverage, shrink a failure."""
 
 import argparse
 import sys
@@ -102,10 +102,13 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--minutes", type=float, help="run those of the seeds that fit into these")
     parser.add_argument(
-        "--at-least", type=int, default=0, help="with --minutes: run so many, however long it takes"
+        "--at-least",
+        type=int,
+        default=0,
+        help="with --minutes: run at least this number of schedules",
     )
     parser.add_argument("--show", type=int, help="print the trace of one seed")
-    parser.add_argument("--faults", type=int, help="with --show: only the first so many faults")
+    parser.add_argument("--faults", type=int, help="with --show: only this number of faults")
     parser.add_argument("--hunt", help="A..B: stop at the first seed that fails")
     arguments = parser.parse_args()
     if arguments.hunt is not None:
@@ -120,7 +123,7 @@ def main() -> int:
 def run_range(
     first: int, last: int, workers: int, minutes: float | None = None, at_least: int = 0
 ) -> int:
-    """Run all seeds, or as many as `minutes` allow but `at_least` so many.
+    """Run all seeds, or those that fit into `minutes`, but at least `at_least` of them.
 
     Returns 0 when nothing failed and everything that must happen happened.
     """

@@ -30,7 +30,7 @@ CONFLICT = 97
 
 
 class Checker:
-    """All answers of one life against its order."""
+    """Compares all answers of one schedule with its order of confirmed rows."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -138,7 +138,9 @@ class Checker:
         if not places:
             self._fail(operation, "L3: an acknowledged write is not in the order")
         if places[0] != operation.index:
-            self._fail(operation, f"it was told {operation.index} and stands at {places[0]}")
+            self._fail(
+                operation, f"the answer named index {operation.index}, the row is at {places[0]}"
+            )
         if operation.kind != "upsert" and operation.tuples:
             self._compare(operation, self.answers.get(operation.index))
         if places[0] <= operation.floor_index and not operation.idempotency:
@@ -146,10 +148,10 @@ class Checker:
 
     def _compare(self, operation: "Operation", expected: list[Any] | None) -> None:
         if operation.idempotency and not operation.tuples:
-            return  # the answer to a retry says that it is committed, not what it returned
+            return  # the answer to a retry contains the outcome, not the result
         got = operation.tuples[0] if operation.tuples else None
         if got != expected:
-            self._fail(operation, f"it was answered {got}, the order says {expected}")
+            self._fail(operation, f"the answer was {got}, the order requires {expected}")
 
     def _check_refused(self, operation: "Operation", places: list[int]) -> None:
         if places and not operation.idempotency:
@@ -160,9 +162,12 @@ class Checker:
                 self._fail(operation, f"T8: a duplicate at {operation.index}, where nothing was")
 
     def _check_not_older(self, operation: "Operation") -> None:
-        """A write that changed nothing was answered by who led after it began (R2)."""
+        """Check that a leader elected before the end of a write without effect answered it (R2)."""
         if operation.index < operation.floor_index and not operation.idempotency:
-            self._fail(operation, f"R2: it saw {operation.index}, {operation.floor_index} was told")
+            self._fail(
+                operation,
+                f"R2: it saw {operation.index}, after an answer at {operation.floor_index}",
+            )
 
     def _check_read(self, operation: "Operation") -> None:
         if operation.outcome != "committed":
@@ -226,11 +231,11 @@ class Checker:
         told = {o.index for o in commits if o.outcome == "committed" and o.index <= self.last}
         rows = {index for index in told if self.world.ledger[index][4] in ROW_TYPES}
         if len(rows) > 1:
-            self._fail(commits[-1], f"T9: its attempts were told {sorted(rows)}")
+            self._fail(commits[-1], f"T9: its attempts were answered {sorted(rows)}")
         self.world.count("keyed transactions checked")
 
     def _check_isolation(self, operations: "list[Operation]") -> None:
-        """What a linearizable transaction reads before it writes is no older than promised (R2)."""
+        """Check that reads of linearizable transactions before their writes are new enough (R2)."""
         for operation in operations:
             if operation.kind != "select":
                 if operation.kind != "begin":
@@ -282,7 +287,7 @@ class Checker:
             own[key] = after
 
     def _check_keys(self) -> None:
-        """A value is written once at the most, whatever the outcomes of its retries (T9)."""
+        """Check that a value is written at most once, regardless of its retries (T9)."""
         for operation in self.world.history:
             if len(self.index_of.get(operation.value, [])) > 1:
                 self._fail(operation, "T9: it took effect twice")
@@ -292,13 +297,13 @@ class Checker:
             f"{reason}; {operation.kind} {operation.value} key {operation.key} "
             f"at {operation.member}, "
             f"{operation.called_ns / 1e6:.3f} .. {operation.returned_ns / 1e6:.3f} ms, "
-            f"told {operation.outcome} ({operation.code}) index {operation.index} "
+            f"answered {operation.outcome} ({operation.code}) index {operation.index} "
             f"{operation.tuples}"
         )
 
 
 def _value_of(row_type: int, fields: Any) -> str | None:
-    """The unique value that tells whose row this is; deletes carry none."""
+    """Return the unique value that identifies the writer of a row, or None for a delete."""
     if row_type in (2, 3):
         return str(fields[0x21][1])
     if row_type == 4:
@@ -319,7 +324,7 @@ def _same_request(operation: "Operation", body: bytes) -> bool:
 
 
 def _run(operation: "Operation", before: list[Any] | None) -> tuple[Any, list[Any] | None]:
-    """What a statement answers over `before`, and what it leaves."""
+    """Return the answer of a statement over the tuple `before`, and the tuple after it."""
     made: list[Any] = [operation.key, operation.value, 0]
     if operation.kind == "select":
         return before, before

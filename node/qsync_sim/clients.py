@@ -333,13 +333,13 @@ class Client:
         self._later(self.rng.choice([0, 0, 2, 20, 150]))
 
     def _step_ended(self, operation: Operation) -> None:
-        """A request of a transaction was answered: what is left of the plan."""
+        """Process the answer to a request of a transaction, and update the plan."""
         ended = operation.kind in ("commit", "rollback")
         if operation.outcome == "committed" and not ended:
             return
         if operation.kind == "commit" and operation.idempotency is not None:
             is_unknown = operation.outcome == "unknown" and operation.code != ErrorCode.KEY_EXPIRED
-            # While it repeats, a conflict says nothing of the first attempt: it tries again.
+            # During a retry, a conflict reveals nothing about the first attempt: retry again.
             is_aborted = self.is_repeating and operation.code == ErrorCode.TRANSACTION_CONFLICT
             self.is_repeating = is_unknown or is_aborted
             self.world.count(
@@ -349,7 +349,7 @@ class Client:
             if not self.is_repeating:
                 # A refused statement leaves the transaction open: end it.
                 self.plan = [("rollback", 0, "")]
-            return  # a repetition asks for its outcome, whatever its statements meet now
+            return  # a retry needs only the outcome, regardless of the results of its statements
         self.plan = []
         self.transaction = 0
 

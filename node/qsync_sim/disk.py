@@ -1,14 +1,14 @@
-"""A simulated disk that loses what was not flushed.
+"""A simulated disk that loses unflushed data.
 
 It implements `qsync_node.log.files.FileSystem` in memory and keeps two states of everything: what
 a process sees (the page cache) and what survives a power loss. Contents become durable with
 `File.sync`, directory entries with `sync_dir`; a rename is one entry change, atomic like the
 journal of a real filesystem, but entry changes that were not flushed survive or vanish one by one.
 
-What a power loss does to unflushed appends of a file: a beginning of them survives; the next one
-is lost, or survives up to some byte, or has its full length with sectors that read as zeros. A
-piece of a block of less than eight bytes in its last sector is cut off rather than zeroed: no
-reader could tell it from sound data (rule D7).
+After a power loss, the first unflushed appends of a file survive. The next one is lost, or survives
+up to some byte, or has its full length with sectors that read as zeros. A piece of a block of less
+than eight bytes in its last sector is truncated rather than zeroed, because no reader could
+distinguish it from sound data (rule D7).
 
 A failed flush leaves the bytes in the page cache and marks them clean, as Linux does: they can be
 read, no later flush of the file makes them durable, and a power loss leaves zeros in their place.
@@ -28,7 +28,7 @@ Hook = Callable[[str, str], Fault | None]
 
 
 class PowerLoss(BaseException):
-    """The machine is gone in the middle of a call: unwinds the node, whatever it catches."""
+    """The machine lost power during a call. A BaseException, so that the node cannot catch it."""
 
 
 class _Append:
@@ -47,7 +47,7 @@ class _Truncate:
 
 
 class _Inode:
-    """A file: what is seen, what is durable, and the operations between the two."""
+    """A file: its visible content, its durable content, and the operations between them."""
 
     __slots__ = ("durable", "pending", "seen")
 
@@ -102,7 +102,7 @@ def _apply(content: bytearray, operation: _Append | _Truncate) -> None:
 
 
 def _tear(data: bytes, offset: int, rng: Random) -> bytes:
-    """What is left of an append at `offset` that power loss interrupted."""
+    """Return the part of an append at `offset` that survives a power loss."""
     if rng.random() < 0.5:
         return data[: rng.randint(0, len(data) - 1)]
     sectors = list(_sectors(len(data), offset))
@@ -233,7 +233,7 @@ class SimDisk:
         self._is_off = False
 
     def crash(self, rng: Random) -> None:
-        """Power loss: what was not flushed is lost or torn."""
+        """Lose power: unflushed data is lost or torn."""
         self.kill()
         self._root.lose_power(rng)
         self.used_bytes = sum(len(inode.seen) for inode in _inodes(self._root))

@@ -1,4 +1,4 @@
-"""What can go wrong: each fault is a function of the world, most with an end some time later."""
+"""Faults: functions of the world. Most faults end some time later."""
 
 from collections.abc import Callable
 from functools import partial
@@ -181,7 +181,7 @@ def nack(world: "World") -> None:
 
 
 def nack_by_most(world: "World") -> None:
-    """So many cannot apply a row that its quorum is impossible (T7)."""
+    """Make too many followers refuse a row, so that its quorum is impossible (T7)."""
     followers = [shell for shell in world.alive() if shell is not world.leader()]
     for shell in followers[: max(1, len(followers))]:
         if shell.node is not None:
@@ -391,10 +391,10 @@ def lose_what_was_promised(world: "World") -> None:
 
 
 def behind_the_back(world: "World") -> None:
-    """A member elects another leader behind the old one's back: the old one is deaf, not mute.
+    """Elect another leader while the old leader receives nothing but can still send.
 
-    What the old leader sends still arrives, what it would hear does not: a replica that has moved
-    on and acknowledges it all the same would be counted once the cut is healed.
+    Messages of the old leader arrive, and messages to it do not. If a replica in the new term still
+    acknowledged the old leader, that ACK would count after the cut is healed.
     """
     leader = world.leader()
     others = [shell for shell in world.alive() if shell is not leader]

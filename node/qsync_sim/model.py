@@ -1,4 +1,4 @@
-"""What the database should contain: a few lines that share nothing with the engine.
+"""The expected content of the database, in a few lines that share no code with the engine.
 
 The model is replayed over the one order of confirmed rows. It knows one space with integer keys and
 tuples `[key, value, count]`.

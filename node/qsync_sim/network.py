@@ -2,8 +2,8 @@
 
 Every instance keeps one connection open to every other one it knows, so there are two between a
 pair, one opened by each end. Messages of one connection arrive in order after random delays; a cut
-holds them back in one direction, until it heals or the connection breaks and takes with it what was
-under way. The two ends hear of a break at different times.
+holds them back in one direction, until it heals or the connection breaks and loses the messages in
+flight. The two ends notice a break at different times.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -127,7 +127,7 @@ class Network:
             self.break_connection(connection)
 
     def break_connection(self, connection: Connection) -> None:
-        """Both ends hear of it, each when it does; what was under way is lost."""
+        """Break a connection. Each end notices at its own time, and messages in flight are lost."""
         if not connection.is_up:
             return
         connection.is_up = False
@@ -151,7 +151,7 @@ class Network:
                 self.break_connection(connection)
 
     def break_cut_off(self) -> None:
-        """TCP gives up: connections with a cut break after a while."""
+        """Break all connections with a cut, as TCP does after its timeout."""
         for connection in list(self.open.values()):
             first, second = connection.ends
             if self.is_cut(first, second) or self.is_cut(second, first):

@@ -1,15 +1,15 @@
-"""What an onlooker who sees every disk and every message holds against the rules, at once.
+"""An observer of all disks and messages, which reports violated rules immediately.
 
-The checker (checker.py) judges a run by the outcomes of its clients; that a promise was given too
-early shows there only if the worst happens next. The onlooker does not wait for the worst: it looks
-at the disks when a member makes a promise.
+The checker (checker.py) judges a schedule by the outcomes of its clients. There, a premature
+promise is visible only if a crash follows. The observer does not wait for the crash: it inspects
+the disks when a member makes a promise.
 
   D1  an ACK names nothing that is not on the sender's disk;
   D2  an ACK or heartbeat answer is of the sender's term; a vote, and a candidate's question, are on
       its disk before they are sent; so is a NACK (T7);
   E1  a leader has the votes of a majority of the voters in its own log, on their disks;
-  L2  what a leader confirms is on the disks of a quorum of the voters in its log, pending ones too
-      (M2), and so is the PROMOTE of its term;
+  L2  a confirmed row is on the disks of a quorum of the voters in the leader's log, pending ones
+      included (M2), and so is the PROMOTE of its term;
   M2  no leader's log holds two unconfirmed membership changes; the configurations in
       force at any two members that can be elected, or that lead, have overlapping majorities;
   T7  a row that too many replicas refused is not confirmed in that term.
@@ -67,7 +67,7 @@ class Onlooker:
         ballot = _on_disk(shell)
         if (ballot.term, ballot.vote) != (term, vote):
             raise Violation(
-                f"D2: {shell.name} votes in term {term}, its disk says {ballot.term} {ballot.vote}"
+                f"D2: {shell.name} votes in term {term}, its disk has {ballot.term} {ballot.vote}"
             )
 
     # --- transitions --------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class Onlooker:
         self.refusals.setdefault((term, index), set()).add(shell.uuid)
 
     def on_started(self, shell: "Shell") -> None:
-        """A NACK that was not stored was never said."""
+        """Check that a member sent no NACK that it had not stored."""
         stored = {(nack.term, nack.index) for nack in _on_disk(shell).nacks}
         for place, refusers in self.refusals.items():
             if place not in stored:
@@ -168,7 +168,7 @@ class Onlooker:
         changes = [entry for entry in limbo.entries if entry.kind is Kind.MEMBERSHIP]
         if len(changes) < 2 or node.replica.leader is None:
             return
-        # A leader that was started again has yet to hear of what an earlier one confirmed.
+        # A restarted leader does not know yet the index that an earlier leader confirmed.
         confirmed = max(self.world.ledger, default=0)
         pending = sum(1 for entry in changes if entry.batch.last_index > confirmed)
         if pending > 1:

@@ -16,7 +16,7 @@ OPERATIONS_MIN = 200
 FAULTS_MIN = 5
 FREQUENT_WEIGHT = 20
 CHECKPOINT_DELAYS = 500
-"""A checkpoint takes up to 0.1 s: rows are confirmed while it is written."""
+"""Writes of the longest checkpoint (0.1 s). Rows are confirmed during a checkpoint."""
 
 
 class Schedule:
@@ -152,7 +152,7 @@ class Schedule:
     def check_states(self) -> None:
         """Equal logs give equal states, byte for byte (S1, S2)."""
         first: list[bytes] | None = None
-        # Those with a list of spaces come last: they hold a part of what the others do.
+        # Members with a list of spaces come last: they hold a part of the state.
         for shell in sorted(self.world.alive(), key=lambda one: bool(one.settings.spaces)):
             if shell not in self._members() or shell.node is None:
                 continue

@@ -88,7 +88,7 @@ class Shell:
         self.disk.kill()
 
     def start(self) -> None:
-        """A process starts on what the disk holds."""
+        """Start a process with the content of the disk."""
         assert self.node is None
         self.life += 1
         self.disk.on_call = None
@@ -97,7 +97,7 @@ class Shell:
         except CorruptionError as error:
             self.world.fail(f"{self.name} does not start: {error}")
         except DiskError:
-            # A full disk: the process says so and ends; its supervisor tries again.
+            # A full disk: the process reports it and exits, and its supervisor restarts it.
             self.node = None
             self.storage = None
             self.disk.kill()
@@ -135,7 +135,7 @@ class Shell:
         self.step([])
 
     def stop(self, power_loss: bool) -> None:
-        """kill -9, or a power loss that also takes what was not flushed."""
+        """Kill the process, or lose power and with it all unflushed data."""
         if self.node is None:
             return
         if power_loss:
@@ -181,7 +181,7 @@ class Shell:
     # --- steps --------------------------------------------------------------------------------
 
     def step(self, inputs: list[Any]) -> None:
-        """Feed inputs to the core and perform what it wants."""
+        """Feed inputs to the core and perform its effects."""
         if self.node is None:
             return
         if self.is_paused:
@@ -406,7 +406,7 @@ class Shell:
         if effect.batches[0].first_index <= storage.last_index:
             raise AssertionError(f"{self.name} writes {effect.batches[0].first_index} twice")
         if effect.batches[0].first_index > storage.last_index + 1:
-            # A refused write took everything queued behind it along (D4, D5).
+            # A refused write also failed all writes queued after it (D4, D5).
             return
         fault = self.fail_next_write
         if fault:

@@ -1,8 +1,8 @@
 """Stories: interaction scripts with recorded output (`node/stories/*.txt`).
 
 A story drives a simulated cluster by hand. Lines that begin with `> ` are commands, lines with `#`
-are told to the reader, everything else is the output that was recorded behind the command; a story
-holds when it comes out the same again. `python -m qsync_sim.story --rewrite` records all again.
+are comments, and everything else is the recorded output of the command above it. A story passes if
+it produces the same output. `python -m qsync_sim.story --rewrite` records all stories.
 
 Commands (a member is n1, n2, ...; times are milliseconds):
 
@@ -15,7 +15,7 @@ Commands (a member is n1, n2, ...; times are milliseconds):
   run T, until EVENT, settle     let time pass; until a member reports it; until all logs agree
                                  and no client waits for an answer
   slow M T, fast M               the disk of M takes T
-  cut A B, heal, break           what A says to B is held back; cuts end; cut connections break
+  cut A B, heal, break           messages from A to B are held back; cuts end; cut connections break
   alone M                        cut M off from all others, both ways
   kill M, power M, start M       kill -9; power loss; a start on the same disk
   refuse M, accept M             M cannot apply user rows; it can again

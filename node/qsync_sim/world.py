@@ -1,8 +1,9 @@
-"""One simulated life of a cluster: event queue, instances, clients, and what an onlooker sees.
+"""One simulated schedule of a cluster: event queue, instances, clients and observer.
 
-Everything is drawn from one seed. The onlooker keeps the ledger of confirmed rows as each instance
-reports them, and stops the life at the first contradiction: two leaders of one term, a confirmed
-row that differs between two instances or changes, a process that does not start (`Violation`).
+Everything is drawn from one seed. The observer keeps the ledger of confirmed rows as each instance
+reports them, and stops the schedule at the first contradiction: two leaders of one term, a
+confirmed row that differs between two instances or changes, a process that does not start
+(`Violation`).
 """
 
 import heapq
@@ -33,7 +34,7 @@ NOP = 12
 
 
 class World:
-    """Event queue and onlooker."""
+    """Event queue and observer."""
 
     def __init__(self, seed: int, settings: Settings | None = None) -> None:
         self.seed = seed
@@ -73,7 +74,7 @@ class World:
         self._admin_answers: dict[int, fx.Answer] = {}
         self._made = 0
         self.switchover_ns = 0
-        self.checkpoint_delays = 1  # a checkpoint takes up to so many times as long as a write
+        self.checkpoint_delays = 1  # writes of the longest checkpoint
         self.ambushes: list[tuple[str, Callable[[Shell], None]]] = []
 
     # --- time ---------------------------------------------------------------------------------
@@ -141,7 +142,7 @@ class World:
         self.after(20 * MILLISECOND + self.rng.randrange(20 * MILLISECOND), self._keep_connecting)
 
     def leader(self) -> Shell | None:
-        """Who leads the highest term and may answer clients."""
+        """Return the leader of the highest term, if it may answer clients."""
         found: Shell | None = None
         for shell in self.shells.values():
             if shell.node is not None and shell.node.replica.leader is not None:
@@ -186,7 +187,7 @@ class World:
         self._admin_sync += 1
         shell.step([fx.Command(ADMIN_SESSION, self._admin_sync, verb, arguments)])
 
-    # --- what shells tell ---------------------------------------------------------------------
+    # --- reports of shells ---------------------------------------------------------------------
 
     def fail(self, reason: str) -> None:
         raise Violation(reason)
