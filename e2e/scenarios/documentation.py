@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -25,11 +26,27 @@ REFUSED = "replication.quorum is below a majority"
 
 
 def commands(page: str) -> list[str]:
-    """Of the page's blocks, in their order."""
+    """Return the commands of a page in their order, each with all of its lines."""
     found = []
     for block in re.findall(r"```console\n(.*?)```", (PAGES / page).read_text(), re.DOTALL):
-        found += [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+        lines = iter(block.splitlines())
+        for line in lines:
+            if not line.startswith("$ "):
+                continue  # output
+            command = line.removeprefix("$ ")
+            while _is_open(command):
+                command += "\n" + next(lines)
+            found.append(command)
     return found
+
+
+def _is_open(command: str) -> bool:
+    """Return whether a quotation of the command continues in the next line."""
+    try:
+        shlex.split(command)
+    except ValueError:
+        return True
+    return False
 
 
 @contextlib.contextmanager
@@ -77,8 +94,8 @@ def documentation(scene: Scene) -> str:
     left = json.loads(scene.kubectl("get", "qc,pvc,secrets", "-o", "json"))["items"]
     # What the cluster owns goes a little later.
     kept = [i["metadata"]["name"] for i in left if not i["metadata"].get("ownerReferences")]
-    assert not kept, f"the page says how to be rid of everything, and {kept} are left"
-    return f"{len(ran)} commands did what the page says"
+    assert not kept, f"the page describes how to delete everything, and {kept} are left"
+    return f"{len(ran)} commands did what the page describes"
 
 
 @scenario(modest=True, needs=("machines",), not_local="pages")
@@ -104,7 +121,7 @@ def operations(scene: Scene) -> str:
             if not is_quiet:
                 time.sleep(LATE_S)  # the operator sees the change
                 scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
-    return f"{len(ran)} commands did what the page says"
+    return f"{len(ran)} commands did what the page describes"
 
 
 def _lose_a_machine(scene: Scene) -> None:
