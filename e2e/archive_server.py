@@ -70,7 +70,7 @@ def _server() -> dict[str, Any]:
 
 
 def _pod(name: str, container: dict[str, Any]) -> dict[str, Any]:
-    """What a namespace with Pod Security `restricted` takes."""
+    """Return a pod that Pod Security `restricted` accepts."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",

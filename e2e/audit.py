@@ -1,4 +1,4 @@
-"""The API server's audit log: switched on in a kind cluster, and what it says of one account.
+"""The API server's audit log: enables it in a kind cluster, and reads the requests of an account.
 
 The policy and the log are on the control plane's machine; the static pod of the API server is
 changed there, and the kubelet starts it again.
@@ -80,7 +80,7 @@ def _is_auditing() -> bool:
 
 
 def _write(machine: str, path: str, text: str) -> None:
-    # Beside first, then renamed: the kubelet reads whatever is in its directory.
+    # Written elsewhere and then moved: the kubelet reads every file of its directory.
     run("docker", "exec", "-i", machine, "sh", "-c", f"cat > /tmp/new && mv /tmp/new {path}",
         stdin=text)  # fmt: skip
 
@@ -90,7 +90,7 @@ def clear() -> None:
 
 
 def used_rights(account: str) -> tuple[set[Right], set[Right]]:
-    """(what it was allowed to do and did, what it was refused)."""
+    """Return the permissions that an account used, and those that it was refused."""
     used: set[Right] = set()
     refused: set[Right] = set()
     found = on(control_plane(), f"cat {LOG_DIRECTORY}/audit*.log | grep -F '{account}' || true")
@@ -108,7 +108,7 @@ def used_rights(account: str) -> tuple[set[Right], set[Right]]:
         said = entry.get("annotations", {}).get("authorization.k8s.io/decision")
         (refused if said == "forbid" else used).add(right)
         if right.verb == "patch" and code == 201:
-            # What was applied and was not there is asked for twice: to patch, and to create.
+            # Applying a missing object requires two permissions: patch and create.
             used.add(right._replace(verb="create"))
     return used, refused
 

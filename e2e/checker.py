@@ -2,8 +2,8 @@
 
     python e2e/checker.py --ledger FILE --addresses HOST:PORT,... --user U --password P --space S
 
-Every write that was acknowledged is there with its value, on every member; none that was said to be
-rolled back or refused is there; nothing is there that nobody wrote. Prints one JSON object; exits
+Every acknowledged write exists with its value on every member. No write reported as rolled back or
+refused exists, and no row without a writer. Prints one JSON object; exits
 with 1 if anything is wrong.
 """
 
@@ -58,7 +58,7 @@ async def read_member(address: str, arguments: argparse.Namespace) -> dict[int, 
 
 
 def compare(operations: dict[int, dict[str, Any]], found: dict[int, str]) -> dict[str, list[int]]:
-    """Ids that are wrong on one member, by what is wrong with them."""
+    """Return the wrong ids of one member, by kind of problem."""
     problems: dict[str, list[int]] = {"lost": [], "changed": [], "resurrected": [], "invented": []}
     for number, operation in operations.items():
         value = found.get(number)

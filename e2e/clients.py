@@ -136,7 +136,7 @@ class Writer:
 
     def _is_writing(self) -> bool:
         before = self.lines()
-        time.sleep(1)  # a writer that lives has written more in a second
+        time.sleep(1)  # a running writer has written more in a second
         return self.lines() != before
 
     def ledger(self) -> list[dict[str, Any]]:
@@ -190,7 +190,7 @@ def forwarded(namespace: Namespace, pods: list[str], *ports: int) -> Iterator[li
 
 
 def _answers(address: str) -> bool:
-    """Whether it takes a connection; one that speaks TLS says nothing before it is greeted."""
+    """Return whether the address accepts a connection. A TLS port sends nothing first."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), 1):

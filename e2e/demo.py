@@ -1,7 +1,7 @@
 """`make demo`: three members, a real connector, a killed leader, every write read back and proved.
 
-With FAULT=lose-one one acknowledged row is taken away behind the ledger's back, and the demo must
-fail: a check that cannot fail proves nothing.
+With FAULT=lose-one, the demo deletes one acknowledged row without recording it, and must then fail:
+a check that cannot fail proves nothing.
 """
 
 import importlib.util
@@ -55,7 +55,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def take_one_away(credentials: dict[str, Any], address: str, space: int, number: int) -> None:
-    """Delete a row that the ledger says is there."""
+    """Delete a row that the ledger records as acknowledged."""
     script = """
 import asyncio, asynctnt, sys
 async def main(host, port, user, password, space, number):
@@ -155,7 +155,7 @@ def run(cluster: LocalCluster, folder: Path) -> int:
 
 
 def audit(cluster: LocalCluster, ledger: Path) -> int:
-    """What the archive proves, where PySpark and Java are; a sentence where they are not."""
+    """Audit the archive if PySpark and Java are installed. Otherwise print why not."""
     console.print("[bold]5.[/] qsync local audit orders: what the archived logs prove")
     if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
         console.print("   left out: it needs Java 17 and qsync[spark] (`make venv` brings that)")

@@ -155,7 +155,7 @@ class Namespace:
         raise RuntimeError(f"waited {timeout_s:g} s for {what}: {json.dumps(self.status())}")
 
     def save(self, folder: Path) -> None:
-        """What a person needs to understand a failure."""
+        """Save logs, events and objects of a failed scenario."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, command in {
             "objects.txt": ["get", "all,qc,pvc,pdb,endpointslices", "-o", "wide"],

@@ -1,9 +1,9 @@
-"""`make demo-kubernetes`: what a user does on Kubernetes, for real, with a writer running.
+"""`make demo-kubernetes`: the steps of a user on a real cluster, with a writer running.
 
 Apply three nodes, write through the leader's Service, delete the leader's pod, grow to five and
-shrink to three; then every acknowledged write is read back from every member by a connector that
-nobody here wrote, and an audit of the schedule proves from the archive, by Spark, that none was
-lost. The archive is an S3 server in a pod. With KEEP=1 the namespace stays.
+shrink to three; then a third-party connector reads every acknowledged write from every member, and
+a scheduled audit proves from the archive, with Spark, that none was lost. The archive is an S3
+server in a pod. With KEEP=1 the namespace stays.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def delete_leader(namespace: Namespace, writer: Writer, *how: str) -> None:
     new = namespace.status()["leader"]
     namespace.wait("a new pod", lambda: namespace.is_new_and_ready(leader, old), CONVERGE_S)
     namespace.wait("the old leader following", lambda: namespace.is_ready(3), CONVERGE_S)
-    time.sleep(1)  # what comes late is a pause, too
+    time.sleep(1)  # late requests count as an outage as well
     pauses = writer.longest_pauses(deleted_at - 1, deleted_at + 15)
     failover = namespace.status().get("lastFailover", {})
     console.print(

@@ -6,7 +6,7 @@ The cluster is the one of `$KUBECONFIG`; else the one that the command in `$E2E_
 up; else one of three machines that kind makes. A scenario that cannot run there is skipped with a
 reason of `LACKS`. Those that measure or break machines, operators or networks run alone; modest
 ones two at a time, and first. Artefacts of a failure are in `artifacts/e2e/SCENARIO`. `--write`
-puts what was measured into docs/kubernetes-failover.md.
+writes the measurements to docs/kubernetes-failover.md.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def found_here(is_whole_run: bool, is_ours: bool) -> set[str]:
 
 
 def perform(scenario: Scenario, folder: Path) -> str:
-    """What it says; what it measured is kept. Raises what it fails with; artefacts are saved."""
+    """Run a scenario and return its summary. Keep measurements, and artefacts of a failure."""
     scene = Scene(f"qsync-e2e-{scenario.name.replace('_', '-')}", folder)
     scene.delete()
     scene.create()
@@ -107,7 +107,7 @@ def perform(scenario: Scenario, folder: Path) -> str:
 
 
 def table() -> str:
-    """Every scenario and what it needs, as docs/testing-kubernetes.md has it."""
+    """Return the table of all scenarios and their needs, for docs/testing-kubernetes.md."""
     lines = [
         "| scenario | what happens | load | quick | modest | needs | local |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -182,7 +182,7 @@ def _perform_all(chosen: list[Scenario], here: set[str]) -> list[str]:
 
 
 def _passes(scenario: Scenario, here: set[str]) -> bool:
-    """Prints how it ended; one that is skipped, and says so, is no failure."""
+    """Run a scenario and print its result. A skipped scenario is reported and not a failure."""
     lacking = [need for need in scenario.needs if need not in here]
     if lacking:
         console.print(f"[yellow]skipped[/] {scenario.name}: {LACKS[lacking[0]]}")

@@ -46,7 +46,7 @@ class LocalScene:
         with contextlib.suppress(RuntimeError):  # it never came to be
             self._cluster.delete()
 
-    # --- what a user does -----------------------------------------------------------------------
+    # --- actions of a user ----------------------------------------------------------------------
 
     def start(self, **spec: Any) -> None:
         self._spec = spec
@@ -112,7 +112,7 @@ class LocalScene:
         finally:
             self._apply()
 
-    # --- what a user sees -----------------------------------------------------------------------
+    # --- view of a user -------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         return self._cluster.status()
@@ -144,7 +144,7 @@ class LocalScene:
         self._cluster.wait(what, is_done, timeout_s)
         return time.monotonic() - started_s
 
-    # --- what a client sees ---------------------------------------------------------------------
+    # --- view of a client -----------------------------------------------------------------------
 
     def _operations(self) -> list[dict[str, Any]]:
         return list(read_ledger(str(self._ledger)).values()) if self._ledger.exists() else []

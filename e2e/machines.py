@@ -1,7 +1,7 @@
 """The machines of a kind cluster, which are containers: faults that no API offers.
 
-Everything here asks docker. A cluster whose machines are no containers of this docker has no
-`machines()`, and scenarios that need them are skipped, which docs/testing-kubernetes.md says.
+Everything here asks docker. If the machines of a cluster are not containers of the local docker,
+`machines()` is empty, and scenarios that need them are skipped (docs/testing-kubernetes.md).
 """
 
 import contextlib
@@ -131,7 +131,7 @@ class SmallDisk:
         on(self.machine, f"rm -f {self.path}/filler")
 
     def unmount(self) -> None:
-        """What was written goes back to where the volume was, and nothing else stays there."""
+        """Move the written data back to the volume, and remove everything else."""
         on(
             self.machine,
             f"umount -l {self.path}; find {self.path} -mindepth 1 -delete;"

@@ -1,4 +1,4 @@
-"""The operator's own pods: how many there are, which one acts, what they wrote."""
+"""The pods of the operator: their number, the acting one, their logs."""
 
 import json
 import time
@@ -63,5 +63,5 @@ def operator_log(since_s: float) -> str:
         try:
             said.append(run(*command, "--previous"))
         except RuntimeError:
-            continue  # it had no life before this one
+            continue  # no previous container
     return "\n".join(said)

@@ -1,4 +1,4 @@
-"""What a scenario is: a function with a cluster of its own, and what it measured.
+"""A scenario: a function with its own cluster, and its measurements.
 
 It is registered by `@scenario(...)`, run by `e2e/kubernetes_run.py`, and gets a `Scene`: a fresh
 namespace with Pod Security `restricted`. With `load`, three members and a writer run before it
@@ -37,7 +37,7 @@ SPACE = {
 
 
 class Wrong(Exception):  # noqa: N818 - it is a finding, not a fault
-    """Something is not as it must be; the text says what."""
+    """A finding of a scenario."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Scene(Namespace):
     writer: Writer | None = None
     figures: dict[str, list[Pauses]] = field(default_factory=dict)
 
-    # --- what a user does -----------------------------------------------------------------------
+    # --- actions of a user ----------------------------------------------------------------------
 
     def apply(self, **spec: Any) -> None:
         self.kubectl("apply", "-f", "-", stdin=self.manifest(**spec))
@@ -135,7 +135,7 @@ class Scene(Namespace):
                 raise
         self.wait(f"{member} leading", lambda: self.leader() == member, FAILOVER_S)
 
-    # --- what a user sees -----------------------------------------------------------------------
+    # --- view of a user -------------------------------------------------------------------------
 
     def condition(self, kind: str) -> dict[str, str]:
         found: list[dict[str, str]] = self.status().get("conditions", [])
@@ -181,7 +181,7 @@ class Scene(Namespace):
         return {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in found}
 
     def leader_by_asking(self) -> str:
-        """Who leads as the members say: the operator's word is not asked for."""
+        """Return the leader as the members report it, without the operator's status."""
         for line in self.qsync("status").splitlines():
             cells = line.split()
             if len(cells) > 1 and cells[1] == "leader":
@@ -192,7 +192,7 @@ class Scene(Namespace):
         found = json.loads(self.kubectl("get", "events", "-o", "json"))["items"]
         return [str(event["message"]) for event in found if event["reason"] == reason]
 
-    # --- what a client sees ---------------------------------------------------------------------
+    # --- view of a client -----------------------------------------------------------------------
 
     def pauses(self, since: float, until: float | None = None) -> Pauses:
         """Between two acknowledgements in a span of the wall clock."""
@@ -230,8 +230,8 @@ class Scene(Namespace):
 
 @dataclass(frozen=True)
 class Scenario:
-    """`is_modest`: it measures no pause and leaves everything outside its namespace alone, so
-    another such one may run beside it. `needs` names what a cluster may lack: see
+    """`is_modest`: the scenario measures no outage and changes nothing outside its namespace, so
+    another modest one may run at the same time. `needs` names what a cluster may lack: see
     `kubernetes_run.LACKS`; `not_local` why local processes have no such thing, a key of
     `kubernetes_run.NOT_LOCAL`, "" where they have."""
 
@@ -260,7 +260,7 @@ def scenario(
     not_local: str = "",
     **spec: Any,
 ) -> Callable[[Callable[[Scene], str]], Callable[[Scene], str]]:
-    """Registers what it decorates; a scenario with `load` begins with a cluster of `spec`."""
+    """Register a scenario. A scenario with `load` begins with a cluster of `spec`."""
 
     def register(function: Callable[[Scene], str]) -> Callable[[Scene], str]:
         SCENARIOS[function.__name__] = Scenario(

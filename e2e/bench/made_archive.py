@@ -43,7 +43,7 @@ STARTED = 1_700_000_000.0
 
 @dataclass
 class Writes:
-    """What the leader writes: `last` holds the LSN of the last write of each key."""
+    """Rows of the leader. `last` holds the LSN of the last write of each key."""
 
     keys: int
     value_bytes: int
@@ -80,7 +80,7 @@ def first_bodies() -> list[bytes]:
 
 
 def last_bodies(writes: Writes) -> Iterator[bytes]:
-    """The state behind the last row."""
+    """Yield the tuples of the state after the last row."""
     yield from first_bodies()
     yield b"\x82\x10\xce" + TERM_SPACE.to_bytes(4, "big") + b"\x21" + pack([1, 1, 1])
     for key, lsn in sorted(writes.last.items()):

@@ -2,8 +2,8 @@
 
     python e2e/bench/many_clusters.py [--clusters 100] [--write]
 
-Members are simulated (`simulated_nodes.py`), everything that Kubernetes stores is real. The
-operator is a process here, so that what it takes can be measured; the installed one sleeps
+Members are simulated (`simulated_nodes.py`), and all objects of Kubernetes are real. The operator
+is a local process, so that its resources can be measured. The installed operator is scaled down
 meanwhile.
 `--write` puts the figures into docs/kubernetes-scale.md.
 """
@@ -106,7 +106,7 @@ def _acted(orders: Path, cluster: str, since_s: float) -> float:
         }  # fmt: skip
         if len(at) == 3:
             return float(max(at.values()))
-        time.sleep(0.05)  # finer than what is measured
+        time.sleep(0.05)  # finer than the measured durations
     raise RuntimeError(f"{cluster} was not configured within {PATIENCE_S:g} s of a change")
 
 

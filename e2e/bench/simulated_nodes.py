@@ -45,7 +45,7 @@ MERGE = "application/merge-patch+json"
 
 @dataclass
 class Cluster:
-    """What its members agree on."""
+    """State shared by the members of a cluster."""
 
     name: str
     context: ssl.SSLContext

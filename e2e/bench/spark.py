@@ -1,9 +1,9 @@
-"""`make bench-spark`: what the archive's jobs cost, on the sizes that a few minutes allow.
+"""`make bench-spark`: measures the jobs of the archive, with sizes that take a few minutes.
 
     python e2e/bench/spark.py [--rows 10000,100000,1000000] [--large] [--huge] [--write]
 
-A row is one of one member's log; an audit of N rows reads 3 N member-rows. `--large` goes on to 3 M
-and 10 M rows, and adds a skewed key, 10,000 small segments and a segment of 4 GiB; `--huge` adds
+A row is one of one member's log; an audit of N rows reads 3 N member-rows. `--large` adds 3 M
+and 10 M rows, a skewed key, 10,000 small segments and a segment of 4 GiB; `--huge` adds
 50 M rows. Everything but Spark's own start is measured in one session, whose first audit, of 1 M
 rows, is not counted. Beside Spark, in the same run: the same judgements over plain dicts in one
 process (`plain_audit`), and DuckDB over the Parquet that a compaction made. `--write` puts table
@@ -65,7 +65,7 @@ class Audits:
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured, how much of it, and what it should be."""
+    """A measured quantity, its value and its goal."""
 
     what: str
     value: str
@@ -209,7 +209,7 @@ def over_parquet(spark: Any, work: Path, figures: Figures) -> None:
 
 
 def special(spark: Any, work: Path, rows: int, figures: Figures) -> None:
-    """What must not need more memory: one key, many files, one large file."""
+    """Measure inputs that must not need more memory: one key, many files, one large file."""
     for what, count, segment_rows, is_skewed, value_bytes in (
         ("one key", rows, SEGMENT_ROWS, True, VALUE_BYTES),
         (f"{SMALL_SEGMENTS:,} small segments", rows, rows // SMALL_SEGMENTS, False, VALUE_BYTES),
@@ -223,7 +223,7 @@ def special(spark: Any, work: Path, rows: int, figures: Figures) -> None:
 
 
 def huge(spark: Any, work: Path, figures: Figures) -> None:
-    """What no memory of this size would hold at once."""
+    """Measure an archive larger than the memory."""
     size = make_archive(work / "special", HUGE_ROWS, SEGMENT_ROWS)
     with watched() as memory:
         seconds = audited(spark, work / "special")

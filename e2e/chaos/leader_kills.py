@@ -2,10 +2,10 @@
 
     python e2e/chaos/leader_kills.py [--rounds 50] [--members 3]
 
-A writer in a process of its own keeps a ledger over all members; each round kills whoever leads,
-waits until everybody follows again, and measures from the kill to the first acknowledgement of a
-write that began after it. At the end every acknowledged write is read back from every member.
-Goals: median below 300 ms, none above 2,000 ms, nothing lost.
+A writer in a separate process records a ledger over all members. Each round kills the leader, waits
+until all members follow again, and measures the time from the kill to the first acknowledgement of
+a write that began after it. At the end, every acknowledged write is read from every member. Goals:
+median below 300 ms, none above 2,000 ms, nothing lost.
 """
 
 import argparse

@@ -104,7 +104,7 @@ def audits(scene: Scene) -> str:
     _create(scene, "before")
     joined = _join(scene, archive)
     _expect(_ended_as(scene, "before"), "Passed")
-    # Members repair what they know of their own archive; so it is damaged while they sleep.
+    # Members repair their own archive, so it is damaged while they hibernate.
     scene.patch(hibernate=True)
     scene.wait("no process", lambda: not scene.lives(), ROLL_S)
     damaged, row = archive_server.damage(scene)

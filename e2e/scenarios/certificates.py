@@ -85,7 +85,7 @@ def certificates(scene: Scene) -> str:
     scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
     kept = {name: uid for name, uid in scene.pods().items() if name != leader}
     assert kept == {name: uid for name, uid in pods.items() if name != leader}
-    time.sleep(LATE_S)  # what comes late is a pause, too
+    time.sleep(LATE_S)  # late requests count as an outage as well
     what = "certificates changed, then the leader deleted by force"
     pauses = scene.measure(what, at_s, CHANGE_PAUSE_MS)
     return f"a new certificate was shown by all after {took_s:.0f} s; writes paused for {pauses}"

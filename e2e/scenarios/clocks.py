@@ -64,7 +64,7 @@ def wrong_clocks(scene: Scene) -> str:
         scene.wait("another leader", lambda n=name: scene.leader() not in ("", n), FAILOVER_S)
         scene.wait("a new pod", lambda n=name, u=uid: scene.is_new_and_ready(n, u), READY_S)
         scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
-        time.sleep(LATE_S)  # what comes late is a pause, too
+        time.sleep(LATE_S)  # late requests count as an outage as well
         found = scene.pauses(at_s - LATE_S)
         assert found.longest_ms < CHANGE_PAUSE_MS, f"writes paused for {found}"
         at = datetime.fromisoformat(scene.status()["lastFailover"]["at"]).timestamp()

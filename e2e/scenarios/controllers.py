@@ -49,7 +49,7 @@ def operator_killed(scene: Scene) -> str:
     at_s = process.signal("KILL")
     scene.wait("another leader", lambda: scene.leader() not in ("", leader), FAILOVER_S)
     scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
-    time.sleep(LATE_S)  # what comes late is a pause, too
+    time.sleep(LATE_S)  # late requests count as an outage as well
     what = "the operator and the leader killed at once"
     found = scene.measure(what, at_s - LATE_S, CHANGE_PAUSE_MS)
     scene.kubectl("scale", "qc", scene.cluster, "--replicas=4")

@@ -21,7 +21,7 @@ from qsync_cli.replace import SELECTED_NODE
 
 PAGES = ROOT / "docs"
 INSTALLING = ("docker build", "kind load", "helm install")
-"""What the runner has done already, and what would install a second operator beside it."""
+"""Commands that the runner has run already, or that would install a second operator."""
 REFUSED = "replication.quorum is below a majority"
 
 
@@ -77,7 +77,7 @@ def _as_printed(command: str, environment: dict[str, str]) -> None:
 def documentation(scene: Scene) -> str:
     """Runs every command of docs/kubernetes.md as printed, except the installation."""
     ran = []
-    # What the page's bucket and its Secret stand for.
+    # The bucket of the page, and its Secret.
     archive_server.build()
     archive_server.start(scene)
     with _as_somebody_there(scene) as environment:
@@ -92,7 +92,7 @@ def documentation(scene: Scene) -> str:
                 scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
     scene.kubectl("delete", "secret", archive_server.SECRET)
     left = json.loads(scene.kubectl("get", "qc,pvc,secrets", "-o", "json"))["items"]
-    # What the cluster owns goes a little later.
+    # Kubernetes deletes owned objects a little later.
     kept = [i["metadata"]["name"] for i in left if not i["metadata"].get("ownerReferences")]
     assert not kept, f"the page describes how to delete everything, and {kept} are left"
     return f"{len(ran)} commands did what the page describes"
@@ -185,7 +185,7 @@ def cluster_chart(scene: Scene) -> str:
 @scenario(quick=True, not_local="objects")
 def plain_manifests(scene: Scene) -> str:
     """The API server accepts deploy/operator.yaml without Helm."""
-    # Conflicts are forced in the dry run only: here a chart owns what is already installed.
+    # Conflicts are forced in the dry run only, because a chart owns the installed objects.
     taken = run(
         "kubectl", "apply", "--server-side", "--dry-run=server", "--force-conflicts", "-f",
         str(ROOT / "deploy" / "operator.yaml"),

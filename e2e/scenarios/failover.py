@@ -20,7 +20,7 @@ def _settled(scene: Scene, old: str) -> None:
     """Another one leads, and the old leader follows."""
     scene.wait("another leader", lambda: scene.leader() not in ("", old), FAILOVER_S)
     scene.wait("the old leader following", lambda: scene.is_ready(3), CONVERGE_S)
-    time.sleep(LATE_S)  # what comes late is a pause, too
+    time.sleep(LATE_S)  # late requests count as an outage as well
 
 
 @scenario(load=True, needs=("machines",))
@@ -74,7 +74,7 @@ def all_at_once(scene: Scene) -> str:
     for name, uid in uids.items():
         scene.wait(f"a new {name}", lambda n=name, u=uid: scene.is_new_and_ready(n, u), READY_S)
     scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
-    time.sleep(LATE_S)  # what comes late is a pause, too
+    time.sleep(LATE_S)  # late requests count as an outage as well
     assert before == {m["name"]: m["uuid"] for m in scene.status()["members"]}
     found = scene.measure("all pods deleted by force at once", at_s - LATE_S, ALL_PAUSE_MS)
     return f"the same instances came back; writes paused for {found}"
@@ -84,8 +84,8 @@ def all_at_once(scene: Scene) -> str:
 def all_killed(scene: Scene) -> str:
     """`kill -9` of all members at once, as in a power failure."""
     at_s = scene.kill(*scene.lives())
-    time.sleep(LATE_S)  # what comes late is a pause, too
+    time.sleep(LATE_S)  # late requests count as an outage as well
     scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
-    time.sleep(LATE_S)  # what comes late is a pause, too
+    time.sleep(LATE_S)  # late requests count as an outage as well
     found = scene.measure("kill -9 of every process at once", at_s - LATE_S, ALL_PAUSE_MS)
     return f"writes paused for {found}"

@@ -29,7 +29,7 @@ def _lead_elsewhere(scene: Scene) -> str:
         raise Wrong(f"every member shares a machine with one of {sorted(taken)}")
     if scene.leader() not in free:
         scene.lead(sorted(free)[0])
-    time.sleep(LATE_S)  # what comes late is a pause, too
+    time.sleep(LATE_S)  # late requests count as an outage as well
     return scene.current_leader()
 
 

@@ -16,7 +16,7 @@ def scale(scene: Scene) -> str:
         at_s = time.time()
         scene.scale(replicas)
         took_s = scene.wait("members", lambda n=replicas: scene.is_ready(n), ROLL_S)
-        time.sleep(LATE_S)  # what comes late is a pause, too
+        time.sleep(LATE_S)  # late requests count as an outage as well
         found = scene.measure("3 -> 5 and 5 -> 3 members", at_s - LATE_S, CHANGE_PAUSE_MS)
         said.append(f"{replicas} members after {took_s:.0f} s, writes paused for {found}")
     scene.wait("three processes", lambda: len(scene.lives()) == 3, ROLL_S)

@@ -1,4 +1,4 @@
-"""What the operator and its pods may do: no more than they do, and not elsewhere."""
+"""Permissions of the operator and its pods: exactly those that they use."""
 
 import json
 
@@ -115,7 +115,7 @@ def _optional(scene: Scene) -> list[str]:
 def rights(scene: Scene) -> str:
     """In the audit log of the whole run no request is refused and no permission is unused."""
     scene.start()
-    # What no other scenario has to do: give up what was made and is not wanted any more.
+    # No other scenario makes the operator delete objects that are no longer specified.
     scene.patch(networkPolicy={"enabled": False}, replicas=2)
     scene.wait("two pods", lambda: len(scene.pods()) == 2, ROLL_S)
     scene.wait("no policy, no budget", lambda: not _optional(scene), CONVERGE_S)

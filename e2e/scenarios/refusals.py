@@ -1,4 +1,4 @@
-"""What a real API server says of manifests that it must not take: the sentence, each time."""
+"""Refusals of invalid manifests by a real API server, each with its message."""
 
 import json
 from typing import Any
@@ -61,7 +61,7 @@ def document(spec: dict[str, Any], name: str = "refused") -> str:
 
 
 def refusal_of(namespace: Namespace, spec: dict[str, Any], name: str = "refused") -> str:
-    """What the API server says, "" if it would take it."""
+    """Return the refusal of the API server, or "" if it accepts the manifest."""
     try:
         namespace.kubectl(
             "apply", "--dry-run=server", "-f", "-", stdin=document(spec, name), timeout_s=COMMAND_S

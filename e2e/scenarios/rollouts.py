@@ -11,7 +11,7 @@ from timeouts import CHANGE_PAUSE_MS, DRAIN_S, IMAGE_BUILD_S, LATE_S, READY_S, R
 
 EARLIER = "qsync-node:e2e-earlier"
 EARLIER_COMMIT = "b371f5583e9e93e81b5757a4a98e96c8883b8e54"
-"""A build from before: what it writes and says is understood, and it understands."""
+"""An earlier build. Both versions must understand each other's files and messages."""
 
 
 def _earlier_build() -> None:
@@ -43,7 +43,7 @@ def rolling_update(scene: Scene) -> str:
         order = _order_of_restarts(scene, before)
         scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
         took_s = time.time() - at_s
-        time.sleep(LATE_S)  # what comes late is a pause, too
+        time.sleep(LATE_S)  # late requests count as an outage as well
         assert order[-1] == leader, f"{leader} led and went before the others: {order}"
         found = scene.measure("a rolling update of three members", at_s - LATE_S, CHANGE_PAUSE_MS)
         said.append(f"{', '.join(change)} after {took_s:.0f} s, writes paused for {found}")
@@ -80,11 +80,11 @@ def drain(scene: Scene) -> str:
                 "--pod-selector=app.kubernetes.io/part-of=qsync", f"--timeout={DRAIN_S:g}s",
                 timeout_s=DRAIN_S + 10,
             )  # fmt: skip
-            time.sleep(LATE_S)  # what comes late is a pause, too
+            time.sleep(LATE_S)  # late requests count as an outage as well
         finally:
             run("kubectl", "uncordon", machine)
         scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
-        time.sleep(LATE_S)  # what comes late is a pause, too
+        time.sleep(LATE_S)  # late requests count as an outage as well
         found = scene.measure("kubectl drain of one machine", at_s - LATE_S, CHANGE_PAUSE_MS)
         said.append(f"{machine}: {found}")
     return "; ".join(said)
