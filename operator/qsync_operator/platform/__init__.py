@@ -1,1 +1,1 @@
-"""Platforms: the only code of the controller with side effects."""
+"""Platforms, the only code of the controller with side effects."""

@@ -1,7 +1,7 @@
-"""Declared users and roles, and the application's password, against the leader's: looked at now
-and then and after every change.
+"""Compares declared users, roles and the application's password with the database.
 
-Passwords are read each time, so that a changed Secret takes effect automatically.
+The leader is compared when the manifest changes, every `COMPARE_AGAIN_S` seconds, and after each
+correction. Passwords are read each time, so a changed Secret takes effect automatically.
 """
 
 import ssl
@@ -24,7 +24,7 @@ ReadPassword = Callable[[str], Awaitable[str | None]]
 
 
 class AccessKeeper:
-    """Of one cluster; blocking conversations run in a thread."""
+    """Comparison and correction of the users of one cluster. Blocking requests run in a thread."""
 
     def __init__(
         self,
@@ -41,7 +41,15 @@ class AccessKeeper:
         self._compared: tuple[int, float] = (-1, 0.0)
 
     async def look(self, cluster: QsyncCluster, leader: str | None) -> AccessView:
-        """`leader` is the address of who takes writes, if anybody does."""
+        """Return the known state of users and roles, comparing it with the leader when that is due.
+
+        Args:
+            cluster: the manifest.
+            leader: address of the writable leader, or None if there is none.
+
+        Raises:
+            ApiError: a Secret cannot be read.
+        """
         generation, at_s = self._compared
         is_fresh = generation == cluster.metadata.generation and (
             time.monotonic() - at_s < COMPARE_AGAIN_S
@@ -61,7 +69,16 @@ class AccessKeeper:
         return self._view
 
     async def bring(self, cluster: QsyncCluster, leader: str) -> None:
-        """Raises DatabaseError or ActionRefused."""
+        """Make users and roles on the leader match the manifest.
+
+        Args:
+            cluster: the manifest.
+            leader: address of the writable leader.
+
+        Raises:
+            DatabaseError: the leader cannot be reached or refused a request.
+            ActionRefused: a password is missing, or a declaration cannot be satisfied.
+        """
         self._compared = (-1, 0.0)
         wanted = await self._principals(cluster)
         try:
@@ -82,7 +99,7 @@ class AccessKeeper:
         found = access.principals(cluster.spec, passwords)
         if name not in passwords:
             found.append(access.password_of(name, await self._read_application(cluster)))
-        # An older version made it the secret itself.
+        # An older version used the cluster secret itself as the password of `admin`.
         found.append(access.password_of("admin", admin_password(self._secret)))
         return found
 

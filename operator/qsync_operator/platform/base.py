@@ -1,7 +1,8 @@
-"""What a platform is: it looks, and it performs one action at a time.
+"""The interface of a platform: it observes the cluster and performs one action at a time.
 
-Both must be repeatable. An action that cannot be done raises `ActionRefused` with a sentence; the
-loop shows it in status and asks the plan again, because by then the world may be another one.
+Both operations must be repeatable. An action that cannot be done raises `ActionRefused` with one
+sentence. The controller shows the sentence in the status and plans again, because the cluster may
+have changed meanwhile.
 """
 
 from typing import Protocol
@@ -12,24 +13,24 @@ from qsync_operator.models.status import ClusterStatus
 from qsync_operator.observed import Memory, Observed, Trouble
 
 
-class ActionRefused(Exception):  # noqa: N818 - it is an answer, not a fault
-    """The action did not happen; the text says why, in one sentence."""
+class ActionRefused(Exception):  # noqa: N818  # an answer, not a failure
+    """A refused action; the text states the reason in one sentence."""
 
     reason = "Waiting"
 
 
 class NameTaken(ActionRefused):
-    """An object with a name that the cluster needs has another owner."""
+    """A required object name that another owner already uses."""
 
     reason = "NameTaken"
 
 
 class ActionAwaits(ActionRefused):
-    """It did not happen yet, and time alone will change that: nothing is wrong."""
+    """An action that is not possible yet and becomes possible with time; this is not an error."""
 
 
 class Platform(Protocol):
-    """Local processes or Kubernetes."""
+    """The platform of one cluster: local processes or Kubernetes."""
 
     async def observe(
         self, cluster: QsyncCluster, memory: Memory, previous: ClusterStatus
@@ -38,8 +39,10 @@ class Platform(Protocol):
     async def act(self, cluster: QsyncCluster, action: Action) -> None: ...
 
     async def keep(self, cluster: QsyncCluster, observed: Observed) -> tuple[Trouble, ...]:
-        """Ensure what must be so whatever the plan says: processes run, objects exist, labels
-        name the leader. Return what could not be done."""
+        """Ensure everything that does not depend on the plan.
+
+        Processes run, objects exist and labels name the leader. Return the problems that remain.
+        """
 
     async def wait(self, timeout_s: float) -> None:
-        """Until something that matters happens, or the time is over."""
+        """Return after `timeout_s` seconds, or earlier on an event that needs attention."""

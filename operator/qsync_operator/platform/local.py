@@ -1,8 +1,11 @@
 """The local platform: members are processes of this machine, disks are directories.
 
-It looks at processes (by pid and start time) and at what nodes say of themselves, and performs the
-plan's actions. Everything that must be found again is written to the store first: ports before the
-first start, the replica set's uuid before the first member, the founder before the order.
+The platform observes processes (by pid and start time) and the statuses of their nodes, and it
+performs the plan's actions.
+
+State that must survive a restart is written to the store before it is used. The ports are written
+before the first start, the replica set's uuid before the first member, and the founder before the
+bootstrap order.
 """
 
 import asyncio
@@ -61,7 +64,7 @@ REMOVE_PATIENCE_S = 3.0
 
 
 class LocalPlatform:
-    """Performs for one cluster; `look_only` never starts, stops or writes anything."""
+    """The local platform of one cluster; with `look_only` it starts, stops and writes nothing."""
 
     def __init__(self, store: Store, secrets: Secrets, look_only: bool = False) -> None:
         self._store = store
@@ -87,7 +90,7 @@ class LocalPlatform:
                 await self._wake.wait()
         self._wake.clear()
 
-    # --- looking ------------------------------------------------------------------------------
+    # --- observing ----------------------------------------------------------------------------
 
     async def observe(
         self, cluster: QsyncCluster, memory: Memory, previous: ClusterStatus
@@ -124,10 +127,10 @@ class LocalPlatform:
             if isinstance(answer, LinkError):
                 continue
             if answer.get("replicaset_uuid") not in ("", self._state.replicaset_uuid):
-                continue  # a foreign node on this port
+                continue  # another cluster's node on this port
             if answer.get("name") != name:
                 continue
-            with contextlib.suppress(KeyError, TypeError, ValueError):  # it is no node's status
+            with contextlib.suppress(KeyError, TypeError, ValueError):  # not the status of a node
                 found[name] = NodeStatus.from_json(answer)
                 self._note(name, found[name])
         return found
@@ -138,8 +141,7 @@ class LocalPlatform:
         return self.processes.look(name)
 
     async def adopt(self) -> None:
-        """Find members that run although no pid was written down: the supervisor that started
-        them may not have lived long enough."""
+        """Adopt running members whose pid was not stored, because their supervisor was killed."""
         lost = [name for name in self._state.members if not self.processes.look(name)]
         addresses = {name: f"{HOST}:{self._state.members[name].admin}" for name in lost}
         for name, said in (await self._links.statuses(addresses)).items():
@@ -149,8 +151,10 @@ class LocalPlatform:
                 self.processes.adopt(name, int(said["pid"]))
 
     def _note(self, name: str, said: NodeStatus) -> None:
-        """Remember which instance a disk holds, and that an anonymous one was registered: it
-        can never be anonymous again (M5), so it must not start as such."""
+        """Store the instance on a member's disk, and that an anonymous one was registered.
+
+        A registered instance can never be anonymous again (M5), so it must start in its new role.
+        """
         if self._look_only:
             return
         record = self._state.members[name]
@@ -191,7 +195,10 @@ class LocalPlatform:
         )
 
     def _wanted_ports(self, cluster: QsyncCluster, name: str) -> tuple[int, int]:
-        """Ports that the manifest names: the first member's, and so on; 0 is any."""
+        """Return the ports that the manifest assigns to a member: the first ones plus its position.
+
+        A port of 0 is not assigned.
+        """
         ports, names = cluster.spec.ports, list(wanted_members(cluster.name, cluster.spec))
         if name not in names:
             return 0, 0
@@ -209,7 +216,7 @@ class LocalPlatform:
         return {name: f"{HOST}:{record.iproto}" for name, record in self._state.members.items()}
 
     async def _push_peers(self, statuses: dict[str, NodeStatus]) -> None:
-        """Tell running nodes who is there now; a start reads it from the file."""
+        """Send the current addresses to running nodes; a starting node reads them from its file."""
         peers = self._peers()
         for name in statuses:
             mark = (self._state.members[name].started, peers)
@@ -225,7 +232,7 @@ class LocalPlatform:
     # --- keeping members running ------------------------------------------------------------------
 
     async def keep(self, cluster: QsyncCluster, observed: Observed) -> tuple[Trouble, ...]:
-        """Start every member that has a disk and no process."""
+        """Start every member that has a disk and no process; stop all members to hibernate."""
         try:
             if cluster.spec.hibernate:
                 await self.stop_all(STOP_PATIENCE_S)
@@ -297,12 +304,12 @@ class LocalPlatform:
                 self._state.fenced = list(names)
                 self._store.save_state(self._state)
             case GrowStorage():
-                pass  # a directory grows automatically
+                pass  # a directory needs no expansion
             case _:
                 await self._order(cluster, action)
 
     async def _order(self, cluster: QsyncCluster, action: Action) -> None:
-        """What is asked of members and changes nothing that is stored here."""
+        """Perform an action that sends an order to members and changes no stored state."""
         match action:
             case Nominate(name, term):
                 await self._post(name, "/verb/nominate", {"term": term})
@@ -358,5 +365,5 @@ class LocalPlatform:
 
 
 def _kept_or_new(port: int, taken: set[int]) -> int:
-    """Return the same port unless another process took it."""
+    """Return the same port, or a new one if another process uses it."""
     return port if port and is_free(port) else choose_port(taken)

@@ -1,7 +1,7 @@
 """Free ports for members, chosen once and kept.
 
-They are taken below the range from which outgoing connections get theirs, so that no
-outgoing connection takes a member's port while it restarts.
+The ports lie below the range of ephemeral ports, so no outgoing connection takes the port of a
+member that restarts.
 """
 
 import random
@@ -13,8 +13,8 @@ LAST_PORT = 31999
 HOST = "127.0.0.1"
 
 
-class NoFreePort(Exception):  # noqa: N818 - shown to a person as it is
-    """No port could be had; the text says which and why."""
+class NoFreePort(Exception):  # noqa: N818  # shown to the user as it is
+    """No port is available; the text states the ports and the reason."""
 
 
 def is_free(port: int) -> bool:
@@ -28,7 +28,11 @@ def is_free(port: int) -> bool:
 
 
 def choose_port(taken: Container[int]) -> int:
-    """Raises NoFreePort."""
+    """Return a free port outside `taken`.
+
+    Raises:
+        NoFreePort: none was found.
+    """
     for _ in range(1000):
         port = random.randint(FIRST_PORT, LAST_PORT)
         if port not in taken and is_free(port):

@@ -1,7 +1,7 @@
-"""Processes of members: start, recognise, notice the end, stop.
+"""Processes of members: start, identify, watch and stop them.
 
-A process is known by its pid *and* its start time, because pids are used again. It outlives the
-supervisor that started it; the next one adopts it.
+A process is identified by its pid and its start time, because pids are reused. It outlives the
+supervisor that started it, and the next supervisor adopts it.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ STOP_POLL_S = 0.01
 
 
 def start_time(pid: int) -> str:
-    """An opaque mark that no later process of this pid has; "" if it does not live."""
+    """Return an opaque mark that no later process of this pid has; "" if the process ended."""
     if pid <= 0:
         return ""
     if sys.platform == "linux":
@@ -33,7 +33,7 @@ def start_time(pid: int) -> str:
 
 
 def start(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
-    """A process of its own session: it survives its terminal and its parent."""
+    """Start a process in its own session, so that it outlives its terminal and its parent."""
     with log.open("ab") as output:
         return subprocess.Popen(
             arguments,
@@ -50,7 +50,10 @@ def has_pid_descriptors() -> bool:
 
 
 def watch_end(pid: int, on_end: Callable[[], None]) -> bool:
-    """Call `on_end` in the running loop when the process ends; False if that cannot be had."""
+    """Call `on_end` in the running loop when the process ends.
+
+    Return False if the system or the process does not allow that.
+    """
     if not has_pid_descriptors():
         return False
     try:
@@ -69,7 +72,7 @@ def watch_end(pid: int, on_end: Callable[[], None]) -> bool:
 
 
 def send(pid: int, started: str, number: int) -> None:
-    """Signal exactly the process that is meant."""
+    """Send signal `number` only if the pid still belongs to the process started at `started`."""
     if started and start_time(pid) == started:
         try:
             os.kill(pid, number)
@@ -78,7 +81,7 @@ def send(pid: int, started: str, number: int) -> None:
 
 
 async def stop(pid: int, started: str, patience_s: float) -> None:
-    """Ask it to end, wait, and end it."""
+    """Send SIGTERM and wait for the end; send SIGKILL after each `patience_s` seconds."""
     send(pid, started, signal.SIGTERM)
     deadline = asyncio.get_running_loop().time() + patience_s
     while started and start_time(pid) == started:

@@ -1,4 +1,4 @@
-"""The snapshot that a local cluster's founder begins with, if its manifest names an archive."""
+"""Restores the snapshot from which a local cluster's founder starts, if its manifest names one."""
 
 import asyncio
 import json
@@ -16,11 +16,11 @@ from qsync_operator.restoring import restore_into
 
 TRY_AGAIN_S = 15.0
 RESTORED_NAME = "restored.json"
-"""In the cluster's folder: what was restored, and which copies were compared."""
+"""In the cluster's directory: the restored point, and the copies that were compared."""
 
 
 class Restoration:
-    """Of one cluster. It is made before the order to found the cluster, and goes afterwards."""
+    """The restored snapshot of one cluster; made before the bootstrap order, deleted after it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -30,13 +30,17 @@ class Restoration:
         return self._store.node_directory(member) / "restore"
 
     def settings(self, cluster: QsyncCluster, founder: str) -> dict[str, Any]:
-        """What the founder's file says of it."""
+        """Return the settings that make the founder start from the snapshot."""
         if _wanted(cluster) is None:
             return {}
         return {"bootstrap_from": str(self.folder(founder))}
 
     async def make(self, cluster: QsyncCluster, founder: str) -> None:
-        """Raises ActionRefused. An archive that refused is asked again after a while only."""
+        """Restore the snapshot; after a failure, retry only when `TRY_AGAIN_S` seconds have passed.
+
+        Raises:
+            ActionRefused: the archive cannot be restored.
+        """
         wanted = _wanted(cluster)
         if wanted is None:
             return

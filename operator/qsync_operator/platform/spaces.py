@@ -1,4 +1,4 @@
-"""Declared spaces against the leader's, looked at now and then and after every change."""
+"""Compares declared spaces with the leader's, periodically and after each change."""
 
 import ssl
 import time
@@ -15,7 +15,7 @@ COMPARE_AGAIN_S = 30.0
 
 
 class SpaceKeeper:
-    """Of one cluster; blocking conversations run in a thread."""
+    """Comparison and creation of the spaces of one cluster. Blocking requests run in a thread."""
 
     def __init__(
         self, secret: str, context: Callable[[], ssl.SSLContext | None] = lambda: None
@@ -26,7 +26,12 @@ class SpaceKeeper:
         self._compared: tuple[int, float] = (-1, 0.0)
 
     async def look(self, cluster: QsyncCluster, leader: str | None) -> SchemaView:
-        """`leader` is the address of who takes writes, if anybody does."""
+        """Return the known state of the spaces, comparing it with the leader when that is due.
+
+        Args:
+            cluster: the manifest.
+            leader: address of the writable leader, or None if there is none.
+        """
         if not cluster.spec.spaces:
             self._view = SchemaView(is_known=True)
             return self._view
@@ -44,7 +49,11 @@ class SpaceKeeper:
         return self._view
 
     async def create(self, cluster: QsyncCluster, leader: str, names: tuple[str, ...]) -> None:
-        """Raises DatabaseError."""
+        """Create the named spaces.
+
+        Raises:
+            DatabaseError: the leader cannot be reached or refused a request.
+        """
         self._compared = (-1, 0.0)
         await in_thread(self._create, leader, cluster, names)
 

@@ -1,15 +1,15 @@
 """Files of one local cluster, under `$QSYNC_HOME/NAME`.
 
-    cluster.json      what is asked for; written by commands, as kubectl writes to the API server
+    cluster.json      the manifest; commands write it, as kubectl writes to the API server
     secrets.json      passwords (mode 0600)
-    state.json        what may not be forgotten: uuids, members, ports, processes; the supervisor's
-    status.json       what the supervisor saw last
-    events.jsonl      what happened
-    supervisor.lock   held as long as a supervisor lives
+    state.json        the supervisor's durable state: uuids, members, ports, processes
+    status.json       the last status that the supervisor published
+    events.jsonl      events
+    supervisor.lock   held while a supervisor runs
     nodes/MEMBER/     node.yaml, node.log and data/
-    retired/          disks of members that were removed, where `storage.retention` is Retain
+    retired/          disks of removed members, if `storage.retention` is Retain
 
-A file is replaced as a whole, by rename of a synced one: a reader sees the old or the new.
+A file is replaced as a whole, by rename of a synced one: a reader sees the old or the new content.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ EVENTS_BYTES_MAX = 1 << 20
 
 
 def home() -> Path:
-    """Where clusters live: `$QSYNC_HOME`, or `qsync` in the user's data directory."""
+    """Return the directory of all clusters: `$QSYNC_HOME`, or `qsync` in the user's data folder."""
     given = os.environ.get("QSYNC_HOME")
     if given:
         return Path(given).expanduser().absolute()
@@ -40,12 +40,12 @@ def home() -> Path:
 
 @dataclass(slots=True)
 class MemberRecord:
-    """One member: where it is, and which process runs it."""
+    """The ports and the process of one member."""
 
     kind: str
     iproto: int
     admin: int
-    role: str = ""  # instead of the kind's, of an anonymous member that was registered since
+    role: str = ""  # replaces the kind of an anonymous member that was registered
     uuid: str = ""
     pid: int = 0
     started: str = ""
@@ -54,7 +54,7 @@ class MemberRecord:
 
 @dataclass(slots=True)
 class State:
-    """What the supervisor must find again after it was killed."""
+    """State that must survive a killed supervisor."""
 
     replicaset_uuid: str = ""
     bootstrap_member: str = ""
@@ -66,7 +66,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """Passwords: `cluster` is also the password of the user admin."""
+    """Passwords. `cluster` is the cluster secret, from which the password of `admin` is derived."""
 
     cluster: str
     username: str
@@ -74,7 +74,7 @@ class Secrets:
 
 
 class Store:
-    """Reads and writes the files of one cluster."""
+    """The files of one cluster."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -168,7 +168,7 @@ class Store:
     # --- locks ------------------------------------------------------------------------------
 
     def try_lock(self, name: str) -> IO[str] | None:
-        """Hold a lock until the file is closed or the process ends; None if another one has it."""
+        """Take a lock until the file is closed or the process ends; None if it is held already."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = (self.directory / name).open("a")
         try:
@@ -180,14 +180,14 @@ class Store:
 
     @contextlib.contextmanager
     def editing(self) -> Iterator[None]:
-        """One command at a time changes what is asked for."""
+        """Serialize changes of the manifest between commands."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self.directory / "edit.lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def is_supervised(self) -> bool:
-        """Whether the lock is held; asking never brings a deleted directory back."""
+        """Return whether the lock is held; never recreate a deleted directory."""
         try:
             file = (self.directory / "supervisor.lock").open("r+")
         except FileNotFoundError:
@@ -200,16 +200,16 @@ class Store:
         return False
 
     def supervisor_pid(self) -> int:
-        """Of the one that lives, or of the last one."""
+        """Return the pid of the running supervisor, or else of the last one; 0 if unknown."""
         try:
             return int((self.directory / "supervisor.lock").read_text() or 0)
         except (FileNotFoundError, ValueError):
             return 0
 
-    # --- the end ----------------------------------------------------------------------------
+    # --- removal ----------------------------------------------------------------------------
 
     def retire(self, member: str, is_kept: bool) -> None:
-        """Put a removed member's files aside, or delete them."""
+        """Move a removed member's files to `retired`, or delete them."""
         directory = self.node_directory(member)
         if not directory.exists():
             return
@@ -222,7 +222,7 @@ class Store:
         directory.rename(target / f"{member}-{stamp}-{os.urandom(2).hex()}")
 
     def forget(self, keeps_data: bool) -> None:
-        """The cluster is deleted: what is kept is found again by the next apply of that name."""
+        """Delete the cluster; kept data is found again when a cluster of that name is applied."""
         if not keeps_data:
             shutil.rmtree(self.directory, ignore_errors=True)
             return
@@ -231,6 +231,7 @@ class Store:
 
 
 def write_whole(path: Path, text: str, is_synced: bool = True) -> None:
+    """Replace a file atomically; with `is_synced`, the content survives a power failure."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:

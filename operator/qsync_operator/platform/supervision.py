@@ -1,8 +1,8 @@
-"""Keeps local members running: starts what is not there, notices the end, backs off.
+"""Keeps local members running: starts missing processes, notices ended ones, and backs off.
 
-What the kubelet is on Kubernetes. A process that ends is started again at once; one that keeps
-ending, after a pause that doubles up to a limit. A member without a disk is not started: whether
-it may come back empty is the plan's decision.
+On Kubernetes, the kubelet does this. A process that ends is restarted at once; if it ends again and
+again, the pause before each restart doubles up to a limit. A member without a disk is not started:
+the plan decides whether it may return empty.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ LAST_WORDS_MAX = 300
 
 @dataclass(slots=True)
 class Watched:
-    """What is known of a member's process, and lost with the supervisor."""
+    """Volatile state of a member's process; it is lost with the supervisor."""
 
     pid: int = 0
     child: subprocess.Popen[bytes] | None = None
@@ -37,7 +37,7 @@ class Watched:
 
 
 class Supervision:
-    """Processes of one cluster."""
+    """The processes of one cluster."""
 
     def __init__(self, store: Store, state: State, wake: Callable[[], None]) -> None:
         self._store = store
@@ -56,7 +56,7 @@ class Supervision:
         return bool(record.started) and processes.start_time(record.pid) == record.started
 
     def look(self, member: str) -> bool:
-        """Whether it runs; adopts a process that an earlier supervisor started."""
+        """Return whether a member runs; adopt a process that an earlier supervisor started."""
         record, watched = self._state.members[member], self.watched(member)
         if self.is_running(member):
             if watched.pid != record.pid:
@@ -101,7 +101,7 @@ class Supervision:
         return time.monotonic() >= self.watched(member).not_before_s
 
     def start(self, member: str) -> None:
-        """Run the node with the configuration file that is there now."""
+        """Start the node with its current configuration file."""
         record, directory = self._state.members[member], self._store.node_directory(member)
         child = processes.start(
             [sys.executable, "-m", "qsync_node", "--config", str(directory / "node.yaml")],
@@ -115,13 +115,19 @@ class Supervision:
         self._store.add_event("ProcessStarted", member, f"process {child.pid} runs")
 
     def adopt(self, member: str, pid: int) -> None:
-        """A process that answers as this member, although its pid was not recorded."""
+        """Adopt a process that answers as this member although its pid was not stored."""
         record = self._state.members[member]
         record.pid, record.started = pid, processes.start_time(pid)
         self._store.save_state(self._state)
         self._watch(member, pid)
 
     async def stop(self, member: str, patience_s: float) -> None:
+        """Stop a member and wait for its end.
+
+        Args:
+            member: name of the member.
+            patience_s: seconds after SIGTERM until SIGKILL.
+        """
         record, watched = self._state.members[member], self.watched(member)
         if watched.child is not None and watched.child.pid != record.pid:
             watched.child = None
@@ -134,7 +140,7 @@ class Supervision:
         self._store.save_state(self._state)
 
     def failure_of(self, member: str) -> str:
-        """Why a member cannot be kept running; "" as long as it may be an accident."""
+        """Return why a member cannot be kept running, or "" before `FAILURES_TOLD` failures."""
         watched = self.watched(member)
         if watched.failures < FAILURES_TOLD:
             return ""
@@ -156,7 +162,7 @@ def _code(code: int) -> str:
 
 
 def last_words(log: str) -> str:
-    """Why a node ended: the sentence on its last line, or the reason of the event there."""
+    """Return why a node ended: its last log line, or the reason of the event on that line."""
     line = (log.strip().splitlines() or [""])[-1]
     with contextlib.suppress(ValueError, AttributeError):
         line = str(json.loads(line).get("reason", ""))

@@ -1,1 +1,1 @@
-"""The Kubernetes platform: members are pods, disks are volumes."""
+"""The Kubernetes platform: members are pods, and their disks are persistent volumes."""

@@ -1,7 +1,8 @@
-"""Why a member has no pod at all: only an Event of its StatefulSet says it.
+"""Finds the reason why a member has no pod, which only an Event of its StatefulSet states.
 
-A pod that may not be made (Pod Security, a quota, a webhook) leaves no trace in any status. So once
-a pod has been missing for a while, the Events of its set are asked, now and then.
+A pod that Kubernetes refuses to create (Pod Security, a quota, a webhook) leaves no trace in any
+status. Once a pod has been missing for `PATIENCE_S` seconds, the Events of its StatefulSet are
+read, at most every `ASK_AGAIN_S` seconds.
 """
 
 import time
@@ -18,7 +19,7 @@ ASK_AGAIN_S = 10.0
 
 
 class AbsentPods:
-    """Of one cluster."""
+    """The reasons why members of one cluster have no pod."""
 
     def __init__(self, api: Api, key: Key) -> None:
         self._api = api
@@ -28,11 +29,11 @@ class AbsentPods:
         self._reasons: dict[str, str] = {}
 
     def reason(self, member: str) -> str:
-        """One sentence; "" if there is no reason or the pod exists."""
+        """Return the reason as one sentence, or "" if the pod exists or no reason is known."""
         return self._reasons.get(member, "")
 
     async def look(self, absent: dict[str, Kind]) -> None:
-        """`absent` are members that should have a pod and have none."""
+        """Update the reasons of `absent`, the members that should have a pod and have none."""
         now_s = time.monotonic()
         self._since_s = {name: self._since_s.get(name, now_s) for name in absent}
         self._reasons = {name: why for name, why in self._reasons.items() if name in absent}
@@ -46,12 +47,12 @@ class AbsentPods:
             try:
                 events = await self._api.find("Event", self._key[0], fields=fields)
             except ApiError:
-                continue  # it is not worth more than a sentence in a status
+                continue  # the reason is only informative: a failed request is not worth more
             self._reasons |= refusals(events, [n for n in late if late[n] == kind])
 
 
 def refusals(events: Iterable[Object], members: Iterable[str]) -> dict[str, str]:
-    """The last refusal to make a pod, for each member that has one."""
+    """Return the newest refusal to create a pod, by member, for members that have one."""
     found: dict[str, str] = {}
     for event in sorted(events, key=lambda one: str(one.get("lastTimestamp") or "")):
         message = str(event.get("message", ""))

@@ -1,6 +1,6 @@
-"""The few verbs of the API server that the operator uses, behind one protocol.
+"""The API server's verbs that the operator uses, defined as one protocol.
 
-Tests stand at this line: nothing above it knows how a request is sent.
+Tests replace the API server here: code above this protocol does not know how requests are sent.
 """
 
 from dataclasses import dataclass
@@ -12,14 +12,16 @@ from qsync_operator.models.cluster import API_VERSION
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Where objects of a kind live."""
+    """The API version and the plural name that form the paths of one kind of object."""
 
     api_version: str
     plural: str
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
-        """Return the path of an object, or of all objects of a namespace; of all namespaces where
-        that is empty."""
+        """Return the path of an object, or of a collection if `name` is empty.
+
+        An empty `namespace` selects all namespaces.
+        """
         root = "/api" if self.api_version == "v1" else "/apis"
         where = ["namespaces", namespace] if namespace else []
         parts = [root, self.api_version, *where, self.plural, name, subresource]
@@ -33,7 +35,7 @@ RESOURCES = {
     "Job": Resource("batch/v1", "jobs"),
     "PersistentVolumeClaim": Resource("v1", "persistentvolumeclaims"),
     "NetworkPolicy": Resource("networking.k8s.io/v1", "networkpolicies"),
-    "Node": Resource("v1", "nodes"),  # of no namespace
+    "Node": Resource("v1", "nodes"),  # not namespaced
     "Pod": Resource("v1", "pods"),
     "PodDisruptionBudget": Resource("policy/v1", "poddisruptionbudgets"),
     "PodMonitor": Resource("monitoring.coreos.com/v1", "podmonitors"),
@@ -51,7 +53,10 @@ RESOURCES = {
 
 
 class ApiError(Exception):
-    """The API server did not do it; `status` is HTTP's, 0 if it was not reached."""
+    """A request that the API server did not perform.
+
+    `status` is the HTTP status, or 0 if the API server was not reached.
+    """
 
     def __init__(self, sentence: str, status: int = 0) -> None:
         super().__init__(sentence)
@@ -59,7 +64,7 @@ class ApiError(Exception):
 
 
 class Api(Protocol):
-    """Every call raises ApiError, and none lasts longer than its deadline."""
+    """A client of the API server. Each call may raise ApiError and ends within its deadline."""
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None: ...
 
@@ -72,15 +77,23 @@ class Api(Protocol):
     async def create(self, document: Object) -> Object: ...
 
     async def apply(self, document: Object, subresource: str = "") -> Object:
-        """Server-side, as the one field manager, taking owned fields back."""
+        """Apply server-side as the only field manager; take over the fields of other managers."""
 
     async def patch(self, kind: str, namespace: str, name: str, change: Any) -> Object:
-        """A JSON merge patch: a field of None is removed, whatever its owner."""
+        """Apply a JSON merge patch. A field of None is removed, whatever manager owns it."""
 
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str = "", keeps_pods: bool = False
     ) -> None:
-        """With `uid` only that very object; what is gone is no error."""
+        """Delete an object. An object that does not exist is no error.
+
+        Args:
+            kind: kind of the object.
+            namespace: its namespace.
+            name: its name.
+            uid: if given, only the object with this uid is deleted.
+            keeps_pods: whether dependent pods are orphaned rather than deleted.
+        """
 
 
 def name_of(document: Object) -> str:
@@ -88,9 +101,9 @@ def name_of(document: Object) -> str:
 
 
 def is_within(wanted: Any, found: Any) -> bool:
-    """Whether everything that is wanted is there: what others added or defaulted may stay.
+    """Return whether `found` holds everything in `wanted`; it may hold additions and defaults.
 
-    Lists are compared item by item, because the API server keeps the order of what was applied.
+    Lists are compared item by item, because the API server keeps the order of applied lists.
     """
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(

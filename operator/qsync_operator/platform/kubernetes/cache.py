@@ -1,7 +1,7 @@
-"""What the watches have shown of the objects that the operator made, by cluster.
+"""A cache of the operator's objects as watches have reported them, by cluster.
 
-Old or incomplete at any moment, and good enough: the plan concludes nothing from absence, and an
-apply of what is already there changes nothing.
+It may be stale or incomplete at any time. That is safe: the plan concludes nothing from a missing
+object, and applying an unchanged object changes nothing.
 """
 
 from collections.abc import Callable
@@ -12,21 +12,26 @@ Key = tuple[str, str]  # namespace and cluster
 
 
 class Cache:
-    """Fed by watches; wakes the listeners of a cluster."""
+    """Watched objects; each change wakes the listener of its cluster."""
 
     def __init__(self) -> None:
         self._objects: dict[Key, dict[tuple[str, str], Object]] = {}
         self._listeners: dict[Key, Callable[[], None]] = {}
 
     def listen(self, key: Key, listener: Callable[[], None]) -> None:
+        """Register the listener of a cluster, which each change of its objects wakes."""
         self._listeners[key] = listener
 
     def forget(self, key: Key, listener: Callable[[], None]) -> None:
-        """Remove a listener, unless another one has taken its place since."""
+        """Remove a listener, unless another one has replaced it."""
         if self._listeners.get(key) == listener:
             del self._listeners[key]
 
     def note(self, kind: str, document: Object, is_gone: bool = False) -> None:
+        """Store or remove a watched object, and wake the listener of its cluster.
+
+        Objects without the label of a cluster are ignored.
+        """
         metadata = document["metadata"]
         cluster = (metadata.get("labels") or {}).get(CLUSTER_LABEL)
         if cluster is None:
@@ -35,7 +40,7 @@ class Cache:
         objects = self._objects.setdefault(key, {})
         place = (kind, metadata["name"])
         if is_gone:
-            # An event that is late is of an object that had the name before.
+            # A late event may concern an earlier object of the same name.
             known, uid = objects.get(place), metadata.get("uid")
             if known is None or uid in (None, known["metadata"].get("uid")):
                 objects.pop(place, None)
@@ -48,7 +53,7 @@ class Cache:
             listener()
 
     def of_kind(self, kind: str, namespace: str = "") -> list[Object]:
-        """Return all objects of a kind, of one namespace or of all of them."""
+        """Return all objects of a kind; an empty `namespace` selects all namespaces."""
         return [
             document
             for (where, _), objects in self._objects.items()

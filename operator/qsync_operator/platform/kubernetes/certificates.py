@@ -1,7 +1,7 @@
-"""Keeps certificates: our own authority's, or a Secret of the user's.
+"""Maintains certificates: those of the operator's own authority, or those of a user's Secret.
 
-Looked at now and then, because a Secret is not watched: renewal takes days, and a Secret that was
-deleted is made again within half a minute.
+Secrets are not watched, so they are checked every `LOOK_AGAIN_S` seconds. That is often enough for
+a renewal, which has days, and a deleted Secret is recreated within half a minute.
 """
 
 import ssl
@@ -39,36 +39,43 @@ LOOK_AGAIN_S = 30.0
 
 
 class CertificateKeeper:
-    """Of one cluster."""
+    """The certificates of one cluster."""
 
     def __init__(self, api: Api, key: Key, uid: str | None) -> None:
         self._api = api
         self._key = key
-        self._looked: tuple[str | None, float] = ("", 0.0)  # which Secret was named, when
+        self._looked: tuple[str | None, float] = ("", 0.0)  # name of the checked Secret, and when
         self._bundle: Bundle | None = None
-        # Trusts no certificate: without its own, the operator sends nothing, least of all in clear.
+        # Trusts no certificate. Until the operator has one of its own, it sends nothing, not even
+        # plain text.
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._context.check_hostname = False
         self._uid = uid
         self.refusal = ""
-        self.is_taken = False  # another owner's Secret has the name of ours
+        self.is_taken = False  # another owner uses the Secret's name
 
     @property
     def authorities(self) -> str:
-        """PEM, for clients; "" as long as nothing is known."""
+        """The trusted authorities as PEM, for clients; "" before certificates are known."""
         return self._bundle.authorities if self._bundle is not None else ""
 
     @property
     def expires_s(self) -> float:
-        """In seconds of the epoch; 0 as long as nothing is known."""
+        """Expiry as seconds since 1970; 0 before certificates are known."""
         return expiry(self._bundle).timestamp() if self._bundle is not None else 0.0
 
     def context(self) -> ssl.SSLContext:
-        """For connections to members, as they are trusted now."""
+        """Return the TLS context with the current trust, for connections to members."""
         return self._context
 
     async def look(self, cluster: QsyncCluster) -> None:
-        """Make, renew or read. Raises ApiError."""
+        """Create, renew or read the certificates if a check is due.
+
+        Unusable certificates are reported in `refusal`, and the previous ones stay in use.
+
+        Raises:
+            ApiError: a Secret cannot be read or stored.
+        """
         named, (before, at_s) = cluster.spec.tls.secret_name, self._looked
         if named == before and time.monotonic() - at_s < LOOK_AGAIN_S:
             return
@@ -112,7 +119,7 @@ class CertificateKeeper:
         before = (authority_of(_strings(stored[0])), bundle_of(_strings(stored[1])))
         names = certificate_names(cluster)
         authority, bundle = renew(*before, name, names, datetime.now(UTC))
-        # The authority first: a certificate of one that was never stored could not be renewed.
+        # Store the authority first. If it were lost, its certificates could not be renewed.
         if authority != before[0]:
             await self._store(build_authority(cluster, authority), stored[0])
         if bundle != before[1]:
@@ -120,7 +127,11 @@ class CertificateKeeper:
         return bundle
 
     async def _store(self, document: Object, before: Object | None) -> None:
-        """Of two operators that renew at once, one is refused. Raises ApiError."""
+        """Store a Secret; if two operators renew at the same time, the API server refuses one.
+
+        Raises:
+            ApiError: the Secret cannot be stored, or it has changed since it was read.
+        """
         if before is None:
             await self._api.create(document)
             return
@@ -138,16 +149,20 @@ def _strings(secret: Object | None) -> dict[str, str]:
 
 
 def context_of(bundle: Bundle, names: list[str]) -> ssl.SSLContext:
-    """Trust members of this cluster, and show them that we are entitled to watch them."""
+    """Return a context that trusts this cluster's members and presents the operator's certificate.
+
+    Raises:
+        CertificateError: the bundle cannot be used.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Members are reached by their pods' addresses, which no certificate names.
+    # Members are reached by pod addresses, which no certificate names.
     context.check_hostname = False
     expected = names_of(bundle, names)
     trust_only(context, lambda: expected)
     try:
         context.load_verify_locations(cadata=bundle.authorities)
-        # The ssl module reads a key from a file only: of this process alone, and for a moment.
+        # The ssl module reads a key only from a file. This one is private and exists for a moment.
         with tempfile.NamedTemporaryFile() as file:
             file.write(f"{bundle.key}\n{bundle.certificate}".encode())
             file.flush()

@@ -1,7 +1,7 @@
-"""The API over the asyncio half of the `kubernetes` package: its configuration and transport.
+"""A client of the API server over the asyncio part of the `kubernetes` package.
 
-Its generated classes are not used: they cannot apply, and they turn manifests into something else
-than what a person would read.
+Only the package's configuration and transport are used. Its generated classes cannot apply, and
+they convert manifests to another form than the one that users read.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ STDOUT, STDERR, OUTCOME = 1, 2, 3
 
 
 class KubernetesApi:
-    """Open it with `connect`, close it."""
+    """The API over HTTP; open it with `connect` or `connect_as`, and close it."""
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client
 
     @classmethod
     async def connect(cls) -> "KubernetesApi":
-        """As a pod, or else as the user of the kubeconfig."""
+        """Connect as a pod if there is a service account, or else as the kubeconfig's user."""
         configuration = Configuration()
         try:
             config.load_incluster_config(configuration)
@@ -44,7 +44,14 @@ class KubernetesApi:
 
     @classmethod
     async def connect_as(cls, context: str | None) -> "KubernetesApi":
-        """As the person of a kubeconfig, or else as a pod. Raises ApiError."""
+        """Connect as the user of the kubeconfig if there is one, otherwise as a pod.
+
+        Args:
+            context: context of the kubeconfig; None is the current one.
+
+        Raises:
+            ApiError: neither configuration exists.
+        """
         configuration = Configuration()
         try:
             await config.load_kube_config(context=context, client_configuration=configuration)
@@ -59,14 +66,24 @@ class KubernetesApi:
         await self._client.close()
 
     async def patch(self, kind: str, namespace: str, name: str, change: Any) -> Object:
-        """A merge, for a person's change of an object with another owner."""
+        """Send a merge patch as `kubectl-qsync`: a user changes an object of another owner."""
         path = RESOURCES[kind].path(namespace, name)
         return await self._ask("PATCH", path, [("fieldManager", "kubectl-qsync")], change, MERGE)
 
     async def log(
         self, namespace: str, pod: str, is_followed: bool, tail: int | None
     ) -> AsyncIterator[bytes]:
-        """Pieces of a member's log as they come."""
+        """Yield pieces of a member's log as they arrive.
+
+        Args:
+            namespace: namespace of the pod.
+            pod: name of the pod.
+            is_followed: whether to wait for further output.
+            tail: number of lines to begin with; None is all.
+
+        Raises:
+            ApiError: the log cannot be read.
+        """
         query = [("container", "node")] + ([("follow", "true")] if is_followed else [])
         query += [("tailLines", str(tail))] if tail is not None else []
         path = RESOURCES["Pod"].path(namespace, pod, "log")
@@ -89,7 +106,11 @@ class KubernetesApi:
     async def execute(
         self, namespace: str, pod: str, command: tuple[str, ...]
     ) -> tuple[int, str, str]:
-        """Run a command in a member's pod: exit code, standard output, standard error."""
+        """Run a command in a member's pod; return exit code, standard output, standard error.
+
+        Raises:
+            ApiError: the command could not be run, or did not end within `EXECUTE_S` seconds.
+        """
         path = RESOURCES["Pod"].path(namespace, pod, "exec")
         query = [("container", "node"), ("stdout", "true"), ("stderr", "true")]
         query += [("command", word) for word in command]
@@ -205,12 +226,16 @@ class KubernetesApi:
 
 
 def current_namespace(context: str | None) -> str:
-    """Of a context of the kubeconfig, of the current one without. Raises ApiError."""
+    """Return the namespace of a context of the kubeconfig, or of the current context for None.
+
+    Raises:
+        ApiError: the context does not exist.
+    """
     try:
         contexts, active = config.list_kube_config_contexts()
     except config.ConfigException as error:
         if context is None:
-            return "default"  # in a pod
+            return "default"  # inside a pod
         raise ApiError(f"context {context} is not known: {error}") from error
     found = active if context is None else next((c for c in contexts if c["name"] == context), None)
     if found is None:
@@ -219,7 +244,7 @@ def current_namespace(context: str | None) -> str:
 
 
 def exit_code(outcome: bytes) -> int:
-    """What the last message of a command says; a command that was cut off has none."""
+    """Return the exit code in a command's outcome message, or 1 if the message is incomplete."""
     try:
         said = json.loads(outcome)
         if said.get("status") == "Success":

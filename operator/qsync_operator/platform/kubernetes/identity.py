@@ -1,8 +1,8 @@
-"""Reads, makes and writes the Secret that says who a cluster is.
+"""Reads, creates and updates the Secret with a cluster's identity.
 
-It is created and never taken over: of two operators that see a new cluster at once, one makes it,
-and the other one reads it. Where anything of an earlier life is left, no other identity is made:
-the members' data belongs to the one that is missing.
+The Secret is created and never overwritten. If two operators see a new cluster at the same time,
+one creates the Secret and the other one reads it. No new identity is created while objects of an
+earlier cluster of this name exist, because their data belongs to the missing identity.
 """
 
 import secrets
@@ -20,7 +20,7 @@ PASSWORD_BYTES = 24
 
 
 class Identity:
-    """Of one cluster; `state` is what is stored."""
+    """The identity of one cluster; `state` is the stored state."""
 
     def __init__(self, api: Api, state: ClusterState, version: str) -> None:
         self._api = api
@@ -29,7 +29,17 @@ class Identity:
 
     @classmethod
     async def open(cls, api: Api, cluster: QsyncCluster, image: str) -> "Identity":
-        """Raises ApiError, or ActionRefused if what is there cannot be used (yet)."""
+        """Read the Secret, or create it for a new cluster.
+
+        Args:
+            api: client of the API server.
+            cluster: the manifest.
+            image: image of the nodes, recorded in a new identity.
+
+        Raises:
+            ApiError: the Secret cannot be read or created.
+            ActionRefused: the Secret cannot be used, or not yet.
+        """
         namespace = cluster.metadata.namespace or ""
         found = await api.get("Secret", namespace, identity_name(cluster.name))
         if found is None:
@@ -58,7 +68,11 @@ class Identity:
         return cls(api, state, str(found["metadata"]["resourceVersion"]))
 
     async def save(self, cluster: QsyncCluster, state: ClusterState) -> None:
-        """Raises ApiError; if it changed since it was read, it is read again."""
+        """Store `state`. After a conflict, reload the Secret, or recreate it if it was deleted.
+
+        Raises:
+            ApiError: the state was not stored; this includes conflicts.
+        """
         if state == self.state:
             return
         document = build_identity(cluster, state)
@@ -75,8 +89,11 @@ class Identity:
         self.state, self._version = state, str(found["metadata"]["resourceVersion"])
 
     async def keep(self, cluster: QsyncCluster) -> None:
-        """Restore the Secret if it was deleted, and its owner reference as `storage.retention`
-        requires now. Raises ApiError."""
+        """Recreate a deleted Secret, and set its owner reference as `storage.retention` requires.
+
+        Raises:
+            ApiError: the Secret cannot be read or written.
+        """
         found = await self._live(cluster)
         if found is None:
             await self._put_back(cluster)
@@ -86,15 +103,18 @@ class Identity:
         wanted = build_identity(cluster, self.state)["metadata"].get("ownerReferences") or []
         if _uids(wanted) == _uids(found["metadata"].get("ownerReferences") or []):
             return
-        # Not by an apply: it was created, and an apply gives nothing up that a creation owns.
+        # An apply does not help: it cannot remove fields that the creation of the Secret owns.
         namespace, name = cluster.metadata.namespace or "", identity_name(cluster.name)
         change = {"metadata": {"ownerReferences": wanted or None}}
         found = await self._api.patch("Secret", namespace, name, change)
         self._version = str(found["metadata"]["resourceVersion"])
 
     async def keep_password(self, cluster: QsyncCluster) -> None:
-        """Ensure that the application's Secret goes with the cluster only where
-        `storage.retention` says so. Raises ApiError."""
+        """Remove the cluster as owner of the application's Secret, unless retention is Delete.
+
+        Raises:
+            ApiError: the Secret cannot be read or written.
+        """
         namespace, name = cluster.metadata.namespace or "", app_secret_name(cluster.name)
         found = await self._api.get("Secret", namespace, name)
         if found is None or cluster.spec.storage.retention == "Delete":
@@ -110,13 +130,25 @@ class Identity:
         return await self._api.get("Secret", namespace, identity_name(cluster.name))
 
     async def _put_back(self, cluster: QsyncCluster) -> None:
-        """As we know it. Raises ApiError."""
+        """Recreate the Secret from the known state.
+
+        Raises:
+            ApiError: the Secret cannot be created.
+        """
         found = await self._api.create(build_identity(cluster, self.state))
         self._version = str(found["metadata"]["resourceVersion"])
 
     async def password(self, cluster: QsyncCluster) -> str:
-        """Of the application's user: given by a Secret, or found, or made. Raises ApiError,
-        or ActionRefused if the Secret that was named is not there."""
+        """Return the password of the application's user.
+
+        It comes from the Secret that the manifest names, otherwise from the generated one. Without
+        either, a new password is returned.
+
+        Raises:
+            ApiError: a Secret cannot be read.
+            ActionRefused: the named Secret has no password, or another owner uses the Secret's
+                name.
+        """
         namespace, given = cluster.metadata.namespace or "", cluster.spec.auth.password_secret
         if given is not None:
             password = text_of(await self._api.get("Secret", namespace, given), "password")
@@ -127,13 +159,18 @@ class Identity:
             raise NameTaken(taken_sentence("Secret", secret, cluster.name))
         found = text_of(secret, "password")
         if given is not None and (found is None or not self.state.is_formed):
-            # A cluster that is there keeps the password that it has, and its supervision.
+            # A formed cluster keeps its existing password and stays supervised.
             raise ActionRefused(f"Secret {given} of auth.passwordSecret has no password: create it")
         return found or secrets.token_urlsafe(PASSWORD_BYTES)
 
 
 async def _refuse_second_life(api: Api, cluster: QsyncCluster) -> None:
-    """Raises ActionRefused, or ApiError."""
+    """Refuse a new identity while objects of an earlier cluster of this name exist.
+
+    Raises:
+        ActionRefused: a StatefulSet or a claim exists.
+        ApiError: the objects cannot be listed.
+    """
     namespace, name = cluster.metadata.namespace or "", identity_name(cluster.name)
     labels = ",".join(f"{key}={value}" for key, value in selector(cluster).items())
     left = [
@@ -154,7 +191,7 @@ def _uids(owners: list[Object]) -> set[str]:
 
 
 def _is_leaving(secret: Object, cluster: QsyncCluster) -> bool:
-    """Return whether it goes away, at the latest with an earlier cluster that owns it."""
+    """Return whether the Secret is being deleted, or belongs to an earlier cluster."""
     owners = [owner["uid"] for owner in secret["metadata"].get("ownerReferences") or []]
     is_anothers = bool(owners) and cluster.metadata.uid not in owners
     return "deletionTimestamp" in secret["metadata"] or is_anothers

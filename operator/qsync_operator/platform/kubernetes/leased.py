@@ -1,7 +1,7 @@
-"""The API server as an operator may use it: not at all while its Lease cannot be renewed.
+"""A client of the API server that refuses every request while the Lease cannot be renewed.
 
-Another operator may have taken the Lease meanwhile, so nothing is written. Reads are refused as
-well: an API server that hangs would hold up the turns, and with them the failover.
+Another operator may hold the Lease meanwhile, so nothing is written. Reads are refused as well: an
+API server that hangs would delay the turns of the controller, and with them a failover.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from qsync_operator.platform.kubernetes.api import Api, ApiError
 
 
 class LeasedApi:
-    """Passes calls on while `is_held`; else each raises ApiError at once."""
+    """An API that forwards calls while `is_held`; otherwise each call raises ApiError at once."""
 
     def __init__(self, api: Api, is_held: Callable[[], bool]) -> None:
         self._api = api

@@ -1,4 +1,4 @@
-"""Which kinds of Prometheus' operator exist here: it may be installed or removed meanwhile."""
+"""Detects which kinds of the Prometheus operator exist; it may be installed or removed later."""
 
 import time
 
@@ -12,7 +12,7 @@ LOOK_AGAIN_S = 300.0
 
 
 class MonitoringKinds:
-    """As one cluster needs to know it: nothing is asked while nothing is wanted."""
+    """The monitoring kinds that one cluster asks for; without any, no request is sent."""
 
     def __init__(self, api: Api, key: Key, uid: str | None) -> None:
         self._uid = uid
@@ -23,7 +23,11 @@ class MonitoringKinds:
         self.existing: frozenset[str] = frozenset()
 
     async def look(self, cluster: QsyncCluster) -> None:
-        """Raises ApiError."""
+        """Update `existing` if a check is due.
+
+        Raises:
+            ApiError: the API groups cannot be read.
+        """
         asked, (before, at_s) = asked_kinds(cluster), self._looked
         self._cleared -= set(asked)
         if not asked or (asked == before and time.monotonic() - at_s < LOOK_AGAIN_S):
@@ -32,8 +36,13 @@ class MonitoringKinds:
         self._looked = (asked, time.monotonic())
 
     async def remove_unwanted(self, cluster: QsyncCluster) -> list[str]:
-        """Return the kinds of removed objects. The first call also removes objects that are not
-        wanted: an earlier operator may have made them. Raises ApiError."""
+        """Delete monitoring objects that the manifest does not ask for, and return their kinds.
+
+        The first call covers objects that an earlier operator may have created.
+
+        Raises:
+            ApiError: an object cannot be read or deleted.
+        """
         gone = []
         for kind in KINDS:
             if kind in asked_kinds(cluster) or kind in self._cleared:

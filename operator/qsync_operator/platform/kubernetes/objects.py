@@ -1,13 +1,14 @@
-"""Keeps the objects of one cluster as the builders want them.
+"""Keeps the objects of one cluster equal to the manifests that the builders return.
 
-What is watched is held against the last thing seen, so that a hand-edited field is put back and an
-idle operator writes nothing. What is not watched (Secrets, ServiceAccounts) is looked at now and
-then, beside the turns: an API server that hangs must not hold a turn up. A field that the API
-server writes in another form than it was given would always differ: the answer to an apply counts
-as equal to what was applied.
+Watched objects are compared with their last known version. A hand-edited field is restored, and an
+idle operator writes nothing. Objects that are not watched (Secrets, ServiceAccounts) are read
+periodically in the background, so an API server that hangs delays no turn of the controller.
 
-Each object carries the hash of what was applied: a field that is wanted no more is in the object
-and in nothing that is compared, and only an apply takes it away.
+The API server may store a field in another form than the applied one, which would always differ.
+Therefore the answer to an apply counts as equal to the applied object.
+
+Each object carries the hash of its applied manifest. The comparison does not find a field that is
+no longer wanted. The changed hash differs, and the resulting apply removes the field.
 """
 
 import asyncio
@@ -32,17 +33,17 @@ WATCHED = (
     "CronJob",
 )
 OPTIONAL = ("PodDisruptionBudget", "NetworkPolicy", "CronJob")
-"""May become unwanted while the cluster lives."""
+"""Kinds that may become unwanted while the cluster exists."""
 ESSENTIAL = ("Secret", "ServiceAccount", "ConfigMap", "Service", "StatefulSet")
-"""Members cannot run as they are asked to without these."""
+"""Kinds that members need in order to run as specified."""
 
 MARK_ANNOTATION = "qsync.dev/applied"
 LOOK_AGAIN_S = 120.0
-"""At what is not watched: a hundred clusters ask a few times a second."""
+"""Interval for unwatched objects: a hundred clusters cause a few requests a second."""
 
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 30.0
-"""An object that was refused is not sent in every turn; a changed one is sent at once."""
+"""Retry delays of a refused object; a changed object is sent at once."""
 
 GONE_POLLS = 100
 GONE_POLL_S = 0.1
@@ -50,7 +51,7 @@ GONE_POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What the API server refused, and when it is tried again."""
+    """A refused object, and when it is retried."""
 
     mark: str
     trouble: Trouble
@@ -59,7 +60,7 @@ class Refused:
 
 
 class ObjectKeeper:
-    """Of one cluster; `uid` is that of its QsyncCluster."""
+    """The objects of one cluster; `uid` is that of its QsyncCluster."""
 
     def __init__(self, api: Api, cache: Cache, key: Key, uid: str | None) -> None:
         self._uid = uid
@@ -67,16 +68,16 @@ class ObjectKeeper:
         self._api = api
         self._cache = cache
         self._key = key
-        self._applied: dict[tuple[str, str], tuple[str, str]] = {}  # -> mark, resource version
+        self._applied: dict[tuple[str, str], tuple[str, str]] = {}  # -> hash, resource version
         self._unwatched: dict[tuple[str, str], Object] = {}
         self._wanted: list[Object] = []
-        self._marks: list[str] = []  # of those
+        self._marks: list[str] = []  # hashes of the wanted objects
 
     async def keep(self, wanted: list[Object]) -> tuple[Trouble, ...]:
-        """Apply every object that differs and return what could not be applied.
+        """Apply every object that differs, delete unwanted ones, and return the problems.
 
         A refusal concerns one object, so the others are applied all the same. An API server that
-        does not answer ends the round: each further request would wait for its deadline, too.
+        does not answer ends the round, because each further request would wait for its deadline.
         """
         if wanted is not self._wanted:
             self._wanted, self._marks = wanted, [_mark(document) for document in wanted]
@@ -117,27 +118,33 @@ class ObjectKeeper:
         pause_s = RETRY_FIRST_S
         if refused is not None and is_same:
             pause_s = min(refused.pause_s * 2, RETRY_MAX_S)
-        # Counted from now: a webhook that hangs takes long to refuse.
+        # Counted from now: a webhook that hangs delays its refusal.
         retry_at_s = time.monotonic() + pause_s
         self._refused[kind, name] = Refused(mark, trouble, pause_s, retry_at_s)
         return trouble
 
     async def look_again(self) -> None:
-        """What is not watched and not as it was applied is applied by the next `keep`. Raises
-        ApiError."""
+        """Check the unwatched objects; the next `keep` applies those that differ.
+
+        Raises:
+            ApiError: an object cannot be read.
+        """
         for (kind, name), document in list(self._unwatched.items()):
             live = await self._api.get(kind, self._key[0], name)
             if live is None or not is_within(document, live):
                 self.forget(kind, name)
 
     def forget(self, kind: str, name: str) -> None:
-        """Forget an object that other code of the operator removed; `keep` may recreate it."""
+        """Forget an object that other code deleted, so that `keep` may recreate it."""
         self._applied.pop((kind, name), None)
         self._unwatched.pop((kind, name), None)
 
     async def replace_set(self, live: Object) -> None:
-        """Delete a StatefulSet and leave its pods; the next `keep` recreates it. Raises
-        ApiError."""
+        """Delete a StatefulSet without its pods, so that the next `keep` recreates it.
+
+        Raises:
+            ApiError: the StatefulSet cannot be deleted, or still exists after the last poll.
+        """
         kind, name, uid = "StatefulSet", name_of(live), str(live["metadata"]["uid"])
         await self._api.delete(kind, self._key[0], name, uid, keeps_pods=True)
         for _ in range(GONE_POLLS):
@@ -161,7 +168,7 @@ class ObjectKeeper:
             return
         document = _marked(document, mark)
         if kind not in WATCHED or live is None:
-            # The watches show only objects that carry our label: another one may have the name.
+            # Watches show only objects with the cluster's label; another object may have the name.
             live = await self._api.get(kind, self._key[0], name)
             if live is not None and not is_ours(live, self._key[1], self._uid):
                 raise NameTaken(taken_sentence(kind, live, self._key[1]))

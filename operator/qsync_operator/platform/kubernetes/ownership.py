@@ -1,4 +1,4 @@
-"""Decides which objects belong to a cluster: only those are changed, owned or deleted."""
+"""Decides which objects belong to a cluster; only those are changed, owned or deleted."""
 
 from qsync_operator.desired.labels import CLUSTER_LABEL, MANAGED_BY_LABEL, MANAGER, Object
 from qsync_operator.platform.kubernetes.api import name_of
@@ -7,7 +7,8 @@ from qsync_operator.platform.kubernetes.api import name_of
 def is_ours(live: Object, cluster: str, uid: str | None) -> bool:
     """Return whether an object carries the owner reference or the labels of a cluster.
 
-    Labels are enough: what outlives the cluster has no owner, and is found again by them.
+    The labels suffice: objects that outlive the cluster have no owner and are found by their
+    labels.
     """
     metadata = live["metadata"]
     owners = metadata.get("ownerReferences") or []

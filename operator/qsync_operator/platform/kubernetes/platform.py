@@ -1,8 +1,8 @@
-"""The platform: looks at pods and nodes, performs the plan's actions, keeps objects and labels.
+"""Observes pods and nodes, performs the plan's actions, and maintains objects and role labels.
 
-It remembers nothing that matters: the state is in a Secret, everything else is looked up. Nodes are
-asked by the address of their pod, and know each other by name, so that neither the operator nor
-the API server is needed once they run.
+The platform keeps no essential state in memory: the cluster state is in a Secret, and everything
+else can be observed. The operator reaches nodes by pod address, and nodes reach each other by name,
+so running nodes need neither the operator nor the API server.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ JOINED = ("leader", "follower", "async", "anonymous")
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The settings sent to a running node over a connection: a new process got none."""
+    """The settings sent to a node over one connection; a new process has received none."""
 
     connection: int
     settings: dict[str, Any]
@@ -93,7 +93,7 @@ class Told:
 
 
 class KubernetesPlatform:
-    """Performs for one cluster."""
+    """The Kubernetes platform of one cluster."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class KubernetesPlatform:
         self._built: tuple[QsyncCluster, tuple[Any, ...], list[Object]] | None = None
         self._aside: asyncio.Task[None] | None = None
         self._looked_again_s = 0.0
-        self._kept_retention = ""  # as the Secrets follow it
+        self._kept_retention = ""  # retention that the Secrets were last adapted to
         self._listener = self._wake.set
         cache.listen(key, self._listener)
 
@@ -150,7 +150,12 @@ class KubernetesPlatform:
         may_write: Callable[[], bool] = lambda: True,
         site: Site = ANYWHERE,
     ) -> "KubernetesPlatform":
-        """Raises ApiError or ActionRefused; nothing runs before the identity is stored (M1)."""
+        """Prepare the identity and the certificates; without a stored identity nothing runs (M1).
+
+        Raises:
+            ApiError: the API server did not perform a request.
+            ActionRefused: the identity, a password or a Secret's name cannot be used.
+        """
         key = (cluster.metadata.namespace or "", cluster.name)
         identity = await Identity.open(api, cluster, image)
         password = await identity.password(cluster)
@@ -158,7 +163,7 @@ class KubernetesPlatform:
         certificates = CertificateKeeper(api, key, uid)
         await certificates.look(cluster)
         if certificates.is_taken and not identity.state.is_formed:
-            # Pods would mount a foreign key. A formed cluster keeps its supervision.
+            # Pods would mount a foreign key. A formed cluster stays supervised.
             raise NameTaken(certificates.refusal)
         return cls(api, cache, identity, password, certificates, cluster, spark, may_write, site)
 
@@ -174,7 +179,7 @@ class KubernetesPlatform:
         self._wake.set()
 
     async def wait(self, timeout_s: float) -> None:
-        # Not `wait_for`: that of Python 3.11 loses a cancellation that comes with the event.
+        # Not `wait_for`: in Python 3.11 it loses a cancellation that coincides with the event.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._wake.wait()
@@ -187,7 +192,7 @@ class KubernetesPlatform:
     def _pod(self, member: str) -> Object | None:
         return self._cache.get(self._key, "Pod", member)
 
-    # --- looking ------------------------------------------------------------------------------
+    # --- observing ----------------------------------------------------------------------------
 
     async def observe(
         self, cluster: QsyncCluster, memory: Memory, previous: ClusterStatus
@@ -198,7 +203,7 @@ class KubernetesPlatform:
         read = await self._statuses(cluster)
         statuses = read.found
         if self._may_write():
-            with contextlib.suppress(ApiError):  # the next look finds it again
+            with contextlib.suppress(ApiError):  # the next observation retries
                 await self._identity.save(cluster, read.noted_in(self._state))
             await self._tell_nodes(cluster, statuses)
         members = tuple(
@@ -212,7 +217,7 @@ class KubernetesPlatform:
         storage = self._volumes.look(cluster)
         try:
             access = await self._access.look(cluster, address)
-        except ApiError:  # a Secret cannot be read now: the next look tries again
+        except ApiError:  # a Secret is unreadable: the next observation retries
             access = AccessView()
         warnings = self._monitoring.warnings(cluster)
         return Observed(
@@ -230,13 +235,12 @@ class KubernetesPlatform:
         )
 
     def _ask_aside(self, cluster: QsyncCluster) -> None:
-        """What only the API server knows is asked for beside the turns: while it hangs, a
-        failover must not wait for it."""
+        """Poll the API server in the background: a failover must not wait while it hangs."""
         if self._aside is None or self._aside.done():
             self._aside = asyncio.create_task(self._look_aside(cluster))
 
     async def _look_aside(self, cluster: QsyncCluster) -> None:
-        with contextlib.suppress(ApiError):  # what was read before is good for long
+        with contextlib.suppress(ApiError):  # the certificates read before stay valid for days
             await self._certificates.look(cluster)
         if time.monotonic() - self._looked_again_s > LOOK_AGAIN_S and not is_paused(cluster):
             with contextlib.suppress(ApiError):
@@ -255,14 +259,14 @@ class KubernetesPlatform:
         return text_of(await self._api.get("Secret", self._key[0], name), "password")
 
     async def _read_application_password(self, cluster: QsyncCluster) -> str:
-        """Of the Secret that the manifest names, else of the one that we made."""
+        """Return the password from the Secret that the manifest names, or else the stored one."""
         given = cluster.spec.auth.password_secret
         found = await self._read_password(given) if given is not None else None
         self._password = found or self._password
         return self._password
 
     def _address(self, member: str, port: int) -> str:
-        """Where the member is that we are connected to, or else where its pod is."""
+        """Return the address of the connected process, or else of the pod; "" if there is none."""
         link = self._live.state(member)
         if link.is_connected:
             return f"{link.address.rpartition(':')[0]}:{port}"
@@ -283,7 +287,7 @@ class KubernetesPlatform:
         self._live.set_addresses({name: address for name, address in found.items() if address})
 
     def _runs(self, member: str) -> bool:
-        """A closed connection says sooner than the API server that a process ended."""
+        """Return whether the member runs; a closed connection is noticed before its pod status."""
         link = self._live.state(member)
         return link.is_connected or (pods.is_running(self._pod(member)) and not link.has_ended)
 
@@ -321,8 +325,8 @@ class KubernetesPlatform:
     ) -> Drift:
         if pod is None or pods.is_leaving(pod):
             return "none"
-        # Against what the StatefulSet makes pods from, and not against what is asked for: a pod
-        # that is deleted while the template cannot be stored comes back as it was.
+        # Compare with the template that the StatefulSet uses, not with the wanted one. If that
+        # template cannot be stored, a deleted pod would come back unchanged.
         live = self._cache.get(self._key, "StatefulSet", set_name(cluster.name, member.kind))
         stored = pods.template_inputs(live)
         if stored != restart_inputs(cluster, self._image(cluster)):
@@ -338,11 +342,13 @@ class KubernetesPlatform:
     def _image(self, cluster: QsyncCluster) -> str:
         return cluster.spec.image or self._state.image
 
-    # --- telling ------------------------------------------------------------------------------
+    # --- configuring --------------------------------------------------------------------------
 
     async def _tell_nodes(self, cluster: QsyncCluster, statuses: dict[str, NodeStatus]) -> None:
-        """A process that is new to us hears settings and peers: the files that it started with
-        may have been older than what is wanted. Later changes of settings are the plan's."""
+        """Send settings and peers to every new process, because its files may have been outdated.
+
+        The plan sends later changes of settings.
+        """
         peers = {name: peer_address(cluster, name) for name in self._state.members}
         for name, said in statuses.items():
             told, connection = self._told.get(name), self._live.state(name).number
@@ -369,8 +375,11 @@ class KubernetesPlatform:
             self._told[name] = Told(connection, wanted, old.peers if old and is_same else {})
 
     async def _configure(self, cluster: QsyncCluster, name: str, changes: dict[str, Any]) -> None:
-        """Raises LinkError. An older node refuses all settings for one that it does not know: it
-        is sent each of the others."""
+        """Send settings; if an older node refuses them for one that it does not know, one by one.
+
+        Raises:
+            LinkError: the node cannot be reached, or refuses a setting that it knows.
+        """
         try:
             await self._post(cluster, name, "/verb/configure", changes)
         except LinkError as error:
@@ -409,9 +418,12 @@ class KubernetesPlatform:
     async def _keep_objects(
         self, cluster: QsyncCluster, state: ClusterState
     ) -> tuple[Trouble, ...]:
-        """The Secrets without which kept volumes are worth nothing are released before a
-        StatefulSet keeps its volumes, and owned only after it gives them away: a cluster that is
-        deleted in between loses both or neither."""
+        """Apply the objects, and change the ownership of the Secrets in a safe order.
+
+        Kept volumes are useless without the Secrets. Therefore the Secrets lose their owner before
+        a StatefulSet retains its volumes, and get one only after it stops retaining them. A cluster
+        that is deleted in between loses both or neither.
+        """
         retention = cluster.spec.storage.retention
         is_changed = retention != self._kept_retention
         if is_changed and retention == "Retain":
@@ -444,9 +456,9 @@ class KubernetesPlatform:
         return ()
 
     async def _keep_labels(self, observed: Observed) -> None:
-        """Move the role label to the leader; without a leader it stays where it was.
+        """Move the role label to the leader; without a leader it stays.
 
-        A PodMonitor reads members by the other label while they run an earlier image.
+        The admin-scheme label makes a PodMonitor use HTTP for members that run an earlier image.
         """
         leader = observed.writable_leader()
         if leader is None:
@@ -463,7 +475,7 @@ class KubernetesPlatform:
                 continue
             labels = {ROLE_LABEL: role}
             member = observed.member(name)
-            if member is not None and not member.takes_orders:  # nor has it TLS on that port
+            if member is not None and not member.takes_orders:  # no TLS on its admin port
                 labels[ADMIN_SCHEME_LABEL] = "http"
             if not labels.items() <= pod["metadata"].get("labels", {}).items():
                 await self._label(pod, labels)
@@ -478,7 +490,7 @@ class KubernetesPlatform:
         try:
             self._cache.note("Pod", await self._api.apply(document))
         except ApiError as error:
-            if error.status not in (404, 409, 422):  # it went away meanwhile
+            if error.status not in (404, 409, 422):  # the pod was deleted or replaced meanwhile
                 raise
 
     # --- acting -------------------------------------------------------------------------------
@@ -520,7 +532,7 @@ class KubernetesPlatform:
                 await self._order(cluster, action)
 
     async def _order(self, cluster: QsyncCluster, action: Action) -> None:
-        """What is asked of members and changes nothing that is stored here."""
+        """Perform an action that sends an order to members and changes no stored state."""
         state = self._state
         match action:
             case Nominate(name, term):
@@ -546,7 +558,7 @@ class KubernetesPlatform:
                 await self._spaces.create(cluster, address, names)
 
     async def _change(self, cluster: QsyncCluster, state: ClusterState) -> None:
-        """The state is stored, and then the objects follow it."""
+        """Store the state first, then apply the objects that follow from it."""
         await self._identity.save(cluster, state)
         troubles = await self._keep_objects(cluster, state)
         essential = [str(trouble) for trouble in troubles if trouble.is_essential]
@@ -554,7 +566,7 @@ class KubernetesPlatform:
             raise ActionRefused("; ".join(essential))
 
     def _build(self, cluster: QsyncCluster, state: ClusterState) -> list[Object]:
-        """The same list as before while nothing that makes it has changed."""
+        """Return the wanted objects; the list is the same object while its inputs are unchanged."""
         inputs = (
             state, self._password, self._image(cluster), self._volumes.sizes(cluster),
             self._monitoring.existing, self._certificates.authorities, self._spark,
@@ -569,6 +581,6 @@ class KubernetesPlatform:
         if pod is not None and not pods.is_leaving(pod):
             uid = pod["metadata"]["uid"]
             await self._api.delete("Pod", self._key[0], name_of(pod), uid)
-            # Until the watch says so: the next look must not count on it.
+            # The next observation must not count on this pod before the watch reports the deletion.
             leaving = {**pod["metadata"], "deletionTimestamp": "now"}
             self._cache.note("Pod", {**pod, "metadata": leaving})

@@ -1,7 +1,7 @@
-"""Talks to nodes through the API server: each question is a command in the member's pod.
+"""Queries nodes through the API server, by running a command in the pod of each member.
 
-For people, whose machines reach no pod: `pods/exec` is the only right that it takes. An address is
-the name of a pod.
+This serves users whose machines cannot reach pods; `pods/exec` is the only right that it needs. An
+address is the name of a pod.
 """
 
 import json
@@ -15,18 +15,18 @@ ASK = ("python", "-m", "qsync_operator.pod_ask")
 
 
 class PodApi(Protocol):
-    """The part of the API server's client that is used here; calls raise ApiError."""
+    """The API server's calls used here; they raise ApiError."""
 
     async def execute(
         self, namespace: str, pod: str, command: tuple[str, ...]
     ) -> tuple[int, str, str]:
-        """Exit code, standard output, standard error."""
+        """Run a command, and return exit code, standard output and standard error."""
 
     async def close(self) -> None: ...
 
 
 class PodLinks:
-    """Of one namespace; the connection is made when it is first needed."""
+    """Links to the nodes of one namespace; the API connection is opened on first use."""
 
     def __init__(self, connect: Callable[[], Awaitable[PodApi]], namespace: str) -> None:
         self._connect = connect
@@ -38,23 +38,35 @@ class PodLinks:
             await self._api.close()
 
     async def status(self, address: str) -> dict[str, Any]:
-        """Raises LinkError."""
+        """Return the status of a node.
+
+        Raises:
+            LinkError: the node cannot be queried, or its status is not a JSON object.
+        """
         answer = await self._ask(address, "ask", "GET", "/status")
         if not isinstance(answer, dict):
             raise LinkError(f"{address} is not a node: its status is no object")
         return answer
 
     async def post(self, address: str, path: str, fields: dict[str, Any]) -> Any:
-        """The `result` of an order. Raises LinkError."""
+        """Send an order, and return the `result` of the answer.
+
+        Raises:
+            LinkError: the node cannot be reached, or refused the order.
+        """
         answer = await self._ask(address, "ask", "POST", path, json.dumps(fields))
         return answer.get("result") if isinstance(answer, dict) else None
 
     async def rollbacks(self, address: str) -> Any:
-        """Rows that the member had to give up, by file. Raises LinkError."""
+        """Return the rows that the member rolled back, by file.
+
+        Raises:
+            LinkError: the node cannot be queried.
+        """
         return await self._ask(address, "rollbacks")
 
     async def statuses(self, addresses: dict[str, str]) -> dict[str, dict[str, Any] | LinkError]:
-        """What each named node says, asked at the same time."""
+        """Query all nodes concurrently, and return a status or an error for each."""
         if self._api is None:
             try:
                 self._api = await self._connect()

@@ -1,4 +1,4 @@
-"""What a pod says of the member in it: whether it runs, where, and why it does not."""
+"""Reads pods: whether and where the member runs, and why it does not."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ MESSAGE_MAX = 300
 
 
 def pod_ip(pod: Object | None) -> str:
-    """Of the pod's network, as long as it has one."""
+    """Return the pod's address, or "" while it has none."""
     return str((pod or {}).get("status", {}).get("podIP") or "")
 
 
@@ -23,7 +23,7 @@ def container_of(pod: Object | None, name: str = "node") -> dict[str, Any]:
 
 
 def image_of(pod: Object | None) -> str:
-    """The image that the member runs, by its digest where it is known; "" without a pod."""
+    """Return the member's image, by digest if that is known; "" without a pod."""
     found = container_of(pod).get("imageID")
     containers = (pod or {}).get("spec", {}).get("containers") or []
     given = next((one.get("image") for one in containers if one.get("name") == "node"), "")
@@ -39,10 +39,10 @@ def inputs_of(pod: Object) -> str:
 
 
 def template_inputs(live: Object | None) -> str:
-    """Return the mark of what a StatefulSet makes pods from; "" while that is not certain.
+    """Return the restart inputs of a StatefulSet's template, or "" while they are uncertain.
 
-    Until its controller has observed the last generation, a new pod may still be made from the
-    template before.
+    Until its controller has observed the last generation, a new pod may still be created from the
+    previous template.
     """
     if live is None:
         return ""
@@ -53,7 +53,7 @@ def template_inputs(live: Object | None) -> str:
 
 
 def failure_of(pod: Object | None, container: str = "node") -> str:
-    """Why it cannot be kept running, one sentence; "" while it may be an accident."""
+    """Return why the pod cannot be kept running, as one sentence; "" if no such reason is known."""
     if pod is None:
         return ""
     if (sentence := _unscheduled(pod)) is not None:

@@ -1,8 +1,8 @@
-"""Keeps the runs of one cluster: an audit or a compaction is a Job, and an object that people read.
+"""Manages the audits and compactions of one cluster: each is a Job and a custom object for users.
 
-The schedule's Job makes the run's object, a run made by hand makes the Job; either way both have
-one name. The verdict travels in the driver's termination message, so that Spark's pods need no
-right on our objects, and no logs are parsed.
+A schedule creates the Job, and the operator creates the object with the same name. If a user
+creates the object, the operator creates the Job. The driver returns its result in the termination
+message, so Spark's pods need no access to the custom objects, and no logs are parsed.
 """
 
 import logging
@@ -47,7 +47,7 @@ MODELS: dict[RunKind, type[QsyncAudit] | type[QsyncCompaction]] = {
 
 
 class RunKeeper:
-    """Of one cluster. Nothing is remembered: everything is in the objects."""
+    """The audits and compactions of one cluster. All state is in the objects."""
 
     def __init__(self, api: Api, cache: Cache, key: Key, voice: KubernetesVoice) -> None:
         self._api = api
@@ -56,7 +56,15 @@ class RunKeeper:
         self._voice = voice
 
     async def keep(self, cluster: QsyncCluster, image: str) -> None:
-        """Raises ApiError."""
+        """Create missing Jobs and objects, publish changed statuses, and delete expired objects.
+
+        Args:
+            cluster: the manifest.
+            image: image of drivers and executors; "" if Spark is not installed.
+
+        Raises:
+            ApiError: the API server cannot be reached, or a scheduled Job cannot be recorded.
+        """
         for kind in RUN_KINDS:
             runs = self._cache.all(self._key, OBJECT_KINDS[kind])
             for run in runs:
@@ -65,7 +73,7 @@ class RunKeeper:
                 except ApiError as error:
                     if not error.status:
                         raise
-                    # It concerns this run only: the others continue.
+                    # The error concerns this object only: the others continue.
                     log.warning("run %s waits: %s", name_of(run), error)
                     if error.status == 404:
                         self._cache.note(OBJECT_KINDS[kind], run, is_gone=True)
@@ -125,7 +133,7 @@ class RunKeeper:
         except ApiError as error:
             if error.status != 409:
                 raise
-            # Either the watch has not shown our own yet, or a Job of another owner has the name.
+            # Either no watch has shown the operator's own Job yet, or another Job has the name.
             live = await self._api.get("Job", self._key[0], name_of(run))
             if live is not None and not _is_of_run(live, run):
                 sentence = (
@@ -136,7 +144,7 @@ class RunKeeper:
         return before
 
     def _driver(self, run: str) -> Object | None:
-        """The newest pod of the run's Job: the first may have been lost."""
+        """Return the newest pod of a Job, because an earlier one may have been lost."""
         drivers = [
             pod
             for pod in self._cache.all(self._key, "Pod")
@@ -158,7 +166,7 @@ class RunKeeper:
                 continue
             is_recorded = RECORDED in (metadata.get("annotations") or {})
             if name_of(job) in known or is_recorded:
-                continue  # a recorded one whose object is gone was deleted by a person
+                continue  # recorded already; a user deleted its missing object
             try:
                 run = await self._api.create(build_run(cluster, kind, job))
                 self._cache.note(OBJECT_KINDS[kind], run)
@@ -186,8 +194,10 @@ class RunKeeper:
 
 
 def is_expired(run: Object, spec: RunSpec, at: datetime) -> bool:
-    """Return whether a run that a person made ended long enough ago to be deleted. Runs of the
-    schedule go with their Jobs, of which the CronJob keeps some."""
+    """Return whether an object created by a user has ended and outlived its `ttl`.
+
+    Scheduled ones are deleted with their Jobs, some of which the CronJob keeps.
+    """
     owners = run["metadata"].get("ownerReferences") or []
     finished_at = str((run.get("status") or {}).get("finishedAt", ""))
     if not finished_at or any(owner.get("kind") == "Job" for owner in owners):
@@ -202,7 +212,7 @@ def _is_of_run(job: Object, run: Object) -> bool:
 
 
 def last_run(cache: Cache, key: Key, kind: RunKind) -> LastRun | None:
-    """The run that ended last."""
+    """Return the audit or compaction that ended last, if any."""
     ended = [
         run
         for run in cache.all(key, OBJECT_KINDS[kind])
@@ -224,9 +234,10 @@ def last_run(cache: Cache, key: Key, kind: RunKind) -> LastRun | None:
 
 
 def audit_overdue_s(cache: Cache, key: Key, cluster: QsyncCluster) -> float | None:
-    """When an audit is late, in seconds since 1970; None where none is scheduled.
+    """Return the time from which an audit is overdue, in seconds since 1970.
 
-    *Incomplete* is no verdict: such audits do not put it off.
+    An audit with the result *Incomplete* does not postpone this time. The result is None if no
+    audit is scheduled.
     """
     job = cluster.spec.audit
     made = cache.get(key, "CronJob", f"{cluster.name}-audit")
@@ -243,7 +254,7 @@ def audit_overdue_s(cache: Cache, key: Key, cluster: QsyncCluster) -> float | No
 
 
 def run_of_cluster(document: Object, kind: str) -> Object:
-    """The run with its cluster's label, which one made by hand need not have."""
+    """Return the object with its cluster's label, which may be missing if a user created it."""
     metadata = document["metadata"]
     cluster = str((document.get("spec") or {}).get("cluster", ""))
     labels = {**(metadata.get("labels") or {}), CLUSTER_LABEL: cluster}
@@ -251,7 +262,11 @@ def run_of_cluster(document: Object, kind: str) -> Object:
 
 
 async def refuse_run(api: Api, run: Object) -> None:
-    """Its cluster is not there. Raises ApiError."""
+    """Mark an audit or compaction as failed because its cluster does not exist.
+
+    Raises:
+        ApiError: the status cannot be written.
+    """
     if (run.get("status") or {}).get("phase") in TERMINAL:
         return
     metadata = run["metadata"]
@@ -270,8 +285,10 @@ async def refuse_run(api: Api, run: Object) -> None:
 
 
 def why_not(cluster: QsyncCluster, image: str) -> str:
-    """Why no run can begin, one sentence; "" if it can. It reads the archive: whether the cluster
-    sleeps is nothing to it."""
+    """Return why no Job can be created, as one sentence, or "" if it can.
+
+    Jobs need only the archive, so a hibernated cluster does not prevent them.
+    """
     if cluster.spec.archive is None:
         return f"cluster {cluster.name} has no archive to read: set spec.archive.url first"
     if not image:
@@ -280,7 +297,10 @@ def why_not(cluster: QsyncCluster, image: str) -> str:
 
 
 def _recorded(cluster: QsyncCluster, job: Object) -> Object:
-    """The cluster is an owner, too: the schedule may go, and what its runs found stays."""
+    """Return the change that marks a scheduled Job as recorded.
+
+    It also makes the cluster an owner of the Job, so that results outlive a deleted schedule.
+    """
     metadata = job["metadata"]
     owner = {
         "apiVersion": API_VERSION,

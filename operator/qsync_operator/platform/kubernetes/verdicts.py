@@ -1,11 +1,12 @@
-"""What a run's Job and its driver's pod say of it: pure.
+"""Derives the status of an audit or compaction from its Job and its driver's pod; pure functions.
 
-The driver's last word is its termination message, one JSON object of at most 4,096 bytes:
-`verdict`, `counts`, `violations`, `incomplete` (what is not known, a sentence), `report`,
-`applicationId`, `taskHosts`, or `error`, a sentence.
-While it runs, an annotation of its pod says how far it is. Twenty violations may be more than the
-message holds: another annotation has them all, and where it could not be written, the message's few
-are shown.
+The driver's result is its termination message, one JSON object of at most 4,096 bytes. Its fields
+are `verdict`, `counts`, `violations`, `incomplete` (a sentence on the missing data), `report`,
+`applicationId` and `taskHosts`, or only `error`, a sentence.
+
+While the driver runs, an annotation of its pod holds its progress. Twenty violations may exceed the
+size of the message, so another annotation holds all of them. If that could not be written, the few
+in the message are shown.
 """
 
 import json
@@ -27,7 +28,7 @@ VIOLATIONS_SHOWN = 20
 def judge(
     kind: RunKind, before: RunStatus, generation: int, job: Object, driver: Object | None
 ) -> RunStatus:
-    """The status of a run whose Job exists."""
+    """Return the status of an audit or compaction whose Job exists."""
     status = before.model_copy(deep=True)
     status.observed_generation = generation
     conditions = {c["type"]: c for c in job.get("status", {}).get("conditions") or []}
@@ -54,7 +55,7 @@ def judge(
 
 
 def refused(before: RunStatus, generation: int, reason: str, sentence: str, now: str) -> RunStatus:
-    """The status of a run that cannot have a Job."""
+    """Return the status of an audit or compaction that cannot have a Job."""
     status = before.model_copy(deep=True)
     status.observed_generation = generation
     status.phase, status.finished_at, status.message = "Failed", now, sentence
@@ -63,7 +64,7 @@ def refused(before: RunStatus, generation: int, reason: str, sentence: str, now:
 
 
 def last_word(driver: Object | None) -> dict[str, Any]:
-    """The driver's result; {} if there is none that can be read."""
+    """Return the driver's result, or {} if it is missing or not readable."""
     ended = (container_of(driver, DRIVER).get("state") or {}).get("terminated") or {}
     try:
         said = json.loads(ended.get("message") or "")
@@ -92,11 +93,11 @@ def _take_progress(status: RunStatus, driver: Object | None) -> None:
             int(said["rows_total"]),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError):
-        return  # it has not begun to work
+        return  # the driver has not started to work
 
 
 def _take_result(kind: RunKind, status: RunStatus, said: dict[str, Any]) -> None:
-    """Fields that this version does not know are left; `model_validate` refuses nothing else."""
+    """Copy the result into the status; fields that this version does not know are ignored."""
     known = STATUSES[kind].model_fields
     names = {str(field.alias): name for name, field in known.items()}
     taken = {names[key]: value for key, value in said.items() if key in names}

@@ -1,4 +1,4 @@
-"""Says what happened in the API server: status by server-side apply, and Events."""
+"""Publishes the status of a cluster by server-side apply, and records Events."""
 
 import logging
 from datetime import UTC, datetime
@@ -15,11 +15,11 @@ log = logging.getLogger(__name__)
 
 
 class KubernetesVoice:
-    """Of one cluster; an API server that does not answer makes it silent, not broken."""
+    """The status and Events of one cluster; a failed request is logged and raises nothing."""
 
     def __init__(self, api: Api, cluster: QsyncCluster) -> None:
         self._api = api
-        self.refusal: Refusal | None = None  # of a newer specification
+        self.refusal: Refusal | None = None  # of the newest specification, if it is unusable
         self._reference = {
             "apiVersion": API_VERSION,
             "kind": "QsyncCluster",

@@ -1,4 +1,4 @@
-"""Lets volumes grow: claims are changed, StatefulSets made again, and a refusal is remembered."""
+"""Expands volumes: changes their claims, recreates StatefulSets, and remembers refusals."""
 
 import time
 
@@ -20,7 +20,7 @@ REFUSALS = (403, 422)
 
 
 class VolumeKeeper:
-    """Of one cluster."""
+    """The volumes of one cluster."""
 
     def __init__(self, api: Api, cache: Cache, objects: ObjectKeeper, key: Key) -> None:
         self._api = api
@@ -28,9 +28,9 @@ class VolumeKeeper:
         self._objects = objects
         self._key = key
         self._refusal = ""
-        self._refused: tuple[str, float] = ("", 0.0)  # which size, when
-        self._small: tuple[str, ...] = ()  # claims of members that are smaller than asked for
-        self._listed: tuple[tuple[str, ...], float] = ((), 0.0)  # for which members, when
+        self._refused: tuple[str, float] = ("", 0.0)  # refused size, and when
+        self._small: tuple[str, ...] = ()  # claims of members that are too small
+        self._listed: tuple[tuple[str, ...], float] = ((), 0.0)  # listed size and members, and when
 
     def look(self, cluster: QsyncCluster) -> StorageView:
         size, at_s = self._refused
@@ -42,8 +42,13 @@ class VolumeKeeper:
         return StorageView(tuple(outgrown), refusal, largest)
 
     async def look_aside(self, cluster: QsyncCluster, state: ClusterState) -> None:
-        """Find claims that were kept from before the volumes grew: their member came back, and
-        no template says how large they are. Raises ApiError."""
+        """Find claims that are older than an expansion and whose member came back.
+
+        No StatefulSet shows the size of such a claim.
+
+        Raises:
+            ApiError: the claims cannot be listed.
+        """
         wanted = (cluster.spec.storage.size, *state.members)
         listed, at_s = self._listed
         if listed == wanted and time.monotonic() - at_s < LIST_AGAIN_S:
@@ -58,7 +63,7 @@ class VolumeKeeper:
         return claims_to_grow(claims, state.members, cluster.spec.storage.size)
 
     def sizes(self, cluster: QsyncCluster) -> dict[str, str]:
-        """Of volumes of the StatefulSets that exist: a template cannot change in place."""
+        """Return the volume size of each existing StatefulSet, whose template cannot change."""
         found: dict[str, str] = {}
         for kind in KINDS:
             live = self._live(set_name(cluster.name, kind))
@@ -71,8 +76,12 @@ class VolumeKeeper:
         return self._cache.get(self._key, "StatefulSet", name)
 
     async def grow(self, cluster: QsyncCluster, state: ClusterState) -> None:
-        """Grow the volumes; resumes after an interruption. Raises ApiError, or
-        ActionRefused if the class of the volumes cannot do it."""
+        """Expand the volumes, resuming after an interruption.
+
+        Raises:
+            ApiError: a request failed.
+            ActionRefused: the StorageClass does not allow the expansion.
+        """
         size = cluster.spec.storage.size
         for change in await self._changes(cluster, state):
             try:
