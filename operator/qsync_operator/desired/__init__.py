@@ -1,1 +1,1 @@
-"""Pure builders: specification and state in, manifests out; one file for each kind of object."""
+"""Pure builders of manifests from specification and state, one file for each kind of object."""

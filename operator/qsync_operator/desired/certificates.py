@@ -1,4 +1,4 @@
-"""Secrets of certificates: the authority, which only the operator reads, and what members mount."""
+"""Secrets of certificates: the authority for the operator only, and the bundle for members."""
 
 from qsync_operator.certificates import Authority, Bundle
 from qsync_operator.desired.labels import Object, build
@@ -6,7 +6,7 @@ from qsync_operator.desired.secrets import encoded
 from qsync_operator.models.cluster import QsyncCluster
 
 BUNDLE_KEYS = ("ca.crt", "tls.crt", "tls.key")
-"""As cert-manager writes them, so that a Secret of its making can be named instead."""
+"""Keys as cert-manager writes them, so that a Secret made by cert-manager can be named instead."""
 
 
 def authority_name(cluster: str) -> str:
@@ -14,12 +14,12 @@ def authority_name(cluster: str) -> str:
 
 
 def bundle_name(cluster: QsyncCluster) -> str:
-    """The Secret that members mount: a named one, or our own."""
+    """Return the Secret that members mount: the one in the manifest, or the operator's own."""
     return cluster.spec.tls.secret_name or f"{cluster.name}-tls"
 
 
 def certificate_names(cluster: QsyncCluster) -> list[str]:
-    """Under which clients reach members, from within the namespace and from elsewhere."""
+    """Return the host names of the members, for clients within and outside the namespace."""
     name, namespace = cluster.name, cluster.metadata.namespace
     hosts = [f"{name}-leader", f"{name}-primary", f"{name}-replicas", name, f"*.{name}"]
     suffixes = ("", f".{namespace}", f".{namespace}.svc", f".{namespace}.svc.cluster.local")

@@ -1,4 +1,4 @@
-"""The ConfigMap: what members of a kind share, and where each member is."""
+"""The ConfigMap with the settings that the members of a kind share, and all members' addresses."""
 
 import json
 from typing import Any
@@ -19,7 +19,7 @@ TLS_DIRECTORY = "/etc/qsync/tls"
 
 
 def member_settings(cluster: QsyncCluster, role: str) -> dict[str, Any]:
-    """What the specification decides of a node's file, its role among it."""
+    """Return the part of a node's file that the specification determines, including its role."""
     tls = {
         "cert": f"{TLS_DIRECTORY}/tls.crt",
         "key": f"{TLS_DIRECTORY}/tls.key",
@@ -28,11 +28,11 @@ def member_settings(cluster: QsyncCluster, role: str) -> dict[str, Any]:
         "is_required": cluster.spec.tls.clients == "Require",
     }
     settings = node_settings(cluster.spec, role, LISTEN, *ports(cluster))
-    # Left out where there is none: an unchanged file restarts no member.
+    # Omitted if there is none: an unchanged file restarts no member.
     archive = archive_settings(cluster.spec, role) if cluster.spec.archive is not None else {}
     if not settings.get("guest"):
-        # Nodes of earlier images refuse settings that they do not know, and their pods would crash.
-        # `pod_main` of each image that knows `guest` turns it off where the file does not name it.
+        # Nodes of earlier images refuse unknown settings, and their pods would crash. The
+        # `pod_main` of each image that knows `guest` turns it off if the file does not name it.
         settings.pop("guest", None)
     return {**settings, **archive, "tls": tls}
 
@@ -47,7 +47,7 @@ def build_config(cluster: QsyncCluster, state: ClusterState) -> Object:
         config_name(cluster.name),
         data={
             "settings.yaml": yaml.safe_dump(shared, sort_keys=False),
-            # A restarted operator uses this if the current specification cannot be used.
+            # A restarted operator uses this if the current specification is unusable.
             SPEC_VERSION_KEY: VERSION,
             SPEC_KEY: json.dumps(given_spec(cluster), indent=1) + "\n",
             "members.json": json.dumps(_members(cluster, state), indent=1) + "\n",
@@ -57,7 +57,7 @@ def build_config(cluster: QsyncCluster, state: ClusterState) -> Object:
 
 
 def _restore(cluster: QsyncCluster, state: ClusterState) -> dict[str, str]:
-    """Who restores which point of an archive; nothing once the cluster is formed."""
+    """Return which member restores which point of an archive; nothing for a formed cluster."""
     if cluster.spec.bootstrap is None or state.is_formed:
         return {}
     begin = cluster.spec.bootstrap.from_archive.model_dump(
@@ -68,7 +68,7 @@ def _restore(cluster: QsyncCluster, state: ClusterState) -> dict[str, str]:
 
 
 def given_spec(cluster: QsyncCluster) -> dict[str, Any]:
-    """Without defaults, which depend on the version of the reader."""
+    """Return the specification without defaults, which depend on the reader's version."""
     return cluster.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
@@ -85,10 +85,10 @@ def _members(cluster: QsyncCluster, state: ClusterState) -> dict[str, dict[str, 
 
 
 def peer_address(cluster: QsyncCluster, member: str) -> str:
-    """As other members of the namespace resolve it with one look-up."""
+    """Return the address that members of the same namespace resolve with one look-up."""
     return f"{member}.{cluster.name}:{tls_port(cluster)}"
 
 
 def client_address(cluster: QsyncCluster, member: str) -> str:
-    """As any pod of the Kubernetes cluster resolves it."""
+    """Return the address that any pod of the Kubernetes cluster can resolve."""
     return f"{member}.{cluster.name}.{cluster.metadata.namespace}.svc:{ports(cluster)[0]}"

@@ -1,4 +1,4 @@
-"""The PodDisruptionBudget: a drain may take as many voters as the quorum can spare."""
+"""The PodDisruptionBudget: a drain may stop as many voters as the quorum can spare."""
 
 from qsync_node.core.quorum import needed
 from qsync_operator.desired.labels import KIND_LABEL, Object, build, selector
@@ -20,8 +20,8 @@ def build_disruption_budget(cluster: QsyncCluster, state: ClusterState) -> Objec
         spec={
             "maxUnavailable": spare,
             "selector": {"matchLabels": selector(cluster, **{KIND_LABEL: "voter"})},
-            # A cluster without a quorum must not lose another pod: the last members that have
-            # its data are among those that remain.
+            # A cluster without a quorum must not lose another pod: the last members with its data
+            # are among the remaining ones.
             "unhealthyPodEvictionPolicy": "IfHealthyBudget",
         },
     )

@@ -1,4 +1,4 @@
-"""Names, labels and selectors of every object, and what all objects have in common."""
+"""Names, labels and selectors of every object, and the fields that all objects share."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ _SET_INFIX: dict[Kind, str] = {"voter": "", "async": "-async", "anonymous": "-re
 
 
 def set_name(cluster: str, kind: Kind) -> str:
-    """The StatefulSet whose pods are called as members of this kind are."""
+    """Return the StatefulSet whose pods have the names of members of this kind."""
     return f"{cluster}{_SET_INFIX[kind]}"
 
 
@@ -45,7 +45,7 @@ def ports(cluster: QsyncCluster) -> tuple[int, int]:
 
 
 def tls_port(cluster: QsyncCluster) -> int:
-    """Of members among themselves, of the operator, and of clients that like."""
+    """Return the TLS port, which members, the operator and optionally clients use."""
     return cluster.spec.ports.tls or DEFAULT_TLS
 
 
@@ -61,7 +61,7 @@ def common_labels(cluster: QsyncCluster) -> dict[str, str]:
 
 
 def selector(cluster: QsyncCluster, **more: str) -> dict[str, str]:
-    """What never changes: a StatefulSet's selector cannot."""
+    """Return the labels that never change, because a StatefulSet's selector is immutable."""
     return {
         "app.kubernetes.io/name": "qsync",
         "app.kubernetes.io/instance": cluster.name,
@@ -79,7 +79,7 @@ def build(
     is_owned: bool = True,
     **fields: Any,
 ) -> Object:
-    """An object of the cluster. What is not owned outlives it, as its data does."""
+    """Return an object of the cluster. An object without an owner outlives the cluster."""
     metadata: Object = {
         "name": name,
         "namespace": cluster.metadata.namespace,

@@ -1,4 +1,4 @@
-"""Objects of Prometheus' operator: made when they are asked for and their kinds exist."""
+"""Objects of the Prometheus operator, built if the manifest asks for them and their kinds exist."""
 
 import re
 from collections.abc import Collection
@@ -21,7 +21,10 @@ def asked_kinds(cluster: QsyncCluster) -> list[str]:
 def build_monitoring(
     cluster: QsyncCluster, existing: Collection[str], is_formed: bool = True
 ) -> list[Object]:
-    """Before `is_formed`, no alert fires for missing writes: a restore may take long."""
+    """Return the monitoring objects whose kinds exist.
+
+    Before `is_formed`, no alert fires for missing writes: a restore may take long.
+    """
     specs = {"PodMonitor": _monitor(cluster), "PrometheusRule": _rules(cluster, is_formed)}
     return [
         build(cluster, API_VERSION, kind, cluster.name, spec=specs[kind])
@@ -66,7 +69,7 @@ def _rules(cluster: QsyncCluster, is_formed: bool) -> Object:
     ours = f'namespace="{namespace}",pod=~"{name}-((async|reader)-)?[0-9]+"'
     its = f'namespace="{namespace}",cluster="{name}"'
     ready = f"qsync_operator_cluster_ready{{{its}}}"
-    # A sum over nothing is nothing, and nothing is below no limit: `or vector(0)` makes it zero.
+    # An empty sum is below no limit, so the alert would not fire: `or vector(0)` makes it 0.
     serving = [
         _rule("QsyncNotWritable", f"(sum(qsync_is_writable{{{ours}}}) or vector(0)) < 1",
               "30s", "critical", f"No member of {name} takes writes."),
@@ -88,8 +91,8 @@ def _rules(cluster: QsyncCluster, is_formed: bool) -> Object:
         _rule("QsyncCertificateExpiring",
               f"qsync_operator_certificate_expiry_timestamp_seconds{{{its}}} - time() < 604800",
               "1h", "warning", f"The certificate of {name} expires within a week."),
-        # Of the operator that looked after this cluster: another one elsewhere does not count,
-        # and where no operator was ever scraped, its absence shows nothing.
+        # Counts only the operator that reconciled this cluster. If no operator was ever scraped,
+        # the expression is empty and the alert cannot fire.
         _rule("QsyncOperatorAbsent", f"max(max_over_time({ready}[7d])) unless max({ready})",
               "10m", "warning", f"No operator looks after {name}."),
         _rule("QsyncDegraded", f"qsync_operator_cluster_degraded{{{its}}} > 0",
@@ -110,7 +113,7 @@ def _rules(cluster: QsyncCluster, is_formed: bool) -> Object:
 
 
 def _missing(cluster: QsyncCluster) -> str:
-    """Each kind separately: readers that answer do not replace voters that do not."""
+    """Return the expression for missing members, per kind: readers do not replace voters."""
     spec = cluster.spec
     counts = (("", spec.replicas), ("async-", spec.async_replicas), ("reader-", spec.read_replicas))
     of_namespace = f'namespace="{cluster.metadata.namespace}"'

@@ -1,8 +1,8 @@
-"""The NetworkPolicy: clients may be anywhere, the admin port is restricted.
+"""The NetworkPolicy: clients may connect from anywhere, and access to the admin port is restricted.
 
-The data ports ask for a password, so they are open (the TLS one is not where clients may not use
-it); the admin port, which serves status without one, is for members, the operator and, where it is
-asked to watch, Prometheus.
+The data ports require a password, so they are open to all, apart from the TLS port if clients may
+not use it. The admin port serves the status without a password. Only members, the operator and, if
+a PodMonitor exists, Prometheus may use it.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
 
 
 def build_network_policy(cluster: QsyncCluster, site: Site = ANYWHERE) -> Object | None:
-    """None where it is switched off."""
+    """Return the policy, or None if the manifest disables it."""
     if not cluster.spec.network_policy.enabled:
         return None
     iproto, admin, tls = (
@@ -46,6 +46,9 @@ def build_network_policy(cluster: QsyncCluster, site: Site = ANYWHERE) -> Object
 
 
 def _pods_of(namespace: str, labels: dict[str, str]) -> dict[str, Any]:
-    """Labels alone are worth little: who may create pods in any namespace can set them."""
+    """Return a peer with these labels and, if given, this namespace.
+
+    Labels alone protect little: anyone who can create pods in any namespace can set them.
+    """
     selector = {"matchLabels": {"kubernetes.io/metadata.name": namespace}} if namespace else {}
     return {"namespaceSelector": selector, "podSelector": {"matchLabels": labels}}

@@ -1,7 +1,7 @@
-"""Builds the objects of a cluster, in the order in which they are applied.
+"""Builds the objects of a cluster in the order in which they are applied.
 
-What members need comes first, and what only helps (budgets, policies, monitors, schedules) last:
-an API server that refuses one of those must not stop the cluster.
+Objects that members need come first. Auxiliary ones (budgets, policies, monitors, schedules) come
+last, so that an API server that refuses one of them does not stop the cluster.
 """
 
 from collections.abc import Collection, Mapping
@@ -34,11 +34,18 @@ def build_objects(
     spark: SparkSupply = NO_SPARK,
     site: Site = ANYWHERE,
 ) -> list[Object]:
-    """All but the identity, which is written on its own and before everything else.
+    """Return all objects except the identity, which is written separately before all others.
 
-    `sizes` has the volumes' size of StatefulSets that exist: it cannot change in place.
-    `existing` names kinds that not every Kubernetes cluster has; `authorities` is what clients that
-    speak TLS shall trust; without `spark` nothing is scheduled.
+    Args:
+        cluster: the manifest.
+        state: stored state of the cluster.
+        password: password of the application's user.
+        image: image of the nodes.
+        sizes: volume size by name of the existing StatefulSets, because it cannot change in place.
+        existing: optional kinds that exist in this Kubernetes cluster.
+        authorities: certificates that clients must trust, as PEM.
+        spark: image and role of Spark; without an image, no audit or compaction is scheduled.
+        site: settings of the operator's installation.
     """
     objects = [
         build_app_secret(cluster, state, password, authorities),

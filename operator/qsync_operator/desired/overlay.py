@@ -1,9 +1,10 @@
-"""`spec.podTemplate` over what the operator builds: maps by key, named lists by name."""
+"""Merges `spec.podTemplate` into the built pod: maps by key, and named lists by name."""
 
 from typing import Any
 
 
 def overlay(base: Any, given: Any) -> Any:
+    """Return `base` with the values of `given`; lists that are not named are replaced."""
     if isinstance(base, dict) and isinstance(given, dict):
         merged = dict(base)
         for key, value in given.items():

@@ -1,4 +1,4 @@
-"""The pod of a member: one container, no privileges, nothing to write to but its volumes."""
+"""The pod of a member: one container without privileges that can write only to its volumes."""
 
 import hashlib
 import json
@@ -25,15 +25,17 @@ from qsync_operator.observed import Kind
 USER = 10001
 GRACE_S = 30
 START_FAILURES_MAX = 2**31 - 1
-"""A start has no deadline: a restore or a large log takes as long as it takes, and one that is
-killed begins again from nothing. Until then the member is reported as down."""
+"""A start has no deadline: a restore or a large log may take long.
+
+A killed start would begin again. Until the node answers, the member is reported as down.
+"""
 
 
 def restart_inputs(cluster: QsyncCluster, image: str) -> str:
-    """A mark of everything that only a restart brings into effect.
+    """Return a hash of all inputs that take effect only by a restart.
 
-    It is made of what was asked for and not of the rendered template: a new version of the
-    operator may build the pod differently, and that alone must not restart anybody.
+    The hash covers the specification rather than the rendered template. A new version of the
+    operator may build the pod differently, and that alone must not restart a member.
     """
     spec = cluster.spec
     inputs: dict[str, Any] = {
@@ -45,11 +47,11 @@ def restart_inputs(cluster: QsyncCluster, image: str) -> str:
         "tls": [spec.tls.clients == "Require", bundle_name(cluster), tls_port(cluster)],
     }
     if spec.archive is not None:
-        # What compactions delete and audits read with is nothing to members.
+        # Members use neither the retention nor the credentials of audits.
         inputs["archive"] = spec.archive.model_dump(
             mode="json", by_alias=True, exclude={"retention", "audit_credentials_secret"}
         )
-    if spec.guest:  # otherwise it is left out, so that an update of the operator restarts no pod
+    if spec.guest:  # omitted otherwise: an update of the operator must restart no pod
         inputs["guest"] = True
     if restarted := restarted_at(cluster):
         inputs["restartedAt"] = restarted
@@ -105,7 +107,7 @@ def _node_container(cluster: QsyncCluster, image: str) -> Object:
             "preStop": {"exec": {"command": ["python", "-m", "qsync_operator.pod_leave"]}}
         },
         "startupProbe": _probe("/live", period_s=1, failures=START_FAILURES_MAX),
-        # A node is alive if its event loop runs and its disk does not hang; a leader that is only
+        # A node is alive if its event loop runs and its disk does not hang. A leader that is only
         # busy is not killed.
         "livenessProbe": _probe("/live", period_s=5, failures=6),
         "readinessProbe": _probe("/ready", period_s=1, failures=2),
@@ -121,11 +123,11 @@ def _node_container(cluster: QsyncCluster, image: str) -> Object:
 
 
 def archive_credentials(cluster: QsyncCluster) -> Object:
-    """The Secret's keys become variables, as the object store's own tools read them."""
+    """Return the Secrets whose keys become environment variables for the store's client."""
     archive, bootstrap = cluster.spec.archive, cluster.spec.bootstrap
     names = [archive.credentials_secret if archive is not None else None]
     if bootstrap is not None:
-        # Of two Secrets with the same keys the last one counts: the cluster's own archive's.
+        # If two Secrets have the same key, the last one wins: the one of the cluster's own archive.
         names.insert(0, bootstrap.from_archive.credentials_secret)
     found = [{"secretRef": {"name": name}} for name in names if name is not None]
     return {"envFrom": found} if found else {}
@@ -166,7 +168,10 @@ def _volumes(cluster: QsyncCluster) -> list[Object]:
 
 
 def _affinity(cluster: QsyncCluster) -> Object:
-    """Two members on one machine die together; a small cluster may have no other."""
+    """Prefer different machines, because one failure stops all members on a machine.
+
+    It is only a preference: a small Kubernetes cluster may have no other machine.
+    """
     term = {
         "labelSelector": {"matchLabels": selector(cluster)},
         "topologyKey": "kubernetes.io/hostname",

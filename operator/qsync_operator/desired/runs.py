@@ -1,7 +1,7 @@
-"""The CronJobs, Jobs and rights of Spark runs, as objects.
+"""The CronJobs, Jobs and permissions of audits and compactions on Spark.
 
-The driver is the Job's own pod (client mode): its end is the Job's end. Executors are pods that it
-asks the API server for; they belong to it and die with it.
+The driver is the Job's own pod (client mode), so it ends together with the Job. It creates the
+executors as pods through the API server; they belong to the driver and are deleted with it.
 """
 
 import json
@@ -19,14 +19,16 @@ RunKind = Literal["audit", "compaction"]
 RUN_KINDS: tuple[RunKind, ...] = ("audit", "compaction")
 OBJECT_KINDS: dict[RunKind, str] = {"audit": "QsyncAudit", "compaction": "QsyncCompaction"}
 RUN_LABEL = "qsync.dev/run"  # audit or compaction
-RECORDED = "qsync.dev/recorded"  # on a Job of the schedule: its run's object was made
+RECORDED = "qsync.dev/recorded"  # on a scheduled Job: the operator has created its object
 DRIVER = "driver"
 JOB_NAME = "batch.kubernetes.io/job-name"
 DEADLINE = "6h"
-DRIVER_OVERHEAD = 1.5  # Python and the JVM's own memory, beside the heap
+DRIVER_OVERHEAD = 1.5  # memory of Python and of the JVM besides the heap
 STARTING_DEADLINE_S = 600
-"""A schedule that was missed by more waits for the next time; without it, Kubernetes gives a
-schedule up for good after a hundred missed times."""
+"""Deadline after which a missed schedule waits for its next time.
+
+Without it, Kubernetes disables a schedule permanently after a hundred missed times.
+"""
 
 
 def account_name(cluster: str) -> str:
@@ -34,7 +36,7 @@ def account_name(cluster: str) -> str:
 
 
 def build_runs(cluster: QsyncCluster, supply: SparkSupply) -> list[Object]:
-    """What scheduled runs and runs by hand need; nothing without an archive."""
+    """Return the objects that audits and compactions need; nothing without an archive."""
     if cluster.spec.archive is None or not supply.image:
         return []
     schedules = ((kind, _schedule(cluster, kind)) for kind in RUN_KINDS)
@@ -54,8 +56,10 @@ def _schedule(cluster: QsyncCluster, kind: RunKind) -> JobSpec | None:
 
 
 def _access(cluster: QsyncCluster, role_name: str) -> list[Object]:
-    """The driver may do in its namespace what the chart's role says: the operator only binds it,
-    and need not have these rights itself."""
+    """Return the driver's ServiceAccount, and its RoleBinding to the role of the chart.
+
+    The operator only binds the role, so it needs none of these permissions itself.
+    """
     name = account_name(cluster.name)
     subject = {"kind": "ServiceAccount", "name": name, "namespace": cluster.metadata.namespace}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role_name}
@@ -67,7 +71,7 @@ def _access(cluster: QsyncCluster, role_name: str) -> list[Object]:
 
 
 def _network_policy(cluster: QsyncCluster) -> list[Object]:
-    """Driver and executors accept connections from each other only."""
+    """Return the policy by which driver and executors accept connections only from each other."""
     if not cluster.spec.network_policy.enabled:
         return []
     pods = {"matchLabels": spark_selector(cluster)}
@@ -89,7 +93,7 @@ def spark_selector(cluster: QsyncCluster) -> dict[str, str]:
 
 
 def _credentials(cluster: QsyncCluster, kind: RunKind) -> Object:
-    """An audit judges the archive, so it need not be able to change it."""
+    """Return the credentials of the archive; an audit needs no permission to change it."""
     archive = cluster.spec.archive
     if kind == "audit" and archive is not None and archive.audit_credentials_secret is not None:
         return {"envFrom": [{"secretRef": {"name": archive.audit_credentials_secret}}]}
@@ -110,7 +114,7 @@ def _cron_job(cluster: QsyncCluster, kind: RunKind, job: JobSpec, image: str) ->
         spec={
             "schedule": job.schedule,
             "timeZone": job.time_zone,
-            # Nothing new is archived while a cluster sleeps.
+            # A hibernated cluster archives nothing new.
             "suspend": job.suspend or cluster.spec.hibernate,
             "concurrencyPolicy": job.concurrency_policy,
             "startingDeadlineSeconds": STARTING_DEADLINE_S,
@@ -126,7 +130,7 @@ def _cron_job(cluster: QsyncCluster, kind: RunKind, job: JobSpec, image: str) ->
 
 
 def build_run(cluster: QsyncCluster, kind: RunKind, job: Object) -> Object:
-    """The object of a run that the schedule began; it goes with its Job."""
+    """Return the object of a scheduled Job; it is deleted with its Job."""
     metadata = job["metadata"]
     return {
         "apiVersion": API_VERSION,
@@ -144,7 +148,7 @@ def build_run(cluster: QsyncCluster, kind: RunKind, job: Object) -> Object:
 def build_job(
     cluster: QsyncCluster, kind: RunKind, run: Object, spec: RunSpec, image: str
 ) -> Object:
-    """The Job of a run that a person made; it goes with the run."""
+    """Return the Job of an object that a user created; it is deleted with that object."""
     schedule = _schedule(cluster, kind)
     spark = spec.spark or (schedule.spark if schedule is not None else SparkSpec())
     metadata = run["metadata"]
@@ -194,7 +198,7 @@ def _job_spec(
     image: str,
 ) -> Object:
     return {
-        "backoffLimit": 1,  # a driver that was lost is tried once more
+        "backoffLimit": 1,  # a lost driver is retried once
         "activeDeadlineSeconds": max(duration_ns(deadline) // 10**9, 1),
         "template": {
             "metadata": {"labels": run_labels(cluster, kind)},
@@ -239,7 +243,7 @@ def _driver(
 
 
 def _retention(cluster: QsyncCluster, kind: RunKind) -> list[str]:
-    """How old what a compaction may delete has to be; without a retention it deletes nothing."""
+    """Return the minimum age of data that a compaction deletes; without one it deletes nothing."""
     archive = cluster.spec.archive
     if kind != "compaction" or archive is None or archive.retention is None:
         return []
@@ -278,7 +282,10 @@ def _environment(cluster: QsyncCluster, kind: RunKind, image: str) -> list[dict[
 
 
 def _executor_template(cluster: QsyncCluster, kind: RunKind, image: str) -> Object:
-    """What Spark fills in; everything that Pod Security `restricted` asks for stands here."""
+    """Return the pod template that Spark completes.
+
+    It contains all fields that Pod Security `restricted` requires.
+    """
     return {
         "apiVersion": "v1",
         "kind": "Pod",

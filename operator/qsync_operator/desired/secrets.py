@@ -1,4 +1,4 @@
-"""Secrets: the identity, which lives as long as the data, and what an application needs."""
+"""Secrets: the identity, which is kept as long as the data, and the application's credentials."""
 
 import base64
 
@@ -16,7 +16,10 @@ from qsync_operator.models.cluster import QsyncCluster
 
 
 def _is_owned(cluster: QsyncCluster) -> bool:
-    """Kept volumes are worth nothing without the uuid and the passwords that belong to them."""
+    """Return whether the Secrets are deleted with the cluster.
+
+    Retained volumes are useless without their uuid and their passwords.
+    """
     return cluster.spec.storage.retention == "Delete"
 
 
@@ -61,13 +64,15 @@ def build_app_secret(
 
 
 def encoded(strings: dict[str, str]) -> dict[str, str]:
-    """As the API server keeps it: applied `stringData` would own fields that are never visible."""
+    """Return values in the form that the API server stores.
+
+    An applied `stringData` would own fields that are never visible.
+    """
     return {key: base64.b64encode(value.encode()).decode() for key, value in strings.items()}
 
 
 def text_of(secret: Object | None, key: str) -> str | None:
-    """One value of a Secret with any other content; None where there is none, or where
-    it is no text."""
+    """Return one value of a Secret, or None if it is missing, empty or not text."""
     try:
         return base64.b64decode(((secret or {}).get("data") or {})[key]).decode() or None
     except (KeyError, TypeError, ValueError):
@@ -75,6 +80,10 @@ def text_of(secret: Object | None, key: str) -> str | None:
 
 
 def decoded(secret: Object) -> dict[str, str]:
-    """Raises ValueError on what is not text."""
+    """Return the values of a Secret.
+
+    Raises:
+        ValueError: a value is not text.
+    """
     data = secret.get("data") or {}
     return {key: base64.b64decode(value).decode() for key, value in data.items()}

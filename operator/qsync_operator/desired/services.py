@@ -1,12 +1,12 @@
-"""Services: one that gives members their names, one for writing, two that follow the role.
+"""Services: one names the members, one accepts writes, and two follow the role label.
 
     NAME           headless: a name for each member
-    NAME-leader    every voter that is ready: it takes any request and forwards writes to the leader
-    NAME-primary   the member that leads: its reads are the newest
-    NAME-replicas  members that follow, for reads that may be a little old
+    NAME-leader    every ready voter: it accepts any request and forwards writes to the leader
+    NAME-primary   the leading member: its reads are the newest
+    NAME-replicas  following members, for reads that may be slightly stale
 
-The first two select by labels that a StatefulSet gives its pods, so they are right without an
-operator. The last two select by the role label, which the operator moves.
+The first two select by labels that a StatefulSet gives its pods, so they work without an operator.
+The last two select by the role label, which the operator moves.
 """
 
 from qsync_operator.desired.labels import (
@@ -34,7 +34,7 @@ def build_services(cluster: QsyncCluster) -> list[Object]:
         cluster.name,
         spec={
             "clusterIP": "None",
-            # Members must find each other before any of them is ready.
+            # Members must find each other before one of them is ready.
             "publishNotReadyAddresses": True,
             "selector": selector(cluster),
             "ports": [data_port, admin_port, tls],

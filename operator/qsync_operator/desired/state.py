@@ -1,7 +1,8 @@
-"""What may not be forgotten of one cluster, and lives as long as its data: a Secret.
+"""The durable state of one cluster, stored in a Secret that is kept as long as the data.
 
-It is written before it is acted upon: the replica set's uuid before the first node starts, the
-founder before the order, a member's incarnation before its pod. Everything else can be looked up.
+Each part is written before it is used. The replica set's uuid is written before the first node
+starts, the founder before the bootstrap order, and a member's incarnation before its pod. All other
+state can be observed.
 """
 
 import json
@@ -17,31 +18,31 @@ TLS_IMAGES_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """One member that has a place. `role` differs from its kind for a registered reader."""
+    """A member with a place in the cluster; `role` differs from `kind` for a registered reader."""
 
     kind: Kind
     role: str = ""
     uuid: str = ""
     incarnation: int = 0
-    unknown: dict[str, Any] = field(default_factory=dict)  # another version's fields, kept
+    unknown: dict[str, Any] = field(default_factory=dict)  # fields of another version, kept
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The Secret NAME-identity, read."""
+    """The content of the Secret NAME-identity."""
 
     replicaset_uuid: str
     secret: str
-    image: str = ""  # of nodes, when the cluster was made: an operator's upgrade restarts no member
+    image: str = ""  # of nodes at creation: an upgrade of the operator restarts no member
     bootstrap_member: str = ""
     bootstrap_uuid: str = ""
     is_formed: bool = False
     members: dict[str, MemberState] = field(default_factory=dict)
     fenced: tuple[str, ...] = ()  # by annotation
-    tls_images: tuple[str, ...] = ()  # that answered over TLS on the admin port, newest last
-    incarnations: dict[str, int] = field(default_factory=dict)  # how often a name was taken away
-    unknown: dict[str, Any] = field(default_factory=dict)  # another version's fields, kept
-    unknown_keys: dict[str, str] = field(default_factory=dict)  # and those of the Secret
+    tls_images: tuple[str, ...] = ()  # images that answered over TLS on the admin port, newest last
+    incarnations: dict[str, int] = field(default_factory=dict)  # number of removals of each name
+    unknown: dict[str, Any] = field(default_factory=dict)  # fields of another version, kept
+    unknown_keys: dict[str, str] = field(default_factory=dict)  # keys of another version, kept
 
     @property
     def record(self) -> Record:
@@ -59,7 +60,7 @@ class ClusterState:
     # --- changes --------------------------------------------------------------------------------
 
     def with_member(self, name: str, kind: Kind) -> "ClusterState":
-        """A place for a member, or a new instance in its place."""
+        """Add a member, or replace it by a new instance under its name."""
         member = MemberState(kind, incarnation=self.incarnations.get(name, 0))
         return replace(self, members={**self.members, name: member})
 
@@ -82,7 +83,7 @@ class ClusterState:
         return replace(self, fenced=members)
 
     def with_tls_images(self, images: Collection[str]) -> "ClusterState":
-        """Images of members that answered over TLS: their status is never read without it."""
+        """Add images whose members answered over TLS; statuses of these are read over TLS only."""
         new = sorted(set(images) - {"", *self.tls_images})
         return replace(self, tls_images=(*self.tls_images, *new)[-TLS_IMAGES_MAX:])
 
@@ -100,7 +101,13 @@ class ClusterState:
 
     @classmethod
     def from_strings(cls, strings: dict[str, str]) -> "ClusterState":
-        """Raises KeyError, TypeError or ValueError on what is not a state."""
+        """Read the state from the values of the Secret.
+
+        Raises:
+            KeyError: a required value is missing.
+            TypeError: a field has another type.
+            ValueError: the state is not JSON.
+        """
         document = json.loads(strings.get(STATE_KEY, "{}"))
         members = {name: _member(one) for name, one in document.pop("members", {}).items()}
         fenced = tuple(document.pop("fenced", ()))
@@ -125,7 +132,7 @@ def _member(document: dict[str, Any]) -> MemberState:
 
 
 def _sorted_out(kind: type, document: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what this version knows, and the rest, which is kept for the version that does."""
+    """Return the known fields and the unknown ones, which are kept for the other version."""
     names = {one.name for one in fields(kind)} - {"unknown", "unknown_keys"}
     known = {key: value for key, value in document.items() if key in names}
     return known, {key: value for key, value in document.items() if key not in names}

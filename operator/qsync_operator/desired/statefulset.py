@@ -1,7 +1,7 @@
-"""StatefulSets: one for each kind of member, so that pods are called as members are.
+"""StatefulSets: one for each kind of member, so that pods have the names of members.
 
-Parallel, because members wait for each other; OnDelete, because which pod restarts next, and
-whether it may, is the plan's decision.
+Pods start in parallel, because members wait for each other. The update strategy is OnDelete,
+because the plan decides which pod may restart next.
 """
 
 from qsync_operator.desired.labels import KIND_LABEL, Object, build, selector, set_name
@@ -15,7 +15,15 @@ from qsync_operator.observed import Kind
 def build_statefulset(
     cluster: QsyncCluster, state: ClusterState, kind: Kind, image: str, size: str
 ) -> Object:
-    """As many pods as there are places; `size` is that of the volumes, which cannot change."""
+    """Return a StatefulSet with a pod for each place up to the highest ordinal.
+
+    Args:
+        cluster: the manifest.
+        state: stored state of the cluster.
+        kind: kind of its members.
+        image: image of the nodes.
+        size: size of the volumes, which cannot change in an existing StatefulSet.
+    """
     retention = cluster.spec.storage.retention
     places = max((ordinal_of(m) + 1 for m in state.of_kind(kind)), default=0)
     claim: Object = {
@@ -37,7 +45,8 @@ def build_statefulset(
             "revisionHistoryLimit": 3,
             "persistentVolumeClaimRetentionPolicy": {
                 "whenDeleted": retention,
-                # A cluster that sleeps keeps its data, whatever a smaller one would do with it.
+                # A hibernated cluster keeps its volumes, even if those of removed members are
+                # deleted.
                 "whenScaled": "Retain" if cluster.spec.hibernate else retention,
             },
             "selector": {"matchLabels": selector(cluster, **{KIND_LABEL: kind})},

@@ -1,7 +1,7 @@
-"""Volumes that are to grow: a StatefulSet's template cannot change, so it is made again.
+"""Expansion of volumes: a StatefulSet's volume template is immutable, so the set is recreated.
 
-Claims first, each by itself; then the StatefulSet is deleted without its pods, and the next one,
-of the new size, takes them over: no member restarts.
+First each claim is expanded. Then the StatefulSet is deleted without its pods, and a new one with
+the new size adopts them, so no member restarts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,12 +11,12 @@ from qsync_operator.models.base import quantity
 
 
 def outgrown_sets(size: str, sizes: Mapping[str, str]) -> list[str]:
-    """Names of StatefulSets whose volumes are smaller than what is asked for."""
+    """Return the names of StatefulSets whose volumes are smaller than specified."""
     return [name for name, found in sizes.items() if quantity(found) < quantity(size)]
 
 
 def claims_to_grow(claims: Iterable[Object], members: Iterable[str], size: str) -> list[Object]:
-    """Changes of the claims of members that ask for less; others' are left alone."""
+    """Return the changes that expand the smaller claims of `members`; others stay unchanged."""
     names = {f"data-{member}" for member in members}
     return [
         {
