@@ -1,8 +1,7 @@
-"""`python -m qsync_operator.crds [--write] [DIRECTORY...]`: writes or compares the CRDs.
+"""Writes or compares the CRDs: `python -m qsync_operator.crds [--write] [DIRECTORY...]`.
 
-Without a directory the page of all fields and the schema of the chart qsync-cluster, too.
-
-Without `--write` it exits with 1 if the files differ from the models.
+Without a directory, this includes the page of all fields and the schema of the chart qsync-cluster.
+Without `--write`, the command exits with 1 if the files differ from the models.
 """
 
 import argparse
@@ -16,7 +15,7 @@ from qsync_operator.crds.kinds import KINDS, definition
 from qsync_operator.crds.reference import reference
 from qsync_operator.crds.values import values_schema
 
-# A chart cannot read beside itself, so it has a copy.
+# A chart cannot read files outside its directory, so it has a copy.
 DIRECTORIES = [Path("crds"), Path("charts/qsync-operator/files/crds")]
 PAGE, VALUES = Path("docs/reference.md"), Path("charts/qsync-cluster/values.schema.json")
 HEADER = (
@@ -25,14 +24,14 @@ HEADER = (
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes a value that occurs twice twice: an alias saves bytes and costs the reader."""
+    """A dumper that writes repeated values in full, because aliases are hard to read."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def rendered() -> dict[str, str]:
-    """File name -> text, for every kind."""
+    """Return the text of each kind's definition by file name."""
     return {
         f"{kind.plural}.yaml": HEADER
         + yaml.dump(definition(kind), Dumper=_Dumper, sort_keys=False, width=100)

@@ -1,4 +1,4 @@
-"""The definitions: names, columns, sub-resources, and where each rule belongs."""
+"""The definitions of the custom resources: names, columns, sub-resources, and places of rules."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from qsync_operator.models.runs import QsyncAudit, QsyncCompaction
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of `kubectl get`; those of priority 1 stand in `-o wide` only."""
+    """One column of `kubectl get`; columns of priority 1 appear only in `-o wide`."""
 
     name: str
     path: str
@@ -33,10 +33,10 @@ class Kind:
     plural: str
     short_name: str
     columns: tuple[Column, ...]
-    rules: dict[str, list[rules.Rule]]  # path in the schema -> rules there
-    spoken: tuple[str, ...] = ()  # patterns that a rule says in words
+    rules: dict[str, list[rules.Rule]]  # rules by their path in the schema
+    spoken: tuple[str, ...] = ()  # patterns that a rule replaces with a message
     is_scalable: bool = False
-    whole: tuple[dict[str, Any], ...] = ()  # about spec and status together
+    whole: tuple[dict[str, Any], ...] = ()  # rules that cover spec and status
 
     @property
     def name(self) -> str:
@@ -106,7 +106,7 @@ KINDS = (
 
 
 def definition(kind: Kind) -> dict[str, Any]:
-    """The CustomResourceDefinition."""
+    """Return the CustomResourceDefinition."""
     subresources: dict[str, Any] = {"status": {}}
     if kind.is_scalable:
         subresources["scale"] = {
@@ -146,7 +146,7 @@ def definition(kind: Kind) -> dict[str, Any]:
 def _schema(kind: Kind) -> dict[str, Any]:
     schema = structural_schema(kind.model)
     properties = schema["properties"]
-    # The API server knows these three; of metadata a CRD may only name the name.
+    # The API server defines these three; a CRD may restrict only the name in metadata.
     properties["apiVersion"] = {"type": "string"}
     properties["kind"] = {"type": "string"}
     properties["metadata"] = {"type": "object"}
@@ -174,7 +174,7 @@ def _at(properties: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _without_defaults(node: dict[str, Any]) -> None:
-    """A status shows what was seen: the API server must not make it up."""
+    """Remove defaults: a status contains observations, and the API server must not invent them."""
     node.pop("default", None)
     for child in _children(node):
         _without_defaults(child)

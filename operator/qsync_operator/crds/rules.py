@@ -1,8 +1,8 @@
-"""Rules in CEL: what a manifest may not say, each with the sentence that its author reads.
+"""Validation rules in CEL, each with the message for the author of the manifest.
 
-The models check the same and more (`models/spec.py`): a formula of a quorum is parsed there, for
-instance. These are the rules that the API server can hold alone, so that `kubectl apply` says it
-and nothing has to be found in a condition later.
+The models check the same and more (`models/spec.py`): they parse the formula of a quorum, for
+example. These rules are the ones that the API server can check. So `kubectl apply` reports an error
+at once, rather than a condition later.
 """
 
 from typing import Any
@@ -13,8 +13,11 @@ Rule = dict[str, Any]
 
 
 def rule(expression: str, message: str) -> Rule:
-    """The message is fixed: what a message with numbers in it might cost is estimated without
-    looking at them, and over the limit at once."""
+    """Return a rule with a fixed message.
+
+    The API server estimates the cost of a message with numbers without evaluating it, and the
+    estimate exceeds the limit.
+    """
     return {"rule": " ".join(expression.split()), "message": message}
 
 
@@ -27,7 +30,7 @@ def name_rule(pattern: str) -> Rule:
 
 
 RESERVED_SUFFIXES = ("async", "reader", "leader", "primary", "replicas", "spark")
-"""Of names of StatefulSets, Services and ServiceAccounts that another cluster may have."""
+"""Suffixes that belong to StatefulSets, Services and ServiceAccounts of other clusters."""
 
 CREATION = [
     {
@@ -37,7 +40,7 @@ CREATION = [
             f"metadata.name cannot end with {', '.join(f'-{one}' for one in RESERVED_SUFFIXES)}:"
             " objects of other clusters have such names",
         ),
-        # Clusters that exist already are left alone.
+        # Existing clusters are exempt.
         "optionalOldSelf": True,
     }
 ]
@@ -88,8 +91,8 @@ CLUSTER_SPEC = [
 
 _SIZE, _OLD_SIZE = "self.spec.storage.size", "oldSelf.spec.storage.size"
 CLUSTER = [
-    # What volumes have is in the status, and not in what was asked for before: a size that their
-    # class refused can be taken back.
+    # The status holds the actual size of the volumes. The comparison with it allows a user to
+    # revert a size that the StorageClass refused.
     rule(
         f"""!has({_OLD_SIZE}) || !has({_SIZE})
             || quantity(string({_SIZE})).compareTo(quantity(string({_OLD_SIZE}))) >= 0

@@ -1,10 +1,11 @@
-"""A pydantic model as the structural schema that the API server takes.
+"""Converts a pydantic model to the structural schema that the API server accepts.
 
-pydantic writes JSON Schema; Kubernetes takes a part of it: no references, no titles, no
-alternatives but `x-kubernetes-int-or-string`, no `additionalProperties` beside properties. What
-cannot be expressed in it is refused here, when the CRDs are made, and not by a cluster later.
-Every list, map and string gets a limit, because the API server estimates what the rules may cost
-from those.
+pydantic generates JSON Schema, and Kubernetes accepts a subset: no references, no titles, no
+alternatives except `x-kubernetes-int-or-string`, and no `additionalProperties` next to properties.
+Inexpressible constructs are refused here, when the CRDs are generated, and not later by a cluster.
+
+Every list, map and string gets a limit, because the API server uses limits to estimate the cost of
+rules.
 """
 
 from typing import Any
@@ -25,11 +26,15 @@ _DROPPED = {"title", "$defs", "const"}
 
 
 class SchemaError(Exception):
-    """A model says something that no CRD can."""
+    """A model that a CRD cannot express."""
 
 
 def structural_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Raises SchemaError with the path of what cannot be expressed."""
+    """Return the structural schema of a model.
+
+    Raises:
+        SchemaError: a field cannot be expressed; the text holds its path.
+    """
     document = speak(model.model_json_schema(by_alias=True, mode="validation"), model)
     return _convert(document, document.get("$defs", {}), model.__name__)
 
@@ -61,8 +66,10 @@ def _convert(node: dict[str, Any], definitions: dict[str, Any], path: str) -> di
 def _field(
     node: dict[str, Any], definitions: dict[str, Any], path: str, is_required: bool
 ) -> dict[str, Any]:
-    """A part that was left out is there with its own defaults, so that rules can look at it;
-    one whose default is nothing stays away."""
+    """Convert a field, and give an omitted object its own defaults, so that rules can read them.
+
+    A field whose default is null stays absent.
+    """
     shown = _convert(node, definitions, path)
     whole = whole_default(shown)
     if whole and not is_required and "default" not in node:
@@ -71,25 +78,25 @@ def _field(
 
 
 def whole_default(node: dict[str, Any]) -> dict[str, Any]:
-    """All defaults inside: the API server holds a default against the rules as it stands."""
+    """Return all defaults of an object; the API server applies the rules to a default as it is."""
     properties = node.get("properties", {})
     return {name: inner["default"] for name, inner in properties.items() if "default" in inner}
 
 
 def _resolved(node: dict[str, Any], definitions: dict[str, Any], path: str) -> dict[str, Any]:
-    """References inlined, and the two alternatives that CRDs allow brought to their form."""
+    """Inline references, and convert the two alternatives that CRDs allow to their form."""
     node = dict(node)
     while "$ref" in node or "allOf" in node:
         inner = node.pop("allOf", None) or [{"$ref": node.pop("$ref")}]
         found = inner[0]
         if "$ref" in found:
             found = definitions[found["$ref"].rpartition("/")[2]]
-        # Words about a field say more than words about its type.
+        # The description of a field is more specific than that of its type.
         node = {**found, **node}
     if "anyOf" in node:
         branches = [b for b in node.pop("anyOf") if b.get("type") != "null"]
         if node.get("default", 0) is None:
-            del node["default"]  # absent, not null
+            del node["default"]  # absent rather than null
         if len(branches) == 1:
             return _resolved({**branches[0], **node}, definitions, path)
         if {branch.get("type") for branch in branches} != {"integer", "string"}:
@@ -101,7 +108,7 @@ def _resolved(node: dict[str, Any], definitions: dict[str, Any], path: str) -> d
 
 
 def _opened(node: dict[str, Any]) -> dict[str, Any]:
-    """An object about which nothing is known keeps everything."""
+    """Let an object without declared fields keep everything."""
     if node.get("type") == "object" and not node.keys() & {"properties", "additionalProperties"}:
         node["x-kubernetes-preserve-unknown-fields"] = True
     return node
@@ -112,7 +119,7 @@ def _limited(node: dict[str, Any], path: str) -> dict[str, Any]:
     if kind == "array":
         node.setdefault("maxItems", LIST_MAX)
     elif kind == "object" and "additionalProperties" in node:
-        # pydantic says a map's limit as it says a list's.
+        # pydantic expresses a map's limit like a list's.
         node.setdefault("maxProperties", node.pop("maxItems", MAP_MAX))
     elif (kind == "string" and "enum" not in node) or "x-kubernetes-int-or-string" in node:
         node.setdefault("maxLength", STRING_MAX)

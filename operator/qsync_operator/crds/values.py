@@ -1,6 +1,7 @@
-"""The schema of the chart qsync-cluster's values: what helm can check of a specification.
+"""The schema of the values of the chart qsync-cluster, by which helm checks a specification.
 
-Helm knows JSON Schema and none of Kubernetes' rules, so sentences come from the API server later.
+Helm supports JSON Schema but not Kubernetes' rules, so their messages come later from the API
+server.
 """
 
 import json

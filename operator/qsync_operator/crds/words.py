@@ -1,7 +1,7 @@
-"""What a field means: the text under it in the models, put into the schema.
+"""Field descriptions: inserts the text below each field of a model into the schema.
 
-pydantic can read these itself, but does so whenever a model is imported, and the command line
-would pay for it each time. Only those who make definitions and pages need them.
+pydantic can read these texts itself, but only whenever a model is imported, which would slow every
+command down. Only the generators of definitions and pages need them.
 """
 
 import ast
@@ -15,7 +15,7 @@ from qsync_operator.models.base import SpecModel, StatusModel
 
 
 def field_words(model: type[BaseModel]) -> dict[str, str]:
-    """Field name -> its text, those of its bases included."""
+    """Return the description of each field by name, including those of base classes."""
     found: dict[str, str] = {}
     for kind in reversed(model.__mro__):
         if not issubclass(kind, BaseModel) or kind in (BaseModel, SpecModel, StatusModel):
@@ -31,7 +31,7 @@ def field_words(model: type[BaseModel]) -> dict[str, str]:
 
 
 def speak(document: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
-    """A JSON schema of pydantic's, with every text at its field."""
+    """Return a JSON schema of pydantic's, with the description of every field."""
     for name, node in (*document.get("$defs", {}).items(), (model.__name__, document)):
         kind = _models().get(name)
         if kind is None:

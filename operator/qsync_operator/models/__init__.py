@@ -1,1 +1,1 @@
-"""pydantic models of the custom resources: the source of the CRDs."""
+"""pydantic models of the custom resources; the CRDs are generated from them."""

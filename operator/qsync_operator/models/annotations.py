@@ -1,4 +1,4 @@
-"""What a person asks of a cluster beside its specification: orders that pass, not what it is."""
+"""Annotations by which users control a cluster: temporary orders outside its specification."""
 
 from qsync_operator.models.cluster import QsyncCluster
 
@@ -12,11 +12,11 @@ def is_paused(cluster: QsyncCluster) -> bool:
 
 
 def restarted_at(cluster: QsyncCluster) -> str:
-    """Any text: another one restarts every member once."""
+    """Return the text of the annotation; each new text restarts every member once."""
     return cluster.metadata.annotations.get(RESTARTED_AT, "")
 
 
 def fenced_members(cluster: QsyncCluster) -> frozenset[str]:
-    """Names with commas between them."""
+    """Return the members in the annotation, which are separated by commas."""
     names = cluster.metadata.annotations.get(FENCED, "").split(",")
     return frozenset(name.strip() for name in names if name.strip())

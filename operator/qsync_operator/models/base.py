@@ -1,7 +1,7 @@
-"""What all models share: camelCase on the outside, unknown fields refused, Kubernetes' quantities.
+"""The base of all models: camelCase aliases, refusal of unknown fields, durations and quantities.
 
-Durations and quantities stay the text that the user wrote, so that a document read and printed is
-the same document; `duration_ns` and `quantity_bytes` give the number.
+Durations and quantities remain the user's text, so that a document is printed as it was read.
+`duration_ns` and `quantity` return the number.
 """
 
 import functools
@@ -59,13 +59,13 @@ _CRON_MACROS = {"@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearl
 
 
 class SpecModel(BaseModel):
-    """What a person writes: a misspelt field is a wrong one, so it is refused."""
+    """A model of user input. Unknown fields are refused, because they are usually misspelt."""
 
     model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
 
 
 class StatusModel(BaseModel):
-    """What the controller writes: read generously, because another version may have written it."""
+    """A model of controller output. Unknown fields of another version are ignored."""
 
     model_config = ConfigDict(extra="ignore", alias_generator=to_camel, populate_by_name=True)
 
@@ -74,8 +74,13 @@ PRUNES_MAX = 1000
 
 
 def lenient(value: Any, read: ModelWrapValidatorHandler[Any]) -> Any:
-    """Read a status as far as this version can: what another version wrote differently is left
-    out, and computed again by the next turn. Raises ValidationError on what is not a mapping."""
+    """Read a status, and omit the fields that another version wrote in another form.
+
+    The next turn computes them again.
+
+    Raises:
+        ValidationError: the value is not a mapping.
+    """
     for _ in range(PRUNES_MAX):
         try:
             return read(value)
@@ -88,8 +93,7 @@ def lenient(value: Any, read: ModelWrapValidatorHandler[Any]) -> Any:
 
 
 def _without(value: Any, path: list[Any], is_missing: bool) -> Any:
-    """Return a copy without the field of the path; without its parent where the field itself is
-    what is missing."""
+    """Return a copy without the field of the path, or without its parent if the field is absent."""
     key, rest = path[0], path[1:]
     is_there = (
         key in value
@@ -109,14 +113,22 @@ def _without(value: Any, path: list[Any], is_missing: bool) -> Any:
 
 
 def duration_ns(text: str) -> int:
-    """Nanoseconds of `500ms`, `5s`, `1m30s`. Raises ValueError."""
+    """Return the nanoseconds of a duration such as `500ms`, `5s` or `1m30s`.
+
+    Raises:
+        ValueError: the text is not a duration.
+    """
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration such as 500ms, 5s or 1m30s")
     return sum(int(float(n) * _UNITS_NS[unit]) for n, unit in _DURATION_PART.findall(text))
 
 
 def quantity(text: str) -> float:
-    """The number that a Kubernetes quantity such as `10Gi` or `500m` means. Raises ValueError."""
+    """Return the number of a Kubernetes quantity such as `10Gi` or `500m`.
+
+    Raises:
+        ValueError: the text is not a quantity.
+    """
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a quantity such as 10Gi or 500m")
@@ -157,7 +169,7 @@ def _checked_schedule(value: Any) -> str:
 
 
 def _is_cron_item(item: str, name: str, low: int, high: int) -> bool:
-    """One of `*`, `5`, `mon`, `1-5`, `*/15`, `1-30/2`."""
+    """Return whether `item` has a form such as `*`, `5`, `mon`, `1-5`, `*/15` or `1-30/2`."""
     span, slash, step = item.partition("/")
     if slash and not (step.isdigit() and 1 <= int(step) <= high):
         return False
@@ -180,7 +192,10 @@ def _cron_number(text: str, name: str) -> int | None:
 
 
 def _cron_pattern() -> str:
-    """The five fields as a pattern: the API server checks the form, the model the limits too."""
+    """Return the five fields as a pattern.
+
+    The API server checks only the form; the model also checks the limits.
+    """
 
     def field(names: list[str]) -> str:
         value = "|".join([r"[0-9]{1,2}", *names])
@@ -192,8 +207,10 @@ def _cron_pattern() -> str:
 
 
 def _formed(form: str, rule: str, message: str, length_max: int = 64) -> WithJsonSchema:
-    """Return the schema for the API server: a rule in CEL with its message. The API server
-    reports a bare pattern without one."""
+    """Return the schema for the API server: a rule in CEL with its message.
+
+    The API server reports a bare pattern without a message.
+    """
     kind: dict[str, Any] = (
         {"x-kubernetes-int-or-string": True} if form == "int-or-string" else {"type": form}
     )
@@ -217,13 +234,13 @@ def _checked_by(pattern: str, sentence: str) -> AfterValidator:
 
 @functools.cache
 def _known_time_zones() -> frozenset[str]:
-    """Return all of this machine's; they are files, and not looked for with every document."""
+    """Return the time zones of this machine; they are read from files, so only once."""
     return frozenset(zoneinfo.available_timezones())
 
 
 def _checked_time_zone(value: str) -> str:
     known = _known_time_zones()
-    # A machine without a time zone database cannot judge; the API server does.
+    # A machine without a time zone database cannot check the zone; the API server does.
     if known and value not in known:
         raise ValueError(f"{value!r} cannot be used: {TIME_ZONE_SENTENCE}")
     return value
@@ -282,7 +299,7 @@ TimeZone = Annotated[
     AfterValidator(_checked_time_zone),
     _formed(
         "string",
-        # A zone that the API server does not know is an error of the rule, which refuses it, too.
+        # An unknown zone raises an error in the rule, so the API server refuses it as well.
         f"self.matches('{TIME_ZONE_PATTERN}') && self != 'Local'"
         " && timestamp('2026-01-01T00:00:00Z').getHours(self) >= 0",
         TIME_ZONE_SENTENCE,
@@ -292,4 +309,4 @@ NAMED: dict[str, JsonValue] = {
     "x-kubernetes-list-type": "map",
     "x-kubernetes-list-map-keys": ["name"],
 }
-"""Of lists whose items have names: the API server refuses the same name twice, and merges by it."""
+"""Schema of lists with named items: the API server refuses repeated names and merges by name."""

@@ -1,4 +1,4 @@
-"""spec.bootstrap: what a new cluster begins with."""
+"""spec.bootstrap: the initial state of a new cluster."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ TIME_PATTERN = (
 
 
 def _checked_moment(value: Any) -> str:
-    """YAML reads a time without quotation marks as one; it is written back as text."""
+    """Return the time as text, because YAML parses a time without quotation marks."""
     try:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     except ValueError:

@@ -1,4 +1,4 @@
-"""QsyncCluster, the document: what `kubectl get qc NAME -o json` and `qsync ... -o json` print."""
+"""QsyncCluster: the document that `kubectl get qc NAME -o json` and `qsync ... -o json` print."""
 
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,10 @@ from qsync_operator.models.status import ClusterStatus
 GROUP, VERSION = "qsync.dev", "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 NAME_PATTERN = r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"
-"""Members are called NAME-reader-12, and a pod's host name has at most 63 characters."""
+"""Names have at most 40 characters, because a pod's host name has at most 63.
+
+The longest member names have the form NAME-reader-12.
+"""
 
 
 class Metadata(StatusModel):
@@ -44,7 +47,10 @@ class QsyncCluster(SpecModel):
         return self.metadata.name
 
     def document(self) -> dict[str, Any]:
-        """As JSON: what was left out stays out of metadata and status, spec shows its defaults."""
+        """Return the document as JSON.
+
+        Empty fields are omitted from metadata and status; the specification includes its defaults.
+        """
         shown = self.model_dump(mode="json", by_alias=True)
         for part in ("metadata", "status"):
             shown[part] = _without_empty(shown[part])

@@ -1,4 +1,4 @@
-"""What conditions of all kinds have in common, in the form that `kubectl wait` knows."""
+"""The fields that the conditions of all kinds share, in the form that `kubectl wait` expects."""
 
 from typing import Literal
 

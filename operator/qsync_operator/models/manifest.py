@@ -1,7 +1,7 @@
-"""Reads manifests: YAML of one or several documents, a QsyncCluster and the Secrets beside it.
+"""Reads manifests: YAML of one or several documents, a QsyncCluster and its Secrets.
 
-Everything that is wrong becomes one sentence with the path of the field, in the words of the
-manifest and never in those of the library that found it.
+Every error becomes one sentence with the path of the field. It uses the terms of the manifest, not
+those of the library that found it.
 """
 
 import base64
@@ -18,23 +18,27 @@ from pydantic import BaseModel, ValidationError
 from qsync_operator.models.cluster import API_VERSION, QsyncCluster
 
 LATER_KINDS = ("QsyncAudit", "QsyncCompaction", "QsyncJournal")
-"""Kinds of this group that are objects of Kubernetes only: a local cluster does not take them."""
+"""Kinds of this group that exist only on Kubernetes; a local cluster refuses them."""
 
 
 class ManifestError(Exception):
-    """The manifest cannot be used; the text is one sentence for the person who wrote it."""
+    """An unusable manifest; the text is one sentence for its author."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a file asked for."""
+    """The content of a manifest file."""
 
     cluster: QsyncCluster
     secrets: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def load_manifest(path: Path) -> Manifest:
-    """Raises ManifestError."""
+    """Read a manifest file.
+
+    Raises:
+        ManifestError: the file cannot be read or used.
+    """
     try:
         text = path.read_text()
     except OSError as error:
@@ -45,7 +49,11 @@ def load_manifest(path: Path) -> Manifest:
 
 
 def parse_manifest(text: str, source: str = "the manifest") -> Manifest:
-    """Exactly one QsyncCluster, any number of Secrets. Raises ManifestError."""
+    """Parse one QsyncCluster and any number of Secrets.
+
+    Raises:
+        ManifestError: the text cannot be used.
+    """
     clusters: list[QsyncCluster] = []
     secrets: dict[str, dict[str, str]] = {}
     for document in _documents(text, source):
@@ -85,7 +93,11 @@ def _documents(text: str, source: str) -> Iterator[dict[str, Any]]:
 
 
 def parse_cluster(document: dict[str, Any], source: str = "the manifest") -> QsyncCluster:
-    """Raises ManifestError."""
+    """Validate one QsyncCluster.
+
+    Raises:
+        ManifestError: the document is not valid.
+    """
     version = document.get("apiVersion")
     if version != API_VERSION:
         raise ManifestError(
@@ -98,7 +110,7 @@ def parse_cluster(document: dict[str, Any], source: str = "the manifest") -> Qsy
 
 
 def sentence_of(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first thing that is wrong, with the path of its field."""
+    """Return the first error as a sentence with the path of its field."""
     first = error.errors()[0]
     location = [part for part in first["loc"] if not _is_branch(part)]
     path = _path(location)
@@ -117,7 +129,7 @@ def sentence_of(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _is_branch(part: int | str) -> bool:
-    """Whether pydantic named a branch of a union here, not a field."""
+    """Return whether pydantic named a branch of a union here rather than a field."""
     return part in ("int", "str", "function-before[_checked_schedule(), str]")
 
 
@@ -129,7 +141,7 @@ def _path(location: list[int | str]) -> str:
 
 
 def _fields_at(model: type[BaseModel], location: list[int | str]) -> list[str]:
-    """Names that the manifest may have at a place, for the hint."""
+    """Return the fields that the manifest may have at `location`, for the hint."""
     current: type[BaseModel] | None = model
     for part in location:
         if isinstance(part, int) or current is None:
@@ -146,7 +158,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _secret(document: dict[str, Any], source: str) -> tuple[str, dict[str, str]]:
-    """A Secret as Kubernetes has it: `data` in base64, `stringData` as it is."""
+    """Return name and values of a Secret: `data` is in base64, `stringData` is plain text."""
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or not name:

@@ -1,6 +1,7 @@
-"""What `spec.podTemplate` may not say: a cluster would fall apart by it, and say something else.
+"""Fields that `spec.podTemplate` must not override, because the operator depends on them.
 
-Everything else of a pod is the user's: sidecars, environment, tolerations, affinity, annotations.
+All other fields of a pod belong to the user: sidecars, environment, tolerations, affinity and
+annotations.
 """
 
 from collections.abc import Iterator
@@ -107,18 +108,27 @@ REFUSED = (
     *(f"metadata.labels[{prefix}*]" for prefix in _LABEL_PREFIXES),
     "metadata.annotations[qsync.dev/*]",
 )
-"""As the documentation lists them."""
+"""The refused paths, in the form in which the documentation lists them."""
 
 
 def refuse_template(template: dict[str, Any]) -> None:
-    """Raises ValueError with the first field that is the operator's."""
+    """Refuse a template that sets a field of the operator.
+
+    Raises:
+        ValueError: the template sets such a field; the text names the first one.
+    """
     for path, why in _refusals(template):
         raise ValueError(f"podTemplate.{path} cannot be set: {why}")
 
 
 def refuse_privileged(template: dict[str, Any]) -> None:
-    """Raises ValueError with the first field by which a pod gets more than a member needs: who
-    may create clusters need not be allowed to create any pod."""
+    """Refuse a template that gives a pod more privileges than a member needs.
+
+    A user who may create clusters need not be allowed to create arbitrary pods.
+
+    Raises:
+        ValueError: the template sets such a field; the text names the first one.
+    """
     for path in _privileges(_mapping(template.get("spec"))):
         raise ValueError(
             f"podTemplate.{path} is not allowed here: the operator was installed with"

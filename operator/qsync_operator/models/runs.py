@@ -1,4 +1,4 @@
-"""QsyncAudit and QsyncCompaction: one run each, made by the schedule or by hand."""
+"""QsyncAudit and QsyncCompaction: one job each, created by the schedule or by a user."""
 
 from typing import Annotated, Literal
 

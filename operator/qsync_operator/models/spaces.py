@@ -1,4 +1,4 @@
-"""The declared schema: spaces, their format and their indexes, in Tarantool's words."""
+"""The declared schema: spaces, their formats and their indexes, in Tarantool's terms."""
 
 from typing import Literal
 
@@ -16,7 +16,10 @@ KeyType = Literal[
 ]  # fmt: skip
 
 NAME_MAX = 256
-"""Tarantool takes longer ones; a schema that may hold such names costs an API server too much."""
+"""Limit below that of Tarantool.
+
+A schema that allows longer names would exceed the API server's cost limit for rules.
+"""
 _NOT_KEYS = frozenset({"any", "array", "map"})
 
 
@@ -105,7 +108,7 @@ class SpaceSpec(SpecModel):
         return self.format[part.field - 1] if 1 <= part.field <= len(self.format) else None
 
     def number_of(self, part: PartSpec) -> int:
-        """The field's number from 0, as the wire has it."""
+        """Return the field's number from 0, as IPROTO uses it."""
         if isinstance(part.field, int):
             return part.field - 1
         return next(i for i, field in enumerate(self.format) if field.name == part.field)

@@ -1,4 +1,4 @@
-"""QsyncCluster.spec: what a person asks for, with every default and limit."""
+"""QsyncCluster.spec: the fields that users set, with defaults and limits."""
 
 import re
 from typing import Any, Literal
@@ -56,11 +56,17 @@ CONF_ALLOWED = re.compile(
     )
     + ")"
 )
-"""Keys of `spark.conf` that choose no code: who may ask for an audit must not run programs with the
-driver's rights and the archive's credentials."""
+"""Keys of `spark.conf` that select no code.
+
+A user who may request an audit must not run programs with the driver's permissions and the
+archive's credentials.
+"""
 CONF_VALUE = re.compile(r"[A-Za-z0-9.,-]{0,256}")
-"""No `$`: Kubernetes replaces `$(NAME)` and Spark `${env:NAME}` by variables of the driver. A value
-that is refused is quoted in the run's status, which would then show the archive's credentials."""
+"""Allowed values contain no `$`.
+
+Kubernetes would replace `$(NAME)`, and Spark `${env:NAME}`, by variables of the driver. A refused
+value is quoted in the status, which would then show the archive's credentials.
+"""
 
 
 class ReplicationSpec(SpecModel):
@@ -375,7 +381,7 @@ class ClusterSpec(SpecModel):
 
 
 def spec_warnings(spec: ClusterSpec) -> list[str]:
-    """What is legal and probably not meant."""
+    """Return warnings for settings that are valid but probably unintended."""
     found = []
     if spec.replicas % 2 == 0:
         found.append(
@@ -394,7 +400,7 @@ _KUBERNETES_ONLY = {
 
 
 def without_local_meaning(spec: ClusterSpec) -> list[str]:
-    """Fields that were given and mean nothing to a cluster of local processes."""
+    """Return the given fields that have no effect on a cluster of local processes."""
     fields = type(spec).model_fields
     given = [str(fields[name].alias) for name in sorted(spec.model_fields_set & _KUBERNETES_ONLY)]
     return given + [

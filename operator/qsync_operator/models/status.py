@@ -1,4 +1,4 @@
-"""QsyncCluster.status: what tools and people read. It changes only with a changelog line."""
+"""QsyncCluster.status: the fields that tools and users read. Changes require a changelog entry."""
 
 from typing import Literal
 
