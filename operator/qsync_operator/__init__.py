@@ -1,1 +1,1 @@
-"""Observe, plan, act: a QsyncCluster becomes members, on Kubernetes or as local processes."""
+"""The operator: observes a QsyncCluster, plans, and acts, on Kubernetes or with local processes."""

@@ -1,7 +1,8 @@
 """`python -m qsync_operator`: the operator, as its pod runs it.
 
-It ends with 0 on a signal to stop, and with 1 when another operator has its place or when the
-definitions are missing. An API server that is away is waited for, however long that takes.
+The process exits with 0 after a stop signal. It exits with 1 if another operator took its Lease or
+if the custom resource definitions are missing. While the API server is unavailable, it waits
+without a time limit.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 async def _operate(settings: Settings) -> int:
-    from qsync_operator.platform.kubernetes.client import KubernetesApi  # noqa: PLC0415 - 0.7 s
+    from qsync_operator.platform.kubernetes.client import KubernetesApi  # noqa: PLC0415  # 0.7 s
 
     stopping = asyncio.Event()
     _handle_signals(stopping)
@@ -57,7 +58,10 @@ def _handle_signals(stopping: asyncio.Event) -> None:
 
 
 async def wait_for_api(api: Api, namespace: str, stopping: asyncio.Event) -> str:
-    """Return once QsyncClusters can be listed: "", or why they never will be."""
+    """Wait until QsyncClusters can be listed.
+
+    Return "" then or when `stopping` is set, and otherwise the reason why a retry cannot help.
+    """
     pause_s = PAUSE_FIRST_S
     while not stopping.is_set():
         try:
@@ -94,13 +98,13 @@ async def _supervise(settings: Settings, api: Api, stopping: asyncio.Event) -> i
     resyncing = asyncio.create_task(_resync(settings, api, clusters, cache, stopping))
     told = asyncio.create_task(stopping.wait())
     try:
-        # Without the Lease there is nothing left to do here.
+        # Without the Lease this process has nothing left to do.
         done, _ = await asyncio.wait({told, leading, watching, resyncing},
                                      return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
         for task in done:
             task.result()
     finally:
-        # What acts ends first, and the next operator need not wait for our watches to end.
+        # Stop the acting tasks first. The next operator need not wait until the watches have ended.
         leading.cancel()
         resyncing.cancel()
         await clusters.close()
@@ -113,7 +117,7 @@ async def _supervise(settings: Settings, api: Api, stopping: asyncio.Event) -> i
 async def _lead(lease: Lease, clusters: Clusters) -> None:
     await lease.acquire()
     metrics.ACTING.set_function(lambda: float(lease.is_held()))
-    # The Lease is renewed while clusters are taken over: many of them take long.
+    # Renew the Lease while clusters are taken over: many clusters take long.
     async with asyncio.TaskGroup() as group:
         begun = group.create_task(clusters.begin())
         await lease.hold()
@@ -124,15 +128,15 @@ async def _watch(
     settings: Settings, clusters: Clusters, cache: Cache, stopping: asyncio.Event
 ) -> None:
     """Watch until `stopping` is set; restart watches that ended for any reason."""
-    from qsync_operator.kopf_app import watch  # noqa: PLC0415 - 0.7 s, not for `--help`
+    from qsync_operator.kopf_app import watch  # noqa: PLC0415  # 0.7 s, not for `--help`
 
     pause_s = PAUSE_FIRST_S
     while not stopping.is_set():
         started_s = time.monotonic()
         try:
             await watch(settings, clusters, cache, stopping)
-            stopping.set()  # kopf got the signal, whose handler it had replaced
-        except Exception:  # any failure of a watch: it is started again
+            stopping.set()  # kopf replaced the signal handler, so only kopf received the signal
+        except Exception:  # a failed watch is restarted after any error
             log.exception("watches ended and begin again")
             _handle_signals(stopping)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)

@@ -1,8 +1,8 @@
-"""Declared users and roles against those of the database.
+"""Compares declared users and roles with those of the database, and corrects them.
 
-The operator manages only the users listed in the manifest: it sets their password, roles and
-grants, and revokes all other grants of theirs. It does not change other users. It drops no user,
-because the objects of the user would have to be dropped as well.
+The operator manages only the users listed in the manifest. It sets their password, roles and
+grants, and revokes their other grants. It does not change other users. It drops no user, because
+that would require dropping the objects of the user as well.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,27 +17,27 @@ from qsync_operator.models.users import GrantSpec, RoleSpec, UserSpec
 USER_SPACE, PRIV_SPACE, SPACE_SPACE = 304, 312, 280
 BY_NAME = 2
 ADMIN_ID, PUBLIC_ID = 1, 2
-FIRST_USER = 32  # ids below are the database's own
+FIRST_USER = 32  # lower ids belong to the database
 BITS = {"read": 1, "write": 2, "execute": 4, "create": 32, "drop": 64, "alter": 128}
 SESSION_AND_USAGE = 8 | 16
 
-Granted = dict[tuple[str, Any], int]  # object's type and id -> privileges
+Granted = dict[tuple[str, Any], int]  # type and id of an object -> privileges
 
 
-class AccessRefused(Exception):  # noqa: N818 - it is an answer, not a fault
-    """A declaration names what is not there; the text is one sentence."""
+class AccessRefused(Exception):  # noqa: N818  # an answer, not a failure
+    """A declaration refers to a missing object; the text is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A user, or a role: who has no password."""
+    """A declared user, or a role, which has no password."""
 
     name: str
     password_hash: str | None
     roles: tuple[str, ...] = ()
     grants: tuple[GrantSpec, ...] = ()
     is_whole: bool = True
-    """Whether roles and grants are declared, too; else only the password is."""
+    """Whether roles and grants are declared; otherwise only the password is."""
 
     @property
     def kind(self) -> str:
@@ -49,13 +49,13 @@ class Principal:
 
 
 def principals(spec: ClusterSpec, passwords: Mapping[str, str]) -> list[Principal]:
-    """Roles first: users have them."""
+    """Return the declared roles and users. Roles come first, because users refer to them."""
     roles = [_principal(role, None) for role in spec.roles]
     return roles + [_principal(u, stored_hash(passwords[u.name])) for u in spec.users]
 
 
 def password_of(name: str, password: str) -> Principal:
-    """The user that every cluster is founded with: people give it what it may do."""
+    """Return the initial user of a cluster, whose password alone is managed here."""
     return Principal(name, stored_hash(password), is_whole=False)
 
 
@@ -64,13 +64,18 @@ def _principal(declared: RoleSpec | UserSpec, password_hash: str | None) -> Prin
 
 
 def differing(database: Connection, wanted: Iterable[Principal]) -> tuple[str, ...]:
-    """Names of those who are not as declared. Raises DatabaseError and AccessRefused."""
+    """Return the names of principals that differ from their declaration.
+
+    Raises:
+        DatabaseError: the database cannot be reached or refused a request.
+        AccessRefused: a declaration cannot be satisfied.
+    """
     found = []
     declared = {principal.name for principal in wanted}
     for principal in wanted:
         row = _row(database, principal.name)
         if row is None and not principal.is_whole:
-            continue  # it was dropped: its grants are not known here
+            continue  # the user was dropped: its grants are unknown here
         if row is None or not _is_same(row, principal):
             found.append(principal.name)
             continue
@@ -83,7 +88,14 @@ def differing(database: Connection, wanted: Iterable[Principal]) -> tuple[str, .
 
 
 def bring(database: Connection, wanted: Iterable[Principal]) -> None:
-    """Make them what is declared; what was done before a fault stays. Raises as `differing`."""
+    """Make the principals match their declarations.
+
+    Changes made before an error remain.
+
+    Raises:
+        DatabaseError: the database cannot be reached or refused a request.
+        AccessRefused: a declaration cannot be satisfied.
+    """
     chosen = [p for p in wanted if p.is_whole or _row(database, p.name) is not None]
     ids = {principal.name: _bring_row(database, principal) for principal in chosen}
     for principal in chosen:
@@ -116,7 +128,11 @@ def _row(database: Connection, name: str) -> list[Any] | None:
 
 
 def _is_same(row: list[Any], principal: Principal) -> bool:
-    """Raises AccessRefused where the name belongs to another kind."""
+    """Return whether the password is as declared.
+
+    Raises:
+        AccessRefused: the name belongs to a principal of another kind.
+    """
     if row[3] != principal.kind:
         raise AccessRefused(
             f"{principal.name} is a {row[3]} in the database and declared as a {principal.kind}:"
@@ -131,10 +147,15 @@ def _grants_of(database: Connection, grantee: int) -> Granted:
 
 
 def _wanted(database: Connection, principal: Principal) -> Granted:
-    """Raises AccessRefused."""
+    """Return the declared grants.
+
+    Raises:
+        AccessRefused: a role or a space does not exist.
+    """
     asked: Granted = {}
     if principal.kind == "user":
-        # As `box.schema.user.create` gives them to every user: to log in, and what is public.
+        # The grants that `box.schema.user.create` gives to every user: log in, and the role
+        # `public`.
         asked = {("role", PUBLIC_ID): BITS["execute"], ("universe", 0): SESSION_AND_USAGE}
     for name in principal.roles:
         row = _row(database, name)

@@ -1,4 +1,4 @@
-"""What the controller can do: data, performed by a platform, each harmless when repeated."""
+"""The controller's actions: data that a platform performs; repeating an action is harmless."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class CreateMember:
 
 @dataclass(frozen=True, slots=True)
 class RecordBootstrap:
-    """Store which instance may found the cluster, before it gets the order (M1)."""
+    """Store the instance that may bootstrap the cluster, before it gets the order (M1)."""
 
     member: str
     uuid: str
@@ -29,7 +29,7 @@ class RecordBootstrap:
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """Order the recorded instance to found the cluster (M1)."""
+    """Order the recorded instance to bootstrap the cluster (M1)."""
 
     member: str
     uuid: str
@@ -41,7 +41,7 @@ class Bootstrap:
 
 @dataclass(frozen=True, slots=True)
 class RecordFormed:
-    """Store that the cluster exists: from now on no member may found it again."""
+    """Store that the cluster exists, so that no member can bootstrap it again."""
 
     def __str__(self) -> str:
         return "record that the cluster exists"
@@ -49,7 +49,7 @@ class RecordFormed:
 
 @dataclass(frozen=True, slots=True)
 class Nominate:
-    """Ask a voter to stand, naming the term in which that was decided (E2)."""
+    """Ask a voter to stand for election, and name the term of this decision (E2)."""
 
     member: str
     term: int
@@ -72,7 +72,7 @@ class Switchover:
 
 @dataclass(frozen=True, slots=True)
 class Unregister:
-    """Take an instance out of the configuration for good, through the leader (M3)."""
+    """Remove an instance from the configuration permanently, through the leader (M3)."""
 
     leader: str
     member: str
@@ -85,7 +85,7 @@ class Unregister:
 
 @dataclass(frozen=True, slots=True)
 class RemoveMember:
-    """Stop a member that is no longer registered and keep or delete its disk."""
+    """Stop an unregistered member, and keep or delete its disk."""
 
     member: str
 
@@ -115,7 +115,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class CreateSpaces:
-    """Bring declared spaces and indexes into being through the leader."""
+    """Create declared spaces and indexes through the leader."""
 
     leader: str
     spaces: tuple[str, ...]
@@ -126,7 +126,7 @@ class CreateSpaces:
 
 @dataclass(frozen=True, slots=True)
 class RecordFenced:
-    """Store which members an annotation fences, before they are: only those are unfenced."""
+    """Store the members that an annotation fences before fencing them: only those are unfenced."""
 
     members: tuple[str, ...]
 
@@ -136,7 +136,7 @@ class RecordFenced:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Keep a member from leading; the node stores it (E10)."""
+    """Prevent a member from leading; the node stores the fence (E10)."""
 
     member: str
 
@@ -146,7 +146,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Unfence:
-    """Let a member lead again."""
+    """Allow a member to lead again."""
 
     member: str
 
@@ -156,7 +156,7 @@ class Unfence:
 
 @dataclass(frozen=True, slots=True)
 class GrowStorage:
-    """Let the volumes grow while members run."""
+    """Expand the volumes while members run."""
 
     size: str
 
@@ -166,7 +166,7 @@ class GrowStorage:
 
 @dataclass(frozen=True, slots=True)
 class GrantAccess:
-    """Make users and roles what is declared, through the leader."""
+    """Make users and roles match their declarations, through the leader."""
 
     leader: str
     names: tuple[str, ...]

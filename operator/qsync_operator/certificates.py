@@ -1,11 +1,11 @@
-"""The cluster's own authority, and the certificate that its members share: what is due, pure.
+"""The cluster's own authority, and the certificate that its members share; pure functions.
 
 Invariants:
-
-1. A certificate is signed by a new authority only when that one was announced for `ANNOUNCED`: by
-   then every member has read a bundle with it, so each can check the certificates of the others.
-2. An authority that was replaced stays in the bundle until it expires.
-3. Nothing is signed anew before two thirds of its life are over, or its names are other ones.
+1. A new authority signs a certificate only after it was announced for `ANNOUNCED`. By then every
+   member has read a bundle with it, so all members can verify each other's certificates.
+2. A replaced authority stays in the bundle until it expires.
+3. A valid certificate is signed again only after two thirds of its validity, or if its names
+change.
 """
 
 from collections.abc import Iterable
@@ -26,12 +26,12 @@ CLOCK_SKEW = timedelta(minutes=5)
 
 
 class CertificateError(Exception):
-    """Certificates that cannot be used; the text says which and why."""
+    """Certificates that cannot be used; the text states which ones and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """PEM texts; `previous` holds the certificates of those that it replaced."""
+    """An authority, as PEM texts; `previous` holds the certificates of replaced authorities."""
 
     certificate: str
     key: str
@@ -40,7 +40,7 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """PEM texts as members read them: whom to trust, and what to show."""
+    """The PEM files of a member: trusted authorities, and its own certificate and key."""
 
     authorities: str
     certificate: str
@@ -54,7 +54,18 @@ def renew(
     names: list[str],
     now: datetime,
 ) -> tuple[Authority, Bundle]:
-    """What is to be stored, the same where nothing is due. Raises CertificateError."""
+    """Return the authority and the bundle to store; they are unchanged if no renewal is due.
+
+    Args:
+        authority: stored authority, or None to create one.
+        bundle: stored bundle, or None to create one.
+        cluster: name of the cluster.
+        names: host names for the certificate.
+        now: current time.
+
+    Raises:
+        CertificateError: a stored certificate is not PEM.
+    """
     trusted = bundle.authorities if bundle is not None else ""
     if authority is None or _is_due(_one(authority.certificate), now):
         before = [authority.certificate, authority.previous] if authority is not None else []
@@ -68,13 +79,22 @@ def renew(
 
 
 def expiry(bundle: Bundle) -> datetime:
-    """Of what is shown. Raises CertificateError."""
+    """Return when the bundle's certificate expires.
+
+    Raises:
+        CertificateError: the certificate is not PEM.
+    """
     return _one(bundle.certificate).not_valid_after_utc
 
 
 def refuse_unusable(bundle: Bundle, now: datetime, names: list[str]) -> None:
-    """Raises CertificateError with a sentence where members could not use it, or where it names
-    none of `names`, so that its owner is unknown."""
+    """Refuse a bundle that members could not use.
+
+    A certificate without any of `names` is refused as well, because its owner is unknown.
+
+    Raises:
+        CertificateError: the bundle cannot be used; the text states why.
+    """
     certificate = _one(bundle.certificate)
     try:
         key = serialization.load_pem_private_key(bundle.key.encode(), None)
@@ -96,10 +116,12 @@ def refuse_unusable(bundle: Bundle, now: datetime, names: list[str]) -> None:
 
 
 def names_of(bundle: Bundle, names: list[str]) -> frozenset[str]:
-    """Return the names by which members that have `bundle` are known, of the cluster's `names`.
+    """Return those of the cluster's `names` by which members with `bundle` are identified.
 
-    Those with a namespace count alone where the certificate has any. Certificates from before have
-    none of them. Raises CertificateError.
+    If the certificate has names with a namespace, only those count. Older certificates have none.
+
+    Raises:
+        CertificateError: the certificate cannot be read.
     """
     try:
         return shared_names(subject_names(_one(bundle.certificate)), names)
@@ -122,7 +144,7 @@ def _must_sign(authority: Authority, bundle: Bundle, names: list[str], now: date
 def _is_issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(issuer)
-    except Exception:  # noqa: BLE001 - a signature fails in more ways than one class names
+    except Exception:  # noqa: BLE001  # verification can fail with several classes of errors
         return False
     return True
 
@@ -140,7 +162,7 @@ def _one(pem: str) -> x509.Certificate:
 
 
 def _unexpired(pems: Iterable[str], now: datetime) -> str:
-    """Certificates of these texts, each once, in their order."""
+    """Return the unexpired certificates of these texts, each once, in their order."""
     found: dict[bytes, str] = {}
     for pem in pems:
         for one in x509.load_pem_x509_certificates(pem.encode()) if pem.strip() else []:

@@ -1,4 +1,4 @@
-"""`helm test`: the operator's account reaches the API server and may read clusters.
+"""`helm test`: checks that the operator's account reaches the API server and may read clusters.
 
 python -m qsync_operator.chart_test NAMESPACE...
 """

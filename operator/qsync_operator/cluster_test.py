@@ -1,7 +1,7 @@
-"""`helm test` of a cluster: the application's user logs in, by the Service and at each member.
+"""`helm test` of a cluster: the application's user logs in through the Service and at each member.
 
-Reads the Secret NAME-app where it is mounted. Ends with 1 and a sentence if a member cannot
-be reached; nothing is written.
+The credentials come from the mounted Secret NAME-app. If a member cannot be reached, the test
+prints one sentence and exits with 1. It writes nothing.
 """
 
 import ssl
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from qsync_operator.iproto import Connection, DatabaseError
 
-SPACES = 281  # the view of those that a user may see
+SPACES = 281  # view of the spaces that the user may see
 TIMEOUT_S = 10.0
 SECRET = Path("/etc/qsync/app")
 
 
 def targets(secret: Mapping[str, str]) -> tuple[list[str], ssl.SSLContext | None]:
-    """The addresses to ask, over TLS if the Secret holds an authority."""
+    """Return the addresses to test, and a TLS context if the Secret holds an authority."""
     leader = f"{secret['host']}:{secret['port']}"
     addresses = [leader, *secret["addresses"].split(",")]
     authorities = secret.get("ca.crt")
@@ -26,12 +26,12 @@ def targets(secret: Mapping[str, str]) -> tuple[list[str], ssl.SSLContext | None
     port = secret["tlsPort"]
     encrypted = [f"{address.rpartition(':')[0]}:{port}" for address in addresses]
     context = ssl.create_default_context(cadata=authorities)
-    context.check_hostname = False  # members have one certificate, which is trusted by its signer
+    context.check_hostname = False  # members share one certificate, which is trusted by its signer
     return encrypted, context
 
 
 def main() -> int:
-    # A mounted Secret has links to its directories beside its keys.
+    # A mounted Secret contains links to its directories besides its keys.
     secret = {path.name: path.read_text() for path in SECRET.iterdir() if path.is_file()}
     addresses, context = targets(secret)
     user, password = secret["username"], secret["password"]

@@ -1,7 +1,7 @@
-"""All clusters that the operator looks after: one task for each, independent of the others.
+"""All clusters that the operator reconciles: one independent task for each.
 
-A task is started by the first event of its object and ends with the last one. Whatever goes wrong
-in it ends this turn only: it is reported, and retried after a pause that doubles.
+The first event of an object starts its task, and the deletion of the object ends it. A failure ends
+only the current turn of this task: it is reported, and retried after a pause that doubles.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ from qsync_operator.settings import ANYWHERE, NO_SPARK, Site, SparkSupply
 
 IDLE_S = 2.0
 LOOKS_PER_S = 10.0
-"""At calm clusters, all together: what matters tells of itself, by watches and live links."""
+"""Total rate of turns for idle clusters; watches and live links report urgent changes."""
 BUSY_S = 0.25
 LEADERLESS_S = 0.02
 HURRY_NS = 5_000_000_000
 NUMBERS_EVERY_S = 10.0
 WAITING = (ActionRefused.reason, NameTaken.reason)
-"""The reason why a cluster is not supervised yet."""
+"""Reasons why a cluster is not reconciled yet."""
 FAILURE_FIRST_S = 0.5
 FAILURE_MAX_S = 30.0
 
@@ -48,13 +48,13 @@ log = logging.getLogger(__name__)
 
 
 class ClusterTask:
-    """Keeps one cluster as its specification says."""
+    """The task that reconciles one cluster with its specification."""
 
     def __init__(
         self, api: Api, cache: Cache, image: str, spark: SparkSupply, cluster: QsyncCluster,
         count: Callable[[], int], may_write: Callable[[], bool], site: Site,
     ) -> None:  # fmt: skip
-        """`count` is of all clusters."""
+        """`count` returns the number of all clusters."""
         self._count = count
         self._may_write = may_write
         self._site = site
@@ -69,7 +69,7 @@ class ClusterTask:
         self._task = asyncio.create_task(self._run(), name=f"cluster {cluster.name}")
 
     def change(self, cluster: QsyncCluster) -> None:
-        """A newer document; only what is asked for matters, the status is our own."""
+        """Adopt a newer document; of its fields, only specification and annotations count."""
         old, self.cluster = self.cluster, cluster
         is_new = cluster.spec != old.spec or cluster.metadata.annotations != (
             old.metadata.annotations
@@ -81,7 +81,7 @@ class ClusterTask:
                 self._platform.wake()
 
     async def refuse(self, document: dict[str, Any], sentence: str) -> None:
-        """The new specification cannot be used: report it, and keep the last good one."""
+        """Report an unusable specification, and continue with the last good one."""
         if self.voice.refusal is not None and self.voice.refusal.sentence == sentence:
             return
         generation = int(document["metadata"].get("generation", 0))
@@ -105,7 +105,7 @@ class ClusterTask:
             except ApiError as error:
                 log.warning("cluster %s waits: %s", self.cluster.name, error)
             except Exception:
-                # A fault of ours in one cluster must not end the others' failover.
+                # A bug that affects one cluster must not prevent the failover of others.
                 log.exception("the task of cluster %s failed and starts again", self.cluster.name)
             if time.monotonic() - started_s > FAILURE_MAX_S:
                 pause_s = FAILURE_FIRST_S
@@ -113,7 +113,7 @@ class ClusterTask:
             pause_s = min(pause_s * 2, FAILURE_MAX_S)
 
     async def _say_why_it_waits(self, sentence: str, reason: str) -> None:
-        """The cluster is not supervised until that is fixed: report it as Degraded, once."""
+        """Report once, as Degraded, why the cluster is not reconciled."""
         refusal = self.voice.refusal
         if refusal is not None and refusal.sentence == sentence:
             return
@@ -125,7 +125,7 @@ class ClusterTask:
         self._note(self.cluster.status, self.cluster.status)
 
     def _note(self, before: ClusterStatus, now: ClusterStatus) -> None:
-        """The metrics say what the status says."""
+        """Update the metrics from the status."""
         if self.voice.refusal is not None:
             now = with_refusal(now, self.voice.refusal)
         namespace = self.cluster.metadata.namespace or ""
@@ -138,7 +138,12 @@ class ClusterTask:
                 await self._changed.wait()
 
     async def _look_after(self) -> None:
-        """Raises ApiError and ActionRefused."""
+        """Open the platform and take turns until a failure.
+
+        Raises:
+            ApiError: the API server did not perform a request.
+            ActionRefused: the identity, a password or a Secret's name cannot be used.
+        """
         platform = await KubernetesPlatform.open(
             self._api,
             self._cache,
@@ -169,7 +174,7 @@ class ClusterTask:
             await platform.close()
 
     async def _keep_runs(self, runs: RunKeeper) -> None:
-        """A failure of theirs does not end the cluster's own turn."""
+        """Reconcile audits and compactions; their failure does not end the cluster's turn."""
         try:
             await runs.keep(self.cluster, self._spark.image)
         except ApiError as error:
@@ -188,17 +193,19 @@ class ClusterTask:
 
 
 def is_told(cluster: QsyncCluster, sentence: str) -> bool:
-    """By an operator that was here before."""
+    """Return whether a previous operator already reported this sentence."""
     found = cluster.status.condition("Degraded")
     return found is not None and found.message == sentence
 
 
-Event = tuple[dict[str, Any], bool]  # a document, and whether its object is gone
+Event = tuple[dict[str, Any], bool]  # a document, and whether its object was deleted
 
 
 def _is_late(document: dict[str, Any], is_gone: bool, known: dict[str, Any]) -> bool:
-    """Return whether an event says less than what is known: of an object that had the name
-    before, or of an older generation of the same object."""
+    """Return whether an event is older than the known state of its object.
+
+    It may concern an earlier object of the same name, or an older generation.
+    """
     metadata = document["metadata"]
     if metadata.get("uid") == known.get("uid"):
         newest = int(known.get("generation") or 0)
@@ -210,7 +217,7 @@ def _is_late(document: dict[str, Any], is_gone: bool, known: dict[str, Any]) -> 
 
 
 class Clusters:
-    """By namespace and name; fed by the watch, and acting from `begin` on."""
+    """All clusters by namespace and name; the watch feeds them, and they act after `begin`."""
 
     def __init__(
         self,
@@ -228,12 +235,12 @@ class Clusters:
         self._spark = spark
         self._may_write = may_write
         self._tasks: dict[Key, ClusterTask] = {}
-        self._waiting: dict[Key, Event] | None = {}  # until it is our turn
+        self._waiting: dict[Key, Event] | None = {}  # latest events before `begin`
         self._is_beginning = False
-        self._locks: dict[Key, tuple[asyncio.Lock, int]] = {}  # and how many use it
+        self._locks: dict[Key, tuple[asyncio.Lock, int]] = {}  # a lock, and the number of its users
 
     async def begin(self) -> None:
-        """Act from now on. Events that come meanwhile wait: they are newer than what waits."""
+        """Start to act. Events that arrive meanwhile are queued, because they are newer."""
         self._is_beginning = True
         while self._waiting:
             key = next(iter(self._waiting))
@@ -241,6 +248,7 @@ class Clusters:
         self._waiting = None
 
     async def on_event(self, document: dict[str, Any], is_gone: bool) -> None:
+        """Handle a watched QsyncCluster; before `begin`, queue its newest event."""
         metadata = document["metadata"]
         key = (str(metadata["namespace"]), str(metadata["name"]))
         if self._waiting is not None:
@@ -254,14 +262,14 @@ class Clusters:
         await self._handle_safely(key, document, is_gone)
 
     async def _handle_safely(self, key: Key, document: dict[str, Any], is_gone: bool) -> None:
-        """Events of one cluster one after another; a document that breaks us harms no other."""
+        """Handle the events of one cluster in sequence; a failure affects no other cluster."""
         lock, users = self._locks.get(key) or (asyncio.Lock(), 0)
         self._locks[key] = (lock, users + 1)
         try:
             async with lock:
                 await self._handle(key, document, is_gone)
         except Exception:
-            # A fault of ours with one document must not end the others' failover.
+            # A bug that affects one document must not prevent the failover of other clusters.
             log.exception("QsyncCluster %s/%s cannot be handled", *key)
         finally:
             lock, users = self._locks.pop(key)
@@ -319,7 +327,7 @@ class Clusters:
         return task
 
     def known(self) -> dict[Key, str]:
-        """Return the uid of every cluster that is supervised or waits for it."""
+        """Return the uid of every cluster that is reconciled or queued."""
         waiting = self._waiting or {}
         found = {
             key: str(doc["metadata"].get("uid")) for key, (doc, gone) in waiting.items() if not gone
@@ -327,7 +335,7 @@ class Clusters:
         return found | {k: str(task.cluster.metadata.uid) for k, task in self._tasks.items()}
 
     async def on_run(self, document: dict[str, Any]) -> None:
-        """A run of a cluster that is not there is refused; the others are their clusters' own."""
+        """Refuse an audit or compaction whose cluster does not exist; ignore others."""
         cluster = str((document.get("spec") or {}).get("cluster", ""))
         namespace = str(document["metadata"]["namespace"])
         if self._waiting is not None or (namespace, cluster) in self._tasks:
@@ -339,8 +347,10 @@ class Clusters:
             log.warning("run %s waits: %s", document["metadata"]["name"], error)
 
     async def _refuse_unknown(self, key: Key, document: dict[str, Any], sentence: str) -> None:
-        """This operator never saw a good specification: use the stored one of another operator.
-        Without one, do nothing: existing nodes keep running alone."""
+        """Continue with the specification that another operator stored; this one saw no good one.
+
+        Without a stored one, only report the error: existing nodes keep running.
+        """
         cluster = await self._last_good(document)
         if cluster is not None:
             await self._start(key, cluster).refuse(document, sentence)

@@ -1,8 +1,8 @@
-"""One turn of the controller: look, plan, act, and say what happened; the same on every platform.
+"""One turn of the controller: observe, plan, act and report, in the same way on every platform.
 
-A nomination comes before everything else, because it needs only the nodes: a store or an API
-server that hangs must not delay it. Otherwise the labels come first, by which clients find the
-leader, then the status, then what takes longer.
+A nomination precedes everything else, because it needs only the nodes: a store or an API server
+that hangs must not delay it. Then follow the labels by which clients find the leader, the status,
+and the slower actions.
 """
 
 import time
@@ -20,16 +20,16 @@ from qsync_operator.platform.base import ActionAwaits, ActionRefused, Platform
 
 
 class Voice(Protocol):
-    """Where a controller says what it sees. Neither call raises."""
+    """The destination of statuses and events. Neither method raises."""
 
     async def publish(self, cluster: QsyncCluster, status: ClusterStatus) -> bool:
-        """Return whether it was stored; if not, the caller repeats it."""
+        """Store the status and return whether that succeeded; if not, the caller retries."""
 
     async def tell(self, reason: str, subject: str, message: str, is_warning: bool) -> None: ...
 
 
 class Controller:
-    """Of one cluster."""
+    """The controller of one cluster."""
 
     def __init__(
         self,
@@ -39,7 +39,15 @@ class Controller:
         numbers_every_s: float,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """While `may_write` is False, members are nominated and nothing else is done."""
+        """Prepare the controller.
+
+        Args:
+            platform: platform of the cluster.
+            voice: destination of statuses and events.
+            status: last stored status.
+            numbers_every_s: minimum seconds between statuses that differ only in numbers.
+            may_write: while it returns False, the controller only nominates members.
+        """
         self._may_write = may_write
         self.platform = platform
         self.status = status
@@ -51,13 +59,13 @@ class Controller:
         self._published_at_s = 0.0
         self._numbers_every_s = numbers_every_s
         self._told: set[str] = set()
-        self.has_acted = False  # in the last turn: the next look is worth taking soon
+        self.has_acted = False  # in the last turn, so the next observation follows soon
 
     async def turn(self, cluster: QsyncCluster) -> Observed:
-        """Look, plan, act once; returns what was seen."""
+        """Observe, plan and act once; return the observation."""
         observed = await self.platform.observe(cluster, self.memory, self.status)
         if cluster.spec.hibernate:
-            # No member leads on purpose: the next leader is no failover.
+            # No member leads, as requested: the next leader is not a failover.
             self.memory = Memory(last_failover=self.memory.last_failover)
         else:
             memory = track_leader(observed, time.monotonic_ns(), time.time())
@@ -83,10 +91,10 @@ class Controller:
     async def _keep(
         self, cluster: QsyncCluster, observed: Observed, planned: Plan
     ) -> tuple[Observed, Plan]:
-        """Keep the objects; a plan that did not know what is wrong with them is made again."""
+        """Maintain the objects; plan again if their problems differ from those known before."""
         troubles = await self.platform.keep(cluster, observed)
         for trouble in troubles:
-            # Once for as long as it lasts, whatever else is done meanwhile.
+            # Recorded once for as long as it lasts, even if other actions succeed meanwhile.
             if trouble not in observed.troubles:
                 await self._voice.tell(trouble.reason, cluster.name, trouble.message, True)
         if troubles == observed.troubles:
@@ -113,7 +121,7 @@ class Controller:
     async def _tell(
         self, reason: str, subject: str, message: str, is_warning: bool = False
     ) -> None:
-        """Record an event; the same one is not repeated until another action was taken."""
+        """Record an event; repeat an equal one only after a successful action."""
         if message not in self._told:
             self._told.add(message)
             await self._voice.tell(reason, subject, message, is_warning)
@@ -141,7 +149,7 @@ class Controller:
         )
 
     async def _publish(self, cluster: QsyncCluster, status: ClusterStatus) -> None:
-        """Write what changed at once, and numbers alone not more often than people look."""
+        """Publish changes at once, and changed numbers alone every `numbers_every_s` seconds."""
         if status.phase != self.status.phase:
             ready = status.condition("Ready")
             why = ready.message if ready is not None else ""
@@ -165,7 +173,7 @@ class Controller:
 
 
 def failures(status: ClusterStatus) -> dict[str, str]:
-    """Why members do not run, by name; a phase may be of something else meanwhile."""
+    """Return why members are down, by name; the phase may have another cause."""
     return {m.name: m.message for m in status.members if m.role == "down" and m.message}
 
 

@@ -1,15 +1,15 @@
-"""Failover: which member to nominate without a leader, and the cost of the last change of leader.
+"""Failover: nominates a member if there is no leader, and measures the last change of leader.
 
-The controller only makes an election faster; the vote decides, and the nodes elect without it.
+The controller only speeds up an election. The vote decides, and the nodes also elect without it.
+
 Invariants:
-
-1. No member is nominated while one reports that it leads, and at most one in an election timeout.
-   A leader that runs and does not answer *us* may well lead: it gets twice the election timeout,
-   and keeps the lead without a limit while voters hear it. The target of a handover by a leader
-   gets one election timeout alone: a nomination would compete with the order of a person.
+1. No member is nominated while one reports that it leads, and at most one per election timeout.
+   A leader that runs but does not answer the operator may still lead. It gets twice the election
+   timeout, and unlimited time while voters hear it. The target of a handover gets one election
+   timeout, because a nomination would compete with a user's order.
 2. The nominated member is the greatest by (term of the last row, last index) among those that
-   say they can stand; after a failed nomination another one is preferred (E2).
-3. A nomination names the greatest term that was seen: a node in a later one refuses it.
+   report that they can stand. After a failed nomination another member is preferred (E2).
+3. A nomination carries the greatest observed term; a node in a later term refuses it.
 """
 
 from dataclasses import dataclass, replace
@@ -28,14 +28,14 @@ NOMINATIONS_KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class FailoverPlan:
-    """A nomination, or the sentence that says why there is none."""
+    """A nomination, or the sentence that states why there is none."""
 
     action: Nominate | None
     sentence: str
 
 
 def plan_failover(spec: ClusterSpec, observed: Observed, now_ns: int) -> FailoverPlan:
-    """Called when no member says that it leads."""
+    """Decide on a nomination; the caller ensures that no member reports that it leads."""
     voters = observed.voting()
     reachable = [v for v in voters if observed.by_uuid(v.uuid) is not None]
     majority = needed(len(voters))
@@ -84,7 +84,7 @@ def _way_back(observed: Observed) -> str:
 
 def _best(candidates: list[MemberView | None], tried: list[str]) -> MemberView | None:
     able = [m for m in candidates if m is not None and m.status and m.status.can_stand]
-    # A leaving member is nominated only if there is no other one.
+    # Nominate a leaving member only if there is no other one.
     able = [member for member in able if not member.is_leaving] or able
     fresh = [member for member in able if member.name not in tried]
 
@@ -97,12 +97,13 @@ def _best(candidates: list[MemberView | None], tried: list[str]) -> MemberView |
 
 
 def after_nomination(memory: Memory, action: Nominate, now_ns: int) -> Memory:
+    """Return the memory with a nomination added; the oldest ones are dropped."""
     nomination = Nomination(action.member, action.term, now_ns)
     return replace(memory, nominations=(*memory.nominations, nomination)[-NOMINATIONS_KEPT:])
 
 
 def track_leader(observed: Observed, now_ns: int, wall_s: float) -> Memory:
-    """Return the memory after this observation: the leader, or since when there is none."""
+    """Return the memory after this observation: the leader, or when it was lost."""
     memory = observed.memory
     leader = observed.writable_leader()
     if leader is None or leader.status is None:
@@ -124,7 +125,7 @@ def track_leader(observed: Observed, now_ns: int, wall_s: float) -> Memory:
     if not memory.leader:
         return found
     memory = memory if memory.lost_at_ns else _since_its_end(observed, memory)
-    # A process counts from zero.
+    # A new process counts from zero.
     old_cut_rows = 0 if memory.reason == "ProcessEnded" else memory.leader_cut_rows
     lost_at_ns = memory.lost_at_ns or now_ns
     return replace(
@@ -158,7 +159,11 @@ def _lost(observed: Observed, now_ns: int) -> Memory:
 
 
 def _since_its_end(observed: Observed, memory: Memory) -> Memory:
-    """Its process ended after it was last seen to lead, however soon it was started again."""
+    """Return the memory with the loss dated to the end of the leader's process, if it has ended.
+
+    It has ended if its end is later than the last observation of this leader, even if a new process
+    was started since.
+    """
     old = observed.member(memory.leader)
     if old is None or old.ended_at_ns <= memory.seen_at_ns:
         return memory
@@ -166,7 +171,7 @@ def _since_its_end(observed: Observed, memory: Memory) -> Memory:
 
 
 def _with_rolled_back_rows(memory: Memory, observed: Observed) -> Memory:
-    """The old leader came back: what it had to give up belongs to that failover."""
+    """Add the rows that the returned old leader rolled back to the record of its failover."""
     failover = memory.last_failover
     old = observed.member(failover.from_) if failover is not None else None
     if failover is None or old is None or old.status is None or old.is_leader:

@@ -1,7 +1,7 @@
-"""Fences that an annotation asks for: set in the nodes, which store them, and taken away again.
+"""Fences requested by an annotation: set in the nodes, which store them, and removed again.
 
-The operator must not remove a fence that a person set by the admin API. The plan therefore records
-each fence before it sets the fence, and removes only recorded ones.
+The operator must not remove a fence that a user set through the admin API. Therefore the plan
+records each fence before it sets the fence, and it removes only recorded ones.
 """
 
 from qsync_operator.actions import Action, Fence, RecordFenced, Unfence
@@ -11,7 +11,7 @@ from qsync_operator.observed import Observed
 
 
 def plan_fences(cluster: QsyncCluster, observed: Observed) -> tuple[Action, ...]:
-    """Also without a leader: a fence may be the reason why there is none."""
+    """Return the actions for fences, also without a leader: a fence may be the reason for that."""
     known = {member.name for member in observed.members}
     wanted = fenced_members(cluster) & known
     recorded = frozenset(observed.record.fenced)

@@ -1,4 +1,4 @@
-"""Health over HTTP: alive while the event loop turns, ready once the API server has answered."""
+"""Health over HTTP: live while the event loop runs, ready once the API server has answered."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,11 @@ from aiohttp import web
 
 
 async def serve_health(port: int, is_ready: Callable[[], bool]) -> web.AppRunner:
-    """Raises OSError if the port is taken; clean the runner up in the end."""
+    """Serve the health pages; the caller must clean up the returned runner.
+
+    Raises:
+        OSError: the port is in use.
+    """
 
     async def alive(_: web.Request) -> web.Response:
         return web.json_response({"alive": True})

@@ -1,4 +1,4 @@
-"""A small blocking IPROTO client for DDL: connect, authenticate, one request at a time."""
+"""A small blocking IPROTO client for DDL and users: it sends one request at a time."""
 
 import socket
 import ssl
@@ -25,9 +25,9 @@ PASSWORD_MISMATCH = 47
 
 
 class DatabaseError(Exception):
-    """The database refused a request, or cannot be reached; the text is its sentence.
+    """A refused request, whose text is the database's message, or an unreachable database.
 
-    `code` is the database's, and 0 where it could not be reached.
+    `code` is the database's error code, or 0 if the database could not be reached.
     """
 
     def __init__(self, sentence: str, code: int = 0) -> None:
@@ -36,7 +36,7 @@ class DatabaseError(Exception):
 
 
 class Connection:
-    """Use as a context manager."""
+    """An authenticated connection; use it as a context manager."""
 
     def __init__(
         self,
@@ -76,6 +76,7 @@ class Connection:
         self._socket.close()
 
     def select(self, space: int, key: list[Any] | None = None, index: int = 0) -> list[list[Any]]:
+        """Return the rows with `key` in an index, or all rows without a key; at most `ROWS_MAX`."""
         body = {
             SPACE: space,
             INDEX: index,
@@ -134,8 +135,14 @@ class Connection:
 def connect_as_admin(
     address: str, secret: str, timeout_s: float, context: ssl.SSLContext | None
 ) -> Connection:
-    """Raises DatabaseError. A cluster that an older version made has the secret for a password,
-    until `AccessKeeper` replaces it."""
+    """Connect as `admin`.
+
+    In a cluster created by an older version, the password is the secret itself until `AccessKeeper`
+    replaces it.
+
+    Raises:
+        DatabaseError: the database cannot be reached or refused the log-in.
+    """
     try:
         return Connection(address, "admin", admin_password(secret), timeout_s, context)
     except DatabaseError as error:

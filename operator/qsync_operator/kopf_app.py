@@ -1,10 +1,9 @@
-"""Watches, by kopf: the only module that imports it.
+"""Watches through kopf; this is the only module that imports it.
 
-kopf is used for what it does best and for nothing else: it keeps watches alive, and it ends its
-run when one cannot be: it is begun again then. Handlers see raw events, mark what they saw and
-wake a task; so kopf writes nothing, neither finalizers nor annotations nor Events, an object can
-be deleted while no operator lives, and an error in a handler loses nothing that the next turn or
-the next list (resync.py) would not find.
+kopf only keeps watches alive. It ends its run when a watch cannot continue, and then the run is
+started again. Handlers receive raw events, update the cache and wake a task. So kopf writes neither
+finalizers nor annotations nor Events, and an object can be deleted while no operator runs. If a
+handler fails, the next turn or the next list (resync.py) finds the missed change.
 """
 
 import asyncio
@@ -38,7 +37,7 @@ def build_registry(clusters: Clusters, cache: Cache) -> kopf.OperatorRegistry:
 
     @kopf.on.login(registry=registry)
     def login(**arguments: Any) -> kopf.ConnectionInfo | None:
-        # Asked again when a token was refused: service accounts' tokens are replaced every hour.
+        # kopf asks again when a token was refused: service account tokens are replaced every hour.
         found = kopf.login_with_service_account(**arguments)
         return found or kopf.login_with_kubeconfig(**arguments)
 
@@ -61,7 +60,7 @@ def _watch(
     @kopf.on.event(*resource, id=f"on_{kind}", labels=MANAGED, registry=registry)
     def on_object(event: kopf.RawEvent, **_: Any) -> None:
         document = dict(event["object"])
-        # Items of a list do not say what they are.
+        # Items of a list have no kind.
         document.setdefault("kind", kind)
         cache.note(kind, document, event["type"] == "DELETED")
 
@@ -78,21 +77,22 @@ def _watch_runs(
 
 
 def build_settings() -> kopf.OperatorSettings:
-    """Every default that would hurt, and why it is another one here."""
+    """Return settings that replace unsuitable defaults of kopf, each with the reason."""
     settings = kopf.OperatorSettings()
-    settings.networking.request_timeout = 15  # 300: a hanging API server would hold us up
+    settings.networking.request_timeout = 15  # 300: a hanging API server would delay us
     settings.networking.connect_timeout = 5
-    settings.watching.server_timeout = 120  # a watch is renewed before a proxy's idle limit
+    settings.watching.server_timeout = 120  # renewed before the idle limit of proxies
     settings.watching.client_timeout = 150
     settings.watching.connect_timeout = 5
     for group, version, plural, _ in WATCHED:
-        # Of pods and services, only those of members are sent to us at all.
+        # Receive only the objects of members.
         selectors = settings.watching.label_selectors
         selectors[group, version, plural] = f"app.kubernetes.io/managed-by={MANAGER}"
     settings.queueing.error_delays = [0.1, 0.5, 1, 2, 5, 10]
-    settings.persistence.finalizer = "qsync.dev/operator"  # none is ever set
-    settings.posting.enabled = False  # Events are ours: stable reasons, recorded once
-    # None: kopf would kill the process half a minute after a watch failed, and it is begun again.
+    settings.persistence.finalizer = "qsync.dev/operator"  # never set
+    settings.posting.enabled = False  # the operator records Events: stable reasons, once each
+    # Otherwise kopf would end the process half a minute after a watch failed; it is restarted
+    # instead.
     settings.process.ultimate_exiting_timeout = None
     settings.peering.standalone = True
     return settings
@@ -101,10 +101,13 @@ def build_settings() -> kopf.OperatorSettings:
 async def watch(
     settings: Settings, clusters: Clusters, cache: Cache, stopping: asyncio.Event
 ) -> None:
-    """Watch until `stopping` is set. Raises any error of a watch that kopf does not retry."""
+    """Watch until `stopping` is set.
+
+    Any error of a watch that kopf does not retry is raised.
+    """
     kopf_settings = build_settings()
-    # Our definitions are there before us (`__main__` looks), so nothing of the Kubernetes cluster
-    # as a whole, neither definitions nor namespaces, has to be listed and watched.
+    # `__main__` has checked that the definitions exist. So neither definitions nor namespaces have
+    # to be listed and watched in the whole Kubernetes cluster.
     kopf_settings.scanning.disabled = True
     await kopf.operator(
         registry=build_registry(clusters, cache),

@@ -1,13 +1,13 @@
-"""One operator acts, others watch: a Lease of the API server says which.
+"""Leader election of operators: a Lease of the API server selects the one that acts.
 
-Safety does not rest on it, but on the members' votes and on the version of each cluster's identity:
-two operators would only be noisy. So time is measured by the own clock alone: a holder whose record
-has not changed for a whole duration, as seen from here, is gone. A container that starts again in
-the same pod is the same holder, and continues at once.
+Safety does not depend on the Lease, but on the members' votes and on the version of each cluster's
+identity. Two acting operators would cause noise but no harm. Therefore only the local clock
+measures time. A holder is gone if its record has not changed for a whole duration as observed here.
+A restarted container of the same pod is the same holder, and continues at once.
 
-A holder that cannot renew (an API server that is away) stops writing and stays: failovers need
-nominations and no API server, and a Lease that no other one took is still its own. Only a holder
-that sees another one in its place ends, and begins again as one that waits.
+A holder that cannot renew (the API server is unavailable) stops writing but stays. Failovers need
+nominations and no API server, and it still holds a Lease that no other operator took. Only a holder
+that observes another one in its place exits, and competes again after its restart.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Lease:
-    """Acquire it, then hold it until it is lost or released."""
+    """A Lease: acquire it, then hold it until it is lost or released."""
 
     def __init__(self, api: Api, namespace: str, holder: str, name: str = MANAGER) -> None:
         self._api = api
@@ -35,26 +35,26 @@ class Lease:
         self._name = name
         self._holder = holder
         self._version = ""
-        self._seen: tuple[str, float] = ("", 0.0)  # version, and since when it is that
+        self._seen: tuple[str, float] = ("", 0.0)  # version, and when it was first observed
         self._renewed_s: float | None = None
         self._is_taken = False
 
     def is_held(self) -> bool:
-        """Return whether no other process can have taken the Lease since it was last renewed.
+        """Return whether no other process can have taken the Lease since its last renewal.
 
-        It depends on the clock alone, however long a request for a renewal hangs.
+        The result depends on the clock alone, even while a request for a renewal hangs.
         """
         renewed_s = self._renewed_s
         return renewed_s is not None and time.monotonic() - renewed_s < RENEW_DEADLINE_S
 
     async def acquire(self) -> None:
-        """Returns as the holder, however long that takes."""
+        """Wait without a time limit until this process holds the Lease."""
         while not await self._try():
             await asyncio.sleep(RETRY_S)
         log.info("%s holds Lease %s", self._holder, self._name)
 
     async def hold(self) -> None:
-        """Renew, also after an API server was away; return when another holder has the Lease."""
+        """Renew the Lease, also after failed requests; return when another holder has it."""
         was_held = True
         while not self._is_taken:
             await asyncio.sleep(RETRY_S)
@@ -66,7 +66,10 @@ class Lease:
         log.warning("%s lost Lease %s to another operator", self._holder, self._name)
 
     async def release(self) -> None:
-        """The next one need not wait. A process that never held it writes nothing."""
+        """Release the Lease, so that the next operator need not wait.
+
+        A process that never held it writes nothing.
+        """
         if not self._version:
             return
         with contextlib.suppress(ApiError):
@@ -79,7 +82,7 @@ class Lease:
                 self._is_taken = self._renewed_s is not None
                 return False
             self._version = found["metadata"]["resourceVersion"] if found is not None else ""
-            # From before the request: the record may be older than its answer.
+            # Measured before the request, because the record may be older than the answer.
             asked_s = time.monotonic()
             await self._write(self._holder, DURATION_S)
             self._renewed_s = asked_s
@@ -97,7 +100,11 @@ class Lease:
         return time.monotonic() - self._seen[1] > float(spec.get("leaseDurationSeconds") or 0)
 
     async def _write(self, holder: str, duration_s: int) -> None:
-        """Raises ApiError; 409 if another one was quicker."""
+        """Create or update the Lease.
+
+        Raises:
+            ApiError: it was not written; the status is 409 if another operator was faster.
+        """
         metadata: Object = {"name": self._name, "namespace": self._namespace}
         document = {
             "apiVersion": "coordination.k8s.io/v1",

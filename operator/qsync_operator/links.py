@@ -1,8 +1,8 @@
-"""A client for the admin HTTP of nodes: it keeps connections and raises one sentence per failure.
+"""A client for the nodes' admin HTTP: it reuses connections and raises one sentence per failure.
 
 With a context, every request uses TLS. A node of an earlier version speaks plain HTTP: the operator
-still reads its status, but sends it no orders. A man in the middle can pretend to be such a node,
-so an address that answered over TLS, or that runs an image that did, is never asked without it.
+still reads its status, but sends it no orders. A man in the middle can pretend to be such a node.
+Therefore plain HTTP is never used for an address that answered over TLS, or for an image that did.
 Orders are signed (`format/proofs.py`): no request contains the secret.
 """
 
@@ -24,7 +24,7 @@ PLAIN_REASONS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
 class LinkError(Exception):
-    """A request failed; `is_refusal` if the node answered with the reason."""
+    """A failed request; `is_refusal` if the node answered with the reason."""
 
     def __init__(self, sentence: str, is_refusal: bool = False) -> None:
         super().__init__(sentence)
@@ -44,15 +44,21 @@ class Request:
 
 
 class NodeLinks:
-    """A session for all nodes of one cluster. The caller closes it."""
+    """Connections to the nodes of one cluster. The caller must close it."""
 
     def __init__(
         self, secret: str, context: Callable[[], ssl.SSLContext | None] = lambda: None
     ) -> None:
-        """`context` is called for each request: the trusted authorities may change."""
+        """Prepare the links.
+
+        Args:
+            secret: the cluster's secret, which signs orders.
+            context: returns the TLS context of each request, because trusted authorities may
+                change.
+        """
         self._secret = secret
         self._context = context
-        # Addresses that answered over TLS: answers without TLS are not trusted any more.
+        # Addresses that answered over TLS; their answers without TLS are no longer trusted.
         self._secure: set[str] = set()
         self._tls_only: set[str] = set()
         self._session: aiohttp.ClientSession | None = None
@@ -69,8 +75,14 @@ class NodeLinks:
             self._session = None
 
     async def status(self, address: str) -> dict[str, Any]:
-        """Return /status. Raises LinkError. The next request to a silent member waits less: one
-        hanging member must not slow the controller down for the others."""
+        """Return /status.
+
+        The next request to a silent member has a shorter timeout, so that a hanging member does not
+        slow the controller down.
+
+        Raises:
+            LinkError: the node does not answer, or not with an object.
+        """
         timeout_s = SILENT_TIMEOUT_S if address in self._silent else STATUS_TIMEOUT_S
         self._silent.discard(address)
         answer = await self._ask("GET", address, "/status", timeout_s)
@@ -79,14 +91,27 @@ class NodeLinks:
         return answer
 
     async def text(self, address: str, path: str) -> str:
-        """Return a text, such as the metrics of a node. Raises LinkError."""
+        """Return a text, such as the metrics of a node.
+
+        Raises:
+            LinkError: the node does not answer.
+        """
         return str(await self._ask("GET", address, path, STATUS_TIMEOUT_S))
 
     async def post(
         self, address: str, path: str, fields: dict[str, Any], instance: str = ""
     ) -> Any:
-        """Send an order and return its `result`; a known `instance` must be the receiver. Raises
-        LinkError."""
+        """Send an order and return its `result`.
+
+        Args:
+            address: admin address of the node.
+            path: path of the order.
+            fields: body of the order.
+            instance: uuid of the instance that must receive it; "" if unknown.
+
+        Raises:
+            LinkError: the order was not sent, was refused or was not answered.
+        """
         given = await self._ask("GET", address, CHALLENGE_PATH, STATUS_TIMEOUT_S)
         if not isinstance(given, dict) or not isinstance(given.get("challenge"), str):
             raise LinkError(f"no order was sent to {address}: it gives no challenge to sign", True)
@@ -149,15 +174,15 @@ class NodeLinks:
             return response.status, await response.json() if is_json else text
 
     def is_proven(self, address: str) -> bool:
-        """Return whether the node proved who it is, as far as this cluster's nodes do."""
+        """Return whether the node proved its membership; without a context every answer counts."""
         return self._context() is None or address in self._secure
 
     async def statuses(
         self, addresses: dict[str, str], tls_only: Collection[str] = ()
     ) -> dict[str, dict[str, Any] | LinkError]:
-        """Return the status of each named node, asked at the same time.
+        """Return the status of each named node, queried concurrently.
 
-        Those in `tls_only` are never asked without TLS.
+        Nodes in `tls_only` are never queried without TLS.
         """
         self._secure &= set(addresses.values())
         self._tls_only = {addresses[name] for name in tls_only if name in addresses}
@@ -167,7 +192,7 @@ class NodeLinks:
 async def ask_each(
     ask: Callable[[str], Awaitable[dict[str, Any]]], addresses: dict[str, str]
 ) -> dict[str, dict[str, Any] | LinkError]:
-    """Return the answer or the error of each named address, asked at the same time."""
+    """Return the answer or the error of each named address, queried concurrently."""
     answers = await asyncio.gather(*map(ask, addresses.values()), return_exceptions=True)
     found: dict[str, dict[str, Any] | LinkError] = {}
     for name, answer in zip(addresses, answers, strict=True):

@@ -1,9 +1,10 @@
-"""A connection to each member that tells at once: who became leader, and whose process ended.
+"""A connection to each member that reports changes of leader and ended processes at once.
 
-It speaks IPROTO's WATCH, which needs no password: a node pushes its status when that changes, and
-the kernel of a process that died closes its connections. So nothing has to wait for the next look.
-A connection that was closed is a hint and not a death certificate: the member counts as ended until
-a new connection stands, and if it is nominated against by mistake, the voters refuse.
+It uses IPROTO's WATCH, which needs no password. A node pushes its status when that changes, and the
+kernel closes the connections of a process that ended. So no change has to wait for the next poll.
+
+A closed connection is only a hint. The member counts as ended until a new connection is open. If
+another member is nominated by mistake, the voters refuse.
 """
 
 import asyncio
@@ -27,8 +28,8 @@ CONNECT_TIMEOUT_S = 3.0
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 1.0
 READ_BYTES = 1 << 16
-# asyncio keeps a buffer of this size, of 256 KiB by default, for each TLS connection: a
-# hundred clusters have three hundred, which carry little data.
+# asyncio allocates a buffer of this size for each TLS connection; the default is 256 KiB. A hundred
+# clusters have three hundred connections, which carry little data.
 asyncio.sslproto.SSLProtocol.max_size = 1 << 14
 EVENT_KEY = 0x57
 KEEPALIVE = (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 4))
@@ -36,12 +37,12 @@ KEEPALIVE = (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 4))
 
 @dataclass(slots=True)
 class LinkState:
-    """What one connection has shown."""
+    """The observed state of one connection."""
 
     address: str
-    number: int = 0  # of the last connection that stood, among all of all members; 0 for none
+    number: int = 0  # unique number of its last open connection; 0 for none
     is_connected: bool = False
-    ended_at_ns: int = 0  # of the last one that was closed by the other end
+    ended_at_ns: int = 0  # when its last connection was closed by the other end
 
     @property
     def has_ended(self) -> bool:
@@ -49,30 +50,36 @@ class LinkState:
 
 
 class LiveLinks:
-    """Keeps one connection for each member; close it."""
+    """One connection for each member; the caller must close it."""
 
     def __init__(
         self,
         wake: Callable[[], None],
         context: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
-        """`context` is called for each connection: the trusted authorities may change."""
+        """Prepare the links.
+
+        Args:
+            wake: called when a member changes.
+            context: returns the TLS context of each connection, because trusted authorities may
+                change.
+        """
         self._wake = wake
         self._context = context
         self._targets: dict[str, str] = {}
         self._links: dict[str, LinkState] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        # Never used twice: a member that went and came back is another process.
+        # Numbers are never reused: a member that returned is another process.
         self._numbers = itertools.count(1)
 
     def state(self, member: str) -> LinkState:
         return self._links.get(member) or LinkState("")
 
     def set_addresses(self, addresses: dict[str, str]) -> None:
-        """Where members are to be found from now on.
+        """Set the current addresses of members.
 
-        An open connection is kept even if its member is reported elsewhere or gone: a pod that
-        was deleted by force keeps running for a while, and may lead.
+        An open connection is kept even if its member is reported elsewhere or gone. A force-deleted
+        pod keeps running for a while, and may lead.
         """
         self._targets = dict(addresses)
         for member in {*self._links, *addresses}:
@@ -98,7 +105,7 @@ class LiveLinks:
     async def _keep(self, member: str, link: LinkState) -> None:
         pause_s = RETRY_FIRST_S
         while True:
-            # Whatever it was, the connection is over.
+            # After any of these errors, the connection has ended.
             with contextlib.suppress(OSError, EOFError, GreetingError, FrameError, ValueError):
                 await self._watch(link)
             if link.is_connected:
@@ -135,17 +142,17 @@ class LiveLinks:
             for kind, number, _, body in decoder.feed(data):
                 if kind == Type.EVENT:
                     fields = msgpack.unpackb(body, strict_map_key=False)
-                    # To watch again is to acknowledge: only then the next event is sent.
+                    # Watching again acknowledges the event; only then the node sends the next one.
                     writer.write(_watch_request(number, str(fields[EVENT_KEY])))
                     self._wake()
         raise EOFError
 
 
 def _notice_silence(connection: socket.socket) -> None:
-    """A machine that lost its power closes nothing: the kernel asks it, and gives up on it."""
+    """Detect a machine that lost its power and closes nothing: the kernel probes the connection."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE:
-        if hasattr(socket, name):  # as far as the system has it
+        if hasattr(socket, name):  # if the system has it
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 

@@ -1,8 +1,8 @@
 """The supervisor of one local cluster: `python -m qsync_operator.local_main DIRECTORY`.
 
-It looks, plans and acts in a loop, wakes at once when a process ends, and keeps nothing in memory
-that matters: killed at any point, the next one continues. There is one per cluster (a lock file
-ensures it), started in the background by whichever `qsync local` command finds none.
+It observes, plans and acts in a loop, and wakes at once when a process ends. It keeps no essential
+state in memory: after a kill at any point, the next supervisor continues. A lock file ensures that
+each cluster has one. A `qsync local` command that finds none starts it in the background.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ CHANGE_CHECK_S = 0.1
 
 
 class StoreVoice:
-    """What happened goes to the files that the commands read."""
+    """A reporter that writes statuses and events to the files that the commands read."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -45,7 +45,7 @@ class StoreVoice:
 
 
 class Supervisor:
-    """One loop over one cluster."""
+    """The reconciliation loop of one cluster."""
 
     def __init__(self, store: Store, platform: LocalPlatform) -> None:
         self.store = store
@@ -69,7 +69,7 @@ class Supervisor:
             await self._rest(pause_s)
 
     async def _turn(self, cluster: QsyncCluster) -> float:
-        """Look, plan, act once; how long to rest."""
+        """Observe, plan and act once; return the seconds to pause."""
         observed = await self.controller.turn(cluster)
         memory, status = self.controller.memory, self.controller.status
         if observed.writable_leader() is None and memory.lost_at_ns:
@@ -79,7 +79,7 @@ class Supervisor:
         return IDLE_S if is_calm else BUSY_S
 
     async def _rest(self, pause_s: float) -> None:
-        """Until a process ends, the manifest changes, or the time is over."""
+        """Return when a process ends, the manifest changes, or `pause_s` seconds have passed."""
         end_s = time.monotonic() + pause_s
         while (left_s := end_s - time.monotonic()) > 0:
             slice_s = min(left_s, CHANGE_CHECK_S)
@@ -97,7 +97,10 @@ class Supervisor:
 
 
 def _lock(store: Store) -> IO[str] | None:
-    """A command that asks whether anybody holds the lock has it for a moment itself."""
+    """Take the supervisor's lock, or return None if another supervisor holds it.
+
+    Retries are needed because a command that tests the lock holds it for a moment.
+    """
     for _ in range(LOCK_TRIES):
         lock = store.try_lock("supervisor.lock")
         if lock is not None:
@@ -133,7 +136,7 @@ def main(arguments: list[str]) -> int:
     lock.write(str(os.getpid()))
     lock.flush()
     asyncio.run(_supervise(store))
-    return 0  # the lock is held until the process is gone
+    return 0  # the lock is held until the process ends
 
 
 if __name__ == "__main__":

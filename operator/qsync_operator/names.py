@@ -1,4 +1,4 @@
-"""Names of members, and back: the same on every platform."""
+"""Names of members and their parts; they are the same on every platform."""
 
 from qsync_operator.models.spec import ClusterSpec
 from qsync_operator.observed import Kind
@@ -15,7 +15,7 @@ def ordinal_of(member: str) -> int:
 
 
 def wanted_members(cluster: str, spec: ClusterSpec) -> dict[str, Kind]:
-    """Every member that the specification asks for, voters first."""
+    """Return all members of the specification with their kinds, voters first."""
     counts: dict[Kind, int] = {
         "voter": spec.replicas,
         "async": spec.async_replicas,

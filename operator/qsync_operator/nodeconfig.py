@@ -1,4 +1,4 @@
-"""The configuration file of one node, from the cluster's specification, on every platform."""
+"""The configuration file of a node, derived from the cluster's specification on every platform."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,10 @@ _LIVE_FIELDS = {
 def node_settings(
     spec: ClusterSpec, kind: str, host: str, iproto: int, admin: int
 ) -> dict[str, Any]:
-    """What the specification decides of a node's file; compared to find drift."""
+    """Return the part of a node's file that the specification determines.
+
+    Differences from the applied settings are drift.
+    """
     replication = spec.replication
     return {
         "listen": f"{host}:{iproto}",
@@ -35,13 +38,13 @@ def node_settings(
         "heartbeat": _milliseconds(replication.heartbeat),
         "election_timeout": _milliseconds(replication.election_timeout),
         "synchro_timeout": _milliseconds(replication.synchro_timeout),
-        # Left out where nothing is asked for: the node's default, or what the platform decides.
+        # Omitted if not specified: the node's default or the platform decides.
         **({"guest": spec.guest} if spec.guest is not None else {}),
     }
 
 
 def archive_settings(spec: ClusterSpec, kind: str) -> dict[str, Any]:
-    """The archive's part of a node's file; members that are not registered archive nothing."""
+    """Return the archive's part of a node's file; unregistered members archive nothing."""
     archive = spec.archive
     if archive is None or kind == "anonymous":
         return {"archive": None}
@@ -60,6 +63,7 @@ def render_config(
     secret: str,
     peers: dict[str, str],
 ) -> str:
+    """Return the configuration file of a node as YAML."""
     document = {
         "name": name,
         "directory": str(directory),
@@ -72,6 +76,7 @@ def render_config(
 
 
 def drift_of(applied: dict[str, Any], wanted: dict[str, Any]) -> Drift:
+    """Return whether changed settings can take effect live, need a restart, or do not exist."""
     changed = {key for key in wanted if applied.get(key) != wanted[key]}
     if not changed:
         return "none"
@@ -79,7 +84,7 @@ def drift_of(applied: dict[str, Any], wanted: dict[str, Any]) -> Drift:
 
 
 def live_changes(applied: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of the verb `configure`."""
+    """Return the arguments of the verb `configure`."""
     return {
         setting: duration_ns(wanted[key]) if setting.endswith("_ns") else wanted[key]
         for key, setting in _LIVE_FIELDS.items()

@@ -1,9 +1,9 @@
-"""What the controller sees, frozen: the input of every decision.
+"""The controller's observations, immutable: the input of every decision.
 
-An `Observed` names no process and no pod. A platform fills it, the plan reads it, and everything
-in it may be old or missing: a member without `status` did not answer, and nothing is concluded
-from that but that it did not answer. What must survive the controller is in `Record`, which a
-platform stores durably; `Memory` is lost without harm.
+An `Observed` refers to no process and no pod. A platform creates it and the plan reads it. All of
+it may be stale or missing. A member without `status` did not answer, and nothing else follows from
+that. State that must survive the controller is in `Record`, which a platform stores durably;
+`Memory` can be lost without harm.
 """
 
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ Kind = Literal["voter", "async", "anonymous"]
 Drift = Literal["none", "live", "restart"]
 
 DISK_FULL = "its disk is full"
-"""It acknowledges nothing; where a disk is nearly full it still does."""
+"""The member acknowledges nothing; with a nearly full disk it still does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A member as the log of some node has it; the last two are known to the leader only."""
+    """A member according to a node's log; `is_live` and `acknowledged_index` are the leader's."""
 
     uuid: str
     name: str
@@ -55,14 +55,20 @@ class NodeStatus:
     cut_rows: int = 0
     is_fenced: bool = False
     ro_reason: str = ""
-    disk: str = ""  # what is wrong with it
-    takes_orders: bool = True  # False for versions before signed orders: it can only be watched
+    disk: str = ""  # problem of the disk, or ""
+    takes_orders: bool = True  # False for versions before signed orders, which can only be observed
     registered: tuple[Registered, ...] = ()
-    is_proven: bool = True  # False for an answer that anybody on the way could have given
+    is_proven: bool = True  # False if the answer may come from an intermediary
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> "NodeStatus":
-        """Raises KeyError, TypeError or ValueError on what is not a status."""
+        """Parse the JSON of /status.
+
+        Raises:
+            KeyError: a field is missing.
+            TypeError: a field has another type.
+            ValueError: a field has an invalid value.
+        """
         return cls(
             uuid=str(said["uuid"]),
             role=str(said["role"]),
@@ -95,7 +101,7 @@ class NodeStatus:
                     acknowledged_index=int(member.get("acknowledged_index", 0)),
                 )
                 for member in said["members"]
-                if member["role"] != "stock"  # a Tarantool: it has no place of ours
+                if member["role"] != "stock"  # a Tarantool replica, which has no place here
             ),
         )
 
@@ -108,18 +114,18 @@ def _disk(said: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """One member that has a place (directory, volume), whether it runs or not."""
+    """A member that has a place (directory, volume), whether it runs or not."""
 
     name: str
     kind: Kind
     has_disk: bool = True
     is_running: bool = True
-    has_process: bool = True  # False only where it is certain that nothing of it runs
-    is_leaving: bool = False  # it is stopping but still answers: nothing may rely on it
+    has_process: bool = True  # False only if it is certain that no process of it runs
+    is_leaving: bool = False  # it is stopping but still answers, so nothing may rely on it
     status: NodeStatus | None = None
-    uuid: str = ""  # of the instance on its disk, as last seen; "" when never seen
+    uuid: str = ""  # last observed instance on its disk, or ""
     drift: Drift = "none"
-    failure: str = ""  # why it cannot be kept running, one sentence
+    failure: str = ""  # why it cannot be kept running, as one sentence
     address: str = ""
     admin_address: str = ""
     ended_at_ns: int = 0
@@ -132,7 +138,7 @@ class MemberView:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it answers and has nothing: neither rows nor a place in a cluster."""
+        """Return whether the member answers and has neither rows nor a registration."""
         said = self.status
         return said is not None and said.role == "joining" and not said.registered
 
@@ -147,27 +153,27 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a platform stores before it is acted upon, and keeps as long as the data."""
+    """State that a platform stores before it is used, and keeps as long as the data."""
 
     replicaset_uuid: str
     bootstrap_member: str = ""
     bootstrap_uuid: str = ""
     is_formed: bool = False
-    fenced: tuple[str, ...] = ()  # members that were fenced because an annotation asked for it
+    fenced: tuple[str, ...] = ()  # members that were fenced by an annotation
 
 
 @dataclass(frozen=True, slots=True)
 class StorageView:
-    """How the volumes compare with what is asked for; `outgrown` names sets of them."""
+    """The volumes compared with the specification; `outgrown` names StatefulSets or claims."""
 
     outgrown: tuple[str, ...] = ()
     refusal: str = ""
-    size: str = ""  # of the largest volumes that there are
+    size: str = ""  # size of the largest existing volumes
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaView:
-    """How the declared spaces compare with the database; `is_known` after the first comparison."""
+    """The declared spaces compared with the database; `is_known` after the first comparison."""
 
     is_known: bool = False
     missing: tuple[str, ...] = ()
@@ -176,7 +182,7 @@ class SchemaView:
 
 @dataclass(frozen=True, slots=True)
 class AccessView:
-    """Users and roles that are not as declared, or why they cannot be."""
+    """Users and roles that differ from their declarations, or why they cannot be changed."""
 
     missing: tuple[str, ...] = ()
     refusal: str = ""
@@ -184,11 +190,11 @@ class AccessView:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One object of the cluster that is not as it is wanted, and why."""
+    """A problem with one object of the cluster."""
 
     reason: str  # stable, for tools: ObjectRefused, NameTaken, ApiUnavailable or StartFailed
     message: str
-    is_essential: bool = True  # without it members cannot run as they are asked to
+    is_essential: bool = True  # without it members cannot run as specified
 
     def __str__(self) -> str:
         return self.message
@@ -196,7 +202,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Nomination:
-    """Who was nominated in which term, and when."""
+    """A nominated member, the term, and the time of the nomination."""
 
     member: str
     term: int
@@ -205,24 +211,24 @@ class Nomination:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the controller remembers between two looks; forgetting it delays, never harms."""
+    """State that the controller keeps between turns; losing it causes delays but no harm."""
 
     leader: str = ""
     leader_term: int = 0
-    seen_at_ns: int = 0  # when it was last seen to take writes
+    seen_at_ns: int = 0  # when the leader was last observed to accept writes
     lost_at_ns: int = 0
     reason: str = ""
     nominations: tuple[Nomination, ...] = ()
     last_failover: LastFailover | None = None
-    leader_cut_rows: int = 0  # as the leader's process counted them when it was last seen
-    old_cut_rows: int = 0  # and that of the one before, when it lost its place
-    refusal: str = ""  # of the last action that did not happen
-    troubles: tuple[Trouble, ...] = ()  # of the last `keep`
+    leader_cut_rows: int = 0  # as the leader's process counted them at the last observation
+    old_cut_rows: int = 0  # the same of the previous leader, when it lost leadership
+    refusal: str = ""  # of the last refused action
+    troubles: tuple[Trouble, ...] = ()  # returned by the last `keep`
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One look at everything."""
+    """One observation of a cluster."""
 
     members: tuple[MemberView, ...]
     record: Record
@@ -231,9 +237,9 @@ class Observed:
     previous: ClusterStatus = field(default_factory=ClusterStatus)
     storage: StorageView = field(default_factory=StorageView)
     access: AccessView = field(default_factory=AccessView)
-    warnings: tuple[str, ...] = ()  # what is asked for and cannot be done here
+    warnings: tuple[str, ...] = ()  # parts of the specification that cannot be satisfied here
     certificate_refusal: str = ""
-    troubles: tuple[Trouble, ...] = ()  # of the last `keep`
+    troubles: tuple[Trouble, ...] = ()  # returned by the last `keep`
     last_audit: LastRun | None = None
     last_compaction: LastRun | None = None
 
@@ -241,11 +247,11 @@ class Observed:
         return next((member for member in self.members if member.name == name), None)
 
     def by_uuid(self, uuid: str) -> MemberView | None:
-        """The member that runs this instance now."""
+        """Return the member that runs this instance now."""
         return next((m for m in self.members if m.status and m.status.uuid == uuid), None)
 
     def leader(self) -> MemberView | None:
-        """The one leader: of two that say so, the one of the later term."""
+        """Return the leader; if two members report that they lead, the one in the later term."""
         leaders = [member for member in self.members if member.status and member.is_leader]
         return max(leaders, key=lambda m: m.status.term if m.status else 0, default=None)
 
@@ -254,7 +260,7 @@ class Observed:
         return leader if leader and leader.status and leader.status.is_writable else None
 
     def registered(self) -> tuple[Registered, ...]:
-        """Membership as the leader has it, or else the longest log that answered."""
+        """Return the members according to the leader, or else to the longest log that answered."""
         leader = self.leader()
         if leader is not None and leader.status is not None:
             return leader.status.registered
@@ -266,7 +272,7 @@ class Observed:
         return tuple(member for member in self.registered() if member.is_voting)
 
     def is_live(self, uuid: str) -> bool:
-        """Whether it answers us and, if a leader tells, answers the leader too."""
+        """Return whether an instance answers the operator and, if there is a leader, the leader."""
         member = self.by_uuid(uuid)
         if member is None or not member.is_running or member.is_leaving:
             return False

@@ -1,10 +1,16 @@
-"""plan(spec, observed, now) -> actions, status: every decision of the controller, pure.
+"""Decides the next actions and the status of a cluster; all functions are pure.
 
-Level-based: it looks at what is, not at what was done, so it can be asked at any moment, twice,
-or by a controller that has just started. The order of concerns, of which the first that has
-something to say acts: form the cluster; keep it writable (failover.py); membership (scale.py);
-configuration (rollout.py); volumes; spaces;
-users and roles. A split brain stops everything but looking.
+The plan is level-based: it uses the observed state rather than past actions. So it can run at any
+time, repeatedly, or in a controller that has just started.
+
+It handles its concerns in a fixed order, and the first one that needs an action or a wait decides:
+1. form the cluster;
+2. keep it writable (failover.py);
+3. membership (scale.py);
+4. configuration (rollout.py);
+5. volumes, spaces, and users and roles.
+
+A split brain stops everything except observation.
 """
 
 from dataclasses import dataclass
@@ -35,7 +41,7 @@ from qsync_operator.status import Finding, build_status
 
 PAUSE = "changes wait until the annotation qsync.dev/paused is removed; failover continues"
 KEPT_FINDINGS = ("NoLeader", "Hibernated", "Paused")
-"""Say more about a cluster than that one of its objects was refused."""
+"""Reasons that describe a cluster better than the refusal of one of its objects."""
 DATA_LOST = (
     "every volume is new, and the cluster existed before: its data is gone. Put the old volumes"
     " back; or, to begin an empty cluster, delete this one with its volumes and its identity"
@@ -45,13 +51,21 @@ DATA_LOST = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do next, and what to say meanwhile."""
+    """The next actions, and the status meanwhile."""
 
     actions: tuple[Action, ...]
     status: ClusterStatus
 
 
 def plan(cluster: QsyncCluster, observed: Observed, now_ns: int, wall_s: float) -> Plan:
+    """Return the next actions and the status.
+
+    Args:
+        cluster: the manifest.
+        observed: the observation of this turn.
+        now_ns: monotonic time in nanoseconds.
+        wall_s: seconds since 1970.
+    """
     wanted = wanted_members(cluster.name, cluster.spec)
     actions, finding = _decide(cluster, observed, wanted, now_ns)
     essential = [trouble for trouble in observed.troubles if trouble.is_essential]
@@ -59,7 +73,7 @@ def plan(cluster: QsyncCluster, observed: Observed, now_ns: int, wall_s: float) 
         sentence = "; ".join(map(str, essential))
         finding = Finding(essential[0].reason, sentence, is_degraded=True)
     if observed.certificate_refusal and not finding.is_degraded:
-        # The members keep what they have, or cannot start and give no other reason.
+        # Members keep their present certificates, or cannot start and report no other reason.
         finding = Finding("CertificateRefused", observed.certificate_refusal, is_degraded=True)
     return Plan(actions, build_status(cluster, observed, wanted, finding, wall_s))
 
@@ -93,10 +107,10 @@ def _decide(
 
 
 def plan_mends(observed: Observed) -> tuple[Action, ...]:
-    """Replace members that never started with a template that was corrected since.
+    """Restart members that never started and whose template has been corrected.
 
-    Nothing of them runs, so nothing is lost; no other step would ever reach them, because
-    formation, scaling and elections wait for members and restart none.
+    No process of them runs, so nothing is lost. No other step would restart them: formation,
+    scaling and elections only wait for members.
     """
     if is_blocked(observed):
         return ()
@@ -113,7 +127,7 @@ def plan_mends(observed: Observed) -> tuple[Action, ...]:
 
 
 def _is_everything_lost(observed: Observed, wanted: dict[str, Kind]) -> bool:
-    """Every voter answers, and none of them has a row of the cluster that existed."""
+    """Return whether every voter answers and none has a row of the cluster that existed."""
     voters = [observed.member(name) for name, kind in wanted.items() if kind == "voter"]
     known = [member for member in observed.members if member.name not in wanted]
     return observed.record.is_formed and all(
@@ -124,7 +138,7 @@ def _is_everything_lost(observed: Observed, wanted: dict[str, Kind]) -> bool:
 def _form(
     cluster: QsyncCluster, observed: Observed, wanted: dict[str, Kind]
 ) -> tuple[tuple[Action, ...], Finding]:
-    """Start all members, record the founder, then send the order to found (M1)."""
+    """Start all members, record the founder, then send it the bootstrap order (M1)."""
     record = observed.record
     founder_name = record.bootstrap_member or member_name(cluster.name, "voter", 0)
     founder = observed.member(founder_name)
@@ -143,7 +157,8 @@ def _form(
     finding = Finding("Forming", "the members start and the cluster is formed")
     missing += plan_mends(observed)
     if not is_blocked(observed):
-        # A corrected image reaches members that could never be ordered to found the cluster.
+        # A corrected image also reaches members that could never be ordered to bootstrap the
+        # cluster.
         missing += tuple(
             Restart(member.name)
             for member in observed.members
@@ -185,7 +200,7 @@ def _keep(
     scale = plan_scale(spec, observed, wanted)
     rollout = plan_rollout(spec, observed)
     if not leader.takes_orders and any(is_for_leader(action) for action in scale.actions):
-        # A new image comes first: with the old one the leader can never be asked.
+        # A new image comes first, because a leader with the old one never accepts the order.
         if not rollout.actions and not rollout.sentence:
             said = f"{leader.name} takes no signed orders: set spec.image to a version that does"
             return (), Finding("ScaleRefused", f"{said} ({scale.sentence})", is_degraded=True)
@@ -224,7 +239,7 @@ def is_for_leader(action: Action) -> bool:
 def _without_leader(
     cluster: QsyncCluster, observed: Observed, wanted: dict[str, Kind], now_ns: int
 ) -> tuple[tuple[Action, ...], Finding]:
-    """A member that lost its place comes back before anything else can be said."""
+    """Recreate missing members and plan a nomination; all other changes need a leader."""
     known = {member.name for member in observed.members}
     registered = {member.name for member in observed.registered()}
     missing: tuple[Action, ...] = ()

@@ -1,10 +1,10 @@
-"""Asks the node of this pod, from within: what `kubectl qsync` runs by `pods/exec`.
+"""Queries the node of this pod from within; `kubectl qsync` runs this module by `pods/exec`.
 
     python -m qsync_operator.pod_ask ask METHOD PATH [JSON]
     python -m qsync_operator.pod_ask rollbacks
 
-The cluster's secret stays in the pod: permission to exec into it is enough, and no user has to
-read Secrets. The answer is one JSON object on standard output, `{"status": HTTP's, "answer": ...}`.
+The cluster's secret stays in the pod: permission to exec into it suffices, and no user needs to
+read Secrets. The answer is one JSON object on standard output: `{"status": HTTP's, "answer": ...}`.
 """
 
 import json
@@ -22,7 +22,17 @@ TIMEOUT_S = 15.0
 
 
 def ask(document: dict[str, Any], method: str, path: str, body: str) -> dict[str, Any]:
-    """Raises OSError if the node does not answer."""
+    """Send a request to the admin port of this pod's node.
+
+    Args:
+        document: the node's configuration file.
+        method: GET or POST.
+        path: path of the request.
+        body: JSON body of a POST.
+
+    Raises:
+        OSError: the node does not answer.
+    """
     node = own_admin_port(document)
     if method == "POST":
         status, text = node.post(path, body.encode(), TIMEOUT_S)

@@ -1,8 +1,8 @@
-"""The preStop hook of a member's pod: hand over, and serve until clients have moved.
+"""The preStop hook of a member's pod: hands leadership over, and serves until clients have moved.
 
-Services learn of a new leader, and of a leaving pod, about a second later: each machine's proxy
-gathers changes before it rewrites its rules. The hook therefore hands leadership over at once, and
-the node forwards writes until no client is sent to it any more. If the hook fails, the signal
+Services learn of a new leader or a leaving pod about a second later: the proxy of each machine
+gathers changes before it rewrites its rules. Therefore the hook hands leadership over at once, and
+the node forwards writes until no client uses it any more. If the hook fails, the stop signal
 follows, and with it the node's own handover.
 """
 
@@ -23,12 +23,20 @@ READY_TIMEOUT_S = 1.0
 
 
 def leave(document: dict[str, Any], linger_s: float = LINGER_S) -> None:
-    """Raises OSError where a certificate cannot be read."""
+    """Hand leadership over, then wait until `linger_s` seconds have passed since the call.
+
+    Args:
+        document: the node's configuration file.
+        linger_s: time in which clients move to other members.
+
+    Raises:
+        OSError: a certificate cannot be read.
+    """
     node = own_admin_port(document)
     started_s = time.monotonic()
     try:
         if node.get("/ready", READY_TIMEOUT_S)[0] != HTTPStatus.OK:
-            return  # no order was given
+            return  # the node is not in service: no order is sent
     except OSError:
         return
     try:

@@ -1,15 +1,15 @@
-"""What runs in a member's pod: makes the node's file from what is mounted, then becomes the node.
+"""The start of a member's pod: writes the node's configuration file, then becomes the node.
 
-    CONFIG/settings.yaml    what all members of a kind share (ConfigMap)
-    CONFIG/members.json     every member's address, role and incarnation (ConfigMap)
-    CONFIG/restore.json     whose first state comes from which archive, until the cluster is formed
-    IDENTITY/...            the replica set's uuid and the cluster's secret (Secret)
-    $POD_NAME               who this is
+    CONFIG/settings.yaml    settings that the members of a kind share (ConfigMap)
+    CONFIG/members.json     address, role and incarnation of each member (ConfigMap)
+    CONFIG/restore.json     founder and archive to restore, until the cluster is formed (ConfigMap)
+    IDENTITY/...            uuid of the replica set and secret of the cluster (Secret)
+    $POD_NAME               name of this member
 
-An incarnation is the directory of the volume that counts. A member that was removed and comes back
-under its old name finds its old volume: its instance was taken out of the configuration for good
-and can never speak again (M3), so the new one begins in a directory of its own, and the old files
-stay where they are.
+The incarnation selects the directory of the volume. A member that was removed and returns under its
+old name finds its old volume. Its old instance was permanently removed from the configuration and
+can never join again (M3). So the new instance starts in a directory of its own, and the old files
+remain.
 """
 
 import argparse
@@ -40,17 +40,28 @@ def node_document(
     name: str,
     volume: Path,
 ) -> dict[str, Any]:
-    """The node's file. Raises PodError."""
+    """Return the content of the node's configuration file.
+
+    Args:
+        settings: settings that the members of a kind share.
+        members: address, role and incarnation of each member.
+        identity: uuid of the replica set and secret of the cluster.
+        name: name of this member.
+        volume: directory of the mounted volume.
+
+    Raises:
+        PodError: the member or its identity is missing.
+    """
     own = members.get(name)
     if own is None:
         raise PodError(f"{name} is not among the members {', '.join(members)}")
     if "replicasetUUID" not in identity or "secret" not in identity:
         raise PodError("the Secret of the cluster's identity has no replicasetUUID or no secret")
     if own["role"] == "anonymous":
-        # It is not registered, so no member relies on a copy of its log.
+        # The member is not registered, so no member relies on a copy of its log.
         settings = {key: value for key, value in settings.items() if key != "archive"}
     return {
-        # Others share the network: clients log in unless `spec.guest` lets them in without.
+        # The network is shared: clients must log in unless `spec.guest` allows access without that.
         "guest": False,
         **settings,
         "name": name,
@@ -69,7 +80,7 @@ def _read_identity(directory: Path) -> dict[str, str]:
 
 
 def _read_members(config: Path, name: str) -> dict[str, dict[str, Any]]:
-    """A mounted ConfigMap may be a little older than the pod: wait until it knows of us."""
+    """Return the members; wait until a stale mounted ConfigMap contains this one."""
     deadline_s = time.monotonic() + KNOWN_WAIT_S
     while True:
         members: dict[str, dict[str, Any]] = json.loads((config / "members.json").read_text())
@@ -79,10 +90,13 @@ def _read_members(config: Path, name: str) -> dict[str, dict[str, Any]]:
 
 
 def restore_first(config: Path, document: dict[str, Any]) -> dict[str, Any]:
-    """The node's file, with the snapshot that its bootstrap begins with where there is to be one.
+    """Restore the archive if this member must, and return the completed configuration.
 
-    Only the member that founds the cluster restores, only where it has no data yet, and only once:
-    a restore that the pod did not survive is begun again. Raises RestoreError.
+    Only the founder restores, only while it has no data, and only once. A restore that is
+    interrupted by the end of the pod starts again.
+
+    Raises:
+        RestoreError: the archive cannot be restored.
     """
     from qsync_operator.models.bootstrap import FromArchiveSpec  # noqa: PLC0415  # pydantic, for a restore only
 
@@ -123,7 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
     file = parsed.run / "node.yaml"
     file.touch(mode=0o600)
     file.write_text(yaml.safe_dump(document, sort_keys=False))
-    # The node takes this process over, and with it the pod's signals: it does not return.
+    # The node replaces this process and receives the pod's signals; `execv` does not return.
     os.execv(sys.executable, [sys.executable, "-m", "qsync_node", "--config", str(file)])
     raise AssertionError("unreachable")
 

@@ -1,4 +1,4 @@
-"""A specification that cannot be used: reported beside the status of the last good one."""
+"""An unusable specification, reported in addition to the status of the last good one."""
 
 import time
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from qsync_operator.models.status import ClusterStatus, Condition
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What is wrong with which generation, and since when that is known."""
+    """A reason, the generation that it concerns, and the time since when it is known."""
 
     sentence: str
     generation: int
@@ -23,8 +23,11 @@ def refusal_now(sentence: str, generation: int, reason: str = "InvalidSpec") -> 
 
 
 def with_refusal(status: ClusterStatus, refusal: Refusal) -> ClusterStatus:
-    """Return the status as it is, but Degraded and Stalled: the generation was observed, and
-    time alone will not make it work (tools that know kstatus report a failure then)."""
+    """Return the status with Degraded and Stalled.
+
+    The generation was observed, and waiting does not help. Tools that know kstatus then report a
+    failure.
+    """
     kinds: tuple[Literal["Degraded", "Stalled"], ...] = ("Degraded", "Stalled")
     added = [
         Condition(

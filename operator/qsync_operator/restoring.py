@@ -1,8 +1,8 @@
-"""The snapshot that a cluster begins with when it begins with an archive.
+"""The snapshot from which a cluster starts if it restores an archive.
 
-The node's code makes it (`python -m qsync_node.restore`), in a child process, so that the
-caller neither holds the state nor imports the engine. A folder that holds one is done:
-asking twice makes one.
+The node's code creates it (`python -m qsync_node.restore`) in a child process, so the caller
+neither holds the state nor imports the engine. A folder with a snapshot is complete, so a repeated
+call creates nothing.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from qsync_operator.models.bootstrap import FromArchiveSpec
 
 
 def point_words(spec: FromArchiveSpec) -> list[str]:
-    """Archive and point as the command takes them."""
+    """Return archive and restore point as arguments of the command."""
     words = ["--archive", spec.url]
     if spec.to_time is not None:
         words += ["--to-time", spec.to_time]
@@ -25,12 +25,22 @@ def point_words(spec: FromArchiveSpec) -> list[str]:
 
 
 def check_restore(spec: FromArchiveSpec) -> dict[str, Any]:
-    """Whether the point is in the archive, by its manifests. Raises RestoreError."""
+    """Check by the archive's manifests whether it contains the restore point.
+
+    Raises:
+        RestoreError: it does not, or it cannot be read.
+    """
     return restore_in_child(*point_words(spec), "--check")
 
 
 def restore_into(spec: FromArchiveSpec, folder: Path) -> dict[str, Any]:
-    """The snapshot is in `folder`, whole; {} if it was already. Raises RestoreError."""
+    """Create the complete snapshot in `folder`.
+
+    Return the result of the restore, or {} if the folder has a snapshot already.
+
+    Raises:
+        RestoreError: the archive cannot be restored.
+    """
     if is_restored(folder):
         return {}
     return restore_in_child(*point_words(spec), "--into", str(folder))

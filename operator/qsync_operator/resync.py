@@ -1,7 +1,7 @@
-"""Finds what the watches missed: objects that disappeared while no watch stood.
+"""Detects changes that the watches missed: objects that disappeared while no watch was open.
 
-A watch that begins again lists what there is, and says nothing of what is not there any more. So
-now and then everything is listed, and what is known and not in the list is gone.
+A watch that starts again lists the existing objects, and does not report the deleted ones.
+Therefore all objects are listed periodically, and a known object that is not listed is removed.
 """
 
 from qsync_operator.clusters import Clusters
@@ -24,8 +24,13 @@ RUN_KINDS = ("QsyncAudit", "QsyncCompaction")
 
 
 async def resync(api: Api, cache: Cache, clusters: Clusters, namespaces: tuple[str, ...]) -> None:
-    """Mark and sweep, by uid: an object that came after the list was made is not known before it
-    was, so it cannot be swept. Raises ApiError."""
+    """Remove known objects, by uid, that the API server does not list, and handle new clusters.
+
+    The known objects are collected before each list, so an object created later is never removed.
+
+    Raises:
+        ApiError: a kind cannot be listed.
+    """
     for namespace in namespaces or ("",):
         for kind in (*MANAGED_KINDS, *RUN_KINDS):
             labels = f"{MANAGED_BY_LABEL}={MANAGER}" if kind in MANAGED_KINDS else ""

@@ -1,4 +1,4 @@
-"""Rows that a member had to give up: they were never confirmed, and are kept as files."""
+"""Rows that a member rolled back: they were never confirmed, and are kept in files."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,10 @@ ROWS_MAX = 10_000
 
 
 def rollback_rows(directory: Path) -> list[dict[str, Any]]:
-    """Of every file under a node's directory, oldest first; what is damaged says so."""
+    """Return the rows of each rollback file in a node's directory, oldest file first.
+
+    `damage` describes an unreadable file, or is "". At most `ROWS_MAX` rows of a file are returned.
+    """
     from qsync_node.format.cat import cat_file  # noqa: PLC0415  # only this query needs it
     from qsync_node.format.xlog import Damage, XlogError  # noqa: PLC0415  # as above
 

@@ -1,9 +1,9 @@
-"""New configuration for running members: live where that can be, else by restart.
+"""Rolls out configuration to running members: live if possible, otherwise by restart.
 
-Invariants: who is down first, for nothing is lost by it and a better configuration may be what it
-needs; then followers, one at a time, each caught up before the next; the leader last, after a
-switchover; a restart never takes the quorum away, except where one or two voters leave no other
-way.
+Invariants: members that are down restart first, because nothing is lost and the new configuration
+may be the remedy. Then followers restart, one at a time, each caught up before the next. The leader
+restarts last, after a switchover. A restart never breaks the quorum, except if one or two voters
+leave no other way.
 
 A leader whose version takes no signed orders cannot be ordered to switch over. Its pod is deleted
 after those of its followers, and the pod's preStop hook hands leadership over.
@@ -18,16 +18,16 @@ from qsync_operator.scale import ScalePlan, successor
 
 SMALL = 2
 CAUGHT_UP_ROWS = 10_000
-"""A member within this many rows catches up in a moment; under load all are a little behind."""
+"""Lag in rows up to which a member counts as caught up; under load some lag is normal."""
 
 
 def plan_rollout(spec: ClusterSpec, observed: Observed) -> ScalePlan:
-    """Called when membership is as wanted."""
+    """Plan the next change of configuration; call it when the membership is as specified."""
     changed = [member for member in observed.members if member.drift == "live"]
     live = tuple(Configure(member.name) for member in changed if member.takes_orders)
     if live:
         return ScalePlan(live, "settings change on running members")
-    # A member that takes no orders reads its new settings when it starts again.
+    # A member that takes no orders reads its new settings at its next start.
     outdated = [member for member in observed.members if member.drift == "restart"] + changed
     if not outdated:
         return ScalePlan()
@@ -35,7 +35,7 @@ def plan_rollout(spec: ClusterSpec, observed: Observed) -> ScalePlan:
         return ScalePlan((), "restarts wait until the objects of the cluster are applied")
     sick = [m for m in observed.members if m.is_leaving or (m.status is None and m.drift == "none")]
     if all(member.kind == "anonymous" for member in sick):
-        # No write waits for a reader, so one that cannot start holds up the other readers only.
+        # No write waits for a reader, so one that cannot start delays only the other readers.
         voting = [member for member in outdated if member.kind != "anonymous"]
         sick, outdated = ([], voting) if sick and voting else (sick, outdated)
     if sick:
@@ -49,13 +49,15 @@ def plan_rollout(spec: ClusterSpec, observed: Observed) -> ScalePlan:
 
 
 def is_blocked(observed: Observed) -> bool:
-    """Return whether objects that members are made from could not be applied: a member that is
-    stopped now might come back as it was, or not at all."""
+    """Return whether objects from which members are created could not be applied.
+
+    A member that is stopped now might start unchanged, or not at all.
+    """
     return any(trouble.is_essential for trouble in observed.troubles)
 
 
 def _behind(observed: Observed) -> list[str]:
-    """Voters that answer and have far fewer rows than the leader."""
+    """Return the live voters that have far fewer rows than the leader."""
     leader = observed.writable_leader()
     if leader is None or leader.status is None:
         return []
@@ -70,7 +72,7 @@ def _behind(observed: Observed) -> list[str]:
 def _restart(spec: ClusterSpec, observed: Observed, member: MemberView) -> ScalePlan:
     voters = observed.voting()
     uuid = member.status.uuid if member.status is not None else member.uuid
-    # Who does not answer us may still vote: the leader knows.
+    # A member that does not answer the operator may still vote: the leader knows.
     is_needed = any(v.uuid == uuid and (v.is_live or observed.is_live(uuid)) for v in voters)
     if len(voters) > SMALL and is_needed:
         live = [v for v in voters if v.uuid != uuid and observed.is_live(v.uuid)]

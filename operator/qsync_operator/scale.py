@@ -1,14 +1,13 @@
-"""Membership, one step at a time: out, in, and instances whose disk is gone.
+"""Changes membership one step at a time: adds, removes, and replaces lost instances.
 
 Invariants:
-
-1. One voter is added or removed at a time; the next only when none is on its way in.
-2. A voter is removed only if the live ones that remain are a quorum of those that remain, and is
-   unregistered before it is stopped. The leader's own check (M3) stands behind this one.
+1. One voter is added or removed at a time; the next one only when none is joining.
+2. A voter is removed only if the remaining live voters are a quorum of the remaining voters. It is
+   unregistered before it is stopped. The leader also checks this (M3).
 3. The leader is never removed: leadership moves first.
-4. The highest ordinal goes first, the lowest comes first; a wanted member comes before an
-   unwanted one goes, so that there is always a member to hand over to.
-5. An instance whose disk is gone is unregistered before a new one takes its name (M6).
+4. Members are removed from the highest ordinal and added from the lowest. A wanted member is added
+   before an unwanted one is removed, so that there is always a target for leadership.
+5. An instance whose disk is lost is unregistered before a new one takes its name (M6).
 """
 
 from dataclasses import dataclass
@@ -22,16 +21,16 @@ from qsync_operator.observed import Kind, MemberView, Observed, Registered
 
 @dataclass(frozen=True, slots=True)
 class ScalePlan:
-    """The next steps, and a sentence: what is going on, or why it cannot (`is_refused`)."""
+    """The next actions and a sentence on them, or on why there are none (`is_refused`)."""
 
     actions: tuple[Action, ...] = ()
     sentence: str = ""
     is_refused: bool = False
-    is_awaited: bool = False  # a member is on its way in: the state changes without an action
+    is_awaited: bool = False  # a member is joining: the state changes without an action
 
 
 def plan_scale(spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind]) -> ScalePlan:
-    """Called when a member leads and takes writes."""
+    """Plan the next change of membership; call it when there is a writable leader."""
     leader = observed.writable_leader()
     assert leader is not None
     lost = _lost_instances(spec, observed, wanted, leader)
@@ -49,7 +48,7 @@ def plan_scale(spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind]) -
 def _lost_instances(
     spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind], leader: MemberView
 ) -> ScalePlan:
-    """Registered instances that no disk holds any more."""
+    """Unregister an instance that no disk holds any more."""
     for registered in observed.registered():
         if _has_its_disk(observed, registered) or registered.uuid == _uuid(leader):
             continue
@@ -67,15 +66,18 @@ def _lost_instances(
 
 
 def _has_its_disk(observed: Observed, registered: Registered) -> bool:
-    """Who does not answer gets the benefit of the doubt: what was last seen on the disk may be
-    the instance before this one, which the leader knows sooner than we do."""
+    """Return whether the instance's disk exists; assume so if its member does not answer.
+
+    The last observed instance on the disk may be the previous one: the leader knows the new
+    instance before the operator does.
+    """
     if observed.by_uuid(registered.uuid) is not None:
         return True
     member = observed.member(registered.name)
     if member is None or not member.has_disk:
         return False
     if member.status is not None:
-        return False  # another instance answers from there
+        return False  # another instance answers
     if member.uuid in ("", registered.uuid):
         return True
     seen = next((r for r in observed.registered() if r.uuid == member.uuid), None)
@@ -118,7 +120,7 @@ def _uuid(member: MemberView) -> str:
 
 
 def _hand_over(observed: Observed, wanted: dict[str, Kind], leader: MemberView) -> ScalePlan:
-    """Leadership leaves a member that is to go: to the most advanced one that stays."""
+    """Move leadership from a member to be removed to the most advanced one that stays."""
     target = successor(observed, leader, [name for name, kind in wanted.items() if kind == "voter"])
     if target is None:
         return ScalePlan(
@@ -129,7 +131,7 @@ def _hand_over(observed: Observed, wanted: dict[str, Kind], leader: MemberView) 
 
 
 def successor(observed: Observed, leader: MemberView, names: list[str]) -> str | None:
-    """The live voter that holds most, of those named; the lowest ordinal among equals."""
+    """Return the named live voter that has the most rows; the lowest ordinal among equals."""
     able = [
         (registered.acknowledged_index, -ordinal_of(member.name), member.name)
         for registered in observed.voting()
@@ -144,7 +146,7 @@ def successor(observed: Observed, leader: MemberView, names: list[str]) -> str |
 
 
 def _refusal_to_remove(spec: ClusterSpec, observed: Observed, leaving: Registered) -> str:
-    """Why the cluster would lose its quorum, or "" (invariant 2)."""
+    """Return why the removal would break the quorum, or "" (invariant 2)."""
     if not leaving.is_voting:
         return ""
     rest = [voter for voter in observed.voting() if voter.uuid != leaving.uuid]
@@ -185,7 +187,7 @@ def _has_no_disk(observed: Observed, name: str) -> bool:
 
 
 def _has_arrived(observed: Observed, member: MemberView) -> bool:
-    """Whether it is what it shall become; a member that is down has arrived before."""
+    """Return whether the member has joined in its role; one that is down joined before."""
     if member.kind == "anonymous":
         return member.status is None or member.status.role != "joining"
     registered = _registration_of(observed, member)

@@ -1,4 +1,4 @@
-"""When a schedule is due: five fields as cron has them, or a macro such as `@daily`."""
+"""Due times of a schedule: five fields as in cron, or a macro such as `@daily`."""
 
 from datetime import datetime
 from functools import lru_cache
@@ -17,10 +17,18 @@ _MACROS = {
 }
 
 
-@lru_cache(maxsize=1024)  # it is asked for at every turn, and steps through every day of a rare one
+@lru_cache(maxsize=1024)  # called at every turn, and a rare schedule steps through every day
 def overdue_at(schedule: str, time_zone: str, since: datetime) -> datetime | None:
-    """The second time that the schedule is due after `since` (with a time zone): who has done
-    nothing until then has left one time out. None where it is never due, as on 30 February."""
+    """Return the second time after `since` at which the schedule is due.
+
+    If nothing happened until then, one due time was missed. The result is None for a schedule that
+    is never due, such as 30 February, and for an unknown time zone.
+
+    Args:
+        schedule: schedule in cron format, or a macro.
+        time_zone: name of the time zone of the schedule.
+        since: a time with a time zone.
+    """
     try:
         times = CronSim(_MACROS.get(schedule, schedule), since.astimezone(ZoneInfo(time_zone)))
         next(times)

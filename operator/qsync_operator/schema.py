@@ -1,8 +1,8 @@
-"""Declared spaces against those of the database: what is missing, what cannot be, and DDL.
+"""Compares declared spaces with those of the database, and creates missing ones.
 
-A space or an index is created, and a space's format and `isSync` are brought up to date; nothing
-is ever dropped and an index is never changed in place, because both destroy
-data: the operator reports them and leaves them to a person.
+Spaces and indexes are created, and a space's format and `isSync` are updated. Nothing is dropped,
+and an index is never changed in place, because both destroy data. The operator reports such
+differences and leaves them to the user.
 """
 
 from typing import Any
@@ -18,7 +18,11 @@ ADMIN_ID = 1
 
 
 def compare(database: Connection, spaces: list[SpaceSpec]) -> SchemaView:
-    """Raises DatabaseError."""
+    """Return the declared spaces that are missing or differ, or a refusal.
+
+    Raises:
+        DatabaseError: the database cannot be reached or refused a request.
+    """
     missing = []
     for space in spaces:
         row = _space_row(database, space.name)
@@ -35,7 +39,11 @@ def compare(database: Connection, spaces: list[SpaceSpec]) -> SchemaView:
 
 
 def create(database: Connection, spaces: list[SpaceSpec]) -> None:
-    """Raises DatabaseError; what was created before stays."""
+    """Create and update the spaces and their indexes; changes made before an error remain.
+
+    Raises:
+        DatabaseError: the database cannot be reached or refused a request.
+    """
     for space in spaces:
         row = _space_row(database, space.name)
         if row is None:
@@ -132,7 +140,7 @@ def _is_same_index(row: list[Any], space: SpaceSpec, index: IndexSpec) -> bool:
 
 
 def _part_of(part: Any) -> tuple[int, str, bool]:
-    """A part is `{field, type, ...}`, or `[field, type]` as old versions wrote it."""
+    """Return a part, which is `{field, type, ...}`, or `[field, type]` from old versions."""
     if isinstance(part, dict):
         return int(part["field"]), str(part["type"]), bool(part.get("is_nullable", False))
     return int(part[0]), str(part[1]), False

@@ -1,4 +1,4 @@
-"""The settings of the operator, from its environment: the chart sets them."""
+"""The settings of the operator, from environment variables that the chart sets."""
 
 import os
 import socket
@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 
 class SettingsError(Exception):
-    """The operator cannot start; the text says which variable is wrong."""
+    """The operator cannot start; the text states the invalid variable."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSupply:
-    """What runs need: the image of drivers and executors, and the role that drivers are bound to.
-    Without an image there are no runs."""
+    """The image of Spark's drivers and executors, and the role of drivers.
+
+    Without an image, no audit or compaction runs.
+    """
 
     image: str = ""
     role: str = ""
@@ -23,11 +25,11 @@ NO_SPARK = SparkSupply()
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What the operator's installation decides for all clusters."""
+    """Settings of the operator's installation that apply to all clusters."""
 
-    namespace: str = ""  # of the operator; "" where it is not known
-    is_template_restricted: bool = False  # podTemplate gives pods no privilege
-    prometheus_namespace: str = ""  # of the Prometheus that may read metrics; "" for any
+    namespace: str = ""  # namespace of the operator; "" if unknown
+    is_template_restricted: bool = False  # podTemplate grants no privileges
+    prometheus_namespace: str = ""  # namespace of the Prometheus that may read metrics; "" for any
 
 
 ANYWHERE = Site()
@@ -35,7 +37,7 @@ ANYWHERE = Site()
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`namespaces` is empty where the whole Kubernetes cluster is looked after."""
+    """The operator's settings; empty `namespaces` select the whole Kubernetes cluster."""
 
     node_image: str
     spark: SparkSupply
@@ -48,7 +50,11 @@ class Settings:
 
 
 def load_settings() -> Settings:
-    """Raises SettingsError."""
+    """Read the settings from the environment.
+
+    Raises:
+        SettingsError: a variable is missing or invalid.
+    """
     image = os.environ.get("QSYNC_NODE_IMAGE", "")
     if not image:
         raise SettingsError("QSYNC_NODE_IMAGE is empty: it names the image of nodes")

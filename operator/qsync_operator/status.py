@@ -1,7 +1,7 @@
-"""The status that people and tools read, made from one look and one finding.
+"""The status for users and tools, built from one observation and one finding.
 
-Nothing here is the only copy of anything. Conditions keep their transition time while they stay
-what they are.
+The status is never the only copy of a fact. Conditions keep their transition time while their value
+is unchanged.
 """
 
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ _PHASES = {
     "Paused": "Paused",
 }
 RESTING = ("Hibernated", "Paused")
-"""Nothing is being done, and that is what was asked for."""
+"""Reasons for which no action is taken, as requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the plan found: "" when nothing is left to do."""
+    """The result of the plan; the reason is "" if nothing is left to do."""
 
     reason: str
     sentence: str
@@ -46,6 +46,15 @@ def build_status(
     finding: Finding,
     wall_s: float,
 ) -> ClusterStatus:
+    """Return the status of a cluster.
+
+    Args:
+        cluster: the manifest.
+        observed: the observation of this turn.
+        wanted: members of the specification.
+        finding: the result of the plan.
+        wall_s: seconds since 1970.
+    """
     leader = observed.writable_leader()
     members = [
         _member_status(observed, member)
@@ -181,7 +190,7 @@ def _phase(finding: Finding, is_well: bool, has_leader: bool) -> str:
 def _degraded(
     finding: Finding, troubles: tuple[Trouble, ...], down: list[str]
 ) -> tuple[bool, str, str]:
-    """Return whether anything is wrong, the reason, and the sentence."""
+    """Return whether there is a problem, its reason, and its sentence."""
     if finding.is_degraded:
         return True, finding.reason, finding.sentence
     if troubles:

@@ -1,8 +1,8 @@
-"""Blocking conversations with members, each in a thread of its own.
+"""Runs blocking conversations with members, each in its own thread.
 
-Not in the event loop's pool: that has a few threads for all clusters, and the API server's client
-needs one for each request. A few members that take a connection and never answer would hold all of
-them, and with them every cluster and the Lease.
+The event loop's pool is unsuitable: it has a few threads for all clusters, and the API server's
+client needs one for each request. A few members that accept a connection and never answer would
+block all of them, and with them every cluster and the Lease.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ async def in_thread(
         if error is not None:
             done.set_exception(error)
         else:
-            done.set_result(answer)  # type: ignore[arg-type]  # what `work` returned
+            done.set_result(answer)  # type: ignore[arg-type]  # the result of `work`
 
     def run() -> None:
         answer, failed = None, None
@@ -40,6 +40,6 @@ async def in_thread(
         except RuntimeError:
             return  # the loop has ended meanwhile
 
-    # A daemon: the operator's end waits for no member.
+    # A daemon thread: the operator's exit must not wait for a member.
     threading.Thread(target=run, name=f"member {work.__name__}", daemon=True).start()
     return await done
