@@ -1,5 +1,7 @@
 """Lives of single members that once went wrong."""
 
+import pytest
+
 from qsync_node.core import effects as fx
 from qsync_node.core.settings import MILLISECOND, SECOND
 from qsync_sim.clients import build_body
@@ -134,3 +136,41 @@ def test_replicas_that_follow_each_other_return_to_the_voters() -> None:
     insert(world, 1, 3)
     world.run_for(2 * SECOND)
     assert confirmed_of(first) == confirmed_of(second) == confirmed_of(voters[0])
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_outdated_leader_that_lacks_confirmed_rows_is_no_split_brain(is_alone: bool) -> None:
+    """A replica can have rows of a term before a heartbeat of that term's leader."""
+    world = World(5)
+    world.bootstrap(3)
+    anonymous = world.add("anonymous")
+    anonymous.start()
+    world.run_for(300 * MILLISECOND)
+    old = world.leader()
+    assert old is not None
+    rival, third = (shell for shell in world.alive() if shell not in (old, anonymous))
+    for one, other in ((old, rival), (old, third), (old, anonymous), (rival, anonymous)):
+        world.network.cut(one, other)
+        world.network.cut(other, one)
+    world.network.break_cut_off()
+    assert rival.node is not None
+    assert anonymous.node is not None
+    assert old.node is not None
+    world.command(rival, "nominate", term=rival.node.replica.term)
+    world.run_for(50 * MILLISECOND, lambda: world.leader() is rival)
+    insert(world, 1, 3)
+    assert world.run_for(
+        200 * MILLISECOND,
+        lambda: anonymous.node.replica.tail.last_term > anonymous.node.replica.term,
+    )
+    if is_alone:
+        world.network.cut(third, anonymous)
+        world.network.cut(anonymous, third)
+        world.network.break_cut_off()
+    world.network.cuts -= {(old.uuid, anonymous.uuid), (anonymous.uuid, old.uuid)}
+    assert old.node.replica.leader is not None, "the old leader does not know the new term"
+    world.run_for(300 * MILLISECOND)
+    world.network.heal()
+    world.run_for(2 * SECOND)
+    assert not anonymous.node.replica.split_brain
+    assert confirmed_of(anonymous) == confirmed_of(rival)

@@ -157,11 +157,19 @@ class Applier:
         """
         replica = self.replica
         linked = sorted({link.peer_uuid for link in replica.links.values()})
-        if replica.election.leader_uuid in linked:
+        if replica.election.leader_uuid in linked and not self._is_leader_outdated():
             return [replica.election.leader_uuid]
         configuration = replica.limbo.configuration
         registered = [uuid for uuid in linked if configuration.by_uuid(uuid) is not None]
         return registered or linked
+
+    def _is_leader_outdated(self) -> bool:
+        """Return whether rows of a later term arrived before the heartbeat of its leader.
+
+        This happens at anonymous replicas only, which follow any member. The leader that they know
+        is then not the newest one, and lacks confirmed rows without contradicting them.
+        """
+        return self.replica.tail.last_term > self.replica.term
 
     def _consider_better_source(self) -> None:
         """Leave a source when a better one is connected, once per heartbeat interval."""
@@ -279,7 +287,7 @@ class Applier:
         The source lags, unless it is this term's leader: then it contradicts this log (L4).
         """
         replica = self.replica
-        if message.is_leader and message.term == replica.term:
+        if message.is_leader and message.term == replica.term and not self._is_leader_outdated():
             replica.on_split_brain(
                 f"the leader of term {message.term} lacks rows that are confirmed here: "
                 f"common {common}, confirmed {replica.limbo.confirmed_index}"
