@@ -4,80 +4,92 @@
 #   docker build --target operator -t qsync-operator:0.1.0 .
 #   docker build --target spark -t qsync-spark:0.1.0 .
 #
-# Versions are those of requirements.lock. What is installed first changes seldom, so that a change
-# of the sources rebuilds the last layers only.
+# Packages have the versions and hashes of locks/. Layers that seldom change come first, so that a
+# change of the sources rebuilds the last layers only. Releases give the base with its digest:
+# --build-arg PYTHON=python:3.11-slim-bookworm@sha256:...
 ARG PYTHON=python:3.11-slim-bookworm
+ARG INSTALLERS="/usr/local/lib/python3*/site-packages/* /usr/local/lib/python3*/ensurepip \
+  /usr/local/bin/pip* /usr/local/bin/wheel* /usr/bin/apt* /usr/bin/dpkg* /usr/lib/apt /usr/lib/dpkg \
+  /var/lib/apt /var/cache/apt /var/cache/debconf /etc/apt"
+
+# The tools that build the package, and an environment without them that the images copy.
+FROM ${PYTHON} AS tools
+WORKDIR /src
+COPY locks/build.txt locks/
+RUN pip install --no-cache-dir --require-hashes -r locks/build.txt \
+ && python -m venv --without-pip /opt/qsync
+
+# Images have no installer of packages: what is removed here is in none of their layers, since
+# `bare` copies the result.
+FROM ${PYTHON} AS stripped
+ARG INSTALLERS
+RUN rm -rf $INSTALLERS
 
 # Runs as a user without a name in a file system that it cannot write to: /var/lib/qsync (data),
 # /run/qsync and /tmp are volumes of the pod.
-FROM ${PYTHON} AS base
-# USER: libraries look for the name of a user who has no entry in the list of users.
-ENV PATH=/opt/qsync/bin:$PATH USER=qsync PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+FROM scratch AS bare
+COPY --from=stripped / /
+# USER: libraries read the name of a user that /etc/passwd does not list.
+ENV PATH=/opt/qsync/bin:/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8 USER=qsync \
+    PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 WORKDIR /
 USER 10001:10001
 
-FROM ${PYTHON} AS node-needs
-WORKDIR /src
-RUN python -m venv --without-pip /opt/qsync
-COPY pyproject.toml requirements.lock ./
-# The package names a README and a licence; what it needs does not change with them.
-RUN touch README.md LICENSE \
- && mkdir node operator \
- && pip --python /opt/qsync/bin/python install --no-cache-dir -c requirements.lock '.[node]' \
- && pip --python /opt/qsync/bin/python uninstall -y qsync
+FROM tools AS node-needs
+COPY locks/node.txt locks/
+RUN pip --python /opt/qsync/bin/python install --no-cache-dir --require-hashes -r locks/node.txt
 
 FROM node-needs AS node-build
-COPY README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE ./
 COPY node/qsync_node node/qsync_node
 COPY operator/qsync_operator operator/qsync_operator
 COPY operator/qsync_cli operator/qsync_cli
-RUN pip --python /opt/qsync/bin/python install --no-cache-dir --no-deps .
+RUN pip wheel --no-deps --no-build-isolation -w /wheels . \
+ && pip --python /opt/qsync/bin/python install --no-cache-dir --no-deps /wheels/*.whl
 
-FROM base AS node
+FROM bare AS node
 COPY --from=node-build /opt/qsync /opt/qsync
 EXPOSE 3301 3302 8081
 ENTRYPOINT ["python", "-m", "qsync_operator.pod_main"]
 
 FROM node-needs AS operator-needs
-RUN pip --python /opt/qsync/bin/python install --no-cache-dir -c requirements.lock '.[operator]' \
- && pip --python /opt/qsync/bin/python uninstall -y qsync
+COPY locks/operator.txt locks/
+RUN pip --python /opt/qsync/bin/python install --no-cache-dir --require-hashes -r locks/operator.txt
 
 FROM operator-needs AS operator-build
-COPY README.md LICENSE ./
-COPY node/qsync_node node/qsync_node
-COPY operator/qsync_operator operator/qsync_operator
-COPY operator/qsync_cli operator/qsync_cli
-RUN pip --python /opt/qsync/bin/python install --no-cache-dir --no-deps .
+COPY --from=node-build /wheels /wheels
+RUN pip --python /opt/qsync/bin/python install --no-cache-dir --no-deps /wheels/*.whl
 
-FROM base AS operator
+FROM bare AS operator
 COPY --from=operator-build /opt/qsync /opt/qsync
 ENTRYPOINT ["python", "-m", "qsync_operator"]
 
-# Some 460 MB of jars: a layer of its own, that no change of our sources touches.
-FROM ${PYTHON} AS spark-needs
-WORKDIR /src
-RUN python -m venv --without-pip /opt/qsync
-COPY pyproject.toml requirements.lock ./
-RUN touch README.md LICENSE \
- && mkdir node operator \
- && pip --python /opt/qsync/bin/python install --no-cache-dir -c requirements.lock '.[spark]' \
- && pip --python /opt/qsync/bin/python uninstall -y qsync
+# Some 460 MB of jars: a layer that no change of our sources invalidates.
+FROM tools AS spark-needs
+COPY locks/spark.txt locks/
+RUN pip --python /opt/qsync/bin/python install --no-cache-dir --require-hashes -r locks/spark.txt
 
 FROM spark-needs AS spark-build
-COPY README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE ./
 COPY node/qsync_node node/qsync_node
 COPY node/qsync_spark node/qsync_spark
-RUN pip --python /opt/qsync/bin/python install --no-cache-dir --no-deps .
+RUN pip wheel --no-deps --no-build-isolation -w /wheels . \
+ && pip --python /opt/qsync/bin/python install --no-cache-dir --no-deps /wheels/*.whl
 
-# Drivers and executors. Hadoop's log-in wants the user to have a name; tini passes signals on and
-# buries what Spark's workers leave.
-FROM ${PYTHON} AS spark
+# Drivers and executors. Hadoop's log-in needs a user with a name; tini passes signals on and reaps
+# the processes that Spark's workers leave.
+FROM ${PYTHON} AS spark-stripped
+ARG INSTALLERS
 RUN apt-get update \
  && apt-get install -y --no-install-recommends openjdk-17-jre-headless tini \
- && rm -rf /var/lib/apt/lists/* \
- && useradd --uid 10001 --user-group --no-create-home --home-dir /tmp qsync
+ && useradd --uid 10001 --user-group --no-create-home --home-dir /tmp qsync \
+ && rm -rf $INSTALLERS
+
+FROM scratch AS spark
+COPY --from=spark-stripped / /
 COPY --from=spark-build /opt/qsync /opt/qsync
-ENV PATH=/opt/qsync/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
+ENV PATH=/opt/qsync/bin:/usr/local/bin:/usr/bin:/bin LANG=C.UTF-8 \
+    PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
     PYSPARK_PYTHON=/opt/qsync/bin/python PYSPARK_DRIVER_PYTHON=/opt/qsync/bin/python
 WORKDIR /tmp
 USER 10001:10001

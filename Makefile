@@ -2,11 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-VERSION := 0.1.0
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' node/qsync_node/__init__.py)
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+LOCKED := $(PIP) install --require-hashes -r
+EDITABLE := $(PIP) install --no-deps --no-build-isolation -e .
 
-.PHONY: help venv demo demo-kubernetes images crds test unit check sim mutants bench bench-spark \
-        rounds scale large costs clean debian docs hooks manifests prose rates workflows e2e e2e-local e2e-quick e2e-write
+.PHONY: help lock venv demo demo-kubernetes images crds test unit check sim mutants bench bench-spark \
+        rounds scale large costs clean debian docs hooks manifests prose rates workflows version dist binary krew olm \
+        vulnerabilities e2e e2e-local e2e-quick e2e-write
 
 help:                         ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
@@ -14,12 +17,14 @@ help:                         ## this list
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || $(PYTHON) -m virtualenv -q $(VENV)
 
-$(VENV)/.test: pyproject.toml requirements.lock | $(BIN)/python
-	$(PIP) install -c requirements.lock -e '.[node,test]'
+$(VENV)/.test: pyproject.toml locks/test.txt | $(BIN)/python
+	$(LOCKED) locks/test.txt
+	$(EDITABLE)
 	touch $@
 
-$(VENV)/.all: pyproject.toml requirements.lock | $(BIN)/python
-	$(PIP) install -c requirements.lock -e '.[node,operator,spark,test,bench]'
+$(VENV)/.all: pyproject.toml locks/all.txt | $(BIN)/python
+	$(LOCKED) locks/all.txt
+	$(EDITABLE)
 	touch $@ $(VENV)/.test $(VENV)/.spark
 
 venv: $(VENV)/.all hooks      ## .venv with everything; .venv/bin/qsync is the command
@@ -28,9 +33,11 @@ hooks:                        ## checks subjects of commits; nothing to do outsi
 	if git rev-parse --git-dir >/dev/null 2>&1; then git config core.hooksPath .ci/hooks; fi
 
 # The audit at the demo's end needs Java: PySpark is 400 MB for nothing where there is none.
-$(VENV)/.spark: pyproject.toml requirements.lock | $(VENV)/.test
-	if command -v java >/dev/null; then \
-	  $(PIP) install -c requirements.lock -e '.[node,spark]' && touch $@; fi
+$(VENV)/.spark: locks/spark.txt | $(VENV)/.test
+	if command -v java >/dev/null; then $(LOCKED) locks/spark.txt && touch $@; fi
+
+lock:                         ## locks/ from pyproject.toml (UPGRADE=1: newest versions; PACKAGE=name: of one)
+	.ci/lock
 
 demo: $(VENV)/.test $(VENV)/.spark ## three members, a killed leader, nothing lost (FAULT=lose-one must fail)
 	$(BIN)/python e2e/demo.py
@@ -63,7 +70,8 @@ MANIFESTS ?= deploy/operator.yaml
 manifests:                    ## deploy/operator.yaml: the chart qsync-operator without Helm
 	{ printf '# Made by `make manifests` of charts/qsync-operator: change that, not this file.\n'; \
 	  printf 'apiVersion: v1\nkind: Namespace\nmetadata: {name: qsync-system}\n'; \
-	  helm template qsync-operator charts/qsync-operator -n qsync-system --no-hooks; } > $(MANIFESTS)
+	  helm template qsync-operator charts/qsync-operator -n qsync-system --no-hooks $(HELM_SET); } \
+	  > $(MANIFESTS)
 
 debian:                       ## what the tests need of Debian's packages
 	.ci/debian
@@ -108,12 +116,8 @@ bench-spark: $(VENV)/.all     ## the archive's jobs (LARGE=1: up to 10 M rows, H
 costs: $(VENV)/.all           ## where the time of a write goes, by process and by file
 	$(BIN)/python e2e/bench/costs.py
 
-docs: $(VENV)/.docs $(VENV)/mermaid.min.js ## the documentation site, into site/
+docs: $(VENV)/.all $(VENV)/mermaid.min.js ## the documentation site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
-
-$(VENV)/.docs: pyproject.toml requirements.lock $(VENV)/.all
-	$(PIP) install -c requirements.lock -e '.[docs]'
-	touch $@
 
 MERMAID := 12.3.0
 MERMAID_SHA256 := 336df803d87a38b70a01e736e666c8f7601d2ce42f5e47c8fafe5d721074b9a3
@@ -139,6 +143,36 @@ workflows: $(BIN)/actionlint  ## checks the workflows of GitHub
 
 $(BIN)/actionlint: | $(BIN)/python
 	GOBIN=$(CURDIR)/$(BIN) go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+
+version:                      ## prints the version; node/qsync_node/__init__.py is its only place
+	@echo $(VERSION)
+
+DIST ?= dist
+REGISTRY ?= ghcr.io/qsync
+RELEASE_URL ?= https://github.com/qsync/qsync/releases/download/v$(VERSION)
+PLATFORM ?= $(shell uname -s | tr A-Z a-z)-$(shell uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')
+
+dist: $(VENV)/.all            ## files of a release into dist/: sdist, wheel, charts, manifest, SBOMs
+	$(BIN)/python -m build --no-isolation --outdir $(DIST)
+	for chart in charts/*; do .ci/package-chart "$$chart" $(VERSION) $(REGISTRY) $(DIST); done
+	$(MAKE) manifests MANIFESTS=$(DIST)/qsync-operator.yaml HELM_SET="\
+	  --set image.repository=$(REGISTRY)/qsync-operator \
+	  --set nodeImage.repository=$(REGISTRY)/qsync-node \
+	  --set sparkImage.repository=$(REGISTRY)/qsync-spark"
+	for lock in node operator spark; do $(BIN)/cyclonedx-py requirements locks/$$lock.txt \
+	  --pyproject pyproject.toml --output-file $(DIST)/qsync-$$lock.cdx.json; done
+
+binary: $(VENV)/.all          ## the standalone kubectl-qsync of this platform, into dist/
+	.ci/binary $(VERSION) $(PLATFORM) $(DIST)
+
+krew: $(VENV)/.all            ## the krew manifest of the binaries in dist/
+	$(BIN)/python deploy/release/krew.py $(VERSION) $(RELEASE_URL) $(DIST) > $(DIST)/qsync.yaml
+
+olm: $(VENV)/.all             ## the bundle for OLM, into dist/bundle
+	$(BIN)/python deploy/release/olm.py $(VERSION) $(REGISTRY) $(DIST)/bundle
+
+vulnerabilities: $(VENV)/.all ## reports known vulnerabilities of the locked packages
+	$(BIN)/pip-audit --requirement locks/all.txt --disable-pip
 
 rates:                        ## rates of constructions per 1,000 words (ROOT=another checkout)
 	$(PYTHON) docs/prose/measure.py $(ROOT)

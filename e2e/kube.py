@@ -17,8 +17,10 @@ from typing import Any
 
 from timeouts import CHART_S, COMMAND_S, DELETE_S, IMAGE_BUILD_S, KUBERNETES_UP_S
 
+from qsync_node import __version__
+
 ROOT = Path(__file__).resolve().parent.parent
-VERSION = "0.1.0"
+VERSION = __version__
 KIND_NAME = os.environ.get("E2E_KIND_NAME", "kind")
 TAG = os.environ.get("E2E_IMAGE_TAG", VERSION)
 SPARK_IMAGE = f"qsync-spark:{TAG}"  # 900 MB: only for scenarios that need it
