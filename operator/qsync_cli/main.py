@@ -5,6 +5,7 @@ codes: 0 done, 1 it did not happen (one sentence on stderr), 2 wrong usage.
 """
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -32,6 +33,7 @@ from qsync_cli import logs as remote_logs
 from qsync_cli.failure import Failure
 from qsync_cli.local import apply, audit, audits, compact, credentials, delete, events, logs, scale
 from qsync_cli.local import status as local_status
+from qsync_node import __version__
 
 app = typer.Typer(
     help="Qsync: a quorum-synchronous replicated database.",
@@ -140,8 +142,21 @@ app.command(
 app.command("bench", epilog=_example("qsync bench 127.0.0.1:3301 --password SECRET"))(bench.bench)
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"qsync {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
     """Qsync: a quorum-synchronous replicated database."""
 
 
