@@ -1,4 +1,4 @@
-"""A copy of an archive that a test may change, file by file and row by row."""
+"""A copy of an archive that a test can change file by file and row by row."""
 
 import hashlib
 import shutil
@@ -23,7 +23,7 @@ USER_TYPES = (2, 3, 4, 5, 9)
 
 
 class Copy:
-    """An archive that may be changed."""
+    """A copy of an archive, its manifests by instance UUID, and a seeded source of choices."""
 
     def __init__(self, source: Path, target: Path, seed: int) -> None:
         shutil.copytree(source, target)
@@ -48,9 +48,9 @@ class Copy:
         return [item.data for item in read_blocks(data, offset) if isinstance(item, Block)]
 
     def store(self, manifest: Manifest, entry: FileEntry, blocks: list[bytes]) -> FileEntry:
-        """Replace the blocks of a file, whatever they hold.
+        """Replace the blocks of a file, valid or not.
 
-        Of its entry in the manifest, only checksum, size and name change.
+        In its manifest entry, only the checksum, the size, the name and the marks change.
         """
         folder = self.folder / manifest.instance_uuid
         header, _ = decode_file_header((folder / entry.name).read_bytes())
@@ -71,8 +71,18 @@ class Copy:
     def rewrite(
         self, manifest: Manifest, entry: FileEntry, rows: list[Row], is_honest: bool = False
     ) -> str:
-        """The file with these rows instead, in blocks of about 20; returns its new path. Its
-        manifest says where it ends: honestly, or as before."""
+        """Replace the rows of a file, in blocks of about 20.
+
+        Args:
+            manifest: The member's manifest.
+            entry: The file's manifest entry.
+            rows: The new rows.
+            is_honest: Whether the new entry states the end of the new rows; otherwise it keeps the
+                last index and the vclock of the old entry.
+
+        Returns:
+            The file's new path in the archive.
+        """
         path = self.folder / manifest.instance_uuid / entry.name
         header, _ = decode_file_header(path.read_bytes())
         data = encode_file(header, blocks_of(rows))
@@ -90,7 +100,7 @@ class Copy:
         path.write_bytes(encode_manifest(manifest))
 
     def full_members(self) -> list[Manifest]:
-        """Members that have archived the whole log, in the order of their names."""
+        """Return the members with the newest archived segments, in the order of their names."""
         end = max(e.last_index for m in self.manifests.values() for e in m.of_kind(SEGMENT))
         found = [
             m for m in self.manifests.values()
@@ -99,7 +109,11 @@ class Copy:
         return sorted(found, key=lambda one: one.member)
 
     def pick(self, manifest: Manifest, is_wanted: Callable[[Row], bool]) -> tuple[FileEntry, int]:
-        """A segment with rows on both sides of a wanted one, and that row's number in it."""
+        """Choose a wanted row that forms a transaction alone and has rows on both sides.
+
+        Returns:
+            The manifest entry of its segment, and its position there, from 0.
+        """
         choices = []
         for entry in manifest.of_kind(SEGMENT):
             rows = self.rows(manifest, entry)
@@ -112,7 +126,7 @@ class Copy:
         return self.rng.choice(choices)
 
     def everywhere(self, change: Callable[[Row], Row | None], replica_id: int, lsn: int) -> None:
-        """The same change in every member's copy of a row."""
+        """Apply a change to every member's copy of a row; `None` removes the row."""
         for manifest in self.manifests.values():
             for entry in list(manifest.of_kind(SEGMENT)):
                 rows = self.rows(manifest, entry)
@@ -124,7 +138,7 @@ class Copy:
 
 
 def blocks_of(rows: list[Row]) -> list[bytes]:
-    """Blocks of 20 rows and what ends their last transaction: a node cuts none in two."""
+    """Return blocks of 20 rows or more; a block ends with a transaction, as in a node's log."""
     blocks: list[list[Row]] = [[]]
     for row in rows:
         if len(blocks[-1]) >= 20 and blocks[-1][-1].is_commit:
@@ -134,7 +148,7 @@ def blocks_of(rows: list[Row]) -> list[bytes]:
 
 
 def split(copy: Copy, manifest: Manifest, entry: FileEntry, at: int) -> None:
-    """The same rows in two files, as of a member that has sealed one at index `at`."""
+    """Split a segment into two files with the same rows; the first one ends at index `at`."""
     folder = copy.folder / manifest.instance_uuid
     rows = copy.rows(manifest, entry)
     header, _ = decode_file_header((folder / entry.name).read_bytes())

@@ -1,7 +1,8 @@
-"""Archives of whole lives of a cluster, with faults, made by the simulation in a second or two.
+"""Make archives of simulated schedules of a cluster with faults, in a second or two each.
 
-Nodes and files are the real ones; network, disks and clocks are simulated. Each member's files are
-archived as the archiver does, whenever a checkpoint lets the node remove some, and at the end.
+Nodes and files are the real ones; network, disks and clocks are simulated. A member's files are
+archived as the archiver does it: after each checkpoint, truncation of the log and installed
+snapshot, and at the end.
 """
 
 import json
@@ -28,7 +29,7 @@ from qsync_sim.world import World
 
 
 class SimArchive:
-    """Archives the members of one simulated world into a folder."""
+    """An archive of the members of one simulated world, in a folder."""
 
     def __init__(self, world: World, folder: Path) -> None:
         self.world = world
@@ -43,7 +44,7 @@ class SimArchive:
             self.ship(shell)
 
     def ship(self, shell: Shell) -> None:
-        """Everything of one member that may leave now."""
+        """Archive all files of one member that can be archived now."""
         if shell.storage is None or shell.node is None or shell.settings.role == "anonymous":
             return
         disk, replica = shell.disk, shell.node.replica
@@ -79,7 +80,13 @@ class SimArchive:
 
 
 def archived_run(seed: int, folder: Path, *frequent: Callable[[World], None]) -> World:
-    """One schedule of the simulation, archived; its ledger is beside it, as `ledger.jsonl`."""
+    """Run one schedule of the simulation and archive it.
+
+    Args:
+        seed: The schedule's seed.
+        folder: The archive.
+        frequent: Faults that must happen more often than usual.
+    """
     schedule = Schedule(seed, frequent=frequent)
     archive = SimArchive(schedule.world, folder)
     world = schedule.run()
@@ -102,8 +109,20 @@ def lives(
     count: int,
     *frequent: Callable[[World], None],
 ) -> Iterator[Path]:
-    """Archives of the first `count` lives that are as wanted: which these are changes with the
-    node's code, and which qualities they need does not. `frequent` faults help with rare ones."""
+    """Yield archives of the first `count` schedules that satisfy `is_wanted`.
+
+    Tests need certain qualities, not certain seeds: the seeds that qualify change with the node's
+    code.
+
+    Args:
+        folder: The folder of the archives.
+        is_wanted: The condition on a world and its archive.
+        count: The number of archives.
+        frequent: Faults that must happen more often than usual, for rare conditions.
+
+    Raises:
+        AssertionError: Too few of `LIVES_MAX` schedules qualify.
+    """
     for seed in range(LIVES_MAX):
         archive = folder / str(seed)
         world = archived_run(seed, archive, *frequent)
@@ -120,8 +139,11 @@ def has_lost_a_disk(world: World, _: Path) -> bool:
 
 
 def is_eventful(world: World, archive: Path) -> bool:
-    """Three or more terms, snapshots at three or more places, a tail that was cut, no lost disk,
-    and no member that was still behind when the simulation ended."""
+    """Return whether an archive contains the events that an audit must handle.
+
+    These are three or more terms, snapshots at three or more indexes, and a truncated tail. No
+    disk was lost, and no member lagged when the simulation ended.
+    """
     tails = list(archive.glob("*/*.rollback.xlog"))
     snapshots = {int(path.name.split("-")[0]) for path in archive.glob("*/*.snap")} - {0}
     return (
@@ -134,7 +156,7 @@ def is_eventful(world: World, archive: Path) -> bool:
 
 
 def is_behind(archive: Path) -> bool:
-    """Whether a member's archive ends before another one's."""
+    """Return whether one member's archive ends before another's."""
     ends = [
         max((entry["last_index"] for entry in manifest["files"]), default=0)
         for manifest in load_manifests(archive).values()

@@ -1,4 +1,4 @@
-"""Compactions without a Spark session: states are folded and published as a compaction does it."""
+"""Run compactions without a Spark session: publish states and remove files as a compaction does."""
 
 import time
 from pathlib import Path
@@ -19,7 +19,17 @@ from qsync_spark.compaction.run import Outcome, remove
 def publish(
     folder: Path, into: Path, time_s: float = 100.0, verdict: str = "Passed", **point: Any
 ) -> Compaction:
-    """`time_s` stands for its latest row's: leaders' clocks of a simulated life jump."""
+    """Publish the state at a point of an archive as a compaction.
+
+    Args:
+        folder: The archive.
+        into: The directory for the restored snapshot; its name is hashed into the
+            compaction's name.
+        time_s: The time of the latest row, which the rows themselves cannot provide: the clocks
+            of simulated leaders jump.
+        verdict: The audit's verdict.
+        point: The fields of the `Point`.
+    """
     url = f"file://{folder}"
     made = restore(url, Point(**point), into)
     data = Path(made.file).read_bytes()

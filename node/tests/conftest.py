@@ -1,4 +1,4 @@
-"""Fixtures of more than one file."""
+"""Fixtures that several files share."""
 
 import gc
 import shutil
@@ -16,14 +16,14 @@ from qsync_sim.disk import SimDisk
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A busy machine is no finding: nothing here asserts how long it takes.
+# No deadline: a busy machine delays examples, and no test asserts a duration.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
 @pytest.fixture(params=["simulated", "real"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FileSystem, str]:
-    """A filesystem and a directory on it."""
+    """Return a filesystem and a directory on it."""
     if request.param == "real":
         return OsFileSystem(), str(tmp_path / "data")
     return SimDisk(), "/data"
@@ -31,7 +31,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FileSystem, s
 
 @pytest.fixture
 def collector_of_a_server() -> Iterator[None]:
-    """The collector set as a server sets it (loop.py): it need not walk what was there before."""
+    """Configure the garbage collector as a server does (loop.py): it skips existing objects."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
@@ -43,7 +43,7 @@ def collector_of_a_server() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator["SparkSession"]:
-    from qsync_spark.session import make_session  # noqa: PLC0415 - only who asks needs Java
+    from qsync_spark.session import make_session  # noqa: PLC0415 - only its users need Java
 
     session = make_session("test", "local[2]")
     yield session
@@ -52,15 +52,15 @@ def spark() -> Iterator["SparkSession"]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archive of a life with failovers and rollbacks."""
-    from archives import is_eventful, lives  # noqa: PLC0415 - only who asks needs the simulator
+    """Return the archive of a simulated schedule with failovers and rollbacks."""
+    from archives import is_eventful, lives  # noqa: PLC0415 - only its users need the simulator
 
     return next(lives(tmp_path_factory.mktemp("archives"), is_eventful, 1))
 
 
 @pytest.fixture
 def archive(folder: Path, tmp_path: Path) -> Path:
-    """A copy of it that a test may change."""
+    """Return a copy of `folder` that a test can change."""
     copy = tmp_path / "archive"
     shutil.copytree(folder, copy)
     return copy
@@ -68,5 +68,5 @@ def archive(folder: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def copy(folder: Path, tmp_path: Path) -> Copy:
-    """A copy of `folder` with functions that change its files and rows."""
+    """Return a copy of `folder` with methods that change its files and rows."""
     return Copy(folder, tmp_path / "copy", 5)

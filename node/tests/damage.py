@@ -1,7 +1,8 @@
-"""Plants one violation into an archive, at a place chosen by a seed, as a faulty member would make
-it: the file's checksums, its name and the manifest agree with what it holds.
+"""Functions that damage an archive at a place chosen by a seed.
 
-Each plant returns what an audit has to find: proofs, members (names) and the row's LSN.
+A violation (`VIOLATIONS`) looks like the work of a faulty member: the checksums, the name and the
+manifest entry of a file agree with its contents. A loss (`LOSSES`) truncates or removes files.
+Each function returns the result that an audit must report.
 """
 
 import json
@@ -25,7 +26,7 @@ FUNCTION = 296
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """What was done, and what has to be said about it."""
+    """One planted defect: the proofs, members (names), LSN, file and verdict to be reported."""
 
     proofs: list[int]
     members: list[str]
@@ -97,7 +98,7 @@ def term_going_back(copy: Copy) -> Planted:
 
 
 def confirm_without_quorum(copy: Copy) -> Planted:
-    """A leader that records a confirmation of what nobody can have."""
+    """Make a CONFIRM in every log name an index that no member can hold."""
     member = copy.full_members()[0]
     entry, number = copy.pick(member, lambda row: row.type == RAFT_CONFIRM)
     row = copy.rows(member, entry)[number]
@@ -113,7 +114,13 @@ def confirm_without_quorum(copy: Copy) -> Planted:
 
 
 def _other_term(copy: Copy, row_type: int, key: Key) -> Planted:
-    """In every log a decision names an older term: its own, or that of the row it means."""
+    """Make a decision in every log name an older term than it should.
+
+    Args:
+        copy: The archive to damage.
+        row_type: The type of the decision.
+        key: `Key.TERM` for the decision's own term, `Key.INDEX_TERM` for that of the row it names.
+    """
     member = copy.full_members()[0]
     choices = [
         row for entry in member.of_kind(SEGMENT) for row in copy.rows(member, entry)
@@ -143,7 +150,7 @@ def promote_behind_a_row_of_another_term(copy: Copy) -> Planted:
 
 
 def confirm_in_a_cut_tail(copy: Copy) -> Planted:
-    """A deposed leader confirmed alone what it then had to cut."""
+    """Append to a truncated tail a CONFIRM with which the deposed leader confirmed that tail."""
     choices = [(m, e) for m in copy.manifests.values() for e in m.of_kind(ROLLBACK) if e.rows]
     member, entry = copy.rng.choice(choices)
     rows = copy.rows(member, entry)
@@ -158,7 +165,7 @@ def confirm_in_a_cut_tail(copy: Copy) -> Planted:
 
 
 def confirmed_then_rolled_back(copy: Copy) -> Planted:
-    """A ROLLBACK, in every log, of rows that a CONFIRM before it names."""
+    """Replace a CONFIRM in every log with a ROLLBACK of rows that an earlier CONFIRM names."""
     member = copy.full_members()[0]
     entry, number = copy.pick(member, lambda row: row.type == RAFT_CONFIRM)
     row = copy.rows(member, entry)[number]
@@ -174,7 +181,7 @@ def confirmed_then_rolled_back(copy: Copy) -> Planted:
 
 
 def _a_confirmed(copy: Copy, member: Manifest, before: int) -> int:
-    """The position of the last CONFIRM before an index."""
+    """Return the highest index that a CONFIRM before index `before` confirms."""
     found = 0
     for entry in member.of_kind(SEGMENT):
         for number, row in enumerate(copy.rows(member, entry)):
@@ -186,7 +193,13 @@ def _a_confirmed(copy: Copy, member: Manifest, before: int) -> int:
 def _snapshot_off(
     copy: Copy, is_wanted: Callable[[FileEntry, Row], bool], is_lacking: bool
 ) -> Planted:
-    """A snapshot lacks a wanted row, or says something else in its last field."""
+    """Remove a wanted row from a snapshot, or change the last field of its tuple.
+
+    Args:
+        copy: The archive to damage.
+        is_wanted: Selects the rows that may be damaged.
+        is_lacking: Whether to remove the row.
+    """
     choices = [
         (m, e) for m in copy.full_members() for e in m.of_kind(SNAPSHOT)
         if any(is_wanted(e, row) for row in copy.rows(m, e))
@@ -209,7 +222,10 @@ def snapshot_off_by_one(copy: Copy) -> Planted:
 
 
 def system_tuple_off(copy: Copy) -> Planted:
-    """Not of `_cluster`: who votes is a question that comes before this one."""
+    """Change a system tuple in a snapshot.
+
+    `_cluster` is excluded: the audit determines the voters before it compares snapshots.
+    """
     return _snapshot_off(
         copy,
         lambda entry, row: (
@@ -234,7 +250,10 @@ def schema_version_off(copy: Copy) -> Planted:
 
 
 def first_snapshot_off_by_one(copy: Copy) -> Planted:
-    """What the replay begins from: what others say shows that it is this one."""
+    """Damage a snapshot of index 0, from which the replay starts.
+
+    The snapshots of the other members show that this one is wrong.
+    """
     return _snapshot_off(
         copy,
         lambda entry, row: entry.last_index == 0 and space_of(row.body) in (FUNCTION, PRIV),
@@ -243,7 +262,7 @@ def first_snapshot_off_by_one(copy: Copy) -> Planted:
 
 
 def _requests_off(copy: Copy, change: Callable[[list[Row], int], object]) -> Planted:
-    """The newest request that a snapshot remembers is another one, or forgotten."""
+    """Apply `change` to the newest idempotency key in a snapshot."""
     choices = [
         (m, e) for m in copy.full_members() for e in m.of_kind(SNAPSHOT)
         if e.last_index and any(space_of(row.body) == KEYS for row in copy.rows(m, e))
@@ -284,7 +303,7 @@ def archive_lost(copy: Copy) -> Planted:
 
 
 def segment_lost(copy: Copy) -> Planted:
-    """A file and its line in the manifest: nothing but the hole is left."""
+    """Remove a segment and its manifest entry, so that only the gap remains."""
     member = copy.rng.choice(copy.full_members())
     entry = copy.rng.choice(member.of_kind(SEGMENT)[1:-1] or member.of_kind(SEGMENT)[:1])
     (copy.folder / member.instance_uuid / entry.name).unlink()
@@ -294,7 +313,7 @@ def segment_lost(copy: Copy) -> Planted:
 
 
 def nop_everywhere(copy: Copy) -> tuple[Planted, Row]:
-    """An acknowledged write that became nothing, in every log: only a ledger can tell."""
+    """Replace an acknowledged write with a NOP in every log; only a ledger can reveal it."""
     member = copy.full_members()[0]
     newest = max(e.last_index for m in copy.manifests.values() for e in m.of_kind(SNAPSHOT))
     entry = member.of_kind(SEGMENT)[-1]
@@ -314,7 +333,11 @@ def nop_everywhere(copy: Copy) -> tuple[Planted, Row]:
 
 
 def changed_by_another_index(copy: Copy) -> tuple[int, int]:
-    """A user's row becomes, in every log, an UPDATE through a secondary index: (space, index)."""
+    """Turn a user's row in every log into an UPDATE through a secondary index.
+
+    Returns:
+        The space's ID and the row's index in the log.
+    """
     member = copy.full_members()[0]
     entry, number = copy.pick(member, lambda row: row.type in (2, 3) and is_user(row))
     row = copy.rows(member, entry)[number]
@@ -330,7 +353,7 @@ def changed_by_another_index(copy: Copy) -> tuple[int, int]:
 
 
 def ledger_line(row: Row) -> str:
-    """What the client of this write was told, as a ledger has it."""
+    """Return the ledger line of a client whose write of `row` was acknowledged."""
     fields = unpack(row.body)[Key.TUPLE]
     return json.dumps(
         {"id": fields[0], "value": fields[1], "outcome": "committed", "started": 0.0, "ended": 0.1}
@@ -338,8 +361,16 @@ def ledger_line(row: Row) -> str:
 
 
 def second_file(copy: Copy, is_changed: bool) -> tuple[str, str, int]:
-    """A member's manifest names the first rows of a segment twice, once with other content where
-    `is_changed`: the member, the path of the second file, and the row that differs (0: none)."""
+    """Add a file with the first rows of a segment, and its entry, to a member's manifest.
+
+    Args:
+        copy: The archive to damage.
+        is_changed: Whether one row differs between the two files.
+
+    Returns:
+        The member's name, the path of the second file, and the LSN of the row that differs (0 if
+        none does).
+    """
     member = copy.rng.choice(copy.full_members())
     entry, number = copy.pick(member, is_user)
     folder = copy.folder / member.instance_uuid

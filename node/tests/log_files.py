@@ -1,4 +1,4 @@
-"""One data directory, on the simulated disk and on the real one: what tests of it share."""
+"""Helpers for tests of one data directory, on the simulated and the real disk."""
 
 from qsync_node.format.batch import LogBatch
 from qsync_node.format.row import encode_singles
@@ -13,7 +13,7 @@ SMALL = Limits(segment_bytes=400)
 def batch(
     first: int, count: int = 1, replica_id: int = 1, first_lsn: int = 0, mark: int = 0
 ) -> LogBatch:
-    """`count` one-row transactions; their LSNs equal their indexes unless said otherwise."""
+    """Return `count` one-row transactions; `first_lsn` 0 makes LSNs equal to indexes."""
     lsn = first_lsn or first
     rows = [
         (3, b"\x82\x10\xcd\x02\x00\x21\x92" + bytes([number % 100, mark]))
@@ -28,7 +28,7 @@ def body(number: int) -> bytes:
 
 
 def filled(fs: FileSystem, directory: str, rows: int = 30) -> Storage:
-    """A log of `rows` rows in blocks of three, in several segments."""
+    """Return a log of `rows` rows in blocks of three, in several segments."""
     storage = Storage.create(fs, directory, UUID, SMALL, b"ballot")
     for first in range(1, rows + 1, 3):
         storage.write([batch(first, 2), batch(first + 2)])
@@ -44,7 +44,7 @@ def indexes(batches: list[LogBatch]) -> list[int]:
 
 
 def damage(fs: FileSystem, path: str, data: bytes) -> None:
-    """Put other contents in place of a file."""
+    """Replace the contents of a file."""
     fs.remove(path)
     file = fs.create(path)
     file.append(data)

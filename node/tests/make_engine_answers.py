@@ -1,8 +1,8 @@
-"""Ask a real Tarantool 2.6 every request in engine_answers/answers.bin and write down its answers.
+"""Record a real Tarantool 2.6's answers to every request in engine_answers/answers.bin.
 
-The file holds scenarios, each a list of [user, type, body, answer, is_ok] that starts from a fresh
-database: an answer is the raw tuples, or [code, text]. Requests are added by appending them with
-any answer and running this script. Users but admin and guest have the password `pw`.
+The file holds scenarios, each a list of [user, type, body, answer, is_ok] that starts from an
+empty database. An answer is the raw tuples, or [code, text]. To add requests, append them with any
+answer and run this script. All users except admin and guest have the password `pw`.
 """
 
 import base64
@@ -29,7 +29,7 @@ require('fiber').create(function() while true do require('fiber').sleep(1) end e
 
 
 def read_answers() -> list[Any]:
-    """The scenarios: [name, [[user, type, body, answer, is_ok], ...]]."""
+    """Return the scenarios: [name, [[user, type, body, answer, is_ok], ...]]."""
     packed = zlib.decompress(ANSWERS.read_bytes())
     scenarios: list[Any] = msgpack.unpackb(packed, unicode_errors="surrogateescape")
     return scenarios

@@ -1,12 +1,13 @@
-"""Make the test vectors from a real Tarantool 2.6 (Debian package `tarantool`).
+"""Make the test vectors with a real Tarantool 2.6 (Debian package `tarantool`).
 
     .venv/bin/python node/tests/make_vectors.py
 
-Starts an instance in a temporary directory, lets it write a snapshot and logs, talks to it over a
-plain socket, follows it as a replica, and writes what it saw to `node/tests/vectors`:
+The script starts an instance in a temporary directory and lets it write a snapshot and logs. It
+sends requests over a plain socket, follows the instance as a replica, and writes the results to
+`node/tests/vectors`:
 
-    *.xlog *.snap     files as Tarantool wrote them; own-keys.xlog is written by Qsync
-    *.cat.json        what `tarantoolctl cat --show-system --format=json` prints for each
+    *.xlog *.snap     files that Tarantool wrote; own-keys.xlog is written by Qsync
+    *.cat.json        output of `tarantoolctl cat --show-system --format=json` for each file
     wire.json         greeting, requests and answers, bytes in hex
     stream.json       a replica's JOIN and SUBSCRIBE
 """
@@ -153,7 +154,7 @@ def wire_vectors() -> dict[str, object]:
 
 
 def stream_vectors() -> dict[str, object]:
-    """JOIN and SUBSCRIBE of a replica that asks for nothing special."""
+    """Return the packets of a JOIN and a SUBSCRIBE without options, in hex."""
     peer = Peer()
     uuid = "2564c0a3-dd23-551f-a25c-1af767f45a81"
     join = encode_request(Type.JOIN, 1, msgpack.packb({0x24: uuid}))
@@ -180,7 +181,7 @@ def stream_vectors() -> dict[str, object]:
 
 
 def own_keys_file() -> bytes:
-    """Rows with everything that Qsync adds, and shapes that Tarantool does not write."""
+    """Return a file of rows with all of Qsync's keys and in forms that Tarantool does not write."""
     body = msgpack.packb
     single = {"timestamp": 1795223441.7593157}
     control = {Key.REPLICA_ID: 1, Key.LSN: 3, Key.INDEX: 1000, Key.INDEX_TERM: 7}

@@ -1,5 +1,7 @@
-"""An object store in memory that speaks the part of S3's protocol that readers and writers use:
-GET (with ranges), HEAD, PUT and ListObjectsV2."""
+"""An in-memory object store with the part of S3's protocol that readers and writers use.
+
+It implements GET (with ranges), HEAD, PUT and ListObjectsV2.
+"""
 
 import re
 import threading
@@ -14,7 +16,7 @@ STAMP = "2024-01-01T00:00:00.000Z"
 
 
 class Handler(BaseHTTPRequestHandler):
-    """`objects` by path, such as `/bucket/folder/name`."""
+    """A request handler over `objects`, whose keys are paths such as `/bucket/folder/name`."""
 
     objects: ClassVar[dict[str, bytes]]
 
@@ -38,7 +40,7 @@ class Handler(BaseHTTPRequestHandler):
         span = f"bytes {first}-{last}/{len(body)}"
         self._answer(206, body[first : last + 1], {"Content-Range": span})
 
-    do_HEAD = do_GET  # noqa: N815  # http.server's name
+    do_HEAD = do_GET  # noqa: N815  # http.server calls this name
 
     def do_PUT(self) -> None:
         path = unquote(urlsplit(self.path).path)
@@ -72,7 +74,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def serve(handler: type[Handler], port: int = 0) -> ThreadingHTTPServer:
-    """Start the store; end it with `stop`. Port 0 takes a free one."""
+    """Start the store on a port (0: any free port); `stop` ends it."""
     server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
@@ -84,7 +86,7 @@ def stop(server: ThreadingHTTPServer) -> None:
 
 
 def environment_for(server: ThreadingHTTPServer) -> dict[str, str]:
-    """Return the environment by which a process reaches the store."""
+    """Return the environment variables that a process needs to reach the store."""
     return {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_address[1]}",
         "AWS_ALLOW_HTTP": "true", "AWS_ACCESS_KEY_ID": "key",
@@ -94,7 +96,7 @@ def environment_for(server: ThreadingHTTPServer) -> dict[str, str]:
 
 @contextmanager
 def object_server() -> Iterator[tuple[dict[str, bytes], dict[str, str]]]:
-    """The store's objects, and the environment by which a process reaches it."""
+    """Run a store; yield its objects and the environment of a process that uses it."""
     objects: dict[str, bytes] = {}
     server = serve(type("Handler", (Handler,), {"objects": objects}))
     try:

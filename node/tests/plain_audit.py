@@ -1,7 +1,7 @@
-"""The audit's decisions over plain lists, without a Spark session: a second instead of many.
+"""Run the audit over plain lists, without a Spark session: a second instead of many.
 
-What Spark does in the product, grouping and sorting, is done here by dicts; every judgement is the
-product's own code. `test_spark_audit.py` holds the two against each other.
+Dicts replace Spark's grouping and sorting; the product's own code makes every judgement.
+`test_spark_audit.py` compares the results of both.
 """
 
 import sqlite3
@@ -22,7 +22,7 @@ from qsync_spark.walk import walk, walk_rows_of
 
 
 class _Rows:
-    """Stands for a DataFrame of facts: `few_of` sorts what it is given."""
+    """A substitute for a DataFrame of facts; `few` returns its rows in the order of `few_of`."""
 
     def __init__(self, rows: list[Fact]) -> None:
         self.rows = rows
@@ -33,7 +33,12 @@ class _Rows:
 
 
 def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
-    """Proofs 1 to 4, and what the report draws."""
+    """Run proofs 1 to 4, and measure the values that the report plots.
+
+    Args:
+        folder: The archive.
+        lag_allowed_s: How late a member's archive may be, in seconds.
+    """
     archive = load_archive(f"file://{folder}")
     rows: list[Fact] = []
     secret = new_secret()
@@ -44,7 +49,7 @@ def plain_audit(folder: Path, lag_allowed_s: float = 0.0) -> Result:
     with mock.patch.multiple(
         run, scan=lambda spark, archive, secret: facts, few_of=lambda facts: (facts.few(), 0)
     ):
-        ground = run.lay_ground(None, archive)  # small files: no session
+        ground = run.lay_ground(None, archive)  # None: small files need no session
     ground.secret = secret
     result = Result("sim", archive.url, archive.replicaset_uuid)
     result.counts = run.counts_of(ground)
@@ -106,7 +111,7 @@ def _prove_logs(ground: run.Ground, rows: list[Fact], result: Result) -> None:
 
 
 class _Odd:
-    """Stands for the DataFrame that `replay._report` reads."""
+    """A substitute for the DataFrame that `replay._report` reads."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         self.rows = rows
@@ -114,10 +119,10 @@ class _Odd:
     def __getitem__(self, name: str) -> Any:
         return mock.MagicMock()
 
-    def selectExpr(self, *columns: str) -> "_Odd":  # Spark's name
+    def selectExpr(self, *columns: str) -> "_Odd":  # the name in Spark's API
         return self
 
-    def orderBy(self, *columns: Any) -> "_Odd":  # Spark's name
+    def orderBy(self, *columns: Any) -> "_Odd":  # the name in Spark's API
         def rank(row: dict[str, Any]) -> float:
             rank = 3 - row["is_known"] if row["key"] else int(row["is_known"])
             return rank - bool(row["cause"]) / 2
@@ -133,7 +138,7 @@ class _Odd:
         return _Odd(self.rows[:count])
 
     def where(self, condition: str) -> "_Odd":
-        """By another engine that reads the same words."""
+        """Filter with SQLite, which reads the same conditions."""
         with closing(sqlite3.connect(":memory:")) as table:
             table.execute("create table odd (row, space, key, `index`, is_known)")
             table.executemany(

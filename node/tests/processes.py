@@ -1,4 +1,4 @@
-"""Real node processes for tests: a cluster under a temporary directory, and a real Tarantool."""
+"""Real processes for tests: a cluster of nodes in a temporary directory, and a Tarantool."""
 
 import json
 import os
@@ -27,7 +27,7 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port that nobody has, nobody was given, and no outgoing connection takes by chance."""
+    """Return a free port that no earlier call returned and no outgoing connection uses."""
     while True:
         port = random.randrange(15_000, 32_000)  # below Linux's range for outgoing connections
         if port in _given:
@@ -42,20 +42,31 @@ def free_port() -> int:
 
 
 def wait_until(what: str, is_done: Callable[[], bool], timeout_s: float = READY_S) -> None:
-    """Generous: a timeout is a hang, not a measurement."""
+    """Poll `is_done` until it returns true.
+
+    The timeout is generous: it detects a hang and measures nothing.
+
+    Args:
+        what: The message of the error.
+        is_done: The condition; an `OSError` counts as false.
+        timeout_s: The timeout in seconds.
+
+    Raises:
+        TimeoutError: The condition stayed false.
+    """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         try:
             if is_done():
                 return
         except OSError:
-            pass  # a process that is starting or dying does not answer
+            pass  # a process that starts or ends does not answer
         time.sleep(0.05)
     raise TimeoutError(what)
 
 
 class NodeProcess:
-    """One node; its directory and ports stay over restarts."""
+    """One node; its directory and ports stay the same across restarts."""
 
     def __init__(self, folder: Path, name: str, **settings: Any) -> None:
         self.folder = folder
@@ -97,14 +108,14 @@ class NodeProcess:
         self.process.wait()
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM and return the exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(30)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The process runs no further while the body does."""
+        """Suspend the process while the body of the `with` statement runs."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
         try:
@@ -117,7 +128,11 @@ class NodeProcess:
         return found
 
     def post(self, path: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Raises OSError where it is refused, too."""
+        """Send a POST request to the admin port and return the answer.
+
+        Raises:
+            OSError: The node cannot be reached or refuses the request.
+        """
         status, text = self.admin().post(path, json.dumps(fields).encode(), 30)
         if status >= 400:
             raise OSError(f"HTTP {status}: {text}")
@@ -130,7 +145,7 @@ class NodeProcess:
         return AdminPort(f"127.0.0.1:{self.admin_port}", secret, context)
 
     def post_status(self, path: str, fields: dict[str, Any]) -> int:
-        """HTTP status of a POST, whatever it is."""
+        """Return the HTTP status of a POST request, also of a refused one."""
         return self.admin().post(path, json.dumps(fields).encode(), 30)[0]
 
 
@@ -196,7 +211,7 @@ def running_cluster(folder: Path, count: int, **settings: Any) -> Iterator[Clust
 
 @contextmanager
 def running_tarantool(folder: Path) -> Iterator[str]:
-    """Debian's Tarantool with the same user; yields its address."""
+    """Run Debian's Tarantool with the clusters' user, and yield its address."""
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
     script = folder / "tarantool.lua"
@@ -215,7 +230,7 @@ def running_tarantool(folder: Path) -> Iterator[str]:
                 return probe.recv(128).startswith(b"Tarantool")
 
         wait_until("tarantool", is_up)
-        time.sleep(0.2)  # the user is made right after the port is open
+        time.sleep(0.2)  # Tarantool creates the user right after it opens the port
         yield f"127.0.0.1:{port}"
     finally:
         process.kill()

@@ -1,4 +1,4 @@
-"""A connection of its own making: it says whatever a test wants, and imports no client."""
+"""A raw IPROTO connection that uses no client: a test can send any bytes."""
 
 import socket
 import ssl
@@ -15,7 +15,7 @@ PING = 64
 
 
 class Raw:
-    """A connection that says whatever a test wants."""
+    """A connection that sends any bytes."""
 
     def __init__(self, address: str, context: ssl.SSLContext | None = None) -> None:
         host, _, port = address.rpartition(":")
@@ -44,7 +44,11 @@ class Raw:
         return self.frames.pop(0)
 
     def answer(self) -> tuple[int, dict[int, Any]]:
-        """(code, body) of the next answer; code 0 is success. EOFError when closed."""
+        """Return (code, body) of the next answer; code 0 is success.
+
+        Raises:
+            EOFError: The server closed the connection.
+        """
         kind, _, _, body = self.frame()
         return kind & 0x7FFF, unpack(body) if body else {}
 
@@ -53,7 +57,7 @@ class Raw:
         return self.answer()
 
     def send_bodies(self, requests: list[tuple[int, bytes, int]]) -> None:
-        """(type, body, stream) of each, in one segment."""
+        """Send requests, each (type, body, stream), in one write."""
         packets = [
             encode_request(kind, 1, body, **({"stream_id": stream} if stream else {}))
             for kind, body, stream in requests
@@ -61,7 +65,7 @@ class Raw:
         self.send(b"".join(packets))
 
     def drain(self) -> None:
-        """Read until everything that was sent has been taken: a PING's answer says so."""
+        """Send a PING and read up to its answer; the server has then read all earlier requests."""
         self.send(encode_request(PING, 77))
         while self.frame()[1] != 77:
             pass

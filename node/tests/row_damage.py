@@ -1,4 +1,4 @@
-"""Rows of an archive by what a test may do to them, and rows that no engine accepts."""
+"""Select rows of an archive for a test to damage, and build rows that no engine accepts."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from qsync_node.format.row import Row
 
 
 def confirmed(copy: Copy) -> list[tuple[int, Row]]:
-    """Index and row of single confirmed writes of whole tuples, oldest first."""
+    """Return users' single-row INSERTs and REPLACEs with their indexes, oldest first."""
     member = copy.full_members()[0]
     found = []
     for entry in member.of_kind(SEGMENT):
@@ -34,7 +34,7 @@ def all_rows(copy: Copy) -> list[tuple[int, Row]]:
 
 
 def effective_rows(copy: Copy) -> list[tuple[int, Row]]:
-    """Rows of users that no decision took away, oldest first."""
+    """Return the users' rows that no decision rolled back, oldest first."""
     rows = all_rows(copy)
     decisions = []
     for index, row in rows:
@@ -46,13 +46,13 @@ def effective_rows(copy: Copy) -> list[tuple[int, Row]]:
 
 
 def place_of(row: Row) -> tuple[int, Any]:
-    """Space and key that any statement changes."""
+    """Return the space and the key that a statement changes."""
     body = unpack(row.body)
     return body[Key.SPACE_ID], (body.get(Key.KEY) or body[Key.TUPLE])[0]
 
 
 def present_before(copy: Copy) -> set[int]:
-    """Indexes of rows whose key had a tuple when they were written."""
+    """Return the indexes of rows whose key had a tuple when they were written."""
     held: set[tuple[int, Any]] = set()
     found = set()
     for index, row in effective_rows(copy):
@@ -71,7 +71,11 @@ def last_snapshot(copy: Copy) -> int:
 
 
 def impossible(row: Row, row_type: int) -> Row:
-    """The row's own write, as a statement that its state does not allow."""
+    """Return a row with the same LSN and a statement that the state does not allow.
+
+    An INSERT keeps the row's tuple: choose a row whose key is present. Any other statement
+    addresses a key that does not exist.
+    """
     body: dict[int, Any] = unpack(row.body)
     fields = body.pop(int(Key.TUPLE))
     if row_type == INSERT:
@@ -88,7 +92,7 @@ def keyed(copy: Copy) -> list[tuple[int, Row]]:
 
 
 def held_rows(copy: Copy) -> list[tuple[int, Row]]:
-    """Rows of `confirmed` whose tuples snapshots of two or more members hold, oldest first."""
+    """Return the rows of `confirmed` that snapshots of two or more members hold, oldest first."""
     snapshots = [
         (e.last_index, m.member) for m in copy.manifests.values() for e in m.of_kind(SNAPSHOT)
     ]

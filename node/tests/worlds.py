@@ -1,4 +1,4 @@
-"""Drives a simulated cluster by hand: requests at a member, and the answers that came back."""
+"""Drive a simulated cluster step by step: send requests to members and collect the answers."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ LINEARIZABLE = 4
 
 
 class Driven:
-    """A world of `voters` members with `settings`, whose first member leads."""
+    """A world of `voters` members whose first member leads; `settings` apply to all members."""
 
     def __init__(self, voters: int, seed: int = 1, **settings: Any) -> None:
         self.world = World(seed)
@@ -55,12 +55,12 @@ class Driven:
         return sync
 
     def next_sync(self) -> int:
-        """Return a number for a request."""
+        """Return the number of a new request."""
         self._sync += 1
         return self._sync
 
     def ask(self, shell: Shell, kind: int, body: bytes = b"", **more: Any) -> fx.Answer:
-        """Send a request and let time pass until it is answered, at most ten seconds."""
+        """Send a request and run the world until it is answered, at most ten seconds."""
         sync = self.send(shell, kind, body, **more)
         self.run(10_000, lambda: sync in self.answers)
         return self.answers[sync]
@@ -69,12 +69,12 @@ class Driven:
         return self.world.run_for(int(milliseconds * MILLISECOND), done)
 
     def mute(self, sender: Shell, *receivers: Shell) -> None:
-        """Hold back what `sender` says to each receiver."""
+        """Hold back all messages from `sender` to each receiver."""
         for receiver in receivers:
             self.world.network.cut(sender, receiver)
 
     def cut_off(self, shell: Shell) -> None:
-        """Hold back everything to and from `shell`."""
+        """Hold back all messages to and from `shell`."""
         for other in self.world.alive():
             if other is not shell:
                 self.mute(shell, other)
