@@ -1,7 +1,7 @@
-"""Spark's joins and the audit in one process say the same of the same damage, word for word.
+"""The audit with Spark's joins and the audit in one process report damage in the same words.
 
-`test_spark_audit.py` compares both on an undamaged archive. One session audits all cases: each
-costs some seconds, whatever its size.
+`test_spark_audit.py` compares both on an undamaged archive. All cases share one session, because
+even a small case takes some seconds.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,10 @@ NOW_S = 1000.0
 
 
 def impossible_rows(copy: Copy) -> None:
-    """An INSERT over a tuple, an UPDATE and a DELETE of none, and a request that runs again."""
+    """Make three statements impossible in their state, and repeat the key of a request.
+
+    The statements are an INSERT over a tuple, and an UPDATE and a DELETE of a missing tuple.
+    """
     present = present_before(copy)
     rows = [one for one in confirmed(copy) if one[0] in present and one[1].idempotency is None]
     replaces = [row for _, row in rows if row.type == REPLACE]
@@ -52,7 +55,7 @@ def impossible_rows(copy: Copy) -> None:
 
 
 def lost_row(copy: Copy) -> None:
-    """A row that snapshots of several members hold, and that is a NOP in every log."""
+    """Replace with a NOP, in every log, a row whose tuple snapshots of several members hold."""
     _, row = held_rows(copy)[0]
     copy.everywhere(
         lambda one: Row(NOP, one.replica_id, one.lsn, one.timestamp, b"", flags=one.flags),
@@ -61,7 +64,7 @@ def lost_row(copy: Copy) -> None:
 
 
 def lost_range(copy: Copy) -> None:
-    """Thirty rows that one member lost, one after another."""
+    """Remove thirty consecutive rows from one member's log."""
     member = copy.full_members()[0]
     entry, rows = next(
         (e, rows) for e in member.of_kind(SEGMENT) if len(rows := copy.rows(member, e)) > 45
@@ -71,7 +74,7 @@ def lost_range(copy: Copy) -> None:
 
 
 def other_terms(copy: Copy) -> None:
-    """CONFIRM and PROMOTE rows that name other terms."""
+    """Make CONFIRM and PROMOTE rows name other terms."""
     confirm_of_another_term(copy)
     confirm_of_a_row_of_another_term(copy)
     promote_behind_a_row_of_another_term(copy)
@@ -82,7 +85,7 @@ def lost_by_all(copy: Copy) -> None:
 
 
 def compacted(copy: Copy) -> None:
-    """The replay begins from a compaction's snapshot, after which rows are impossible and lost."""
+    """Publish a compaction, from whose snapshot the replay starts; a later row is impossible."""
     end = max(e.last_index for m in copy.manifests.values() for e in m.of_kind(SEGMENT))
     present = present_before(copy)
     rows = [one for one in confirmed(copy) if one[0] in present and one[0] > end // 2]
@@ -97,7 +100,7 @@ CASES: dict[Callable[[Copy], None], str] = {
     other_terms: "decision of another term", lost_by_all: "missing LSN",
     compacted: "impossible row", confirmed_then_rolled_back: "confirmed, then rolled back",
 }  # fmt: skip
-"""By damage, a problem that both must name."""
+"""The problem that both audits must report, by kind of damage."""
 
 
 @pytest.mark.parametrize("plant", CASES, ids=lambda plant: plant.__name__)

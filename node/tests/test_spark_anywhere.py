@@ -1,5 +1,7 @@
-"""One thing is changed anywhere in a member's files, as a faulty member would have written it, with
-every checksum right: it is found, it is one violation, and that names the file and the member."""
+"""A change anywhere in a member's files is reported as one violation with the file and the member.
+
+The file is as a faulty member would write it: every checksum matches.
+"""
 
 from collections.abc import Callable
 from copy import copy as copied
@@ -25,7 +27,7 @@ def assert_named(result: Result, path: str, member: str) -> None:
     assert len(result.violations) == 1, [one.message for one in result.violations]
     assert result.violations[0].members == [member]
     assert result.violations[0].file == path
-    # Without the very first snapshot the replay begins with the second one.
+    # Without the first snapshot, the replay starts with the second one.
     assert all(BEGINS_LATE in gap.message for gap in result.gaps), result.gaps
 
 
@@ -90,7 +92,7 @@ CHANGES = (drop, repeat, swap, later, other_type, next_lsn, last_lsn, other_repl
 def test_any_row_of_any_segment(
     folder: Path, tmp_path: Path, seed: int, change: Callable[[list[Row], int], None]
 ) -> None:
-    """Rows of users, of the system, and control rows."""
+    """Odd seeds change a control row, if there is one; even seeds change a row of any type."""
     copy = Copy(folder, tmp_path / "copy", seed)
     manifest = copy.rng.choice(copy.full_members())
     entry = copy.rng.choice([one for one in manifest.of_kind(SEGMENT) if one.rows > 2])
@@ -104,7 +106,10 @@ def test_any_row_of_any_segment(
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_tuple_of_any_snapshot(folder: Path, tmp_path: Path, seed: int) -> None:
-    """It is lacking, or its last field is another one; also of what the replay begins with."""
+    """Odd seeds remove the tuple; even seeds change its last field.
+
+    Any snapshot may be damaged, including the one from which the replay starts.
+    """
     copy = Copy(folder, tmp_path / "copy", seed)
     manifest = copy.rng.choice(copy.full_members())
     entry = copy.rng.choice(manifest.of_kind(SNAPSHOT))

@@ -1,4 +1,4 @@
-"""What a person is told of an archive that cannot be read, and the page that an audit becomes."""
+"""Error messages for archives that cannot be read, and the report page of an audit."""
 
 import json
 from pathlib import Path

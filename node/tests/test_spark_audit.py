@@ -1,6 +1,6 @@
 """The audit and the data source with a real Spark session.
 
-`test_spark_damage.py` has the many cases; here the same judgements go through Spark's joins.
+`test_spark_damage.py` covers many kinds of damage; here, judgements pass through Spark's joins.
 """
 
 import json
@@ -74,7 +74,7 @@ def test_an_audit_says_how_far_it_is(spark: "SparkSession", folder: Path) -> Non
 
 
 def test_rows_of_a_pass_never_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stage that begins after the one that read has done nothing yet."""
+    """When the reading stage is followed by another one, the new stage has done nothing yet."""
     shares = iter([0.25, 0.0, 0.5, 0.1])
     said: list[Step] = []
     is_over = threading.Event()
@@ -89,7 +89,7 @@ def test_rows_of_a_pass_never_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("qsync_spark.progress.LOOK_EVERY_S", 0.0)
     monkeypatch.setattr("qsync_spark.progress.share_done", share)
-    no_session: Any = None  # `share` stands for what is asked of one
+    no_session: Any = None  # `share` replaces the only use of a session
     with Watch(no_session, said.append, ("one", "two"), frozenset({0}), 200) as watch:
         watch.begin(0)
         assert is_over.wait(60)
@@ -125,13 +125,13 @@ def test_an_acknowledged_write_that_is_gone(
 
 
 def line_of(key: int, ended: float, space: int | None = None) -> str:
-    """A write that a client saw committed, and that no log holds."""
+    """Return a ledger line of a write that a client saw committed and no log holds."""
     place = {} if space is None else {"space": space}
     return json.dumps({"id": key, "outcome": "committed", "started": 0.0, "ended": ended, **place})
 
 
 def judged(result: Result) -> tuple[list[str], list[str]]:
-    """What proof 6 found, and what it could not know."""
+    """Return the messages of proof 6: its violations and its gaps."""
     found = [one.message for one in result.violations if one.proofs == [6]]
     return found, [gap.message for gap in result.gaps if gap.proofs == [6]]
 
@@ -140,7 +140,7 @@ def test_refused_write_is_excused_only_by_a_line_of_its_space_and_value(
     spark: "SparkSession", folder: Path, tmp_path: Path
 ) -> None:
     copy = Copy(folder, tmp_path / "copy", 5)
-    _, row = nop_everywhere(copy)  # names a row that is in `folder`
+    _, row = nop_everywhere(copy)  # the row that it replaces is in `folder`
     space, fields = space_of(row.body), unpack(row.body)[Key.TUPLE]
 
     def line(outcome: str, where: int | None, value: Any) -> str:
@@ -163,7 +163,7 @@ def test_refused_write_is_excused_only_by_a_line_of_its_space_and_value(
 def test_a_ledger_of_before_the_archive_is_not_known(
     spark: "SparkSession", folder: Path, tmp_path: Path
 ) -> None:
-    """The archive was asked for late, and holds no row of before its first snapshot."""
+    """The archive starts late: it has no rows from before its first snapshot."""
     copy = Copy(folder, tmp_path / "copy", 5)
     every = [entry for one in copy.manifests.values() for entry in one.of_kind(SNAPSHOT)]
     first = min(e.last_index for e in every if e.last_index > min(e.last_index for e in every))
@@ -189,7 +189,7 @@ def test_a_ledger_of_before_the_archive_is_not_known(
 def test_a_ledger_of_spaces_that_are_not_replayed_is_not_known(
     spark: "SparkSession", folder: Path, tmp_path: Path
 ) -> None:
-    """A row of a space without a known primary key may be the write, or none."""
+    """A row of a space without a known primary key may or may not be the write."""
     copy = Copy(folder, tmp_path / "copy", 5)
     _, row = nop_everywhere(copy)
     strange = 4000
@@ -214,7 +214,7 @@ def test_a_ledger_of_spaces_that_are_not_replayed_is_not_known(
 def test_a_line_of_a_ledger_has_its_number_whoever_reads_it(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A ledger of several partitions: numbers go on over their borders."""
+    """The ledger has several partitions, and line numbers continue across their borders."""
     ledger = tmp_path / "ledger.jsonl"
     lines = [json.dumps({"id": n, "outcome": "committed"}) for n in range(2000)]
     ledger.write_text("\n".join(lines) + "\n")
@@ -228,7 +228,7 @@ def test_a_line_of_a_ledger_has_its_number_whoever_reads_it(
 def test_a_list_that_was_cut_is_incomplete(
     spark: "SparkSession", folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More is odd than the driver lists: what is listed is said, what follows is not known."""
+    """The driver lists a bounded number of anomalies and reports these; later ones are unknown."""
     copy = Copy(folder, tmp_path / "copy", 5)
     member = copy.full_members()[0]
     for entry in list(member.of_kind("segment")):
@@ -274,7 +274,7 @@ def test_the_archive_is_a_table(spark: "SparkSession", folder: Path, tmp_path: P
     assert len(some) == len(held)
     assert all(row["damage"] is None for row in some)
     plain = plain_audit(folder)
-    # A query leaves nothing behind for the next one of the same table.
+    # The filter of a query must not apply to the next query of the same table.
     assert rows.where("kind = 'segment'").count() == plain.counts["memberRows"]
     late = rows.where("timestamp > 1e12").count()
     assert late == 0

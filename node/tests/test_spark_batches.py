@@ -1,4 +1,4 @@
-"""Small batches go together, none is lost, and what is held is bounded."""
+"""Small batches are combined without losing rows, and the retained bytes are bounded."""
 
 from random import Random
 

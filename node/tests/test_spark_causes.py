@@ -1,5 +1,7 @@
-"""What the replay says of confirmed rows that no engine accepts, and of a row that every log lost:
-the cause is named first, and only that."""
+"""Findings of the replay for confirmed rows that no engine accepts, and for rows lost in every log.
+
+The audit reports the cause first, and no consequences.
+"""
 
 import tempfile
 from dataclasses import replace
@@ -37,7 +39,7 @@ IMPOSSIBLE, LOST = "impossible row", "lost row"
 
 
 def is_wanted(world: World, archive: Path) -> bool:
-    """Eventful, with keyed writes before and after the last snapshot."""
+    """Return whether an archive is eventful and has keyed writes on both sides of a snapshot."""
     if not is_eventful(world, archive):
         return False
     with tempfile.TemporaryDirectory() as folder:
@@ -86,9 +88,9 @@ def test_an_update_that_fails_is_named() -> None:
 @pytest.mark.parametrize(
     ("at", "mark", "window", "is_refused"),
     [
-        (50, 5, 100, True), (50, 5, None, True),  # a retry: its mark is from before the first run
+        (50, 5, 100, True), (50, 5, None, True),  # a retry: its mark precedes the first run
         (50, 20, 100, True), (50, 20, None, False),  # the first run is still remembered
-        (150, 20, 100, False), (150, 5, 100, True), (11, 5, 100, False),  # one transaction
+        (150, 20, 100, False), (150, 5, 100, True), (11, 5, 100, False),  # 11: the same transaction
     ],
 )  # fmt: skip
 def test_a_request_runs_again_only_behind_its_window(
@@ -125,7 +127,7 @@ def test_a_request_that_ran_twice_is_named(copy: Copy, is_after_snapshots: bool)
 
 
 def test_a_change_of_the_window_is_read_from_the_log(copy: Copy) -> None:
-    """A request that runs again behind a smaller window is none of the audit's business."""
+    """A request that runs again after its window was reduced is not a violation."""
     (before, first), (index, again) = min(
         pairwise(keyed(copy)), key=lambda one: one[1][0] - one[0][0]
     )
@@ -152,7 +154,7 @@ def test_a_change_of_the_window_is_read_from_the_log(copy: Copy) -> None:
 
 @pytest.mark.parametrize("place", ["first", "middle"])
 def test_a_row_lost_in_every_log_is_one_finding(copy: Copy, place: str) -> None:
-    """Snapshots of several members hold what no row made: the log is named, and where."""
+    """If snapshots of several members hold a tuple that no row wrote, the finding names the log."""
     present = present_before(copy)
     choices = [one for one in held_rows(copy) if (one[0] in present) == (place == "middle")]
     index, row = choices[0]
@@ -172,7 +174,7 @@ def test_a_row_lost_in_every_log_is_one_finding(copy: Copy, place: str) -> None:
 
 
 def test_a_base_that_does_not_know_the_space_is_not_accused() -> None:
-    """The first snapshot is empty, and the space was made by a row behind it."""
+    """The first snapshot is empty, and a later row created the space."""
     judged = [(20, "a/1"), (21, "b/1"), (30, "a/2")]
     catalogue = Catalogue(keys={600: (0,)})
     body = pack({Key.SPACE_ID: 600, Key.TUPLE: [1, "x"]})

@@ -1,4 +1,4 @@
-"""Rows read as columns are the rows that are read one by one, of whatever a file holds."""
+"""Rows read as columns equal rows read one by one, for any contents of a file."""
 
 import hashlib
 from collections.abc import Callable
@@ -51,7 +51,7 @@ KEYS = [
 
 
 def a_row(rng: Random) -> bytes:
-    """As some writer might encode it."""
+    """Return a row in an encoding that some writer may use."""
     kind = rng.choice((2, 3, 3, 3, 4, 5, NOP, 31, 40, 41))
     body = b""
     if kind != NOP:
@@ -59,7 +59,7 @@ def a_row(rng: Random) -> bytes:
         fields = [rng.choice(KEYS), "v" * rng.randrange(40)]
         body = pack(rng.choice(({0x10: space, 0x21: fields}, {0x21: fields, 0x10: space}, {})))
     lsn = rng.choice((1, 127, 128, 70_000, 2**33))
-    if rng.random() < 0.05:  # longer than need be, or with keys that nobody knows
+    if rng.random() < 0.05:  # longer than necessary, or with unknown keys
         header = {0: kind, 2: 1, 3: lsn, 4: 1.0, rng.choice((1, 7, 60)): rng.choice((3, "x", [1]))}
         return pack(header) + body
     return encode_row(
@@ -85,7 +85,7 @@ def expected_rows(blocks: list[Rows]) -> list[tuple[Any, ...]]:
 
 
 def test_columns_are_the_rows_that_are_there() -> None:
-    """3,000 blocks in batches, of rows in every form that a writer may give them."""
+    """Compare 3,000 blocks in batches, with rows in every form that a writer may use."""
     rng = Random(20)
     for _ in range(300):
         blocks = [
@@ -107,7 +107,7 @@ def test_columns_are_the_rows_that_are_there() -> None:
 
 
 def a_value(rng: Random, depth: int = 0) -> Any:
-    """In every format that msgpack has, and in every length that a format may tell."""
+    """Return a value in any format of msgpack and of any length class."""
     size = rng.choice((0, 3, 31, 32, 255, 256, 70_000 if rng.random() < 0.02 else 1))
     kinds = [
         lambda: rng.choice(KEYS), lambda: rng.choice((False, 2.5, -(2**31), -(2**63), 2**64 - 1)),
@@ -126,7 +126,7 @@ HEADER_LIKE = encode_row(Row(3, 1, 70_007, 1.7e9, b"\x80"))
 
 
 def alike(rng: Random, count: int) -> bytes:
-    """Rows of one writer, as its node encodes them."""
+    """Return rows of one writer, as its node encodes them."""
     rows = []
     for lsn in range(70_000, 70_000 + count):
         kind = rng.choice((2, 3, 3, 3, NOP))
@@ -141,7 +141,7 @@ def alike(rng: Random, count: int) -> bytes:
 def test_reading_rows_at_once_finds_what_reading_them_in_turn_finds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also of bytes that were changed, and where a value looks like a row."""
+    """The data includes changed bytes and values that look like rows."""
     rng = Random(21)
     at_once = 0
     for number in range(1000):
@@ -169,7 +169,7 @@ def padded(data: bytearray) -> Any:
 
 
 def test_first_fields_are_packed_as_a_replay_packs_them() -> None:
-    """A key in a longer form than need be is the same key."""
+    """A key in a longer encoding than necessary is the same key."""
     long_forms = [b"\xcd\x00\x05", b"\xd9\x01a", b"\xcf" + bytes(7) + b"\x01", b"\xd1\x00\x05"]
     encoded = [pack(key) for key in KEYS] + long_forms
     bodies = [b"\x82\x10\xcd\x02\x58\x21\x92" + key + b"\x01" for key in encoded]
@@ -223,13 +223,13 @@ def test_a_row_that_goes_over_the_end_of_its_block_is_none() -> None:
 
 
 def everything_of(folder: Path) -> list[Any]:
-    """What each reader says of each part."""
+    """Return the output of each reader for each part of an archive."""
     said: list[Any] = []
     archive = load_archive(f"file://{folder}")
     catalogue = Catalogue(keys={512: (0,), 513: (1,), 280: (0,), 288: (0, 1), 320: (0,)})
     for part in parts_of_kind(archive, "segment", "rollback", "snapshot"):
         facts = [fact for batch in walk_module.walk(part, b"") for fact in batch.to_pylist()]
-        # A fact for each batch, or for each block.
+        # The number of these facts depends on the reader: one for each batch, or for each block.
         said += [fact for fact in facts if fact["fact"] not in ("requests", "terms")]
         said += [oldest_requests(facts), terms_in(facts)]
         said.append([row for b in walk_rows_module.rows_of(part) for row in b.to_pylist()])
@@ -252,7 +252,7 @@ def test_whole_archives_read_the_same(
     monkeypatch: pytest.MonkeyPatch,
     plant: Callable[[Copy], Any] | None,
 ) -> None:
-    """Undamaged and with each damage: facts, rows and events are the same either way."""
+    """Facts, rows and events are the same with both readers, for every kind of damage."""
     copy = Copy(folder, tmp_path / "copy", 7)
     if plant is not None:
         plant(copy)
@@ -269,7 +269,7 @@ def test_whole_archives_read_the_same(
 def test_a_block_of_garbage_under_right_checksums_is_no_end_of_the_audit(
     folder: Path, tmp_path: Path, kind: str, garbage: bytes
 ) -> None:
-    """A member's file with a block in which no rows are: said of that file, and nothing raised."""
+    """The audit reports a violation of the file whose block holds no rows, and raises nothing."""
     copy = Copy(folder, tmp_path / "copy", 3)
     member = copy.full_members()[0]
     entry = member.of_kind(kind)[0]
@@ -287,5 +287,5 @@ def test_a_block_of_garbage_under_right_checksums_is_no_end_of_the_audit(
     result = plain_audit(tmp_path / "copy")
     assert result.verdict == VIOLATED
     assert [one.file.endswith(name) for one in result.violations] == [True]
-    # Without the first snapshot the replay begins with the second one.
+    # Without the first snapshot, the replay starts with the second one.
     assert all(kind == SNAPSHOT and "the archive begins" in gap.message for gap in result.gaps)

@@ -1,5 +1,7 @@
-"""Compactions of archives of simulated lives, with a real Spark session: what they publish is what
-members had, and what they delete nobody misses."""
+"""Compactions of archives of simulated schedules, with a real Spark session.
+
+A compaction publishes the state that the members had, and deletes no file that a reader needs.
+"""
 
 import json
 import os
@@ -185,7 +187,7 @@ def test_killed_at_any_point_it_runs_again(step: str, archive: Path, tmp_path: P
 
 
 def test_columns_follow_the_format() -> None:
-    """Pure: what does not fit its column is in `_rest`, and nothing is lost."""
+    """Values that do not fit their columns are in `_rest`; this test needs no session."""
     layout = [
         {"name": "id", "type": "unsigned"}, {"name": "price", "type": "number"},
         {"name": "note", "type": "string"}, {"name": "tags", "type": "array"},

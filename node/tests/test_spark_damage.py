@@ -1,6 +1,9 @@
-"""Planted damage: one violation at a place chosen by a seed is found, named exactly, and nothing
-else is; the undamaged twin is clean. Archives are of simulated lives with faults, several terms and
-cut tails (archives.py); judgements are the product's, without a Spark session (plain_audit.py)."""
+"""The audit reports each planted violation exactly, and nothing else.
+
+A seed chooses the place of the damage; the audit of the undamaged archive passes. Archives come
+from simulated schedules with faults, several terms and truncated tails (archives.py). The product's
+code judges them, without a Spark session (plain_audit.py).
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +47,7 @@ def test_a_violation_is_found_and_named(
     planted = plant(Copy(run_folder, tmp_path / "copy", int(run_folder.name) * 1000 + 1))
     result = plain_audit(tmp_path / "copy")
     assert result.verdict == planted.verdict
-    # A row that nobody has any more cannot be replayed either.
+    # A row that no member holds any more cannot be replayed either.
     assert all(gap.proofs == [4] for gap in result.gaps)
     assert not result.gaps or plant is lost_everywhere
     assert len(result.violations) == 1, result.violations
@@ -64,7 +67,7 @@ def test_a_violation_is_found_and_named(
 def test_a_second_file_of_the_same_rows_is_found(
     run_folder: Path, tmp_path: Path, is_changed: bool
 ) -> None:
-    """Also where it would do without: all rows of its index are in the first one."""
+    """The second file is reported although the first one has all rows of its indexes."""
     copy = Copy(run_folder, tmp_path / "copy", int(run_folder.name))
     member, path, lsn = second_file(copy, is_changed)
     result = plain_audit(tmp_path / "copy")
@@ -93,7 +96,7 @@ def test_what_is_lost_is_incomplete_and_never_violated(
 
 
 def test_a_lost_disk_is_incomplete(tmp_path: Path) -> None:
-    """Rows that were on a disk that is gone before they were archived cannot be known."""
+    """Rows that were on a lost disk and not yet archived are unknown."""
     results = [plain_audit(archive) for archive in lives(tmp_path, has_lost_a_disk, 3, lose_disk)]
     assert "Incomplete" in [result.verdict for result in results]
     assert not any(result.violations for result in results)

@@ -1,4 +1,4 @@
-"""A job that fails says one sentence, also where a task failed on another machine."""
+"""A failed job prints one sentence, even if a task failed on another machine."""
 
 import pytest
 

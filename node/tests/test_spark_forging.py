@@ -1,4 +1,4 @@
-"""A forger chooses rows whose changes cancel: the hash of a chunk of rows needs a secret key."""
+"""Forged rows whose changes cancel: the hash of a chunk of rows needs a secret key."""
 
 from unittest import mock
 
@@ -19,8 +19,8 @@ CHANGE_S = 2.0**-10
 
 
 def cancelling(differences: list[int]) -> list[int]:
-    """Numbers of some of these, at least one, whose exclusive or is 0 (linear algebra)."""
-    basis: dict[int, tuple[int, int]] = {}  # leading bit -> value, and of which it is made
+    """Return positions of one or more values whose exclusive or is 0 (Gaussian elimination)."""
+    basis: dict[int, tuple[int, int]] = {}  # bit length -> value, and a mask of its summands
     for number, value in enumerate(differences):
         made = 1 << number
         while value:
@@ -36,9 +36,11 @@ def cancelling(differences: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("is_key_known", [False, True])
 def test_changes_that_cancel_need_the_key_of_the_audit(copy: Copy, is_key_known: bool) -> None:
-    """129 candidate rows and their changed copies: with a hash that a forger can compute, some of
-    them change and the combined hash of the chunk does not. The forger does not know the key: the
-    audit draws it later."""
+    """A forger who can compute the hash changes rows without changing the hash of their chunk.
+
+    Among 129 candidate rows and their changed copies there is always such a set of rows. The
+    forger does not know the key, because the audit draws it later.
+    """
     secret = bytes(SECRET_BYTES)
     content_hash = RowHash(secret)
     member = copy.full_members()[0]
@@ -47,7 +49,7 @@ def test_changes_that_cancel_need_the_key_of_the_audit(copy: Copy, is_key_known:
     for entry in member.of_kind(SEGMENT):
         by_file[entry.name] = rows = copy.rows(member, entry)
         for row in rows[1:-1]:
-            if row.type < RAFT_PROMOTE:  # others say by themselves what they are
+            if row.type < RAFT_PROMOTE:  # the audit also checks control rows one by one
                 candidates.setdefault((row.replica_id, row.lsn >> CHUNK_BITS), []).append(row)
     wanted = 8 * HASH_BYTES + 1
     pools = [
@@ -57,7 +59,7 @@ def test_changes_that_cancel_need_the_key_of_the_audit(copy: Copy, is_key_known:
     ]
     drawn = secret if is_key_known else new_secret()
     found = []
-    # What is compared at once may end within a pool: the forger tries another one.
+    # A unit of comparison may end within a pool, so the forger tries several pools.
     for pool in pools[:8]:
         differences = []
         for row in pool:

@@ -1,4 +1,4 @@
-"""Garbage under right checksums: blocks, rows, numbers and manifests that mean nothing."""
+"""Blocks, rows, numbers and manifests without a meaning, with valid checksums."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ from qsync_spark.walk_rows import rows_of
 
 @pytest.mark.parametrize("garbage", [b"\xc0\xc0", b"\x81\x00\x03\x93\x01\x02\x03", b"\xc1"])
 def test_garbage_between_blocks_is_what_the_member_wrote(copy: Copy, garbage: bytes) -> None:
-    """By every checksum. Others hold the rows behind it: none is said to be missing."""
+    """All checksums match, so the member wrote it. Others hold the later rows: none is missing."""
     member = copy.full_members()[0]
     entry = max(member.of_kind(SEGMENT), key=lambda one: one.rows)
     blocks = copy.blocks(member, entry)
@@ -57,7 +57,7 @@ BAD_CONTROLS: list[Any] = [
 ]  # fmt: skip
 
 
-# A CONFIRM beyond the log is a plant of its own: `confirm_without_quorum`.
+# `confirm_without_quorum` covers a CONFIRM beyond the end of the log.
 @pytest.mark.parametrize(
     ("row_type", "body"),
     [(RAFT_PROMOTE, one) for one in BAD_CONTROLS]
@@ -106,7 +106,7 @@ def test_a_row_of_a_system_space_that_is_none(
     assert result.verdict in (INCOMPLETE, VIOLATED)
 
 
-LIST_AS_KEY = b"\x81\x91\x01\x02"  # msgpack that Python has no value for
+LIST_AS_KEY = b"\x81\x91\x01\x02"  # a map that Python cannot represent: its key is a list
 
 
 @pytest.mark.parametrize("place", ["meta", "cluster"])
@@ -136,7 +136,7 @@ HEADERS: list[dict[int, Any]] = [
 def test_numbers_beyond_any_column_are_damage_of_that_block(
     copy: Copy, kind: str, header: dict[int, Any]
 ) -> None:
-    """In the audit and in the table; in the table the other rows are there."""
+    """The audit and the table report the damage, and the table returns the other rows."""
     member, entry = next((m, e) for m in copy.full_members() for e in m.of_kind(kind))
     bad = pack(header) + pack({0x10: 600, 0x21: [1]})
     made = copy.store(member, entry, [*copy.blocks(member, entry), bad])
@@ -147,7 +147,7 @@ def test_numbers_beyond_any_column_are_damage_of_that_block(
     )  # fmt: skip
     rows = [row for batch in rows_of(part) for row in batch.to_pylist()]
     assert len(rows) >= entry.rows
-    is_readable = header in ({0: 3, 3: 5}, {0: 3, 2: 1})  # as rows of a snapshot are
+    is_readable = header in ({0: 3, 3: 5}, {0: 3, 2: 1})  # rows of a snapshot look like these
     assert is_readable or any(row["damage"] for row in rows)
 
 

@@ -1,4 +1,4 @@
-"""Jobs as processes: what they say of bad input, and that they end with whoever began them."""
+"""Jobs as processes: their errors for bad input, and their end together with their parent."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refuse(job: str, url: str, words: tuple[str, ...] = (), **environment: str) -> str:
-    """One sentence, exit code 1, nothing on standard output."""
+    """Run a job that must exit with code 1 and one sentence, and return the sentence."""
     done = subprocess.run(
         [sys.executable, "-m", job, "--archive", url, "--master", "local[1]", *words],
         capture_output=True, text=True, check=False, env={**os.environ, **environment},
@@ -80,8 +80,10 @@ def test_an_archive_that_cannot_be_read(job: str, folder: Path, tmp_path: Path) 
 
 
 def test_the_line_for_a_spark_of_ones_own(whole: Path, tmp_path: Path) -> None:
-    """As docs/spark.md prints it, but for master and places. Java prints one line before it reads
-    any setting of Spark or Log4j."""
+    """The command is that of docs/spark.md, except for the master and the places.
+
+    Java prints one line before it reads any setting of Spark or Log4j.
+    """
     page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
     lines = page[page.index("JOBS=$(") :].partition("```")[0]
     for printed, here in (
@@ -103,7 +105,7 @@ def test_the_line_for_a_spark_of_ones_own(whole: Path, tmp_path: Path) -> None:
 
 
 def test_archive_ledger_and_report_are_in_one_store(whole: Path) -> None:
-    """Over S3's protocol, and nothing but the verdict is printed."""
+    """The store speaks S3's protocol, and the job prints nothing but the verdict."""
     folder = "s3://bucket/orders"
     with object_server() as (objects, environment):
         for path in whole.rglob("*"):
@@ -148,7 +150,7 @@ def test_a_ledger_that_is_not_there_is_one_line(folder: Path) -> None:
 
 
 def test_a_job_ends_with_its_command(folder: Path, tmp_path: Path) -> None:
-    """`kill -9` of `qsync local audit` leaves neither the job nor its JVM behind."""
+    """`kill -9` of `qsync local audit` also ends the job and its JVM."""
     home = tmp_path / "home"
     (home / "orders").mkdir(parents=True)
     document = {
@@ -175,7 +177,7 @@ def test_a_job_ends_with_its_command(folder: Path, tmp_path: Path) -> None:
 
 
 def _name(process: psutil.Process) -> str:
-    """ "" of one that has ended: what starts a JVM is a chain of short commands."""
+    """Return a process's name, or "" if it has ended: short-lived commands start the JVM."""
     try:
         return process.name()
     except psutil.NoSuchProcess:
@@ -190,7 +192,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def test_a_disk_that_fills_during_a_compaction(folder: Path, tmp_path: Path) -> None:
-    """Nothing is half published, and nothing is deleted."""
+    """Nothing is published in part, and nothing is deleted."""
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     before = sorted(path for path in copy.rglob("*") if path.is_file())
@@ -208,7 +210,7 @@ def test_a_disk_that_fills_during_a_compaction(folder: Path, tmp_path: Path) -> 
 
 
 def _ignore_size_signal() -> None:
-    """A file that may not grow fails as one on a full disk does."""
+    """Ignore SIGXFSZ, so that a file at its size limit fails like one on a full disk."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
 
@@ -238,4 +240,4 @@ def test_no_conf_of_a_run_switches_its_security_off() -> None:
     assert conf["spark.authenticate"] == conf["spark.network.crypto.enabled"] == "true"
     assert conf["spark.ui.enabled"] == "true"
     assert session_conf(environment, [])["spark.ui.enabled"] == "false"
-    assert not any("secret" in key for key in SECURITY)  # Spark makes one for each application
+    assert not any("secret" in key for key in SECURITY)  # Spark generates one per application

@@ -19,14 +19,14 @@ SUFFIX = ledger.PARQUET
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """Where files may be put: a folder that is not there yet."""
+    """Yield a place for files: a folder, or a prefix in a bucket, that does not exist yet."""
     if request.param == "folder":
         yield str(tmp_path / "a folder" / "x")
         return
     with object_server() as (_, environment):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        # A store is opened once for each URL and process: each test has a bucket of its own.
+        # A process opens a store once for each URL, so each test has its own bucket.
         yield f"s3://{tmp_path.name.replace('_', '-')}/x"
 
 

@@ -1,5 +1,8 @@
-"""What compactions delete and merge, and that nobody misses it; without a Spark session: states are
-folded and published as a compaction does it, judgements are the product's (plain_audit.py)."""
+"""Compactions delete and merge files that no reader needs.
+
+No Spark session runs: states are folded and published as a compaction does it, and the product's
+code judges the archives (plain_audit.py).
+"""
 
 import json
 import shutil
@@ -55,7 +58,7 @@ def test_what_is_deleted_nobody_misses(archive: Path, tmp_path: Path) -> None:
     times = [latest_time(load(archive), index) for index in range(0, end, 50)]
     assert times == sorted(times), "whatever leaders' clocks did"
     assert removed(archive, middle.time, 1.0).deleted_files == 0, "all of it is in the retention"
-    # The retention begins between the two states: the older one stands for what went.
+    # The retention begins between the two states; the older one replaces the deleted rows.
     outcome = removed(archive, (middle.time + newest.time) / 2 + 1.0, 1.0)
     assert outcome.floor == middle.index
     assert outcome.deleted_files > 0
@@ -74,7 +77,7 @@ def test_what_is_deleted_nobody_misses(archive: Path, tmp_path: Path) -> None:
     assert result.verdict == "Passed", (result.violations, result.gaps)
     assert "stands for them" in result.notes[0]
     assert result.counts["snapshotsReplayed"] >= 1
-    # Everything may go: the newest state alone is left.
+    # Without a retention only the newest state remains.
     assert removed(archive, time.time(), 0.0).floor == newest.index
     result = plain_audit(archive)
     assert result.verdict == "Passed", (result.violations, result.gaps)
@@ -113,7 +116,7 @@ def test_of_many_states_some_are_kept(archive: Path, tmp_path: Path) -> None:
     ]
     plan = plan_removal(load(archive), [one.folder for one in made], 101.0, 80.0)
     kept = [one.time for one in made if one.folder not in plan.folders]
-    # The base, what is a quarter of the retention apart from the one before, and the newest.
+    # Kept: the base, states that are a quarter of the retention apart, and the newest one.
     assert kept == [20.0, 40.0, 60.0, 80.0, 90.0]
     assert plan.changes.floor == made[1].index
 
@@ -137,7 +140,7 @@ def test_small_segments_are_merged(archive: Path, tmp_path: Path) -> None:
     assert state(archive, tmp_path / "late-2")[:2] == late[:2]
     result = plain_audit(archive)
     assert result.verdict == "Passed", (result.violations, result.gaps)
-    # What was merged goes when it is old; the merged files stay until a state stands for them.
+    # Merged originals are deleted once they are old. Merged files stay until a state replaces them.
     assert removed(archive, time.time(), 0.0).deleted_files == sum(
         len(one.replaces) for one in merged
     )
@@ -165,7 +168,7 @@ def test_originals_stay_where_the_merged_file_is_not_sound(archive: Path) -> Non
 
 
 class _Tasks:
-    """What `_merge` asks of a Spark context, in this process."""
+    """A substitute for the Spark context of `_merge`, in this process."""
 
     def parallelize(self, work: list[Any], _: int) -> "_Tasks":
         self.work = work
@@ -182,7 +185,7 @@ class _Tasks:
 def compacted(
     folder: Path, made: Compaction, monkeypatch: pytest.MonkeyPatch, **wish: Any
 ) -> Outcome:
-    """A compaction that finds nothing new to fold."""
+    """Run a compaction that has no new rows to fold."""
     spark, watch = mock.Mock(sparkContext=_Tasks()), mock.MagicMock()
     said = {"index": made.index, "file": "", "notes": []}
     monkeypatch.setattr(run, "Watch", watch)
@@ -194,7 +197,7 @@ def compacted(
 def test_of_an_archive_that_is_violated_nothing_goes(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where there is nothing new to fold: the evidence stays."""
+    """The evidence stays even if there is nothing new to fold."""
     made = publish(archive, tmp_path / "made")
     missing_row(Copy(archive, tmp_path / "copy", 3))
     before = sorted((tmp_path / "copy").rglob("*.xlog"))
@@ -225,7 +228,7 @@ def test_a_sound_one_is_merged_and_cut_as_before(
 
 
 def test_who_lost_the_lock_takes_nothing_back(archive: Path, tmp_path: Path) -> None:
-    """What it put is the next one's to clean: that one may be publishing it by now."""
+    """The next holder of the lock removes the files; it may be publishing them by now."""
     made = publish(archive, tmp_path / "made")
     url = f"file://{archive}"
     with Lock(store_of(url), url, "first") as lock:
@@ -245,12 +248,12 @@ def test_a_lock_outlives_an_archive_that_did_not_answer_once(
     with Lock(store_of(url), url, "first") as lock:
         with monkeypatch.context() as patch:
             patch.setattr(lock_module.obstore, "put", mock.Mock(side_effect=OSError("no")))
-            time.sleep(0.2)  # some renewals that fail
+            time.sleep(0.2)  # some renewals fail meanwhile
         before = json.loads((archive / LOCK_NAME).read_text())["renewed"]
         until = time.monotonic() + 10
         while json.loads((archive / LOCK_NAME).read_text())["renewed"] <= before:
             assert time.monotonic() < until, "nobody renews it any more"
-            time.sleep(0.02)  # not to hold the processor that it needs
+            time.sleep(0.02)  # leaves the processor to the renewal
         lock.check()
 
 

@@ -1,5 +1,7 @@
-"""What sequences counted, and which version the schema has: by the node's own engine, and by the
-auditor's replay. What the engine makes of random statements, log and snapshots, is archived."""
+"""The values of sequences and the schema version: the node's engine against the audit's replay.
+
+The engine executes random statements; the resulting log and snapshots are archived.
+"""
 
 import hashlib
 import shutil
@@ -44,15 +46,15 @@ from qsync_spark.audit.scan import parts_of_kind
 SET = "22222222-2222-4222-8222-222222222222"
 MEMBERS = [f"{number}1111111-1111-4111-8111-111111111111" for number in (1, 2, 3)]
 SPACES = {600: 1, 601: 2, 602: 3}
-"""Space -> its sequence: upwards, downwards, and around."""
+"""Each space's sequence: ascending, descending, and cyclic."""
 COUNTINGS = {1: (1, 1, 2**63 - 1, 1, False), 2: (-3, -1000, 10, 10, False), 3: (2, 1, 9, 3, True)}
-"""Step, least, greatest, start, whether it is cyclic."""
+"""Each sequence's step, minimum, maximum, start, and whether it is cyclic."""
 SEQUENCE, SEQUENCE_DATA, PRIV, SPACE_SEQUENCE = 284, 285, 312, 340
 BLOCK_ROWS = 17
 
 
 def definitions() -> Iterator[tuple[int, int, list[Any]]]:
-    """(type, space, tuple) of what everything begins with."""
+    """Yield the initial rows as (type, space, tuple)."""
     for number, uuid in enumerate(MEMBERS[1:], 2):
         member = Member(number, uuid, f"n{number}", "voter", True)
         yield REPLACE, 320, list(member.as_tuple())
@@ -67,7 +69,7 @@ def definitions() -> Iterator[tuple[int, int, list[Any]]]:
 
 
 def statement(rng: Random) -> tuple[int, dict[int, Any]]:
-    """What somebody might ask; the engine may refuse it."""
+    """Return a client's statement, which the engine may refuse."""
     space = rng.choice(list(SPACES))
     sequence = SPACES[space]
     name = rng.choice("abc")
@@ -98,7 +100,7 @@ def statement(rng: Random) -> tuple[int, dict[int, Any]]:
 
 
 class Life:
-    """A leader's log and the snapshots that were taken on the way."""
+    """A leader's log, and the snapshots that were taken while it grew."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
@@ -115,7 +117,7 @@ class Life:
             try:
                 self._execute(*statement(self.rng))
             except ClientError:
-                continue  # it is refused: nothing happens
+                continue  # the engine refused it and changed nothing
             if self.rng.random() < 0.04:
                 self._take_snapshot()
         self._take_snapshot()
@@ -141,7 +143,7 @@ class Life:
         self.snapshots.append((len(self.rows), bodies))
 
     def archive(self, folder: Path) -> Path:
-        """Three members hold the log, each in segments of its own, and some of the snapshots."""
+        """Archive the log of three members, each with its own segments, and some snapshots."""
         shutil.rmtree(folder, ignore_errors=True)
         for number, uuid in enumerate(MEMBERS, 1):
             place = folder / uuid
@@ -202,7 +204,7 @@ def test_sequences_are_replayed_as_the_engine_moves_them(
 def test_files_of_many_parts_are_judged_as_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Logs and snapshots; each part goes to a task of its own."""
+    """Logs and snapshots are split into parts, and each part is a task of its own."""
     whole = plain_audit(Life(3).archive(tmp_path / "whole"))
     monkeypatch.setattr(describe_module, "MARK_EVERY_BYTES", 500)
     monkeypatch.setitem(parts_of_kind.__kwdefaults__, "part_bytes", 1000)
@@ -218,7 +220,7 @@ def test_files_of_many_parts_are_judged_as_one(
 
 @pytest.mark.parametrize("space", [SEQUENCE_DATA, TERM_SPACE, 272, PRIV, 600])
 def test_a_snapshot_that_is_off_by_one_in_any_space(tmp_path: Path, space: int) -> None:
-    """A tuple is lacking, or another one: found, named by its file, and nothing else is."""
+    """The audit reports a missing or changed tuple with its file, and nothing else."""
     source = Life(1).archive(tmp_path / "archive")
     for seed, is_lacking in enumerate((False, True) * 3):
         copy = Copy(source, tmp_path / f"{seed}", seed)

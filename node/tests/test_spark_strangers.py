@@ -1,5 +1,8 @@
-"""What a stranger who wants an audit to lie would try: rows lost where files end, members without
-archives, files of others, members that come and go."""
+"""Attempts to make an audit report a wrong result.
+
+Rows are lost where files end, members have no archive, files are foreign, and members join and
+leave.
+"""
 
 import math
 import shutil
@@ -38,18 +41,18 @@ YEAR_S = 365 * 86400.0
 
 
 def entry_over(manifest: Manifest, index: int) -> FileEntry:
-    """The segment that holds the row at `index`."""
+    """Return the manifest entry of the segment that holds the row at `index`."""
     return next(e for e in manifest.of_kind(SEGMENT) if e.after_index < index <= e.last_index)
 
 
 def user_index(copy: Copy) -> int:
-    """Of a user's row in the middle of the log, by itself in its transaction."""
+    """Return the index of a user's single-row transaction in the middle of the log."""
     member = copy.full_members()[0]
     entry, number = copy.pick(member, lambda row: row.type in (2, 3) and row.replica_id > 0)
     return entry.after_index + number + 1
 
 
-# --- rows that everybody lost at the same place ---------------------------------------------------
+# --- rows that all members lost at the same place -------------------------------------------------
 
 
 def test_a_row_lost_where_everybodys_file_ends(copy: Copy) -> None:
@@ -58,7 +61,7 @@ def test_a_row_lost_where_everybodys_file_ends(copy: Copy) -> None:
         split(copy, manifest, entry_over(manifest, at), at)
     assert plain_audit(copy.folder).verdict == PASSED
     lost: Row | None = None
-    named = []  # an empty file shows no gap: its member is not named
+    named = []  # an empty file shows no gap, so its member is not named
     for manifest in copy.manifests.values():
         entry = entry_over(manifest, at)
         rows = copy.rows(manifest, entry)
@@ -104,18 +107,18 @@ def test_rows_lost_one_after_another_are_one_finding(copy: Copy) -> None:
     assert f"{lost[0].lsn} to {lost[-1].lsn}" in found[0].message
 
 
-# --- members whose archive is not all there -------------------------------------------------------
+# --- members whose archive is incomplete ----------------------------------------------------------
 
 
 def test_a_lost_archive_is_not_late(copy: Copy) -> None:
-    """However long a member may be late: without any archive nothing is known of it."""
+    """Without any archive nothing is known of a member, however late it may be."""
     for manifest in list(copy.manifests.values())[:2]:
         shutil.rmtree(copy.folder / manifest.instance_uuid)
     assert plain_audit(copy.folder, YEAR_S).verdict == INCOMPLETE
 
 
 def test_a_checkpoint_is_no_copy_of_the_rows_before_it(copy: Copy) -> None:
-    """Segments are gone, snapshots stay: behind the last one, before the first one, between."""
+    """Only the first segment, only the last one, or none remains; all snapshots stay."""
     for keeps in (slice(0, 1), slice(-1, None), slice(0, 0)):
         other = Copy(copy.folder, copy.folder.with_name(f"copy{keeps.start}{keeps.stop}"), 1)
         for manifest in other.full_members()[:2]:
@@ -152,7 +155,7 @@ def test_a_file_with_fewer_rows_than_its_manifest_says(copy: Copy, kind: str) ->
 
 
 def test_a_large_file_is_held_against_its_name(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In parts as well: a part alone cannot tell."""
+    """The check covers files that are read in parts, although no single part can decide it."""
     member = copy.full_members()[0]
     entry = max(member.of_kind(SEGMENT), key=lambda one: one.size)
     path = copy.folder / member.instance_uuid / entry.name
@@ -178,7 +181,7 @@ def test_a_large_file_is_held_against_its_name(copy: Copy, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("is_repeated", [False, True])
 def test_terms_rise_from_file_to_file(copy: Copy, is_repeated: bool) -> None:
-    """Each file is right by itself, and says that it begins in an earlier term."""
+    """Each file alone is correct, and its manifest entry names an earlier term as its start."""
     first = copy.full_members()[0]
     term = max(term for e in first.of_kind(SEGMENT) for term, _, _ in e.terms)
     at = next(i for e in first.of_kind(SEGMENT) for t, _, i in e.terms if t == term)
@@ -201,18 +204,17 @@ def test_terms_rise_from_file_to_file(copy: Copy, is_repeated: bool) -> None:
     assert ["term going back" in one.problem for one in found] == [True]
 
 
-# --- members that come and go ---------------------------------------------------------------------
+# --- members that join and leave ------------------------------------------------------------------
 
 
 def members_of(rows: list[Row], change: dict[int, Any]) -> None:
-    """Appends a row of `_cluster` by the same leader."""
+    """Append a change of `_cluster` by the leader of the last row."""
     last = rows[-1]
     rows.append(Row(change[0], last.replica_id, last.lsn + 1, last.timestamp, pack(change[1])))
 
 
 def test_more_instances_than_a_mask_has_bits(copy: Copy) -> None:
-    """Seventy disks were lost, one after another: the oldest instances are not compared, and that
-    is said."""
+    """After seventy lost disks, the oldest instances are not compared, and a gap reports that."""
     for manifest in copy.full_members():
         entry = manifest.of_kind(SEGMENT)[-1]
         rows = copy.rows(manifest, entry)
@@ -228,7 +230,7 @@ def test_more_instances_than_a_mask_has_bits(copy: Copy) -> None:
 
 
 def test_what_a_removed_member_took_with_it_is_a_note(copy: Copy) -> None:
-    """It was removed a moment after it had joined, and had archived nothing."""
+    """The member was removed a moment after it had joined, and had archived nothing."""
     uuid = "99999999-0000-4000-8000-000000000000"
     for manifest in copy.full_members():
         entry = manifest.of_kind(SEGMENT)[-1]
@@ -242,8 +244,11 @@ def test_what_a_removed_member_took_with_it_is_a_note(copy: Copy) -> None:
 
 
 def test_a_change_of_which_no_key_is_known_leaves_its_space_open(copy: Copy) -> None:
-    """Through a secondary index any tuple may have changed: what snapshots say of that space from
-    there on is neither right nor wrong, and of other spaces it is judged as ever."""
+    """Through a secondary index, any tuple of the space may have changed.
+
+    From there on, the audit does not judge snapshots of that space. It judges other spaces as
+    usual.
+    """
     space, at = changed_by_another_index(copy)
     result = plain_audit(copy.folder)
     assert result.verdict == INCOMPLETE, result.violations
@@ -254,7 +259,7 @@ def test_a_change_of_which_no_key_is_known_leaves_its_space_open(copy: Copy) -> 
 
 @pytest.mark.parametrize("changed", ["timestamp_max", "lsns", "spaces"])
 def test_a_manifest_that_says_something_else_than_its_rows(copy: Copy, changed: str) -> None:
-    """Readers choose files by it: a right name and hash are not enough."""
+    """Readers choose files by the manifest, so a correct name and hash are not enough."""
     manifest = copy.full_members()[0]
     entry = manifest.of_kind(SEGMENT)[-1]
     replica_id, (first, last) = max(entry.lsns.items())
@@ -283,7 +288,7 @@ def test_a_row_missing_between_two_files_is_told_with_the_first_one_s_end(copy: 
 
 
 def test_one_number_is_one_key() -> None:
-    """As the engine compares: 1, 1.0 and the decimal 1.00; one moment in two time zones."""
+    """Keys compare as in the engine: 1, 1.0 and the decimal 1.00; one moment in two time zones."""
     catalogue = Catalogue(keys={512: (0,)})
     one, other = (catalogue.key_of_tuple(512, [value, "a"]) for value in (1, 1.0))
     assert one == other != catalogue.key_of_tuple(512, [1.5])
@@ -317,7 +322,7 @@ def test_one_number_is_one_key() -> None:
 
 @pytest.mark.parametrize("kind", [SEGMENT, SNAPSHOT])
 def test_a_file_that_goes_between_two_looks_ends_the_audit(copy: Copy, kind: str) -> None:
-    """The first pass read it: a replay without its rows would call sound snapshots wrong."""
+    """The first pass read the file: a replay without its rows would reject correct snapshots."""
     archive = load_archive(f"file://{copy.folder}")
     part = parts_of_kind(archive, kind)[0]
     reading = Reading({part.member: [(0, part.last_index)]}, [], Catalogue())

@@ -40,7 +40,7 @@ def spark() -> Iterator["SparkSession"]:
 
 
 class Stream:
-    """Reads whatever is there now, into Parquet, and goes on where it was."""
+    """A stream that reads the available rows into Parquet and resumes where it stopped."""
 
     def __init__(self, spark: "SparkSession", archive: Path, place: Path) -> None:
         self.spark, self.archive, self.place = spark, archive, place
@@ -73,7 +73,11 @@ def wanted(copy: Copy) -> Counter[tuple[str, int]]:
 
 
 def drained(reader: WalStreamReader, start: dict[str, int]) -> tuple[list[Any], dict[str, int]]:
-    """Batches until there is nothing new, as Spark asks for them, without Spark."""
+    """Read batches as Spark does, but without Spark, until there is nothing new.
+
+    Returns:
+        The (member, index) pairs, and the last offset.
+    """
     seen: list[Any] = []
     while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
         for partition in reader.partitions(start, end):
@@ -86,8 +90,10 @@ def drained(reader: WalStreamReader, start: dict[str, int]) -> tuple[list[Any], 
 
 
 def test_offsets_of_a_reader(folder: Path, tmp_path: Path) -> None:
-    """Without a session: each row once, in the order of its member's log, over growth, merged
-    files and a floor."""
+    """A reader without a session returns each row once, in the order of its member's log.
+
+    The archive grows meanwhile, its files are merged, and it gets a floor.
+    """
     copy = Copy(folder, tmp_path / "copy", 1)
     whole = {uuid: list(manifest.files) for uuid, manifest in copy.manifests.items()}
     for manifest in copy.manifests.values():
