@@ -1,6 +1,6 @@
-"""The list of planted bugs: each still applies, names its rule, and is found where it is quick.
+"""The planted bugs: each one applies and names its rule, and the simulator finds a quick one.
 
-All of them are hunted by `python -m qsync_sim.mutants`.
+`python -m qsync_sim.mutants` hunts all of them.
 """
 
 import re

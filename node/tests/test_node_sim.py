@@ -1,4 +1,4 @@
-"""The simulator: a seed is a life, the same each time, and nothing that it finds is ignored."""
+"""The simulator is deterministic: a seed defines a schedule, and every finding is reported."""
 
 import pytest
 from worlds import INSERT, Driven, put
@@ -17,7 +17,7 @@ def test_smoke(first: int) -> None:
         assert problem == "", f"python -m qsync_sim --show {seed}: {problem}"
 
 
-# Each of these lives found something once; what it was stands in the history of the repository.
+# Each of these seeds once found a bug; the history of the repository describes it.
 @pytest.mark.parametrize("seed", [4, 37, 179, 197, 1646, 1049, 1946, 3236, 3670, 7813, 5166])
 def test_seed_that_once_failed(seed: int) -> None:
     assert run_seed(seed)[1] == ""
@@ -66,12 +66,12 @@ def test_what_must_happen_is_counted_by_names_that_exist() -> None:
     seen: set[str] = set()
     for seed in range(25):
         seen.update(run_seed(seed)[2])
-    # Rare events need hundreds of seeds; most show in these few.
+    # Rare events need hundreds of seeds; most events occur within these few.
     assert len(seen.intersection(MUST_HAPPEN)) >= 0.7 * len(MUST_HAPPEN)
 
 
 class TestOnlooker:
-    """A promise that the disk does not hold is noticed when it is given."""
+    """The observer reports a promise at once if the member's disk does not support it."""
 
     def world(self) -> World:
         world = World(5)

@@ -1,4 +1,4 @@
-"""Lives of single members that once went wrong."""
+"""Schedules of single members that once failed."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def confirmed_of(shell: Shell) -> int:
 
 
 def test_an_anonymous_replica_hears_of_a_term_by_its_rows() -> None:
-    """It may follow somebody who does not lead, and its restart must not stumble over that."""
+    """The replica may follow a member that does not lead, and must still restart correctly."""
     world = World(3)
     world.bootstrap(3)
     anonymous = world.add("anonymous")
@@ -40,7 +40,7 @@ def test_an_anonymous_replica_hears_of_a_term_by_its_rows() -> None:
     assert world.leader() is rival
     insert(world, 1, 3)
     world.run_for(3 * SECOND, lambda: confirmed_of(anonymous) >= confirmed_of(third))
-    world.run_for(50 * MILLISECOND)  # until its disk has them
+    world.run_for(50 * MILLISECOND)  # until its disk has the rows
     assert anonymous.node is not None
     term = anonymous.node.replica.tail.last_term
     assert term == rival.node.replica.term
@@ -51,7 +51,7 @@ def test_an_anonymous_replica_hears_of_a_term_by_its_rows() -> None:
 
 
 def test_an_anonymous_replica_gets_the_confirmed_part_of_a_joined_batch() -> None:
-    """Served from a file that joins confirmed and pending rows, while the quorum is lost."""
+    """The source serves a file that joins confirmed and pending rows, while the quorum is lost."""
     world = World(1)
     world.bootstrap(3, tail_cache_bytes=1)
     leader = world.leader()
@@ -85,7 +85,7 @@ def test_an_anonymous_replica_gets_the_confirmed_part_of_a_joined_batch() -> Non
     joined = leader.storage.read(confirmed - 1, 1)[0]
     assert joined.first_index <= confirmed < joined.last_index
     assert confirmed_of(anonymous) < confirmed
-    world.network.break_cut_off()  # it subscribes again and is served from the file
+    world.network.break_cut_off()  # the replica subscribes again and is served from the file
     world.network.cuts.discard((leader.uuid, anonymous.uuid))
     world.network.cuts.discard((anonymous.uuid, leader.uuid))
     world.run_for(200 * MILLISECOND, lambda: confirmed_of(anonymous) >= confirmed)
@@ -95,7 +95,7 @@ def test_an_anonymous_replica_gets_the_confirmed_part_of_a_joined_batch() -> Non
 
 
 def test_nobody_is_given_a_state_in_doubt() -> None:
-    """While the state lacks a confirmed row there is no checkpoint and no snapshot of it."""
+    """While the state lacks a confirmed row, the member makes no checkpoint or snapshot of it."""
     world = World(6)
     world.bootstrap(3)
     follower = next(s for s in world.alive() if s is not world.leader())
@@ -110,7 +110,7 @@ def test_nobody_is_given_a_state_in_doubt() -> None:
 
 
 def followed_by(shell: Shell) -> str:
-    """Return the uuid of the member that `shell` follows."""
+    """Return the UUID of the member that `shell` follows."""
     assert shell.node is not None
     return shell.node.replica.applier.source_uuid
 

@@ -1,8 +1,8 @@
-"""A stock replica in simulated lives: whatever fails, it gets the one history, and all of it.
+"""A Tarantool replica in simulated schedules gets the complete history despite all faults.
 
-The subscriber knows Tarantool's protocol only. It moves from member to member as they die, is sent
-rows from memory and from disk, joins again when it is told that rows are gone, and in the end has
-the state that the members have.
+The subscriber knows only Tarantool's protocol. It moves from member to member as they die, and
+receives rows from memory and from disk. It joins again when a member reports that rows are gone.
+In the end its state equals the members' state.
 """
 
 import uuid as uuids
@@ -29,7 +29,7 @@ LIVES_MIN = 6
 
 
 class Subscriber:
-    """One stock replica, registered or anonymous."""
+    """One Tarantool replica, registered or anonymous."""
 
     def __init__(self, world: World, is_anonymous: bool) -> None:
         self.world = world
@@ -102,7 +102,7 @@ class Subscriber:
     # --- rows -----------------------------------------------------------------------------------
 
     def on_packets(self, shell: Shell, effect: fx.StockPackets) -> None:
-        """They left the member; they arrive in order a moment later."""
+        """Deliver packets that left a member, in order and a moment later."""
         session = effect.session
         self.world.after(100_000, partial(self.take, session, effect))
 
@@ -142,10 +142,10 @@ class Subscriber:
         if kind != NOP:
             self.database.apply(kind, body)
 
-    # --- what must hold -------------------------------------------------------------------------
+    # --- invariants -----------------------------------------------------------------------------
 
     def check(self) -> int:
-        """Rows equal the ledger; returns how many a decision had taken away."""
+        """Compare all rows with the ledger; return how many of them a decision had removed."""
         removed = 0
         for index, kind, body in self.rows:
             seen = self.world.ledger[index]
@@ -165,7 +165,7 @@ def user_tuples(database: Database) -> list[list[bytes]]:
 
 
 def live(seed: int, is_anonymous: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[Subscriber, int]:
-    """One life with faults; returns the subscriber and how often it was served from disk."""
+    """Run one schedule with faults; return the subscriber and its number of reads from disk."""
     schedule = Schedule(seed)
     world = schedule.world
     subscriber = Subscriber(world, is_anonymous)

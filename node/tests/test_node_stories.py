@@ -1,4 +1,4 @@
-"""Every story is told as it was recorded; `QSYNC_REWRITE_STORIES=1` records them anew."""
+"""Every story plays as it was recorded; `QSYNC_REWRITE_STORIES=1` records all of them again."""
 
 import os
 from pathlib import Path

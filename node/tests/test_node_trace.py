@@ -1,4 +1,4 @@
-"""Traces of three real processes, one a killed leader, replay to equal effects."""
+"""Traces of three real processes, including a killed leader, replay to equal effects."""
 
 import asyncio
 from pathlib import Path
