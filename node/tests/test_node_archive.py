@@ -1,4 +1,4 @@
-"""The archive: what leaves, when, under which name, and what happens when it cannot (S5, S6)."""
+"""The archive: selection, time and names of uploads, and failures to upload (S5, S6)."""
 
 import hashlib
 import json
@@ -74,7 +74,7 @@ def entry_of(data: bytes, source: str = "00000000000000000000.xlog") -> FileEntr
 
 
 def test_a_segment_is_known_by_its_name_and_its_last_row() -> None:
-    """Who joins anew at the same index writes a file of the same name: it is another one."""
+    """A member that joins again at the same index writes another file of the same name."""
     archived = [entry_of(rows_file(1, 3))]
     first = SegmentRange("/d/00000000000000000000.xlog", 0, 3)
     longer = SegmentRange("/d/00000000000000000000.xlog", 0, 50)
@@ -88,7 +88,7 @@ def test_a_segment_is_known_by_its_name_and_its_last_row() -> None:
 
 
 def test_a_manifest_forgets_what_compactions_took() -> None:
-    """What is at home stays named, or it would be archived again."""
+    """A file that is still in the data directory stays named, or it would be archived again."""
     entries = [
         entry_of(rows_file(first, 10), f"{first - 1:020d}.xlog") for first in (1, 11, 21, 31)
     ]
@@ -100,7 +100,7 @@ def test_a_manifest_forgets_what_compactions_took() -> None:
     assert decode_changes(encode_changes(changes), "here") == changes
 
 
-# --- what leaves ------------------------------------------------------------------------------
+# --- selection of files -----------------------------------------------------------------------
 
 
 def test_a_segment_leaves_when_sealed_and_confirmed() -> None:
@@ -122,7 +122,7 @@ def test_a_segment_leaves_when_sealed_and_confirmed() -> None:
     assert archived_index(contents, []) == 0
     done = [entry_of(rows_file(1, 10))]
     assert archived_index(contents, done) == 10
-    assert needed_snapshot(contents, done) == 10  # a segment begins from it
+    assert needed_snapshot(contents, done) == 10  # the remaining segment starts from it
 
 
 def test_a_manifest_reads_back_and_says_what_is_wrong_with_another() -> None:
@@ -158,7 +158,7 @@ def test_a_name_with_other_contents_is_an_error(tmp_path: Path) -> None:
     home.write_bytes(rows_file(1, 5))
     entry = entry_of(home.read_bytes())
     store.put_file(entry, str(home))
-    store.put_file(entry, str(home))  # again, as after a crash
+    store.put_file(entry, str(home))  # repeated, as after a crash
     there = tmp_path / "archive" / UUID / entry.name
     assert hashlib.sha256(there.read_bytes()).hexdigest() == entry.sha256
     there.write_bytes(there.read_bytes()[:-1] + b"?")
@@ -197,7 +197,7 @@ def manifests(folder: Path) -> dict[str, Manifest]:
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """Every file is what the manifest says, and segments continue one another."""
+    """Assert that files match the manifest and that each segment continues the previous one."""
     for entry in manifest.files:
         data = (folder / manifest.instance_uuid / entry.name).read_bytes()
         assert hashlib.sha256(data).hexdigest() == entry.sha256
@@ -229,7 +229,7 @@ def test_three_members_archive_the_same_rows(tmp_path: Path) -> None:
             ends[name] = segments[-1].last_index
             assert manifest.of_kind(SNAPSHOT)
         assert len(ends) == 3
-        # A CONFIRM of what was just archived is a row too, and leaves with the next interval.
+        # The CONFIRM of an archived row is a row too; it is archived in the next interval.
         wait_until("all left", lambda: cluster.nodes[0].status()["archive"]["lag_rows"] == 0)
         assert cluster.nodes[0].status()["archive"]["error"] == ""
         connection.replace(512, [1, "slow"])
@@ -242,7 +242,7 @@ def test_three_members_archive_the_same_rows(tmp_path: Path) -> None:
 
 
 def test_nothing_is_removed_before_it_is_archived(tmp_path: Path) -> None:
-    """S5: an archive that refuses keeps the log; when it takes files again, the log goes."""
+    """S5: a node keeps its log while the archive fails, and removes the log after the uploads."""
     blocker = tmp_path / "archive"
     blocker.write_text("not a folder")
     settings: dict[str, Any] = {
@@ -287,7 +287,7 @@ def test_a_killed_node_goes_on_where_it_was(tmp_path: Path) -> None:
             before = node.status()["archive"]["files"]
             wait_until("an upload", lambda b=before: node.status()["archive"]["files"] > b)
             node.kill()
-            # What a crash between the upload and the manifest leaves: a file that nobody names.
+            # A crash between the upload and the manifest leaves a file without an entry.
             manifest = manifests(folder)["n0"]
             manifest.files.pop()
             path = folder / manifest.instance_uuid / "manifest.json"
@@ -303,7 +303,7 @@ def test_a_killed_node_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 class _Cutting(Handler):
-    """Breaks `cuts` connections in the middle of an upload."""
+    """A handler that breaks `cuts` connections in the middle of an upload."""
 
     cuts: ClassVar[int]
 
@@ -317,7 +317,7 @@ class _Cutting(Handler):
 
 
 def test_a_server_that_dies_in_mid_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over HTTP connections that are cut and a server that is away: nothing is lost or doubled."""
+    """Interrupted HTTP uploads and an unavailable server neither lose nor duplicate a file."""
     objects: dict[str, bytes] = {}
     handler = type("Handler", (_Cutting,), {"objects": objects, "cuts": 4})
     server = serve(handler)
@@ -353,10 +353,10 @@ def test_a_server_that_dies_in_mid_upload(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 class _SlowStore:
-    """A store in memory whose first upload takes until `released`."""
+    """An in-memory store whose first upload lasts until `released`."""
 
     manifest: ClassVar[Manifest | None] = None
-    written: ClassVar[list[tuple[int, int]]] = []  # (which archiver, files in its manifest)
+    written: ClassVar[list[tuple[int, int]]] = []  # (number of the archiver, files in its manifest)
     started = threading.Event()
     released = threading.Event()
     made: ClassVar[int] = 0

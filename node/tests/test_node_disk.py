@@ -1,4 +1,4 @@
-"""The threads at the disk: full disks, errors that nobody expects, and who waits for whom."""
+"""The threads at the disk: full disks, unexpected errors, and which operations wait."""
 
 import threading
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ BODY = b"\x82\x10\xcd\x02\x00\x21\x91\x01"
 
 
 class FullStorage:
-    """Has room for a ballot after so many tries."""
+    """A storage that has room for a ballot after `refusals` attempts."""
 
     def __init__(self, refusals: int) -> None:
         self.refusals = refusals
@@ -86,7 +86,7 @@ def test_any_other_trouble_ends_this_life() -> None:
 
 
 class FaultyFiles(OsFileSystem):
-    """Raises what it is told to in one of its methods."""
+    """A filesystem whose methods raise the exceptions in `faults`."""
 
     def __init__(self) -> None:
         self.faults: dict[str, Exception] = {}

@@ -1,4 +1,4 @@
-"""Rows and batches: both directions, and what is refused."""
+"""Rows and batches: encoding, decoding, and refused input."""
 
 import msgpack
 import pytest
@@ -20,7 +20,7 @@ from qsync_node.format.row import (
     split_tuple,
 )
 
-# The machine may be busy: no test here depends on how long it takes.
+# A busy machine may delay examples: no test here depends on a duration.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
@@ -114,7 +114,7 @@ def test_a_body_that_is_no_map_is_refused() -> None:
 
 
 def multi(first: int, count: int, replica_id: int = 1) -> list[Row]:
-    """One transaction of `count` rows."""
+    """Return one transaction of `count` rows."""
     return [
         Row(3, replica_id, lsn, 1.0, b"\x80", tsn=first, is_commit=lsn == first + count - 1)
         for lsn in range(first, first + count)

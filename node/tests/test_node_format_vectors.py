@@ -1,4 +1,4 @@
-"""What a real Tarantool 2.6 wrote and printed, read and written again (see make_vectors.py)."""
+"""Files and packets of a real Tarantool 2.6 are decoded and encoded again (see make_vectors.py)."""
 
 import json
 import shutil
@@ -82,7 +82,7 @@ def test_cat_shows_what_tarantoolctl_shows(path: Path) -> None:
 
 
 def test_tarantoolctl_reads_the_own_keys_today(tmp_path: Path) -> None:
-    """The tool itself, not its recorded output: every row of our own file is shown."""
+    """This runs the tool itself, not its recorded output: it shows every row of Qsync's file."""
     source = VECTORS / "own-keys.xlog"
     copy = Path(shutil.copy(source, tmp_path))
     done = subprocess.run(
@@ -180,7 +180,7 @@ def test_a_bad_header_is_answered_and_the_stream_goes_on(name: str) -> None:
 
 
 def test_a_replication_stream_is_read_and_written_again() -> None:
-    """Rows of JOIN and SUBSCRIBE: the same bytes but for the sync, which a row does not keep."""
+    """Rows of JOIN and SUBSCRIBE keep all bytes except for the sync, which a row does not store."""
     dml = 0
     for packet in STREAM["join_answer"] + STREAM["subscribe_answer"]:
         ((kind, sync, header, body),) = FrameDecoder().feed(bytes.fromhex(packet))

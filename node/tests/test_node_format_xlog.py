@@ -1,4 +1,4 @@
-"""Files cut at any byte and with any bit flipped: what is torn, what is corrupt (D7)."""
+"""Files truncated at any byte and with any bit flipped: torn or corrupt (D7)."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +33,7 @@ HEADER = FileHeader(XLOG, "70dce487-582e-5e56-a3ed-a1541ed73826", {1: 12}, {})
 
 
 def block_rows(sizes: list[int]) -> list[bytes]:
-    """One transaction per block, with contents that do not compress."""
+    """Return one transaction per block, with contents that do not compress."""
     rng = Random(7)
     return [
         encode_rows(
@@ -51,7 +51,7 @@ ENDS = [len(HEAD) + sum(map(len, BLOCKS[: number + 1])) for number in range(len(
 
 
 def read_all(data: bytes) -> tuple[list[bytes], Damage | End | None]:
-    """Rows of the whole blocks, and what ended the reading."""
+    """Return the rows of the valid blocks, and the item that ended the reading."""
     items = list(read_blocks(data, len(HEAD)))
     last = items.pop() if items and not isinstance(items[-1], Block) else None
     assert not isinstance(last, Block)
@@ -84,7 +84,7 @@ def test_a_flipped_bit_is_never_torn_and_never_read(has_marker: bool) -> None:
         rows, last = read_all(bytes(flipped))
         assert rows == ROWS[: len(rows)]
         if len(rows) == len(ROWS) and not isinstance(last, Damage):
-            undetected += 1  # padding, or the checksum of the block before, which nobody reads
+            undetected += 1  # padding, or the previous block's checksum, which readers ignore
             continue
         assert isinstance(last, Damage)
         assert not last.is_torn, (position, last)
@@ -176,7 +176,7 @@ def test_a_broken_header_is_refused(text: bytes) -> None:
 @pytest.mark.parametrize("kept", range(1, 19))
 @pytest.mark.parametrize("size", [200, 256, 512, 70_000])
 def test_a_block_whose_header_is_torn_is_torn(kept: int, size: int) -> None:
-    """The rest of the header and all rows are zeros, as a sector that was never written is."""
+    """The rest of the header and all rows are zeros, like a sector that was never written."""
     rng = Random(size)
     room = (-kept - len(HEAD) - BLOCK_HEADER_BYTES) % SECTOR_BYTES + SECTOR_BYTES
     data = HEAD + encode_block(rng.randbytes(room))
@@ -206,7 +206,7 @@ def test_decimals_are_shown_however_their_scale_is_encoded(payload: bytes, shown
 
 
 def test_threads_compress_beside_each_other() -> None:
-    """The log and a checkpoint are written by different threads at the same time."""
+    """Different threads write the log and a checkpoint at the same time."""
 
     def write(seed: int) -> list[tuple[bytes, bytes]]:
         rng = Random(seed)

@@ -1,8 +1,8 @@
-"""Crashes at every call: what was acknowledged is there, and the directory always starts.
+"""Crashes at every call lose no acknowledged data, and the directory always opens.
 
-A model keeps what each operation promised. A script of operations runs against the simulated
-disk; at a chosen call the power goes, or a call fails and the process stops. The directory is
-opened again and compared with the model, several lives in a row.
+A model records the guarantees of each operation. A script of operations runs against the simulated
+disk. At a chosen call the power fails, or the call fails and the process stops. The directory is
+then opened and compared with the model, over several process runs.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from qsync_node.log.rewind import read_saved_rows
 from qsync_node.log.storage import Limits, Recovered, Storage
 from qsync_sim.disk import Fault, PowerLoss, SimDisk
 
-# The machine may be busy: no test here depends on how long it takes.
+# A busy machine may delay examples: no test here depends on a duration.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
@@ -33,7 +33,7 @@ LIMITS = Limits(segment_bytes=1500)
 
 
 def make_batch(rng: Random, first_index: int, replica_id: int, first_lsn: int) -> LogBatch:
-    """One to five rows: single transactions, or one transaction of several rows."""
+    """Return one to five rows: single transactions, or one transaction of all rows."""
     count = rng.randint(1, 5)
     bodies = []
     for _ in range(count):
@@ -59,7 +59,7 @@ def make_batch(rng: Random, first_index: int, replica_id: int, first_lsn: int) -
 
 @dataclass
 class State:
-    """A log that an opened directory may show: batches from `base` on, and a digest of all."""
+    """A log that an opened directory may show: digest and vclock at the end of each batch."""
 
     digests: dict[int, int] = field(default_factory=lambda: {0: 0})
     vclocks: dict[int, dict[int, int]] = field(default_factory=lambda: {0: {}})
@@ -84,14 +84,14 @@ class State:
 
 
 def snapshot_bodies(state: State, index: int) -> list[bytes]:
-    """A snapshot whose contents name its place in one history."""
+    """Return a snapshot whose contents identify its position in one history."""
     digest = state.digests[index].to_bytes(4, "big")
     filler = b"\x82\x10\xce\x00\x00\x02\x00\x21\x91\xc4\x30" + bytes(48)
     return [b"\x82\x10\xce\x00\x00\x02\x00\x21\x91\xce" + digest] + [filler] * (index % 50)
 
 
 class World:
-    """One directory, its model, and the states it may be in after a crash."""
+    """One directory, its model, and the states that are allowed after a crash."""
 
     def __init__(self, seed: int, limits: Limits = LIMITS) -> None:
         self.limits = limits
@@ -106,7 +106,7 @@ class World:
         self.must_be_saved: list[LogBatch] = []
         self.storage = Storage.create(self.disk, DIRECTORY, UUID, limits, b"first")
 
-    # -- operations: each says first which states a crash inside it may leave --
+    # -- operations: each first sets the states that a crash during it may leave --
 
     def write(self) -> None:
         batches, index, state = [], self.state.last, self.state
@@ -126,7 +126,7 @@ class World:
         index = self.rng.choice(points)
         tail = self.storage.read(index, 1 << 30)
         self.allowed = [self.state.cut(at) for at in points if at >= index]
-        # A segment's end inside the cut is a state, too, even if it is no batch's end here.
+        # A crash may leave the log truncated at any later end of a batch, such as a segment's end.
         self.storage.rewind(index, 7)
         self.must_be_saved = tail
         self.settle(self.state.cut(index))
@@ -140,7 +140,7 @@ class World:
         self.snapshots = [index]
 
     def install(self) -> None:
-        """A leader's snapshot that lies up to 20 rows further on."""
+        """Install a leader's snapshot that is up to 20 rows ahead."""
         state = self.state
         for _ in range(self.rng.randint(1, 4)):
             lsn = state.vclocks[state.last].get(1, 0) + 1
@@ -166,7 +166,7 @@ class World:
         self.storage.rotate()
 
     def restart(self) -> None:
-        """A clean stop and a start."""
+        """Stop cleanly and start again."""
         self.storage.clean_stop()
         self.disk.kill()
         assert self.open().clean
@@ -201,7 +201,7 @@ class World:
         self.settle(state)
 
     def check_saved(self) -> None:
-        """The rows of the last cut are in exactly one file."""
+        """Assert that the rows of the last truncation are in exactly one file."""
         wanted = b"".join(batch.data for batch in self.must_be_saved)
         if wanted:
             names = self.disk.listdir(DIRECTORY + "/rollback")
@@ -210,11 +210,11 @@ class World:
 
 
 def check_rows(state: State, base: int, recovered: Recovered) -> None:
-    """Every known digest between the snapshot and the end is met by the rows in between."""
+    """Assert that the recovered rows have the model's digests up to the end of the log."""
     digest, index = state.digests[base], base
     reached = {base}
     for batch in recovered.batches:
-        # Recovery may join batches: digests are compared at the end of the model's batches.
+        # Recovery may join batches, so digests are compared only where the model's batches end.
         assert batch.first_index == index + 1
         digest, index = zlib.crc32(batch.data, digest), batch.last_index
         if index in state.digests:
@@ -307,7 +307,7 @@ def test_power_loss_at_every_call(seed: int, names: list[str]) -> None:
 @settings(max_examples=8)
 @given(seed=st.integers(0, 1 << 32), names=scripts)
 def test_failure_of_every_call(seed: int, names: list[str]) -> None:
-    """A failed call stops the process; the power goes only after the next start and write."""
+    """A failed call stops the process. The power fails after a start, and again after a write."""
     names = ["write", *names]
     for at in range(count_calls(seed, names)):
         for fault in ("fail", "short", "full"):
@@ -323,7 +323,7 @@ def test_failure_of_every_call(seed: int, names: list[str]) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_many_lives(seed: int) -> None:
-    """Random operations and faults; starts are interrupted like anything else."""
+    """Operations and faults are random, and faults also interrupt starts."""
     world = World(seed)
     rng = world.rng
 
@@ -349,7 +349,7 @@ def test_many_lives(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_operations_go_on_after_a_full_disk(seed: int) -> None:
-    """DiskFull without `failed` means that nothing happened: the same process goes on (D5)."""
+    """DiskFull without `failed` means that nothing happened, so the same process continues (D5)."""
     world = World(seed)
     rng = world.rng
     refused = 0

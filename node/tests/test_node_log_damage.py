@@ -1,4 +1,4 @@
-"""What a directory that somebody or something damaged is refused with, and what is mended."""
+"""Damaged data directories: the errors that refuse them, and the damage that a start repairs."""
 
 from pathlib import Path
 from random import Random
@@ -163,7 +163,7 @@ def test_a_damaged_snapshot_gives_way_to_an_older_one_that_the_log_continues() -
 def test_a_log_that_ends_elsewhere_than_at_its_clean_stop_is_refused(
     tmp_path: Path, damage: str
 ) -> None:
-    """No crash shortens a log that was stopped cleanly: what is missing had been acknowledged."""
+    """No crash shortens a log that was stopped cleanly: the missing rows had been acknowledged."""
     fs, directory = OsFileSystem(), str(tmp_path / "data")
     filled(fs, directory).clean_stop()
     last = Path(segments(fs, directory)[-1])
@@ -189,7 +189,7 @@ def test_a_log_that_ends_elsewhere_than_at_its_clean_stop_is_refused(
 
 
 def test_a_snapshot_that_cannot_be_unpacked_is_not_taken(tmp_path: Path) -> None:
-    """Its checksums are right: it was garbled before it was written."""
+    """The snapshot's checksums are correct: it was corrupted before it was written."""
     fs, directory = OsFileSystem(), str(tmp_path / "data")
     storage = filled(fs, directory)
     storage.write_snapshot({1: 10}, [body(n) for n in range(10)], 1.5)
@@ -212,7 +212,7 @@ def test_a_snapshot_that_cannot_be_unpacked_is_not_taken(tmp_path: Path) -> None
 
 
 def test_a_log_cut_off_before_the_snapshot_is_refused(place: tuple[FileSystem, str]) -> None:
-    """A tail that is torn before a checkpoint is none: its rows were durable when that was made."""
+    """A log that ends before a checkpoint is not torn: its rows were durable at the checkpoint."""
     fs, directory = place
     storage = Storage.create(fs, directory, UUID)
     for first in (1, 6, 11):
@@ -238,7 +238,7 @@ def test_a_log_cut_off_before_the_snapshot_is_refused(place: tuple[FileSystem, s
 def test_a_log_may_end_before_a_snapshot_of_what_others_confirmed(
     place: tuple[FileSystem, str],
 ) -> None:
-    """S2: the state may be confirmed by others before the own disk has the rows."""
+    """S2: other members may confirm the state before the local disk has the rows."""
     fs, directory = place
     storage = Storage.create(fs, directory, UUID)
     storage.write([batch(1, 5)])
@@ -247,7 +247,7 @@ def test_a_log_may_end_before_a_snapshot_of_what_others_confirmed(
     storage, recovered = Storage.open(fs, directory)
     assert (recovered.last_index, recovered.vclock) == (8, {1: 8})
     storage.write([batch(9, 2)])
-    # Here the log comes after it, so from then on its end is missed.
+    # The log passes this snapshot later, so a loss of its end is detected from then on.
     storage.write_snapshot({1: 14}, [body(2)])
     storage.write([batch(11, 5)])
     storage.close()

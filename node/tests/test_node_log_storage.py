@@ -85,7 +85,7 @@ def test_a_cut_saves_its_rows_under_their_name(place: tuple[FileSystem, str]) ->
     assert report.file == f"{directory}/rollback/00000000000000000014.7.xlog"
     assert (storage.last_index, storage.vclock) == (13, {1: 13})
     assert storage.rewind(13, 7).file is None
-    # The same rows again, and other rows at the same place.
+    # The same rows again, then other rows at the same place.
     storage.write(tail)
     assert storage.rewind(13, 7).file == report.file
     storage.write([batch(14, 2, mark=9)])
@@ -156,7 +156,7 @@ def test_one_write_is_one_append_and_one_flush() -> None:
 
 
 def test_a_thread_reads_while_another_writes_and_cuts(tmp_path: Path) -> None:
-    """A reader sees whole batches in order, and an end that no later read goes back behind."""
+    """A reader sees whole batches in order, and the end that it sees never moves back."""
     storage = Storage.create(OsFileSystem(), str(tmp_path / "data"), UUID, Limits(1000))
     seen: list[int] = []
     problems: list[object] = []
@@ -271,7 +271,7 @@ def test_tarantoolctl_reads_segments_snapshots_and_cuts(tmp_path: Path) -> None:
 
 
 def test_a_log_that_tarantool_could_have_written_is_opened() -> None:
-    """No PrevVClock, zero as its start, an end marker: as from another hand."""
+    """The file has no PrevVClock, starts at zero, and has an end marker, as from Tarantool."""
     disk = SimDisk()
     storage = Storage.create(disk, "/data", UUID)
     storage.close()

@@ -43,7 +43,7 @@ def test_who_has_no_room_hands_over_and_says_why(tmp_path: Path) -> None:
         uuid = low.status()["uuid"]
         assert cluster.leader().post_status("/verb/switchover", {"target": uuid}) == 409
         for number, gone in enumerate(others):
-            gone.kill()  # whoever is elected, the one with room leads in the end
+            gone.kill()  # after any election, the member with room leads in the end
             left = next(node for node in others if node is not gone)
             wait_until("one with room", lambda n=left: n.status()["is_writable"])
             assert write(cluster, number) == 0

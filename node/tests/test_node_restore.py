@@ -1,7 +1,7 @@
-"""Restores from archives of simulated lives, held against the snapshots that members wrote there.
+"""Restores from archives of simulated schedules, compared with snapshots that members wrote.
 
-Each life has faults, several terms and tails that were cut; a member's snapshot at an index is what
-a restore to that index has to give, whichever older snapshot and whoever's log it is made from.
+Each schedule has faults, several terms and truncated tails. A restore to an index must return the
+contents of a member's snapshot at that index, from any older snapshot and any member's log.
 """
 
 import json
@@ -74,7 +74,7 @@ def test_a_point_in_time_is_the_same_whoever_archived_it(folder: Path, tmp_path:
     assert len(members) >= 2
     latest = max(members, key=lambda one: one.of_kind(SEGMENT)[0].after_index)
     rows = [row for entry in latest.of_kind(SEGMENT) for row in copy.rows(latest, entry)]
-    # After a clock jumped back, later rows have earlier times, even before the archive's first.
+    # After a clock jumped back, later rows have earlier times, even before the archive's first row.
     highs = sorted(set(accumulate((row.timestamp for row in rows), max)))
     moment = highs[len(highs) // 2]
     expected = next(n for n, row in enumerate(rows) if row.timestamp > moment)
@@ -131,8 +131,13 @@ def test_damage_is_passed_over_for_another_copy(folder: Path, tmp_path: Path) ->
 
 
 def change_value(copy: Copy, members: list[Manifest], state: list[bytes]) -> tuple[int, list[str]]:
-    """Change one tuple of the state in some members' logs, with every checksum right: its row's
-    index, and the files. Each of the members writes another value."""
+    """Change one tuple of the state in some members' logs, with valid checksums.
+
+    Each of the members writes another value.
+
+    Returns:
+        The row's index, and the changed files.
+    """
     tuples = [unpack(body)[0x21] for body in state]
     first = copy.full_members()[0]
     index = max(
@@ -149,7 +154,7 @@ def change_value(copy: Copy, members: list[Manifest], state: list[bytes]) -> tup
         body[0x21] = [*body[0x21], f"changed {step}"]
         rows[index - mine.after_index - 1].body = pack(body)
         files.append(copy.rewrite(manifest, mine, rows))
-    for manifest in copy.manifests.values():  # the log behind index 0 makes the state
+    for manifest in copy.manifests.values():  # replaying the log from index 0 creates the state
         manifest.files = [e for e in manifest.files if e.kind != SNAPSHOT or e.last_index == 0]
         copy.save(manifest)
     return index, files
@@ -192,7 +197,7 @@ def test_restore_refuses_a_row_without_majority_and_obeys_member(
 
 
 def test_restore_passes_over_a_snapshot_that_differs(folder: Path, tmp_path: Path) -> None:
-    """Three copies of the first snapshot: one with a changed tuple is not taken."""
+    """Of three copies of the first snapshot, a restore does not use one with a changed tuple."""
     _, truth = made(folder, tmp_path / "truth")
     copy = Copy(folder, tmp_path / "copy", 1)
     owner, kept = next(
