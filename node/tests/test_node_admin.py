@@ -1,4 +1,4 @@
-"""The admin port before authentication: what a client without the secret can make a node do."""
+"""Requests without the cluster's secret to the admin port are refused and bounded."""
 
 import contextlib
 import socket
@@ -28,7 +28,11 @@ def dial(node: NodeProcess, timeout_s: float = 8) -> socket.socket:
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """Until the other end closes. Raises TimeoutError."""
+    """Read until the other end closes the connection.
+
+    Raises:
+        TimeoutError: The other end stays silent and keeps the connection open.
+    """
     read = b""
     while part := connection.recv(65536):
         read += part
@@ -50,7 +54,7 @@ def test_refused_order_is_answered_before_its_body_arrives(
 
 
 def flood(connection: socket.socket, for_s: float) -> int:
-    """Send a body without an end until the node closes or resets; the bytes that it took."""
+    """Send an endless body until the node closes or resets; return the number of accepted bytes."""
     chunk = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
     sent, began_s = 0, time.monotonic()
     connection.sendall(UNSIGNED + b"Transfer-Encoding: chunked\r\n\r\n")
@@ -63,12 +67,12 @@ def flood(connection: socket.socket, for_s: float) -> int:
 
 def test_refused_order_with_an_endless_body_is_closed(node: NodeProcess) -> None:
     with dial(node) as connection:
-        # The rest fits into the buffers of two sockets.
+        # The rest fits into the buffers of both sockets.
         assert flood(connection, 10) < SKIP_BYTES_MAX + (16 << 20)
 
 
 def test_connections_are_bounded_and_the_oldest_one_makes_room(node: NodeProcess) -> None:
-    with node.paused():  # so that it accepts all of them at once
+    with node.paused():  # it then accepts all of them at once
         connections = [dial(node) for _ in range(SERVED_MAX + 20)]
     try:
         with dial(node) as last:

@@ -1,4 +1,4 @@
-"""The client when members die, stop or lie idle: what it says is known, and it comes back."""
+"""The client reports correct outcomes and reconnects when members die, stop or lie idle."""
 
 import asyncio
 import os
@@ -41,7 +41,10 @@ def make_space(cluster: Cluster) -> None:
 def test_a_leader_that_is_stopped_is_left_for_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor is it tried first again, though others still say that it leads: it takes connections."""
+    """The stopped leader accepts connections, and other members still name it as the leader.
+
+    The client must not try it first again.
+    """
     monkeypatch.setattr("qsync_node.client.CONNECT_S", 100.0)
 
     async def write(cluster: Cluster) -> list[Outcome]:
@@ -75,7 +78,7 @@ def test_nobody_there_is_an_error_and_no_outcome() -> None:
 
 
 class Scripted(Client):
-    """Every attempt ends as the script says."""
+    """A client whose attempts end with the outcomes of a script; the last one repeats."""
 
     def __init__(self, *script: Outcome) -> None:
         super().__init__([], USER, PASSWORD, deadline_s=1)
@@ -107,9 +110,9 @@ DONE = Committed([])
         ([LOST, DONE], DONE),
         ([LOST, DUPLICATE], DUPLICATE),
         ([LOST, EXPIRED], EXPIRED),
-        # A key that expired before its first attempt was never run: it is replaced.
+        # A key that expired before its first attempt never ran, so the client replaces it.
         ([EXPIRED, DONE], DONE),
-        # What is refused unheard says nothing about the attempt before.
+        # A refusal without execution leaves the outcome of the earlier attempt unknown.
         ([LOST, NOT_LEADER], LOST),
         ([LOST, FULL, DONE], DONE),
         ([LOST, FULL], LOST),
@@ -181,7 +184,7 @@ def test_documented_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[s
     example = textwrap.dedent(client_module.__doc__.split("\n\n", 1)[1].rsplit("\n\n", 1)[0])
     source = "async def main(addresses, password):\n" + textwrap.indent(example, "    ")
     names = dict(vars(client_module))
-    exec(compile(source, "docstring", "exec"), names)  # noqa: S102  # the documented text itself
+    exec(compile(source, "docstring", "exec"), names)  # noqa: S102  # runs the documented example
     with running_cluster(tmp_path, 3) as cluster:
         make_space(cluster)
         asyncio.run(names["main"](cluster.addresses, PASSWORD))

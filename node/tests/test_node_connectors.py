@@ -1,8 +1,8 @@
 """asynctnt and tarantool-python, unchanged, against a real Tarantool and against three nodes.
 
-One script of every operation, iterator and error runs through both connectors on both systems;
-every answer, error code and text must be the same. What is not asked here because it differs on
-purpose stands, with its reason, in docs/compatibility.md.
+One script of every operation, iterator and error runs through both connectors on both systems.
+Every answer, error code and error text must be the same. The script omits intended differences;
+docs/compatibility.md lists them with their reasons.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from asynctnt.exceptions import TarantoolDatabaseError
 from processes import PASSWORD, USER, Cluster, running_cluster, running_tarantool
 
 SPACE, HASHED = 700, 701
-STREAM = asynctnt.Connection.stream  # a connection to Tarantool 2.6 takes it from the class
+STREAM = asynctnt.Connection.stream  # a connection to Tarantool 2.6 replaces it in the class
 FORMAT = [
     {"name": "id", "type": "unsigned"},
     {"name": "name", "type": "string"},
@@ -28,7 +28,7 @@ Step = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
 def script() -> list[Step]:
-    """What both connectors can say, as (method, arguments, keywords)."""
+    """Return requests that both connectors can send, as (method, arguments, keywords)."""
     steps: list[Step] = []
 
     def step(method: str, *arguments: Any, **keywords: Any) -> None:

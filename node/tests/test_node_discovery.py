@@ -1,4 +1,4 @@
-"""Members find each other: one known address is enough; who finds too few says so: an orphan."""
+"""Members find each other from one known address; a member without enough others is an orphan."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from processes import Cluster, NodeProcess, wait_until
 
 
 class Strangers(Cluster):
-    """Each member is told where the first one is, and nothing else."""
+    """A cluster whose members know only the first one's address at the start."""
 
     @property
     def peers(self) -> dict[str, str]:
@@ -25,7 +25,7 @@ def test_one_address_is_enough_to_find_everybody(tmp_path: Path) -> None:
 
         wait_until("everybody to be connected to everybody", all_linked)
         first.kill()
-        # Two that were never told of each other elect one of them.
+        # The other two learned each other's address, so they elect a leader.
         assert cluster.leader() in others
     finally:
         cluster.close()

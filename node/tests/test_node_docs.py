@@ -1,4 +1,4 @@
-"""The pages that users read are held against the code."""
+"""User documentation agrees with the code."""
 
 import os
 import re
@@ -129,7 +129,7 @@ def test_derived_admin_password_is_the_nodes_and_no_argument_holds_the_secret(
     kubectl.write_text(f"#!/bin/sh\necho {b64encode(secret.encode()).decode()}\n")
     kubectl.chmod(0o700)
     done = subprocess.run(
-        ["bash", "-xc", script],  # -x: each command with its arguments, on standard error
+        ["bash", "-xc", script],  # -x prints each command with its arguments on standard error
         cwd=tmp_path,
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
         capture_output=True,

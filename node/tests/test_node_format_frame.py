@@ -1,4 +1,4 @@
-"""Frames however a socket cuts them, and what malformed ones get."""
+"""Frames arrive whole however a socket splits them, and malformed ones are refused."""
 
 import contextlib
 
@@ -20,7 +20,7 @@ from qsync_node.format.frame import (
     encode_tuples,
 )
 
-# The machine may be busy: no test here depends on how long it takes.
+# A busy machine may delay examples: no test here depends on a duration.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 

@@ -1,4 +1,4 @@
-"""Clocks as text and in order; greeting and password from the other side."""
+"""Vclocks as text and in order, greetings, and proofs of passwords."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +15,7 @@ from qsync_node.format.vclock import (
     signature,
 )
 
-# The machine may be busy: no test here depends on how long it takes.
+# A busy machine may delay examples: no test here depends on a duration.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 

@@ -1,4 +1,4 @@
-"""Well-framed requests with anything inside: one clear error each, and the members go on."""
+"""Well-formed frames with arbitrary contents get one clear error each, and members keep running."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def log_in(cluster: Cluster, user: str = USER, **login: str) -> Raw:
 
 
 def bugs(cluster: Cluster) -> list[str]:
-    """What the members' logs hold that is no line of a healthy node."""
+    """Return lines of the members' logs that a healthy node never writes."""
     found = []
     for node in cluster.nodes:
         for line in (node.folder / f"{node.name}.log").read_text().splitlines():
@@ -91,7 +91,7 @@ def test_odd_values_are_errors_and_nothing_else(cluster: Cluster, is_guest: bool
     for kind, fields in HOSTILE:
         raw = Raw(cluster.leader().address) if is_guest else log_in(cluster)
         raw.socket.settimeout(20)
-        # A write in the same segment: what goes wrong beside it must not lose it.
+        # A failure of the request must not lose a write that arrives together with it.
         other = pack({0x10: SPACE, 0x21: [2, "beside"]})
         raw.send_bodies([(kind, pack(fields), 5), (3, other, 0)])
         if kind != 78 and fields.get(0x22) != "box.ctl.wait_rw":
@@ -116,7 +116,7 @@ def test_membership_rows_are_nobody_elses(cluster: Cluster, space: int, width: s
     for kind, body in ((2, put), (3, put), (5, delete), (4, update)):
         raw.send_bodies([(kind, body, 0)])
         code, answer = raw.answer()
-        # A row that is not there is not deleted: that is no change, and so no error.
+        # Deleting a missing row changes nothing, so it is no error.
         assert code != 0 or answer[0x30] == [], (kind, answer)
     again = raw.ask(1, {0x10: 320, 0x11: 0, 0x12: 100, 0x13: 0, 0x14: 2, 0x20: []})[1][0x30]
     assert again == members
@@ -172,7 +172,7 @@ def test_strings_that_are_not_utf8_survive_a_restart(cluster: Cluster) -> None:
 
 
 def test_random_requests_harm_nobody(cluster: Cluster) -> None:
-    """Thousands of requests of every type, keys and values at random; the seed is in the test."""
+    """Send thousands of requests of random types, keys and values, from a fixed seed."""
     term = cluster.leader().status()["term"]
     rng = random.Random(20)
     keys = [0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x1F, 0x20, 0x21, 0x22, 0x23, 0x28, 0x2E, 0x2F]
@@ -196,7 +196,7 @@ def test_random_requests_harm_nobody(cluster: Cluster) -> None:
 
     def fields() -> dict[int, Any]:
         made = {key: value() for key in rng.sample(keys, rng.randrange(len(keys)))}
-        if rng.random() < 0.7:  # near enough to get past the first checks
+        if rng.random() < 0.7:  # plausible enough to pass the first checks
             made[0x10] = rng.choice([SPACE, SPACE, 280, 281, 289, 304, 306])
             made[0x11] = 0
             made[0x20] = [value() for _ in range(rng.randrange(3))]
@@ -207,9 +207,7 @@ def test_random_requests_harm_nobody(cluster: Cluster) -> None:
         raw = log_in(cluster) if rng.random() < 0.8 else Raw(cluster.leader().address)
         bodies = [(rng.choice(kinds), pack(fields()), rng.choice([0, 0, 0, 1])) for _ in range(50)]
         raw.send_bodies(bodies)
-        with suppress(
-            EOFError, ConnectionError
-        ):  # replication requests that are refused end the connection
+        with suppress(EOFError, ConnectionError):  # refused replication requests end the connection
             raw.drain()
         raw.socket.close()
     assert_unharmed(cluster, term)
@@ -225,7 +223,7 @@ def test_who_has_not_logged_in_makes_us_keep_little(cluster: Cluster) -> None:
 
 
 def test_who_still_sends_hears_why_it_is_refused(cluster: Cluster) -> None:
-    """Bytes that nobody reads would make the kernel reset the connection, answer and all."""
+    """Unread bytes would make the kernel reset the connection and discard the answer."""
     for _ in range(20):
         raw = Raw(cluster.leader().address)
         raw.send(pack(1 << 30) + bytes(4 << 20))
@@ -268,13 +266,13 @@ def nested(levels: int) -> bytes:
 
 
 def test_what_is_logged_nests_no_deeper_than_everybody_can_read(cluster: Cluster) -> None:
-    """A row is a level deeper than its tuple: what a tuple's decoder takes, a log's may not."""
+    """A row is one level deeper than its tuple, so tuples must nest less than decoders allow."""
     head = b"\x82\x10\xcd\x02\x00\x21\x92"
     raw = log_in(cluster)
     for levels, code in ((98, 0), (99, 20), (1000, 20), (1021, 20), (1022, 20), (5000, 20)):
         raw.send_bodies([(3, head + b"\x07" + nested(levels), 0)])
         assert raw.answer()[0] == code, levels
-    # Neither do operations that are stored though they change nothing, nor what becomes of them.
+    # The limit also covers operations that are logged without effect, and results of operations.
     deep = b"\x91\x93\xa1=\x63" + nested(1015)
     upsert = b"\x83\x10\xcd\x02\x00\x21\x91\x08\x28" + deep
     raw.send_bodies([(9, upsert, 0)])
@@ -286,7 +284,7 @@ def test_what_is_logged_nests_no_deeper_than_everybody_can_read(cluster: Cluster
 
 
 def test_bodies_that_decode_to_millions_of_values_stop_no_leader(cluster: Cluster) -> None:
-    """Fifteen MiB of empty maps take seconds to decode, which is several elections."""
+    """Decoding 15 MiB of empty maps takes seconds, longer than several election timeouts."""
     items = b"\xdd" + (15 << 20).to_bytes(4, "big") + b"\x80" * (15 << 20)
     head = b"\x10\xcd\x02\x00"
     operation = b"\x91\x93\xa1=\x01" + items

@@ -1,4 +1,4 @@
-"""Limits against clients that send without reading, do not log in, or guess passwords (G1, T11)."""
+"""Limits for clients that do not read answers, do not log in, or guess passwords (G1, T11)."""
 
 import json
 import socket
@@ -59,7 +59,7 @@ def process_of(node: NodeProcess) -> psutil.Process:
 
 
 def is_closed(raw: Raw) -> bool:
-    """Whether the member has closed the connection; what it still says is passed over."""
+    """Return whether the member has closed the connection; discard any remaining answers."""
     raw.socket.settimeout(5)
     try:
         while raw.socket.recv(65536):
@@ -197,7 +197,7 @@ def test_unread_answers_are_not_computed(cluster: Cluster) -> None:
         assert client.ask(SELECT, {0x10: SPACE, 0x12: 1, 0x20: [2]})[0] == 0
         return time.monotonic() - began
 
-    # Whatever else this machine does keeps the client waiting, too: that is measured first.
+    # Other work of this machine delays the client too, so its usual waiting time is measured first.
     usual_s = statistics.quantiles([wait_s() for _ in range(100)], n=20)[-1]
     greedy = [log_in(node) for _ in range(4)]
     before = process.memory_info().rss
@@ -210,11 +210,11 @@ def test_unread_answers_are_not_computed(cluster: Cluster) -> None:
     for _ in range(200):
         waits.append(wait_s())
         most = max(most, process.memory_info().rss - before)
-        time.sleep(0.01)  # the greedy ones go on meanwhile
+        time.sleep(0.01)  # the greedy clients continue meanwhile
     assert most < 128 * MIB, f"{most / MIB:.0f} MiB for answers that nobody reads"
     assert statistics.median(waits) < 0.1
     assert statistics.quantiles(waits, n=20)[-1] < max(0.1, 5 * usual_s)
-    # They are served all the same, once they read: nothing was lost.
+    # The member still serves them once they read: no request was lost.
     raw = greedy[0]
     raw.socket.setblocking(True)
     raw.socket.settimeout(60)

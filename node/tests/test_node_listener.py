@@ -1,4 +1,4 @@
-"""The listener where plain connections and TLS share one port, and all addresses of a name."""
+"""The listener: plain connections and TLS on one port, and all addresses of a host name."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from qsync_node.server.listener import Bounds, Listener
 
 
 class Echo(asyncio.Protocol):
-    """Sends back what it reads."""
+    """A protocol that sends back the data that it receives."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: Any = transport
@@ -31,7 +31,11 @@ class Echo(asyncio.Protocol):
 
 
 def read(connection: socket.socket, most: int = 65536) -> bytes:
-    """Up to `most` bytes, or until the other end closes or resets it. Raises TimeoutError."""
+    """Read up to `most` bytes, or until the other end closes or resets the connection.
+
+    Raises:
+        TimeoutError: The other end stays silent and keeps the connection open.
+    """
     found = b""
     with contextlib.suppress(ConnectionError):
         while len(found) < most and (part := connection.recv(most - len(found))):
@@ -67,7 +71,7 @@ async def answers(host: str, port: int) -> bool:
 async def test_silent_connections_do_not_keep_probes_out() -> None:
     ends = []
     async with listening("127.0.0.1", undecided_max=2) as (host, port):
-        async with asyncio.timeout(5):  # less than the patience with a silent connection
+        async with asyncio.timeout(5):  # less than the timeout for a silent connection
             for _ in range(2):
                 ends.append(await asyncio.open_connection(host, port))
             reader, writer = await asyncio.open_connection(host, port)
@@ -81,7 +85,7 @@ async def test_silent_connections_do_not_keep_probes_out() -> None:
 
 @pytest.mark.parametrize("context", [None, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)])
 def test_burst_of_plain_connections_is_served(context: ssl.SSLContext | None) -> None:
-    """Of 532 that arrived while a member was busy, 276 made room though none was waited for."""
+    """A busy member once evicted 276 of 532 such connections although all had sent data."""
 
     async def answered() -> int:
         listener = Listener(Echo, context, Bounds(UNDECIDED_MAX, 30), takes_plain=True)
@@ -133,7 +137,7 @@ LOOPBACK = ["127.0.0.1", *(["::1"] if has_ipv6() else [])]
 
 
 def resolve_localhost(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
-    """Let `localhost` have these addresses, whatever the machine's file of hosts has."""
+    """Let `localhost` resolve to these addresses, independently of the machine's hosts file."""
     real = socket.getaddrinfo
 
     def resolve(host: Any, *arguments: Any, **options: Any) -> list[Any]:
@@ -177,7 +181,7 @@ async def test_port_that_is_taken_on_one_address_is_refused_or_another_is_tried(
     real, ports = socket.create_server, []
 
     def create(address: tuple[Any, ...], **options: Any) -> socket.socket:
-        """The first port that the system gives is taken on the second address."""
+        """Create a server; occupy the system's first choice of port on the second address."""
         if address[0] == "127.0.0.2" and not ports:
             ports.append(address[1])
             taken = real(address, **options)
@@ -212,7 +216,7 @@ def server_context(tmp_path: Path) -> ssl.SSLContext:
 
 
 class TlsClient:
-    """A TLS client by hand, which sends each part when a test wants it."""
+    """A TLS client that sends each part of the protocol when the test requests it."""
 
     def __init__(self, host: str, port: int) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -223,7 +227,7 @@ class TlsClient:
         self.tls = context.wrap_bio(self._input, self._output)
 
     async def shake_hands(self) -> None:
-        """All of it but the last message, which `send` sends."""
+        """Complete the handshake except for sending the last message, which `send` sends."""
         while True:
             try:
                 self.tls.do_handshake()
@@ -242,7 +246,7 @@ class TlsClient:
 async def test_handshake_that_completes_while_it_is_evicted_takes_no_descriptor_along(
     server_context: ssl.SSLContext,
 ) -> None:
-    """A socket closed under its transport gave its number to the next connection, which failed."""
+    """A socket closed under its transport once gave its descriptor to the next connection."""
     async with listening("127.0.0.1", 1, context=server_context) as (host, port):
         evicted = TlsClient(host, port)
         await evicted.shake_hands()
@@ -250,8 +254,8 @@ async def test_handshake_that_completes_while_it_is_evicted_takes_no_descriptor_
         following = socket.socket()
         following.setblocking(False)
         with contextlib.suppress(BlockingIOError):
-            following.connect((host, port))  # before the loop reads what was just sent
-        await asyncio.sleep(0.1)  # the server's turns
+            following.connect((host, port))  # before the loop reads the data just sent
+        await asyncio.sleep(0.1)  # turns of the server's loop
         following.close()
         for _ in range(3):
             async with asyncio.timeout(5):
@@ -272,7 +276,7 @@ async def test_connections_that_never_end_their_tls_are_bounded(
             await client.shake_hands()
             client.tls.write(b"end")
             client.send()
-            await asyncio.sleep(0.01)  # the server's turns
+            await asyncio.sleep(0.01)  # turns of the server's loop
         open_here = len(os.listdir("/proc/self/fd")) - before - len(clients)
         assert open_here <= 8, "of the server's ends"
     for client in clients:
@@ -280,7 +284,7 @@ async def test_connections_that_never_end_their_tls_are_bounded(
 
 
 class Kept(asyncio.Protocol):
-    """May write until it hears that its connection is lost."""
+    """A protocol that may write until `connection_lost` is called."""
 
     made: ClassVar[list["Kept"]] = []
 
@@ -294,7 +298,7 @@ class Kept(asyncio.Protocol):
 
 
 def test_connection_that_is_handed_over_while_listening_ends_hears_of_it() -> None:
-    """uvloop closed it under its protocol, whose answer was then an error in the member's log."""
+    """uvloop once closed the transport without notice, and an answer became a logged error."""
 
     async def end_after(turns: int) -> None:
         listener = Listener(Kept, None, Bounds(8, 30), takes_plain=True)

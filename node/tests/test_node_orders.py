@@ -1,4 +1,4 @@
-"""Signed orders: what a process run obeys, with a clock of the test's."""
+"""Signed orders: the orders that a process run obeys, with a clock that the test controls."""
 
 import hashlib
 
@@ -19,7 +19,7 @@ SECRET, INSTANCE, PATH, BODY = "a secret", "an instance", "/verb/fence", b'{"x":
 
 
 class Clock:
-    """In seconds."""
+    """A clock that the test sets, in seconds."""
 
     now_s = 1000.0
 
@@ -59,14 +59,14 @@ def test_an_order_is_taken_once(node: Orders) -> None:
 def test_another_path_than_the_signed_one_is_refused(node: Orders) -> None:
     signed = signed_for(node)
     assert asked(node, signed, "/verb/unfence") is Refusal.WRONG
-    assert asked(node, signed) is None  # the refusal did not use the challenge up
+    assert asked(node, signed) is None  # the refusal did not consume the challenge
 
 
 @pytest.mark.parametrize("body", [b'{"x": 2}', b""])
 def test_another_body_than_the_signed_one_is_refused(node: Orders, body: bytes) -> None:
     signed = signed_for(node)
     assert asked(node, signed, PATH, body) is Refusal.WRONG
-    # The body of another one is not read, so a recorded header makes no member read again.
+    # The challenge is consumed, so a recorded header cannot make the member read another body.
     assert asked(node, signed) is Refusal.REPLAYED
 
 

@@ -1,4 +1,4 @@
-"""What the readiness probe asks: whether a member can serve reads, with or without a leader."""
+"""The readiness probe reports whether a member can serve reads, with or without a leader."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,7 @@ def admin_of(**replica: Any) -> Any:
 @pytest.mark.parametrize(
     ("replica", "status"),
     [
-        ({}, 200),  # nobody leads: confirmed rows are there all the same
+        ({}, 200),  # confirmed rows are available without a leader
         ({"has_origin": False}, 503),
         ({"split_brain": "the logs contradict each other"}, 503),
         ({"doubt": SimpleNamespace(is_open=True)}, 503),

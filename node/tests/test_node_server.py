@@ -1,4 +1,4 @@
-"""Strangers, bad input and dying leaders, against real processes over real sockets."""
+"""Unauthenticated clients, bad input and failing leaders, with real processes and sockets."""
 
 import asyncio
 import base64
@@ -76,7 +76,7 @@ def test_without_the_right_session_nobody_logs_in(cluster: Cluster, raw: Raw) ->
     proof = ["chap-sha1", scramble("pw", caller.greeting.salt)]
     code, body = caller.ask(7, {0x23: "caller", 0x21: proof})
     assert (code, body[0x31]) == (42, "Session access to universe '' is denied for user 'caller'")
-    # The refused one is still who he was, and whoever does not know the password learns less.
+    # The refused client remains guest. Without the right password, the error is less specific.
     assert caller.ask(1, READ)[1][0x31].endswith("denied for user 'guest'")
     assert caller.log_in(password="wrong", user="caller") == 47
     assert raw.ask(2, {0x10: 312, 0x21: [1, 60, "universe", 0, 8 | 16]})[0] == 0
@@ -156,7 +156,7 @@ def test_a_false_member_is_not_let_in(cluster: Cluster, raw: Raw) -> None:
 
 
 def _join_in(raw: Raw, uuid: str, life: bytes) -> None:
-    """HELLO as a member that knows the secret."""
+    """Send HELLO as a member that knows the secret."""
     fields = {
         0x24: uuid,
         0x25: "0f3cd8a2-2f4e-4f3a-9d53-6d6f6a0e7c11",
@@ -169,7 +169,7 @@ def _join_in(raw: Raw, uuid: str, life: bytes) -> None:
 
 
 def _hears_until_closed(raw: Raw) -> bool:
-    """Heartbeats of the leader come before the end."""
+    """Return true once the connection is closed; the leader's heartbeats arrive before."""
     try:
         while raw.socket.recv(65536):
             pass
@@ -187,7 +187,7 @@ def test_a_peer_that_falls_silent_is_given_up(cluster: Cluster, raw: Raw) -> Non
     assert {silent, talking} <= set(node.status()["links"])
 
     def is_gone() -> bool:
-        other.send(bytes(4))  # an empty frame: nothing to say, but alive
+        other.send(bytes(4))  # an empty frame shows that the peer is alive
         return silent not in node.status()["links"]
 
     wait_until("the silent peer to be given up", is_gone)
@@ -210,7 +210,7 @@ def test_a_peer_that_was_started_again_has_one_life(cluster: Cluster, raw: Raw) 
 def test_admin_verbs_need_the_secret(cluster: Cluster) -> None:
     leader = cluster.leader()
     assert order(leader, "/verb/fence", "") == (401, "OrderUnsigned")
-    # What versions before signed orders sent.
+    # Versions before signed orders sent this header.
     assert order(leader, "/verb/fence", f"Bearer {SECRET}") == (401, "OrderUnsigned")
     status, text = leader.admin("another secret").post("/verb/fence", b"{}", 5)
     assert (status, json.loads(text)["reason"]) == (401, "OrderSignatureWrong")
@@ -218,7 +218,7 @@ def test_admin_verbs_need_the_secret(cluster: Cluster) -> None:
 
 
 def order(node: NodeProcess, path: str, authorization: str) -> tuple[int, str]:
-    """An order as another client writes it: the HTTP status, and why it is refused."""
+    """Send an order as another client does; return the HTTP status and the reason of a refusal."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{node.admin_port}{path}", data=b"{}", method="POST",
         headers={"Authorization": authorization},
@@ -293,7 +293,7 @@ def test_a_stream_through_a_follower_is_one_transaction(cluster: Cluster) -> Non
 
 @pytest.mark.parametrize("way", ["read", "linearizable", "stream"])
 def test_a_reader_turns_pages(cluster: Cluster, way: str) -> None:
-    """Pagination, announced in ID: each answer says where the next page begins."""
+    """Pagination, announced in ID: each answer contains the position of the next page."""
     follower = next(node for node in cluster.nodes if node is not cluster.leader())
     raw = Raw(follower.address)
     assert raw.log_in() == 0
@@ -360,7 +360,7 @@ def test_the_client_says_what_is_known_and_retries_by_key(cluster: Cluster) -> N
 
     *updates, counted = asyncio.run(write_through_a_kill())
     assert all(isinstance(outcome, Committed) for outcome in updates)
-    # Each was asked until it was known, and took effect exactly once.
+    # The client retried each update until its outcome was known, and each took effect exactly once.
     assert counted == Committed([[900, 60]])
     for node in cluster.nodes:
         if node not in cluster.alive():
@@ -413,7 +413,7 @@ def test_sigterm_hands_leadership_over_first(cluster: Cluster) -> None:
 
 
 def test_an_old_leader_says_how_many_rows_it_gave_up(cluster: Cluster) -> None:
-    """Written while nobody else could have them; the operator tells people (`cut_rows`)."""
+    """Only the old leader's disk had the rows; the operator reports their number (`cut_rows`)."""
     old = cluster.leader()
     others = [node for node in cluster.nodes if node is not old]
     before = old.status()["last_index"]

@@ -1,4 +1,4 @@
-"""An anonymous replica with a list of spaces, as real processes over real sockets and files."""
+"""An anonymous replica with a list of spaces: real processes, sockets and files."""
 
 import shutil
 import subprocess
@@ -29,7 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 class Admin(Raw):
-    """A session that may do everything."""
+    """A session of the user admin, which may do everything."""
 
     def __init__(self, node: NodeProcess) -> None:
         super().__init__(node.address)
@@ -62,13 +62,13 @@ def start(cluster: Cluster, reader: NodeProcess) -> None:
 
 def has_all(cluster: Cluster, reader: NodeProcess) -> bool:
     mine, theirs = reader.status(), cluster.leader().status()
-    # What a snapshot brought is served before it is on the disk.
+    # The replica serves a snapshot's rows before the snapshot is on the disk.
     is_here = mine["confirmed_index"] == theirs["confirmed_index"] > 0
     return bool(is_here and mine["applier"] == "following")
 
 
 def data_of(reader: NodeProcess) -> str:
-    """What its files hold, in Tarantool's words; compressed blocks too."""
+    """Return the contents of a reader's files as Tarantool shows them, with compressed blocks."""
     files = sorted((reader.folder / reader.name).rglob("*"))
     logs = [file for file in files if file.suffix in (".snap", ".xlog")]
     assert logs
@@ -86,7 +86,7 @@ def test_it_holds_its_spaces_and_nothing_else(cluster: Cluster, reader: NodeProc
     code, answer = mine.select(PRIVATE)
     assert code == ErrorCode.UNSUPPORTED
     assert "'private' is not among the spaces" in answer[0x31]
-    # The stream, then writes through the reader itself, which go to the leader.
+    # First the stream, then writes through the reader, which forwards them to the leader.
     leader.write_both(100, 20)
     mine.write_both(200, 2)
     wait_until("the reader follows", lambda: has_all(cluster, reader))
@@ -96,7 +96,7 @@ def test_it_holds_its_spaces_and_nothing_else(cluster: Cluster, reader: NodeProc
     assert "an order 5" in data_of(reader)
     assert "an order 105" in data_of(reader)
     assert "a secret" not in data_of(reader)
-    # It finds its place again after a kill, by the same list.
+    # After a kill the reader resumes at its position, with the same list.
     reader.kill()
     leader.write_both(300, 3)
     start(cluster, reader)
@@ -120,7 +120,7 @@ def test_it_gives_nobody_more_than_it_holds(cluster: Cluster, reader: NodeProces
     whole = NodeProcess(folder, "whole", role="anonymous")
     try:
         for node in (narrow, whole):
-            # The reader is the only one that they are told of; it names the others.
+            # At the start they know only the reader's address; it names the other members.
             node.start({"reader": reader.address})
         for node, code in ((narrow, ErrorCode.UNSUPPORTED), (whole, 0)):
             wait_until(f"{node.name} follows", lambda node=node: has_all(cluster, node))

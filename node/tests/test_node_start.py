@@ -1,4 +1,4 @@
-"""What keeps a node from starting is one sentence and an exit code, never a traceback."""
+"""A node that cannot start prints one sentence and sets an exit code, without a traceback."""
 
 import json
 import subprocess

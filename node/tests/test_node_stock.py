@@ -41,7 +41,7 @@ STATUS = """
 
 
 class StockTarantool:
-    """Debian's Tarantool, configured as a replica; its directory and port stay over restarts."""
+    """Debian's Tarantool as a replica; its directory and port stay the same across restarts."""
 
     def __init__(self, folder: Path, sources: list[str], is_anonymous: bool = False) -> None:
         self.folder = folder
@@ -91,7 +91,7 @@ def uri(address: str) -> str:
 def replica(*arguments: Any, **settings: Any) -> Iterator[StockTarantool]:
     made = StockTarantool.__new__(StockTarantool)
     try:
-        made.__init__(*arguments, **settings)  # it is killed even if this fails half-way
+        made.__init__(*arguments, **settings)  # killed even if this fails midway
         yield made
     finally:
         made.kill()
@@ -129,14 +129,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def same_state(cluster: Cluster, stock: StockTarantool) -> bool:
-    """Whether the replica's clock is what the leader has confirmed."""
+    """Return whether the replica has all rows of the leader, all of them confirmed."""
     leader = cluster.leader().status()
     clock = {key: lsn for key, lsn in stock.ask(CLOCK).items() if key}
     return bool(sum(clock.values()) == leader["confirmed_index"] == leader["last_index"])
 
 
 async def change_everything(cluster: Cluster) -> list[Any]:
-    """Every kind of row that a log can hold; returns the rows that are left."""
+    """Log rows of every kind; return the tuples that remain in `SPACE`."""
     async with admin(cluster) as client:
         base = 1000
         for number in range(50):
@@ -248,7 +248,7 @@ def test_a_rolled_back_row_is_never_seen(cluster: Cluster, tmp_path: Path) -> No
 
 
 def test_it_goes_on_with_the_next_leader(tmp_path: Path) -> None:
-    """One that is told where to go, and one that knows all members."""
+    """One replica is reconfigured to follow the new leader; another one knows all members."""
     with prepared_cluster(tmp_path / "cluster") as cluster:
         leader = cluster.leader()
         with (

@@ -1,4 +1,4 @@
-"""Three members that speak TLS to each other, and who is not let in."""
+"""Three members that use TLS among themselves, and the connections that they refuse."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ def openssl(*arguments: str) -> None:
 
 
 def certificates(folder: Path, name: str, names: str = "DNS:orders") -> dict[str, str]:
-    """A CA of its own and one certificate."""
+    """Return the files of a new CA and of one certificate that it issues."""
     folder.mkdir()
     ca, ca_key = folder / "ca.pem", folder / "ca.key"
     openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(ca_key), "-out",
@@ -52,7 +52,7 @@ def issue(ca: Path, ca_key: Path, key: Path, request: Path, cert: Path, names: s
 
 
 def another_certificate(folder: Path, name: str, names: str) -> dict[str, str]:
-    """Of the CA in `folder`."""
+    """Return the files of another certificate, issued by the CA in `folder`."""
     key, request, cert = (folder / f"{name}.{kind}" for kind in ("key", "request", "cert"))
     issue(folder / "ca.pem", folder / "ca.key", key, request, cert, names)
     return {"cert": str(cert), "key": str(key), "ca": str(folder / "ca.pem")}
@@ -130,10 +130,10 @@ def test_a_certificate_that_changes_is_shown_without_a_restart(
     try:
         cluster.start()
         before = shown()
-        # A key without its certificate is refused, and what was good stays in use.
+        # A key that does not match its certificate is refused, and the valid pair stays in use.
         other = certificates(tmp_path / "other", "another authority")
         Path(node.settings["tls"]["key"]).write_bytes(Path(other["key"]).read_bytes())
-        time.sleep(RELOAD_CHECK_S + 1)  # it looked once
+        time.sleep(RELOAD_CHECK_S + 1)  # it checked the files once
         assert shown() == before
         for name in ("cert", "ca"):
             Path(node.settings["tls"][name]).write_bytes(Path(other[name]).read_bytes())
@@ -171,7 +171,7 @@ MEMBER = "00000000-0000-4000-8000-000000000004"
 
 @pytest.fixture
 def one(cluster: Cluster) -> Iterator[NodeProcess]:
-    """One member with a plain port and a TLS one."""
+    """Run one member with a plain port and a TLS port."""
     node = cluster.nodes[0]
     more = {"listen": f"127.0.0.1:{free_port()}"}
     node.settings["tls"] = {**node.settings["tls"], **more}
@@ -184,7 +184,7 @@ def one(cluster: Cluster) -> Iterator[NodeProcess]:
 
 
 def hello(raw: Raw, bindings: dict[int, bytes]) -> int:
-    """The code that answers a HELLO with a proof for each field, bound to what is given."""
+    """Send a HELLO with a proof for each field, bound as given; return the answer's code."""
     proofs = {
         field: peer_proof(SECRET, b"dial", raw.greeting.salt, MEMBER, binding)
         for field, binding in bindings.items()
@@ -196,7 +196,11 @@ def hello(raw: Raw, bindings: dict[int, bytes]) -> int:
 
 
 def secure(node: NodeProcess, files: dict[str, str] | None) -> tuple[Raw, bytes]:
-    """A connection to the TLS port, with a certificate of ours or none, and its binding."""
+    """Connect to the TLS port, with a client certificate if `files` is given.
+
+    Returns:
+        The connection, and the binding of the member's certificate.
+    """
     context = ssl.create_default_context(cafile=node.settings["tls"]["ca"])
     context.check_hostname = False
     if files is not None:
@@ -220,14 +224,14 @@ def test_a_hello_takes_tls_a_certificate_of_the_cluster_and_a_bound_proof(
     raw, binding = secure(one, other)
     assert hello(raw, {0x78: binding, 0x73: b""}) == 42
     raw, _ = secure(one, one.settings["tls"])
-    # A man in the middle shows a certificate of his own and passes on what he hears.
+    # A man in the middle presents its own certificate and forwards the messages.
     assert hello(raw, {0x78: certificate_binding(b"his")}) == 42
     raw, binding = secure(one, one.settings["tls"])
     assert hello(raw, {0x78: binding}) == 0
 
 
 def test_unbound_proof_takes_a_certificate_of_the_cluster(one: NodeProcess, tmp_path: Path) -> None:
-    """An earlier version knows no bound proof. The certificate is what lets it in."""
+    """An earlier version knows no bound proofs: its certificate admits it."""
     other = another_certificate(tmp_path / "certificates", "shop", "DNS:shop")
     assert hello(Raw(one.address), {0x73: b""}) == 42
     for files in (None, other):
@@ -241,7 +245,7 @@ def test_challenge_is_marked_for_members_only(one: NodeProcess) -> None:
     raw, _ = secure(one, one.settings["tls"])
     assert is_marked(SECRET, raw.greeting.salt)
     assert not is_marked("another secret", raw.greeting.salt)
-    # Others could try secrets against the mark without asking the member.
+    # Others could otherwise try secrets against the mark without asking the member.
     for shown in (secure(one, None)[0], Raw(one.address)):
         assert not is_marked(SECRET, shown.greeting.salt)
 
@@ -252,12 +256,12 @@ def test_log_in_works_with_a_marked_challenge(one: NodeProcess) -> None:
 
 
 class Acceptor(threading.Thread):
-    """Accepts one member after the other over TLS, and answers HELLO with the proof of `field`."""
+    """A server that accepts members over TLS and answers HELLO with the proof of `field`."""
 
     def __init__(self, files: dict[str, str], salt: bytes, field: int) -> None:
         super().__init__(daemon=True)
         self.salt, self.field = salt, field
-        self.heard: queue.Queue[dict[int, Any] | None] = queue.Queue()  # None: it hung up on us
+        self.heard: queue.Queue[dict[int, Any] | None] = queue.Queue()  # None: it disconnected
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=files["ca"])
         self.context.load_cert_chain(files["cert"], files["key"])
         self.socket = socket.create_server(("127.0.0.1", 0))
@@ -299,7 +303,7 @@ def test_member_sends_and_takes_unbound_proofs_only_to_and_from_earlier_versions
         assert fields is not None
         assert (0x78 in fields, 0x73 in fields) == (is_updated, not is_updated)
         if is_updated:
-            # The answer was unbound, so a relay between them may have passed it on.
+            # The answer was unbound, so a relay in the middle may have forwarded it.
             assert acceptor.heard.get(timeout=30) is None
             assert MEMBER not in one.status()["links"]
         else:
@@ -309,7 +313,7 @@ def test_member_sends_and_takes_unbound_proofs_only_to_and_from_earlier_versions
 
 
 def test_updated_cluster_takes_an_earlier_member_back(cluster: Cluster, tmp_path: Path) -> None:
-    """All three members have proved themselves with bound proofs when one is rolled back."""
+    """All three members have used bound proofs when one of them returns to an earlier version."""
     back = cluster.nodes[2]
     hook = tmp_path / "hook"
     hook.mkdir()
@@ -409,7 +413,7 @@ def test_cluster_of_the_same_name_in_another_namespace_is_refused(tmp_path: Path
             assert not is_member
         else:
             assert is_member
-    # A certificate that has short names besides is one of the cluster where `tls.names` says so.
+    # If a certificate has short names too, `tls.names` selects the names of the cluster.
     paths = {name: Path(path) for name, path in ours.items()}
     assert Certificates(TlsConfig(**paths, names=["*.orders"])).names == {"*.orders"}
 
@@ -433,7 +437,7 @@ def test_names_of_other_kinds_and_loopback_addresses_name_no_cluster(tmp_path: P
 
 
 def test_handshakes_under_way_are_bounded(one: NodeProcess) -> None:
-    """The oldest one makes room, as with connections that have not logged in."""
+    """The oldest handshake makes room, as with connections that have not logged in."""
     host, _, port = one.settings["tls"]["listen"].rpartition(":")
     silent = []
     for _ in range(HANDSHAKES_MAX + 50):
