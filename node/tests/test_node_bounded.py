@@ -1,7 +1,8 @@
 """No step and no thread holds the interpreter for long, however large the state is (G1, G2).
 
-Times are CPU times of one thread, compared with one `sorted()` of the same keys in the same run: so
-a busy machine does not matter, and sorting, copying or loading everything in one call fails.
+Times are CPU times of one thread, relative to one `sorted()` of the same keys in the same process.
+A busy machine therefore does not matter. Sorting, copying or loading everything in one call fails
+the tests.
 """
 
 import gc
@@ -73,7 +74,7 @@ def test_thread_that_draws_a_snapshot_leaves_the_interpreter_to_others(
     bodies = database.snapshot_bodies()
     assert time.thread_time() - started < one_sort_s / 8
     drawn: list[bytes] = []
-    spent: list[float] = []  # the worker's own time whenever this thread had its turn
+    spent: list[float] = []  # the worker's CPU time at each turn of this thread
     is_drawn = threading.Event()
 
     def draw() -> None:
@@ -96,7 +97,7 @@ def test_thread_that_draws_a_snapshot_leaves_the_interpreter_to_others(
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch, collector_of_a_server: None) -> dict[str, float]:
-    """The longest step of each node, in seconds of CPU time."""
+    """Return a dict that records the longest step of each node, in seconds of CPU time."""
     longest: dict[str, float] = {}
     step = Node.step
 
@@ -161,7 +162,7 @@ def test_read_of_a_large_space_takes_short_steps_only(
     fill(leader.node.database, SPACE, keys)
     gc.collect()
     everything = build_body(SPACE, limit=0xFFFFFFFF, iterator=2, key=[], isolation=isolation)
-    driven.ask(leader, SELECT, build_body(SPACE, limit=1, iterator=2, key=[]))  # sorts new keys
+    driven.ask(leader, SELECT, build_body(SPACE, limit=1, iterator=2, key=[]))  # sorts the new keys
     steps.clear()
     asked = [driven.send(leader, SELECT, everything) for _ in range(2)]
     assert driven.ask(leader, REPLACE, put(1, "x")).code == 0
@@ -174,7 +175,7 @@ def test_read_of_a_large_space_takes_short_steps_only(
 
 
 def test_costly_requests_of_one_client_do_not_add_up_in_a_step(steps: dict[str, float]) -> None:
-    """An UPSERT answers nothing and is short, and a COMMIT runs all of its statements again."""
+    """An UPSERT is short and returns no rows; a COMMIT runs all of its statements again."""
     usual = Settings()
     driven = Driven(3, work_per_step=usual.work_per_step)
     leader = driven.leader()
@@ -198,7 +199,7 @@ def test_costly_requests_of_one_client_do_not_add_up_in_a_step(steps: dict[str, 
 
 
 def test_forwarded_reads_that_must_wait_are_answered_and_belong_to_no_local_session() -> None:
-    """Session 300 of a follower and of the leader are different clients."""
+    """Session 300 of a follower and session 300 of the leader are different clients."""
     driven = Driven(3, read_part_tuples=10, work_per_step=40_000)
     leader, follower = driven.leader(), driven.followers()[0]
     for key in range(300):
@@ -217,7 +218,7 @@ def test_forwarded_reads_that_must_wait_are_answered_and_belong_to_no_local_sess
 
 
 def test_reads_leave_room_for_writes() -> None:
-    """Reads that would fill each step take half of it, so several writes run in the other half."""
+    """Reads that could fill each step take half of it, so several writes run in the other half."""
     driven = Driven(3, work_per_step=20_000)
     leader = driven.leader()
     read = build_body(SPACE_OF_WORLD, limit=1, key=[1])
@@ -253,7 +254,7 @@ def test_members_of_one_log_write_their_checkpoints_at_different_rows() -> None:
     assert all(len(indexes) >= 3 for indexes in members)
     for starts in zip(*(indexes[:3] for indexes in members), strict=True):
         assert max(starts) - min(starts) >= 5, starts
-    # A row and its CONFIRM take up 250 bytes at most.
+    # A row and its CONFIRM occupy at most 250 bytes.
     for indexes in members:
         for before, after in pairwise(indexes):
             assert 2 * CHECKPOINT_BYTES // 250 <= after - before <= 3 * CHECKPOINT_BYTES // 100

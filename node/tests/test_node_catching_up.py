@@ -1,4 +1,4 @@
-"""A member that catches up confirms as it goes, in bounded steps (T3, T11, G1)."""
+"""A member that catches up confirms rows continuously, in bounded steps (T3, T11, G1)."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ ROWS = 400
 
 
 def fall_behind(driven: Driven) -> None:
-    """Write `ROWS` rows that one follower does not get, and connect it again."""
+    """Write `ROWS` rows while one follower is disconnected, then reconnect it."""
     behind = driven.followers()[0]
     driven.cut_off(behind)
     driven.world.network.break_cut_off()
@@ -81,7 +81,7 @@ def test_writes_are_refused_while_the_quorum_lags() -> None:
     first = driven.send(leader, REPLACE, put(1, "x"))
     driven.run(600)
     sync = driven.send(leader, REPLACE, put(2, "x"))
-    refused = driven.answers[sync]  # at once: it waits for no pending row
+    refused = driven.answers[sync]  # immediately: it waits for no pending row
     assert refused.code == ErrorCode.SYNC_QUEUE_FULL
     assert first not in driven.answers, "the refusal waited for the queue"
     driven.run(3000, lambda: first in driven.answers)
@@ -106,7 +106,7 @@ def test_step_runs_a_bounded_number_of_requests() -> None:
         fx.Request(100, 5_000 + key, REPLACE, put(key, "x"), 0, "admin", None)
         for key in range(ROWS)
     ]
-    leader.step(requests)  # everything that arrived in one turn
+    leader.step(requests)  # all requests arrive in one turn
     assert driven.run(5_000, lambda: len(driven.answers) >= ROWS)
     assert {answer.code for answer in driven.answers.values()} == {0}
     assert max(batches) <= 20

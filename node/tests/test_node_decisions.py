@@ -1,4 +1,4 @@
-"""Decisions, against a log that is read backwards row by row (T5)."""
+"""Decisions, compared with a log that is read backwards row by row (T5)."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ def decision_lists(draw: st.DrawFn) -> list[Decision]:
 
 
 def removed_rows(decisions: list[Decision]) -> set[int]:
-    """Newest first: who is removed itself removes nothing."""
+    """Return the removed indexes, from the newest decision on: a removed one removes nothing."""
     removed: set[int] = set()
     for decision in reversed(decisions):
         if decision.at not in removed:
@@ -40,7 +40,7 @@ def test_clamp_never_stops_inside_a_decision(decisions: list[Decision], index: i
     stop = clamp(index, decisions)
     assert stop <= index
     assert stop not in removed
-    # Nothing that may stand between is skipped: only covered rows lie behind the stop.
+    # The clamp skips only covered rows: every index after the stop is removed.
     assert all(between in removed for between in range(stop + 1, index + 1))
     assert clamp(stop, decisions) == stop
 

@@ -1,11 +1,15 @@
 """Every recorded request gets the answer that a real Tarantool 2.6 gave, byte for byte.
 
-Left out of the recording, because the engine differs on purpose: a broken msgpack value inside a
-tuple is always error 20; space ids end at 2^31, and numbers are not cut to 32 bits; a part of an
-index must name its field; UUIDs are scalars, as in later versions; an index of an unknown type is
-called by its name, where 2.6 reads behind the end of its list of names; numbers of different kinds
-compare exactly, where 2.6 rounds a double next to a decimal (and cannot order infinities beside
-decimals at all); for a field number beyond 32 bits 2.6 names another field in its text.
+The recording omits intended differences of the engine:
+
+- A broken msgpack value inside a tuple is always error 20.
+- Space IDs end at 2^31, and numbers are not truncated to 32 bits.
+- A part of an index must name its field.
+- UUIDs are scalars, as in later versions.
+- An error names an unknown index type; 2.6 reads beyond the end of its list of names.
+- Numbers of different kinds compare exactly; 2.6 rounds a double when it compares it with a
+  decimal, and cannot order infinities and decimals at all.
+- For a field number beyond 32 bits, the error text of 2.6 names another field.
 """
 
 import random
@@ -24,7 +28,7 @@ IDS = [name for name, _ in SCENARIOS]
 
 
 class Replay:
-    """A leader's engine that confirms late, and a follower that gets the confirmed rows."""
+    """A leader's engine that confirms late, and a follower that applies the confirmed rows."""
 
     def __init__(self, delay: int) -> None:
         self.database = Database.bootstrap(UUID)

@@ -1,4 +1,4 @@
-"""What a user's request may cost before anything of it is executed: decoding takes bounded work."""
+"""Decoding a user's request takes bounded work before the engine executes any part of it."""
 
 import time
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from qsync_node.format.mp import BAD_MSGPACK, UNPACK_WORK_MAX, decoding_work, un
 
 pytestmark = pytest.mark.usefixtures("collector_of_a_server")
 
-UNIT = 25e-9  # seconds, of `work_of` and `decoding_work`
+UNIT = 25e-9  # seconds per unit of `work_of` and `decoding_work`
 INSERT, SELECT, UPDATE, DELETE, UPSERT = 2, 1, 4, 5, 9
 DEAR = {
     "empty maps": b"\x80",
@@ -39,7 +39,7 @@ DEAR = {
 
 
 def array_of(item: bytes, size: int) -> bytes:
-    """An array of `size` bytes that repeats an item."""
+    """Return an array of about `size` bytes that repeats an item."""
     count = size // len(item)
     return array_header(count) + item * count
 
@@ -132,7 +132,7 @@ def test_other_bodies_take_bounded_work(body: bytes) -> None:
 
 
 def space_with(packed: bytes) -> tuple[Database, User]:
-    """A space 512 that holds one tuple, and the user admin."""
+    """Return a database whose space 512 holds one tuple, and the user admin."""
     database = Database.bootstrap("aaaaaaaa-0000-4000-8000-000000000001")
     for space_id, row in (
         (280, packb([512, 1, "t", "memtx", 0, {}, []])),
@@ -227,5 +227,5 @@ def test_key_of_a_large_tuple_stays() -> None:
     with pytest.raises(ClientError, match="part of index"):
         Pending(database).execute(update_of(packb([["=", 0, 8]])), admin)
     assert Pending(database).execute(update_of(packb([["=", 0, 7], ["=", 2, 1]])), admin).rows
-    as_long = b"\x91\x93\xa1=\x00\xcc\x07"  # the same number in another form
+    as_long = b"\x91\x93\xa1=\x00\xcc\x07"  # the same number in a longer encoding
     assert Pending(database).execute(update_of(as_long), admin).rows

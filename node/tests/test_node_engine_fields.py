@@ -1,4 +1,4 @@
-"""Field values: their order across kinds, extensions, numbers that no kind may round."""
+"""Field values: their order across kinds, extensions, and numbers that must not be rounded."""
 
 import itertools
 import math

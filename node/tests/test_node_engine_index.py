@@ -1,4 +1,4 @@
-"""Indexes against a plain sorted dict: confirmed ones, layers, and layers over layers."""
+"""Indexes compared with a sorted dict: confirmed ones, layers, and layers over layers."""
 
 from itertools import islice
 from random import Random
@@ -143,7 +143,7 @@ def test_order_catches_up_when_many_keys_are_new(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_settled_put_stays_hidden_behind_a_later_one() -> None:
-    """The confirmed first version of a key must not show while a deletion of it is pending."""
+    """The confirmed first version of a key stays hidden while a deletion of the key is pending."""
     tree = TreeIndex(PLAIN)
     layer = LayerIndex(PLAIN, tree, is_tree=True)
     same = b"x"

@@ -1,4 +1,4 @@
-"""Requests: what the log gets is canonical, what is malformed is refused, pages join up."""
+"""Requests: logged rows are canonical, malformed requests are refused, and pages are contiguous."""
 
 from random import Random
 from typing import Any
@@ -79,7 +79,7 @@ def test_no_bytes_break_the_decoder(type_: int, body: bytes) -> None:
         try:
             request = decode_request(type_, candidate)
         except ClientError as error:
-            assert error.code in (20, 69)  # noqa: PT017  # success is right, too
+            assert error.code in (20, 69)  # noqa: PT017  # decoding may also succeed
         else:
             assert request.type == type_
 
@@ -195,7 +195,7 @@ def test_a_hash_index_has_no_pages(filled: tuple[Database, User]) -> None:
 def test_a_field_number_beyond_32_bits_is_no_integer(
     filled: tuple[Database, User], number: int
 ) -> None:
-    # Not among the recorded answers: the text of 2.6 names whatever its memory held before.
+    # The recording omits this case: the error text of 2.6 depends on earlier memory contents.
     database, admin = filled
     ops = [["=", number, 5]]
     for type_, fields in ((4, {0x20: [1], 0x21: ops}), (9, {0x21: [99, "c", None], 0x28: ops})):
@@ -236,7 +236,7 @@ def test_an_upsert_skips_an_operation_with_a_malformed_path(
 def test_read_in_parts_answers_with_the_state_at_its_beginning(
     filled: tuple[Database, User], index_id: int, seed: int
 ) -> None:
-    """Between the parts of a read any tuple may come, change or go."""
+    """Between the parts of a read, any tuple may be inserted, changed or deleted."""
     database, admin = filled
     rng = Random(seed)
     for number in range(200):

@@ -1,4 +1,4 @@
-"""The system spaces: what a fresh database holds, users, junk in DDL rows, foreign snapshots."""
+"""The system spaces: a new database's contents, users, invalid DDL rows, foreign snapshots."""
 
 import random
 from pathlib import Path
@@ -149,7 +149,7 @@ def test_what_cannot_be_given_back_cannot_be_deleted(prepared: Database, key: li
 
 
 def test_a_log_that_holds_unfit_rows_is_read(prepared: Database) -> None:
-    # A leader that did not know better has let them through, all but grants on no object.
+    # An earlier version of the leader accepted these rows, except for grants on no object.
     for space_id, fields, _ in UNFIT_ROWS:
         if fields[2:4] not in (["space", -1], ["space", "x"]):
             prepared.apply(3, row(space_id, *fields))

@@ -1,4 +1,4 @@
-"""Pending state, rollback, DDL in flight, and interactive transactions."""
+"""Pending state, rollback, unconfirmed DDL, and interactive transactions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +44,7 @@ def select(*key: Any, index: int = 0) -> Request:
 
 
 class Steps:
-    """Budgets of steps in which `statements` run; None for no limit."""
+    """Work budgets of a step: each allows `statements` statements; None means no limit."""
 
     def __init__(self, statements: int | None = None) -> None:
         self._allowed = statements
@@ -62,7 +62,7 @@ class Steps:
 
 
 class Leader:
-    """A database with one space and its pending state."""
+    """A database with one space, and its pending state."""
 
     def __init__(self) -> None:
         self.database = Database.bootstrap(UUID)

@@ -24,7 +24,7 @@ from qsync_node.errors import ClientError
 ITEMS = 100_000
 OPERATIONS = 200
 UPDATE = 4
-UNIT = 25e-9  # seconds, of `work_of`
+UNIT = 25e-9  # seconds per unit of `work_of`
 
 
 def cpu_seconds(action: Callable[[], Any]) -> float:
@@ -78,7 +78,7 @@ def test_many_operations_cost_a_few_passes_over_the_tuple(
     [
         pytest.param(FLAT, ["+", 2, 1], id="number-expected"),
         pytest.param(packb("x" * 50 * ITEMS), [":", 2, -60 * ITEMS, 1, ""], id="out-of-bound"),
-        # 2 * ITEMS digits before the point: the sum overflows each time.
+        # 2 * ITEMS digits precede the point, so the sum overflows each time.
         pytest.param(
             b"\xc9" + (ITEMS + 2).to_bytes(4, "big") + b"\x01\x00" + b"\x99" * ITEMS + b"\x9c",
             ["+", 2, 1],
@@ -98,7 +98,7 @@ def test_operations_that_an_upsert_skips_cost_no_pass_each(
 
 
 def database_with(packed: bytes) -> tuple[Database, User]:
-    """A space 512 that holds one tuple, and the user admin."""
+    """Return a database whose space 512 holds one tuple, and the user admin."""
     database = Database.bootstrap("aaaaaaaa-0000-4000-8000-000000000001")
     for space_id, row in (
         (280, packb([512, 1, "t", "memtx", 0, {}, []])),
@@ -112,7 +112,7 @@ def database_with(packed: bytes) -> tuple[Database, User]:
 
 
 def update_body(operations: list[Any]) -> bytes:
-    """An UPDATE of the tuple with key 7."""
+    """Return the body of an UPDATE of the tuple with key 7."""
     return packb({0x10: 512, 0x20: [7], 0x21: operations, 0x15: 1})
 
 

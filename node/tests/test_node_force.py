@@ -1,4 +1,4 @@
-"""E11: a quorum that is lost for good, and the order that goes on without it."""
+"""E11: after the permanent loss of a quorum, an operator's order lets the survivor continue."""
 
 from typing import Any
 
@@ -19,7 +19,11 @@ def order(world: World, shell: Shell, verb: str, **arguments: Any) -> fx.Answer:
 
 
 def lose_two_of_three(world: World) -> tuple[Shell, list[str]]:
-    """The survivor, and the uuids whose disks are gone."""
+    """Destroy the disks of two of three voters, the leader included.
+
+    Returns:
+        The survivor, and the UUIDs of the lost members.
+    """
     world.bootstrap(3)
     leader = world.leader()
     assert leader is not None
@@ -39,7 +43,7 @@ def test_the_survivor_goes_on_alone_and_grows_again(seed: int, verb: str) -> Non
     survivor, lost = lose_two_of_three(world)
     assert world.leader() is None
     if verb == "force-rollback":
-        # It gives up what the survivor does not know to be confirmed: that is the order's meaning.
+        # The order discards all rows that the survivor does not know to be confirmed.
         assert survivor.node is not None
         known = survivor.node.replica.limbo.confirmed_index
         world.ledger = {index: row for index, row in world.ledger.items() if index <= known}

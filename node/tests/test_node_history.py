@@ -1,4 +1,4 @@
-"""The common point of two logs, against logs spelled out row by row (L5)."""
+"""The common point of two logs, compared with logs spelled out row by row (L5)."""
 
 from itertools import pairwise
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qsync_node.core.history import History, SplitBrain, TermStart, common_point
 
-Log = list[int]  # the term of each row, from index 1 on
+Log = list[int]  # the term of each row, from index 1
 
 
 def history_of(log: Log) -> History:
@@ -30,7 +30,7 @@ def common_by_rows(mine: Log, theirs: Log) -> int:
 
 @st.composite
 def diverged_logs(draw: st.DrawFn) -> tuple[Log, Log]:
-    """Two logs that a correct cluster can have: after the shared part no term is in both."""
+    """Draw two logs of a correct cluster: after the shared part, no term occurs in both."""
     shared = sorted(draw(st.lists(st.integers(1, 5), min_size=0, max_size=12)))
     first = shared[-1] if shared else 1
     odd = [2 * draw(st.integers(first, 12)) + 1 + 10 for _ in range(draw(st.integers(0, 6)))]
@@ -58,7 +58,7 @@ def test_a_beginning_is_common_as_a_whole(log: Log, data: st.DataObject) -> None
 
 
 def test_clocks_look_comparable_and_logs_are_not() -> None:
-    """Both clocks are {1: 3, 2: 2}; rows behind index 3 are of different terms."""
+    """Both vclocks are {1: 3, 2: 2}; rows after index 3 have different terms."""
     mine = History([TermStart(1, 1, 1), TermStart(2, 2, 4)])
     theirs = History([TermStart(1, 1, 1), TermStart(3, 2, 4)])
     assert common_point(mine, 5, theirs, 5) == 3

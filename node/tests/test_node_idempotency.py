@@ -1,4 +1,4 @@
-"""Idempotency keys: on single writes and on COMMIT, malformed ones, and their window (T9)."""
+"""Idempotency keys: on single writes and on COMMIT, malformed keys, and their window (T9)."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def add_one(key: int = 1) -> bytes:
 def transaction(
     driven: Driven, shell: Shell, *requests: tuple[int, bytes], key: Any = KEY, stream: int = 1
 ) -> fx.Answer:
-    """BEGIN, the requests and a COMMIT with `key`; returns the answer to COMMIT."""
+    """Send BEGIN, the requests, and a COMMIT with `key`; return the answer to COMMIT."""
     assert driven.ask(shell, BEGIN, b"\x80", stream=stream).code == 0
     for kind, body in requests:
         driven.send(shell, kind, body, stream=stream)
@@ -63,7 +63,7 @@ def test_repeated_commit_runs_once(driven: Driven, where: str) -> None:
     assert (first.code, again.code) == (0, 0)
     assert again.log_index == first.log_index
     assert counter(driven, driven.leader()) == 1
-    # The stream of the repetition is closed: it can begin another transaction.
+    # The repeated COMMIT closed its stream, which can now begin another transaction.
     assert transaction(driven, shell, (UPDATE, add_one()), key=["client-1", 2, 0]).code == 0
     assert counter(driven, driven.leader()) == 2
 
@@ -72,7 +72,7 @@ def test_repeated_commit_is_answered_before_validation(driven: Driven) -> None:
     leader = driven.leader()
     first = transaction(driven, leader, (INSERT, put(5, "once")))
     assert driven.ask(leader, REPLACE, put(6, "later")).code == 0
-    again = transaction(driven, leader, (INSERT, put(5, "once")))  # its INSERT is a duplicate now
+    again = transaction(driven, leader, (INSERT, put(5, "once")))  # a duplicate by now
     assert (first.code, again.code, again.log_index) == (0, 0, first.log_index)
 
 
@@ -103,7 +103,7 @@ def test_key_with_another_transaction_is_refused(driven: Driven) -> None:
 def test_keyed_commit_without_a_transaction_claims_nothing(driven: Driven) -> None:
     answer = driven.ask(driven.leader(), COMMIT, b"\x80", stream=9, key=KEY)
     assert answer.code == ErrorCode.TRANSACTION_CONFLICT
-    assert driven.ask(driven.leader(), COMMIT, b"\x80", stream=9).code == 0  # as Tarantool does
+    assert driven.ask(driven.leader(), COMMIT, b"\x80", stream=9).code == 0  # as in Tarantool
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_key_is_refused_where_it_has_no_meaning(driven: Driven, kind: int) -> No
 
 
 def fill(driven: Driven, rows: int) -> None:
-    """Make the log longer by at least so many rows."""
+    """Append at least `rows` rows to the log."""
     leader = driven.leader()
     end = node_of(leader).replica.tail.last_index + rows
     while node_of(leader).replica.tail.last_index < end:

@@ -1,4 +1,4 @@
-"""What proves that a leader still leads: heartbeat rounds, leases, and answers that log nothing."""
+"""Proofs that a leader still leads: heartbeat rounds, leases, and answers that log nothing."""
 
 import msgpack
 import pytest
@@ -28,7 +28,7 @@ LEASE_MS = 400
 
 def test_read_rate_does_not_shorten_lease() -> None:
     driven = Driven(3)
-    driven.run(2 * LEASE_MS)  # the beginning of its term proves nothing any more
+    driven.run(2 * LEASE_MS)  # the start of its term no longer proves leadership
     leader = driven.leader()
     followers = driven.followers()
     for follower in followers:
@@ -58,13 +58,16 @@ def test_read_rate_does_not_multiply_heartbeat_rounds() -> None:
     for _ in range(400):
         driven.send(leader, SELECT, get(1, LINEARIZABLE))
         driven.run(0.25)
-    assert core.sequence - before <= 5  # one a heartbeat while no round is answered
+    assert core.sequence - before <= 5  # one per heartbeat while no round is answered
 
 
 def deposed(driven: Driven) -> tuple[Shell, Shell]:
-    """Cut the leader off, elect another, write there; return the old leader and the new one.
+    """Cut the leader off, elect another one, and write there.
 
-    The old leader is still inside its lease and does not know of the other term.
+    The old leader is still within its lease and does not know the new term.
+
+    Returns:
+        The old leader and the new one.
     """
     old = driven.leader()
     new, other = driven.followers()
@@ -125,7 +128,7 @@ def test_deposed_leader_answers_no_write_that_changes_nothing(kind: int, body: b
     assert commit not in driven.answers, driven.answers[commit]
     driven.world.network.heal()
     assert driven.run(10_000, lambda: single in driven.answers and commit in driven.answers)
-    # Nothing was logged by the old leader, so the write runs at the new one.
+    # The old leader logged nothing, so the write runs at the new one.
     assert driven.answers[single].code == 0
     assert driven.answers[commit].code == ErrorCode.TRANSACTION_CONFLICT
 

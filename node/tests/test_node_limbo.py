@@ -1,4 +1,4 @@
-"""The limbo, against a list of rows: confirmed, removed and cut rows, clocks and configurations."""
+"""The limbo compared with a list of rows: confirmation, removal, truncation, vclocks, members."""
 
 import msgpack
 import pytest
@@ -18,7 +18,7 @@ SECOND = 1_000_000_000
 
 
 def user_entry(first: int, transactions: list[int], replica_id: int, lsn: int) -> Entry:
-    """Transactions of so many rows each, in one batch."""
+    """Return one batch of transactions; each number is a transaction's count of rows."""
     body = msgpack.packb({0x10: 512, 0x21: [1]})
     rows = [[(3, body, None)] * count for count in transactions]
     data, count = encode_transactions(rows, replica_id, lsn + 1, 1.0, 6)
@@ -45,7 +45,7 @@ def member_entry(index: int, rows: list[tuple[int, bytes]], lsn: int) -> Entry:
 
 
 class LimboMachine(RuleBasedStateMachine):
-    """A log of one owner, with ROLLBACKs, that is confirmed and cut at random places."""
+    """A log of one owner, with ROLLBACKs, that is confirmed and truncated at random places."""
 
     @initialize()
     def begin(self) -> None:
@@ -165,7 +165,7 @@ def test_written_rollback_restores_previous_configuration(configuration: Configu
     limbo.append(member_entry(1, [put_member(second)], 0))
     assert [m.uuid for m in limbo.configuration.voters] == ["a", "b"]
     limbo.append(decision_entry(2, 1, 1, 1))
-    assert limbo.configuration == configuration  # when it is written, not when it is confirmed
+    assert limbo.configuration == configuration  # applies when written, not when confirmed
     assert limbo.has_pending_membership  # the next change waits for the decision
     limbo.confirm(2)
     assert limbo.configuration == limbo.confirmed_configuration == configuration

@@ -1,4 +1,4 @@
-"""Messages between members: what is sent arrives, and junk is a ValueError (P1)."""
+"""Messages between members arrive as they were sent, and invalid ones raise ValueError (P1)."""
 
 from typing import Any
 
@@ -98,7 +98,7 @@ def test_cut_off(message: Any, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [  # what the types forbid and a false peer may send
+    [  # values that the types forbid and a faulty peer may send
         msg.SnapshotChunk(1, 0, 5, {1: "five"}, [], [], True, 0),
         msg.SnapshotChunk(1, 0, 5, {1: 5}, [], ["text"], True, 0),
         msg.Subscribe(1, 1, False, ["512"]),

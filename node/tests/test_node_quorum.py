@@ -1,4 +1,4 @@
-"""Quorum arithmetic: never less than a majority, parsed and never evaluated."""
+"""Quorum formulas: never less than a majority, parsed and never evaluated as code."""
 
 import pytest
 from hypothesis import given

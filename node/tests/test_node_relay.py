@@ -1,4 +1,4 @@
-"""What leaves in one frame."""
+"""The batches that a relay puts into one frame."""
 
 import pytest
 

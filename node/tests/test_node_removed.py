@@ -1,4 +1,4 @@
-"""A removed instance is ignored, its terms too (P1, M5)."""
+"""Messages from a removed instance are ignored, including their terms (P1, M5)."""
 
 from typing import Any
 

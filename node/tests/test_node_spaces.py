@@ -1,4 +1,4 @@
-"""Lists of spaces: what a filtered anonymous replica gets, keeps, and is refused (spaces.py)."""
+"""Lists of spaces: the rows that a filtered anonymous replica gets, keeps and is refused."""
 
 from collections.abc import Callable
 from functools import partial
@@ -48,7 +48,7 @@ def batch_of(transactions: list[list[tuple[int, bytes, Any]]], flags: int = 6) -
 
 def test_other_spaces_become_nops_in_the_same_place() -> None:
     update = msgpack.packb({0x10: 601, 0x20: [1], 0x21: [["+", 1, 1]]})
-    delete = msgpack.packb({0x20: [1], 0x10: 601})  # the id need not come first
+    delete = msgpack.packb({0x20: [1], 0x10: 601})  # the space ID may follow other keys
     control = msgpack.packb({2: 1, 3: 7, 0x53: 1, 0x71: 99, 0x72: 1})
     batch = batch_of(
         [
@@ -67,7 +67,7 @@ def test_other_spaces_become_nops_in_the_same_place() -> None:
     for one, other in zip(before, after, strict=True):
         assert other.body == (b"" if other.type == NOP else one.body)
         one.type, one.body = other.type, other.body
-    assert before == after  # replica id, LSN, transaction, flags, timestamp and key
+    assert before == after  # replica ID, LSN, transaction, flags, timestamp and key
     assert split_batches(kept.data, 100) == [kept]
 
 
@@ -321,7 +321,7 @@ def test_a_filtered_replica_is_not_registered() -> None:
         assert answer is not None
         assert answer.code in (ErrorCode.UNSUPPORTED, ErrorCode.ILLEGAL_PARAMS)
         assert "empty data directory" in answer.reason
-    # Even one that asks all the same is refused by the leader, which knows what it follows with.
+    # Even if it sends REGISTER, the leader refuses it: the leader knows the list of its link.
     assert reader.node is not None
     link = replica_of(leader).link_to(reader.uuid)
     for number in list(replica_of(leader).links):
@@ -345,11 +345,11 @@ def test_a_filtered_state_in_doubt_is_replaced_by_a_filtered_one() -> None:
     assert rows_of(reader, ASYNC_SPACE) == []
 
 
-# --- whole lives ------------------------------------------------------------------------------
+# --- whole schedules --------------------------------------------------------------------------
 
 
 def filtered(add: Callable[..., Shell]) -> Callable[..., Shell]:
-    """Every anonymous replica of the life gets a list: of names, of ids, of one space or two."""
+    """Return `add` with a list of one or two names or IDs of spaces for each anonymous replica."""
     lists: list[tuple[str | int, ...]] = [(f"s{SPACE}",), (ASYNC_SPACE,), (SPACE, ASYNC_SPACE)]
     numbers = count()
 
@@ -363,14 +363,14 @@ def filtered(add: Callable[..., Shell]) -> Callable[..., Shell]:
 
 @pytest.mark.parametrize("first", [0, 100, 200])
 def test_lives_with_filtered_replicas(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Faults of every kind; the ledger compares each row, and the end compares the states (F1)."""
+    """Faults of every kind occur. The ledger checks each row, and the end compares states (F1)."""
     bootstrap = World.bootstrap
 
     def with_readers(world: World, voters: int, **settings: Any) -> None:
         bootstrap(world, voters, **settings)
         for _ in range(2):
             world.add("anonymous").start()
-        # A third one joins when there are rows to be left out of its snapshot.
+        # A third one joins when its snapshot must omit rows.
         world.after(3 * SECOND, lambda: world.add("anonymous").start())
         world.run_for(100 * MILLISECOND)
 
