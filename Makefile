@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 LOCKED := $(PIP) install --require-hashes -r
 EDITABLE := $(PIP) install --no-deps --no-build-isolation -e .
 
-.PHONY: help lock venv demo demo-kubernetes images crds test unit check sim mutants bench bench-spark \
+.PHONY: help lock venv demo demo-kubernetes images crds test unit coverage check sim mutants bench bench-spark \
         rounds scale large costs clean debian docs hooks manifests prose rates workflows version dist binary krew olm \
         vulnerabilities e2e e2e-local e2e-quick e2e-write
 
@@ -82,11 +82,19 @@ test: unit                    ## unit, story, issue and process tests, then 2,00
 unit: $(VENV)/.all debian     ## the tests of `make test`, without its schedules
 	$(BIN)/python -m pytest -n 2
 
-check: $(VENV)/.all           ## formats, lint, types, layers
+coverage: $(VENV)/.all debian ## the tests of `make unit` with branch coverage, into artifacts/coverage/html
+	rm -rf artifacts/coverage
+	mkdir -p artifacts/coverage
+	$(BIN)/python -m pytest -n 2 --timeout 600 --cov --cov-report=
+	$(BIN)/coverage html --quiet
+	$(BIN)/coverage report
+
+check: $(VENV)/.all $(BIN)/vale ## formats, lint, types, layers, prose
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/vale $(PROSE)
 
 SEEDS ?= 0..9999
 
@@ -130,7 +138,7 @@ $(VENV)/mermaid.min.js: | $(BIN)/python
 	  && mv mermaid.part mermaid.min.js
 
 # Pages and packages whose text follows the style of docs/prose/styles.
-PROSE ?= *.md docs changes .github operator/qsync_cli node/qsync_sim
+PROSE ?= *.md docs changes .github deploy e2e node operator
 
 prose: $(BIN)/vale            ## checks the text by the rules of docs/prose/styles
 	$(BIN)/vale $(PROSE)
