@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from plot import PICTURE, draw, medians
 from rich.console import Console
 from rich.progress import Progress
 from systems import ALL, ROOT, System
@@ -102,30 +103,6 @@ def ratios(results: dict[tuple[str, int], list[Any]]) -> list[str]:
     return lines
 
 
-def plot(results: dict[tuple[str, int], list[Any]], path: Path) -> None:
-    import matplotlib as mpl  # only with --write
-
-    mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "qsync"
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8, 4.5))
-    for name in dict.fromkeys(name for name, _ in results):
-        medians = [statistics.median(f["rate"] for f in results[name, n]) for n in IN_FLIGHT]
-        axes.plot(
-            IN_FLIGHT, medians, marker="o", label=name, linewidth=2.5 if "qsync" in name else 1.2
-        )
-    axes.set_xscale("log", base=4)
-    axes.set_yscale("log")
-    axes.set_xticks(IN_FLIGHT, [str(n) for n in IN_FLIGHT])
-    axes.set_xlabel("writes in flight")
-    axes.set_ylabel("durable quorum writes a second")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
@@ -163,14 +140,14 @@ def write(lines: list[str], results: dict[tuple[str, int], list[Any]], arguments
         "",
         f"`make bench`, {time.strftime('%Y-%m-%d')}, {machine}; {arguments.rounds} rounds of "
         f"{arguments.seconds:g} s, interleaved;",
-        "clients and all members share the machine. Only ratios within one run mean anything.",
+        "clients and all members share the machine. Compare ratios within one run only.",
         "",
-        "![writes a second by writes in flight](benchmarks.svg)",
+        "![Writes per second by writes in flight](benchmarks.svg)",
         "",
     ]
     _, mark, rest = page.read_text().partition("\n## ")  # what `make costs` wrote stays
     page.write_text("\n".join([*head, *lines]) + "\n" + mark + rest)
-    plot(results, ROOT / "docs" / "benchmarks.svg")
+    draw(*medians(page.read_text()), PICTURE)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Members that only talk: pods that are never scheduled, and one process that answers for all.
 
 The API server, the StatefulSets and the pods are real; this takes the kubelet's place and the
-nodes'. Each pod of the namespace gets an address of 127.0.0.0/8, which serves its status by HTTPS
-and a TLS port speaks IPROTO: whoever comes is let in, and reads and writes a database of the
-cluster, which is the node's without a log. A cluster is founded by `/bootstrap`, and its first
-member leads for good.
+nodes'. Each pod of the namespace gets an address of 127.0.0.0/8 with two ports. One serves the
+member's status by HTTPS. The other one speaks IPROTO over TLS, accepts every client, and reads and
+writes a database of the cluster: the node's, without a log. `/bootstrap` founds a cluster, whose
+first member leads permanently.
 
     python e2e/bench/simulated_nodes.py NAMESPACE ORDERS_FILE
 

@@ -24,11 +24,13 @@ def _kind(kind: Kind) -> list[str]:
         lines += [
             f"### {kind.name}.{part}",
             "",
+            '<div class="fields" markdown>',
+            "",
             "| field | type | default | description |",
             "| --- | --- | --- | --- |",
         ]
         lines += _rows(schema["properties"][part], "")
-        lines.append("")
+        lines += ["", "</div>", ""]
         own = {"x-kubernetes-validations": schema["x-kubernetes-validations"]}
         rules = _rules(own) + _rules(schema["properties"][part]) if part == "spec" else []
         if rules:
