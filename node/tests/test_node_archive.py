@@ -125,7 +125,7 @@ def test_a_segment_leaves_when_sealed_and_confirmed() -> None:
     assert needed_snapshot(contents, done) == 10  # the remaining segment starts from it
 
 
-def test_a_manifest_reads_back_and_says_what_is_wrong_with_another() -> None:
+def test_a_manifest_is_read_back_and_an_invalid_one_is_explained() -> None:
     entry = entry_of(rows_file(4, 3))
     assert (entry.rows, entry.after_index, entry.last_index) == (3, 3, 6)
     assert entry.lsns == {1: (4, 6)}
@@ -168,7 +168,7 @@ def test_a_name_with_other_contents_is_an_error(tmp_path: Path) -> None:
         ArchiveStore(url, UUID, UUID, "n0").load()
 
 
-def test_an_archive_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+def test_an_unwritable_archive_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArchiveError, match="cannot be opened"):
         ArchiveStore(f"file://{tmp_path}/file/below", SET_UUID, UUID, "n0")
@@ -272,7 +272,7 @@ def test_nothing_is_removed_before_it_is_archived(tmp_path: Path) -> None:
         assert manifest.of_kind(SEGMENT)[0].after_index == 0
 
 
-def test_a_killed_node_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_killed_node_resumes_from_its_log(tmp_path: Path) -> None:
     folder = tmp_path / "archive"
     settings: dict[str, Any] = {
         "archive": {"url": f"file://{folder}", "interval": "100ms"}, "segment_size": "8Ki",

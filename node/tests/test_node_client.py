@@ -68,7 +68,7 @@ def test_a_leader_that_is_stopped_is_left_for_another_one(
     assert found == Committed([[2, "meanwhile"]])
 
 
-def test_nobody_there_is_an_error_and_no_outcome() -> None:
+def test_unreachable_member_is_an_error_and_no_outcome() -> None:
     async def write() -> None:
         client = Client([f"127.0.0.1:{free_port()}"], USER, PASSWORD, deadline_s=0.5)
         await client.replace(SPACE, [1])
@@ -122,7 +122,7 @@ def test_an_outcome_covers_all_attempts(script: list[Outcome], outcome: Outcome)
     assert asyncio.run(Scripted(*script).replace(SPACE, [1])) == outcome
 
 
-def test_a_silent_connection_is_pinged_and_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_connection_is_pinged_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qsync_node.client.SILENCE_S", 0.05)
     heard: list[bytes] = []
 

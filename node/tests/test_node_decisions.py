@@ -45,7 +45,7 @@ def test_clamp_never_stops_inside_a_decision(decisions: list[Decision], index: i
     assert clamp(stop, decisions) == stop
 
 
-def test_a_rollback_that_a_promote_takes_away_has_no_effect() -> None:
+def test_a_rollback_that_a_promote_rolls_back_has_no_effect() -> None:
     rollback, promote = Decision(10, 12), Decision(11, 13)  # keeps 10, removes the ROLLBACK
     assert effective([rollback, promote]) == [promote]
     assert not is_covered(10, effective([rollback, promote]))

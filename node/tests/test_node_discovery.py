@@ -13,7 +13,7 @@ class Strangers(Cluster):
         return {"n0": self.nodes[0].address}
 
 
-def test_one_address_is_enough_to_find_everybody(tmp_path: Path) -> None:
+def test_one_address_is_enough_to_find_all_members(tmp_path: Path) -> None:
     cluster = Strangers(tmp_path, 3)
     try:
         cluster.start()
@@ -31,7 +31,7 @@ def test_one_address_is_enough_to_find_everybody(tmp_path: Path) -> None:
         cluster.close()
 
 
-def test_who_is_left_alone_says_so(tmp_path: Path) -> None:
+def test_isolated_member_reports_it(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, 3)
     try:
         cluster.start()

@@ -72,7 +72,7 @@ def test_who_stops_waits_for_no_space() -> None:
     assert (told, broken) == ([], [])
 
 
-def test_any_other_trouble_ends_this_life() -> None:
+def test_any_other_error_ends_the_process_run() -> None:
     class Broken(FullStorage):
         def store_ballot(self, contents: bytes) -> None:
             raise DiskError("input/output error")

@@ -142,7 +142,7 @@ def test_order_catches_up_when_many_keys_are_new(monkeypatch: pytest.MonkeyPatch
             assert list(tree.scan(everything)) == sorted(model.items())
 
 
-def test_a_settled_put_stays_hidden_behind_a_later_one() -> None:
+def test_a_settled_put_stays_hidden_by_a_later_one() -> None:
     """The confirmed first version of a key stays hidden while a deletion of the key is pending."""
     tree = TreeIndex(PLAIN)
     layer = LayerIndex(PLAIN, tree, is_tree=True)

@@ -238,7 +238,7 @@ def test_a_new_leader_takes_over_pending_rows(leader: Leader) -> None:
     assert successor.confirmed("c", index=1) == [[1, "c"]]
 
 
-def test_a_transaction_sees_its_writes_and_nobody_else_does(leader: Leader) -> None:
+def test_a_transaction_alone_sees_its_own_writes(leader: Leader) -> None:
     execute = leader.begin()
     assert execute(insert(1, "a")) == [[1, "a"]]
     assert execute(select()) == [[1, "a"]]
@@ -380,7 +380,7 @@ def test_commit_of_many_statements_takes_several_steps(leader: Leader) -> None:
     assert leader.dirty() == [[number, number] for number in range(10)]
 
 
-def test_commit_begins_anew_where_pending_rows_were_rolled_back(leader: Leader) -> None:
+def test_commit_restarts_where_pending_rows_were_rolled_back(leader: Leader) -> None:
     leader.push(insert(1, "rolled back"))
     execute = leader.begin()
     assert execute(select(1)) == [[1, "rolled back"]]
@@ -405,7 +405,7 @@ def test_changed_catalogue_is_caught_up_with_in_steps(leader: Leader) -> None:
     assert execute(select(3, index=2)) == [[3, 3]]
 
 
-def test_commit_does_not_go_on_from_a_replay_that_ended_in_a_conflict(leader: Leader) -> None:
+def test_commit_does_not_resume_a_replay_that_ended_in_a_conflict(leader: Leader) -> None:
     leader.commit(insert(1, "a1"))
     leader.commit(insert(2, "b1"))
     execute = leader.begin()
@@ -421,7 +421,7 @@ def test_commit_does_not_go_on_from_a_replay_that_ended_in_a_conflict(leader: Le
     assert refused.value.code == 97
 
 
-def test_commit_begins_anew_once_another_has_written(leader: Leader) -> None:
+def test_commit_restarts_once_another_transaction_has_written(leader: Leader) -> None:
     leader.commit(insert(1, "a1"))
     execute = leader.begin()
     execute(select(1))

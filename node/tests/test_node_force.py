@@ -38,7 +38,7 @@ def lose_two_of_three(world: World) -> tuple[Shell, list[str]]:
 
 @pytest.mark.parametrize("verb", ["force-confirm", "force-rollback"])
 @pytest.mark.parametrize("seed", range(5))
-def test_the_survivor_goes_on_alone_and_grows_again(seed: int, verb: str) -> None:
+def test_the_survivor_continues_alone_and_grows_again(seed: int, verb: str) -> None:
     world = World(seed)
     survivor, lost = lose_two_of_three(world)
     assert world.leader() is None

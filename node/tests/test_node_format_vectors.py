@@ -169,7 +169,7 @@ def test_a_bad_length_ends_the_stream_with_tarantools_words(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["header is an array", "sync is a string"])
-def test_a_bad_header_is_answered_and_the_stream_goes_on(name: str) -> None:
+def test_a_bad_header_is_answered_and_the_stream_continues(name: str) -> None:
     request, answer = EXCHANGED[name]
     ((kind, sync, _, body),) = FrameDecoder().feed(answer)
     ping, _ = EXCHANGED["ping"]

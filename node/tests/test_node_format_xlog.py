@@ -123,7 +123,7 @@ def test_zeros_to_the_end_are_torn() -> None:
     assert damage.is_torn
 
 
-def test_bytes_behind_the_end_marker_are_corruption() -> None:
+def test_bytes_after_the_end_marker_are_corruption() -> None:
     rows, damage = read_all(DATA + EOF_MARKER + BLOCKS[0])
     assert rows == ROWS
     assert damage == Damage(len(DATA), "bytes follow the end marker", False)

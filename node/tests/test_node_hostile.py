@@ -102,7 +102,7 @@ def test_odd_values_are_errors_and_nothing_else(cluster: Cluster, is_guest: bool
 
 @pytest.mark.parametrize("space", [320, 490, 491, 492])
 @pytest.mark.parametrize("width", ["short", "long"])
-def test_membership_rows_are_nobody_elses(cluster: Cluster, space: int, width: str) -> None:
+def test_membership_rows_are_written_by_no_client(cluster: Cluster, space: int, width: str) -> None:
     raw = log_in(cluster, user="admin", password=ADMIN_PASSWORD)
     head = b"\xcd" + space.to_bytes(2, "big")
     if width == "long":
@@ -171,7 +171,7 @@ def test_strings_that_are_not_utf8_survive_a_restart(cluster: Cluster) -> None:
     assert bugs(cluster) == []
 
 
-def test_random_requests_harm_nobody(cluster: Cluster) -> None:
+def test_random_requests_harm_no_other_client(cluster: Cluster) -> None:
     """Send thousands of requests of random types, keys and values, from a fixed seed."""
     term = cluster.leader().status()["term"]
     rng = random.Random(20)
@@ -265,7 +265,7 @@ def nested(levels: int) -> bytes:
     return b"\x91" * (levels - 1) + b"\x90"
 
 
-def test_what_is_logged_nests_no_deeper_than_everybody_can_read(cluster: Cluster) -> None:
+def test_logged_values_nest_no_deeper_than_all_readers_accept(cluster: Cluster) -> None:
     """A row is one level deeper than its tuple, so tuples must nest less than decoders allow."""
     head = b"\x82\x10\xcd\x02\x00\x21\x92"
     raw = log_in(cluster)
@@ -316,7 +316,7 @@ def test_bodies_that_decode_to_millions_of_values_stop_no_leader(cluster: Cluste
     assert_unharmed(cluster, term)
 
 
-def test_strangers_leave_room_for_the_transactions_of_others(cluster: Cluster) -> None:
+def test_unauthenticated_clients_leave_room_for_other_transactions(cluster: Cluster) -> None:
     stranger = Raw(cluster.leader().address)
     stranger.socket.settimeout(60)
     stranger.send_bodies([(BEGIN, pack({}), n) for n in range(1, 1002)])

@@ -259,7 +259,7 @@ def test_result_beyond_the_size_of_an_answer_is_refused(cluster: Cluster) -> Non
         assert raw.ask(5, {0x10: SPACE, 0x11: 0, 0x20: [key]})[0] == 0
 
 
-def test_flood_of_connections_leaves_no_memory_behind(cluster: Cluster) -> None:
+def test_flood_of_connections_retains_no_memory(cluster: Cluster) -> None:
     node = cluster.leader()
     process = process_of(node)
 

@@ -348,7 +348,7 @@ def test_many_lives(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_operations_go_on_after_a_full_disk(seed: int) -> None:
+def test_operations_continue_after_a_full_disk(seed: int) -> None:
     """DiskFull without `failed` means that nothing happened, so the same process continues (D5)."""
     world = World(seed)
     rng = world.rng
@@ -380,7 +380,7 @@ def test_operations_go_on_after_a_full_disk(seed: int) -> None:
     world.reopen_and_check()
 
 
-def test_a_full_disk_takes_the_write_back_and_goes_on_in_a_new_file() -> None:
+def test_a_full_disk_undoes_the_write_and_continues_in_a_new_file() -> None:
     world = World(5, Limits())
     for _ in range(4):
         world.write()

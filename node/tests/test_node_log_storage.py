@@ -47,7 +47,7 @@ def test_rows_are_read_from_any_index_before_and_after_a_restart(
     storage.close()
 
 
-def test_a_follower_reads_old_segments_behind_a_snapshot(place: tuple[FileSystem, str]) -> None:
+def test_a_follower_reads_old_segments_after_a_snapshot(place: tuple[FileSystem, str]) -> None:
     fs, directory = place
     storage = filled(fs, directory)
     storage.write_snapshot({1: 25}, [body(n) for n in range(10)], 1.5)
@@ -127,7 +127,7 @@ def test_an_installed_snapshot_replaces_the_log(place: tuple[FileSystem, str]) -
     assert indexes(recovered.batches) == [101]
 
 
-def test_an_installed_snapshot_behind_the_end_keeps_the_log(place: tuple[FileSystem, str]) -> None:
+def test_an_installed_snapshot_before_the_end_keeps_the_log(place: tuple[FileSystem, str]) -> None:
     fs, directory = place
     storage = filled(fs, directory)
     with pytest.raises(AssertionError, match="S3"):
@@ -214,7 +214,7 @@ def test_a_clean_stop_saves_the_copy_of_the_last_segment() -> None:
     assert not Storage.open(disk, "/data", SMALL)[1].clean
 
 
-def test_a_snapshot_that_fails_leaves_nothing_behind() -> None:
+def test_a_failed_snapshot_leaves_no_files() -> None:
     disk = SimDisk()
     storage = filled(disk, "/data")
     before = disk.listdir("/data")

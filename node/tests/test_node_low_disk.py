@@ -25,7 +25,7 @@ def write(cluster: Cluster, number: int) -> int:
     return raw.ask(3, {0x10: SPACE, 0x21: [number, "x"]})[0]
 
 
-def test_who_has_no_room_hands_over_and_says_why(tmp_path: Path) -> None:
+def test_leader_without_space_transfers_leadership_and_reports_it(tmp_path: Path) -> None:
     with running_cluster(tmp_path, 3) as cluster:
         raw = Raw(cluster.leader().address)
         raw.log_in()

@@ -27,7 +27,7 @@ def test_there_are_at_least_twenty() -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_mutant_names_rules_and_says_what_it_breaks(mutant: Mutant) -> None:
+def test_mutant_names_its_rules_and_describes_its_bug(mutant: Mutant) -> None:
     assert mutant.rules
     assert all(RULE.fullmatch(rule) for rule in mutant.rules)
     assert mutant.bug.endswith(".")
@@ -47,7 +47,7 @@ def test_every_mutant_applies_and_is_python(tmp_path: Path) -> None:
             compile((target / edit.path).read_text(), edit.path, "exec")
 
 
-def test_a_stale_mutant_is_told(tmp_path: Path) -> None:
+def test_a_stale_mutant_is_reported(tmp_path: Path) -> None:
     mutant = MUTANTS[0]
     copy_sources(tmp_path)
     apply_edits(mutant, tmp_path)

@@ -68,7 +68,7 @@ def test_a_restore_gives_what_a_member_had(folder: Path, tmp_path: Path) -> None
         assert listed(copy.folder) == before, "a restore never writes to the archive"
 
 
-def test_a_point_in_time_is_the_same_whoever_archived_it(folder: Path, tmp_path: Path) -> None:
+def test_a_point_in_time_is_the_same_for_every_archiver(folder: Path, tmp_path: Path) -> None:
     copy = Copy(folder, tmp_path / "copy", 1)
     members = copy.full_members()
     assert len(members) >= 2
@@ -272,7 +272,7 @@ def test_a_new_origin_keeps_the_data_and_not_the_cluster(folder: Path, tmp_path:
     assert [body for body in first if body in set(data)] == data, "keys in the order of their age"
 
 
-def test_the_command_says_one_sentence(folder: Path, tmp_path: Path) -> None:
+def test_the_command_prints_one_sentence(folder: Path, tmp_path: Path) -> None:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "qsync_node.restore", *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

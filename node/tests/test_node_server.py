@@ -59,7 +59,7 @@ def raw(cluster: Cluster) -> Iterator[Raw]:
     connection.socket.close()
 
 
-def test_wrong_password_and_unknown_user_are_told_apart_by_nobody(raw: Raw) -> None:
+def test_wrong_password_and_unknown_user_have_the_same_answer(raw: Raw) -> None:
     first = raw.ask(7, {0x23: USER, 0x21: ["chap-sha1", scramble("wrong", raw.greeting.salt)]})
     second = raw.ask(7, {0x23: "nobody", 0x21: ["chap-sha1", scramble("x", raw.greeting.salt)]})
     assert first[0] == second[0] == 47
@@ -67,7 +67,7 @@ def test_wrong_password_and_unknown_user_are_told_apart_by_nobody(raw: Raw) -> N
     assert raw.log_in() == 0
 
 
-def test_without_the_right_session_nobody_logs_in(cluster: Cluster, raw: Raw) -> None:
+def test_without_the_right_session_no_client_logs_in(cluster: Cluster, raw: Raw) -> None:
     stored = base64.b64encode(hashlib.sha1(hashlib.sha1(b"pw").digest()).digest()).decode()
     assert raw.log_in(password=ADMIN_PASSWORD, user="admin") == 0
     user = [60, 1, "caller", "user", {"chap-sha1": stored}, [], 0]
@@ -84,7 +84,7 @@ def test_without_the_right_session_nobody_logs_in(cluster: Cluster, raw: Raw) ->
     caller.socket.close()
 
 
-def test_a_stranger_reads_nothing(raw: Raw) -> None:
+def test_an_unknown_client_reads_nothing(raw: Raw) -> None:
     code, _ = raw.ask(1, {0x10: SPACE, 0x12: 1, 0x20: []})
     assert code == 42
     assert raw.ask(2, {0x10: SPACE, 0x21: [1]})[0] == 42
@@ -178,7 +178,7 @@ def _hears_until_closed(raw: Raw) -> bool:
     return True
 
 
-def test_a_peer_that_falls_silent_is_given_up(cluster: Cluster, raw: Raw) -> None:
+def test_a_connection_to_a_silent_peer_is_closed(cluster: Cluster, raw: Raw) -> None:
     node = cluster.leader()
     silent, talking = (f"00000000-0000-4000-8000-00000000000{digit}" for digit in "23")
     _join_in(raw, silent, b"one")
@@ -195,7 +195,7 @@ def test_a_peer_that_falls_silent_is_given_up(cluster: Cluster, raw: Raw) -> Non
     other.socket.close()
 
 
-def test_a_peer_that_was_started_again_has_one_life(cluster: Cluster, raw: Raw) -> None:
+def test_a_restarted_peer_has_one_process_run(cluster: Cluster, raw: Raw) -> None:
     node = cluster.leader()
     uuid = "00000000-0000-4000-8000-000000000004"
     _join_in(raw, uuid, b"one")
@@ -344,7 +344,7 @@ def test_watchers_hear_of_the_leader(cluster: Cluster, raw: Raw) -> None:
     assert event[0x58]["is_ro"] is False
 
 
-def test_the_client_says_what_is_known_and_retries_by_key(cluster: Cluster) -> None:
+def test_the_client_reports_the_known_outcome_and_retries_by_key(cluster: Cluster) -> None:
     async def write_through_a_kill() -> list[Any]:
         outcomes = []
         async with Client(cluster.addresses, USER, PASSWORD) as client:
@@ -412,7 +412,7 @@ def test_sigterm_hands_leadership_over_first(cluster: Cluster) -> None:
     wait_until("everybody follows", lambda: _all_follow(cluster))
 
 
-def test_an_old_leader_says_how_many_rows_it_gave_up(cluster: Cluster) -> None:
+def test_an_old_leader_reports_how_many_rows_it_truncated(cluster: Cluster) -> None:
     """Only the old leader's disk had the rows; the operator reports their number (`cut_rows`)."""
     old = cluster.leader()
     others = [node for node in cluster.nodes if node is not old]

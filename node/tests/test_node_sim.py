@@ -23,7 +23,7 @@ def test_seed_that_once_failed(seed: int) -> None:
     assert run_seed(seed)[1] == ""
 
 
-def test_same_seed_same_life() -> None:
+def test_same_seed_gives_the_same_schedule() -> None:
     lives = []
     for _ in range(2):
         schedule = Schedule(7, is_tracing=True)
@@ -37,7 +37,7 @@ def test_same_seed_same_life() -> None:
     assert len(lives[0][0]) > 20
 
 
-def test_different_seed_different_life() -> None:
+def test_different_seeds_give_different_schedules() -> None:
     assert run_seed(1)[2] != run_seed(2)[2]
 
 
@@ -101,7 +101,7 @@ class TestOnlooker:
         with pytest.raises(Violation, match="D2"):
             world.onlooker.on_send(shell, "anybody", vote)
 
-    def test_a_prevote_binds_nobody(self) -> None:
+    def test_a_prevote_binds_no_voter(self) -> None:
         world = self.world()
         shell = next(iter(world.shells.values()))
         world.onlooker.on_send(shell, "anybody", msg.VoteReply(99, True, True, 1, 1, 1, 0, False))

@@ -94,7 +94,7 @@ def test_an_anonymous_replica_gets_the_confirmed_part_of_a_joined_batch() -> Non
     assert anonymous.node.replica.tail.last_index == confirmed
 
 
-def test_nobody_is_given_a_state_in_doubt() -> None:
+def test_no_member_receives_a_state_in_doubt() -> None:
     """While the state lacks a confirmed row, the member makes no checkpoint or snapshot of it."""
     world = World(6)
     world.bootstrap(3)

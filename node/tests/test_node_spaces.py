@@ -100,7 +100,7 @@ def test_names_become_ids() -> None:
         ((600, 601), [600, 602], False),
     ],
 )
-def test_nobody_gets_more_than_is_held(held: Any, wanted: Any, is_served: bool) -> None:
+def test_no_client_gets_more_than_the_budget(held: Any, wanted: Any, is_served: bool) -> None:
     reason = refusal_to_serve(held, wanted)
     assert is_served == (not reason)
     assert is_served or "600, 601" in reason

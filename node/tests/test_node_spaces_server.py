@@ -109,7 +109,7 @@ def log_of(reader: NodeProcess) -> list[str]:
     return (reader.folder / f"{reader.name}.log").read_text().splitlines()
 
 
-def test_it_gives_nobody_more_than_it_holds(cluster: Cluster, reader: NodeProcess) -> None:
+def test_no_reservation_exceeds_the_budget(cluster: Cluster, reader: NodeProcess) -> None:
     Admin(cluster.leader()).write_both(400, 3)
     start(cluster, reader)
     code, answer = Admin(reader).ask(FETCH_SNAPSHOT, {})

@@ -189,7 +189,7 @@ def test_it_bootstraps_from_the_leader_and_follows_every_change(
         )
 
 
-def test_an_anonymous_replica_becomes_registered_and_a_restarted_one_goes_on(
+def test_an_anonymous_replica_becomes_registered_and_a_restarted_one_resumes(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     leader = cluster.leader()
@@ -247,7 +247,7 @@ def test_a_rolled_back_row_is_never_seen(cluster: Cluster, tmp_path: Path) -> No
         assert stock.ask("return seen[1] == true and seen[6000] == nil")
 
 
-def test_it_goes_on_with_the_next_leader(tmp_path: Path) -> None:
+def test_it_continues_with_the_next_leader(tmp_path: Path) -> None:
     """One replica is reconfigured to follow the new leader; another one knows all members."""
     with prepared_cluster(tmp_path / "cluster") as cluster:
         leader = cluster.leader()
@@ -270,7 +270,7 @@ def join(raw: Raw, kind: int, **fields: Any) -> tuple[int, dict[int, Any]]:
     return raw.ask(kind, {names[name]: value for name, value in fields.items()})
 
 
-def test_strangers_and_wrong_identities_are_refused(cluster: Cluster) -> None:
+def test_unknown_clients_and_wrong_identities_are_refused(cluster: Cluster) -> None:
     leader = cluster.leader()
     other = next(node for node in cluster.nodes if node is not leader)
     voter, own = other.status()["uuid"], leader.status()["uuid"]
@@ -370,7 +370,7 @@ def test_one_that_does_not_read_is_sent_no_more_than_the_sockets_hold(cluster: C
     assert keys == set(range(10_000, 10_000 + count)), "the state is that of one moment"
 
 
-def test_a_vote_answers_everybody(cluster: Cluster) -> None:
+def test_a_vote_answers_all_waiting_requests(cluster: Cluster) -> None:
     leader = cluster.leader()
     for node in cluster.nodes:
         code, body = Raw(node.address).ask(68, {})

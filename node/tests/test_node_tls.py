@@ -67,7 +67,7 @@ def cluster(tmp_path: Path) -> Cluster:
     return made
 
 
-def test_members_find_each_other_over_tls_and_strangers_do_not(
+def test_members_find_each_other_over_tls_and_other_clients_do_not(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     try:
@@ -378,7 +378,9 @@ def test_only_loopback_names_are_refused_as_those_of_a_cluster(tmp_path: Path) -
             Certificates(TlsConfig(**paths, names=names))
 
 
-def test_a_member_ends_a_handshake_with_a_stranger_of_the_same_ca(tmp_path: Path) -> None:
+def test_a_member_ends_a_handshake_with_a_foreign_certificate_of_the_same_ca(
+    tmp_path: Path,
+) -> None:
     ours = certificates(tmp_path / "ours", "qsync test")
     theirs = another_certificate(tmp_path / "ours", "shop", "DNS:shop")
     ends = [

@@ -60,7 +60,7 @@ def test_an_undamaged_archive_passes_and_reports(
     assert said["proofs"]["5"]["verdict"] == "NotApplicable"
 
 
-def test_an_audit_says_how_far_it_is(spark: "SparkSession", folder: Path) -> None:
+def test_an_audit_reports_its_progress(spark: "SparkSession", folder: Path) -> None:
     said: list[Step] = []
     archive = load_archive(f"file://{folder}")
     result = audit(spark, archive, "sim", None, 0.0, said.append)
@@ -211,7 +211,7 @@ def test_a_ledger_of_spaces_that_are_not_replayed_is_not_known(
     assert not unknown
 
 
-def test_a_line_of_a_ledger_has_its_number_whoever_reads_it(
+def test_a_line_of_a_ledger_has_its_number_for_every_reader(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ledger has several partitions, and line numbers continue across their borders."""

@@ -93,7 +93,7 @@ def test_an_update_that_fails_is_named() -> None:
         (150, 20, 100, False), (150, 5, 100, True), (11, 5, 100, False),  # 11: the same transaction
     ],
 )  # fmt: skip
-def test_a_request_runs_again_only_behind_its_window(
+def test_a_request_runs_again_only_after_its_window(
     at: int, mark: int, window: int | None, is_refused: bool
 ) -> None:
     catalogue = Catalogue(windows=[] if window is None else [(0, window)])

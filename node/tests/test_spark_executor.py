@@ -21,7 +21,7 @@ SAID = {
 }
 
 
-def test_the_driver_says_everything() -> None:
+def test_the_driver_prints_all_findings() -> None:
     command = executor_command(SAID, Path("/jars"))
     assert command[:7] == ["java", "-Dfirst", "-Dlast", "-Xms1024m", "-Xmx1024m", "-cp", "/jars/*"]
     assert command[7] == BACKEND
@@ -32,6 +32,6 @@ def test_the_driver_says_everything() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SAID if name.startswith("SPARK_EXECUTOR")])
-def test_what_is_not_said_is_missed(name: str) -> None:
+def test_an_omitted_fact_is_missed(name: str) -> None:
     with pytest.raises(KeyError, match=name):
         executor_command({key: SAID[key] for key in SAID if key != name}, Path("/jars"))

@@ -64,11 +64,11 @@ def test_a_sentence_of_the_project_stands_alone() -> None:
         assert said.startswith("archive ")
 
 
-def test_what_a_task_raised_is_told_without_its_traceback() -> None:
+def test_error_of_a_task_is_reported_without_its_traceback() -> None:
     assert sentence_of(RuntimeError(OF_A_TASK)) == "archive file:///a did not take b: no space left"
 
 
-def test_other_errors_are_told_by_their_first_line() -> None:
+def test_other_errors_are_reported_by_their_first_line() -> None:
     assert sentence_of(ArchiveError("archive x is empty")) == "archive x is empty"
     assert sentence_of(ValueError("first\nsecond")) == "first"
     assert sentence_of(KeyError()) == "KeyError"

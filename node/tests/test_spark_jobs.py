@@ -137,7 +137,7 @@ def test_a_task_that_fails_is_one_line(job: str, folder: Path) -> None:
     assert "--debug" in said
 
 
-def test_without_java_a_job_says_what_to_install(folder: Path) -> None:
+def test_without_java_a_job_names_the_package_to_install(folder: Path) -> None:
     said = refuse(JOBS[0], f"file://{folder}", JAVA_HOME="/nowhere")
     assert said.startswith("Spark did not start: ")
     assert "/nowhere/bin/java" in said

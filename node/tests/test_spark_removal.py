@@ -50,7 +50,7 @@ def load(folder: Path) -> Archive:
     return load_archive(f"file://{folder}")
 
 
-def test_what_is_deleted_nobody_misses(archive: Path, tmp_path: Path) -> None:
+def test_deletion_of_unused_segments_is_unnoticed(archive: Path, tmp_path: Path) -> None:
     end = max(e.last_index for _, e in load(archive).segments())
     late = state(archive, tmp_path / "late")
     middle = publish(archive, tmp_path / "middle", 100.0, to_signature=end // 2)
@@ -92,7 +92,7 @@ def test_what_is_deleted_nobody_misses(archive: Path, tmp_path: Path) -> None:
         load(archive)
 
 
-def test_nothing_goes_on_account_of_what_was_not_verified(archive: Path, tmp_path: Path) -> None:
+def test_unverified_information_causes_no_action(archive: Path, tmp_path: Path) -> None:
     publish(archive, tmp_path / "made", verdict="Incomplete")
     outcome = removed(archive, time.time(), 0.0)
     assert (outcome.floor, outcome.deleted_files) == (0, 0)

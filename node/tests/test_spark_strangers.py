@@ -55,7 +55,7 @@ def user_index(copy: Copy) -> int:
 # --- rows that all members lost at the same place -------------------------------------------------
 
 
-def test_a_row_lost_where_everybodys_file_ends(copy: Copy) -> None:
+def test_a_row_lost_where_all_members_files_end(copy: Copy) -> None:
     at = user_index(copy)
     for manifest in copy.manifests.values():
         split(copy, manifest, entry_over(manifest, at), at)
@@ -146,7 +146,7 @@ def test_files_of_another_member_are_no_copies(copy: Copy) -> None:
 
 
 @pytest.mark.parametrize("kind", [SEGMENT, ROLLBACK, SNAPSHOT])
-def test_a_file_with_fewer_rows_than_its_manifest_says(copy: Copy, kind: str) -> None:
+def test_a_file_with_fewer_rows_than_its_manifest_states(copy: Copy, kind: str) -> None:
     members = copy.manifests.values()
     member, entry = next((m, e) for m in members for e in m.of_kind(kind) if e.rows)
     rows = copy.rows(member, entry)
@@ -258,7 +258,7 @@ def test_a_change_of_which_no_key_is_known_leaves_its_space_open(copy: Copy) -> 
 
 
 @pytest.mark.parametrize("changed", ["timestamp_max", "lsns", "spaces"])
-def test_a_manifest_that_says_something_else_than_its_rows(copy: Copy, changed: str) -> None:
+def test_a_manifest_that_contradicts_its_rows(copy: Copy, changed: str) -> None:
     """Readers choose files by the manifest, so a correct name and hash are not enough."""
     manifest = copy.full_members()[0]
     entry = manifest.of_kind(SEGMENT)[-1]
@@ -277,7 +277,7 @@ def test_a_manifest_that_says_something_else_than_its_rows(copy: Copy, changed: 
     assert gap.file == f"{manifest.instance_uuid}/{entry.name}"
 
 
-def test_a_row_missing_between_two_files_is_told_with_the_first_one_s_end(copy: Copy) -> None:
+def test_a_row_missing_between_two_files_is_reported_with_the_end_of_the_first(copy: Copy) -> None:
     manifest = copy.full_members()[0]
     entry = next(e for e in manifest.of_kind(SEGMENT)[:-1] if e.rows > 2)
     path = copy.rewrite(manifest, entry, copy.rows(manifest, entry)[:-1], is_honest=True)

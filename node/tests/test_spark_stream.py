@@ -132,7 +132,9 @@ def test_offsets_of_a_reader(folder: Path, tmp_path: Path) -> None:
             WalStreamReader(options)
 
 
-def test_a_stream_goes_on_where_it_was(spark: "SparkSession", folder: Path, tmp_path: Path) -> None:
+def test_a_stream_resumes_at_its_offset(
+    spark: "SparkSession", folder: Path, tmp_path: Path
+) -> None:
     copy = Copy(folder, tmp_path / "copy", 1)
     whole = {uuid: list(manifest.files) for uuid, manifest in copy.manifests.items()}
     for manifest in copy.manifests.values():
@@ -151,7 +153,7 @@ def test_a_stream_goes_on_where_it_was(spark: "SparkSession", folder: Path, tmp_
     assert stream.seen() == wanted(copy)
 
 
-def test_retention_that_passed_a_stream_by_is_said(
+def test_retention_that_overtook_a_stream_is_reported(
     spark: "SparkSession", folder: Path, tmp_path: Path
 ) -> None:
     copy = Copy(folder, tmp_path / "copy", 1)

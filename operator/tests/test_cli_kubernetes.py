@@ -185,7 +185,7 @@ def test_the_secret_stays_in_the_pod(node_file: Path, capsys: pytest.CaptureFixt
     assert "does not answer" in capsys.readouterr().err
 
 
-def test_a_rollback_file_that_is_damaged_says_so(tmp_path: Path) -> None:
+def test_a_damaged_rollback_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "rollback").mkdir()
     (tmp_path / "rollback" / "1.2.xlog").write_bytes(b"nonsense")
     (tmp_path / "rollback" / "2.2.xlog").write_bytes(XLOG.read_bytes())

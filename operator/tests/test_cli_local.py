@@ -313,7 +313,7 @@ def test_changes_of_the_manifest_reach_running_members(orders: Home, tmp_path: P
     assert reasons.count("Configure") == 3
 
 
-def test_named_ports_are_used_and_one_that_is_taken_is_told(home: Home, tmp_path: Path) -> None:
+def test_named_ports_are_used_and_one_in_use_is_reported(home: Home, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

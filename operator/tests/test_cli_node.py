@@ -44,14 +44,14 @@ def test_bench_reports_what_was_committed(cluster: Cluster, tmp_path: Path) -> N
     assert "a second with 8 in flight" in done.stdout
 
 
-def test_bench_says_in_one_sentence_what_is_wrong(cluster: Cluster) -> None:
+def test_bench_reports_an_error_in_one_sentence(cluster: Cluster) -> None:
     done = qsync("bench", cluster.leader().address, "--password", "wrong", "--seconds", "1")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert "credentials are invalid" in done.stderr
 
 
-def test_a_lost_quorum_is_given_up_by_order_only(cluster: Cluster) -> None:
+def test_a_lost_quorum_is_abandoned_by_order_only(cluster: Cluster) -> None:
     survivor = next(node for node in cluster.nodes if node is not cluster.leader())
     lost = [node for node in cluster.nodes if node is not survivor]
     for node in lost:

@@ -67,7 +67,7 @@ SPEC: dict[str, Any] = {
 }
 
 
-def test_users_and_roles_become_what_is_declared_and_nobody_else_is_touched() -> None:
+def test_users_and_roles_become_as_declared_and_others_stay() -> None:
     catalogue = Catalogue()
     database = cast(Connection, catalogue)
     wanted = principals(cluster_of(**SPEC).spec, {"alice": "a", "bob": "b"})
@@ -105,7 +105,7 @@ def test_a_new_password_and_a_hand_made_grant_are_put_right() -> None:
         ({"name": "public2", "roles": ["app"]}, "given the role app, which is not there"),
     ],
 )
-def test_what_is_not_there_is_said(user: dict[str, Any], sentence: str) -> None:
+def test_missing_objects_are_reported(user: dict[str, Any], sentence: str) -> None:
     spec = {"users": [{"name": "eve", "passwordSecret": "s", **user}]}
     wanted = principals(cluster_of(**spec).spec, {"eve": "e", "public2": "e"})
     with pytest.raises(AccessRefused, match=sentence):

@@ -37,7 +37,7 @@ def test_what_is_made_can_be_used_and_is_left_alone() -> None:
     assert expiry(bundle) == NOW + CERTIFICATE_LIFE
 
 
-def test_a_certificate_is_signed_anew_before_it_expires_and_by_other_names() -> None:
+def test_a_certificate_is_renewed_before_it_expires_and_for_other_names() -> None:
     authority, bundle = made()
     later = NOW + CERTIFICATE_LIFE * 2 / 3
     same, fresh = renew(authority, bundle, "orders", NAMES, later)

@@ -45,7 +45,7 @@ def test_the_files_are_those_of_the_models(directory: str) -> None:
     assert found == rendered(), "the models changed: run `make crds`"
 
 
-def test_the_command_says_what_differs_and_writes_it(tmp_path: Path) -> None:
+def test_the_command_prints_the_differences_and_writes_them(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == 1
     assert main(["--write", str(tmp_path)]) == 0
     assert main([str(tmp_path)]) == 0
@@ -144,7 +144,7 @@ def test_the_page_of_fields_and_the_charts_schema_are_those_of_the_models() -> N
     assert schema.read_text() == values_schema(), "run `make crds`"
 
 
-def test_every_field_says_what_it_means() -> None:
+def test_every_field_has_a_description() -> None:
     for path, node in all_nodes():
         inner = path.partition(".spec.")[2] or path.partition(".status.")[2]
         if inner and not inner.endswith("[]") and ".metadata" not in path:

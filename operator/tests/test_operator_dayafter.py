@@ -50,7 +50,7 @@ def test_a_leader_that_is_fenced_is_followed_by_another() -> None:
     assert world.leader == "c-1"
 
 
-def test_a_fence_is_taken_away_although_nobody_leads() -> None:
+def test_a_fence_is_removed_without_a_leader() -> None:
     world = formed(cluster_of(3), leader="")
     world.record = replace(world.record, fenced=("c-0", "c-1", "c-2"))
     for life in world.lives.values():
@@ -105,7 +105,7 @@ def test_a_full_disk_is_a_member_that_is_not_in_its_place() -> None:
 # --- rollouts and volumes -------------------------------------------------------------------------
 
 
-def test_whoever_is_down_restarts_first() -> None:
+def test_members_that_are_down_restart_first() -> None:
     """The second member of a rollout failed, and what was asked for is mended."""
     world = formed(cluster_of(3))
     for name in ("c-1", "c-2"):
@@ -119,7 +119,7 @@ def test_whoever_is_down_restarts_first() -> None:
     assert decide(world) == (Restart("c-2"),)
 
 
-def test_a_rollout_waits_for_who_is_behind() -> None:
+def test_a_rollout_waits_for_a_lagging_member() -> None:
     world = formed(cluster_of(3))
     for life in world.lives.values():
         life.drift, life.index = "restart", 50_000
@@ -153,7 +153,7 @@ def test_a_supervised_rollout_leaves_the_leader_to_a_person() -> None:
     assert decide(world) == (Restart("c-0"),)
 
 
-def test_volumes_grow_and_a_class_that_cannot_is_said() -> None:
+def test_volumes_grow_and_a_class_that_cannot_is_reported() -> None:
     world = formed(cluster_of(3))
     world.cluster.spec.storage.size = "20Gi"
     found = planned(world, StorageView(("c",)))

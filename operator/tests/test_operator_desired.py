@@ -154,7 +154,7 @@ def test_a_state_survives_its_secret() -> None:
     assert found == state
 
 
-def test_a_name_that_was_taken_away_begins_in_a_directory_of_its_own() -> None:
+def test_a_removed_name_starts_in_a_new_directory() -> None:
     state = state_of(cluster_of(replicas=3))
     state = state.without_member("orders-2").with_member("orders-2", "voter")
     assert state.members["orders-2"].incarnation == 1
@@ -205,7 +205,7 @@ def test_registered_members_archive_and_readers_do_not() -> None:
     assert pod["containers"][0]["envFrom"] == [{"secretRef": {"name": "archive"}}]
 
 
-def test_a_pod_that_cannot_start_says_why() -> None:
+def test_a_pod_that_cannot_start_reports_the_cause() -> None:
     settings, members = mounted(cluster_of())
     with pytest.raises(PodError, match="orders-7 is not among the members"):
         node_document(settings, members, {}, "orders-7", Path("/v"))

@@ -113,7 +113,7 @@ async def test_what_belongs_to_the_data_goes_and_stays_with_it(
 
 
 @pytest.mark.asyncio
-async def test_why_nobody_looks_after_a_cluster_is_in_its_status() -> None:
+async def test_status_explains_why_a_cluster_is_unmanaged() -> None:
     api = FakeApi()
     await formed(api)
     kept = api.objects.pop(IDENTITY)

@@ -113,7 +113,7 @@ async def test_keeping_twice_writes_once_and_a_hand_edit_is_put_back() -> None:
 
 
 @pytest.mark.asyncio
-async def test_an_api_server_that_is_away_is_said_and_nothing_is_lost() -> None:
+async def test_an_unavailable_api_server_is_reported_and_nothing_is_lost() -> None:
     api, cluster = FakeApi(), cluster_of()
     async with opened(api, cluster) as (platform, _):
         api.failing = {"Secret"}
@@ -149,7 +149,7 @@ async def test_a_member_that_comes_back_under_its_name_waits_for_the_old_pod() -
 
 
 @pytest.mark.asyncio
-async def test_the_role_label_moves_with_leadership_and_stays_while_nobody_leads() -> None:
+async def test_the_role_label_moves_with_leadership_and_stays_without_a_leader() -> None:
     api, cluster = FakeApi(), cluster_of()
     async with opened(api, cluster) as (platform, cache):
         for ordinal in range(2):
@@ -340,7 +340,7 @@ async def test_a_network_policy_that_is_switched_off_goes() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_user_without_a_password_is_said() -> None:
+async def test_a_user_without_a_password_is_reported() -> None:
     api = FakeApi()
     cluster = cluster_of(users=[{"name": "alice", "passwordSecret": "alice"}])
 

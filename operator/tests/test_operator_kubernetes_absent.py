@@ -9,7 +9,7 @@ def event_of(message: str, at: str, reason: str = "FailedCreate") -> dict[str, A
     return {"reason": reason, "message": message, "lastTimestamp": at}
 
 
-def test_the_last_refusal_of_each_member_is_told() -> None:
+def test_the_last_refusal_of_each_member_is_reported() -> None:
     head = "create Pod orders-2 in StatefulSet orders failed error: "
     events = [
         event_of(head + 'pods "orders-2" is forbidden: violates PodSecurity', "2026-01-01T10:00Z"),

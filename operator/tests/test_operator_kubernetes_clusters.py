@@ -48,7 +48,7 @@ async def settled(condition: Any) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_bad_specification_is_said_and_the_last_good_one_goes_on() -> None:
+async def test_a_bad_specification_is_reported_and_the_last_valid_one_stays_in_effect() -> None:
     api, cache = FakeApi(), Cache()
     clusters = Clusters(api, cache, IMAGE)
     await clusters.begin()
@@ -94,7 +94,7 @@ async def test_a_voice_without_an_api_server_is_silent_and_not_broken() -> None:
 
 
 @pytest.mark.asyncio
-async def test_whoever_waits_for_the_lease_remembers_and_does_nothing() -> None:
+async def test_operator_without_the_lease_observes_and_does_not_act() -> None:
     api = FakeApi()
     clusters = Clusters(api, Cache(), IMAGE)
     api.put(document_of())
@@ -111,7 +111,9 @@ async def test_whoever_waits_for_the_lease_remembers_and_does_nothing() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_last_good_specification_goes_on_after_the_operator_was_restarted() -> None:
+async def test_the_last_valid_specification_stays_in_effect_after_a_restart_of_the_operator() -> (
+    None
+):
     api = FakeApi()
     api.put(document_of())
     bad = document_of(replicas=2, replication={"quorum": "N-2"})

@@ -54,7 +54,7 @@ async def create_three(platform: KubernetesPlatform, cluster: QsyncCluster) -> l
 
 
 @pytest.mark.asyncio
-async def test_refused_template_restarts_nobody() -> None:
+async def test_refused_template_restarts_no_member() -> None:
     api, cluster = FakeApi(), cluster_of()
     api.put(document_of())
     async with opened(api, cluster) as (platform, cache):
@@ -165,7 +165,7 @@ def foreign(kind: str, name: str, **fields: Any) -> dict[str, Any]:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("kind", "name"), FOREIGN)
-async def test_object_of_somebody_else_is_left_alone(kind: str, name: str) -> None:
+async def test_foreign_object_is_left_unchanged(kind: str, name: str) -> None:
     api, cluster = FakeApi(), cluster_of()
     before = api.put(foreign(kind, name, spec={"of": "the shop"}))
     api.put(document_of())
@@ -182,7 +182,7 @@ async def test_object_of_somebody_else_is_left_alone(kind: str, name: str) -> No
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["orders-tls", "orders-ca", "orders-app", "orders-identity"])
-async def test_secret_of_somebody_else_is_neither_read_nor_written(name: str) -> None:
+async def test_foreign_secret_is_neither_read_nor_written(name: str) -> None:
     api, cluster = FakeApi(), cluster_of()
     data = {"password": base64.b64encode(b"of the shop").decode(), "tls.crt": "", "ca.crt": ""}
     before = api.put(foreign("Secret", name, data=data))
@@ -206,7 +206,7 @@ async def test_formed_cluster_keeps_its_supervision_when_its_certificate_is_repl
 
 
 @pytest.mark.asyncio
-async def test_monitor_of_somebody_else_is_not_deleted() -> None:
+async def test_foreign_monitor_is_not_deleted() -> None:
     api, cluster = FakeApi(), cluster_of()
     api.kinds = {"PodMonitor"}
     api.put(foreign("PodMonitor", "orders"))

@@ -60,7 +60,7 @@ async def test_volumes_grow_and_the_set_is_made_again_without_its_pods() -> None
 
 
 @pytest.mark.asyncio
-async def test_volumes_that_cannot_grow_stay_and_it_is_said() -> None:
+async def test_volumes_that_cannot_grow_stay_and_are_reported() -> None:
     api, cluster = NoExpansion(), cluster_of(storage={"size": "1Gi"})
     larger = cluster_of(storage={"size": "2Gi"})
     async with opened(api, cluster) as (platform, _):

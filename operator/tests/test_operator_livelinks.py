@@ -86,7 +86,7 @@ async def test_a_member_that_went_and_came_back_is_another_connection() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_connection_that_stands_is_kept_though_the_pod_is_said_to_be_gone() -> None:
+async def test_an_open_connection_is_kept_although_the_pod_is_reported_deleted() -> None:
     links, old, new = LiveLinks(lambda: None), Greeter(), Greeter()
     old_address, new_address = await old.start(), await new.start()
     try:
@@ -107,7 +107,7 @@ async def test_a_connection_that_stands_is_kept_though_the_pod_is_said_to_be_gon
 
 
 @pytest.mark.asyncio
-async def test_a_real_node_tells_its_watchers(tmp_path: Path) -> None:
+async def test_a_real_node_notifies_its_watchers(tmp_path: Path) -> None:
     config = NodeConfig(directory=tmp_path, name="a", replicaset_uuid=UUID, secret="secret-secret")
     server = NodeServer(config, Log("a", "error"))
     await server.listen()

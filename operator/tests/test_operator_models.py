@@ -210,7 +210,7 @@ def test_secrets_come_from_data_and_from_string_data() -> None:
     assert manifest.secrets == {"s": {"a": "first", "b": "second"}}
 
 
-def test_what_is_legal_and_odd_is_warned_about() -> None:
+def test_valid_but_unusual_fields_cause_a_warning() -> None:
     spec = ClusterSpec.model_validate({"replicas": 4, "replication": {"walMode": "write"}})
     even, unsafe = spec_warnings(spec)
     assert even.startswith("4 voters")

@@ -68,7 +68,7 @@ def names(document: dict[str, Any]) -> set[str]:
     return {rule["alert"] for rule in document["groups"][0]["rules"]}
 
 
-def test_nobody_is_paged_for_a_cluster_that_is_not_meant_to_take_writes() -> None:
+def test_no_alert_fires_for_a_cluster_that_takes_no_writes_by_request() -> None:
     serving = {"QsyncNotWritable", "QsyncMemberMissing"}
     assert names(rules()) - names(rules(hibernate=True)) == serving
     assert names(rules()) - names(rules(is_formed=False)) == serving

@@ -65,7 +65,7 @@ def test_kept_data_is_never_founded_again() -> None:
     assert not any("found" in line for line in run(world))
 
 
-def test_a_member_that_cannot_start_says_why_in_status() -> None:
+def test_a_member_that_cannot_start_reports_the_cause_in_status() -> None:
     world = formed(cluster_of(4), cluster_of(3))
     world.step()
     observed = world.observe()

@@ -44,7 +44,7 @@ def test_one_nomination_in_an_election_timeout_and_then_another_member() -> None
     assert decide(world) == (Nominate("c-2", 1),)
 
 
-def test_without_a_majority_nobody_is_nominated_and_status_says_so() -> None:
+def test_without_a_majority_no_member_is_nominated_and_status_reports_it() -> None:
     world = formed(cluster_of(3), leader="")
     world.lives["c-0"].is_running = world.lives["c-1"].is_running = False
     planned = plan(world.cluster, world.observe(), 0, 0)
@@ -68,7 +68,7 @@ def test_a_failover_is_measured_from_the_end_of_the_process() -> None:
     assert failover.unavailable_milliseconds == 100
 
 
-def test_a_failover_says_what_the_old_leader_had_to_give_up() -> None:
+def test_a_failover_reports_the_rows_that_the_old_leader_truncated() -> None:
     """What its process had cut before is another failover's."""
 
     def rolled_back() -> int:

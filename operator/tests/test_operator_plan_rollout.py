@@ -133,7 +133,7 @@ def test_who_is_about_to_go_counts_for_nothing() -> None:
     assert decide(world) == (Nominate("c-1", 1),)
 
 
-def test_live_settings_restart_nobody() -> None:
+def test_live_settings_restart_no_member() -> None:
     world = formed(cluster_of(3))
     for life in world.lives.values():
         life.drift = "live"
@@ -174,7 +174,7 @@ def test_no_member_restarts_while_objects_cannot_be_applied() -> None:
         assert (degraded.status, degraded.reason) == ("True", "ObjectRefused")
 
 
-def test_outdated_member_that_never_started_is_replaced_while_nobody_leads() -> None:
+def test_outdated_member_that_never_started_is_replaced_without_a_leader() -> None:
     world = formed(cluster_of(3))
     world.leader = ""
     observed = world.observe()

@@ -71,7 +71,7 @@ def test_from_anywhere_the_loop_reaches_ready_and_then_does_nothing(world: World
 
 @_SETTINGS
 @given(worlds(may_be_dead=True))
-def test_with_dead_members_the_loop_settles_and_says_what_is_wrong(world: World) -> None:
+def test_with_dead_members_the_loop_settles_and_reports_the_cause(world: World) -> None:
     quiet = 0
     for _ in range(STEPS_MAX):
         has_acted = bool(world.step().actions)

@@ -64,7 +64,7 @@ def test_it_hands_over_and_lingers(node: tuple[type[Node], dict[str, str]]) -> N
     assert "the-secret" not in str(handler.asked)
 
 
-def test_a_member_that_nobody_is_sent_to_goes_at_once(
+def test_a_member_without_traffic_stops_immediately(
     node: tuple[type[Node], dict[str, str]],
 ) -> None:
     handler, document = node

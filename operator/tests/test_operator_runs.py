@@ -205,7 +205,7 @@ def test_a_run_without_a_result_has_failed_with_a_sentence(
     ("snapshot", "sentence"),
     [("compactions/1/1.snap", "compactions/1/1.snap is published"), ("", "nothing was folded")],
 )
-def test_a_compaction_says_what_became_of_it(snapshot: str, sentence: str) -> None:
+def test_a_compaction_reports_its_result(snapshot: str, sentence: str) -> None:
     finished = job("by-hand", "QsyncCompaction", **ended("Complete"), completionTime=ENDED)
     pod = driver("by-hand", "Succeeded", said(snapshot=snapshot))
     status = judge("compaction", CompactionStatus(), 1, finished, pod)
@@ -307,7 +307,7 @@ def test_drivers_and_executors_are_restricted_and_know_the_archive() -> None:
     assert executor["automountServiceAccountToken"] is False
 
 
-def test_schedules_are_what_the_cluster_says() -> None:
+def test_schedules_are_those_of_the_cluster() -> None:
     both = {"audit": {"schedule": "15 * * * *"}, "compaction": {"schedule": "0 3 * * *"}}
     objects = build_runs(cluster_of(archive=ARCHIVE, **both), SUPPLY)
     crons = {o["metadata"]["name"]: o["spec"] for o in objects if o["kind"] == "CronJob"}
@@ -363,7 +363,7 @@ def test_only_a_verdict_puts_off_that_an_audit_is_overdue() -> None:
     assert overdue() == ""
 
 
-def test_job_of_somebody_else_with_the_runs_name_is_an_error() -> None:
+def test_foreign_job_with_the_runs_name_is_an_error() -> None:
     stage = Stage()
     stage.put(audit())
     metadata = {"name": "by-hand", "namespace": "ns"}

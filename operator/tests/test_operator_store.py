@@ -125,7 +125,7 @@ def test_a_removed_disk_is_kept_or_deleted(store: Store) -> None:
     assert (kept / "data" / "file").exists()
 
 
-def test_forgetting_keeps_data_only_when_told(store: Store) -> None:
+def test_forgetting_keeps_data_only_on_request(store: Store) -> None:
     store.save_cluster(cluster())
     store.save_state(State("rs"))
     store.forget(keeps_data=True)
@@ -146,7 +146,7 @@ def test_home_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path:
 # --- ports and configuration --------------------------------------------------------------------
 
 
-def test_a_port_that_somebody_has_is_not_chosen() -> None:
+def test_a_port_in_use_is_not_chosen() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

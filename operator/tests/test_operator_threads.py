@@ -56,13 +56,13 @@ async def test_hung_members_leave_the_loops_own_threads_free(
         await asyncio.gather(*talking)
 
 
-async def test_a_thread_says_what_it_returns_or_raises() -> None:
+async def test_a_thread_reports_its_result_or_exception() -> None:
     assert await in_thread(max, 1, 2) == 2
     with pytest.raises(ZeroDivisionError):
         await in_thread(divmod, 1, 0)
 
 
-async def test_who_stops_waiting_leaves_the_thread_behind() -> None:
+async def test_caller_that_stops_waiting_leaves_the_thread_running() -> None:
     waiting = asyncio.ensure_future(in_thread(time.sleep, 0.2))
     await asyncio.sleep(0)
     waiting.cancel()
