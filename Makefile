@@ -8,7 +8,7 @@ LOCKED := $(PIP) install --require-hashes -r
 EDITABLE := $(PIP) install --no-deps --no-build-isolation -e .
 
 .PHONY: help lock venv demo demo-kubernetes images crds test unit coverage check sim mutants bench bench-spark \
-        rounds scale large costs clean debian docs hooks manifests prose rates workflows version dist binary krew olm \
+        rounds scale large costs clean debian docs hooks manifests prose rates references workflows version dist binary krew olm \
         vulnerabilities e2e e2e-local e2e-quick e2e-write
 
 help:                         ## this list
@@ -64,6 +64,9 @@ images:                       ## qsync-node and qsync-operator, by docker
 
 crds: $(VENV)/.test           ## crds/ and the chart's copy, from the models
 	$(BIN)/python -m qsync_operator.crds --write
+
+references: $(VENV)/.test     ## generated tables of docs/errors.md, limits.md and conditions.md
+	$(BIN)/python docs/site/pages.py --write
 
 MANIFESTS ?= deploy/operator.yaml
 

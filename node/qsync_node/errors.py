@@ -5,11 +5,11 @@ Exceptions branch by *who must act*: the caller (`ClientError`), a person
 Numbers are Tarantool's where one exists; those from 0x4000 on are Qsync's own.
 """
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 
 class ErrorCode(IntEnum):
-    """What a client reads in an answer's type (0x8000 + code). docs/errors.md explains each."""
+    """The code of an error answer, whose type is 0x8000 + code. `explanations.py` explains each."""
 
     UNKNOWN = 0
     ILLEGAL_PARAMS = 1
@@ -86,6 +86,16 @@ class ErrorCode(IntEnum):
     KEY_EXPIRED = 0x4002
     KEY_REUSED = 0x4003
     TOO_MANY = 0x4005
+
+
+class OrderRefusal(StrEnum):
+    """The reason why an order was refused. `explanations.py` explains each."""
+
+    UNSIGNED = "OrderUnsigned"
+    EXPIRED = "OrderExpired"
+    WRONG = "OrderSignatureWrong"
+    REPLAYED = "OrderReplayed"
+    TOO_MANY = "TooManyOrders"
 
 
 class QsyncError(Exception):

@@ -4,6 +4,7 @@ import hashlib
 
 import pytest
 
+from qsync_node.errors import OrderRefusal
 from qsync_node.format.proofs import (
     ORDER_SCHEME,
     SignedOrder,
@@ -13,7 +14,7 @@ from qsync_node.format.proofs import (
     sign_order,
 )
 from qsync_node.server import orders
-from qsync_node.server.orders import CHALLENGE_S, Orders, Refusal
+from qsync_node.server.orders import CHALLENGE_S, Orders
 
 SECRET, INSTANCE, PATH, BODY = "a secret", "an instance", "/verb/fence", b'{"x": 1}'
 
@@ -37,11 +38,11 @@ def node(clock: Clock) -> Orders:
     return Orders(SECRET, INSTANCE, clock)
 
 
-def asked(node: Orders, signed: str, path: str = PATH, body: bytes = BODY) -> Refusal | None:
+def asked(node: Orders, signed: str, path: str = PATH, body: bytes = BODY) -> OrderRefusal | None:
     order = SignedOrder.from_header(signed)
     refusal = node.refusal_for(order, "POST", path)
     if refusal is None and order is not None and not order.covers(body):
-        return Refusal.WRONG
+        return OrderRefusal.WRONG
     return refusal
 
 
@@ -52,34 +53,34 @@ def signed_for(node: Orders, secret: str = SECRET, instance: str = INSTANCE) -> 
 def test_an_order_is_taken_once(node: Orders) -> None:
     signed = signed_for(node)
     assert asked(node, signed) is None
-    assert asked(node, signed) is Refusal.REPLAYED
+    assert asked(node, signed) is OrderRefusal.REPLAYED
     assert asked(node, signed_for(node)) is None
 
 
 def test_another_path_than_the_signed_one_is_refused(node: Orders) -> None:
     signed = signed_for(node)
-    assert asked(node, signed, "/verb/unfence") is Refusal.WRONG
+    assert asked(node, signed, "/verb/unfence") is OrderRefusal.WRONG
     assert asked(node, signed) is None  # the refusal did not consume the challenge
 
 
 @pytest.mark.parametrize("body", [b'{"x": 2}', b""])
 def test_another_body_than_the_signed_one_is_refused(node: Orders, body: bytes) -> None:
     signed = signed_for(node)
-    assert asked(node, signed, PATH, body) is Refusal.WRONG
+    assert asked(node, signed, PATH, body) is OrderRefusal.WRONG
     # The challenge is consumed, so a recorded header cannot make the member read another body.
-    assert asked(node, signed) is Refusal.REPLAYED
+    assert asked(node, signed) is OrderRefusal.REPLAYED
 
 
 def test_another_hash_than_the_signed_one_is_refused_before_the_body_is_read(node: Orders) -> None:
     scheme, challenge, _, signature = signed_for(node).replace(" ", ":").split(":")
     digest = hashlib.sha256(b"another").hexdigest()
     signed = SignedOrder.from_header(f"{scheme} {challenge}:{digest}:{signature}")
-    assert node.refusal_for(signed, "POST", PATH) is Refusal.WRONG
+    assert node.refusal_for(signed, "POST", PATH) is OrderRefusal.WRONG
 
 
 def test_another_secret_and_another_instance_are_refused(node: Orders) -> None:
-    assert asked(node, signed_for(node, secret="another")) is Refusal.WRONG
-    assert asked(node, signed_for(node, instance="another")) is Refusal.WRONG
+    assert asked(node, signed_for(node, secret="another")) is OrderRefusal.WRONG
+    assert asked(node, signed_for(node, instance="another")) is OrderRefusal.WRONG
 
 
 @pytest.mark.parametrize(
@@ -96,21 +97,21 @@ def test_another_secret_and_another_instance_are_refused(node: Orders) -> None:
     ],
 )
 def test_what_is_not_signed_is_refused(node: Orders, header: str) -> None:
-    assert asked(node, header) is Refusal.UNSIGNED
+    assert asked(node, header) is OrderRefusal.UNSIGNED
 
 
 @pytest.mark.parametrize("challenge", ["", "-", "3e8-00-00", "x-y-z", "\udcff-\udcff"])
 def test_a_challenge_that_was_not_given_is_refused(node: Orders, challenge: str) -> None:
-    assert asked(node, f"{ORDER_SCHEME} {challenge}:00:00") is Refusal.EXPIRED
+    assert asked(node, f"{ORDER_SCHEME} {challenge}:00:00") is OrderRefusal.EXPIRED
 
 
 def test_a_challenge_expires_and_does_not_outlive_its_process(node: Orders, clock: Clock) -> None:
     late, replayed, elsewhere = signed_for(node), signed_for(node), signed_for(node)
     assert asked(node, replayed) is None
-    assert asked(Orders(SECRET, INSTANCE, clock), elsewhere) is Refusal.EXPIRED
+    assert asked(Orders(SECRET, INSTANCE, clock), elsewhere) is OrderRefusal.EXPIRED
     clock.now_s += CHALLENGE_S + 1
-    assert asked(node, late) is Refusal.EXPIRED
-    assert asked(node, replayed) is Refusal.EXPIRED
+    assert asked(node, late) is OrderRefusal.EXPIRED
+    assert asked(node, replayed) is OrderRefusal.EXPIRED
 
 
 def test_orders_that_are_remembered_are_bounded(
@@ -118,7 +119,7 @@ def test_orders_that_are_remembered_are_bounded(
 ) -> None:
     monkeypatch.setattr(orders, "TAKEN_MAX", 3)
     assert [asked(node, signed_for(node)) for _ in range(4)] == [
-        None, None, None, Refusal.TOO_MANY,
+        None, None, None, OrderRefusal.TOO_MANY,
     ]  # fmt: skip
     clock.now_s += CHALLENGE_S + 1
     assert asked(node, signed_for(node)) is None

@@ -18,14 +18,14 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from qsync_node import __version__
-from qsync_node.errors import ErrorCode, QsyncError
+from qsync_node.errors import ErrorCode, OrderRefusal, QsyncError
 from qsync_node.format.mp import unpack
 from qsync_node.format.proofs import CHALLENGE_PATH, ORDER_SCHEME, SignedOrder
 from qsync_node.server.config import ConfigError, split_address
 from qsync_node.server.listener import Bounds, Listener
 from qsync_node.server.logs import LEVELS
 from qsync_node.server.metrics import render_metrics
-from qsync_node.server.orders import SENTENCES, Orders, Refusal
+from qsync_node.server.orders import SENTENCES, Orders
 
 if TYPE_CHECKING:
     from qsync_node.server.loop import NodeServer
@@ -192,10 +192,10 @@ class Admin:
         refusal = self._orders.refusal_for(signed, request.method, request.raw_path)
         if refusal is not None or signed is None:
             await _skip_body(request)
-            raise _refused_order(refusal or Refusal.UNSIGNED)
+            raise _refused_order(refusal or OrderRefusal.UNSIGNED)
         body = await request.read()
         if not signed.covers(body):
-            raise _refused_order(Refusal.WRONG)
+            raise _refused_order(OrderRefusal.WRONG)
         if not body:
             return {}
         try:
@@ -291,8 +291,8 @@ async def _skip_body(request: web.Request) -> None:
                 skipped += len(await request.content.readany())
 
 
-def _refused_order(refusal: Refusal) -> web.HTTPException:
-    kind = web.HTTPTooManyRequests if refusal is Refusal.TOO_MANY else web.HTTPUnauthorized
+def _refused_order(refusal: OrderRefusal) -> web.HTTPException:
+    kind = web.HTTPTooManyRequests if refusal is OrderRefusal.TOO_MANY else web.HTTPUnauthorized
     said = json.dumps({"error": SENTENCES[refusal], "reason": refusal})
     answer = kind(text=said, content_type="application/json")
     answer.force_close()

@@ -13,31 +13,22 @@ import hmac
 import os
 import time
 from collections.abc import Callable
-from enum import StrEnum
 
+from qsync_node.errors import OrderRefusal
 from qsync_node.format.proofs import SignedOrder
 
 CHALLENGE_S = 30.0
 TAKEN_MAX = 4096
 
-
-class Refusal(StrEnum):
-    """The reason why an order was refused."""
-
-    UNSIGNED = "OrderUnsigned"
-    EXPIRED = "OrderExpired"
-    WRONG = "OrderSignatureWrong"
-    REPLAYED = "OrderReplayed"
-    TOO_MANY = "TooManyOrders"
-
-
 SENTENCES = {
-    Refusal.UNSIGNED: "order refused: it is not signed; sign it with the cluster's secret",
-    Refusal.EXPIRED: "order refused: its challenge is too old or of an earlier process run;"
+    OrderRefusal.UNSIGNED: "order refused: it is not signed; sign it with the cluster's secret",
+    OrderRefusal.EXPIRED: "order refused: its challenge is too old or of an earlier process run;"
     " ask /order-challenge for another one",
-    Refusal.WRONG: "order refused: its signature does not fit; sign it with the cluster's secret",
-    Refusal.REPLAYED: "order refused: its challenge was used; ask /order-challenge for another one",
-    Refusal.TOO_MANY: f"order refused: {TAKEN_MAX} orders came in {CHALLENGE_S:.0f} s; wait",
+    OrderRefusal.WRONG: "order refused: its signature does not fit;"
+    " sign it with the cluster's secret",
+    OrderRefusal.REPLAYED: "order refused: its challenge was used;"
+    " ask /order-challenge for another one",
+    OrderRefusal.TOO_MANY: f"order refused: {TAKEN_MAX} orders came in {CHALLENGE_S:.0f} s; wait",
 }
 
 
@@ -57,25 +48,27 @@ class Orders:
         given = f"{int(self._clock_s() * 1000):x}-{os.urandom(12).hex()}"
         return f"{given}-{self._code(given)}"
 
-    def refusal_for(self, signed: SignedOrder | None, method: str, path: str) -> Refusal | None:
+    def refusal_for(
+        self, signed: SignedOrder | None, method: str, path: str
+    ) -> OrderRefusal | None:
         """Return None if the order is accepted, provided that it `covers` its body.
 
         Its challenge is used up then, whatever the body is.
         """
         if signed is None:
-            return Refusal.UNSIGNED
+            return OrderRefusal.UNSIGNED
         challenge = signed.challenge
         expires_s = self._expiry_s(challenge)
         now_s = self._clock_s()
         if expires_s is None or expires_s < now_s:
-            return Refusal.EXPIRED
+            return OrderRefusal.EXPIRED
         if not signed.is_by(self._secret, self._instance, method, path):
-            return Refusal.WRONG
+            return OrderRefusal.WRONG
         if challenge in self._taken:
-            return Refusal.REPLAYED
+            return OrderRefusal.REPLAYED
         self._taken = {key: at_s for key, at_s in self._taken.items() if at_s >= now_s}
         if len(self._taken) >= TAKEN_MAX:
-            return Refusal.TOO_MANY
+            return OrderRefusal.TOO_MANY
         self._taken[challenge] = expires_s
         return None
 
