@@ -22,6 +22,7 @@ from qsync_operator.models.annotations import is_paused
 from qsync_operator.models.cluster import VERSION, QsyncCluster
 from qsync_operator.models.manifest import sentence_of
 from qsync_operator.models.podtemplate import refuse_privileged
+from qsync_operator.models.reasons import Reason
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.platform.base import ActionRefused, NameTaken
 from qsync_operator.platform.kubernetes.api import Api, ApiError
@@ -87,7 +88,7 @@ class ClusterTask:
         generation = int(document["metadata"].get("generation", 0))
         self.voice.refusal = refusal_now(sentence, generation)
         if not is_told(self.cluster, sentence):
-            await self.voice.tell("InvalidSpec", self.cluster.name, sentence, True)
+            await self.voice.tell(Reason.INVALID_SPEC, self.cluster.name, sentence, True)
         await self.voice.publish(self.cluster, self.cluster.status)
 
     async def stop(self) -> None:
@@ -112,7 +113,7 @@ class ClusterTask:
             await self._rest(pause_s)
             pause_s = min(pause_s * 2, FAILURE_MAX_S)
 
-    async def _say_why_it_waits(self, sentence: str, reason: str) -> None:
+    async def _say_why_it_waits(self, sentence: str, reason: Reason) -> None:
         """Report once, as Degraded, why the cluster is not reconciled."""
         refusal = self.voice.refusal
         if refusal is not None and refusal.sentence == sentence:
@@ -360,7 +361,7 @@ class Clusters:
             return
         voice = KubernetesVoice(self._api, cluster)
         voice.refusal = refusal_now(sentence, int(document["metadata"].get("generation", 0)))
-        await voice.tell("InvalidSpec", cluster.name, sentence, True)
+        await voice.tell(Reason.INVALID_SPEC, cluster.name, sentence, True)
         await voice.publish(cluster, cluster.status)
 
     async def _last_good(self, document: dict[str, Any]) -> QsyncCluster | None:

@@ -13,6 +13,7 @@ from typing import Protocol
 from qsync_operator.actions import Action, Nominate
 from qsync_operator.failover import after_nomination, track_leader
 from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.reasons import EventReason
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.observed import Memory, Observed
 from qsync_operator.plan import Plan, plan
@@ -133,7 +134,7 @@ class Controller:
             return
         if old is not None and old.at == new.at:
             await self._voice.tell(
-                "RowsRolledBack",
+                EventReason.ROWS_ROLLED_BACK,
                 new.from_,
                 f"{new.rolled_back_rows} rows that were never confirmed were cut, and"
                 " are kept in rollback files",
@@ -141,7 +142,7 @@ class Controller:
             )
             return
         await self._voice.tell(
-            "Failover",
+            EventReason.FAILOVER,
             cluster.name,
             f"{new.to} leads after {new.from_} ({new.reason}): writes"
             f" paused for {new.unavailable_milliseconds:g} ms",
@@ -158,7 +159,7 @@ class Controller:
         told = failures(self.status)
         for member, why in failures(status).items():
             if why != told.get(member):
-                await self._tell("MemberFailing", member, why, is_warning=True)
+                await self._tell(EventReason.MEMBER_FAILING, member, why, is_warning=True)
         self.status = status
         now_s = time.monotonic()
         published = self._published

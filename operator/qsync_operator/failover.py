@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from qsync_node.core.quorum import needed
 from qsync_operator.actions import Nominate
 from qsync_operator.models.base import duration_ns
+from qsync_operator.models.reasons import FailoverReason
 from qsync_operator.models.spec import ClusterSpec
 from qsync_operator.models.status import LastFailover
 from qsync_operator.names import ordinal_of
@@ -48,12 +49,12 @@ def plan_failover(spec: ClusterSpec, observed: Observed, now_ns: int) -> Failove
     if memory.lost_at_ns and now_ns - memory.lost_at_ns < duration_ns(spec.failover.delay):
         return FailoverPlan(None, f"the leader is gone: acting after {spec.failover.delay}")
     timeout_ns = duration_ns(spec.replication.election_timeout)
-    if memory.reason == "Unreachable":
+    if memory.reason == FailoverReason.UNREACHABLE:
         if any(m.status and m.status.hears_leader for m in observed.members):
             return FailoverPlan(None, f"{memory.leader} does not answer, but voters hear it")
         if now_ns - memory.lost_at_ns < 2 * timeout_ns:
             return FailoverPlan(None, f"{memory.leader} does not answer: the voters decide")
-    if memory.reason == "SteppedDown" and now_ns - memory.lost_at_ns < timeout_ns:
+    if memory.reason == FailoverReason.STEPPED_DOWN and now_ns - memory.lost_at_ns < timeout_ns:
         return FailoverPlan(None, f"{memory.leader} stepped down: its successor has its turn")
     recent = [n for n in memory.nominations if now_ns - n.at_ns < 4 * timeout_ns]
     if any(now_ns - nomination.at_ns < timeout_ns for nomination in recent):
@@ -126,7 +127,7 @@ def track_leader(observed: Observed, now_ns: int, wall_s: float) -> Memory:
         return found
     memory = memory if memory.lost_at_ns else _since_its_end(observed, memory)
     # A new process counts from zero.
-    old_cut_rows = 0 if memory.reason == "ProcessEnded" else memory.leader_cut_rows
+    old_cut_rows = 0 if memory.reason == FailoverReason.PROCESS_ENDED else memory.leader_cut_rows
     lost_at_ns = memory.lost_at_ns or now_ns
     return replace(
         found,
@@ -134,11 +135,17 @@ def track_leader(observed: Observed, now_ns: int, wall_s: float) -> Memory:
         last_failover=LastFailover(
             from_=memory.leader,
             to=leader.name,
-            reason=memory.reason or "Switchover" if memory.seen_at_ns else "Unsupervised",
+            reason=_change_reason(memory),
             at=datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds"),
             unavailable_milliseconds=round((now_ns - lost_at_ns) / 1e6, 1),
         ),
     )
+
+
+def _change_reason(memory: Memory) -> FailoverReason:
+    if not memory.seen_at_ns:
+        return FailoverReason.UNSUPERVISED
+    return memory.reason or FailoverReason.SWITCHOVER
 
 
 def _lost(observed: Observed, now_ns: int) -> Memory:
@@ -150,11 +157,11 @@ def _lost(observed: Observed, now_ns: int) -> Memory:
         return ended
     old = observed.member(memory.leader)
     if old is None or not old.is_running:
-        reason = "ProcessEnded"
+        reason = FailoverReason.PROCESS_ENDED
     elif old.status is None:
-        reason = "Unreachable"
+        reason = FailoverReason.UNREACHABLE
     else:
-        reason = "SteppedDown"
+        reason = FailoverReason.STEPPED_DOWN
     return replace(memory, lost_at_ns=now_ns, reason=reason)
 
 
@@ -167,7 +174,7 @@ def _since_its_end(observed: Observed, memory: Memory) -> Memory:
     old = observed.member(memory.leader)
     if old is None or old.ended_at_ns <= memory.seen_at_ns:
         return memory
-    return replace(memory, lost_at_ns=old.ended_at_ns, reason="ProcessEnded")
+    return replace(memory, lost_at_ns=old.ended_at_ns, reason=FailoverReason.PROCESS_ENDED)
 
 
 def _with_rolled_back_rows(memory: Memory, observed: Observed) -> Memory:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from qsync_node.format.proofs import ORDER_SCHEME
+from qsync_operator.models.reasons import FailoverReason, Reason
 from qsync_operator.models.status import ClusterStatus, LastFailover, LastRun
 
 Kind = Literal["voter", "async", "anonymous"]
@@ -192,7 +193,7 @@ class AccessView:
 class Trouble:
     """A problem with one object of the cluster."""
 
-    reason: str  # stable, for tools: ObjectRefused, NameTaken, ApiUnavailable or StartFailed
+    reason: Reason
     message: str
     is_essential: bool = True  # without it members cannot run as specified
 
@@ -217,7 +218,7 @@ class Memory:
     leader_term: int = 0
     seen_at_ns: int = 0  # when the leader was last observed to accept writes
     lost_at_ns: int = 0
-    reason: str = ""
+    reason: FailoverReason | Literal[""] = ""
     nominations: tuple[Nomination, ...] = ()
     last_failover: LastFailover | None = None
     leader_cut_rows: int = 0  # as the leader's process counted them at the last observation

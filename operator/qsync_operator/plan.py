@@ -32,6 +32,7 @@ from qsync_operator.failover import plan_failover
 from qsync_operator.fences import plan_fences
 from qsync_operator.models.annotations import is_paused
 from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.reasons import Reason
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.names import member_name, wanted_members
 from qsync_operator.observed import Kind, Observed
@@ -40,7 +41,7 @@ from qsync_operator.scale import plan_scale
 from qsync_operator.status import Finding, build_status
 
 PAUSE = "changes wait until the annotation qsync.dev/paused is removed; failover continues"
-KEPT_FINDINGS = ("NoLeader", "Hibernated", "Paused")
+KEPT_FINDINGS = (Reason.NO_LEADER, Reason.HIBERNATED, Reason.PAUSED)
 """Reasons that describe a cluster better than the refusal of one of its objects."""
 DATA_LOST = (
     "every volume is new, and the cluster existed before: its data is gone. Put the old volumes"
@@ -74,7 +75,9 @@ def plan(cluster: QsyncCluster, observed: Observed, now_ns: int, wall_s: float) 
         finding = Finding(essential[0].reason, sentence, is_degraded=True)
     if observed.certificate_refusal and not finding.is_degraded:
         # Members keep their present certificates, or cannot start and report no other reason.
-        finding = Finding("CertificateRefused", observed.certificate_refusal, is_degraded=True)
+        finding = Finding(
+            Reason.CERTIFICATE_REFUSED, observed.certificate_refusal, is_degraded=True
+        )
     return Plan(actions, build_status(cluster, observed, wanted, finding, wall_s))
 
 
@@ -85,19 +88,19 @@ def _decide(
     if split:
         assert split[0].status is not None
         said = f"{split[0].name}: {split[0].status.split_brain}"
-        return (), Finding("SplitBrain", said, is_degraded=True)
+        return (), Finding(Reason.SPLIT_BRAIN, said, is_degraded=True)
     if cluster.spec.hibernate:
         said = "the members are stopped, their data is kept: hibernate: false wakes them"
-        return (), Finding("Hibernated", said)
+        return (), Finding(Reason.HIBERNATED, said)
     is_formed = observed.record.is_formed or any(
         m.status and m.status.is_proven and m.status.registered for m in observed.members
     )
     if not is_formed:
         if is_paused(cluster):
-            return (), Finding("Paused", PAUSE)
+            return (), Finding(Reason.PAUSED, PAUSE)
         return _form(cluster, observed, wanted)
     if _is_everything_lost(observed, wanted):
-        return (), Finding("DataLost", DATA_LOST, is_degraded=True)
+        return (), Finding(Reason.DATA_LOST, DATA_LOST, is_degraded=True)
     kept: tuple[Action, ...] = () if observed.record.is_formed else (RecordFormed(),)
     actions, finding = _keep(cluster, observed, wanted, now_ns)
     if is_paused(cluster):
@@ -144,7 +147,7 @@ def _form(
     founder = observed.member(founder_name)
     if record.bootstrap_uuid and _is_lost(observed):
         return (), Finding(
-            "FounderLost",
+            Reason.FOUNDER_LOST,
             f"the disk of {founder_name} was lost before the cluster was formed: delete the"
             " cluster and apply it again",
             is_degraded=True,
@@ -154,7 +157,7 @@ def _form(
         for name, kind in wanted.items()
         if (member := observed.member(name)) is None or not member.has_disk
     )
-    finding = Finding("Forming", "the members start and the cluster is formed")
+    finding = Finding(Reason.FORMING, "the members start and the cluster is formed")
     missing += plan_mends(observed)
     if not is_blocked(observed):
         # A corrected image also reaches members that could never be ordered to bootstrap the
@@ -171,10 +174,10 @@ def _form(
     if not founder.takes_orders:
         said = f"{founder_name} takes no signed orders, so it cannot found the cluster"
         sentence = f"{said}: set spec.image to a version that takes them"
-        return missing, Finding("Forming", sentence, is_degraded=True)
+        return missing, Finding(Reason.FORMING, sentence, is_degraded=True)
     if not record.bootstrap_uuid:
         sentence = f"{founder_name} has not answered over TLS yet, so it is not proven who it is"
-        return missing, Finding("Forming", sentence)
+        return missing, Finding(Reason.FORMING, sentence)
     order = Bootstrap(founder_name, record.bootstrap_uuid, cluster.spec.replicas)
     return (*missing, order), finding
 
@@ -196,39 +199,39 @@ def _keep(
     if leader is None:
         return _without_leader(cluster, observed, wanted, now_ns)
     if is_paused(cluster):
-        return (), Finding("Paused", PAUSE)
+        return (), Finding(Reason.PAUSED, PAUSE)
     scale = plan_scale(spec, observed, wanted)
     rollout = plan_rollout(spec, observed)
     if not leader.takes_orders and any(is_for_leader(action) for action in scale.actions):
         # A new image comes first, because a leader with the old one never accepts the order.
         if not rollout.actions and not rollout.sentence:
             said = f"{leader.name} takes no signed orders: set spec.image to a version that does"
-            return (), Finding("ScaleRefused", f"{said} ({scale.sentence})", is_degraded=True)
+            return (), Finding(Reason.SCALE_REFUSED, f"{said} ({scale.sentence})", is_degraded=True)
     elif scale.actions or scale.sentence:
-        reason = "ScaleRefused" if scale.is_refused else "Scaling"
+        reason = Reason.SCALE_REFUSED if scale.is_refused else Reason.SCALING
         return scale.actions, Finding(reason, scale.sentence, scale.is_refused)
     if rollout.actions or rollout.sentence:
-        reason = "RolloutRefused" if rollout.is_refused else "RollingOut"
-        reason = "AwaitingSwitchover" if rollout.is_awaited else reason
+        reason = Reason.ROLLOUT_REFUSED if rollout.is_refused else Reason.ROLLING_OUT
+        reason = Reason.AWAITING_SWITCHOVER if rollout.is_awaited else reason
         return rollout.actions, Finding(reason, rollout.sentence, rollout.is_refused)
     if observed.storage.outgrown and not observed.storage.refusal:
         growth = GrowStorage(spec.storage.size)
-        return (growth,), Finding("GrowingStorage", str(growth))
+        return (growth,), Finding(Reason.GROWING_STORAGE, str(growth))
     schema = observed.schema
     if schema.refusal:
-        return (), Finding("SchemaRefused", schema.refusal, is_degraded=True)
+        return (), Finding(Reason.SCHEMA_REFUSED, schema.refusal, is_degraded=True)
     if schema.missing:
         action = CreateSpaces(leader.name, schema.missing)
-        return (action,), Finding("CreatingSpaces", str(action))
+        return (action,), Finding(Reason.CREATING_SPACES, str(action))
     if cluster.spec.spaces and not schema.is_known:
-        return (), Finding("CreatingSpaces", "the spaces are being compared")
+        return (), Finding(Reason.CREATING_SPACES, "the spaces are being compared")
     if observed.access.refusal:
-        return (), Finding("AccessRefused", observed.access.refusal, is_degraded=True)
+        return (), Finding(Reason.ACCESS_REFUSED, observed.access.refusal, is_degraded=True)
     if observed.access.missing:
         access = GrantAccess(leader.name, observed.access.missing)
-        return (access,), Finding("GrantingAccess", str(access))
+        return (access,), Finding(Reason.GRANTING_ACCESS, str(access))
     if observed.storage.refusal:
-        return (), Finding("StorageRefused", observed.storage.refusal, is_degraded=True)
+        return (), Finding(Reason.STORAGE_REFUSED, observed.storage.refusal, is_degraded=True)
     return (), Finding("", "")
 
 
@@ -253,7 +256,7 @@ def _without_leader(
     if leader is not None:
         why = leader.status.ro_reason if leader.status is not None else ""
         said = f"{leader.name} leads and takes no writes{f': {why}' if why else ' yet'}"
-        return missing, Finding("NoLeader", said)
+        return missing, Finding(Reason.NO_LEADER, said)
     failover = plan_failover(cluster.spec, observed, now_ns)
     actions: tuple[Action, ...] = (failover.action,) if failover.action is not None else ()
-    return (*missing, *actions), Finding("NoLeader", failover.sentence)
+    return (*missing, *actions), Finding(Reason.NO_LEADER, failover.sentence)

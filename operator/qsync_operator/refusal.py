@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
+from qsync_operator.models.reasons import Reason
 from qsync_operator.models.status import ClusterStatus, Condition
 
 
@@ -14,10 +15,10 @@ class Refusal:
     sentence: str
     generation: int
     since: str
-    reason: str = "InvalidSpec"
+    reason: Reason = Reason.INVALID_SPEC
 
 
-def refusal_now(sentence: str, generation: int, reason: str = "InvalidSpec") -> Refusal:
+def refusal_now(sentence: str, generation: int, reason: Reason = Reason.INVALID_SPEC) -> Refusal:
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return Refusal(sentence, generation, since, reason)
 

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from qsync_node.core.quorum import needed
 from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.reasons import Reason
 from qsync_operator.models.spec import spec_warnings
 from qsync_operator.models.status import ClusterStatus, Condition, MemberStatus, Role
 from qsync_operator.names import ordinal_of
@@ -17,16 +18,16 @@ from qsync_operator.observed import DISK_FULL, Kind, MemberView, Observed, Troub
 
 ConditionType = Literal["Ready", "Available", "Progressing", "Degraded", "Reconciled", "SplitBrain"]
 _ROLES = frozenset(get_args(Role))
-_PHASES = {
-    "Forming": "Creating",
-    "NoLeader": "Unavailable",
-    "Scaling": "Scaling",
-    "RollingOut": "RollingOut",
-    "CreatingSpaces": "Creating",
-    "Hibernated": "Hibernated",
-    "Paused": "Paused",
+_PHASES: dict[str, str] = {
+    Reason.FORMING: "Creating",
+    Reason.NO_LEADER: "Unavailable",
+    Reason.SCALING: "Scaling",
+    Reason.ROLLING_OUT: "RollingOut",
+    Reason.CREATING_SPACES: "Creating",
+    Reason.HIBERNATED: "Hibernated",
+    Reason.PAUSED: "Paused",
 }
-RESTING = ("Hibernated", "Paused")
+RESTING = (Reason.HIBERNATED, Reason.PAUSED)
 """Reasons for which no action is taken, as requested."""
 
 
@@ -34,7 +35,7 @@ RESTING = ("Hibernated", "Paused")
 class Finding:
     """The result of the plan; the reason is "" if nothing is left to do."""
 
-    reason: str
+    reason: Reason | Literal[""]
     sentence: str
     is_degraded: bool = False
 
@@ -63,7 +64,7 @@ def build_status(
         )
     ]
     down = [f"{m.name}: {m.failure or _why_sick(m)}" for m in _sick(observed, wanted)]
-    if finding.reason == "Hibernated":
+    if finding.reason == Reason.HIBERNATED:
         down = []
     voters = observed.voting()
     status = ClusterStatus(
@@ -195,7 +196,7 @@ def _degraded(
         return True, finding.reason, finding.sentence
     if troubles:
         return True, troubles[0].reason, "; ".join(map(str, troubles))
-    return bool(down), "MemberDown" if down else "Healthy", "; ".join(down)
+    return bool(down), Reason.MEMBER_DOWN if down else Reason.HEALTHY, "; ".join(down)
 
 
 def _conditions(
@@ -209,31 +210,32 @@ def _conditions(
     is_progressing = bool(finding.reason) and not finding.is_degraded and not is_resting
     failures = [f"{m.name}: {m.failure}" for m in observed.members if m.failure]
     sentence = "; ".join(part for part in (finding.sentence, refusal, *failures) if part)
-    is_split = finding.reason == "SplitBrain"
+    is_split = finding.reason == Reason.SPLIT_BRAIN
     found: list[tuple[ConditionType, bool, str, str]] = [
-        ("Ready", is_settled and leader is not None, finding.reason or "MemberDown", sentence
+        ("Ready", is_settled and leader is not None, finding.reason or Reason.MEMBER_DOWN, sentence
          or "; ".join(down)),
         ("Available", leader is not None,
-         "Hibernated" if finding.reason == "Hibernated" else "NoLeader", "no member takes writes"),
+         finding.reason if finding.reason == Reason.HIBERNATED else Reason.NO_LEADER,
+         "no member takes writes"),
         ("Progressing", is_progressing,
-         finding.reason if is_progressing or is_resting else "Settled",
+         finding.reason if is_progressing or is_resting else Reason.SETTLED,
          sentence if is_progressing else ""),
         ("Degraded", *_degraded(finding, troubles, down)),
         ("Reconciled", not troubles, troubles[0].reason if troubles else "",
          "; ".join(map(str, troubles))),
-        ("SplitBrain", is_split, "Diverged" if is_split else "OneHistory",
+        ("SplitBrain", is_split, Reason.DIVERGED if is_split else Reason.ONE_HISTORY,
          finding.sentence if is_split else ""),
     ]  # fmt: skip
-    good = {
-        "Ready": "every member is in its place",
-        "Reconciled": "every object of the cluster is as it is wanted",
-        "Available": f"{leader.name} takes writes" if leader is not None else "",
+    good: dict[str, tuple[Reason, str]] = {
+        "Ready": (Reason.READY, "every member is in its place"),
+        "Reconciled": (Reason.RECONCILED, "every object of the cluster is as it is wanted"),
+        "Available": (Reason.AVAILABLE, f"{leader.name} takes writes" if leader else ""),
     }
     now = datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="seconds")
     conditions = []
     for kind, is_true, reason, message in found:
         if kind in good and is_true:
-            reason, message = kind, good[kind]
+            reason, message = good[kind]
         old = observed.previous.condition(kind)
         value: Literal["True", "False"] = "True" if is_true else "False"
         since = old.last_transition_time if old is not None and old.status == value else now

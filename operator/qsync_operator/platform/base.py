@@ -9,6 +9,7 @@ from typing import Protocol
 
 from qsync_operator.actions import Action
 from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.reasons import Reason
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.observed import Memory, Observed, Trouble
 
@@ -16,13 +17,13 @@ from qsync_operator.observed import Memory, Observed, Trouble
 class ActionRefused(Exception):  # noqa: N818  # an answer, not a failure
     """A refused action; the text states the reason in one sentence."""
 
-    reason = "Waiting"
+    reason: Reason = Reason.WAITING
 
 
 class NameTaken(ActionRefused):
     """A required object name that another owner already uses."""
 
-    reason = "NameTaken"
+    reason = Reason.NAME_TAKEN
 
 
 class ActionAwaits(ActionRefused):

@@ -34,6 +34,7 @@ from qsync_operator.actions import (
 from qsync_operator.iproto import DatabaseError
 from qsync_operator.links import LinkError, NodeLinks
 from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.reasons import Reason
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.names import member_name, ordinal_of, wanted_members
 from qsync_operator.nodeconfig import (
@@ -239,7 +240,7 @@ class LocalPlatform:
             else:
                 self._keep_running(cluster)
         except (OSError, NoFreePort) as error:
-            return (Trouble("StartFailed", str(error)),)
+            return (Trouble(Reason.START_FAILED, str(error)),)
         return ()
 
     def _keep_running(self, cluster: QsyncCluster) -> None:

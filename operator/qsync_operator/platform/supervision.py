@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from qsync_operator.models.reasons import EventReason
 from qsync_operator.platform import processes
 from qsync_operator.platform.store import MemberRecord, State, Store
 
@@ -95,7 +96,7 @@ class Supervision:
         how = f"process {record.pid} ended" + (f" with {_code(code)}" if code is not None else "")
         record.pid, record.started = 0, ""
         self._store.save_state(self._state)
-        self._store.add_event("ProcessEnded", member, how, is_warning=True)
+        self._store.add_event(EventReason.PROCESS_ENDED, member, how, is_warning=True)
 
     def may_start(self, member: str) -> bool:
         return time.monotonic() >= self.watched(member).not_before_s
@@ -112,7 +113,7 @@ class Supervision:
         watched.child = child
         self._store.save_state(self._state)
         self._watch(member, child.pid)
-        self._store.add_event("ProcessStarted", member, f"process {child.pid} runs")
+        self._store.add_event(EventReason.PROCESS_STARTED, member, f"process {child.pid} runs")
 
     def adopt(self, member: str, pid: int) -> None:
         """Adopt a process that answers as this member although its pid was not stored."""

@@ -18,6 +18,7 @@ import time
 from dataclasses import dataclass
 
 from qsync_operator.desired.labels import Object
+from qsync_operator.models.reasons import Reason
 from qsync_operator.observed import Trouble
 from qsync_operator.platform.base import NameTaken
 from qsync_operator.platform.kubernetes.api import Api, ApiError, is_within, name_of
@@ -88,7 +89,7 @@ class ObjectKeeper:
             trouble = await self._try_one(document, mark)
             if trouble is not None:
                 troubles.append(trouble)
-                if trouble.reason == UNAVAILABLE:
+                if trouble.reason == Reason.API_UNAVAILABLE:
                     return tuple(troubles)
         for kind in OPTIONAL:
             try:
@@ -110,7 +111,7 @@ class ObjectKeeper:
             trouble = Trouble(taken.reason, str(taken), is_essential)
         except ApiError as error:
             trouble = trouble_of(f"{kind} {name} cannot be applied", error, is_essential)
-            if trouble.reason == UNAVAILABLE:
+            if trouble.reason == Reason.API_UNAVAILABLE:
                 return trouble
         else:
             self._refused.pop((kind, name), None)
@@ -194,11 +195,8 @@ class ObjectKeeper:
                 self._applied.pop((kind, name), None)
 
 
-UNAVAILABLE = "ApiUnavailable"
-
-
 def trouble_of(what: str, error: ApiError, is_essential: bool) -> Trouble:
-    reason = "ObjectRefused" if error.status else UNAVAILABLE
+    reason = Reason.OBJECT_REFUSED if error.status else Reason.API_UNAVAILABLE
     return Trouble(reason, f"{what}: {error}", is_essential)
 
 

@@ -51,6 +51,7 @@ from qsync_operator.links import LinkError, NodeLinks
 from qsync_operator.livelinks import LiveLinks
 from qsync_operator.models.annotations import is_paused
 from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.reasons import Reason
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.nodeconfig import drift_of, live_changes
 from qsync_operator.observed import (
@@ -412,7 +413,7 @@ class KubernetesPlatform:
             return ()
         troubles = list(await self._keep_objects(cluster, self._state))
         if self._certificates.is_taken:
-            troubles.append(Trouble("NameTaken", self._certificates.refusal))
+            troubles.append(Trouble(Reason.NAME_TAKEN, self._certificates.refusal))
         return tuple(troubles)
 
     async def _keep_objects(

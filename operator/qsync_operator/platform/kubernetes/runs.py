@@ -24,6 +24,7 @@ from qsync_operator.desired.runs import (
 from qsync_operator.models.base import duration_ns
 from qsync_operator.models.cluster import API_VERSION, QsyncCluster
 from qsync_operator.models.manifest import sentence_of
+from qsync_operator.models.reasons import RunReason
 from qsync_operator.models.runs import (
     AuditStatus,
     QsyncAudit,
@@ -87,7 +88,11 @@ class RunKeeper:
             model = MODELS[kind].model_validate(run)
         except ValidationError as error:
             status = refused(
-                RunStatus(), generation, "InvalidSpec", sentence_of(error, MODELS[kind]), now()
+                RunStatus(),
+                generation,
+                RunReason.INVALID_SPEC,
+                sentence_of(error, MODELS[kind]),
+                now(),
             )
             if run.get("status", {}).get("phase") != "Failed":
                 await self._publish(kind, run, status)
@@ -123,10 +128,10 @@ class RunKeeper:
         generation = int(run["metadata"].get("generation", 0))
         sentence = why_not(cluster, image)
         if sentence:
-            return refused(before, generation, "Refused", sentence, now())
+            return refused(before, generation, RunReason.REFUSED, sentence, now())
         if before.phase == "Running":
             sentence = "its Job was deleted: create the run again"
-            return refused(before, generation, "JobDeleted", sentence, now())
+            return refused(before, generation, RunReason.JOB_DELETED, sentence, now())
         document = build_job(cluster, kind, run, spec, image)
         try:
             self._cache.note("Job", await self._api.create(document))
@@ -140,7 +145,7 @@ class RunKeeper:
                     f"Job {name_of(run)} cannot be made: another Job has this name; delete it, or"
                     " create the run under another name"
                 )
-                return refused(before, generation, "NameTaken", sentence, now())
+                return refused(before, generation, RunReason.NAME_TAKEN, sentence, now())
         return before
 
     def _driver(self, run: str) -> Object | None:
@@ -272,7 +277,7 @@ async def refuse_run(api: Api, run: Object) -> None:
     metadata = run["metadata"]
     sentence = f"there is no QsyncCluster {run['spec'].get('cluster')} in this namespace"
     generation = int(metadata.get("generation", 0))
-    status = refused(RunStatus(), generation, "NoCluster", sentence, now())
+    status = refused(RunStatus(), generation, RunReason.NO_CLUSTER, sentence, now())
     await api.apply(
         {
             "apiVersion": API_VERSION,

@@ -15,6 +15,7 @@ from typing import Any
 
 from qsync_operator.desired.labels import Object
 from qsync_operator.desired.runs import DRIVER, RunKind
+from qsync_operator.models.reasons import RunReason
 from qsync_operator.models.runs import AuditStatus, CompactionStatus, RunCondition, RunStatus
 from qsync_operator.platform.kubernetes.pods import container_of, failure_of
 
@@ -37,14 +38,15 @@ def judge(
     _take_progress(status, driver)
     if _is_true(conditions, "Complete") and "error" not in said and said:
         _take_result(kind, status, _with_all_violations(said, driver))
-        _end(status, job, "Succeeded", "Complete", "Finished", _sentence(status, said))
+        _end(status, job, "Succeeded", "Complete", RunReason.FINISHED, _sentence(status, said))
     elif _is_true(conditions, "Complete"):
-        reason = said.get("error") or "the driver ended without saying what it found"
-        _end(status, job, "Failed", "Failed", "NoResult", str(reason))
+        sentence = said.get("error") or "the driver ended without saying what it found"
+        _end(status, job, "Failed", "Failed", RunReason.NO_RESULT, str(sentence))
     elif _is_true(conditions, "Failed"):
         why = conditions["Failed"]
-        reason = said.get("error") or why.get("message") or "the Job failed"
-        _end(status, job, "Failed", "Failed", str(why.get("reason") or "JobFailed"), str(reason))
+        sentence = said.get("error") or why.get("message") or "the Job failed"
+        reason = why.get("reason") or RunReason.JOB_FAILED
+        _end(status, job, "Failed", "Failed", str(reason), str(sentence))
     elif driver is not None and driver.get("status", {}).get("phase") == "Running":
         status.phase = "Running"
         status.message = ""
@@ -54,7 +56,9 @@ def judge(
     return status
 
 
-def refused(before: RunStatus, generation: int, reason: str, sentence: str, now: str) -> RunStatus:
+def refused(
+    before: RunStatus, generation: int, reason: RunReason, sentence: str, now: str
+) -> RunStatus:
     """Return the status of an audit or compaction that cannot have a Job."""
     status = before.model_copy(deep=True)
     status.observed_generation = generation

@@ -1,0 +1,214 @@
+"""The catalogue of conditions, reasons and events has exactly those that the code emits."""
+
+import ast
+import re
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import qsync_operator
+from qsync_operator import status as status_module
+from qsync_operator.actions import Action
+from qsync_operator.models import reasons
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.reasons import EventReason, FailoverReason, Reason, RunReason
+from qsync_operator.models.runs import AuditStatus, RunConditionType
+from qsync_operator.models.status import ClusterStatus, Condition
+from qsync_operator.observed import Memory, Observed, Record, Trouble
+from qsync_operator.refusal import refusal_now, with_refusal
+from qsync_operator.status import RESTING, Finding, build_status
+
+PACKAGE = Path(qsync_operator.__file__).parent
+CATALOGUE = PACKAGE / "models" / "reasons.py"
+ENUMS = {enum.__name__: enum for enum in (Reason, RunReason, FailoverReason, EventReason)}
+POSITIONS = {
+    "Finding": 0,
+    "Trouble": 0,
+    "tell": 0,
+    "_tell": 0,
+    "add_event": 0,
+    "refusal_now": 2,
+    "refused": 2,
+    "_end": 4,
+    "_say_why_it_waits": 1,
+}
+"""Position of the reason in the arguments of each function that takes one."""
+BUILT = {
+    "f'{reason}Refused'",
+    "f'Phase{status.phase}'",
+    "f'{what}{verdict or status.phase}'",
+}
+"""Reasons of Events that are built from an action, a phase or a verdict; tests below list them."""
+NAME = re.compile(r"[A-Z][A-Za-z]+")
+
+
+def reason_expressions(tree: ast.AST) -> Iterator[ast.expr]:
+    """Yield each expression that becomes a reason.
+
+    These are arguments in the positions above, arguments and variables named `reason`, and
+    variables and fields with a type of the catalogue.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(ast.Name(name) | ast.Attribute(_, name), arguments):
+                if name in POSITIONS and len(arguments) > POSITIONS[name]:
+                    yield arguments[POSITIONS[name]]
+                yield from (k.value for k in node.keywords if k.arg == "reason")
+            case ast.Assign([ast.Name("reason")], value):
+                yield value
+            case ast.AnnAssign(ast.Name(), _, ast.expr() as value):
+                if ast.unparse(node.annotation).partition(" |")[0] in ENUMS:
+                    yield value
+
+
+def emitted_in(text: str) -> set[str]:
+    """Return the reasons that a module emits: names of the catalogue, and literal text."""
+    tree = ast.parse(text)
+    found = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(ast.Name(enum), name) if enum in ENUMS:
+                found.add(f"{enum}.{name}")
+    for expression in reason_expressions(tree):
+        if isinstance(expression, ast.JoinedStr):
+            found.add(ast.unparse(expression))
+            continue
+        texts = [n.value for n in ast.walk(expression) if isinstance(n, ast.Constant)]
+        found |= {text for text in texts if isinstance(text, str) and NAME.fullmatch(text)}
+    return found
+
+
+def emitted() -> set[str]:
+    files = [path for path in PACKAGE.rglob("*.py") if path != CATALOGUE]
+    return set().union(*(emitted_in(path.read_text()) for path in files))
+
+
+def phases() -> set[str]:
+    """Return the phases that `_phase` can return."""
+    tree = ast.parse(Path(status_module.__file__).read_text())
+    (function,) = (
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "_phase"
+    )
+    texts = [n.value for n in ast.walk(function) if isinstance(n, ast.Constant)]
+    return {text for text in texts if isinstance(text, str) and NAME.fullmatch(text)} | set(
+        status_module._PHASES.values()
+    )
+
+
+def test_code_emits_only_names_of_the_catalogue_and_every_one_of_them() -> None:
+    named = {f"{enum}.{member.name}" for enum, members in ENUMS.items() for member in members}
+    assert emitted() == named | BUILT
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'Finding("Planted", "a sentence")',
+        'voice.tell("Planted", name, "a sentence", True)',
+        'reason = "Planted" if is_refused else Reason.SCALING',
+        'Memory(reason="Planted")',
+    ],
+)
+def test_name_that_the_catalogue_lacks_is_found(line: str) -> None:
+    assert "Planted" in emitted_in(line)
+
+
+@pytest.mark.parametrize(
+    ("enum", "entries"),
+    [
+        (Reason, reasons.CLUSTER_REASONS),
+        (RunReason, reasons.RUN_REASONS),
+        (FailoverReason, reasons.FAILOVER_REASONS),
+        (EventReason, reasons.EVENTS),
+    ],
+)
+def test_every_name_has_one_entry(
+    enum: type[Reason], entries: tuple[reasons.ReasonEntry, ...]
+) -> None:
+    names = [str(entry.name) for entry in entries]
+    assert len(set(names)) == len(names)
+    assert {str(member) for member in enum} <= set(names)
+
+
+def test_condition_types_are_those_of_the_models() -> None:
+    types = get_args(Condition.model_fields["type"].annotation)
+    assert {entry.name for entry in reasons.CLUSTER_CONDITIONS} == set(types)
+    assert {entry.name for entry in reasons.RUN_CONDITIONS} == set(get_args(RunConditionType))
+
+
+def test_actions_are_those_of_the_operator_in_their_order() -> None:
+    assert [entry.name for entry in reasons.ACTIONS] == [a.__name__ for a in get_args(Action)]
+
+
+def test_events_are_those_that_the_operator_records() -> None:
+    verdicts = [v for v in get_args(AuditStatus.model_fields["verdict"].annotation) if v]
+    recorded = {
+        *EventReason,
+        *(f"Phase{phase}" for phase in phases()),
+        *(f"Audit{verdict}" for verdict in (*verdicts, "Failed")),
+        *(f"Compaction{phase}" for phase in ("Succeeded", "Failed")),
+        # Problems with objects, and reasons why a cluster is not reconciled.
+        *(entry.name for entry in reasons.PROBLEM_REASONS if "Stalled" in entry.conditions),
+        *(entry.name for entry in reasons.PROBLEM_REASONS if "Reconciled" in entry.conditions),
+    }
+    assert {str(entry.name) for entry in reasons.EVENTS} == {str(name) for name in recorded}
+
+
+def test_each_event_has_one_entry() -> None:
+    names = [str(entry.name) for entry in reasons.EVENTS]
+    names += chain.from_iterable((entry.name, entry.refused) for entry in reasons.ACTIONS)
+    assert len(set(names)) == len(names)
+
+
+def conditions_with(reason: Reason) -> set[str]:
+    """Return the conditions that have a reason, in each of the ways in which it can arise."""
+    cluster = QsyncCluster.model_validate(
+        {
+            "apiVersion": "qsync.dev/v1alpha1",
+            "kind": "QsyncCluster",
+            "metadata": {"name": "c"},
+            "spec": {},
+        }
+    )
+    entry = next(entry for entry in reasons.CLUSTER_REASONS if entry.name is reason)
+    findings = [Finding("", "")]
+    if entry in reasons.PROGRESS_REASONS or reason in RESTING:
+        findings.append(Finding(reason, "a sentence"))
+    if "Degraded" in entry.conditions and "Ready" in entry.conditions:
+        findings.append(Finding(reason, "a sentence", is_degraded=True))
+    if reason is Reason.DIVERGED:
+        findings.append(Finding(Reason.SPLIT_BRAIN, "a sentence", is_degraded=True))
+    troubles = (Trouble(reason, "a sentence"),) if "Reconciled" in entry.conditions else ()
+    found: set[str] = set()
+    for finding in findings:
+        observed = Observed((), Record("uuid"), memory=Memory(), troubles=troubles)
+        status = build_status(cluster, observed, {}, finding, 0.0)
+        if "Stalled" in entry.conditions:
+            status = with_refusal(status, refusal_now("a sentence", 1, reason))
+            found |= {c.type for c in status.conditions if c.reason == reason}
+            status = build_status(cluster, observed, {}, finding, 0.0)
+        found |= {c.type for c in status.conditions if c.reason == reason}
+    return found
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        entry
+        for entry in reasons.CLUSTER_REASONS
+        # These need members: test_operator_plan_worlds.py has them.
+        if entry.name not in (Reason.READY, Reason.AVAILABLE, Reason.RECONCILED, Reason.MEMBER_DOWN)
+    ],
+    ids=lambda entry: str(entry.name),
+)
+def test_reason_appears_in_the_conditions_of_its_entry(entry: reasons.ReasonEntry) -> None:
+    assert conditions_with(Reason(entry.name)) == set(entry.conditions)
+
+
+def test_status_holds_reasons_as_plain_text() -> None:
+    condition = Condition(type="Ready", reason=Reason.FORMING)
+    assert type(condition.reason) is str
+    assert type(ClusterStatus(conditions=[condition]).conditions[0].reason) is str
