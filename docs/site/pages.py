@@ -7,7 +7,8 @@ hand. Without `--write`, the program exits with 1 if a page differs from the cod
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from qsync_node.explanations import (
@@ -18,6 +19,19 @@ from qsync_node.explanations import (
     ORDER_EXPLANATIONS,
 )
 from qsync_node.server.limits import LIMITS
+from qsync_operator.models.reasons import (
+    ACTIONS,
+    CLUSTER_CONDITIONS,
+    EVENTS,
+    FAILOVER_REASONS,
+    NORMAL_REASONS,
+    PROBLEM_REASONS,
+    PROGRESS_REASONS,
+    RUN_CONDITIONS,
+    RUN_REASONS,
+    ConditionEntry,
+    ReasonEntry,
+)
 
 DOCS = Path(__file__).resolve().parents[1]
 NOTICE = "<!-- `make references` writes this part from {source}: change that, not this page. -->"
@@ -68,13 +82,64 @@ def limit_table() -> str:
     )
 
 
+def condition_table(entries: Iterable[ConditionEntry]) -> str:
+    rows = ((f"`{entry.name}`", entry.meaning) for entry in entries)
+    return table(["condition", "is True when"], rows)
+
+
+def reason_table(entries: Iterable[ReasonEntry]) -> str:
+    return table(
+        ["reason", "conditions", "meaning", "action"],
+        ((f"`{e.name}`", _names(e.conditions), e.meaning, e.action) for e in entries),
+    )
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def failover_table() -> str:
+    rows = ((f"`{entry.name}`", entry.meaning, entry.action) for entry in FAILOVER_REASONS)
+    return table(["reason", "meaning", "action"], rows)
+
+
+def event_table() -> str:
+    return table(
+        ["reason", "type", "meaning", "action"],
+        (
+            (f"`{e.name}`", "Warning" if e.is_warning else "Normal", e.meaning, e.action)
+            for e in EVENTS
+        ),
+    )
+
+
+def action_table() -> str:
+    return table(
+        ["reason", "after a failure", "meaning", "action after a failure"],
+        ((f"`{e.name}`", f"`{e.refused}`", e.meaning, e.remedy) for e in ACTIONS),
+    )
+
+
+OPERATOR_SOURCE = "operator/qsync_operator/models/reasons.py"
 NODE_SOURCE = "node/qsync_node/explanations.py"
-PARTS = {
+_CONDITIONS: dict[str, Callable[[], str]] = {
+    "cluster conditions": partial(condition_table, CLUSTER_CONDITIONS),
+    "normal reasons": partial(reason_table, NORMAL_REASONS),
+    "progress reasons": partial(reason_table, PROGRESS_REASONS),
+    "problem reasons": partial(reason_table, PROBLEM_REASONS),
+    "run conditions": partial(condition_table, RUN_CONDITIONS),
+    "run reasons": partial(reason_table, RUN_REASONS),
+    "failover reasons": failover_table,
+    "events": event_table,
+    "action events": action_table,
+}
+PARTS: dict[str, dict[str, tuple[str, Callable[[], str]]]] = {
     "errors.md": {
         "codes": (NODE_SOURCE, code_table),
         "engine codes": (NODE_SOURCE, engine_code_table),
         "orders": (NODE_SOURCE, order_table),
     },
+    "conditions.md": {name: (OPERATOR_SOURCE, render) for name, render in _CONDITIONS.items()},
     "limits.md": {"limits": ("node/qsync_node/server/limits.py", limit_table)},
 }
 """The generated parts of each page: the file with the data, and the function that renders it."""
@@ -88,9 +153,8 @@ def generated(name: str, text: str) -> str:
     """
     for part, (source, render) in PARTS[name].items():
         begin, end = f"<!-- generated: {part} -->\n", f"<!-- end: {part} -->"
-        found = text.count(begin)
-        if found != 1:
-            raise ValueError(f"{name} has part {part!r} {found} times: it must have it once")
+        if text.count(begin) != 1 or text.count(end) != 1:
+            raise ValueError(f"{name}: part {part!r} must begin once and end once")
         before, _, rest = text.partition(begin)
         _, _, after = rest.partition(end)
         body = f"{NOTICE.format(source=source)}\n\n{render()}\n"

@@ -57,9 +57,10 @@ def test_text_outside_of_generated_parts_is_kept(pages: ModuleType) -> None:
     assert pages.generated("limits.md", changed) == changed
 
 
-def test_page_without_its_part_is_refused(pages: ModuleType) -> None:
-    text = (ROOT / "docs" / "limits.md").read_text().replace("<!-- generated: limits -->\n", "")
-    with pytest.raises(ValueError, match=r"limits\.md has part 'limits' 0 times"):
+@pytest.mark.parametrize("line", ["<!-- generated: limits -->\n", "<!-- end: limits -->\n"])
+def test_page_without_begin_or_end_of_its_part_is_refused(pages: ModuleType, line: str) -> None:
+    text = (ROOT / "docs" / "limits.md").read_text().replace(line, "")
+    with pytest.raises(ValueError, match=r"limits\.md: part 'limits' must begin once and end once"):
         pages.generated("limits.md", text)
 
 
