@@ -14,6 +14,7 @@ from qsync_cli import (
     bench,
     bundle,
     cat,
+    explain,
     fence,
     force,
     promote,
@@ -109,6 +110,9 @@ app.command("logs", epilog=_example("qsync logs orders-0 -f", "kubectl qsync log
 )
 app.command("events", epilog=_example("qsync events", "kubectl qsync events -n shop"))(
     remote_events.events
+)
+app.command("explain", epilog=_example("qsync explain 289", "qsync explain NameTaken"))(
+    explain.explain
 )
 app.command("credentials", epilog=_example("qsync credentials -o json"))(
     remote_credentials.credentials

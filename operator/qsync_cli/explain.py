@@ -1,0 +1,154 @@
+"""`qsync explain`: meaning, outcome and action of an error code, condition, reason or Event."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from qsync_cli.failure import Failure
+from qsync_cli.options import Output, OutputOption
+from qsync_cli.output import print_document, say
+
+NameArgument = Annotated[
+    str, typer.Argument(help="Error code, condition, reason or Event.", metavar="CODE_OR_REASON")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One meaning of a name."""
+
+    name: str
+    kind: str
+    facts: dict[str, str]
+    code: int | None = None
+
+
+def explain(name: NameArgument, output: OutputOption = None) -> None:
+    """Explain an error code, or a condition, reason or Event: meaning, outcome and action."""
+    found = [topic for topic in topics() if _is_named(topic, name)]
+    if not found:
+        raise Failure(_unknown(name))
+    if output in (Output.json, Output.yaml):
+        print_document([_document(topic) for topic in found], output)
+        return
+    say("\n\n".join(_text(topic) for topic in found))
+
+
+def topics() -> Iterator[Topic]:
+    """Yield everything that can be explained: error codes, then names of the operator."""
+    yield from _codes()
+    yield from _refusals()
+    yield from _conditions()
+    yield from _events()
+
+
+def _codes() -> Iterator[Topic]:
+    from qsync_node.explanations import ENGINE_ACTION, ENGINE_CODES, ENGINE_MEANING, EXPLANATIONS
+
+    for entry in EXPLANATIONS:
+        facts = {"meaning": entry.meaning, "outcome": entry.outcome, "action": entry.action}
+        kind = "error code" + (f" {entry.case}" if entry.case else "")
+        yield Topic(entry.code.name, kind, facts, int(entry.code))
+    for code, name in ENGINE_CODES.items():
+        facts = {"meaning": ENGINE_MEANING, "outcome": "refused", "action": ENGINE_ACTION}
+        yield Topic(name, "error code", facts, code)
+
+
+def _refusals() -> Iterator[Topic]:
+    from qsync_node.explanations import ORDER_EXPLANATIONS
+
+    for entry in ORDER_EXPLANATIONS:
+        if entry.reason is not None:
+            kind = f"reason of a refused order, HTTP status {entry.status}"
+            facts = {"meaning": entry.meaning, "outcome": "refused", "action": entry.action}
+            yield Topic(str(entry.reason), kind, facts)
+
+
+def _conditions() -> Iterator[Topic]:
+    from qsync_operator.models.reasons import (
+        CLUSTER_CONDITIONS,
+        CLUSTER_REASONS,
+        FAILOVER_REASONS,
+        RUN_CONDITIONS,
+        RUN_REASONS,
+    )
+
+    cluster, run = "a QsyncCluster", "a QsyncAudit or QsyncCompaction"
+    for owner, types in ((cluster, CLUSTER_CONDITIONS), (run, RUN_CONDITIONS)):
+        for one in types:
+            yield Topic(one.name, f"condition of {owner}", {"true when": one.meaning})
+    for owner, entries in ((cluster, CLUSTER_REASONS), (run, RUN_REASONS)):
+        for entry in entries:
+            facts = {"conditions": ", ".join(entry.conditions)}
+            facts |= {"meaning": entry.meaning, "action": entry.action}
+            yield Topic(str(entry.name), f"reason of a condition of {owner}", facts)
+    for cause in FAILOVER_REASONS:
+        facts = {"meaning": cause.meaning, "action": cause.action}
+        yield Topic(str(cause.name), "cause of a change of leader", facts)
+
+
+def _events() -> Iterator[Topic]:
+    from qsync_operator.models.reasons import ACTIONS, EVENTS
+
+    for event in EVENTS:
+        kind = f"Event of type {'Warning' if event.is_warning else 'Normal'}"
+        yield Topic(str(event.name), kind, {"meaning": event.meaning, "action": event.action})
+    for action in ACTIONS:
+        yield Topic(
+            action.name, "Event of type Normal", {"meaning": action.meaning, "action": "None"}
+        )
+        failed = f"The action {action.name} failed; the message names the cause"
+        facts = {"meaning": failed, "action": action.remedy}
+        yield Topic(action.refused, "Event of type Warning", facts)
+
+
+def _is_named(topic: Topic, name: str) -> bool:
+    """Return whether `name` is the name of the topic, in any case, or its code."""
+    return topic.name.lower() == name.lower() or (
+        topic.code is not None and topic.code == _number(name)
+    )
+
+
+def _number(text: str) -> int | None:
+    """Return a decimal number, or a hexadecimal one that begins with 0x."""
+    try:
+        return int(text, 0)
+    except ValueError:
+        return None
+
+
+def _unknown(name: str) -> str:
+    import difflib
+
+    failed = f"{name} cannot be explained: no error code, condition, reason or Event has this name"
+    names = {topic.name.lower(): topic.name for topic in topics()}
+    close = difflib.get_close_matches(name.lower(), names, n=3)
+    if close:
+        return f"{failed}; try {' or '.join(names[one] for one in close)}"
+    return f"{failed}; docs/errors.md and docs/conditions.md list all names"
+
+
+def _document(topic: Topic) -> dict[str, str | int]:
+    code = {} if topic.code is None else {"code": topic.code}
+    facts = {_key(label): _plain(text) for label, text in topic.facts.items()}
+    return {**code, "name": topic.name, "kind": topic.kind, **facts}
+
+
+def _key(label: str) -> str:
+    return "trueWhen" if label == "true when" else label
+
+
+def _text(topic: Topic) -> str:
+    title = topic.name if topic.code is None else f"{topic.code} {topic.name}"
+    width = max(map(len, topic.facts))
+    lines = [f"  {label.ljust(width)}  {_plain(text)}" for label, text in topic.facts.items()]
+    return "\n".join([f"{title} ({topic.kind})", *lines])
+
+
+def _plain(text: str) -> str:
+    """Return Markdown as plain text: each link becomes the path of its page."""
+    import re
+
+    return re.sub(r"\[[^\]]+\]\(([^)]+)\)", r"docs/\1", text).replace("`", "")
