@@ -216,7 +216,7 @@ def rows_of(namespace: Namespace, cluster: str, pod: str) -> dict[int, str]:
 def check(namespace: Namespace, writer: Writer) -> str:
     """Every acknowledged write, from every member, by asynctnt: a sentence.
 
-    Raises RuntimeError with what is lost, changed or invented.
+    Raises RuntimeError that names each lost, changed or invented row.
     """
     user, password = credentials(namespace, namespace.cluster)
     members = [member["name"] for member in namespace.status()["members"]]
@@ -234,7 +234,7 @@ def check(namespace: Namespace, writer: Writer) -> str:
     told = ", ".join(f"{n} {name}" for name, n in sorted(found.get("outcomes", {}).items()))
     if done.returncode or len(found.get("members", {})) != len(members):
         raise RuntimeError(
-            f"the checker says {json.dumps(found.get('members', {}))}, the client got {told}:"
+            f"the checker found {json.dumps(found.get('members', {}))}, the client got {told}:"
             f" {done.stderr.strip()[-800:]}"
         )
     rows = sorted({member["rows"] for member in found["members"].values()})

@@ -134,13 +134,13 @@ def run(cluster: LocalCluster, folder: Path) -> int:
         console.print("[red]no write was accepted after the kill[/]")
         return 1
     console.print(f"   {new['name']} leads term {new['term']}")
-    console.print(f"   writes went on after [bold]{lost_ms:.0f} ms[/]")
+    console.print(f"   writes continued after [bold]{lost_ms:.0f} ms[/]")
     cluster.wait("the old leader following", lambda: cluster.all_follow(3), CONVERGE_S)
     show_members(cluster)
     if os.environ.get("FAULT") == "lose-one":
         done = [o for o in read_ledger(str(ledger)).values() if o["outcome"] == "committed"]
         victim = done[len(done) // 2]["id"]
-        console.print(f"   FAULT=lose-one: row {victim} is taken away behind the ledger's back")
+        console.print(f"   FAULT=lose-one: row {victim} is deleted without a record in the ledger")
         take_one_away(credentials, addresses[0], space, victim)
         time.sleep(0.5)
     console.print("[bold]4.[/] every acknowledged write, read back from every member")
@@ -156,7 +156,7 @@ def run(cluster: LocalCluster, folder: Path) -> int:
 
 def audit(cluster: LocalCluster, ledger: Path) -> int:
     """Audit the archive if PySpark and Java are installed. Otherwise print why not."""
-    console.print("[bold]5.[/] qsync local audit orders: what the archived logs prove")
+    console.print("[bold]5.[/] qsync local audit orders: proofs from the archived logs")
     if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
         console.print("   left out: it needs Java 17 and qsync[spark] (`make venv` brings that)")
         return 0

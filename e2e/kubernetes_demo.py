@@ -88,7 +88,7 @@ def audit(namespace: Namespace) -> None:
     console.print(namespace.kubectl("get", "qsyncaudits").rstrip())
     status = audits(namespace)[0]
     if status.get("verdict") != "Passed":
-        raise RuntimeError(f"the audit says {status}")
+        raise RuntimeError(f"the audit did not pass: {status}")
     rows, hosts = status["counts"]["memberRows"], len(status["taskHosts"])
     console.print(f"   {rows} rows of the members' logs, read by {hosts} executors: none is lost")
 
@@ -115,7 +115,7 @@ def demonstrate(namespace: Namespace, folder: Path) -> None:
     console.print("[bold]7.[/] every acknowledged write, read back from every member")
     writer.stop()
     console.print(f"   {check(namespace, writer)}")
-    console.print("[bold]8.[/] what the scheduled audits found")
+    console.print("[bold]8.[/] results of the scheduled audits")
     audit(namespace)
 
 

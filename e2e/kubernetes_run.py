@@ -129,8 +129,8 @@ def table() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("scenarios", nargs="*", help="all of them without")
-    parser.add_argument("--quick", action="store_true", help="those that take least")
-    parser.add_argument("--write", action="store_true", help="write what was measured into docs")
+    parser.add_argument("--quick", action="store_true", help="run the shortest scenarios only")
+    parser.add_argument("--write", action="store_true", help="write the measurements into docs")
     parser.add_argument("--list", action="store_true", help="the table of docs/testing-kubernetes")
     parser.add_argument("--no-build", action="store_true", help="images and operator are there")
     arguments = parser.parse_args()

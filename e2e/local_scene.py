@@ -180,7 +180,7 @@ class LocalScene:
             capture_output=True, text=True, timeout=WRITER_S, check=False,
         )  # fmt: skip
         if done.returncode:
-            raise Wrong(f"the checker says {done.stdout}{done.stderr[-800:]}")
+            raise Wrong(f"the checker found {done.stdout}{done.stderr[-800:]}")
         found = json.loads(done.stdout)
         rows = sorted({member["rows"] for member in found["members"].values()})
         return f"{len(found['members'])} members hold {rows} rows, nothing lost"

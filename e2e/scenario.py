@@ -230,10 +230,13 @@ class Scene(Namespace):
 
 @dataclass(frozen=True)
 class Scenario:
-    """`is_modest`: the scenario measures no outage and changes nothing outside its namespace, so
-    another modest one may run at the same time. `needs` names what a cluster may lack: see
-    `kubernetes_run.LACKS`; `not_local` why local processes have no such thing, a key of
-    `kubernetes_run.NOT_LOCAL`, "" where they have."""
+    """A scenario and the conditions under which it runs.
+
+    `is_modest`: the scenario measures no outage and changes nothing outside its namespace, so
+    another modest one may run at the same time. `needs` names properties that a cluster may lack:
+    see `kubernetes_run.LACKS`. `not_local` is the reason why local processes lack them, a key of
+    `kubernetes_run.NOT_LOCAL`, or "".
+    """
 
     run: Callable[[Scene], str]
     is_quick: bool

@@ -1,4 +1,4 @@
-"""How long anything may take before a scenario fails; each named after what it waits for.
+"""Deadlines after which a scenario fails, each named after the event that it waits for.
 
 Generous on purpose: a timeout here is a hang, not a measurement. `E2E_PATIENCE=3` triples those of
 Kubernetes, for a slow machine.
@@ -32,7 +32,7 @@ SETTLE_S = 5.0
 NUMBERS_S = 12.0  # numbers that changed alone are written to status every ten seconds at most
 LATE_S = 1.0
 
-# What a client may wait at most, ten times the goal.
+# Longest wait of a client, ten times the goal.
 KILL_PAUSE_MS = 10_000.0 * PATIENCE
 DELETE_PAUSE_MS = 5_000.0 * PATIENCE
 # Writes continue while the fault lasts, or the scenario has shown nothing: no patience helps there.

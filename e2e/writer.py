@@ -1,8 +1,8 @@
 """A writer that keeps a ledger: each request, its answer, and their times.
 
-It is a process of its own and imports nothing of Qsync: only asynctnt, a Tarantool connector that
-nobody here wrote. One JSON line an operation, written before the next operation of that worker
-begins, so that a killed writer leaves a true ledger.
+It is a separate process that imports no code of Qsync, only asynctnt, a third-party Tarantool
+connector. It writes one JSON line per operation before that worker's next operation begins, so
+that the ledger of a killed writer is complete.
 
     python e2e/writer.py --addresses HOST:PORT,... --user U --password P --space S
                          --ledger FILE --workers N --rate R [--seconds S | --count N]

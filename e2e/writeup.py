@@ -24,7 +24,7 @@ def keep(scenario: str, figures: dict[str, list[Pauses]]) -> None:
 
 
 def write_page() -> Path:
-    """Only what was measured is there: a row without a measurement is no row."""
+    """Write the page. It has rows for measured scenarios only."""
     figures: dict[str, list[Pauses]] = {}
     for path in sorted(FIGURES.glob("*.json")):
         for what, pauses in json.loads(path.read_text()).items():

@@ -13,7 +13,7 @@ import archive_server
 from clients import rows_of
 from kube import run
 from scenario import QSYNC, Scene, Wrong, scenario
-from timeouts import LATE_S, READY_S, ROLL_S, SETTLE_S, SPARK_S
+from timeouts import CONVERGE_S, LATE_S, READY_S, ROLL_S, SETTLE_S, SPARK_S
 
 RESTORED = "orders-again"
 FOLDED = "orders-folded"
@@ -39,13 +39,7 @@ def _ended(scene: Scene) -> list[dict[str, Any]]:
 
 def _create(scene: Scene, name: str) -> None:
     """An audit by hand."""
-    document = {
-        "apiVersion": "qsync.dev/v1alpha1",
-        "kind": "QsyncAudit",
-        "metadata": {"name": name},
-        "spec": {"cluster": scene.cluster},
-    }
-    scene.kubectl("create", "-f", "-", stdin=json.dumps(document))
+    _put(scene, _run("QsyncAudit", scene.cluster), name)
 
 
 def _ended_as(scene: Scene, name: str) -> dict[str, Any]:
@@ -110,13 +104,13 @@ def audits(scene: Scene) -> str:
     damaged, row = archive_server.damage(scene)
     try:
         run(QSYNC, "audit", "-n", scene.name, timeout_s=SPARK_S)
-        raise Wrong("kubectl qsync audit says that a damaged archive is whole")
+        raise Wrong("kubectl qsync audit passed a damaged archive")
     except RuntimeError as error:
         said = str(error)
     status = max(_audits(scene).values(), key=lambda status: str(status.get("finishedAt")))
     _expect(status, "Violated")
     if damaged not in said and "Violated" not in said:
-        raise Wrong(f"kubectl qsync audit said {said!r}")
+        raise Wrong(f"kubectl qsync audit printed {said!r}")
     places = [one["location"] for one in status["violations"] if row in one["message"]]
     if len(places) != 1 or damaged not in places[0] or places[0].endswith(":0"):
         raise Wrong(f"{row} was damaged in {damaged}; reported were {status['violations']}")
@@ -131,6 +125,54 @@ def audits(scene: Scene) -> str:
         f" {restored}; {compacted}; {joined};"
         f" the damage was found in {places[0]}"
     )
+
+
+@scenario(modest=True, not_local="archive")
+def refused_runs(scene: Scene) -> str:
+    """Runs that cannot start end with a reason, and are deleted after their TTL."""
+    archive_server.build()
+    scene.start(archive=archive_server.start(scene), replicas=1)
+    _put(scene, {"apiVersion": "batch/v1", "kind": "Job", "spec": SUSPENDED}, "taken")
+    kinds = ("QsyncAudit", "QsyncCompaction")
+    for kind in kinds:
+        _put(scene, _run(kind, scene.cluster, ttl="20s"), "taken")
+    _put(scene, _run("QsyncAudit", "no-such-cluster"), "lost")
+    for kind, name, reason in (
+        *((kind, "taken", "NameTaken") for kind in kinds),
+        ("QsyncAudit", "lost", "NoCluster"),
+    ):
+        scene.wait(f"{kind} {name}", lambda k=kind, n=name: bool(_reasons(scene, k, n)), CONVERGE_S)
+        if _reasons(scene, kind, name) != [reason]:
+            raise Wrong(f"{kind} {name} has the reasons {_reasons(scene, kind, name)}")
+    for kind in kinds:
+        left = ("get", kind, "taken", "--ignore-not-found", "-o", "name")
+        gone_s = scene.wait("deletion", lambda c=left: not scene.kubectl(*c).strip(), READY_S)
+    assert scene.get("job", "taken"), "the other Job stays"
+    return (
+        f"NameTaken and NoCluster were reported; the last object was deleted {gone_s:.0f} s later"
+    )
+
+
+SUSPENDED = {
+    "suspend": True,
+    "template": {
+        "spec": {"restartPolicy": "Never", "containers": [{"name": "other", "image": "other:1"}]}
+    },
+}
+
+
+def _run(kind: str, cluster: str, **spec: str) -> dict[str, Any]:
+    return {"apiVersion": "qsync.dev/v1alpha1", "kind": kind, "spec": {"cluster": cluster, **spec}}
+
+
+def _put(scene: Scene, document: dict[str, Any], name: str) -> None:
+    scene.kubectl("create", "-f", "-", stdin=json.dumps({**document, "metadata": {"name": name}}))
+
+
+def _reasons(scene: Scene, kind: str, name: str) -> list[str]:
+    """Return the reasons of the condition `Failed` of a run."""
+    conditions = scene.get(kind.lower(), name).get("status", {}).get("conditions", [])
+    return [one["reason"] for one in conditions if one["type"] == "Failed"]
 
 
 def _stages_shown(scene: Scene, name: str) -> int:

@@ -59,7 +59,7 @@ def operator_killed(scene: Scene) -> str:
     scene.kubectl("scale", "qc", scene.cluster, "--replicas=3")
     scene.wait("three pods", lambda: len(scene.pods()) == 3, ROLL_S)
     scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
-    return f"with the leader: writes paused for {found}; in the middle of a scale: it went on"
+    return f"with the leader: writes paused for {found}; during a scale: it continued"
 
 
 @scenario(load=True, needs=("machines",), not_local="operators")
@@ -78,8 +78,8 @@ def two_operators(scene: Scene) -> str:
             term = scene.status()["term"]
         scene.wait("a pod", lambda: scene.is_new_and_ready(leader, uid[leader]), CONVERGE_S)
         scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
-        assert acting() != first, "who lost its Lease does not act"
-        time.sleep(SETTLE_S)  # what it would do wrongly, it has done by then
+        assert acting() != first, "an operator without its Lease does not act"
+        time.sleep(SETTLE_S)  # time for a wrong action
         assert scene.status()["term"] == term, "no member was nominated without need"
         scene.measure("an operator asleep, the leader deleted", at_s - LATE_S, CHANGE_PAUSE_MS)
         assert list(scene.roles().values()).count("leader") == 1

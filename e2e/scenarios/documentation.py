@@ -95,7 +95,7 @@ def documentation(scene: Scene) -> str:
     # Kubernetes deletes owned objects a little later.
     kept = [i["metadata"]["name"] for i in left if not i["metadata"].get("ownerReferences")]
     assert not kept, f"the page describes how to delete everything, and {kept} are left"
-    return f"{len(ran)} commands did what the page describes"
+    return f"{len(ran)} commands have the documented effect"
 
 
 @scenario(modest=True, needs=("machines",), not_local="pages")
@@ -121,7 +121,7 @@ def operations(scene: Scene) -> str:
             if not is_quiet:
                 time.sleep(LATE_S)  # the operator sees the change
                 scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
-    return f"{len(ran)} commands did what the page describes"
+    return f"{len(ran)} commands have the documented effect"
 
 
 def _lose_a_machine(scene: Scene) -> None:

@@ -91,7 +91,7 @@ def drain(scene: Scene) -> str:
 
 
 def _bad(scene: Scene, spec: dict[str, Any], back: dict[str, Any], words: str) -> str:
-    """It stops at the first member and says why; the old specification heals it."""
+    """The rollout stops at the first member with a reason; the old specification repairs it."""
     before = scene.pods()
     at_s = time.time()
     scene.patch(**spec)
@@ -110,7 +110,7 @@ def _bad(scene: Scene, spec: dict[str, Any], back: dict[str, Any], words: str) -
     assert scene.status()["leader"] in untouched
     found = scene.pauses(at_s - LATE_S)
     assert found.longest_ms < CHANGE_PAUSE_MS, f"two others serve: {found}"
-    assert any(words in event for event in scene.events("MemberFailing")), "an Event says it"
+    assert any(words in event for event in scene.events("MemberFailing")), "an Event reports it"
     scene.patch(**back)
     scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
     return said

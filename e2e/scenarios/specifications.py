@@ -1,4 +1,4 @@
-"""What is asked for: users, templates, what only the operator refuses, and nothing new."""
+"""Specifications: users, templates, refusals by the operator only, and unchanged manifests."""
 
 import json
 import subprocess
@@ -69,7 +69,7 @@ def identity_deleted(scene: Scene) -> str:
         scene.kubectl("delete", "secret", "orders-identity")
     scene.wait("the sentence", scene.has_reason("Degraded", "Waiting"), CONVERGE_S)
     said = scene.condition("Degraded")["message"]
-    time.sleep(SETTLE_S)  # what the operator would do wrongly, it has done by then
+    time.sleep(SETTLE_S)  # time for a wrong action of the operator
     assert scene.lives() == lives
     metadata = {key: kept["metadata"][key] for key in ("name", "labels")}
     again = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": kept["data"]}
@@ -86,8 +86,8 @@ def applied_again(scene: Scene) -> str:
     time.sleep(NUMBERS_S)  # the last writes of its founding, its numbers among them
     before = _versions(scene)
     scene.apply()
-    time.sleep(SETTLE_S)  # what the operator would change, it has changed by then
-    assert _versions(scene) == before, "what was asked for already changes nothing"
+    time.sleep(SETTLE_S)  # time for a change by the operator
+    assert _versions(scene) == before, "an unchanged manifest changes nothing"
     scene.kubectl("label", "service", "orders-leader", "team=a")
     change = json.dumps({"spec": {"selector": {"qsync.dev/kind": "other"}}})
     scene.kubectl("patch", "service", "orders-leader", "--type=merge", "-p", change)
@@ -144,7 +144,7 @@ def invalid(scene: Scene) -> str:
     assert scene.condition("Degraded")["reason"] == "InvalidSpec"
     scene.patch(replication={"quorum": "majority"})
     scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
-    return "failover went on with the last good one"
+    return "failover continued with the last valid one"
 
 
 @scenario(not_local="objects")

@@ -1,4 +1,4 @@
-"""What a person orders: fence, pause, hibernate, restart under supervision."""
+"""Orders of a person: fence, pause, hibernate, restart under supervision."""
 
 from scenario import Scene, scenario
 from timeouts import CONVERGE_S, FAILOVER_S, READY_S, ROLL_S

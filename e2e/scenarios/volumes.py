@@ -108,7 +108,7 @@ def majority(scene: Scene) -> str:
     scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
     took_s = time.monotonic() - started
     assert scene.status()["leader"] == leader
-    return f"{leader} went on alone, and three members were there {took_s:.0f} s later"
+    return f"{leader} continued alone, and three members were present {took_s:.0f} s later"
 
 
 @scenario(load=True, needs=("machines",), not_local="volumes")
@@ -125,7 +125,7 @@ def disk_full(scene: Scene) -> str:
         disk.fill()
         scene.wait("another leader", lambda: scene.leader() not in ("", leader), CONVERGE_S)
         scene.wait("the reason", lambda: scene.condition("Degraded")["message"] == full, CONVERGE_S)
-        time.sleep(SETTLE_S)  # what the operator would do wrongly, it has done by then
+        time.sleep(SETTLE_S)  # time for a wrong action of the operator
         found = scene.measure("the leader's disk fills", at_s, CHANGE_PAUSE_MS)
         degraded = scene.condition("Degraded")["message"]
         disk.empty()

@@ -23,7 +23,7 @@ def test_one_address_is_enough_to_find_all_members(tmp_path: Path) -> None:
         def all_linked() -> bool:
             return all(node.status()["connected_voters"] == 3 for node in cluster.nodes)
 
-        wait_until("everybody to be connected to everybody", all_linked)
+        wait_until("all members to be connected to each other", all_linked)
         first.kill()
         # The other two learned each other's address, so they elect a leader.
         assert cluster.leader() in others

@@ -219,7 +219,7 @@ def test_who_has_not_logged_in_makes_us_keep_little(cluster: Cluster) -> None:
     assert code == 20
     assert "too big packet size" in answer[0x31]
     code, answer = log_in(cluster).ask(3, large)
-    assert code == 110, "who has logged in hears what is wrong with the tuple"
+    assert code == 110, "after log-in the error names the tuple"
 
 
 def test_who_still_sends_hears_why_it_is_refused(cluster: Cluster) -> None:

@@ -211,7 +211,7 @@ def test_unread_answers_are_not_computed(cluster: Cluster) -> None:
         waits.append(wait_s())
         most = max(most, process.memory_info().rss - before)
         time.sleep(0.01)  # the greedy clients continue meanwhile
-    assert most < 128 * MIB, f"{most / MIB:.0f} MiB for answers that nobody reads"
+    assert most < 128 * MIB, f"{most / MIB:.0f} MiB for unread answers"
     assert statistics.median(waits) < 0.1
     assert statistics.quantiles(waits, n=20)[-1] < max(0.1, 5 * usual_s)
     # The member still serves them once they read: no request was lost.

@@ -38,8 +38,8 @@ def test_leader_without_space_transfers_leadership_and_reports_it(tmp_path: Path
         low.stop()
         low.settings["disk_reserve"] = 1 << 60
         low.start(cluster.peers)
-        wait_until("it says so", lambda: low.status()["is_space_low"])
-        wait_until("it follows", lambda: low.status()["role"] == "follower")
+        wait_until("low space in the status", lambda: low.status()["is_space_low"])
+        wait_until("the member to follow", lambda: low.status()["role"] == "follower")
         uuid = low.status()["uuid"]
         assert cluster.leader().post_status("/verb/switchover", {"target": uuid}) == 409
         for number, gone in enumerate(others):
@@ -53,9 +53,9 @@ def test_leader_without_space_transfers_leadership_and_reports_it(tmp_path: Path
             node.stop()
             node.settings["disk_reserve"] = 1 << 60
             node.start(cluster.peers)
-            wait_until("it says so", lambda n=node: n.status()["is_space_low"])
+            wait_until("low space in the status", lambda n=node: n.status()["is_space_low"])
         wait_until(
-            "somebody leads", lambda: any(n.status()["role"] == "leader" for n in cluster.nodes)
+            "a leader", lambda: any(n.status()["role"] == "leader" for n in cluster.nodes)
         )
         leader = next(node for node in cluster.nodes if node.status()["role"] == "leader")
         wait_until("why", lambda: leader.status()["ro_reason"] == "the disk is nearly full")

@@ -190,7 +190,7 @@ def test_a_connection_to_a_silent_peer_is_closed(cluster: Cluster, raw: Raw) -> 
         other.send(bytes(4))  # an empty frame shows that the peer is alive
         return silent not in node.status()["links"]
 
-    wait_until("the silent peer to be given up", is_gone)
+    wait_until("the connection to the silent peer to be closed", is_gone)
     assert talking in node.status()["links"]
     other.socket.close()
 
@@ -365,7 +365,7 @@ def test_the_client_reports_the_known_outcome_and_retries_by_key(cluster: Cluste
     for node in cluster.nodes:
         if node not in cluster.alive():
             node.start(cluster.peers)
-    wait_until("everybody follows", lambda: _all_follow(cluster))
+    wait_until("all members to follow", lambda: _all_follow(cluster))
 
 
 def _all_follow(cluster: Cluster) -> bool:
@@ -409,7 +409,7 @@ def test_sigterm_hands_leadership_over_first(cluster: Cluster) -> None:
     log = (leader.folder / f"{leader.name}.log").read_text()
     assert '"event": "handover", "result": "done"' in log
     leader.start(cluster.peers)
-    wait_until("everybody follows", lambda: _all_follow(cluster))
+    wait_until("all members to follow", lambda: _all_follow(cluster))
 
 
 def test_an_old_leader_reports_how_many_rows_it_truncated(cluster: Cluster) -> None:
@@ -428,7 +428,7 @@ def test_an_old_leader_reports_how_many_rows_it_truncated(cluster: Cluster) -> N
         node.start(cluster.peers)
     wait_until("another leader", lambda: any(node.status()["is_writable"] for node in others))
     old.start(cluster.peers)
-    wait_until("everybody follows", lambda: _all_follow(cluster))
+    wait_until("all members to follow", lambda: _all_follow(cluster))
     assert old.status()["cut_rows"] >= 5
     assert all(node.status()["cut_rows"] == 0 for node in others)
     metrics = f"http://127.0.0.1:{old.admin_port}/metrics"

@@ -40,7 +40,7 @@ def test_the_shell_adds_nothing(tmp_path: Path) -> None:
                 node.start(cluster.peers)
         goal = cluster.leader().status()["confirmed_index"]
         wait_until(
-            "everybody follows",
+            "all members to follow",
             lambda: all(node.status()["confirmed_index"] >= goal for node in cluster.nodes),
         )
         for node in cluster.nodes:

@@ -29,7 +29,7 @@ def test_a_report_is_one_page_that_names_the_row(folder: Path, tmp_path: Path) -
     assert "Violated" in page
     assert f"row {planted.lsn} of replica" in page
     assert planted.file in page
-    assert "&lt;b&gt;a note" in page, "what comes from an archive is escaped"
+    assert "&lt;b&gt;a note" in page, "text from an archive is escaped"
     assert page.count("<svg") == 5
     assert page.count("<rect") > 10, "terms, members and their bytes are drawn"
     assert "http" not in page, "the page is whole in itself"

@@ -252,7 +252,7 @@ def test_a_lock_outlives_an_archive_that_did_not_answer_once(
         before = json.loads((archive / LOCK_NAME).read_text())["renewed"]
         until = time.monotonic() + 10
         while json.loads((archive / LOCK_NAME).read_text())["renewed"] <= before:
-            assert time.monotonic() < until, "nobody renews it any more"
+            assert time.monotonic() < until, "the lock is no longer renewed"
             time.sleep(0.02)  # leaves the processor to the renewal
         lock.check()
 

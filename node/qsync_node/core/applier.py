@@ -402,7 +402,7 @@ class Applier:
         if decision is not None and decision.first <= replica.limbo.confirmed_index:
             if decision.first < decision.at:
                 replica.on_split_brain(
-                    f"{entry.kind.name} at {decision.at} takes away rows from {decision.first} on, "
+                    f"{entry.kind.name} at {decision.at} rolls back rows from {decision.first} on, "
                     f"which are confirmed here"
                 )
                 return False

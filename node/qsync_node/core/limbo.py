@@ -78,7 +78,7 @@ class Limbo:
             self.configuration = configuration_after(entry.rows, self.configuration)
         decision = entry.decision
         if decision is not None:
-            assert decision.first > self.confirmed_index, f"B3: {entry} covers what is confirmed"
+            assert decision.first > self.confirmed_index, f"B3: {entry} covers a confirmed row"
             # One entry may hold several batches of the leader; a decision may cover only some.
             self._split_at(decision.first - 1)
             self.decisions.append(decision)

@@ -232,7 +232,7 @@ class Relays:
         term = replica.tail.term_at(previous)
         rows = Rows(relay.subscription, relay.term, previous, term, confirmed, batches)
         if batches:
-            assert batches[0].first_index == previous + 1, "S1: what is sent is contiguous"
+            assert batches[0].first_index == previous + 1, "S1: sent batches are contiguous"
             relay.sent(batches)
         relay.confirmed_sent = confirmed
         replica.send(relay.link, rows)

@@ -122,7 +122,7 @@ def refusal_to_serve(held: Collection[int], wanted: Collection[int]) -> str:
     asked = [space for space in wanted if is_user_space(space)]
     if wanted and all(space in held for space in asked):
         return ""
-    return f"this member holds the spaces {shown(held)} only: ask one that holds what is missing"
+    return f"this member holds the spaces {shown(held)} only: connect to one that holds the others"
 
 
 def refusal_to_change(ballot: "Ballot", before: "Settings", after: "Settings") -> str:

@@ -403,7 +403,7 @@ class Stock:
         for batch in batches:
             if batch.first_index > limit:
                 break
-            assert batch.first_index == session.sent_index + 1, "Q2: what is sent is contiguous"
+            assert batch.first_index == session.sent_index + 1, "Q2: sent batches are contiguous"
             part = batch if batch.last_index <= limit else cut_batch(batch, limit)[0]
             rows = stock_rows(part, self.is_removed, own_uuid, own_id)
             packets += [encode_replication_row(row, session.sync) for row in rows]

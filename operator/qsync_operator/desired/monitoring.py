@@ -96,7 +96,7 @@ def _rules(cluster: QsyncCluster, is_formed: bool) -> Object:
         _rule("QsyncOperatorAbsent", f"max(max_over_time({ready}[7d])) unless max({ready})",
               "10m", "warning", f"No operator looks after {name}."),
         _rule("QsyncDegraded", f"qsync_operator_cluster_degraded{{{its}}} > 0",
-              "15m", "warning", f"The operator cannot make {name} what is asked for."),
+              "15m", "warning", f"The operator cannot bring {name} to its specification."),
         _rule("QsyncAuditViolated", f"qsync_operator_audit_violated{{{its}}} > 0",
               "0s", "critical", f"The last audit of {name} found a violation."),
         _rule("QsyncAuditOverdue",

@@ -167,4 +167,4 @@ def last_words(log: str) -> str:
     line = (log.strip().splitlines() or [""])[-1]
     with contextlib.suppress(ValueError, AttributeError):
         line = str(json.loads(line).get("reason", ""))
-    return line[-LAST_WORDS_MAX:] or "it did not say why"
+    return line[-LAST_WORDS_MAX:] or "it reported no cause"

@@ -297,7 +297,7 @@ def _on_user(state: "State", old: Fields, new: Fields) -> None:
     if next(state.rows_with(system.PRIV_ID, 0, user_id), None):
         raise _cannot_drop_user(name, "the user has objects")
     if grants.is_granted(state, "role", user_id):
-        raise _cannot_drop_user(name, "the role is granted to somebody")
+        raise _cannot_drop_user(name, "the role is granted to a user")
 
 
 def _cannot_drop_user(name: str, reason: str) -> ClientError:

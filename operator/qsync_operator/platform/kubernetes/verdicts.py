@@ -40,7 +40,7 @@ def judge(
         _take_result(kind, status, _with_all_violations(said, driver))
         _end(status, job, "Succeeded", "Complete", RunReason.FINISHED, _sentence(status, said))
     elif _is_true(conditions, "Complete"):
-        sentence = said.get("error") or "the driver ended without saying what it found"
+        sentence = said.get("error") or "the driver ended without a result"
         _end(status, job, "Failed", "Failed", RunReason.NO_RESULT, str(sentence))
     elif _is_true(conditions, "Failed"):
         why = conditions["Failed"]
