@@ -1,9 +1,9 @@
-"""How far a snapshot may be ahead of the log, in a file of its own.
+"""A file that records how far a snapshot is ahead of the log.
 
-A log that ends before the newest snapshot is what a crash leaves in two cases: in the middle of a
-re-join (S3), and where the state was confirmed by others before the own disk had the rows (S2). In
-any other case rows are missing that were durable once and may have been acknowledged. So the index
-is noted before such a snapshot gets its name, and the note goes once the log has come so far.
+A crash can leave a log that ends before the newest snapshot in two cases: during a re-join (S3),
+and if other members confirmed the state before this disk had the rows (S2). In any other case,
+rows that were durable, and possibly acknowledged, are missing. The index is therefore noted before
+such a snapshot is renamed to its final name. The note is removed once the log reaches that index.
 """
 
 from qsync_node.log.atomic import put_file
@@ -25,7 +25,11 @@ def forget_ahead(fs: FileSystem, directory: str) -> None:
 
 
 def noted_ahead(fs: FileSystem, directory: str) -> int:
-    """0 if nothing is noted. Raises CorruptionError for a note that is no number."""
+    """Return the noted index, 0 if there is none.
+
+    Raises:
+        CorruptionError: the note is not a number.
+    """
     path = join(directory, AHEAD_NAME)
     if not fs.exists(path):
         return 0

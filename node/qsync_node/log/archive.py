@@ -1,13 +1,13 @@
-"""What leaves a member for the archive, in which order, and what may be removed meanwhile.
+"""The order in which files are uploaded to the archive, and the files that may be removed.
 
-Theory. A segment leaves when it is sealed and its last row is confirmed: then no cut can touch it
-(S6, L4). A snapshot leaves when it has its name, a file under `rollback/` at once. The snapshot
-that a segment begins from leaves before the segment, so that an archive never holds rows without
-the state that they build on. What is archived is known from the manifest alone, by the names that
-the files have at home: a crash between an upload and the manifest repeats the upload, and finds the
-file there.
+Theory. A segment is uploaded once it is sealed and its last row is confirmed: then no truncation
+can affect it (S6, L4). A snapshot is uploaded once it has its final name, a file under `rollback/`
+immediately. The snapshot at which a segment begins is uploaded before the segment, so that an
+archive never contains rows without the state that they build on. Only the manifest records the
+archived files, by their local names. A crash between an upload and the manifest repeats the
+upload, which finds the file in place.
 
-Everything here is pure; `archive_store.py` moves bytes, `server/archiver.py` has the thread.
+This module is pure. `archive_store.py` transfers bytes, `server/archiver.py` runs the thread.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,17 +19,17 @@ from qsync_node.log.storage import SegmentRange
 
 
 class Upload(NamedTuple):
-    """A file that should leave now."""
+    """A file that is due for upload."""
 
     kind: str
     path: str
     source: str
     after_index: int
-    start_term: int | None  # None: of the row at `after_index`
+    start_term: int | None  # None: the term of the row at `after_index`
 
 
 class Contents(NamedTuple):
-    """What a data directory holds: (path, size) of snapshots and rollback files, and segments."""
+    """The contents of a data directory: (path, size) of snapshots and rollback files, segments."""
 
     segments: Sequence[SegmentRange]
     snapshots: Sequence[str]
@@ -45,19 +45,19 @@ def _index_of(path: str) -> int:
 
 
 def _sealed(contents: Contents) -> list[SegmentRange]:
-    """All but the last, and none without rows."""
+    """Return all segments except the last one and empty ones."""
     return [one for one in contents.segments[:-1] if one.last_index > one.after_index]
 
 
 def _segments_of(archived: Iterable[FileEntry]) -> set[tuple[str, int]]:
-    """By name and last row: a member that joins again at an index repeats a file name."""
+    """Return names with last rows: a member that rejoins at an index reuses a file name."""
     return {(entry.source, entry.last_index) for entry in archived if entry.kind == SEGMENT}
 
 
 def plan_uploads(
     contents: Contents, confirmed_index: int, archived: Iterable[FileEntry]
 ) -> list[Upload]:
-    """What should leave, in order: rollback files, then snapshots and segments by their index."""
+    """Return the due uploads in order: rollback files, then snapshots and segments by index."""
     archived = list(archived)
     done = {entry.source for entry in archived if entry.kind == SNAPSHOT}
     done_segments = _segments_of(archived)
@@ -85,8 +85,11 @@ def plan_uploads(
 def still_named(
     files: Sequence[FileEntry], changes: Changes, at_home: Iterable[str]
 ) -> list[FileEntry]:
-    """`files` without what compactions took away or merged, so that a manifest does not grow for
-    ever. What is still at home stays named: it would be archived again."""
+    """Return the entries that stay in the manifest.
+
+    Entries that a compaction removed or merged are dropped, so that a manifest does not grow
+    forever. A file that still exists locally stays listed: otherwise it would be archived again.
+    """
     home = set(at_home)
     replaced = {name for one in changes.merged for name in one.replaces}
     return [
@@ -97,7 +100,7 @@ def still_named(
 
 
 def archived_index(contents: Contents, archived: Iterable[FileEntry]) -> int:
-    """Every row up to here is archived, or was never in this log: it may go (S5)."""
+    """Return the index up to which rows are archived, or never were in this log (S5)."""
     done = _segments_of(archived)
     index = contents.segments[0].after_index
     for one in contents.segments[:-1]:
@@ -108,9 +111,10 @@ def archived_index(contents: Contents, archived: Iterable[FileEntry]) -> int:
 
 
 def needed_snapshot(contents: Contents, archived: Iterable[FileEntry]) -> int | None:
-    """Index of the oldest snapshot that a segment begins from and that has not left yet.
+    """Return the index of the oldest snapshot that starts a segment and is not archived yet.
 
-    Others may be superseded before they leave, so that an outage does not fill the disk with them.
+    Newer snapshots may replace the others before their upload, so that they do not fill the disk
+    during an outage of the archive.
     """
     done = {entry.source for entry in archived if entry.kind == SNAPSHOT}
     starts = {one.after_index for one in contents.segments}

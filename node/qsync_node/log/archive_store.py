@@ -1,10 +1,10 @@
-"""The archive's bytes: any object store or folder by URL.
+"""Access to the archive: an object store or folder, selected by URL.
 
-A file is put under a name that holds its SHA-256 and is never replaced: what is there under that
-name must be the same, else the archive was changed (`ArchiveConflictError`). The manifest
-alone is replaced, as a whole: atomically by an object store, by rename in a folder. A folder is
-flushed as the log's own directory is, because the copy at home goes once the manifest names the
-file here (D1).
+A file is stored under a name that contains its SHA-256 and is never replaced. If different content
+exists under that name, the archive was changed (`ArchiveConflictError`). Only the manifest is
+replaced, as a whole: atomically by an object store, by a rename in a folder. A folder is flushed
+like the log's own directory, because the local copy is removed once the manifest lists the
+archived file (D1).
 """
 
 import hashlib
@@ -36,27 +36,31 @@ MULTIPART_FROM_BYTES = 32 << 20
 
 
 class ArchiveError(QsyncError):
-    """The archive cannot be used now; the text says why."""
+    """The archive is unavailable; the text names the cause."""
 
 
 class ArchiveConflictError(ArchiveError):
-    """The archive holds something else under a name of ours: a person must look."""
+    """The archive contains different content under one of our names: a person must act."""
 
 
 def _sentence(error: BaseException) -> str:
-    """The first line of what the library says, without its type and nested quotes."""
+    """Return the first line of the library's message, without its type and nested quotes."""
     text = str(error).strip().splitlines()
     return (text[0] if text else type(error).__name__)[:300]
 
 
 def folder_of(url: str) -> Path | None:
-    """The local folder that a `file://` URL names; None for any other store."""
+    """Return the local folder of a `file://` URL; None for any other store."""
     parts = urlsplit(url)
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
 def open_store(url: str) -> Any:
-    """An obstore store with everything below `url`. Raises ArchiveError."""
+    """Return an obstore store for all keys below `url`.
+
+    Raises:
+        ArchiveError: the URL is invalid, or the store cannot be opened.
+    """
     scheme = urlsplit(url).scheme
     if scheme not in SCHEMES:
         raise ArchiveError(
@@ -91,9 +95,12 @@ class ArchiveStore:
         self._member = member
 
     def load(self) -> Manifest:
-        """This member's manifest, a new one if there is none. Raises ArchiveError.
+        """Return this member's manifest, or a new one.
 
-        The archive is claimed for the replica set first: two clusters never share one.
+        The archive is first claimed for the replica set: two clusters never share one.
+
+        Raises:
+            ArchiveError: the archive is unavailable, or belongs to another replica set.
         """
         try:
             root = self._read(ROOT_NAME)
@@ -113,7 +120,11 @@ class ArchiveStore:
             raise ArchiveConflictError(str(error)) from error
 
     def changes(self) -> Changes:
-        """What compactions took away or merged. Raises ArchiveError."""
+        """Return the files that compactions removed or merged.
+
+        Raises:
+            ArchiveError: the record of compactions cannot be read.
+        """
         data = self._read(CHANGES_NAME)
         try:
             return Changes() if data is None else decode_changes(data, f"{self.url}/{CHANGES_NAME}")
@@ -121,10 +132,10 @@ class ArchiveStore:
             raise ArchiveConflictError(str(error)) from error
 
     def put_file(self, entry: FileEntry, path: str) -> None:
-        """The file at `path` is in the archive, durably, when this returns.
+        """Store the file at `path` durably.
 
-        It may be there from before a crash: then it is read back and compared, because a name is
-        only as good as its writer.
+        The file may exist since before a crash. It is then read back and compared, because its name
+        alone does not prove its content.
         """
         key = f"{self._uuid}/{entry.name}"
         try:
@@ -184,7 +195,7 @@ class ArchiveStore:
         self._flush(key)
 
     def _flush(self, key: str) -> None:
-        """A folder's files and names are flushed; an object store did it before it answered."""
+        """Flush a folder's files and names. An object store flushes before it answers."""
         if self._folder is None:
             return
         path = self._folder / key

@@ -1,7 +1,7 @@
-"""Small files that are replaced as a whole: temporary name, flush, rename, flush of the directory.
+"""Atomic replacement of small files: temporary name, flush, rename, flush of the directory.
 
-A crash at any step leaves the old file or the new one, never a mixture; a temporary file that is
-left over is deleted at the next start.
+A crash at any step leaves the old file or the new one, never a mixture. The next start deletes
+leftover temporary files.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def remove_if_there(fs: FileSystem, path: str) -> None:
 
 
 def put_file(fs: FileSystem, directory: str, name: str, parts: Sequence[bytes]) -> None:
-    """`directory/name` holds `parts`, durably, when this returns."""
+    """Write `parts` to `directory/name` durably."""
     path = join(directory, name)
     temporary = path + IN_PROGRESS
     remove_if_there(fs, temporary)
@@ -30,7 +30,7 @@ def put_file(fs: FileSystem, directory: str, name: str, parts: Sequence[bytes]) 
         finally:
             file.close()
     except DiskError:
-        # Gives the space back on a full disk; what is left otherwise goes at the next start.
+        # Frees the space on a full disk. The next start deletes any other leftover.
         remove_if_there(fs, temporary)
         raise
     fs.rename(temporary, path)
@@ -38,7 +38,7 @@ def put_file(fs: FileSystem, directory: str, name: str, parts: Sequence[bytes]) 
 
 
 def remove_in_progress(fs: FileSystem, directory: str) -> None:
-    """What a crash left half done in `directory`."""
+    """Delete the temporary files that a crash left in `directory`."""
     for name in fs.listdir(directory):
         if name.endswith(IN_PROGRESS):
             fs.remove(join(directory, name))

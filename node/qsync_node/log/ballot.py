@@ -1,10 +1,10 @@
-"""The file of term and vote, and of what else must survive every cut of the log (D2).
+"""The file of term, vote and other facts that must survive every truncation of the log (D2).
 
-It is apart from the log on purpose: no cut, re-join, snapshot or torn tail touches it. A directory
-with a log and without a readable ballot has forgotten its vote and is a lost disk (M6).
+It is separate from the log, so that no truncation, re-join, snapshot or torn tail affects it. A
+directory with a log but without a readable ballot has lost its vote and counts as a lost disk (M6).
 
-Layout: 8 bytes magic, length and CRC-32C of the contents, 4 bytes each, then the contents, whose
-meaning the core knows.
+Layout: 8 bytes magic, length and CRC-32C of the contents (4 bytes each), then the contents, which
+only the core interprets.
 """
 
 from struct import Struct
@@ -25,7 +25,11 @@ def store_ballot(fs: FileSystem, directory: str, contents: bytes) -> None:
 
 
 def load_ballot(fs: FileSystem, directory: str) -> bytes:
-    """Raises CorruptionError if the file is missing or damaged."""
+    """Return the contents of the ballot.
+
+    Raises:
+        CorruptionError: the file is missing or damaged.
+    """
     path = join(directory, BALLOT_NAME)
     if not fs.exists(path):
         raise CorruptionError(path, 0, "the file of term and vote is missing")

@@ -1,11 +1,11 @@
-"""Snapshots: real .snap files of a confirmed state, written beside the log and read at a start.
+"""Snapshots: .snap files of a confirmed state, written beside the log and read at start.
 
-A snapshot is written under a temporary name, flushed, and only then renamed: what has the name is
-complete. It holds INSERT rows numbered from 0, as Tarantool's do, in blocks of about 128 KiB, and
-is sound only with its end marker and every checksum in order.
+A snapshot is written under a temporary name, flushed, and then renamed, so that a file with the
+final name is complete. It contains INSERT rows numbered from 0, like Tarantool's, in blocks of
+about 128 KiB. It is valid only with its end marker and correct checksums.
 
-Writing touches no state of the WAL, so a snapshot may be written in a thread of its own while the
-log grows (S2).
+Writing does not touch the state of the WAL, so that a separate thread can write a snapshot while
+the log grows (S2).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,7 +36,7 @@ BLOCK_ROWS_BYTES = 128 * 1024
 
 
 class SnapshotWriter:
-    """A snapshot that grows. It has its name, durably, once `finish` has returned."""
+    """A snapshot under construction. `finish` gives it its final name durably."""
 
     __slots__ = ("_directory", "_file", "_fs", "_lsn", "_pending", "_pending_bytes",
                  "_temporary", "_timestamp", "path", "vclock")  # fmt: skip
@@ -63,7 +63,7 @@ class SnapshotWriter:
         self._append([encode_file_header(FileHeader(SNAP, instance_uuid, self.vclock))])
 
     def add(self, body: bytes) -> None:
-        """One row: the body of an INSERT."""
+        """Append one row: the body of an INSERT."""
         row = encode_row(Row(INSERT, 0, self._lsn, self._timestamp, body))
         self._lsn += 1
         self._pending.append(row)
@@ -86,7 +86,7 @@ class SnapshotWriter:
         self._fs.sync_dir(self._directory)
 
     def abort(self) -> None:
-        """Give the snapshot up, and its space back."""
+        """Abandon the snapshot and free its space."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -108,7 +108,7 @@ class SnapshotWriter:
 
 
 def write_snapshot(writer: SnapshotWriter, bodies: Iterable[bytes]) -> None:
-    """All of `bodies`; on any error, also one of `bodies` itself, nothing is left behind."""
+    """Write all `bodies`. On any error, also one raised by `bodies`, delete the file."""
     try:
         for body in bodies:
             writer.add(body)
@@ -119,7 +119,7 @@ def write_snapshot(writer: SnapshotWriter, bodies: Iterable[bytes]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A sound snapshot on disk; its rows are read when they are asked for."""
+    """A valid snapshot on disk, whose rows are read on demand."""
 
     fs: FileSystem
     path: str
@@ -144,7 +144,11 @@ class Snapshot:
 
 
 def open_snapshot(fs: FileSystem, path: str) -> Snapshot:
-    """Reads every block; raises CorruptionError if the file is not complete and sound."""
+    """Verify every block and return the snapshot.
+
+    Raises:
+        CorruptionError: the file is incomplete or damaged.
+    """
     try:
         header, offset = decode_file_header(fs.read(path, 0, HEADER_BYTES_MAX))
     except XlogError as error:
@@ -153,7 +157,7 @@ def open_snapshot(fs: FileSystem, path: str) -> Snapshot:
         raise CorruptionError(path, 0, "the file's name and its header disagree")
     for magic, block_offset, data, crc in _stored_blocks(fs, path, offset):
         try:
-            # Unpacked too: a right checksum says that the bytes are those that were written.
+            # Also decompressed: a checksum only proves that the stored bytes are unchanged.
             decode_block_data(magic, data, crc)
         except XlogError as error:
             raise CorruptionError(path, block_offset, str(error)) from None
@@ -163,7 +167,7 @@ def open_snapshot(fs: FileSystem, path: str) -> Snapshot:
 def _stored_blocks(
     fs: FileSystem, path: str, offset: int
 ) -> Iterator[tuple[bytes, int, bytes, int]]:
-    """(magic, offset, stored bytes, checksum) of each block, up to the end marker."""
+    """Yield (magic, offset, stored bytes, checksum) of each block before the end marker."""
     size = fs.size(path)
     while True:
         head = fs.read(path, offset, BLOCK_HEADER_BYTES)

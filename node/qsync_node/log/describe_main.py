@@ -1,10 +1,10 @@
 """`python -m qsync_node.log.describe_main`: manifest entries of the files named on standard input.
 
-One JSON line in, `[path, kind, source, start term]`, one line out, `{"entry": ...}` or
-`{"error": sentence}`, until the input ends.
+For each JSON line of input, `[path, kind, source, start term]`, it prints one line,
+`{"entry": ...}` or `{"error": sentence}`, until the input ends.
 
-A process of its own, and a polite one: describing a segment decodes every row of it, which would
-take the interpreter away from a node that serves.
+It is a separate process with low priority: describing a segment decodes each of its rows, which
+would block the interpreter of a serving node.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What can go wrong with a data directory, by who must act."""
+"""Failures of a data directory, by the party that must act."""
 
 from qsync_node.errors import QsyncError
 
@@ -8,12 +8,14 @@ class DiskError(QsyncError):
 
 
 class DiskFull(DiskError):  # noqa: N818  # the word of replication.md
-    """No space, and nothing of the refused write is left in the file: read only until there is
-    some (D5)."""
+    """The disk is full, and the file contains no part of the refused write.
+
+    The member is read-only until space is available (D5).
+    """
 
 
 class CorruptionError(QsyncError):
-    """Flushed bytes have changed or are missing: a person must act (D7)."""
+    """Flushed bytes were changed or are missing: a person must act (D7)."""
 
     def __init__(self, file: str, offset: int, why: str) -> None:
         super().__init__(
@@ -26,7 +28,7 @@ class CorruptionError(QsyncError):
 
 
 class NotInLog(QsyncError):  # noqa: N818  # a fact, not a failure
-    """The rows asked for are older than the oldest segment: the reader needs a snapshot (S3)."""
+    """The requested rows are older than the oldest segment: the reader needs a snapshot (S3)."""
 
     def __init__(self, after_index: int, first_available_index: int) -> None:
         super().__init__(f"rows after {after_index} are gone; oldest after {first_available_index}")

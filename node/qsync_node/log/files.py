@@ -1,11 +1,10 @@
-"""The filesystem as the log needs it: two small protocols, and the real one.
+"""The filesystem interface of the log: two small protocols and their real implementation.
 
-The log asks for nothing that cannot be simulated: whole reads, appends, flushes, renames. The
-simulator's disk implements the same protocols and loses what was not flushed.
+The log uses only operations that can be simulated: whole reads, appends, flushes, renames. The
+simulator's disk implements the same protocols and loses unflushed data.
 
-A failed or short write or flush is reported once and never retried here (D4): after a failed
-fsync the kernel may have marked the lost pages clean, so a second one that succeeds proves
-nothing.
+A failed or short write or flush is reported once and never retried here (D4). After a failed fsync
+the kernel may have marked the lost pages clean, so a later successful fsync proves nothing.
 """
 
 import contextlib
@@ -22,19 +21,23 @@ _FULL_MARGIN_BYTES = 1 << 20
 
 
 class File(Protocol):
-    """An open file that only grows."""
+    """An open, append-only file."""
 
     def append(self, data: bytes | Sequence[bytes]) -> None:
-        """All of `data` behind the end, or DiskError / DiskFull with part of it there."""
+        """Append all of `data`.
+
+        Raises:
+            DiskError, DiskFull: part of `data` may have been appended.
+        """
 
     def sync(self) -> None:
-        """Contents and size are on the disk when this returns."""
+        """Make contents and size durable."""
 
     def close(self) -> None: ...
 
 
 class FileSystem(Protocol):
-    """Errors are DiskError and DiskFull; a missing file is FileNotFoundError."""
+    """Operations on files. Errors are DiskError, DiskFull, and FileNotFoundError."""
 
     def listdir(self, directory: str) -> list[str]: ...
 
@@ -45,7 +48,7 @@ class FileSystem(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def create(self, path: str) -> File:
-        """A new file; an existing one is an error."""
+        """Create a file, which must not exist."""
 
     def open_append(self, path: str) -> File: ...
 
@@ -96,7 +99,7 @@ class OsFile:
             written = os.writev(self._fd, parts)
             if written == wanted:
                 return
-            # A short write of a regular file means that the disk is full, or that it is ill.
+            # A short write of a regular file means that the disk is full or faulty.
             stat = os.fstatvfs(self._fd)
         is_full = stat.f_bavail * stat.f_frsize < wanted - written + _FULL_MARGIN_BYTES
         kind = DiskFull if is_full else DiskError
@@ -106,7 +109,7 @@ class OsFile:
         try:
             os.fdatasync(self._fd)
         except OSError as error:
-            # Not DiskFull, whatever the number: part of the write may be lost already.
+            # Never DiskFull, for any errno: part of the write may already be lost.
             raise DiskError(f"fdatasync {self._path}: {error}") from error
 
     def close(self) -> None:
@@ -115,7 +118,7 @@ class OsFile:
 
 
 class OsFileSystem:
-    """The machine's own filesystem."""
+    """The filesystem of the operating system."""
 
     def listdir(self, directory: str) -> list[str]:
         with _disk_errors(f"list {directory}"):
@@ -178,7 +181,7 @@ class OsFileSystem:
 
 
 def _read_exactly(fd: int, offset: int, size: int) -> bytes:
-    """Up to `size` bytes from `offset`; fewer only at the end of the file."""
+    """Return up to `size` bytes from `offset`, fewer only at the end of the file."""
     data = os.pread(fd, size, offset)
     if len(data) == size or not data:
         return data
@@ -194,7 +197,7 @@ def _read_exactly(fd: int, offset: int, size: int) -> bytes:
 
 
 class DirectoryLock:
-    """One process per data directory, for life (D8)."""
+    """A lock that admits one process to a data directory until the process ends (D8)."""
 
     __slots__ = ("_fd",)
 
@@ -213,5 +216,9 @@ class DirectoryLock:
 
 
 def lock_directory(directory: str) -> DirectoryLock:
-    """Raises DiskError if another process holds the directory."""
+    """Lock `directory`.
+
+    Raises:
+        DiskError: another process holds the lock.
+    """
     return DirectoryLock(directory)

@@ -1,9 +1,9 @@
-"""The name of the newest segment, in a file of its own.
+"""A file that names the newest segment.
 
-Each segment says where the one behind it has to begin, but nothing says that there is one: a log
-whose last file was taken away looks like a log that ended there, and the rows that are gone may
-have been acknowledged. So the newest segment is noted once it is durable, before a row goes into
-it. Where segments are removed (L6, S3), the note goes first; without one nothing is claimed.
+Each segment records where its successor must begin, but not whether a successor exists. A log
+without its last file looks like a log that ended earlier, although the missing rows may have been
+acknowledged. The newest segment is therefore noted once it is durable, before it receives a row.
+Before segments are removed (L6, S3), the note is deleted. Without a note no check takes place.
 """
 
 from qsync_node.log.atomic import put_file
@@ -14,7 +14,7 @@ NEWEST_NAME = "newest"
 
 
 def note_newest(fs: FileSystem, directory: str, name: str) -> None:
-    """`name` must be durable by now; nothing is written if that is what the note says."""
+    """Note `name`, whose file must already be durable. An equal note is not rewritten."""
     path = join(directory, NEWEST_NAME)
     contents = f"{name}\n".encode()
     if not fs.exists(path) or fs.read(path) != contents:
@@ -22,7 +22,7 @@ def note_newest(fs: FileSystem, directory: str, name: str) -> None:
 
 
 def forget_newest(fs: FileSystem, directory: str) -> None:
-    """The newest segment may go after this."""
+    """Delete the note, so that the newest segment may be removed."""
     path = join(directory, NEWEST_NAME)
     if fs.exists(path):
         fs.remove(path)
@@ -30,7 +30,7 @@ def forget_newest(fs: FileSystem, directory: str) -> None:
 
 
 def check_newest(fs: FileSystem, directory: str, names: list[str]) -> None:
-    """Raises CorruptionError if the noted segment is not among `names`."""
+    """Raise CorruptionError if the noted segment is not among `names`."""
     if NEWEST_NAME not in names:
         return
     noted = fs.read(join(directory, NEWEST_NAME)).decode(errors="replace").strip()

@@ -1,23 +1,23 @@
-"""From a data directory to what a node knows: newest sound snapshot, then the WAL behind it (S1).
+"""Recovery of a data directory: the newest valid snapshot, then the WAL after it (S1).
 
-Steps: leftovers of a crash (`.inprogress`) are deleted; the ballot is read (without one the
-directory is a lost disk, D2); the segment that was noted as the newest must be there (D7); the
-newest sound snapshot is taken; segments that continue it are read row by row, and refused with file
-and offset where they do not (W1, S3). Older segments stay unread; slow followers read them.
+Steps: delete leftovers of a crash (`.inprogress`); read the ballot (a directory without one is a
+lost disk, D2); require the segment that was noted as the newest (D7); open the newest valid
+snapshot; read the segments that continue it row by row, and refuse them with file and offset where
+they do not (W1, S3). Older segments are not read; slow followers read them later.
 
-The end of the last segment may be torn by a crash and is then cut to its last whole block; any
+A crash may tear the end of the last segment, which is then truncated to its last whole block. Any
 other damage is refused (D7).
 
-What was read may be in the page cache only, and a flush after a failed flush proves nothing.
-Unless the last stop left a clean mark (a log that does not end where it says was changed since, and
-is refused), the last segment is therefore copied to a new file, which
-is flushed and renamed over it, before anything else is written (D3). The copy drops the torn tail
-in the same step. The ballot is rewritten for the same reason. Earlier segments were flushed
-before the next one was begun, and a snapshot before it got its name.
+The data that was read may exist in the page cache only, and a flush after a failed flush proves
+nothing. Before any other write, the last segment is therefore copied to a new file, which is
+flushed and renamed over the original (D3). The copy omits the torn tail. The ballot is rewritten
+for the same reason. A clean mark of the last stop makes the copy unnecessary. A log that does not
+end at its clean mark was changed since, and is refused. Earlier segments were flushed before their
+successors were created, and a snapshot before it was renamed.
 
-A log that ends before the snapshot is what a crash leaves in the middle of a re-join (S3): the
-snapshot is durable, the old segments are about to go. They go now, if it was noted that the
-snapshot is ahead of the log (`ahead.py`); where it was not, rows are missing.
+A crash during a re-join leaves a log that ends before the snapshot (S3): the snapshot is durable,
+and the old segments were about to be removed. They are removed now if the snapshot was noted to be
+ahead of the log (`ahead.py`). Otherwise rows are missing.
 """
 
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ CLEAN_NAME = "clean"
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a directory held. `batches` are the rows behind the snapshot."""
+    """The contents of a directory. `batches` are the rows after the snapshot."""
 
     instance_uuid: str
     snapshot: Snapshot | None
@@ -72,7 +72,7 @@ class Recovered:
 
 @dataclass(slots=True)
 class _Tail:
-    """What reading the segments behind a snapshot found."""
+    """The result of reading the segments after a snapshot."""
 
     batches: list[LogBatch]
     vclock: VClock
@@ -80,7 +80,11 @@ class _Tail:
 
 
 def recover(fs: FileSystem, directory: str, limits: Limits) -> tuple[Wal, Recovered]:
-    """Raises CorruptionError where a person must decide."""
+    """Recover a directory.
+
+    Raises:
+        CorruptionError: a person must decide.
+    """
     fs.makedirs(join(directory, ROLLBACK_DIRECTORY))
     fs.sync_dir(directory)
     remove_in_progress(fs, directory)
@@ -110,7 +114,7 @@ def recover(fs: FileSystem, directory: str, limits: Limits) -> tuple[Wal, Recove
         store_ballot(fs, directory, ballot)
     wal = Wal(fs, directory, instance_uuid, limits, segments, tail.vclock)
     if is_clean:
-        wal.reopen_last()  # cuts the end marker off
+        wal.reopen_last()  # truncates the end marker
     recovered = Recovered(
         instance_uuid,
         snapshot,
@@ -128,7 +132,7 @@ def recover(fs: FileSystem, directory: str, limits: Limits) -> tuple[Wal, Recove
 def _open_segments(
     fs: FileSystem, directory: str, names: list[str]
 ) -> tuple[list[Segment], set[tuple[str, str]]]:
-    """Segments by their headers, unread, and the (instance uuid, file) pairs found there."""
+    """Return segments by their headers, unread, and their (instance uuid, file) pairs."""
     segments: list[Segment] = []
     uuids: set[tuple[str, str]] = set()
     for name in sorted(name for name in names if name.endswith(".xlog")):
@@ -164,7 +168,7 @@ def _one_uuid(uuids: set[tuple[str, str]], directory: str) -> str:
 def _newest_snapshot(
     fs: FileSystem, directory: str, names: list[str], segments: list[Segment]
 ) -> Snapshot | None:
-    """The newest sound snapshot; an older one only if the log reaches back to it."""
+    """Return the newest valid snapshot; an older one only if the log reaches back to it."""
     first_damage: CorruptionError | None = None
     for name in sorted((name for name in names if name.endswith(".snap")), reverse=True):
         try:
@@ -183,7 +187,7 @@ def _newest_snapshot(
 
 
 def _read_tail(fs: FileSystem, segments: list[Segment], snapshot: Snapshot | None) -> _Tail:
-    """Rows behind the snapshot; sets what is known about the segments that are read."""
+    """Read the rows after the snapshot and record the positions of the segments."""
     base_vclock: VClock = snapshot.vclock if snapshot is not None else {}
     base = signature(base_vclock)
     if not segments:
@@ -210,7 +214,7 @@ def _read_tail(fs: FileSystem, segments: list[Segment], snapshot: Snapshot | Non
 def _check_ahead(
     fs: FileSystem, directory: str, segments: list[Segment], tail: _Tail, snapshot_index: int
 ) -> None:
-    """Raises CorruptionError where the log should reach the snapshot."""
+    """Raise CorruptionError if the log should reach the snapshot and does not."""
     if noted_ahead(fs, directory) >= snapshot_index:
         return
     path, offset = (segments[-1].path, segments[-1].end_bytes) if segments else (directory, 0)
@@ -221,7 +225,7 @@ def _check_ahead(
 
 
 def _check_base(path: str, offset: int, vclock: VClock, base_vclock: VClock) -> None:
-    """Where the log has the snapshot's signature it must have its clock too (S3)."""
+    """Require the snapshot's clock where the log has the snapshot's signature (S3)."""
     if signature(vclock) == signature(base_vclock) and not is_equal(vclock, base_vclock):
         raise CorruptionError(
             path, offset, f"the log is at {vclock} where the snapshot is at {base_vclock}"
@@ -252,7 +256,7 @@ def _read_segment(
 
 
 def _take_block(segment: Segment, block: Block, tail: _Tail, base_vclock: VClock) -> list[LogBatch]:
-    """Batches of a block that continue the clock of `tail`, which they move."""
+    """Return the batches of a block. They continue the clock of `tail` and advance it."""
     try:
         batches = split_batches(block.data, signature(tail.vclock))
     except RowError as error:
@@ -276,18 +280,18 @@ def _take_block(segment: Segment, block: Block, tail: _Tail, base_vclock: VClock
 
 
 def _copy_last_segment(fs: FileSystem, directory: str, segment: Segment) -> None:
-    """Make what was read durable, whatever an earlier flush may have lost (D3)."""
+    """Make the data durable that was read, despite an earlier failed flush (D3)."""
     data = fs.read(segment.path, 0, segment.end_bytes)
     put_file(fs, directory, segment.path.rsplit("/", 1)[1], [data])
 
 
 def clean_mark(segment: Segment, last_index: int) -> bytes:
-    """Contents of the mark: it vouches for this end of the log only."""
+    """Return the contents of the clean mark, which is valid for this end of the log only."""
     return f"{segment.path.rsplit('/', 1)[1]} {segment.end_bytes} {last_index}\n".encode()
 
 
 def _take_clean_mark(fs: FileSystem, directory: str, segments: list[Segment], tail: _Tail) -> bool:
-    """Whether the last stop was clean; the mark is gone, durably, when this returns."""
+    """Return whether the last stop was clean, and delete the mark durably."""
     path = join(directory, CLEAN_NAME)
     if not fs.exists(path):
         return False
@@ -295,7 +299,7 @@ def _take_clean_mark(fs: FileSystem, directory: str, segments: list[Segment], ta
     last = segments[-1] if segments else None
     index = signature(tail.vclock)
     if last is None or tail.torn_bytes or mark != clean_mark(last, index):
-        # No crash does that: the log was whole when it was stopped, and no process wrote since.
+        # Not the result of a crash: the log was complete at its stop, and no process wrote since.
         raise CorruptionError(
             last.path if last is not None else directory,
             last.end_bytes if last is not None else 0,

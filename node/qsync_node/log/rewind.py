@@ -1,13 +1,14 @@
-"""Cutting a diverged tail off the log (L6).
+"""Truncation of a diverged tail of the log (L6).
 
-What goes is saved first, durably, under `rollback/`; then whole files go, newest first, with a
-flush of the directory each; then the file that contains the cut is shortened. A cut between two
-blocks truncates and flushes it. A cut inside a block, which may hold several transactions, must
-not lose the rows that stay even for a moment: they may be confirmed and acknowledged. So the file
-is rewritten without the rows and renamed over the old one.
+The truncated rows are first saved durably under `rollback/`. Then whole files are removed, newest
+first, with a flush of the directory after each. Finally the file that contains the cut is
+shortened. A cut between two blocks truncates and flushes it. A cut inside a block, which may
+contain several transactions, must never lose the remaining rows: they may be confirmed and
+acknowledged. The file is therefore rewritten without the truncated rows and renamed over the
+original.
 
-After a crash at any step the log starts, with all of the tail, or a beginning of it, or none; the
-node then compares histories again and cuts again.
+After a crash at any step the log starts with all of the tail, with a prefix of it, or without it.
+The node then compares histories and truncates again.
 """
 
 from collections.abc import Mapping
@@ -36,14 +37,14 @@ ROLLBACK_DIRECTORY = "rollback"
 
 @dataclass(frozen=True, slots=True)
 class RewindReport:
-    """How many rows were cut, and the file that holds them (None: there were none)."""
+    """The number of truncated rows, and the file that contains them (None without rows)."""
 
     rows: int
     file: str | None
 
 
 def rewind(wal: Wal, after_index: int, first_cut_term: int) -> RewindReport:
-    """Cut everything behind `after_index`, which must end a transaction."""
+    """Truncate the log after `after_index`, which must end a transaction."""
     wal.check_usable()
     assert wal.first_available_index <= after_index <= wal.last_index, (
         after_index,
@@ -68,7 +69,7 @@ def rewind(wal: Wal, after_index: int, first_cut_term: int) -> RewindReport:
 
 
 def _vclock_before(vclock: Mapping[int, int], tail: list[LogBatch]) -> VClock:
-    """The clock before the first row of `tail`, which ends at `vclock`."""
+    """Return the clock before the first row of `tail`, which ends at `vclock`."""
     before = dict(vclock)
     for batch in reversed(tail):
         assert before[batch.replica_id] == batch.last_lsn, "W2: the tail does not end at the clock"
@@ -77,13 +78,13 @@ def _vclock_before(vclock: Mapping[int, int], tail: list[LogBatch]) -> VClock:
 
 
 def save_tail(wal: Wal, vclock: VClock, tail: list[LogBatch], first_cut_term: int) -> str:
-    """Write `tail` under `rollback/`; a file with the same rows counts as saved."""
+    """Write `tail` under `rollback/`. An existing file with the same rows counts as saved."""
     fs, directory = wal.fs, join(wal.directory, ROLLBACK_DIRECTORY)
     stem = f"{tail[0].first_index:020d}.{first_cut_term}"
     name, number = f"{stem}.xlog", 0
     while fs.exists(join(directory, name)):
         if read_saved_rows(fs, join(directory, name)) == b"".join(batch.data for batch in tail):
-            # The rename may have outlived a crash without its flush.
+            # A crash may have preserved the rename without its flush.
             fs.sync_dir(directory)
             return join(directory, name)
         number += 1
@@ -94,7 +95,7 @@ def save_tail(wal: Wal, vclock: VClock, tail: list[LogBatch], first_cut_term: in
 
 
 def read_saved_rows(fs: FileSystem, path: str) -> bytes | None:
-    """Rows of a file under `rollback/`, back to back; None if it is not sound."""
+    """Return the concatenated rows of a file under `rollback/`; None if the file is invalid."""
     data = fs.read(path)
     try:
         _, offset = decode_file_header(data)
@@ -141,7 +142,7 @@ def _rows_up_to(batches: list[LogBatch], index: int) -> bytes:
 
 
 def _rewrite(wal: Wal, offset: int, kept_rows: bytes) -> int:
-    """The last segment up to `offset`, then `kept_rows`; returns its new size."""
+    """Rewrite the last segment up to `offset`, append `kept_rows`, and return the new size."""
     path = wal.segments[-1].path
     block = encode_block(kept_rows)
     name = path.rsplit("/", 1)[1]

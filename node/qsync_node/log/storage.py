@@ -1,12 +1,12 @@
 """One data directory: the facade that the WAL thread and the simulator drive.
 
-Synchronous and blocking, over a `FileSystem`; no threads, clock or random inside. `write`,
-`rewind`, `store_ballot`, `rotate`, `install_snapshot`, removals and `clean_stop` are called from
-one thread at a time; `read` and `write_snapshot` may run beside them, each in another.
+It is synchronous and blocking, on top of a `FileSystem`, without threads, clocks or random numbers.
+One thread at a time calls `write`, `rewind`, `store_ballot`, `rotate`, `install_snapshot`, removals
+and `clean_stop`. `read` and `write_snapshot` may run concurrently, each in another thread.
 
-    00000000000000000012.xlog   segments       ballot      term, vote and the like (D2)
-    00000000000000000012.snap   snapshots      clean       the last stop was clean (D3)
-    rollback/                   what was cut   lock        held by the process (D8)
+    00000000000000000012.xlog   segments         ballot   term, vote and similar facts (D2)
+    00000000000000000012.snap   snapshots        clean    the last stop was clean (D3)
+    rollback/                   truncated rows   lock     held by the process (D8)
     newest                      the name of the newest segment (D7)
 """
 
@@ -29,7 +29,7 @@ __all__ = ["Limits", "Recovered", "RewindReport", "SegmentRange", "Storage"]
 
 
 class SegmentRange(NamedTuple):
-    """A segment holds the rows behind `after_index` up to `last_index`."""
+    """A segment with the rows after `after_index` up to `last_index`."""
 
     path: str
     after_index: int
@@ -41,14 +41,14 @@ class Storage:
 
     def __init__(self, wal: Wal, snapshot_index: int) -> None:
         self._wal = wal
-        self._snapshot_index = snapshot_index  # of the newest snapshot, 0 if there is none
-        self._ahead_index = 0  # of a snapshot that the log has not reached, if it was noted
+        self._snapshot_index = snapshot_index  # of the newest snapshot, 0 without one
+        self._ahead_index = 0  # of a noted snapshot that the log has not reached
 
     # -- opening and closing ---------------------------------------------------------------------
 
     @staticmethod
     def exists(fs: FileSystem, directory: str) -> bool:
-        """Whether the directory holds a log; if so `open` it, whatever else is missing."""
+        """Return whether the directory contains a log, which `open` must then recover."""
         return fs.exists(directory) and any(
             name.endswith((".xlog", ".snap")) for name in fs.listdir(directory)
         )
@@ -62,7 +62,7 @@ class Storage:
         limits: Limits | None = None,
         ballot: bytes = b"",
     ) -> "Storage":
-        """A log without rows. The ballot comes first: a log without one does not start (D2)."""
+        """Create an empty log, the ballot first: a log without one does not start (D2)."""
         assert not cls.exists(fs, directory), f"{directory} holds a log already"
         fs.makedirs(join(directory, ROLLBACK_DIRECTORY))
         fs.sync_dir(directory)
@@ -76,13 +76,17 @@ class Storage:
     def open(
         cls, fs: FileSystem, directory: str, limits: Limits | None = None
     ) -> tuple["Storage", Recovered]:
-        """Recover a directory; raises CorruptionError where a person must decide."""
+        """Recover a directory.
+
+        Raises:
+            CorruptionError: a person must decide.
+        """
         wal, recovered = recover(fs, directory, limits or Limits())
         index = recovered.snapshot.index if recovered.snapshot is not None else 0
         return cls(wal, index), recovered
 
     def clean_stop(self) -> None:
-        """End marker and clean mark: the next start need not copy the last segment (D3)."""
+        """Write end marker and clean mark: the next start need not copy the last segment (D3)."""
         wal = self._wal
         wal.check_usable()
         wal.seal()
@@ -90,7 +94,7 @@ class Storage:
         wal.close()
 
     def close(self) -> None:
-        """Let go of the files without any mark: the next start treats it as a crash."""
+        """Close the files without a mark: the next start treats this as a crash."""
         self._wal.close()
 
     # -- the log ---------------------------------------------------------------------------------
@@ -117,28 +121,32 @@ class Storage:
 
     @property
     def snapshot_index(self) -> int:
-        """Index of the newest snapshot; 0 if there is none."""
+        """Return the index of the newest snapshot; 0 without one."""
         return self._snapshot_index
 
     def segments(self) -> list[SegmentRange]:
-        """Segments on disk, oldest first; all but the last are complete."""
+        """Return the segments on disk, oldest first; all except the last are complete."""
         return [
             SegmentRange(segment.path, segment.start_index, segment.end_index)
-            for segment in list(self._wal.segments)  # other threads ask while the log grows
+            for segment in list(self._wal.segments)  # other threads call this while the log grows
         ]
 
     def free_bytes(self) -> int:
         return self._wal.fs.free_bytes(self._wal.directory)
 
     def write(self, batches: Sequence[LogBatch]) -> None:
-        """One block, one writev, one fdatasync. DiskFull: nothing is written, try later; any
-        other DiskError: `failed`, restart from disk."""
+        """Write one block with one writev and one fdatasync.
+
+        Raises:
+            DiskFull: no part was written; retry later.
+            DiskError: `failed` is set; restart from disk.
+        """
         self._wal.write(batches)
         if self._ahead_index and self._wal.last_index >= self._ahead_index:
             self._catch_up()
 
     def _catch_up(self) -> None:
-        """The log has come as far as the snapshot; without flushes nothing says that it has."""
+        """Delete the note once the log reaches the snapshot; unflushed rows do not count."""
         wal = self._wal
         if not wal.limits.is_synced:
             return
@@ -150,15 +158,22 @@ class Storage:
             raise
 
     def read(self, after_index: int, bytes_max: int) -> list[LogBatch]:
-        """Durable rows behind `after_index`; [] at the end, NotInLog when they are gone."""
+        """Return durable rows after `after_index`.
+
+        Returns:
+            at most about `bytes_max` bytes, [] at the end.
+
+        Raises:
+            NotInLog: the rows were removed.
+        """
         return self._wal.read(after_index, bytes_max)
 
     def rotate(self) -> None:
-        """Begin a new segment, so that the rows before can be removed or archived."""
+        """Start a new segment, so that the rows before can be removed or archived."""
         self._wal.rotate()
 
     def rewind(self, after_index: int, first_cut_term: int) -> RewindReport:
-        """Cut and save everything behind `after_index` (L6)."""
+        """Truncate the log after `after_index` and save the rows (L6)."""
         return rewind(self._wal, after_index, first_cut_term)
 
     def remove_segments_before(self, index: int) -> int:
@@ -168,7 +183,7 @@ class Storage:
     # -- ballot and snapshots --------------------------------------------------------------------
 
     def store_ballot(self, contents: bytes) -> None:
-        """Durable when this returns, in every wal_mode (D2)."""
+        """Store the ballot durably, in every wal_mode (D2)."""
         self._wal.check_usable()
         try:
             store_ballot(self._wal.fs, self._wal.directory, contents)
@@ -185,7 +200,7 @@ class Storage:
     def write_snapshot(
         self, vclock: Mapping[int, int], bodies: Iterable[bytes], timestamp: float = 0.0
     ) -> str:
-        """A checkpoint of the confirmed state at `vclock`; returns its path."""
+        """Write a checkpoint of the confirmed state at `vclock` and return its path."""
         wal, index = self._wal, signature(vclock)
         if index > wal.last_index or not wal.limits.is_synced:
             note_ahead(wal.fs, wal.directory, index)
@@ -198,11 +213,11 @@ class Storage:
     def install_snapshot(
         self, vclock: Mapping[int, int], bodies: Iterable[bytes], timestamp: float = 0.0
     ) -> str:
-        """Another member's snapshot takes the place of the state here (S3).
+        """Replace the local state by the snapshot of another member (S3).
 
-        The tail that does not belong to the snapshot's history was cut before (`rewind`). Where
-        the log reaches the snapshot it stays; where it ends before, it goes, but only when the
-        snapshot is durable.
+        `rewind` must already have truncated a tail that does not belong to the snapshot's history.
+        A log that reaches the snapshot stays. A log that ends before it is removed, but only once
+        the snapshot is durable.
         """
         self._wal.check_usable()
         index = signature(vclock)
@@ -216,7 +231,7 @@ class Storage:
         return path
 
     def remove_snapshots_before(self, index: int) -> int:
-        """Remove snapshots older than `index`; the newest stays. Returns how many."""
+        """Remove snapshots older than `index`, but never the newest. Return their number."""
         wal = self._wal
         limit = min(index, self._snapshot_index)
         removed = 0

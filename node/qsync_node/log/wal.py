@@ -1,23 +1,23 @@
-"""The write-ahead log: segments on disk, appended in blocks, read back by slow followers.
+"""The write-ahead log: segments on disk, appended in blocks and read by slow followers.
 
-Theory. A *segment* is one .xlog file, named after the index before its first row. Rows are
-appended to the last one only. One `write` is one block, one writev and one fdatasync, whatever
-number of batches it carries, and the next begins only when this one is durable: therefore a crash
-can damage nothing but the last block of the last segment, and rule D7 can tell a torn tail from
-corruption. A new segment is begun under a temporary name, flushed and renamed, and its directory
-flushed, and its name noted, before a row goes into it (D1).
+Theory. A *segment* is one .xlog file, named after the index before its first row. Rows are appended
+to the last segment only. One `write` is one block, one writev and one fdatasync, with any number of
+batches, and the next write begins only once this one is durable. A crash can therefore damage only
+the last block of the last segment, so that rule D7 can distinguish a torn tail from corruption. A
+new segment is created under a temporary name, flushed and renamed. Its directory is flushed and its
+name noted before it receives a row (D1).
 
-What is known about a segment counts durable bytes only: `read` never returns a row whose write has
-not returned, and may run in another thread than `write`. Cuts and removals exclude readers by a
+Positions of a segment cover durable bytes only: `read` never returns a row before its write has
+returned, and may run in another thread than `write`. Truncations and removals exclude readers by a
 lock; appends do not.
 
-Failure (D4, D5). A full disk takes the refused write back: the file is cut to its last durable
-byte, and the next write begins a new segment. Any other failure sets `failed` for good: nothing is
-written any more, and the node restarts from disk.
+Failures (D4, D5). After a refused write on a full disk, the file is truncated to its last durable
+byte, and the next write starts a new segment. Any other failure sets `failed` permanently: the WAL
+writes no more, and the node restarts from disk.
 
 Invariants
-  W1  segments are contiguous: the clock at the end of one is the clock at the start of the next;
-  W2  batches continue the log: index and LSN follow what is there without a gap;
+  W1  segments are contiguous: each starts at the clock at which its predecessor ends;
+  W2  batches continue the log: index and LSN follow the previous ones without a gap;
   W3  `last_index` equals the signature of `vclock`.
 """
 
@@ -55,13 +55,13 @@ class Limits:
     """Settings of one data directory."""
 
     segment_bytes: int = 64 << 20
-    # False is `wal_mode: write`: rows are not flushed, which status says (D1). A power loss may
+    # False is `wal_mode: write`: rows are not flushed, which status reports (D1). A power loss may
     # then damage more than the last block, and such a directory is refused as corrupt.
     is_synced: bool = True
 
 
 class Segment:
-    """One .xlog file. `marks` are (index, offset of the block behind it), sparse and rising."""
+    """One .xlog file. `marks` are sparse, rising pairs (index, offset of the block after it)."""
 
     __slots__ = ("data_start", "end_bytes", "end_index", "marks", "path", "start_index",
                  "start_vclock")  # fmt: skip
@@ -73,11 +73,11 @@ class Segment:
         self.data_start = data_start
         self.end_bytes = data_start  # end of the last durable block
         self.end_index = self.start_index
-        # None: not read yet, a reader makes them.
+        # None: not read yet, a reader determines them.
         self.marks: list[tuple[int, int]] | None = [(self.start_index, data_start)]
 
     def add_block(self, end_index: int, end_bytes: int) -> None:
-        """A durable block now ends at `end_bytes`; its last row has `end_index`."""
+        """Record a durable block that ends at `end_bytes` and at the row `end_index`."""
         if self.marks is not None and end_bytes - self.marks[-1][1] >= MARK_EVERY_BYTES:
             self.marks.append((end_index, end_bytes))
         self.end_index = end_index
@@ -87,9 +87,9 @@ class Segment:
 def read_stored_blocks(
     fs: FileSystem, segment: Segment, offset: int
 ) -> Iterator[tuple[int, int, bytes]]:
-    """(offset, end, rows) of each durable block of `segment` from `offset` on.
+    """Yield (offset, end, rows) of each durable block of `segment` from `offset` on.
 
-    These bytes were sound once, so anything wrong with them is corruption.
+    These bytes were valid when they were written, so every error is corruption.
     """
     stop = segment.end_bytes
     window = READ_WINDOW_BYTES
@@ -117,7 +117,7 @@ def read_stored_blocks(
 def read_batches(
     fs: FileSystem, segment: Segment, index: int, offset: int
 ) -> Iterator[tuple[int, int, list[LogBatch]]]:
-    """(offset, end, batches) of each block from `offset` on, where the log stands at `index`."""
+    """Yield (offset, end, batches) of each block from `offset`, where the log is at `index`."""
     for start, end, rows in read_stored_blocks(fs, segment, offset):
         try:
             batches = split_batches(rows, index)
@@ -129,7 +129,7 @@ def read_batches(
 
 
 class Wal:
-    """Segments of one directory and the open file at their end."""
+    """The segments of one directory and the open file at their end."""
 
     def __init__(
         self,
@@ -150,13 +150,13 @@ class Wal:
         self.last_index = signature(vclock)
         self.failed = False
         self.readers_lock = threading.Lock()
-        # The end marker is there, or a refused write was taken back: rows go to a new file.
+        # After an end marker or a refused write, rows go to a new file.
         self._is_sealed = False
         self._file: File | None = fs.open_append(segments[-1].path)
 
     @property
     def first_available_index(self) -> int:
-        """`read` serves every index from here on."""
+        """Return the first index that `read` serves."""
         return self.segments[0].start_index
 
     @property
@@ -166,7 +166,11 @@ class Wal:
     # -- writing ---------------------------------------------------------------------------------
 
     def write(self, batches: Sequence[LogBatch]) -> None:
-        """All of `batches` are durable when this returns. DiskFull: none of them is there."""
+        """Write all `batches` durably.
+
+        Raises:
+            DiskFull: none of them was written.
+        """
         self.check_usable()
         vclock = self._continued_vclock(batches)
         if not batches:
@@ -204,14 +208,14 @@ class Wal:
         return vclock
 
     def rotate(self) -> None:
-        """Begin a new segment; nothing to do when the last one has no rows."""
+        """Start a new segment, unless the last one is empty."""
         self.check_usable()
         segment = self.segments[-1]
         if segment.end_index == segment.start_index and not self._is_sealed:
             return
         self.seal()
         if segment.end_index == segment.start_index:
-            # A new file would have the same name: continue in this one, without the marker.
+            # A new file would have the same name: continue in this one, without the end marker.
             self.reopen_last()
             return
         try:
@@ -230,7 +234,7 @@ class Wal:
         self.segments.append(created)
 
     def seal(self) -> None:
-        """Write the end marker behind the last block."""
+        """Write the end marker after the last block."""
         if self._is_sealed:
             return
         file = self._open_file()
@@ -246,7 +250,7 @@ class Wal:
         self._is_sealed = True
 
     def _take_back(self) -> None:
-        """Cut what a refused write left behind; the next write begins a new segment (D5)."""
+        """Truncate the remains of a refused write; the next write starts a new segment (D5)."""
         segment = self.segments[-1]
         try:
             self.fs.truncate(segment.path, segment.end_bytes)
@@ -257,7 +261,7 @@ class Wal:
         self._is_sealed = True
 
     def reopen_last(self) -> None:
-        """Reopen the last segment, cut to its last durable block."""
+        """Reopen the last segment, truncated to its last durable block."""
         segment = self.segments[-1]
         try:
             if self._file is not None:
@@ -295,9 +299,13 @@ class Wal:
     # -- reading ---------------------------------------------------------------------------------
 
     def read(self, after_index: int, bytes_max: int) -> list[LogBatch]:
-        """Durable rows behind `after_index`: at least one block, about `bytes_max` bytes.
+        """Return durable rows after `after_index`.
 
-        Empty at the end of the log; raises NotInLog where the rows are gone.
+        Returns:
+            at least one block, about `bytes_max` bytes; empty at the end of the log.
+
+        Raises:
+            NotInLog: the rows were removed.
         """
         with self.readers_lock:
             return self._read(after_index, bytes_max)
@@ -320,11 +328,11 @@ class Wal:
 
     @staticmethod
     def _position_of(segments: list[Segment], index: int) -> int:
-        """The last segment that begins at or before `index`."""
+        """Return the position of the last segment that begins at or before `index`."""
         return bisect_right([segment.start_index for segment in segments], index) - 1
 
     def locate(self, segment: Segment, index: int) -> tuple[int, int]:
-        """The nearest known block boundary at or before `index`: (index, offset)."""
+        """Return (index, offset) of the nearest known block boundary at or before `index`."""
         marks = segment.marks
         if marks is None:
             marks = segment.marks = self._make_marks(segment)
@@ -340,7 +348,11 @@ class Wal:
         return marks
 
     def vclock_at(self, index: int) -> VClock:
-        """The clock when the row at `index` was the last one; NotInLog if it is not known."""
+        """Return the clock at which the row at `index` was the last one.
+
+        Raises:
+            NotInLog: the clock is unknown.
+        """
         assert index <= self.last_index, (index, self.last_index)
         if index < self.first_available_index:
             raise NotInLog(index, self.first_available_index)
@@ -359,9 +371,9 @@ class Wal:
     # -- removal ---------------------------------------------------------------------------------
 
     def remove_segments_before(self, index: int) -> int:
-        """Remove segments that end at or before `index`; the last one stays. Returns how many.
+        """Remove segments that end at or before `index`, except the last. Return their number.
 
-        Oldest first with a flush each, so that what is left is contiguous after a crash (W1).
+        The oldest is removed first with a flush each, so that a crash leaves them contiguous (W1).
         """
         self.check_usable()
         removed = 0
@@ -374,7 +386,7 @@ class Wal:
         return removed
 
     def replace_all(self, vclock: Mapping[int, int]) -> None:
-        """Discard all segments and restart at `vclock`, which a durable snapshot holds."""
+        """Discard all segments and restart at `vclock`, which a durable snapshot contains."""
         self.check_usable()
         with self.readers_lock:
             try:
@@ -398,7 +410,7 @@ def create_segment(
     vclock: Mapping[int, int],
     previous_vclock: Mapping[int, int] | None,
 ) -> Segment:
-    """A durable segment without rows at `vclock`."""
+    """Return a durable, empty segment at `vclock`."""
     previous = None if previous_vclock is None else dict(previous_vclock)
     header = encode_file_header(FileHeader(XLOG, instance_uuid, normalised(vclock), previous))
     name = file_name(signature(vclock), "xlog")
@@ -406,7 +418,7 @@ def create_segment(
     try:
         note_newest(fs, directory, name)
     except DiskFull:
-        # The log continues in the segment before, and this one would not continue it.
+        # The log continues in the previous segment, which this one would not continue.
         fs.remove(join(directory, name))
         fs.sync_dir(directory)
         raise
@@ -414,7 +426,7 @@ def create_segment(
 
 
 def remove_all_segments(fs: FileSystem, directory: str, segments: Sequence[Segment]) -> None:
-    """Newest first with a flush each: what a crash leaves is contiguous from the oldest on."""
+    """Remove all segments, newest first with a flush each: the rest stays contiguous."""
     forget_newest(fs, directory)
     for segment in reversed(segments):
         fs.remove(segment.path)
