@@ -1,8 +1,8 @@
 """`python -m qsync_node --config FILE`: run one node in the foreground.
 
-SIGTERM and SIGINT hand leadership over, stop cleanly and exit with 0. A node that does not trust
-its memory (a failed write) restarts from disk automatically; one that needs a person exits with 1
-and says why in one sentence.
+SIGTERM and SIGINT transfer leadership, stop the node cleanly and exit with 0. A node that does not
+trust its memory (a failed write) restarts from disk automatically. One that needs a person exits
+with 1 and prints the cause in one sentence.
 """
 
 import argparse
@@ -26,7 +26,7 @@ RESTART_WAIT_S = 0.2
 
 
 async def _live(config: NodeConfig, log: Log, stopping: asyncio.Event) -> str:
-    """One life; returns `restart`, `stopped` or the reason why a person is needed."""
+    """Run one incarnation. Return `restart`, `stopped` or the reason why a person must act."""
     server = NodeServer(config, log)
     admin = Admin(server)
     is_clean = False
@@ -50,7 +50,7 @@ async def _live(config: NodeConfig, log: Log, stopping: asyncio.Event) -> str:
 
 
 async def _hand_over(server: NodeServer, log: Log) -> None:
-    """A leader gives leadership away before it goes: clients see a pause, not a failover."""
+    """Transfer leadership before the stop: clients see a pause, not a failover."""
     if server.node.replica.leader is None:
         return
     if len(server.node.replica.voter_uuids()) == 1:

@@ -1,4 +1,4 @@
-"""One question to a node's admin port, or one signed order."""
+"""One request to a node's admin port, or one signed order."""
 
 import json
 import ssl
@@ -13,7 +13,7 @@ from qsync_node.format.proofs import CHALLENGE_PATH, sign_order
 
 @dataclass(frozen=True, slots=True)
 class AdminPort:
-    """Where a node listens, and what is needed to speak to it; orders need the secret."""
+    """The address of a node and the means to authenticate; orders need the secret."""
 
     address: str
     secret: str = ""
@@ -24,7 +24,7 @@ class AdminPort:
         return self._ask("GET", path, None, {}, timeout_s)
 
     def post(self, path: str, body: bytes, timeout_s: float) -> tuple[int, str]:
-        """Give a signed order. Raises OSError without an answer, ValueError if it is no node's."""
+        """Send a signed order. Raises OSError without an answer, ValueError if it is no node's."""
         status, text = self.get(CHALLENGE_PATH, timeout_s)
         given = json.loads(text) if status == 200 else None
         if not isinstance(given, dict):
@@ -41,7 +41,7 @@ class AdminPort:
         request = urllib.request.Request(
             f"{scheme}://{self.address}{path}", data=body, method=method, headers=headers
         )
-        # No proxy of the environment stands between a node and its supervisor.
+        # Connects directly: a proxy of the environment must not intercept this traffic.
         handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
         if self.context is not None:
             handlers.append(urllib.request.HTTPSHandler(context=self.context))
@@ -53,7 +53,7 @@ class AdminPort:
 
 
 def trusting(ca: Path) -> ssl.SSLContext:
-    """Trust certificates of `ca` whatever they name. Raises OSError."""
+    """Trust certificates signed by `ca`, for any name. Raises OSError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
@@ -62,7 +62,7 @@ def trusting(ca: Path) -> ssl.SSLContext:
 
 
 def own_admin_port(document: dict[str, Any]) -> AdminPort:
-    """The node beside this process that runs by the file `document`. Raises OSError."""
+    """Return the admin port of the local node with the configuration `document`. Raises OSError."""
     port = str(document["admin_listen"]).rpartition(":")[2]
     tls = document.get("tls")
     context = trusting(Path(tls["ca"])) if tls else None

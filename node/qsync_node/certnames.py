@@ -1,8 +1,9 @@
-"""Names in certificates: whether the other end of a TLS connection belongs to the cluster.
+"""Names in certificates: whether the peer of a TLS connection belongs to the cluster.
 
-Members are reached by addresses that no certificate names. So a certificate is good if one of its
-subject alternative names is one of the cluster's: compared as text, wildcards included. Addresses
-are compared in their shortest form, because the ssl module writes IPv6 without abbreviation.
+Members are addressed by addresses that no certificate contains. A certificate is therefore accepted
+if one of its subject alternative names is one of the cluster's. Names are compared as text,
+wildcards included. Addresses are compared in their shortest form, because the ssl module writes
+IPv6 without abbreviation.
 """
 
 import ipaddress
@@ -14,35 +15,34 @@ from cryptography import x509
 
 KINDS = ("DNS", "URI", "IP Address")
 ANY_CLUSTER = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Names that say nothing about a cluster: any certificate may have them."""
+"""Names that do not identify a cluster: any certificate may have them."""
 SERVICE_SUFFIXES = (".svc", ".svc.cluster.local")
-"""Of names that hold the namespace of a Service."""
+"""Pattern of names that contain the namespace of a Service."""
 
 
 def names_in(certificate: Mapping[str, Any] | None) -> frozenset[str]:
-    """The DNS names, URIs and addresses of `getpeercert()`, in lower case."""
+    """Return the DNS names, URIs and addresses of `getpeercert()`, in lower case."""
     found = (certificate or {}).get("subjectAltName", ())
     return cluster_names(str(value) for kind, value in found if kind in KINDS)
 
 
 def cluster_names(names: Iterable[str]) -> frozenset[str]:
-    """As they are compared, without those that any certificate may have."""
+    """Return names in their compared form, without those that any certificate may have."""
     return frozenset(map(_comparable, names)) - ANY_CLUSTER
 
 
 def identifying_names(names: Iterable[str]) -> frozenset[str]:
-    """Return the names that a certificate of the cluster must share one of.
+    """Return the names of which a certificate of the cluster must have one.
 
-    Clusters of one name in two Kubernetes namespaces have short names in common, and one company
-    authority may sign for both. So names of Services with their namespace count alone where there
-    are any.
+    Clusters of one name in two Kubernetes namespaces have common short names, and one company
+    authority may sign for both. If names of Services with their namespace exist, only those count.
     """
     found = cluster_names(names)
     return frozenset(name for name in found if name.endswith(SERVICE_SUFFIXES)) or found
 
 
 def shared_names(given: Iterable[str], names: Iterable[str]) -> frozenset[str]:
-    """Return those identifying names of a certificate that are among a cluster's `names`."""
+    """Return the identifying names of a certificate that are among a cluster's `names`."""
     return identifying_names(given) & cluster_names(names)
 
 
@@ -54,9 +54,10 @@ def _comparable(name: str) -> str:
 
 
 def subject_names(certificate: x509.Certificate) -> list[str]:
-    """The DNS names, URIs and addresses of a certificate, each kind in its order.
+    """Return the DNS names, URIs and addresses of a certificate, grouped by kind.
 
-    Raises ValueError if they cannot be read.
+    Raises:
+        ValueError: they cannot be read.
     """
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -74,7 +75,7 @@ def subject_names(certificate: x509.Certificate) -> list[str]:
 def trust_only(context: ssl.SSLContext, names: Callable[[], Collection[str]]) -> None:
     """End handshakes with a server whose certificate has none of `names`.
 
-    It happens in the handshake, so that nothing was sent before. `names` is asked each time.
+    The check is part of the handshake, so that no data was sent before. It calls `names` each time.
     """
 
     def check(connection: ssl.SSLObject | ssl.SSLSocket) -> None:

@@ -1,4 +1,4 @@
-"""An asynchronous client that reports what is known about a write, and retries only what is safe.
+"""An asynchronous client that reports the known outcome of a write and retries only safe requests.
 
     async with Client(addresses, "app", password) as client:
         outcome = await client.insert(512, [1, "first"])
@@ -17,13 +17,13 @@
             await transaction.insert(512, [2, "second"])
         print(transaction.outcome)
 
-The client talks to the leader, and finds it again when it moves: every member knows who leads, and
-any member would forward. A connection on which nothing comes back, not even the answer to a PING,
-leads to a machine that is gone: it is given up for another one. With `retry=True` (the default for
-writes) each write carries an idempotency key, and *unknown* is asked again under the same key until
-the outcome is known or `deadline_s` has passed; the cluster runs it once at the most (T9). The key
-carries a mark, a recent index of the log, that the client renews as it writes. Wrong credentials
-end the first request with `AccessDenied`.
+The client sends requests to the leader, and finds it again after a failover: every member knows the
+leader and could forward. A connection without any answer, even to a PING, belongs to a machine that
+is unavailable; the client closes it and connects to another member. With `retry=True` (the default
+for writes) each write carries an idempotency key. If the outcome is *unknown*, the client retries
+under the same key until the outcome is known or `deadline_s` has passed; the cluster executes it at
+most once (T9). The key carries a mark, a recent index of the log, that the client renews as it
+writes. Wrong credentials end the first request with `AccessDenied`.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ from qsync_node.format.row import encode_uint
 _ROLLED_BACK = (int(ErrorCode.SYNC_QUORUM_TIMEOUT), int(ErrorCode.SYNC_ROLLBACK))
 _UNKNOWN = (int(ErrorCode.OUTCOME_UNKNOWN), int(ErrorCode.KEY_EXPIRED))
 _TRY_AGAIN = (int(ErrorCode.NOT_LEADER), int(ErrorCode.LOADING), int(ErrorCode.READONLY))
-# Returned before the key was looked up: nothing about an earlier attempt.
+# Returned before the key is looked up, so they reveal nothing about an earlier attempt.
 _UNHEARD = (
     *_TRY_AGAIN,
     int(ErrorCode.DISK_FULL),
@@ -63,25 +63,25 @@ _DENIED = (
 )
 _IDEMPOTENCY = 0x70
 MARK_AGE_S = 1.0
-"""How old a mark may be when it goes into a key. The window of keys is rows of the log, by default
+"""Maximum age of a mark in a key. The window of keys is counted in rows of the log, by default
 100,000: seconds under full load."""
 RETRY_WAIT_S = 0.02
 CONNECT_S = 1.0
-"""For each address at first, twice as long with each round up to `CONNECT_MAX_S`: a dead machine
-must not keep us from a living one, and a busy one needs time."""
+"""Initial time limit per address, doubled each round up to `CONNECT_MAX_S`: an unavailable machine
+must not delay the connection to another one, and a busy one needs time."""
 CONNECT_MAX_S = 8.0
 DOUBT_S = 5.0
-"""After a lost connection to a member, hints that this member leads are ignored for so long."""
+"""Time after a lost connection in which hints that this member leads are ignored."""
 SILENCE_S = 1.0
-"""Without a byte for so long, while answers are awaited, a PING is sent; twice as long is too long.
-A write may wait for its quorum for longer than that: PINGs are answered meanwhile."""
+"""After this time without a byte, while answers are pending, a PING is sent; after twice that time
+the connection is closed. A write may wait longer for its quorum: PINGs are answered meanwhile."""
 
 
 class ClientClosed(QsyncError):  # noqa: N818  # a state, not a failure
     """The client was closed, or never connected."""
 
 
-class AccessDenied(QsyncError):  # noqa: N818  # as Python's PermissionError says "denied"
+class AccessDenied(QsyncError):  # noqa: N818  # named like Python's PermissionError
     """No member accepts the user and password; `code` is an ErrorCode."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -91,21 +91,21 @@ class AccessDenied(QsyncError):  # noqa: N818  # as Python's PermissionError say
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A quorum has it, and every later leader will. `tuples` are the answer's."""
+    """A quorum has the write, and every later leader will. `tuples` are those of the answer."""
 
     tuples: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """It is not there and never will be."""
+    """The write has no effect and never will."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """It may or may not be there; read before repeating it. `code` is 0 without any answer."""
+    """The write may or may not take effect: read before a retry. `code` is 0 without any answer."""
 
     reason: str
     code: int = 0
@@ -144,7 +144,7 @@ class _Connection(asyncio.Protocol):
         self._loop.call_later(SILENCE_S / 2, self._watch)
 
     def _watch(self) -> None:
-        """Twice a `SILENCE_S`, as long as there is a connection."""
+        """Check the connection twice per `SILENCE_S`."""
         if self.transport is None or self.transport.is_closing():
             return
         silent_s = self._loop.time() - self._heard_at_s if self.waiting else 0.0
@@ -181,7 +181,7 @@ class _Connection(asyncio.Protocol):
             self.lost.set_result(None)
         if not self.greeting.done():
             self.greeting.set_exception(ConnectionError("the connection broke"))
-            self.greeting.exception()  # the waiter may be gone: the failure is known already
+            self.greeting.exception()  # marks the failure as handled if no task waits
         for waiting in self.waiting.values():
             if not waiting.done():
                 waiting.set_exception(ConnectionError("the connection broke"))
@@ -196,7 +196,7 @@ class _Connection(asyncio.Protocol):
             self.transport.abort()
 
     async def ask(self, kind: int, body: bytes, stream: int = 0, key: Any = None) -> Any:
-        """(type, body) of the answer; ConnectionError if it never came."""
+        """Return (type, body) of the answer. Raises ConnectionError without one."""
         if self.is_over:
             raise ConnectionError("not connected")
         sync = next(self._sync)
@@ -217,7 +217,7 @@ class _Connection(asyncio.Protocol):
 
 
 class Client:
-    """One client of one cluster; safe for many tasks at once."""
+    """A client of one cluster. Many tasks may use it concurrently."""
 
     def __init__(
         self,
@@ -252,9 +252,9 @@ class Client:
         self._connecting: asyncio.Lock = asyncio.Lock()
         self._uuids: dict[str, str] = {}  # instance uuid -> address
         self._mark = 0
-        self._mark_s = 0.0  # when it was asked for
+        self._mark_s = 0.0  # time of the request
         self._marking: asyncio.Lock = asyncio.Lock()
-        self._lost = ("", 0.0)  # whose connection was lost last, and when
+        self._lost = ("", 0.0)  # address of the last lost connection, and its time
 
     async def __aenter__(self) -> "Client":
         await self._connected(self._deadline())
@@ -279,7 +279,7 @@ class Client:
         return asyncio.get_running_loop().time() + self.deadline_s
 
     async def _connected(self, deadline: float) -> _Connection:
-        """A connection to the leader if it is known, else to the first member that answers."""
+        """Return a connection to the leader if it is known, else to the first reachable member."""
         reason = "no address was given"
         patience_s = CONNECT_S
         try:
@@ -298,7 +298,7 @@ class Client:
                             self._connection = await self._connect_through(address, patience_s)
                             return self._connection
                         except AccessDenied as error:
-                            denied = error  # a member that lags may not know a new user yet
+                            denied = error  # a lagging member may not know a new user yet
                             self._ask_last(address)
                         except (OSError, TimeoutError, GreetingError, QsyncError) as error:
                             reason = f"{address}: {error or type(error).__name__}"
@@ -313,7 +313,7 @@ class Client:
             ) from None
 
     def _ask_last(self, address: str) -> None:
-        """The others are asked first from now on."""
+        """Move `address` to the end of the list."""
         if address in self.addresses:
             self.addresses.remove(address)
             self.addresses.append(address)
@@ -340,7 +340,7 @@ class Client:
         self._mark_s = asked_s
 
     async def _new_key(self, deadline: float) -> list[Any]:
-        """Return a key whose mark is recent; an old one where no member gives another."""
+        """Return a key with a recent mark, or with the old one if no member returns another."""
         loop = asyncio.get_running_loop()
         async with self._marking:
             if loop.time() - self._mark_s > MARK_AGE_S:
@@ -422,7 +422,7 @@ class Client:
         limit: int = 1000,
         linearizable: bool = False,
     ) -> Outcome:
-        """Confirmed rows; with `linearizable` none older than anything that was answered before."""
+        """Read confirmed rows; with `linearizable` none older than any earlier answer."""
         more: dict[int, Any] = {0x11: index, 0x12: limit, 0x13: 0, 0x14: iterator, 0x20: list(key)}
         if linearizable:
             more[0x59] = 4
@@ -440,14 +440,14 @@ class Client:
         return await self._until_known(kind, body, is_keyed=True)
 
     async def _until_known(self, kind: int, body: bytes, *, is_keyed: bool = False) -> Outcome:
-        """Ask, and ask again under the same key while the outcome is not known."""
+        """Send a request, and retry it under the same key while the outcome is unknown."""
         deadline = self._deadline()
         unknown: Unknown | None = None  # an attempt may have been logged
         key = await self._new_key(deadline) if is_keyed else None
         while True:
             outcome = await self._attempt(kind, body, key, deadline, unknown)
             if isinstance(outcome, Unknown):
-                # A key that expired before any attempt could run stands for nothing: renew it.
+                # A key that expired before any attempt was executed is worthless: renew it.
                 is_unused = outcome.code == ErrorCode.KEY_EXPIRED and unknown is None
                 if is_unused and asyncio.get_running_loop().time() + RETRY_WAIT_S < deadline:
                     self._mark_s = 0.0
@@ -468,7 +468,7 @@ class Client:
     async def _attempt(
         self, kind: int, body: bytes, key: Any, deadline: float, unknown: Unknown | None
     ) -> Outcome:
-        """One attempt; ClientClosed if none was ever sent and no member can be reached."""
+        """Make one attempt. Raises ClientClosed if none was ever sent and no member answers."""
         try:
             connection = await self._connected(deadline)
         except ClientClosed:
@@ -482,12 +482,12 @@ class Client:
             return Unknown(str(error) or "no answer in time")
 
     def transaction(self) -> "ClientTransaction":
-        """`async with client.transaction() as txn:` commits at the end, rolls back on an error."""
+        """Open a transaction: `async with` commits at the end and rolls back on an error."""
         return ClientTransaction(self, next(self._streams))
 
 
 class ClientTransaction:
-    """One interactive transaction; its outcome is in `outcome` after the block."""
+    """One interactive transaction; `outcome` contains its outcome after the block."""
 
     def __init__(self, client: Client, stream: int) -> None:
         self._client = client
@@ -507,7 +507,7 @@ class ClientTransaction:
         trace: TracebackType | None,
     ) -> None:
         if kind is not None:
-            # The transaction ends with its connection all the same.
+            # The end of the connection ends the transaction, too.
             with contextlib.suppress(ConnectionError, TimeoutError):
                 await self._ask(int(Type.ROLLBACK), b"\x80", must_succeed=False)
             return
@@ -553,7 +553,7 @@ class ClientTransaction:
 
 
 def _body(space: int, more: dict[int, Any]) -> bytes:
-    """A request's body; space and tuple first, as the server's fast path likes them."""
+    """Encode a request's body, space and tuple first, for the server's fast path."""
     parts = [bytes((0x81 + len(more),)), b"\x10", encode_uint(space)]
     for key, value in more.items():
         parts += [encode_uint(key), msgpack.packb(value)]

@@ -1,8 +1,8 @@
 """Error codes and the exceptions that carry them.
 
-Exceptions branch by *who must act*: the caller (`ClientError`), a person
+Exceptions branch by *the party that must act*: the caller (`ClientError`), a person
 (`log.errors.CorruptionError`), the node itself (`log.errors.DiskError`: restart from disk).
-Numbers are Tarantool's where one exists; those from 0x4000 on are Qsync's own.
+Numbers are Tarantool's if one exists; those from 0x4000 are Qsync's own.
 """
 
 from enum import IntEnum, StrEnum
@@ -99,11 +99,11 @@ class OrderRefusal(StrEnum):
 
 
 class QsyncError(Exception):
-    """Root of everything the project raises on purpose."""
+    """Base of all exceptions that the project raises deliberately."""
 
 
 class ClientError(QsyncError):
-    """The caller's request cannot be done; `code` and `message` are the answer it gets."""
+    """A request is refused; the client receives `code` and `message`."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""A job ends with the process that started it: its standard input closes then."""
+"""A lifeline ends a job together with its parent process, which closes the job's standard input."""
 
 import os
 import sys
@@ -8,12 +8,12 @@ ENDED = 143  # as after SIGTERM
 
 
 def hold_lifeline() -> None:
-    """From now on this process ends as soon as its standard input does."""
+    """End this process as soon as its standard input is closed."""
     threading.Thread(target=_wait, name="lifeline", daemon=True).start()
 
 
 def _wait() -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
-    # No process waits for the result; Spark's JVM sees its own parent go.
+    # No process waits for the result. Spark's JVM notices the end of its own parent.
     os._exit(ENDED)

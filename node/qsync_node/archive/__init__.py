@@ -1,1 +1,1 @@
-"""An archive from the outside: what readers of every kind share. Nothing here writes."""
+"""Read-only access to an archive, shared by all kinds of readers."""

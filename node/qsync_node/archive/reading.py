@@ -1,7 +1,7 @@
-"""An archive as its readers see it: whose it is, each member's files, and ranges of files.
+"""The readers' view of an archive: its replica set, each member's files, and ranges of files.
 
-Files are read in ranges, by executors of Spark too, so everything that says where a file is can be
-pickled. What compactions took away or merged is no file here (`format/compaction.py`).
+Files are read in ranges, also by executors of Spark, so that each description of a file's location
+can be pickled. Files that compactions removed or merged are omitted (`format/compaction.py`).
 """
 
 import re
@@ -43,14 +43,14 @@ class ArchiveError(QsyncError):
 
 
 def folder_of(url: str) -> Path | None:
-    """The local folder that a `file://` URL names; None for any other store."""
+    """Return the local folder of a `file://` URL; None for any other store."""
     parts = urlsplit(url)
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
 @lru_cache(maxsize=8)
 def store_of(url: str) -> Any:
-    """The object store below `url`; one for each process. Raises ArchiveError."""
+    """Return the object store below `url`, one per process. Raises ArchiveError."""
     folder = folder_of(url)
     if folder is not None and not folder.is_dir():
         raise ArchiveError(f"archive {url} is not there: check archive.url")
@@ -66,9 +66,11 @@ def first_line(error: BaseException) -> str:
 
 
 def read_range(url: str, key: str, start: int, end: int) -> bytes:
-    """Bytes `start .. end` of a file, fewer where it ends before.
+    """Return bytes `start .. end` of a file, fewer at its end.
 
-    Raises FileNotFoundError, and OSError for whatever else an object store says.
+    Raises:
+        FileNotFoundError: the file does not exist.
+        OSError: the object store failed.
     """
     folder = folder_of(url)
     if folder is not None:
@@ -88,12 +90,12 @@ def read_range(url: str, key: str, start: int, end: int) -> bytes:
 
 
 _INSTANCE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""Name of a member's folder: whatever another one holds is not a member's."""
+"""Pattern of a member's folder; other folders are not members'."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """Manifests of all members, as they are now; `foreign` are files that no manifest names."""
+    """The current manifests of all members; `foreign` are files that no manifest lists."""
 
     url: str
     replicaset_uuid: str
@@ -110,33 +112,33 @@ class Archive:
         return [(m, entry) for m in self.members for entry in m.of_kind(SEGMENT)]
 
     def owners(self) -> list[Manifest]:
-        """Members, and compactions as if they were members: all owners of files."""
+        """Return members, and compactions in the form of members: all owners of files."""
         return [*self.members, *(one.as_member() for one in self.compactions)]
 
     def snapshots(self) -> list[tuple[Manifest, FileEntry]]:
-        """Members' and compactions', newest first."""
+        """Return the snapshots of members and compactions, newest first."""
         found = [(owner, entry) for owner in self.owners() for entry in owner.of_kind(SNAPSHOT)]
         return sorted(found, key=lambda pair: -pair[1].last_index)
 
     def owners_of_files(self) -> dict[str, str]:
-        """The instance (or compaction) that has each file, by the file's path."""
+        """Return the instance (or compaction) that owns each file, by the file's path."""
         return {f"{m.instance_uuid}/{e.name}": m.instance_uuid for m in self.owners()
                 for e in m.files}  # fmt: skip
 
     @property
     def rows(self) -> int:
-        """Of all files: copies are counted as often as there are some."""
+        """Return the number of rows in all files, copies included."""
         return sum(entry.rows for one in self.owners() for entry in one.files)
 
     @property
     def base(self) -> Compaction | None:
-        """The compaction that stands for everything up to the floor; None if nothing went."""
+        """Return the compaction that replaces all data up to the floor; None without one."""
         wanted = self.changes.compaction
         return next((one for one in self.compactions if one.name == wanted), None)
 
 
 def load_archive(url: str) -> Archive:
-    """Reads every manifest. Raises ArchiveError with one sentence."""
+    """Read every manifest. Raises ArchiveError with one sentence."""
     url = url.rstrip("/")
     store = store_of(url)
     try:
@@ -155,7 +157,7 @@ def load_archive(url: str) -> Archive:
 
 
 def _read_all(url: str, store: Any, listed: list[str]) -> Archive:
-    """Changes are read after the compactions that they may name, and after the manifests."""
+    """Read the changes after the compactions that they may name, and after the manifests."""
 
     def read(path: str) -> bytes:
         return bytes(obstore.get(store, path).bytes())
@@ -199,7 +201,7 @@ def _foreign(listed: list[str], members: list[Manifest], changes: Changes) -> li
         folder = manifest.instance_uuid
         known.add(f"{folder}/{MANIFEST_NAME}")
         known.update(f"{folder}/{entry.name}" for entry in manifest.files)
-        # A file that is about to go may have left its member's manifest already.
+        # A file that is about to be deleted may already be missing in its member's manifest.
         known.update(f"{folder}/{name}" for one in changes.merged for name in one.replaces)
         known.update(f"{folder}/{one.entry.name}" for one in changes.merged)
     own = ("audits/", f"{FOLDER}/")

@@ -1,1 +1,1 @@
-"""Bytes to values and back: rows, clocks, frames, files. Pure, and shared with the Spark jobs."""
+"""Encoders and decoders of rows, clocks, frames and files. Pure, and shared with the Spark jobs."""

@@ -1,7 +1,8 @@
-"""chap-sha1: proof that a client knows the password, without sending it.
+"""chap-sha1: a proof that a client knows the password, without transmission of the password.
 
-With `s1 = sha1(password)` and `s2 = sha1(s1)` the server stores base64(s2); the client sends
-`s1 XOR sha1(salt[:20] + s2)`. The server takes the XOR back and hashes what is left once.
+With `s1 = sha1(password)` and `s2 = sha1(s1)` the server stores base64(s2). The client sends
+`s1 XOR sha1(salt[:20] + s2)`. The server reverses the XOR, hashes the result once, and compares it
+with s2.
 """
 
 import base64
@@ -22,7 +23,7 @@ def _xor(left: bytes, right: bytes) -> bytes:
 
 
 def stored_hash(password: str) -> str:
-    """What `_user` keeps under `chap-sha1`."""
+    """Return the value that `_user` stores under `chap-sha1`."""
     return base64.b64encode(_sha1(_sha1(password.encode()))).decode()
 
 
@@ -35,7 +36,7 @@ def scramble(password: str, salt: bytes) -> bytes:
 
 
 def is_valid(answer: object, salt: bytes, stored: str) -> bool:
-    """Whether `answer` (str from C connectors, bin from Python ones) proves the password.
+    """Return whether `answer` (str from C connectors, bin from Python ones) proves the password.
 
     A str arrives decoded with `surrogateescape`, or as bytes.
     """

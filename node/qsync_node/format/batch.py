@@ -1,9 +1,9 @@
-"""A batch of log rows: what is decided, written, sent and acknowledged as one piece (data path).
+"""A batch of log rows: the unit of decisions, writes, messages and acknowledgements (data path).
 
-The bytes of a batch are encoded once, by the leader, and are the same in its file, in every
-follower's file and on the wire (L9). All rows of a batch have one origin and contiguous LSNs, and
-a batch holds whole transactions, so a range of indexes describes it completely: the row at index
-`i` has LSN `last_lsn - (last_index - i)`.
+The leader encodes a batch once. The bytes are the same in its file, in every follower's file and on
+the wire (L9). All rows of a batch have one origin and contiguous LSNs, and a batch contains whole
+transactions. A range of indexes therefore describes it completely: the row at index `i` has LSN
+`last_lsn - (last_index - i)`.
 """
 
 from collections.abc import Iterable
@@ -13,9 +13,9 @@ from qsync_node.format.row import RowError, scan_rows
 
 
 class LogBatch(NamedTuple):
-    """Rows `first_index .. last_index` of the log, back to back in `data`.
+    """Rows `first_index .. last_index` of the log, concatenated in `data`.
 
-    A tuple rather than a dataclass, so that a message with batches packs without copies.
+    It is a tuple rather than a dataclass, so that a message with batches packs without copies.
     """
 
     first_index: int
@@ -30,13 +30,15 @@ class LogBatch(NamedTuple):
 
 
 def split_batches(data: bytes, before_index: int) -> list[LogBatch]:
-    """Batches of the rows in `data`, the first of which has index `before_index + 1`.
+    """Return the batches of the rows in `data`, the first with index `before_index + 1`.
 
-    Rows of one origin with contiguous LSNs become one batch. Raises RowError on bytes that are
-    not rows and on a transaction that does not end in `data`.
+    Rows of one origin with contiguous LSNs become one batch.
+
+    Raises:
+        RowError: the bytes are not rows, or a transaction does not end in `data`.
     """
     batches: list[LogBatch] = []
-    start = 0  # offset of the first row of the batch that grows
+    start = 0  # offset of the first row of the current batch
     first = index = before_index + 1
     owner, next_lsn = -1, 0
     is_open = False
@@ -62,7 +64,7 @@ def split_batches(data: bytes, before_index: int) -> list[LogBatch]:
 
 
 def drop_rows_up_to(batches: Iterable[LogBatch], index: int) -> list[LogBatch]:
-    """What of `batches` lies behind `index`; the batch that contains it is cut by rows."""
+    """Return the rows of `batches` after `index`; the batch that contains it is split."""
     result = []
     for batch in batches:
         if batch.first_index > index:
@@ -73,7 +75,7 @@ def drop_rows_up_to(batches: Iterable[LogBatch], index: int) -> list[LogBatch]:
 
 
 def cut_batch(batch: LogBatch, index: int) -> tuple[LogBatch, LogBatch]:
-    """`batch` as the part up to `index` and the part behind it; `index` lies inside."""
+    """Split `batch` after `index`, which lies inside it."""
     assert batch.first_index <= index < batch.last_index, (batch.first_index, index)
     wanted = index - batch.first_index
     for row, (_, lsn, end, ends_transaction) in enumerate(scan_rows(batch.data)):

@@ -1,13 +1,13 @@
-"""Rows of a log file as `tarantoolctl cat --show-system` shows them.
+"""Rows of a log file in the form of `tarantoolctl cat --show-system`.
 
 A record is `{"HEADER": {...}, "BODY": {...}}` with the names, the omissions and the rounding of
-Tarantool 2.6's tool, so that its json output, parsed, equals ours row for row. What to know:
+Tarantool 2.6's tool, so that its parsed json output equals ours row for row. Details:
 
-* zero LSN, replica id, group and timestamp are left out; TSN is shown decoded, and only in
-  transactions of several rows; flags other than COMMIT are not shown;
-* only the types and keys that 2.6 knows have names. Other bodies are Lua tables with numeric
-  keys, printed as an array with nulls in the gaps unless that would be excessively sparse;
-* numbers pass through `%.14g`.
+* A zero LSN, replica id, group or timestamp is omitted. TSN is decoded, and shown only in
+  transactions of several rows. Flags other than COMMIT are not shown.
+* Only the types and keys of 2.6 have names. Other bodies are Lua tables with numeric keys, printed
+  as an array with nulls in the gaps unless that would be excessively sparse.
+* Numbers are formatted by `%.14g`.
 """
 
 import json
@@ -31,7 +31,7 @@ _KEY_NAMES = {
     0x24: "instance_uuid", 0x25: "cluster_uuid", 0x26: "vector_clock", 0x27: "expression",
     0x28: "operations",
 }  # fmt: skip
-# What our members log nests less; a foreign file may nest deeper than Python can walk.
+# Rows of our members nest less deeply. A foreign file may nest deeper than Python can walk.
 LEVELS_SHOWN_MAX = 200
 SCALE_SHOWN_MAX = 100
 _SPARSE_RATIO = 2
@@ -39,7 +39,7 @@ _SPARSE_SAFE = 10
 
 
 def record_of(row: Row) -> Record:
-    """What the tool shows for one row."""
+    """Return one row in the form of the tool."""
     header: Record = {}
     if row.lsn:
         header["lsn"] = row.lsn
@@ -71,7 +71,7 @@ def _shown_body(row: Row) -> Any:
 
 
 def _lua_table(table: dict[int, Any]) -> Any:
-    """A table with numeric keys: an array if it is dense enough, else a map."""
+    """Return a table with numeric keys: an array if it is dense enough, else a map."""
     greatest = max(table, default=0)
     is_array = all(key > 0 for key in table)
     if is_array and greatest > _SPARSE_SAFE and greatest > len(table) * _SPARSE_RATIO:
@@ -106,7 +106,7 @@ def _shown_key(key: Any) -> str:
 
 
 def _shown_extension(code: int, data: bytes) -> Any:
-    """Decimals and uuids as their text; other extensions are unknown to 2.6."""
+    """Return decimals and uuids as their text; other extensions are unknown to 2.6."""
     if code == 2 and len(data) == 16:
         text = data.hex()
         return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
@@ -116,7 +116,7 @@ def _shown_extension(code: int, data: bytes) -> Any:
 
 
 def _decimal_text(data: bytes) -> str:
-    """Packed decimal: scale, then nibbles of digits, the last of which is the sign."""
+    """Decode a packed decimal: scale, then nibbles of digits, the last of which is the sign."""
     scale = unpack(data[: _int_bytes(data)])
     nibbles = data[_int_bytes(data) :].hex()
     digits = nibbles[:-1].lstrip("0") or "0"
@@ -134,9 +134,11 @@ def _int_bytes(data: bytes) -> int:
 
 
 def cat_file(data: bytes) -> Iterator[Record | Damage]:
-    """Records of a whole file; a Damage, torn or not, is the last item where there is one.
+    """Yield the records of a whole file. A Damage, torn or not, is the last item if one exists.
 
-    Raises XlogError if the file's header cannot be read, RowError if a sound block holds no rows.
+    Raises:
+        XlogError: the file's header cannot be read.
+        RowError: a valid block contains no rows.
     """
     _, offset = decode_file_header(data)
     for item in read_blocks(data, offset):
@@ -148,5 +150,5 @@ def cat_file(data: bytes) -> Iterator[Record | Damage]:
 
 
 def to_json(record: Record) -> str:
-    """One line, as `--format=json` prints it."""
+    """Return one line in the form of `--format=json`."""
     return json.dumps(record, separators=(",", ":"), ensure_ascii=False)

@@ -1,13 +1,13 @@
-"""What compactions leave in an archive, as documents (pure).
+"""The documents that compactions store in an archive (pure).
 
-    compactions/NAME/manifest.json    one compaction; written last, so where it is, all of it is
+    compactions/NAME/manifest.json    one compaction; written last, so it implies all other files
     compactions/NAME/...snap          the state at its index
     compactions/NAME/spaces/...       tables of that state, and of its history
-    compactions/changes.json          which members' files compactions took away or merged
+    compactions/changes.json          the members' files that compactions removed or merged
 
-A member's manifest is its own and is never written by anybody else. Readers lay `changes.json` over
-it: what ends at or before `floor` is gone or about to go, and merged files stand for what they were
-made of. It is replaced, as a whole, before the first file goes.
+Only a member writes its own manifest. Readers apply `changes.json` to it: files that end at or
+before `floor` are deleted or about to be deleted, and merged files replace their sources.
+`changes.json` is replaced as a whole before the first file is deleted.
 """
 
 import json
@@ -35,7 +35,7 @@ _NAME = re.compile(r"[0-9]{20}-[0-9]{1,20}-[0-9a-f]{8}")
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file by its path in the archive, its size in bytes and its SHA-256."""
+    """A file: its path in the archive, its size in bytes and its SHA-256."""
 
     path: str
     size: int
@@ -44,9 +44,9 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """One published compaction: the state at `index`; no row in it is later than `time`.
+    """One published compaction: the state at `index`. None of its rows is later than `time`.
 
-    `verdict` is the audit's of the archive that it was made from, its own snapshot included.
+    `verdict` is the result of the audit of its source archive, including its own snapshot.
     """
 
     name: str
@@ -65,13 +65,13 @@ class Compaction:
         return f"{FOLDER}/{self.name}"
 
     def as_member(self) -> Manifest:
-        """Its snapshot as a member's file would be: `instance_uuid/name` is where it is."""
+        """Return the snapshot as a member's file; `instance_uuid/name` is its path."""
         return Manifest(self.replicaset_uuid, self.folder, "compaction", [self.snapshot])
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """`entry`, in the folder of `member`, holds what the files `replaces` held."""
+    """`entry`, in the folder of `member`, has the contents of the files `replaces`."""
 
     member: str
     replaces: list[str]
@@ -80,7 +80,7 @@ class Merged:
 
 @dataclass(slots=True)
 class Changes:
-    """`floor`: everything that ends at or before this index stands in `compaction` alone."""
+    """`floor`: only `compaction` contains the data up to this index."""
 
     floor: int = 0
     compaction: str = ""
@@ -90,7 +90,7 @@ class Changes:
         return bool(self.compaction) and entry.last_index <= self.floor
 
     def over(self, manifest: Manifest) -> list[FileEntry]:
-        """A member's files as they are now, in their order."""
+        """Return the current files of a member, in their order."""
         mine = [one for one in self.merged if one.member == manifest.instance_uuid]
         replaced = {name for one in mine for name in one.replaces}
         everything = [*manifest.files, *(one.entry for one in mine)]
@@ -108,7 +108,11 @@ def encode_changes(changes: Changes) -> bytes:
 
 
 def decode_compaction(data: bytes, where: str) -> Compaction:
-    """Raises ManifestError."""
+    """Decode the manifest of a compaction.
+
+    Raises:
+        ManifestError: the document is invalid.
+    """
     document = decode_document(data, where)
     try:
         return Compaction(
@@ -128,7 +132,11 @@ def decode_compaction(data: bytes, where: str) -> Compaction:
 
 
 def decode_changes(data: bytes, where: str) -> Changes:
-    """Raises ManifestError."""
+    """Decode `changes.json`.
+
+    Raises:
+        ManifestError: the document is invalid.
+    """
     document = decode_document(data, where)
     try:
         return Changes(

@@ -1,7 +1,7 @@
-"""What a log file holds, for its manifest: one pass over its bytes.
+"""The manifest entry of a log file, from one pass over its bytes.
 
-The pass checks nothing beyond what reading needs: an archive tells what was on the disk, and it is
-the audit that judges it. Only the file's own framing must be sound.
+The pass checks only what reading requires: the file's own framing. An archive records the content
+of the disk, and the audit judges it.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ _MALFORMED = (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackExcepti
 
 
 def space_of(body: bytes | memoryview) -> int:
-    """Space id of a row's body; 0 where it names none. Raises what `BAD_MSGPACK` names."""
+    """Return the space id of a row's body, 0 without one. Raises the errors of `BAD_MSGPACK`."""
     if len(body) > 2 and body[0] >> 4 == 8 and body[1] == KEY_SPACE_ID:
         first = body[2]
         if first < 0x80:
@@ -48,7 +48,7 @@ def space_of(body: bytes | memoryview) -> int:
 
 
 def row_unpacker(data: bytes) -> msgpack.Unpacker:
-    """Reads the rows of a block; it refuses nothing that msgpack allows."""
+    """Return an unpacker for the rows of a block. It accepts all valid msgpack."""
     unpacker = msgpack.Unpacker(
         strict_map_key=False, max_buffer_size=2**31 - 1, read_size=max(len(data), 1),
         unicode_errors="surrogateescape",
@@ -58,7 +58,7 @@ def row_unpacker(data: bytes) -> msgpack.Unpacker:
 
 
 def walk_rows(data: bytes) -> Iterator[tuple[dict[int, Any], int, int, int]]:
-    """(header, start, start of the body, end) of each row of a block. Raises ValueError."""
+    """Yield (header, start, start of the body, end) of each row of a block. Raises ValueError."""
     unpacker = row_unpacker(data)
     tell, take, skip = unpacker.tell, unpacker.unpack, unpacker.skip
     position, size = 0, len(data)
@@ -76,7 +76,7 @@ def walk_rows(data: bytes) -> Iterator[tuple[dict[int, Any], int, int, int]]:
 
 
 class _Walk:
-    """Counts of the rows seen so far."""
+    """Counts of the rows read so far."""
 
     def __init__(self, start_term: int, vclock: dict[int, int]) -> None:
         self.term = start_term
@@ -113,7 +113,11 @@ class _Walk:
 
 
 def describe(data: bytes, kind: str, source: str, start_term: int) -> FileEntry:
-    """The manifest's entry of a whole file. Raises XlogError where it is damaged."""
+    """Return the manifest entry of a whole file.
+
+    Raises:
+        XlogError: the file is damaged.
+    """
     header, offset = decode_file_header(data)
     walk = _Walk(start_term, {} if kind == SNAPSHOT else header.vclock)
     marks = [Mark(offset, start_term, dict(header.vclock))]

@@ -1,16 +1,16 @@
 """IPROTO packets: an incremental decoder and the encoders (data path).
 
-A packet is its length (msgpack unsigned), a header map and an optional body map. The decoder is
-fed whatever a socket delivers and gives back whole frames. Bodies are sliced, not decoded: they
-may be malformed, and the decoder answers error 20 with the frame's sync.
+A packet is its length (msgpack unsigned), a header map and an optional body map. The decoder
+receives the bytes of a socket and returns whole frames. Bodies are sliced, not decoded: they may be
+malformed.
 
-What bad input gets, as Tarantool 2.6 does: a length that is not an unsigned number or is over the
-limit ends the stream (`FrameError`, code 20, close the connection after answering); a header that
-is not a good map is a frame of type `MALFORMED`, to be answered with error 20, and the stream
-resumes at the next packet.
+Invalid input is handled as by Tarantool 2.6. A length that is not an unsigned number or exceeds the
+limit ends the stream (`FrameError`, code 20; the caller answers and closes the connection). A
+header that is not a valid map gives a frame of type `MALFORMED`, to be answered with error 20, and
+the stream resumes at the next packet.
 
-Cost of a feed is proportional to the bytes fed: bytes of an unfinished packet are kept in a list
-and joined once, when the packet is complete.
+The cost of a feed is proportional to the bytes fed: bytes of an unfinished packet are kept in a
+list and joined once, when the packet is complete.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ from qsync_node.errors import ErrorCode
 from qsync_node.format.keys import KEY_SYNC, KEY_TIMESTAMP, KEY_TYPE
 from qsync_node.format.row import Row, encode_header, encode_uint
 
-# type, sync, header, body. A plain tuple: it is built ten times faster than a class instance.
+# type, sync, header, body. A plain tuple is built ten times faster than a class instance.
 Frame = tuple[int, int, dict[int, Any], bytes]
 
 MALFORMED = -1
@@ -36,7 +36,7 @@ _BAD_HEADER = (ValueError, TypeError, msgpack.OutOfData, RecursionError)
 
 
 class FrameError(Exception):
-    """The stream cannot be followed any further; `frames` are the good ones before it."""
+    """The rest of the stream cannot be decoded; `frames` are the valid ones before the error."""
 
     def __init__(self, code: int, why: str, frames: list[Frame]) -> None:
         super().__init__(why)
@@ -58,7 +58,7 @@ _LENGTH_WIDTHS = {0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9}
 
 
 class FrameDecoder:
-    """Splits one connection's bytes into frames."""
+    """A decoder that splits the bytes of one connection into frames."""
 
     __slots__ = ("_chunks", "_have_bytes", "_need_bytes", "_unpacker", "limit_bytes")
 
@@ -71,11 +71,15 @@ class FrameDecoder:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of a packet that is not complete yet."""
+        """Return the number of bytes of an incomplete packet."""
         return self._have_bytes
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Frames completed by `data`. Raises FrameError; nothing may be fed after that."""
+        """Return the frames that `data` completes.
+
+        Raises:
+            FrameError: the stream is invalid, and the decoder must not be used again.
+        """
         if self._chunks:
             self._chunks.append(data)
             self._have_bytes += len(data)
@@ -91,7 +95,7 @@ class FrameDecoder:
         unpacker = self._unpacker
         unpacker.feed(data)
         unpack, tell, read_bytes = unpacker.unpack, unpacker.tell, unpacker.read_bytes
-        base = tell()  # the unpacker counts from its first byte ever
+        base = tell()  # the unpacker counts from the first byte of the connection
         position, size, limit = 0, len(data), self.limit_bytes
         malformed = 0
         while position < size:
@@ -133,8 +137,8 @@ class FrameDecoder:
                 frames.append((kind, sync, header, read_bytes(end - middle)))
                 position = end
                 continue
-            # The unpacker may stand anywhere: resume after the packet with a new one. That
-            # copies what is left, so it is done a few times only.
+            # The position of the unpacker is undefined: resume after the packet with a new one.
+            # That copies the remaining bytes, so it happens a limited number of times.
             malformed += 1
             if malformed > MALFORMED_PER_FEED_MAX:
                 raise FrameError(ErrorCode.INVALID_MSGPACK, MALFORMED_HEADER_MESSAGE, frames)
@@ -145,11 +149,11 @@ class FrameDecoder:
             unpack, tell, read_bytes = unpacker.unpack, unpacker.tell, unpacker.read_bytes
             base = -end
         if size > _KEEP_BUFFER_BYTES:
-            self._unpacker = _new_unpacker()  # gives the memory of a large packet back
+            self._unpacker = _new_unpacker()  # frees the memory of a large packet
         return frames
 
     def _keep(self, data: bytes, position: int, need_bytes: int) -> None:
-        """Hold the bytes from `position` on until `need_bytes` of them are there."""
+        """Keep the bytes from `position` until `need_bytes` have arrived."""
         self._chunks = [data[position:]]
         self._have_bytes = len(data) - position
         self._need_bytes = need_bytes
@@ -157,7 +161,7 @@ class FrameDecoder:
 
 
 def _has_good_values(header: dict[Any, Any]) -> bool:
-    """Known keys have values of their type; unknown ones, which must be numbers, are skipped."""
+    """Return whether known keys have values of their type. Unknown keys must be numbers."""
     for key, value in header.items():
         if type(key) is not int:
             return False
@@ -168,7 +172,7 @@ def _has_good_values(header: dict[Any, Any]) -> bool:
     return True
 
 
-# -- answers: every int has its full width, as Tarantool writes them -----------------------------
+# -- answers: every int has its full width, as in Tarantool's answers ----------------------------
 
 _HEAD = Struct(">BIHBIHQHI")
 _HEAD_AND_DATA = Struct(">BIHBIHQHIHBI")
@@ -188,14 +192,14 @@ def encode_answer(type: int, sync: int, schema_version: int, body: bytes) -> byt
 
 
 def encode_ok(sync: int, schema_version: int, body: bytes = b"\x80") -> bytes:
-    """An answer without DATA (PING, AUTH, BEGIN, ...), or with a body made elsewhere."""
+    """Encode an answer without DATA (PING, AUTH, BEGIN, ...), or with a given body."""
     return encode_answer(_OK, sync, schema_version, body)
 
 
 def encode_tuples(
     sync: int, schema_version: int, tuples: Sequence[bytes], position: bytes | None = None
 ) -> bytes:
-    """An answer `{DATA: [tuples]}`, with POSITION for a paginated select."""
+    """Encode an answer `{DATA: [tuples]}`, with POSITION for a paginated select."""
     if position is not None:
         count = len(tuples).to_bytes(4, "big")
         body = b"".join((b"\x82\x30\xdd", count, *tuples, b"\x35", _pack(position)))
@@ -211,7 +215,7 @@ def encode_tuples(
 
 
 def encode_chunk(sync: int, schema_version: int, tuples: Sequence[bytes]) -> bytes:
-    """A message pushed before the final answer."""
+    """Encode a message that is pushed before the final answer."""
     body = b"\x81\x30\xdd" + len(tuples).to_bytes(4, "big") + b"".join(tuples)
     return encode_answer(_CHUNK, sync, schema_version, body)
 
@@ -223,7 +227,7 @@ def encode_error(
     message: str,
     causes: Iterable[tuple[int, str]] = (),
 ) -> bytes:
-    """An error: its text for old clients, the stack of errors (newest first) for new ones."""
+    """Encode an error: its text for old clients, the stack of errors, newest first, for others."""
     stack = [
         {0: "ClientError", 2: 0, 1: "qsync", 3: text, 4: 0, 5: int(number)}
         for number, text in ((code, message), *causes)
@@ -236,7 +240,7 @@ def encode_error(
 
 
 def encode_request(type: int, sync: int = 0, body: bytes = b"", **header: int) -> bytes:
-    """A request. `header` names further keys: stream_id, schema_version, replica_id."""
+    """Encode a request. `header` has further keys: stream_id, schema_version, replica_id."""
     parts = [b"", b"\x00", encode_uint(type)]
     if sync:
         parts += (b"\x01", encode_uint(sync))
@@ -257,6 +261,6 @@ _HEADER_KEYS = {
 
 
 def encode_replication_row(row: Row, sync: int = 0) -> bytes:
-    """A row as a packet of a JOIN or SUBSCRIBE stream."""
+    """Encode a row as a packet of a JOIN or SUBSCRIBE stream."""
     head = encode_header(row, sync)
     return b"\xce" + (len(head) + len(row.body)).to_bytes(4, "big") + head + row.body

@@ -1,7 +1,7 @@
 """The 128 bytes with which a server opens a connection.
 
 Two lines of 64 bytes, padded with spaces: version and instance uuid, then the salt for the
-password. Connectors decide by the version what they try (2.11: ID, streams, watchers).
+password. Connectors choose their features by the version (2.11: ID, streams, watchers).
 """
 
 import base64
@@ -20,12 +20,12 @@ _LINE = re.compile(
 
 
 class GreetingError(ValueError):
-    """The other end does not speak IPROTO."""
+    """The peer does not use IPROTO."""
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What a server says about itself."""
+    """Version, uuid and salt of a server."""
 
     version: str
     instance_uuid: str
@@ -33,7 +33,7 @@ class Greeting:
 
     @property
     def version_id(self) -> int:
-        """`major << 16 | minor << 8 | patch`, as replication requests carry it."""
+        """Return `major << 16 | minor << 8 | patch`, as in replication requests."""
         major, minor, patch = (int(part) for part in self.version.split("."))
         return major << 16 | minor << 8 | patch
 
@@ -46,7 +46,11 @@ def encode_greeting(instance_uuid: str, salt: bytes, version: str = VERSION) -> 
 
 
 def decode_greeting(data: bytes) -> Greeting:
-    """Raises GreetingError on anything but a binary greeting of 128 bytes."""
+    """Decode a greeting.
+
+    Raises:
+        GreetingError: `data` is not a binary greeting of 128 bytes.
+    """
     match = _LINE.fullmatch(data[:64])
     if match is None or len(data) != GREETING_BYTES or data[127:] != b"\n":
         raise GreetingError(f"not a Tarantool greeting: {data[:64]!r}")

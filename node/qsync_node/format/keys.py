@@ -1,9 +1,9 @@
 """Numbers of the protocol: request and row types, header and body keys, flags, iterators.
 
-Values are Tarantool's wherever Tarantool has one. Keys 0x70 .. 0x7f are Qsync's own. In a body
-Tarantool's tools print them by number. In a row's header 2.6 refuses every key that it does not
-know, and silently skips the whole block; what it does skip alone is a TUPLE_META map. Our header
-keys therefore stand inside one, and a file that uses them stays readable by `tarantoolctl cat`.
+Values are Tarantool's if Tarantool has one. Keys 0x70 .. 0x7f are Qsync's own. In a body,
+Tarantool's tools print them by number. In a row's header, 2.6 refuses each unknown key and silently
+skips the whole block; only a TUPLE_META map is skipped alone. Our header keys are therefore inside
+such a map, and a file that uses them stays readable by `tarantoolctl cat`.
 
 Hot paths compare with the plain module constants at the end: an `IntEnum` member compares through
 Python code and costs about three times as much as an int.
@@ -13,7 +13,7 @@ from enum import IntEnum, IntFlag
 
 
 class Type(IntEnum):
-    """What a packet asks for, or what a log row does."""
+    """Types of packets and of log rows."""
 
     OK = 0
     SELECT = 1
@@ -127,12 +127,12 @@ class Key(IntEnum):
     CHECKPOINT_VCLOCK = 0x63
     CHECKPOINT_LSN = 0x64
     IDEMPOTENCY = 0x70  # in TUPLE_META of a row's header: the transaction's key (T9)
-    INDEX = 0x71  # body of CONFIRM, ROLLBACK, PROMOTE: log index of the row meant (L2)
+    INDEX = 0x71  # body of CONFIRM, ROLLBACK, PROMOTE: log index of the target row (L2)
     INDEX_TERM = 0x72  # body of CONFIRM, ROLLBACK, PROMOTE: term of that row (L2)
 
 
 class Flag(IntFlag):
-    """Bits of `Key.FLAGS`; WAIT_* stand on the last row of a transaction."""
+    """Bits of `Key.FLAGS`. The last row of a transaction has the WAIT_* bits."""
 
     COMMIT = 1
     WAIT_SYNC = 2

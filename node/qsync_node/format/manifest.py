@@ -1,16 +1,16 @@
-"""The manifest of one member's archive: what is there, and what each file holds.
+"""The manifest of one member's archive: its files and their contents.
 
 An archive is a folder of an object store that belongs to one replica set:
 
-    archive.json                                 whose archive this is
-    INSTANCE/manifest.json                       what this member has archived, replaced as a whole
+    archive.json                                 the replica set that owns the archive
+    INSTANCE/manifest.json                       the member's archived files, replaced as a whole
     INSTANCE/INDEX-TERM-SHA256.xlog              sealed, confirmed segments
     INSTANCE/INDEX-TERM-SHA256.snap              snapshots
-    INSTANCE/INDEX-TERM-SHA256.rollback.xlog     rows that were cut off its log (L6)
+    INSTANCE/INDEX-TERM-SHA256.rollback.xlog     rows truncated from its log (L6)
 
-INDEX is that of the first row (of the state, for a snapshot), TERM is that row's. A name says what
-the contents are, so a file is never replaced. Readers go by the manifest and never by a listing: a
-file that no manifest names is not there yet.
+INDEX is that of the first row (of the state, for a snapshot), TERM is that row's term. A name
+identifies the contents, so a file is never replaced. Readers use the manifest and never a listing:
+a file that no manifest lists does not exist yet.
 """
 
 import json
@@ -28,11 +28,11 @@ _SUFFIXES = {SEGMENT: "xlog", SNAPSHOT: "snap", ROLLBACK: "rollback.xlog"}
 
 
 class ManifestError(ValueError):
-    """A manifest cannot be used; the text says why and what to do."""
+    """A manifest is invalid; the text states the cause and the remedy."""
 
 
 class Mark(NamedTuple):
-    """Reading may begin at the block at `offset`: the log stands at `vclock` there, in `term`."""
+    """Reading may begin at the block at `offset`, where the log is at `vclock`, in `term`."""
 
     offset: int
     term: int
@@ -43,10 +43,10 @@ class Mark(NamedTuple):
 class FileEntry:
     """One archived file. Times are seconds since 1970, by the leaders' clocks.
 
-    A segment holds the rows behind `after_index` up to `last_index`; a snapshot the state at
+    A segment contains the rows after `after_index` up to `last_index`; a snapshot the state at
     `last_index`, which equals its `after_index`. `start_term` is the term before the first row.
-    `lsns` is, for each replica id, the first and last LSN. `source` is the file's name at home.
-    `previous_vclock` is where the segment before this one began, if its header says so.
+    `lsns` maps each replica id to its first and last LSN. `source` is the local name of the file.
+    `previous_vclock` is the start of the previous segment, if the header records it.
     """
 
     kind: str
@@ -73,7 +73,7 @@ class FileEntry:
 
 @dataclass(slots=True)
 class Manifest:
-    """What one instance has archived, oldest first within each kind."""
+    """The archived files of one instance, oldest first within each kind."""
 
     replicaset_uuid: str
     instance_uuid: str
@@ -87,12 +87,12 @@ class Manifest:
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _INSTANCE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-# The form of `archived_name` and nothing else: a name never leads out of its member's folder.
+# Exactly the form of `archived_name`: a name never points outside of its member's folder.
 _NAME = re.compile(r"[0-9]{20}-[0-9]{1,20}-[0-9a-f]{64}\.[a-z]+(\.[a-z]+)?")
 
 
 def archived_name(kind: str, index: int, term: int, sha256: str) -> str:
-    """Name of a file inside its member's folder."""
+    """Return the name of a file inside its member's folder."""
     return f"{index:020d}-{term}-{sha256}.{_SUFFIXES[kind]}"
 
 
@@ -105,7 +105,11 @@ def encode_root(replicaset_uuid: str) -> bytes:
 
 
 def decode_document(data: bytes, where: str) -> dict[str, Any]:
-    """A JSON object of a version that this Qsync reads. Raises ManifestError."""
+    """Decode a JSON object of a supported version.
+
+    Raises:
+        ManifestError: the document is invalid or has another version.
+    """
     try:
         document = json.loads(data)
     except ValueError as error:
@@ -123,7 +127,11 @@ def decode_document(data: bytes, where: str) -> dict[str, Any]:
 
 
 def decode_root(data: bytes, where: str) -> str:
-    """The replica set that an archive belongs to. Raises ManifestError."""
+    """Return the replica set that owns an archive.
+
+    Raises:
+        ManifestError: the document is invalid.
+    """
     uuid = decode_document(data, where).get("replicaset_uuid")
     if not isinstance(uuid, str):
         raise ManifestError(f"{where} names no replica set")
@@ -140,7 +148,7 @@ NUMBER_MAX = (1 << 63) - 1
 
 
 def check_number(value: Any, what: str) -> int:
-    """A number as all of Qsync's are: from 0 on, in 63 bits. Raises ValueError."""
+    """Return `value`, a natural number below 2**63. Raises ValueError."""
     if type(value) is not int or not 0 <= value <= NUMBER_MAX:
         raise ValueError(f"{what} is {value!r}")
     return value
@@ -154,7 +162,7 @@ def check_instance(value: Any) -> str:
 
 
 def _check_entry(entry: FileEntry) -> None:
-    """Raises ValueError for what no archiver writes and readers would stumble over."""
+    """Raise ValueError for an entry that no archiver writes and that readers cannot handle."""
     for name in _NUMBERS:
         check_number(getattr(entry, name), name)
     for name in _TIMES:
@@ -183,7 +191,7 @@ def _check_entry(entry: FileEntry) -> None:
 
 
 def decode_entry(fields: dict[str, Any]) -> FileEntry:
-    """Raises KeyError, TypeError, ValueError or AttributeError for what is none."""
+    """Decode an entry. Raises KeyError, TypeError, ValueError or AttributeError if invalid."""
     known = {name: fields[name] for name in FileEntry.__dataclass_fields__ if name in fields}
     known["start_vclock"] = _clock(known["start_vclock"])
     known["vclock"] = _clock(known["vclock"])
@@ -200,7 +208,11 @@ def decode_entry(fields: dict[str, Any]) -> FileEntry:
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
-    """Raises ManifestError."""
+    """Decode a member's manifest.
+
+    Raises:
+        ManifestError: the document is invalid.
+    """
     document = decode_document(data, where)
     try:
         return Manifest(

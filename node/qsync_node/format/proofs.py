@@ -1,22 +1,23 @@
 """Proofs of the cluster's secret: signed orders, HELLO, and the password of `admin`.
 
-A cluster stores one secret. It is only ever used as the key of an HMAC: no password, header or body
-holds it. Each purpose has a label of its own, so nothing that is made for one is good for another.
+A cluster stores one secret. It is used only as the key of an HMAC: no password, header or body
+contains it. Each purpose has its own label, so that a proof for one purpose is invalid for another.
 
     admin's password   HMAC(secret, "qsync/1 admin"), in hexadecimal
     orders             HMAC(HMAC(secret, "qsync/1 orders"), the order and a challenge of its target)
     HELLO without TLS  HMAC(secret, "dial" or "accept", challenge, uuid)
     HELLO over TLS     HMAC(HMAC(secret, "qsync/1 peers"), "dial" or "accept", challenge, uuid,
-                       hash of the certificate that the accepting member showed)
+                       hash of the certificate that the accepting member presented)
 
 The hash binds a HELLO to its TLS connection, like `tls-server-end-point` of RFC 5929: it is SHA-256
-whatever signed the certificate. A man in the middle shows another certificate, so a proof that he
-passes on is wrong.
+for every signature algorithm. A man in the middle presents another certificate, so a forwarded
+proof is wrong.
 
 Earlier versions know the unbound proof only. A member that checks bound proofs therefore marks its
 challenge, like the downgrade sentinel of TLS 1.3 (RFC 8446, section 4.1.3): 20 random bytes and an
-HMAC of them. A member that reads the mark sends no unbound proof, and takes none. A man in the
-middle who removes the mark changes the challenge, so what he is sent then is a proof for himself.
+HMAC of them. A member that recognizes the mark neither sends nor accepts an unbound proof. A man in
+the middle who removes the mark changes the challenge, so the proof that he receives is valid for
+that changed challenge only.
 """
 
 import hashlib
@@ -25,12 +26,12 @@ import os
 from dataclasses import dataclass
 
 ORDER_SCHEME = "Qsync-HMAC-SHA256-2"
-"""Its number grows with each change of the header: a member takes orders of its own scheme only."""
+"""Its number increases with each change of the header: a member accepts its own scheme only."""
 CHALLENGE_PATH = "/order-challenge"
 
 
 def derive(secret: str, label: str) -> bytes:
-    """The key of one purpose. What HELLO hashes without TLS begins otherwise than any label."""
+    """Return the key of one purpose. The input of HELLO without TLS begins with no label."""
     return hmac.digest(secret.encode(), b"qsync/1 " + label.encode(), hashlib.sha256)
 
 
@@ -41,7 +42,7 @@ def admin_password(secret: str) -> str:
 def peer_proof(
     secret: str, purpose: bytes, challenge: bytes, uuid: str, binding: bytes = b""
 ) -> bytes:
-    """That the sender knows `secret`, for one challenge, one identity and one TLS connection."""
+    """Prove knowledge of `secret` for one challenge, one identity and one TLS connection."""
     key = derive(secret, "peers") if binding else secret.encode()
     return hmac.digest(key, purpose + challenge + uuid.encode() + binding, hashlib.sha256)
 
@@ -70,7 +71,7 @@ def certificate_binding(der: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SignedOrder:
-    """The header `Authorization` of an order. It is checked before the body is read."""
+    """The `Authorization` header of an order, which is checked before the body is read."""
 
     challenge: str
     digest: str  # SHA-256 of the body
@@ -95,7 +96,7 @@ class SignedOrder:
 def sign_order(
     secret: str, challenge: str, instance: str, method: str, path: str, body: bytes
 ) -> str:
-    """The header `Authorization` of an order to `instance`, which gave `challenge`."""
+    """Return the `Authorization` header of an order to `instance`, which sent `challenge`."""
     digest = hashlib.sha256(body).hexdigest()
     signature = _order_signature(secret, challenge, instance, method, path, digest)
     return f"{ORDER_SCHEME} {challenge}:{digest}:{signature}"

@@ -1,16 +1,16 @@
-"""Log rows: bytes <-> values (data path).
+"""Encoding and decoding of log rows (data path).
 
 A row is a msgpack header map followed by a msgpack body map; a NOP has no body. Files and streams
-hold the same bytes; a stream puts a length before each row and may add a SYNC to the header.
+contain the same bytes. A stream puts a length before each row and may add a SYNC to the header.
 
 Transactions. A row without TSN is a whole transaction. Otherwise each row carries `lsn - tsn`,
 where tsn is the LSN of the transaction's first row, and the last row has the COMMIT flag. Rows of
 one transaction are contiguous.
 
-Header keys are written in Tarantool's order and in shortest form, so that re-encoding a row that
-Tarantool wrote gives the same bytes. What Qsync adds to a header, the idempotency key of a
-transaction, stands in a TUPLE_META map, which every version of Tarantool skips there. A body is
-never decoded here: it stays the slice that the client sent, and C code skips it.
+Header keys are written in Tarantool's order and in shortest form, so that re-encoding a row of
+Tarantool gives the same bytes. Qsync's addition to a header, the idempotency key of a transaction,
+is in a TUPLE_META map, which every version of Tarantool skips there. This module never decodes a
+body: it stays the slice that the client sent, and C code skips it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,13 +34,13 @@ from qsync_node.format.keys import (
 )
 
 ROW_BYTES_MAX = 2**31 - 1
-# What msgpack raises on bytes that are not msgpack, or not what was asked for.
+# Errors of msgpack for bytes that are not msgpack or have another type.
 _MALFORMED = (ValueError, TypeError, msgpack.OutOfData, RecursionError)
 _INT_KEYS = (KEY_TYPE, KEY_REPLICA_ID, KEY_LSN, KEY_GROUP_ID, KEY_TSN, KEY_FLAGS)
 
 
 class RowError(ValueError):
-    """Bytes that are not rows; `offset` is relative to the bytes given."""
+    """Bytes that are not rows; `offset` is relative to the given bytes."""
 
     def __init__(self, offset: int, why: str) -> None:
         super().__init__(f"at offset {offset}: {why}")
@@ -103,7 +103,7 @@ class Row:
 
 
 def encode_uint(value: int) -> bytes:
-    """Shortest msgpack form of a natural number."""
+    """Return the shortest msgpack form of a natural number."""
     if value < 0x80:
         return bytes((value,))
     if value < 0x100:
@@ -120,7 +120,7 @@ _pack = msgpack.Packer(autoreset=True, unicode_errors="surrogateescape").pack
 
 
 def encode_header(row: Row, sync: int = 0) -> bytes:
-    """Header of any row; control path and multi-row transactions."""
+    """Encode the header of any row; for the control path and multi-row transactions."""
     parts = [b"", b"\x00", encode_uint(row.type)]
     if sync:
         parts += (b"\x01", encode_uint(sync))
@@ -146,7 +146,7 @@ def encode_header(row: Row, sync: int = 0) -> bytes:
 
 
 def encode_row(row: Row) -> bytes:
-    """Header and body, as in a file."""
+    """Encode header and body, as in a file."""
     return encode_header(row) + row.body
 
 
@@ -162,10 +162,10 @@ _TIMESTAMP_MARK = 0x04CB
 def encode_single_header(
     type: int, replica_id: int, lsn: int, timestamp: float, flags: int = 0
 ) -> bytes:
-    """Header of a transaction of one row: about 0.3 µs instead of 2.
+    """Encode the header of a transaction of one row, in about 0.3 µs instead of 2.
 
-    Equals `encode_header(Row(type, replica_id, lsn, timestamp, flags=flags))` for types and
-    replica ids below 128, a non-zero LSN and a non-zero timestamp.
+    The result equals `encode_header(Row(type, replica_id, lsn, timestamp, flags=flags))` for types
+    and replica ids below 128, a non-zero LSN and a non-zero timestamp.
     """
     start = bytes((0x85 if flags else 0x84, 0, type, 2, replica_id))
     if lsn < 0x10000:
@@ -190,7 +190,7 @@ def encode_singles(
     timestamp: float,
     flags: int = 0,
 ) -> list[bytes]:
-    """Rows of consecutive one-row transactions with equal flags and timestamp."""
+    """Encode rows of consecutive one-row transactions with equal flags and timestamp."""
     tail = b"\x04\xcb" + _DOUBLE.pack(timestamp)
     if flags:
         tail += bytes((9, flags))
@@ -222,7 +222,7 @@ def _unpacker(data: bytes) -> Any:
 
 
 def row_from_header(header: dict[Any, Any], body: bytes) -> Row:
-    """A row from a decoded header; raises ValueError when a known key has a wrong type."""
+    """Return a row with a decoded header. Raises ValueError if a known key has a wrong type."""
     for key in _INT_KEYS:
         value = header.get(key, 0)
         if type(value) is not int or value < 0:
@@ -253,7 +253,7 @@ def row_from_header(header: dict[Any, Any], body: bytes) -> Row:
 
 
 def decode_rows(data: bytes) -> list[Row]:
-    """All rows of `data`; raises RowError at the first byte that does not belong to a row."""
+    """Return all rows of `data`. Raises RowError at the first byte outside of a row."""
     unpacker = _unpacker(data)
     tell, unpack, skip = unpacker.tell, unpacker.unpack, unpacker.skip
     rows: list[Row] = []
@@ -279,9 +279,9 @@ def decode_rows(data: bytes) -> list[Row]:
 
 
 def scan_rows(data: bytes) -> Iterator[tuple[int, int, int, bool]]:
-    """(replica id, LSN, end offset, whether it ends its transaction) of each row in `data`.
+    """Yield (replica id, LSN, end offset, whether it ends its transaction) of each row in `data`.
 
-    For the readers of a log, which need boundaries and positions only; half the cost of Rows.
+    Readers of a log need only boundaries and positions; this costs half as much as Rows.
     """
     unpacker = _unpacker(data)
     tell, unpack, skip = unpacker.tell, unpacker.unpack, unpacker.skip
@@ -307,7 +307,7 @@ def scan_rows(data: bytes) -> Iterator[tuple[int, int, int, bool]]:
 
 
 def split_transactions(rows: Iterable[Row]) -> list[list[Row]]:
-    """Rows by transaction; raises RowError (offset = number of the row) where they interleave."""
+    """Group rows by transaction. Raises RowError (offset = row number) if they interleave."""
     transactions: list[list[Row]] = []
     current: list[Row] = []
     number = 0
@@ -333,9 +333,9 @@ _SPACE_WIDTHS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
 
 
 def split_tuple(body: bytes) -> tuple[int, bytes] | None:
-    """Space id and tuple of a body `{SPACE_ID, TUPLE}` in this order; None for any other shape.
+    """Return space id and tuple of a body `{SPACE_ID, TUPLE}` in this order; None for others.
 
-    The tuple's bytes are not looked at, beyond being an array.
+    The tuple is only checked to be an array.
     """
     if len(body) < 5 or body[0] != 0x82 or body[1] != 0x10:
         return None

@@ -1,9 +1,9 @@
-"""Vector clocks: `{replica_id: lsn}`, zero components left out.
+"""Vector clocks: `{replica_id: lsn}` without zero components.
 
 The signature, the sum of all components, is the log index: one leader writes at a time, so every
-row raises it by one. Two clocks of one history are always comparable; two clocks of different
-histories may look comparable all the same (L5), so order is used for checks only, never to find
-a common point.
+row increases it by one. Two clocks of one history are always comparable. Two clocks of different
+histories may be comparable too (L5), so their order serves checks only, never the search for a
+common point.
 """
 
 import re
@@ -16,7 +16,7 @@ _COMPONENT = re.compile(r"\s*(\d{1,2})\s*:\s*(\d{1,19})\s*")
 
 
 def parse(text: str) -> VClock:
-    """`{1: 12, 2: 3}` -> dict; raises ValueError."""
+    """Parse `{1: 12, 2: 3}`. Raises ValueError."""
     text = text.strip()
     if len(text) < 2 or text[0] != "{" or text[-1] != "}":
         raise ValueError(f"vclock {text!r} is not in braces")
@@ -44,7 +44,7 @@ def signature(vclock: Mapping[int, int]) -> int:
 
 
 def normalised(vclock: Mapping[int, int]) -> VClock:
-    """Without zero components, ids rising: equal clocks become equal dicts."""
+    """Return the clock without zero components, ids ascending: equal clocks give equal dicts."""
     return {replica_id: vclock[replica_id] for replica_id in sorted(vclock) if vclock[replica_id]}
 
 
@@ -53,5 +53,5 @@ def is_equal(left: Mapping[int, int], right: Mapping[int, int]) -> bool:
 
 
 def is_at_most(left: Mapping[int, int], right: Mapping[int, int]) -> bool:
-    """Whether no component of `left` is ahead of `right`."""
+    """Return whether no component of `left` is greater than in `right`."""
     return all(lsn <= right.get(replica_id, 0) for replica_id, lsn in left.items())

@@ -1,16 +1,16 @@
-"""Layout of .xlog and .snap files: text header, blocks, end marker (data path where blocks are).
+"""Layout of .xlog and .snap files: text header, blocks, end marker (data path for blocks).
 
-A block is a fixed header of 19 bytes (magic, length, a zero, checksum, padding) and rows back to
-back, compressed with zstd from 2 KiB on. The checksum is CRC-32C with the register starting at 0
-and not inverted at the end.
+A block is a fixed header of 19 bytes (magic, length, a zero, checksum, padding) and concatenated
+rows, compressed with zstd from 2 KiB. The checksum is CRC-32C with an initial register of 0 and
+without inversion at the end.
 
 Torn or corrupt (D7). A write of Qsync is exactly one block, and the next begins only after the
-one before was flushed, so a crash can damage nothing but the last block of the last file: it may
-be short, or have its full length with sectors that were never written, which read as zeros.
-Damage is *torn* only if no whole block follows it and it is short or holds such zeros; a run of
-zeros shorter than `ZERO_RUN_BYTES` proves nothing, except at the block's own beginning, where the
-magic belongs. Everything else is *corruption*: the file had
-been flushed as a whole and has changed since.
+flush of the previous one. A crash can therefore damage only the last block of the last file: the
+block may be short, or have its full length with sectors that were never written, which read as
+zeros. Damage is *torn* only if no whole block follows it and it is short or contains such zeros. A
+run of zeros shorter than `ZERO_RUN_BYTES` proves nothing, except at the beginning of the block,
+where the magic belongs. Any other damage is *corruption*: the file was flushed as a whole and
+changed later.
 """
 
 import threading
@@ -36,8 +36,8 @@ EOF_MARKER = b"\xd5\x10\xad\xed"
 BLOCK_HEADER_BYTES = 19
 COMPRESS_FROM_BYTES = 2048
 BLOCK_ROWS_BYTES_MAX = 128 << 20
-"""Rows of one block. A writer stays far below it: the queue of unconfirmed transactions bounds what
-is written at once. A reader refuses more: 32 KB of zstd can stand for gigabytes."""
+"""Size of the rows of one block. A writer stays far below it, because the queue of unconfirmed
+transactions limits a write. A reader refuses more: 32 KB of zstd can expand to gigabytes."""
 SECTOR_BYTES = 512
 ZERO_RUN_BYTES = 8
 
@@ -45,7 +45,7 @@ _extend_crc = google_crc32c.extend
 
 
 class _Compressor(threading.local):
-    """One a thread: a ZstdCompressor's work area is its own, and two at work in it make garbage."""
+    """One compressor per thread: concurrent use of a ZstdCompressor corrupts its work area."""
 
     def __init__(self) -> None:
         self.compress = zstandard.ZstdCompressor(level=3).compress
@@ -71,7 +71,7 @@ class FileHeader:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A whole block at `offset .. end`; `data` are its rows, decompressed."""
+    """A whole block at `offset .. end`; `data` contains its decompressed rows."""
 
     offset: int
     end: int
@@ -80,7 +80,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What stops reading at `offset`; `is_torn` says that a crash explains it (D7)."""
+    """An error at `offset` that ends reading; `is_torn` if a crash explains it (D7)."""
 
     offset: int
     why: str
@@ -89,13 +89,13 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end marker at `offset`: the file was closed in order."""
+    """The end marker at `offset`: the file was closed cleanly."""
 
     offset: int
 
 
 def file_name(signature: int, suffix: str) -> str:
-    """`00000000000000000012.xlog`"""
+    """Return a name such as `00000000000000000012.xlog`."""
     return f"{signature:020d}.{suffix}"
 
 
@@ -113,7 +113,11 @@ def encode_file_header(header: FileHeader) -> bytes:
 
 
 def decode_file_header(data: bytes) -> tuple[FileHeader, int]:
-    """Header and the offset of the first block; raises XlogError. Unknown lines are skipped."""
+    """Return the header and the offset of the first block. Unknown lines are skipped.
+
+    Raises:
+        XlogError: the header is invalid.
+    """
     end = data.find(b"\n\n", 0, HEADER_BYTES_MAX)
     if end < 0:
         raise XlogError("the file header does not end")
@@ -147,7 +151,7 @@ def checksum(data: bytes) -> int:
 
 
 def encode_block_parts(rows: bytes) -> tuple[bytes, bytes]:
-    """Header and data of a block: two parts, so that a writev need not copy the data."""
+    """Return header and data of a block, as two parts so that a writev need not copy the data."""
     magic = ROW_MAGIC
     if len(rows) >= COMPRESS_FROM_BYTES - BLOCK_HEADER_BYTES:
         rows = _compressor.compress(rows)
@@ -163,7 +167,7 @@ def encode_block(rows: bytes) -> bytes:
 
 
 def _decode_uint(data: bytes, offset: int) -> tuple[int, int]:
-    """A msgpack unsigned number and the offset behind it; raises XlogError."""
+    """Return a msgpack unsigned number and the offset after it. Raises XlogError."""
     first = data[offset]
     if first < 0x80:
         return first, offset + 1
@@ -174,7 +178,7 @@ def _decode_uint(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def decode_block_header(data: bytes, offset: int = 0) -> tuple[bytes, int, int]:
-    """Magic, length and checksum of the block at `offset`; raises XlogError."""
+    """Return magic, length and checksum of the block at `offset`. Raises XlogError."""
     magic = data[offset : offset + 4]
     if magic not in (ROW_MAGIC, ZROW_MAGIC):
         raise XlogError("no block begins here")
@@ -187,7 +191,7 @@ def decode_block_header(data: bytes, offset: int = 0) -> tuple[bytes, int, int]:
         crc, position = _decode_uint(head, position)
     except IndexError:
         raise XlogError("a block header is too long") from None
-    # Zeros have the checksum 0, so a header whose end is missing could vouch for a block of them.
+    # Zeros have the checksum 0: a header without its end could validate a block of zeros.
     padding = BLOCK_HEADER_BYTES - position - 1
     if length == 0 or padding < -1 or (padding >= 0 and head[position] != 0xA0 | padding):
         raise XlogError("a block header is not one")
@@ -198,7 +202,7 @@ _TOO_LARGE = f"a block holds more than {BLOCK_ROWS_BYTES_MAX >> 20} MiB of rows"
 
 
 def decode_block_data(magic: bytes, data: bytes, crc: int) -> bytes:
-    """Rows of a block whose stored bytes are `data`; raises XlogError."""
+    """Return the rows of a block whose stored bytes are `data`. Raises XlogError."""
     if checksum(data) != crc:
         raise XlogError(f"checksum is {checksum(data):#010x}, the block says {crc:#010x}")
     if magic == ROW_MAGIC:
@@ -210,7 +214,7 @@ def decode_block_data(magic: bytes, data: bytes, crc: int) -> bytes:
             rows = bytes(reader.read(BLOCK_ROWS_BYTES_MAX + 1))
     except zstandard.ZstdError as error:
         raise XlogError(f"zstd: {error}") from None
-    if len(rows) > BLOCK_ROWS_BYTES_MAX:  # its header may state no size, or a wrong one
+    if len(rows) > BLOCK_ROWS_BYTES_MAX:  # the header may state no size, or a wrong one
         raise XlogError(_TOO_LARGE)
     return rows
 
@@ -225,7 +229,7 @@ def _block_at(data: bytes, offset: int) -> Block:
 
 
 def has_block_after(data: bytes, offset: int) -> bool:
-    """Whether a whole block begins anywhere behind `offset`."""
+    """Return whether a whole block begins at any position after `offset`."""
     position = data.find(ROW_MAGIC[:3], offset + 1)
     while position >= 0:
         try:
@@ -238,9 +242,9 @@ def has_block_after(data: bytes, offset: int) -> bool:
 
 
 def _has_lost_sector(data: bytes, offset: int, file_offset: int) -> bool:
-    """Whether what follows `offset` has a sector that was never written.
+    """Return whether the bytes after `offset` contain a sector that was never written.
 
-    `file_offset` is where `data` begins in its file: sectors are aligned in the file.
+    `file_offset` is the position of `data` in its file: sectors are aligned in the file.
     """
     position = offset
     while position < len(data):
@@ -253,7 +257,7 @@ def _has_lost_sector(data: bytes, offset: int, file_offset: int) -> bool:
 
 
 def _is_short(data: bytes, offset: int) -> bool:
-    """Whether the bytes at `offset` are the beginning of a block or marker that does not end."""
+    """Return whether the bytes at `offset` are an incomplete block or marker."""
     rest = data[offset:]
     if len(rest) < 4:
         return any(mark.startswith(rest) for mark in (ROW_MAGIC, ZROW_MAGIC, EOF_MARKER))
@@ -263,12 +267,12 @@ def _is_short(data: bytes, offset: int) -> bool:
         is_start = rest[:4] in (ROW_MAGIC, ZROW_MAGIC)
         return is_start and len(rest) < BLOCK_HEADER_BYTES
     body = rest[BLOCK_HEADER_BYTES:]
-    # All data present and sound under a length that is too great: the length has rotted.
+    # All data is present and valid under a length that is too large: the length is corrupt.
     return len(body) < length and (not body or checksum(body) != crc)
 
 
 def judge_damage(data: bytes, offset: int, why: str, file_offset: int = 0) -> Damage:
-    """Rule D7 for bytes that are no block at `offset`; `data` reaches to the end of the file."""
+    """Apply rule D7 to bytes at `offset` that are no block; `data` reaches to the file's end."""
     is_torn = (
         _is_short(data, offset)
         or not any(data[offset:])
@@ -278,10 +282,10 @@ def judge_damage(data: bytes, offset: int, why: str, file_offset: int = 0) -> Da
 
 
 def read_blocks(data: bytes, offset: int, file_offset: int = 0) -> Iterator[Block | Damage | End]:
-    """Blocks of a file from `offset` on. A Damage or an End is the last item.
+    """Yield the blocks of a file from `offset`. A Damage or an End is the last item.
 
-    `data` reaches to the end of the file and begins at `file_offset` of it; offsets in the
-    items are relative to `data`.
+    `data` reaches to the end of the file and begins at `file_offset` of it. Offsets in the items
+    are relative to `data`.
     """
     size = len(data)
     while offset < size:
@@ -301,5 +305,5 @@ def read_blocks(data: bytes, offset: int, file_offset: int = 0) -> Iterator[Bloc
 
 
 def encode_file(header: FileHeader, blocks: Iterable[bytes]) -> bytes:
-    """A whole file in memory, closed in order: for small files."""
+    """Return a whole, cleanly closed file in memory; for small files."""
     return encode_file_header(header) + b"".join(map(encode_block, blocks)) + EOF_MARKER

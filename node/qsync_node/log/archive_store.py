@@ -78,7 +78,7 @@ def open_store(url: str) -> Any:
 
 
 def _retry() -> Any:
-    from datetime import timedelta  # noqa: PLC0415  # only for stores behind a network
+    from datetime import timedelta  # noqa: PLC0415  # only for stores in a network
 
     return {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}
 

@@ -72,7 +72,7 @@ class SnapshotWriter:
             self._flush()
 
     def finish(self) -> None:
-        assert self._file is not None, "the snapshot is finished or given up"
+        assert self._file is not None, "the snapshot is finished or aborted"
         self._flush()
         self._append([EOF_MARKER])
         try:
@@ -99,7 +99,7 @@ class SnapshotWriter:
             self._pending_bytes = 0
 
     def _append(self, parts: list[bytes] | tuple[bytes, ...]) -> None:
-        assert self._file is not None, "the snapshot is finished or given up"
+        assert self._file is not None, "the snapshot is finished or aborted"
         try:
             self._file.append(parts)
         except DiskError:
