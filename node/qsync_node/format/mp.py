@@ -1,11 +1,11 @@
-"""msgpack as Tarantool means it: a string is bytes that need not be UTF-8, a map may have any keys.
+"""msgpack with Tarantool's semantics: strings need not be UTF-8, and map keys have any type.
 
-Bytes that are not UTF-8 become lone surrogates and go back to the same bytes, so what a client
-stored under any name can be repeated, in an answer, an error or a row. `unpack` raises what
-`BAD_MSGPACK` names, for whatever a stranger sends.
+Bytes that are not UTF-8 are decoded to lone surrogates and encoded to the same bytes. A name stored
+by a client can therefore be repeated in an answer, an error or a row. `unpack` raises only the
+errors of `BAD_MSGPACK`, also for input of unauthenticated clients.
 
-A decoded value can take a hundred times the bytes that it came in: an empty map is one byte and
-takes 0.1 to 0.3 us. Whoever decodes what a user sent bounds that work beforehand: by a size, or by
+A decoded value can occupy a hundred times its encoded size: an empty map is one byte and takes 0.1
+to 0.3 us. Callers bound the work of decoding user input beforehand: by a size, or by
 `decoding_work`.
 """
 
@@ -21,12 +21,12 @@ pack = partial(msgpack.packb, unicode_errors="surrogateescape")
 unpack = partial(msgpack.unpackb, strict_map_key=False, unicode_errors="surrogateescape")
 
 UNPACK_WORK_MAX = 4_000_000
-"""What `unpack_bounded` decodes at most: 0.1 s of a slow core."""
+"""Maximum work of `unpack_bounded`: 0.1 s of a slow core."""
 
 _EXTENSION, _CODE, _LONG_EXTENSION, _CONTAINER = range(1, 5)
 _CONTAINER_WORK = 12
-_EXTENSION_WORK = 72  # the dearest is a decimal
-_CODES = (*range(0x80), 0xFF)  # which decoding accepts; no text has one behind such a byte
+_EXTENSION_WORK = 72  # that of a decimal, the most expensive one
+_CODES = (*range(0x80), 0xFF)  # accepted by decoding; in text, none follows such a byte
 _EXTENSIONS = (_EXTENSION, _LONG_EXTENSION)
 _SURE_WORK = 1_000_000
 _COUNTING_WORK = 14
@@ -51,11 +51,11 @@ _SHORT_EXTENSION = bytes((_EXTENSION, _CODE))
 
 
 def decoding_work(packed: bytes) -> int:
-    """Return an upper bound for the work of decoding and of finding it out, in units of 25 ns.
+    """Return an upper bound for the work of decoding and of this estimate, in units of 25 ns.
 
-    First every byte counts that could begin an array, a map or an extension, which takes one pass
-    in C. Text has such bytes, too: where they would be much work, values are counted one by one,
-    up to `_VALUES_MAX` of them.
+    First, every byte that could begin an array, a map or an extension counts, which takes one pass
+    in C. Text contains such bytes, too. If they would mean too much work, values are counted one by
+    one, up to `_VALUES_MAX` of them.
 
     Args:
         packed: msgpack, well-formed or not.
@@ -71,7 +71,7 @@ def _counted_work(packed: bytes, bound: int) -> int:
     unpacker = msgpack.Unpacker(max_buffer_size=len(packed))
     unpacker.feed(packed)
     work = len(packed) // 2
-    left = 1  # values, of those that were announced
+    left = 1  # values that were announced and not read yet
     try:
         for _ in range(_VALUES_MAX):
             if not left:
@@ -89,19 +89,19 @@ def _counted_work(packed: bytes, bound: int) -> int:
                 unpacker.skip()
                 work += _EXTENSION_WORK if _KINDS[first] in _EXTENSIONS else 0
     except (IndexError, ValueError, msgpack.UnpackException):
-        return work  # decoding ends here, too
+        return work  # decoding fails here, too
     return max(bound, work)
 
 
 def unpack_bounded(packed: bytes) -> Any:
-    """The value in what a user sent, other than a tuple; ValueError if decoding takes too long."""
+    """Decode user input other than a tuple. Raises ValueError if decoding would take too long."""
     if decoding_work(packed) > UNPACK_WORK_MAX:
         raise ValueError("too many arrays, maps and extensions")
     return unpack(packed)
 
 
 def is_number(value: object) -> bool:
-    """An int or a finite float, as msgpack and JSON have them; no bool."""
+    """Return whether `value` is an int or a finite float, as in msgpack and JSON, and no bool."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return math.isfinite(value)

@@ -204,7 +204,7 @@ _TOO_LARGE = f"a block holds more than {BLOCK_ROWS_BYTES_MAX >> 20} MiB of rows"
 def decode_block_data(magic: bytes, data: bytes, crc: int) -> bytes:
     """Return the rows of a block whose stored bytes are `data`. Raises XlogError."""
     if checksum(data) != crc:
-        raise XlogError(f"checksum is {checksum(data):#010x}, the block says {crc:#010x}")
+        raise XlogError(f"checksum is {checksum(data):#010x}, the block states {crc:#010x}")
     if magic == ROW_MAGIC:
         return data
     try:

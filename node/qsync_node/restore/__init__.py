@@ -1,1 +1,1 @@
-"""An archive becomes the state of a new cluster."""
+"""Restore: creates the state of a new cluster from an archive."""

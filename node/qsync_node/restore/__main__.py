@@ -1,7 +1,7 @@
 """`python -m qsync_node.restore --archive URL --into FOLDER`: a snapshot at a point of an archive.
 
-Prints one JSON object. Exit codes: 0 done, 1 it did not happen (a sentence on standard error), 2
-wrong usage. With `--check` nothing is made: the point is looked for.
+It prints one JSON object. Exit codes: 0 done, 1 failed (a sentence on standard error), 2 wrong
+usage. With `--check` it only verifies that the point exists.
 """
 
 import argparse

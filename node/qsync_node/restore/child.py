@@ -1,4 +1,4 @@
-"""`python -m qsync_node.restore` for those that neither hold a state nor know the engine."""
+"""Runs `python -m qsync_node.restore` for processes without a state or an engine of their own."""
 
 import json
 import subprocess
@@ -14,9 +14,12 @@ class RestoreError(QsyncError):
 
 
 def restore_in_child(*words: str) -> dict[str, Any]:
-    """What the command with these words prints. Raises RestoreError.
+    """Run the command with these words and return its result.
 
-    The child's lifeline is its standard input: it ends with this process, however that one ends.
+    The child's lifeline is its standard input: it ends with this process in any case.
+
+    Raises:
+        RestoreError: the command failed.
     """
     command = [sys.executable, "-m", "qsync_node.restore", "--lifeline", *words]
     pipe = subprocess.PIPE
@@ -25,7 +28,7 @@ def restore_in_child(*words: str) -> dict[str, Any]:
         subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=trouble, text=True) as process,
     ):
         assert process.stdout is not None
-        said = process.stdout.read()  # not communicate(): that closes standard input at once
+        said = process.stdout.read()  # not communicate(): that closes standard input immediately
         code = process.wait()
         trouble.seek(0)
         lines = trouble.read().strip().splitlines()

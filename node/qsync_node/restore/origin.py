@@ -1,9 +1,9 @@
-"""A restored state as the first state of a new replica set (pure).
+"""Turns a restored state into the first state of a new replica set (pure).
 
-What the data is stays: spaces, users and their rights, sequences where they stood, idempotency
-keys, terms and the clock, so that indexes resume at the point that was restored and a retry of an
-old request is known. What the old cluster was goes: its members, its removed members, its plan and
-its name. A row of `_schema` says from where and up to which index the state came.
+The data stays: spaces, users and their rights, positions of sequences, idempotency keys, terms and
+the clock. Indexes therefore continue at the restored point, and a retry of an old request is
+recognized. The identity of the old cluster is removed: its members, its removed members, its plan
+and its name. A row of `_schema` records the source and the index of the state.
 """
 
 from typing import Any
@@ -37,7 +37,7 @@ EXECUTE = 4
 def restored_bodies(
     bodies: list[bytes], index: int, uuid: str, name: str, replicaset_uuid: str, voters: int
 ) -> list[bytes]:
-    """Rows of the first snapshot of the new replica set, whose only member is `uuid`."""
+    """Return the rows of the first snapshot of the new replica set, whose only member is `uuid`."""
     database, kept = _load(bodies)
     before = schema_value(database, "cluster")
     _delete_all(database, CLUSTER_SPACE)
@@ -51,10 +51,10 @@ def restored_bodies(
 
 
 def with_users(bodies: list[bytes], users: dict[str, str], secret: str) -> list[bytes]:
-    """First rows with passwords: `admin`'s made of the cluster's secret, others as given.
+    """Return the first rows with passwords: `admin`'s derived from the secret, others as given.
 
-    Each of `users` (name -> password) may read, write and create everywhere: the application's. One
-    that a restored state has keeps its id, its rights and what it owns.
+    Each of `users` (name -> password) may read, write and create in the whole cluster, for the
+    application. A user that exists in a restored state keeps its id, its rights and its objects.
     """
     database, kept = _load(bodies)
     known = {row[2]: row for row in rows_of(database, USER_SPACE)}
@@ -80,7 +80,7 @@ def _with_password(row: list[Any], password: str) -> list[Any]:
 
 
 def _bits_of(database: Database, user: int) -> int:
-    """What a user may do everywhere."""
+    """Return the rights of a user on the whole cluster."""
     return next(
         (int(row[4]) for row in rows_of(database, PRIV_SPACE) if row[1:4] == [user, "universe", 0]),
         0,
@@ -88,7 +88,7 @@ def _bits_of(database: Database, user: int) -> int:
 
 
 def _load(bodies: list[bytes]) -> tuple[Database, list[bytes]]:
-    """Terms and keys stay beside the database: keys are in the order of their age."""
+    """Load a database, and return terms and keys separately: keys are ordered by age."""
     database, kept = Database(), []
     for body in bodies:
         if read_term_body(body) is not None or read_key_body(body) is not None:

@@ -1,4 +1,4 @@
-"""Which point of an archive is meant, and whether it can be reached by the manifests (pure)."""
+"""The point of an archive to restore, and whether the manifests can reach it (pure)."""
 
 import re
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _SECONDS = re.compile(r"\d{1,12}(\.\d{1,9})?")
 
 
 class PointError(QsyncError):
-    """No such point is in the archive; the text is one sentence."""
+    """The archive does not contain the point; the text is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Point:
 
 
 def parse_time(text: str) -> float:
-    """`2026-01-31T12:00:00Z`, or seconds since 1970. Raises PointError."""
+    """Parse `2026-01-31T12:00:00Z`, or seconds since 1970. Raises PointError."""
     if _SECONDS.fullmatch(text):
         return float(text)
     try:
@@ -45,13 +45,13 @@ def shown(time_s: float) -> str:
 
 
 def last_index(archive: Archive) -> int:
-    """Of everything archived, confirmed or not."""
+    """Return the last archived index, confirmed or not."""
     entries = [e for owner in archive.owners() for e in owner.files if e.kind != "rollback"]
     return max((entry.last_index for entry in entries), default=0)
 
 
 def first_index(archive: Archive) -> int:
-    """Of the oldest snapshot: no state before it can be made. Raises PointError."""
+    """Return the index of the oldest snapshot, before which no state exists. Raises PointError."""
     snapshots = archive.snapshots()
     if not snapshots:
         raise PointError(f"archive {archive.url} holds no snapshot yet: wait until one is archived")
@@ -59,7 +59,7 @@ def first_index(archive: Archive) -> int:
 
 
 def check_signature(archive: Archive, index: int) -> None:
-    """Raises PointError for an index that the archive cannot reach."""
+    """Raise PointError for an index that the archive cannot reach."""
     first, last = first_index(archive), last_index(archive)
     if not first <= index <= last:
         raise PointError(
@@ -68,8 +68,13 @@ def check_signature(archive: Archive, index: int) -> None:
 
 
 def late_segments(archive: Archive, time_s: float) -> list[tuple[Manifest, FileEntry]]:
-    """For each member its first segment with a row later than `time_s`: the first such row of the
-    log is in one of them, from any member. Raises PointError outside of what is archived."""
+    """Return for each member its first segment with a row later than `time_s`.
+
+    One of them, of any member, contains the first such row of the log.
+
+    Raises:
+        PointError: the time is outside of the archived range.
+    """
     segments = archive.segments()
     if not segments:
         raise PointError(f"archive {archive.url} holds no log yet: wait until it is archived")
@@ -90,6 +95,6 @@ def late_segments(archive: Archive, time_s: float) -> list[tuple[Manifest, FileE
 def next_segments(
     segments: Iterable[tuple[Manifest, FileEntry]], index: int
 ) -> list[tuple[Manifest, FileEntry]]:
-    """Copies of the row behind `index`, those that reach farthest first."""
+    """Return the copies of the row after `index`, those with the highest last index first."""
     found = [(m, e) for m, e in segments if e.after_index <= index < e.last_index]
     return sorted(found, key=lambda pair: (-pair[1].last_index, pair[0].instance_uuid))

@@ -1,8 +1,8 @@
-"""The state at one point of a log: a snapshot and the rows behind it, as every member applies them.
+"""The state at one point of a log: a snapshot and the rows after it, applied as by every member.
 
-Nothing here reads files or knows archives (pure). Rows count once a CONFIRM in the log says so, and
-what a decision took away never counts. The state ends at the last whole transaction at or before
-`until`, and never inside a range that a decision takes away: it is a state that members had.
+This module reads no files and knows no archives (pure). Rows count once a CONFIRM in the log covers
+them. Rows that a decision rolled back never count. The state ends at the last whole transaction at
+or before `until`, and never inside a range that a decision rolls back: members had that state.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,11 +33,11 @@ _WITHOUT_STATE = frozenset({Kind.CONFIRM, Kind.PROMOTE})
 
 
 class ReplayError(QsyncError):
-    """The rows do not make a state; the text says where."""
+    """The rows do not give a valid state; the text names the position."""
 
 
 class Replay:
-    """Begins with a snapshot; `take` rows in order until `is_done`."""
+    """A replay that begins with a snapshot; `take` rows in order until `is_done`."""
 
     def __init__(self, vclock: dict[int, int], bodies: Iterable[bytes], until: int | None) -> None:
         self._database = Database()
@@ -46,7 +46,7 @@ class Replay:
         self._history = History(self._load(bodies))
         self.vclock = dict(vclock)
         self.index = sum(vclock.values())
-        self.time = 0.0  # of the last row that is in the state
+        self.time = 0.0  # of the last row in the state
         self.rows = 0
         self.is_done = until is not None and until <= self.index
         self._limbo = Limbo(self.index, vclock, self._configuration())
@@ -74,11 +74,11 @@ class Replay:
 
     @property
     def last_index(self) -> int:
-        """Of the last row taken."""
+        """Return the index of the last row taken."""
         return self._limbo.last_index
 
     def take(self, batch: LogBatch) -> None:
-        """The rows behind the last ones. Raises ReplayError."""
+        """Apply the rows after the previous ones. Raises ReplayError."""
         try:
             self._take(batch)
         except (AssertionError, ValueError, KeyError, TypeError, QsyncError) as error:
@@ -121,7 +121,7 @@ class Replay:
         self.is_done = self._until is not None and position >= self._until
 
     def _keep(self, batch: LogBatch, rows: list[Row], kind: Kind) -> None:
-        """These rows are in the state, and everything before them is decided."""
+        """Add these rows to the state; all rows before them are decided."""
         if kind in (Kind.USER, Kind.MEMBERSHIP):
             for index, row in enumerate(rows, batch.first_index):
                 if row.type in _CHANGES:
@@ -136,7 +136,7 @@ class Replay:
         self.time = rows[-1].timestamp or self.time
 
     def finish(self) -> None:
-        """The log has ended: rows that change nothing need no CONFIRM. Raises ReplayError."""
+        """End the log: rows that change nothing need no CONFIRM. Raises ReplayError."""
         if self._until is None or self.is_done:
             return
         open_ones = [e for e in self._limbo.entries if e.batch.first_index <= self._until]
@@ -154,7 +154,7 @@ class Replay:
     # --- the state --------------------------------------------------------------------------------
 
     def bodies(self) -> Iterator[bytes]:
-        """Rows of a snapshot of it, as a member writes them (S2)."""
+        """Yield the rows of a snapshot of the state, in a member's format (S2)."""
         yield from self._database.snapshot_bodies()
         for start in self._history.up_to(self.index).starts:
             yield body_of_term(start)
@@ -168,7 +168,7 @@ def _is_empty(entry: Entry) -> bool:
 
 
 def _up_to(batch: LogBatch, until: int) -> LogBatch | None:
-    """The whole transactions of `batch` that end at or before `until`; None if none does."""
+    """Return the whole transactions of `batch` that end at or before `until`; None without any."""
     found, index = 0, batch.first_index
     for _, _, _, ends_transaction in scan_rows(batch.data):
         if index > until:

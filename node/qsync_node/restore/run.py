@@ -1,7 +1,7 @@
-"""A restore: from an archive and a point in it to a snapshot file that a cluster begins with.
+"""A restore: creates a snapshot file for a new cluster from a point of an archive.
 
-The archive is only read. What comes out is a file under a temporary name until it is whole, so a
-restore that was killed is begun again and leaves nothing that could be mistaken for one.
+It only reads the archive. The file has a temporary name until it is complete, so that a killed
+restore can be repeated and leaves no file that could be mistaken for a snapshot.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -27,7 +27,7 @@ NOBODY = "00000000-0000-0000-0000-000000000000"
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was made: `index` and `time` are those of the last row in the state at `file`."""
+    """The result: `index` and `time` are those of the last row in the state at `file`."""
 
     file: str
     index: int
@@ -36,9 +36,9 @@ class Restored:
     snapshot: str
     vclock: dict[int, int]
     rows: int
-    compared_rows: int = 0  # of which two or more members' copies were compared
-    single_rows: int = 0  # that only one member has archived
-    snapshot_copies: int = 1  # members whose snapshots at that index are the same
+    compared_rows: int = 0  # with copies of two or more members
+    single_rows: int = 0  # archived by one member only
+    snapshot_copies: int = 1  # members with an equal snapshot at that index
     notes: list[str] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Restored:
 
 
 def index_of(archive: Archive, point: Point, member: str | None = None) -> int | None:
-    """The index that a point means, None for the end. Raises QsyncError with one sentence."""
+    """Return the index of a point, None for the end. Raises QsyncError with one sentence."""
     forced = instance_of(archive, member) if member is not None else ""
     first_index(archive)
     if point.to_signature is not None:
@@ -58,7 +58,7 @@ def index_of(archive: Archive, point: Point, member: str | None = None) -> int |
 
 
 def _time_near(archive: Archive, index: int) -> float:
-    """No row at `index` was written later; 0 if that is not known."""
+    """Return an upper bound for the time of the row at `index`; 0 if unknown."""
     known = [one.time for one in archive.compactions if one.index == index]
     known += [
         entry.timestamp_max
@@ -69,9 +69,10 @@ def _time_near(archive: Archive, index: int) -> float:
 
 
 def restore(url: str, point: Point, folder: Path, member: str | None = None) -> Restored:
-    """Write the snapshot into `folder`. Where `member` has copies, they are taken uncompared.
+    """Write the snapshot into `folder`. Copies of `member`, if given, are used without comparison.
 
-    Raises QsyncError with one sentence.
+    Raises:
+        QsyncError: the restore failed; the text is one sentence.
     """
     archive = load_archive(url)
     until = index_of(archive, point, member)
@@ -86,7 +87,7 @@ def restore(url: str, point: Point, folder: Path, member: str | None = None) -> 
                 break
         state.finish()
     folder.mkdir(parents=True, exist_ok=True)
-    lock = lock_directory(str(folder))  # one that was given up may still be at work
+    lock = lock_directory(str(folder))  # an abandoned restore may still be running
     try:
         writer = SnapshotWriter(OsFileSystem(), str(folder), NOBODY, state.vclock, state.time)
         Path(writer.path).unlink(missing_ok=True)
@@ -102,7 +103,7 @@ def restore(url: str, point: Point, folder: Path, member: str | None = None) -> 
 
 
 def _comparison_note(comparison: Comparison, snapshot: str, member: str | None) -> str:
-    """What was compared, and what was not."""
+    """Return a note about the rows that were compared and those that were not."""
     text = f"the copies of {comparison.compared_rows} rows of log were compared"
     if comparison.single_rows:
         text += f", {comparison.single_rows} rows have one copy only"

@@ -1,13 +1,13 @@
 """Reads an archive for a restore: the content of each row on which most copies agree.
 
-A file that is missing, cut off or changed is passed over for another member's copy. Sound files are
-compared: checksums and manifests say that a file is what its member wrote, and not that the member
-wrote what the leader sent. Of two or more different copies of a row the one that more than half of
-the members hold is taken. Where no content has such a majority, the restore is refused and names
-files and index: nothing in the archive tells which copy is right. A row that only one member has
-archived cannot be compared; it is counted.
+If a file is missing, truncated or changed, another member's copy is used. Valid files are compared:
+checksums and manifests prove that a file is unchanged since its member wrote it, but not that the
+member wrote the leader's rows. Of different copies of a row, the one that more than half of the
+members have is used. Without such a majority the restore is refused with files and index, because
+the archive does not reveal the correct copy. A row that only one member archived cannot be
+compared; such rows are counted.
 
-One file of each member is in memory at a time.
+One file per member is in memory at a time.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from qsync_node.restore.point import PointError, late_segments, next_segments
 
 
 class SourceError(QsyncError):
-    """The archive lost what is needed; the text is one sentence."""
+    """The archive lacks required data; the text is one sentence."""
 
 
 class _UnsoundError(Exception):
@@ -39,24 +39,24 @@ class _UnsoundError(Exception):
 
 @dataclass(slots=True)
 class Comparison:
-    """What a restore compared: rows by the number of members whose copies were read.
+    """The comparison of a restore: rows by the number of members whose copies were read.
 
-    The copies of the instance `forced` are taken without a comparison, where it has any.
+    Copies of the instance `forced`, if it has any, are used without a comparison.
     """
 
     forced: str = ""
     compared_rows: int = 0
-    single_rows: int = 0  # that only one member has archived
+    single_rows: int = 0  # archived by one member only
     forced_rows: int = 0
     snapshot_copies: int = 0
-    passed: list[str] = field(default_factory=list)  # files that were not used, and why
+    passed: list[str] = field(default_factory=list)  # unused files with their reasons
 
     def pass_over(self, file: str, why: object) -> None:
         self.passed.append(f"{file}: {why}")
 
 
 def instance_of(archive: Archive, name: str) -> str:
-    """The instance that `name` (a member's name or uuid) means. Raises SourceError."""
+    """Return the instance with the name or uuid `name`. Raises SourceError."""
     uuids = [m.instance_uuid for m in archive.members if name in (m.member, m.instance_uuid)]
     if not uuids:
         names = ", ".join(sorted(one.member for one in archive.members))
@@ -81,10 +81,13 @@ def _name(owner: Manifest, entry: FileEntry) -> str:
 def snapshot_at_or_before(
     archive: Archive, index: int | None, comparison: Comparison
 ) -> tuple[FileEntry, str, list[bytes]]:
-    """The newest snapshot that can be trusted: its entry, its file, its rows' bodies.
+    """Return the newest trustworthy snapshot: its entry, its file, its rows' bodies.
 
-    Copies at one index are compared. Where they differ and none has a majority, an older snapshot
-    is taken, and the log's rows decide. Raises SourceError.
+    Copies at one index are compared. If they differ and none has a majority, an older snapshot is
+    used, and the rows of the log decide.
+
+    Raises:
+        SourceError: no snapshot is usable.
     """
     by_index: dict[int, list[tuple[Manifest, FileEntry]]] = {}
     for owner, entry in archive.snapshots():
@@ -104,7 +107,7 @@ def snapshot_at_or_before(
 def _agreed_snapshot(
     archive: Archive, copies: list[tuple[Manifest, FileEntry]], comparison: Comparison
 ) -> tuple[FileEntry, str, list[bytes]] | None:
-    """Of snapshots at one index the one that most members hold; None where none can be used."""
+    """Return the snapshot at one index that most members have; None if none is usable."""
     by_content: dict[bytes, list[tuple[Manifest, FileEntry]]] = {}
     bodies: dict[bytes, list[bytes]] = {}
     for owner, entry in copies:
@@ -134,12 +137,12 @@ def _agreed_snapshot(
     comparison.snapshot_copies = len(holders)
     owner, entry = next(
         (one for one in holders if one[0] in verified), holders[0]
-    )  # a compaction's was held against the log by an audit
+    )  # an audit compared a compaction's with the log
     return entry, _name(owner, entry), bodies[content]
 
 
 def _content_of(bodies: list[bytes]) -> bytes:
-    """The same for the same tuples in any order: members need not write them in one order."""
+    """Return a digest that is equal for equal tuples in any order: members' orders differ."""
     digests = sorted(hashlib.sha256(body).digest() for body in bodies)
     return hashlib.sha256(b"".join(digests)).digest()
 
@@ -149,7 +152,7 @@ def _content_of(bodies: list[bytes]) -> bytes:
 
 @dataclass(slots=True)
 class _Copy:
-    """The rows of one member behind some index, as far as one of its files reaches."""
+    """The rows of one member after an index, to the end of one of its files."""
 
     owner: Manifest
     entry: FileEntry
@@ -160,7 +163,7 @@ class _Copy:
         return _name(self.owner, self.entry)
 
     def data(self, stop: int) -> bytes:
-        """The rows up to index `stop`, back to back."""
+        """Return the rows up to index `stop`, concatenated."""
         whole = b"".join(batch.data for batch in self.batches if batch.last_index <= stop)
         for batch in self.batches:
             if batch.first_index <= stop < batch.last_index:
@@ -170,15 +173,16 @@ class _Copy:
 
 
 def batches_behind(archive: Archive, index: int, comparison: Comparison) -> Iterator[LogBatch]:
-    """All rows behind `index` without a gap, up to where the archive ends or has one.
+    """Yield all rows after `index` without a gap, to the end of the archive or its first gap.
 
-    Raises SourceError where copies of a row differ and none has a majority.
+    Raises:
+        SourceError: copies of a row differ, and none has a majority.
     """
     segments = archive.segments()
     held: dict[str, _Copy] = {}
     while copies := _copies_behind(archive, segments, index, held, comparison):
         copies = [c for c in copies if c.owner.instance_uuid == comparison.forced] or copies
-        # Files begin and end between transactions, and the copies change there.
+        # Files begin and end between transactions, where the set of copies changes.
         edges = [copy.entry.last_index for copy in copies]
         edges += [entry.after_index for _, entry in segments if entry.after_index > index]
         stop = min(edges)
@@ -191,7 +195,7 @@ def _copies_behind(
     archive: Archive, segments: list[tuple[Manifest, FileEntry]], index: int,
     held: dict[str, _Copy], comparison: Comparison,
 ) -> list[_Copy]:  # fmt: skip
-    """One sound copy of the row behind `index` of each member that has one."""
+    """Return one valid copy of the row after `index` of each member that has one."""
     copies: dict[str, _Copy] = {}
     for owner, entry in next_segments(segments, index):
         uuid = owner.instance_uuid
@@ -208,7 +212,7 @@ def _copies_behind(
                 continue
         try:
             copies[uuid] = replace(copy, batches=drop_rows_up_to(copy.batches, index))
-        except RowError as error:  # it ends a transaction elsewhere than the others do
+        except RowError as error:  # it ends a transaction at another index than the others
             comparison.pass_over(copy.file, error)
     held.clear()
     held.update(copies)
@@ -218,7 +222,7 @@ def _copies_behind(
 def _agreed_rows(
     copies: list[_Copy], index: int, stop: int, comparison: Comparison
 ) -> list[LogBatch]:
-    """The rows `index + 1 .. stop` as most of the copies have them. Raises SourceError."""
+    """Return the rows `index + 1 .. stop` of the majority of copies. Raises SourceError."""
     count = stop - index
     if copies[0].owner.instance_uuid == comparison.forced:
         comparison.forced_rows += count
@@ -243,7 +247,7 @@ def _agreed_rows(
 def _agreed_content(
     copies: list[_Copy], data: list[bytes], index: int, stop: int, comparison: Comparison
 ) -> list[bytes]:
-    """Each row as more than half of the copies have it. Raises SourceError."""
+    """Return each row as more than half of the copies have it. Raises SourceError."""
     rows = [_rows_of(one) for one in data]
     agreed: list[bytes] = []
     wrong: set[str] = set()
@@ -278,9 +282,12 @@ def _rows_of(data: bytes) -> list[bytes]:
 
 
 def first_row_later(archive: Archive, time_s: float, forced: str = "") -> int | None:
-    """Index of the first row of the log whose time is later; None if none is.
+    """Return the index of the first row of the log with a later time; None without one.
 
-    Members that hold the row decide by majority. Raises PointError and SourceError.
+    Members that have the row decide by majority.
+
+    Raises:
+        PointError, SourceError: the archive does not contain the point or required data.
     """
     found: dict[str, int] = {}
     unsound = ""
@@ -300,7 +307,7 @@ def first_row_later(archive: Archive, time_s: float, forced: str = "") -> int | 
             if owner.instance_uuid in found and entry.after_index < index <= entry.last_index
         }  # fmt: skip
         agreeing = sum(found[uuid] == index for uuid in holders)
-        # Another holder says of this row that it is not later, or of one before that it is.
+        # Another copy disagrees: this row is not later there, or an earlier one is.
         if 2 * agreeing > len(holders):
             return index
         if 2 * agreeing == len(holders):
@@ -318,7 +325,7 @@ def first_row_later(archive: Archive, time_s: float, forced: str = "") -> int | 
 
 
 def index_at(archive: Archive, time_s: float, forced: str = "") -> int | None:
-    """Up to where the log is not later than `time_s`; None if none of it is later."""
+    """Return the index up to which the log is not later than `time_s`; None without later rows."""
     later = first_row_later(archive, time_s, forced)
     if later is None:
         return None

@@ -62,8 +62,10 @@ _TIMEOUTS = (int(ErrorCode.TIMEOUT),)
 
 
 def _is_of_the_node(record: logging.LogRecord) -> bool:
-    """Return whether the node failed. aiohttp logs each malformed request with a traceback too: any
-    client could fill the log with them."""
+    """Return whether the node itself failed.
+
+    aiohttp logs each malformed request with a traceback, too: any client could fill the log.
+    """
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError | ConnectionError)
 
@@ -105,9 +107,9 @@ class Admin:
             access_log=None,
             logger=_LOGGER,
             keepalive_timeout=IDLE_S,
-            lingering_time=0,  # unread bodies are not waited for: the connection is closed
+            lingering_time=0,  # closes the connection without waiting for unread bodies
             read_bufsize=READ_BYTES,
-            auto_decompress=False,  # a short body could unpack to a long one
+            auto_decompress=False,  # a short body could expand to a long one
         )
         await self._runner.setup()
         factory = self._runner.server
@@ -154,7 +156,7 @@ class Admin:
             return _refusal(503, "this member has not joined its cluster yet")
         if replica.split_brain or replica.doubt.is_open:
             return _refusal(503, "this member's state cannot be served")
-        # Not whether a leader is known: without one, confirmed rows can still be read.
+        # Readiness does not require a leader: confirmed rows are readable without one.
         return web.json_response({"ready": True})
 
     async def _status(self, request: web.Request) -> web.Response:
@@ -179,7 +181,7 @@ class Admin:
         return web.Response(text=render_metrics(self.server), content_type="text/plain")
 
     async def _challenge(self, request: web.Request) -> web.Response:
-        """Return the challenge that the next order signs, and the instance that it is for."""
+        """Return the challenge that the next order must sign, and the instance that made it."""
         return web.json_response(
             {"challenge": self._orders.challenge(), "instance": self.server.uuid}
         )
@@ -187,7 +189,7 @@ class Admin:
     # --- changing -------------------------------------------------------------------------------
 
     async def _fields(self, request: web.Request) -> dict[str, Any]:
-        """The JSON object of an order. Raises 400, 401 (signature) or 429 (too many orders)."""
+        """Return the JSON object of an order. Raises 400, 401 (signature) or 429 (rate)."""
         signed = SignedOrder.from_header(request.headers.get("Authorization", ""))
         refusal = self._orders.refusal_for(signed, request.method, request.raw_path)
         if refusal is not None or signed is None:
@@ -237,7 +239,7 @@ class Admin:
         return web.json_response({"result": "ok"})
 
     async def _archive(self, request: web.Request) -> web.Response:
-        """Everything that is confirmed by now is in the archive when this answers."""
+        """Answer once all rows that are confirmed now are in the archive."""
         await self._fields(request)
         server, archiver = self.server, self.server.archiver
         if archiver is None:
@@ -279,10 +281,10 @@ class Admin:
 
 
 async def _skip_body(request: web.Request) -> None:
-    """Drop the body of a refused order, as far as it is short and comes at once.
+    """Discard the body of a refused order, if it is short and arrives immediately.
 
-    A connection that is closed with unread bytes is reset, and its client may miss the answer.
-    Whatever is left after this, aiohttp closes the connection (`lingering_time`).
+    Closing a connection with unread bytes resets it, and its client may miss the answer. If bytes
+    remain after this, aiohttp closes the connection (`lingering_time`).
     """
     skipped = 0
     with contextlib.suppress(OSError, TimeoutError, web.RequestPayloadError):

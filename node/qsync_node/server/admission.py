@@ -1,17 +1,17 @@
-"""What client connections may cost a member: how many, and how many bytes they make it hold (pure).
+"""Limits of client connections: their number, and the bytes that a member holds for them (pure).
 
 Three budgets, each for the whole process:
 
-  unauthenticated connections   a bounded number. A new one takes the place of the oldest: a client
-                                or a member that logs in at once is never in the way of one that
-                                does not, and a flood of idle connections cannot lock it out.
+  unauthenticated connections   a bounded number. A new connection replaces the oldest one. A client
+                                or member that logs in immediately is therefore never blocked by
+                                others, and a flood of idle connections cannot lock it out.
   authenticated connections     a bounded number, and a reserve above it for `admin`. Members are
-                                not counted: their connections are bounded by the membership.
-  unread answers                a bounded number of bytes. Beyond it, the connection that leaves
-                                most of them unread is closed.
+                                not counted: the membership bounds their connections.
+  unread answers                a bounded number of bytes. Beyond it, the connection with most
+                                unread bytes is closed.
 
-Requests in flight have a bound of their own, `RequestBytes`. TLS handshakes under way come before
-all of these: `listener.py` bounds them.
+`RequestBytes` is a separate bound for requests in flight. `listener.py` bounds TLS handshakes,
+which precede all of these.
 """
 
 from collections import OrderedDict
@@ -24,7 +24,7 @@ REQUESTS_TOTAL_BYTES_MAX = 256 << 20
 
 
 class Admission:
-    """Connections by their session number."""
+    """The connections of a member by their session number."""
 
     def __init__(
         self, connections_max: int, unauthenticated_max: int = UNAUTHENTICATED_MAX
@@ -46,7 +46,7 @@ class Admission:
         return len(self._clients) + len(self._admins)
 
     def connect(self, number: int) -> int | None:
-        """Count a new connection; return the one that has to make room for it, if any."""
+        """Count a new connection, and return the one that it replaces, if any."""
         self._unauthenticated[number] = None
         if len(self._unauthenticated) <= self._unauthenticated_max:
             return None
@@ -54,7 +54,7 @@ class Admission:
         return evicted
 
     def log_in(self, number: int, user: str) -> bool:
-        """Count the connection as authenticated; False if there is no room for it."""
+        """Count the connection as authenticated; return False if the limit is reached."""
         if number not in self._clients and number not in self._admins:
             if user == "admin" and len(self._admins) < ADMIN_RESERVE:
                 self._admins.add(number)
@@ -66,14 +66,14 @@ class Admission:
         return True
 
     def close(self, number: int) -> None:
-        """Forget the connection: it ended, or it belongs to a member from now on."""
+        """Forget the connection: it ended, or it belongs to a member now."""
         self._unauthenticated.pop(number, None)
         self._clients.discard(number)
         self._admins.discard(number)
         self.set_unread(number, 0)
 
     def set_unread(self, number: int, size: int) -> None:
-        """Note how many bytes of answers wait for the client to read them."""
+        """Record the number of unread bytes of answers of a connection."""
         before = self._unread.pop(number, 0)
         if size:
             self._unread[number] = size
@@ -104,5 +104,5 @@ class RequestBytes:
         return self.total >= self._limit
 
     def has_room(self) -> bool:
-        """Whether paused connections may resume: a quarter of the budget must be free."""
+        """Return whether paused connections may resume: a quarter of the budget must be free."""
         return self.total < self._limit * 3 // 4

@@ -1,14 +1,14 @@
-"""The thread that ships files to the archive, and what the rest of the node may know of it.
+"""The thread that uploads files to the archive, and its interface to the rest of the node.
 
-The event loop looks in twice a second: it has the last segment sealed when its oldest row has
-waited for `archive.interval`, and hands over the confirmed index and the history of terms. All I/O,
-waiting and retrying happens here; rows are decoded in a child process (`describe_main`). While the
-archive does not answer nothing is lost and nothing is blocked: files stay, and `status` says so.
+Twice a second, the event loop seals the last segment if its oldest row has waited for
+`archive.interval`, and passes the confirmed index and the history of terms. This thread does all
+I/O, waits and retries. A child process decodes rows (`describe_main`). While the archive is
+unavailable, no data is lost and no request is blocked: files stay, and `status` reports it.
 
-A node that restarts in its process does not wait for an upload under way, so a thread can outlive
+A node that restarts within its process does not wait for a running upload, so a thread can outlive
 its archiver. Its list of files is then older than its successor's, and a manifest written from it
-would forget files that are gone at home. Two rules prevent that: a thread that was stopped writes
-no manifest, and the successor's thread reads the manifest only after the earlier one has ended.
+would omit files that are no longer local. Two rules prevent that: a stopped thread writes no
+manifest, and the successor's thread reads the manifest only after the earlier thread has ended.
 """
 
 import threading
@@ -47,11 +47,11 @@ _SAMPLES_MAX = 4096
 
 
 _turns: dict[Path, threading.Lock] = {}
-"""One archiver thread at a time for each data directory of this process."""
+"""One lock per data directory: one archiver thread at a time in this process."""
 
 
 class View(NamedTuple):
-    """What the event loop knew when it looked."""
+    """The state that the event loop passed last."""
 
     segments: list[SegmentRange]
     confirmed_index: int
@@ -59,7 +59,7 @@ class View(NamedTuple):
 
 
 class Archiver:
-    """Ships one instance's files for one life of the node."""
+    """The archiver of one instance, for one incarnation of the node."""
 
     def __init__(
         self, config: NodeConfig, uuid: str, storage: Storage, disk: Disk, log: Log
@@ -77,8 +77,8 @@ class Archiver:
         self._view: View | None = None
         self._ready = threading.Condition()
         self._is_stopping = False
-        self._seal_seen = ("", 0.0)  # the last segment with rows, and when they were first seen
-        self._waiting: deque[tuple[float, int]] = deque()  # (when, confirmed index) not archived
+        self._seal_seen = ("", 0.0)  # the last segment with rows, and the time of its first row
+        self._waiting: deque[tuple[float, int]] = deque()  # (time, confirmed index) not archived
         self._tidy_at = 0.0
         self.archived_index = 0
         self.error = ""
@@ -90,7 +90,7 @@ class Archiver:
     # --- the event loop's side ------------------------------------------------------------------
 
     def look(self, confirmed_index: int, starts: list[TermStart], seal_up_to: int = 0) -> None:
-        """Called twice a second; rows up to `seal_up_to` are to leave at once."""
+        """Pass the state, twice a second; rows up to `seal_up_to` must leave immediately."""
         segments = self._storage.segments()
         now = time.monotonic()
         self._seal_when_due(segments[-1], now, segments[-1].after_index < seal_up_to)
@@ -205,10 +205,10 @@ class Archiver:
             except ArchiveError:
                 if upload.kind == ROLLBACK or Path(upload.path).exists():
                     raise
-                continue  # a newer one has replaced it meanwhile
+                continue  # a newer one has replaced it
             store.put_file(entry, upload.path)
             if self._is_stopping:
-                return  # the file is there under its own name; the successor finds it
+                return  # the file is in the archive under its own name; the successor finds it
             now = time.time()
             grown = [*manifest.files, replace(entry, archived_at=now)]
             store.put_manifest(replace(manifest, files=grown, updated_at=now))
@@ -218,7 +218,7 @@ class Archiver:
             self._log("archived", file=entry.name, rows=entry.rows, bytes=entry.size)
 
     def _tidy(self, manifest: Manifest, store: ArchiveStore, contents: Contents) -> None:
-        """The manifest forgets what compactions deleted or merged; the next upload writes it."""
+        """Drop files that compactions deleted or merged; the next upload writes the manifest."""
         self._tidy_at = time.monotonic() + TIDY_EVERY_S
         paths = [one.path for one in contents.segments]
         paths += [*contents.snapshots, *(path for path, _ in contents.rollbacks)]
@@ -240,6 +240,6 @@ class Archiver:
 
 
 def without_secrets(url: str) -> str:
-    """`url` without the user and password that it may hold."""
+    """Return `url` without its user and password."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))

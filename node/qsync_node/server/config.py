@@ -1,8 +1,8 @@
 """Configuration of one node: a YAML file, checked before anything is opened.
 
-The file is written by a supervisor (`qsync local`, the operator) or by hand; every field has a
-reason in `core/settings.py`. Unknown settings are ignored and reported: the file may have been
-written by a newer supervisor, and a node that refused it could not start for any reason at all.
+A supervisor (`qsync local`, the operator) or a person writes the file. `core/settings.py` states
+the reason for every field. Unknown settings are ignored and reported: a newer supervisor may have
+written the file, and a node that refused it could not start at all.
 """
 
 import re
@@ -31,11 +31,11 @@ _SIZES = {None: 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 
 
 class ConfigError(QsyncError):
-    """The configuration cannot be used; the message says which field and why."""
+    """The configuration is invalid; the message names the field and the cause."""
 
 
 def parse_duration_ns(value: Any) -> int:
-    """`500ms`, `5s`, `2m`, `1h`; a bare number is seconds."""
+    """Parse `500ms`, `5s`, `2m`, `1h`; a bare number is seconds."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return int(value * 1_000_000_000)
     match = _DURATION.fullmatch(str(value))
@@ -45,7 +45,7 @@ def parse_duration_ns(value: Any) -> int:
 
 
 def parse_size_bytes(value: Any) -> int:
-    """`64Mi`, `1Gi`; a bare number is bytes."""
+    """Parse `64Mi`, `1Gi`; a bare number is bytes."""
     match = _SIZE.fullmatch(str(value))
     if match is None:
         raise ValueError(f"{value!r} is not a size such as 64Mi")
@@ -57,12 +57,12 @@ Size = Annotated[int, BeforeValidator(parse_size_bytes)]
 
 
 class TlsConfig(BaseModel):
-    """Certificates of this node; peers are checked against `ca`.
+    """Certificates of this node; `ca` verifies those of peers.
 
-    With `listen` the TLS port stands beside the plain one, and `peers` name TLS ports; without it,
-    or where `is_required`, the main port speaks TLS only. The admin port speaks TLS in any case,
-    and plain HTTP for probes. A peer's certificate must have one of `names`; without any, one of
-    the names in `cert`.
+    With `listen` the TLS port is separate from the plain one, and `peers` name TLS ports. Without
+    it, or with `is_required`, the main port accepts TLS only. The admin port always accepts TLS,
+    and plain HTTP for probes. A peer's certificate must have one of `names`; if none is given, one
+    of the names in `cert`.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -76,10 +76,10 @@ class TlsConfig(BaseModel):
 
 
 class ArchiveConfig(BaseModel):
-    """Where sealed segments, snapshots and rollback files are copied to.
+    """The archive of sealed segments, snapshots and rollback files.
 
-    `interval` is how long a row waits at most until its segment is sealed. Credentials come from
-    the environment, as the object store's own tools take them (`AWS_ACCESS_KEY_ID` and the like).
+    `interval` is the longest time until the segment of a row is sealed. Credentials come from the
+    environment variables of the object store's own tools (`AWS_ACCESS_KEY_ID` and the like).
     """
 
     model_config = ConfigDict(extra="allow")
@@ -89,7 +89,7 @@ class ArchiveConfig(BaseModel):
 
 
 class NodeConfig(BaseModel):
-    """One node, as its file describes it."""
+    """The configuration file of one node."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -123,7 +123,7 @@ class NodeConfig(BaseModel):
     tls: TlsConfig | None = None
     trace: Path | None = None
     archive: ArchiveConfig | None = None
-    bootstrap_from: Path | None = None  # folder with the snapshot that a bootstrap begins with
+    bootstrap_from: Path | None = None  # folder with the snapshot for a bootstrap
 
     @field_validator("archive")
     @classmethod
@@ -175,7 +175,7 @@ class NodeConfig(BaseModel):
 
 
 def load_config(path: Path) -> NodeConfig:
-    """Raises `ConfigError` with one sentence that names the field."""
+    """Load a file. Raises ConfigError with one sentence that names the field."""
     try:
         text = path.read_text()
     except OSError as error:
@@ -193,7 +193,7 @@ def load_config(path: Path) -> NodeConfig:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`; raises `ConfigError`."""
+    """Return host and port of `host:port`. Raises ConfigError."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"{address!r} is not host:port")

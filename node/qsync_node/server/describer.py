@@ -1,4 +1,4 @@
-"""The child process that says what a file to be archived holds (`log/describe_main.py`)."""
+"""The child process that describes files for the archive (`log/describe_main.py`)."""
 
 import contextlib
 import json
@@ -15,13 +15,13 @@ TIMEOUT_S = 600.0
 
 
 class Describer:
-    """One child for many files, started with the first and ended by `close`."""
+    """A child for many files. It starts with the first file, and `close` ends it."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[str] | None = None
 
     def describe(self, upload: Upload, start_term: int) -> FileEntry:
-        """The manifest's entry. Raises ArchiveError."""
+        """Return the manifest entry of a file. Raises ArchiveError."""
         child = self._child
         if child is None:
             child = self._child = subprocess.Popen(
@@ -56,7 +56,7 @@ class Describer:
             return
         child.kill()
         for stream in (child.stdin, child.stdout):
-            with contextlib.suppress(OSError):  # unflushed output is not needed any more
+            with contextlib.suppress(OSError):  # unflushed output is no longer needed
                 if stream is not None:
                     stream.close()
         child.wait()

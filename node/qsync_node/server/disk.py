@@ -1,14 +1,14 @@
-"""The threads that touch the disk: log operations in order, and beside them ballots, readers,
+"""The threads that access the disk: log operations in order, and beside them ballots, readers and
 checkpoints.
 
-One thread takes log writes, cuts, installations and removals in the order in which the core wants
-them, and joins writes that have queued up into one `writev` and one `fdatasync` (D6). Ballots have
-a thread of their own, so that term and vote are never held up by a slow log write (E6). Reads for
-slow followers have one, so that no follower waits for a checkpoint, which may take minutes.
+One thread performs log writes, truncations, installations and removals in the order in which the
+core requests them. It merges queued writes into one `writev` and one `fdatasync` (D6). Ballots have
+a thread of their own, so that a slow log write never delays term and vote (E6). Reads for slow
+followers have one, so that no follower waits for a checkpoint, which may take minutes.
 
-A thread outlives every exception. One that its work does not expect, such as a `MemoryError`, ends
-the process run: `on_broken` restarts the member from disk. A thread that died in silence would
-leave the member alive without votes, checkpoints or rows for its followers.
+A thread survives every exception. An unexpected one, such as a `MemoryError`, ends the process run:
+`on_broken` restarts the member from disk. A thread that ended silently would leave the member
+running without votes, checkpoints or rows for its followers.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ from qsync_node.log.storage import Storage
 
 FULL_RETRY_S = 0.25
 Deliver = Callable[[list[Any]], None]
-"""Hands inputs to the event loop; called from the threads."""
+"""Passes inputs to the event loop; called by the threads."""
 
 
 class Worker(threading.Thread):
-    """One thread with one queue. `on_broken` hears of an exception that `perform` raises."""
+    """One thread with one queue. `on_broken` receives an exception that `perform` raises."""
 
     def __init__(
         self, name: str, perform: Callable[["deque[Any]"], None], on_broken: Callable[[str], None]
@@ -51,7 +51,7 @@ class Worker(threading.Thread):
             self._ready.notify()
 
     def wait_for_more(self, timeout_s: float) -> "deque[Any] | None":
-        """By the thread itself: what was queued within that time; None when it has to end."""
+        """Return the items queued within that time, or None at the end. The thread calls this."""
         with self._ready:
             if not self._queue and not self._is_stopping:
                 self._ready.wait(timeout_s)
@@ -61,7 +61,7 @@ class Worker(threading.Thread):
             return items
 
     def stop(self) -> None:
-        """Finish what is queued, then end."""
+        """Finish the queued items, then end."""
         self.ask_to_stop()
         self.join()
 
@@ -85,15 +85,15 @@ class Worker(threading.Thread):
 
 
 class ArchiveFloor(NamedTuple):
-    """What the archive has: segments behind `log_index` stay, and snapshots from the one at
-    `snapshot_index` on (S5)."""
+    """The state of the archive: segments after `log_index` stay, and snapshots from
+    `snapshot_index` (S5)."""
 
     log_index: int
     snapshot_index: int | None
 
 
 class _Seal:
-    """Begin a new segment, so that the archive gets the rows before."""
+    """A request for a new segment, so that the rows before can be archived."""
 
 
 class Disk:
@@ -109,8 +109,8 @@ class Disk:
         self.batches = 0
         self.bytes = 0
         self.is_full = False  # a ballot waits for space
-        self._floor: ArchiveFloor | None = None  # None: there is no archive
-        self._removal_index = 0  # what the core last gave free
+        self._floor: ArchiveFloor | None = None  # None: no archive
+        self._removal_index = 0  # up to which the core last permitted removals
         self._log = Worker("wal", self._perform_log, on_broken)
         self._ballots = Worker("ballot", self._perform_ballots, on_broken)
         self._readers = Worker("reader", self._perform_reads, on_broken)
@@ -120,7 +120,7 @@ class Disk:
             worker.start()
 
     def take(self, effect: Any) -> None:
-        """Queue one effect where it belongs."""
+        """Queue an effect for its thread."""
         kind = type(effect)
         if kind is fx.StoreBallot:
             self._ballots.put(effect)
@@ -135,13 +135,13 @@ class Disk:
         self._log.put(_Seal())
 
     def allow(self, floor: ArchiveFloor) -> None:
-        """From now on nothing goes before it is archived; what waited for it goes (S5)."""
+        """Permit the removal of archived files only, and perform removals that waited (S5)."""
         before, self._floor = self._floor, floor
         if before is not None and before.log_index < floor.log_index and self._removal_index:
             self._log.put(fx.RemoveSegments(self._removal_index))
 
     def stop(self) -> None:
-        """Finish what is queued, except for a checkpoint, and end all threads."""
+        """Finish all queued work except a checkpoint, and end all threads."""
         self._checkpoints.ask_to_stop()
         for worker in self._workers:
             worker.stop()
@@ -166,7 +166,7 @@ class Disk:
         while items and type(items[0]) is fx.WriteLog and items[0].epoch == first.epoch:
             batches += items.popleft().batches
         if batches[0].first_index > self.storage.last_index + 1:
-            return  # it was queued behind a refused write, which took it along (D4, D5)
+            return  # it was queued after a refused write, which failed it, too (D4, D5)
         try:
             self.storage.write(batches)
         except DiskFull as error:
@@ -180,7 +180,7 @@ class Disk:
         self._deliver([fx.LogWritten(first.epoch, batches[-1].last_index)])
 
     def _seal(self) -> None:
-        with contextlib.suppress(DiskFull):  # the next look tries again
+        with contextlib.suppress(DiskFull):  # the next check retries
             self.storage.rotate()
 
     def _change(self, effect: Any) -> Any:
@@ -207,17 +207,17 @@ class Disk:
     # --- ballots and readers --------------------------------------------------------------------
 
     def _perform_ballots(self, items: "deque[Any]") -> None:
-        # A ballot replaces the ones queued before it.
+        # A ballot replaces earlier queued ones.
         last = items[-1]
         while not self._is_stored(last):
-            # Nothing was promised by it yet: who waits for a vote or a term waits for space (D5).
+            # Nothing was promised on its basis yet: requests that need it wait for space (D5).
             newer = self._ballots.wait_for_more(FULL_RETRY_S)
             if newer is None:
                 return
             last = newer[-1] if newer else last
 
     def _is_stored(self, ballot: fx.StoreBallot) -> bool:
-        """False while the disk is full; whatever else goes wrong ends this life."""
+        """Return False while the disk is full; any other error ends the process run."""
         try:
             self.storage.store_ballot(ballot.data)
         except DiskFull:
@@ -238,7 +238,7 @@ class Disk:
         try:
             batches = self.storage.read(effect.after_index, effect.bytes_max)
         except (NotInLog, RowError):
-            # RowError: the reader stands inside a transaction, where no replica ever stops.
+            # RowError: the reader's position is inside a transaction, where no replica stops.
             self._deliver([fx.LogRead(effect.reader, None)])
             return
         except (DiskError, CorruptionError) as error:
@@ -260,7 +260,7 @@ class Disk:
             self._deliver([fx.SnapshotWritten(effect.log_index, reason)])
 
     def _until_stopped(self, bodies: Iterator[bytes]) -> Iterator[bytes]:
-        """The bodies; a checkpoint of minutes holds up no restart, and its file is removed."""
+        """Yield the bodies until the stop: no restart waits for a checkpoint, which is removed."""
         for body in bodies:
             if self._checkpoints.is_stopping:
                 raise _Stopped
@@ -268,7 +268,7 @@ class Disk:
 
 
 class _Stopped(Exception):  # noqa: N818  # nothing failed
-    """The process run ends while a checkpoint is written."""
+    """The process run ends during a checkpoint."""
 
 
 def _unexpected(what: str, error: Exception) -> str:

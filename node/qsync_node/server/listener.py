@@ -3,18 +3,18 @@
 States of a connection:
 
   undecided   accepted; its first byte or its handshake has not arrived. At most `undecided_max`
-              are, each for a limited time: the oldest one makes room for the next. A plain
-              connection whose first byte is there or not needed waits for no peer and makes no
-              room, however many arrive at once.
-  served      it has a protocol of the factory. At most `served_max` have, if that is given: the
-              oldest one makes room for the next. Else the protocol limits them.
-  closed      by its peer, by a failed handshake, or because it made room.
+              connections have this state, each for a limited time: a new one replaces the oldest.
+              A plain connection whose first byte is available or not needed waits for no peer and
+              replaces none, however many arrive together.
+  served      it has a protocol of the factory. At most `served_max` connections have, if that is
+              given: a new one replaces the oldest. Otherwise the protocol limits them.
+  closed      by its peer, by a failed handshake, or because another one replaced it.
 
 A handshake holds about 100 KiB before a session exists that `admission.py` could count, and silent
-connections must not keep a kubelet's probe out, so both are bounded here.
+connections must not block a kubelet's probe. Both are therefore bounded here.
 
-The first byte tells TLS from plain connections: 22 begins a TLS handshake. It is peeked at, so the
-protocol reads it again.
+The first byte distinguishes TLS from plain connections: 22 begins a TLS handshake. It is only
+peeked at, so that the protocol reads it again.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ ACCEPT_AGAIN_S = 0.1
 BACKLOG = 1024
 PORT_TRIES = 16
 SHUTDOWN_S = 2.0
-"""How long a peer may take to end TLS."""
+"""Time limit for a peer to end TLS."""
 TLS_HANDSHAKE = b"\x16"
 _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 Place = tuple[socket.AddressFamily, tuple[Any, ...]]
-"""Family and address, as `getaddrinfo` returns them."""
+"""Family and address, as from `getaddrinfo`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How many connections are undecided, for how long each step of one lasts, how many served."""
+    """Limits: undecided connections, seconds of each of their steps, served connections."""
 
     undecided_max: int
     deadline_s: float
@@ -49,7 +49,7 @@ class Bounds:
 
 
 class Listener:
-    """Accepts connections on every address of a host name; listen once, then close."""
+    """A listener on every address of a host name. Listen once, then close."""
 
     def __init__(
         self,
@@ -59,21 +59,34 @@ class Listener:
         *,
         takes_plain: bool,
     ) -> None:
-        """Without a context every connection is plain; with one, `takes_plain` allows both."""
+        """Create a listener.
+
+        Args:
+            factory: creates the protocol of a connection.
+            context: TLS context; None for plain connections only.
+            bounds: the limits.
+            takes_plain: whether plain connections are accepted beside TLS.
+        """
         self.sockets: tuple[socket.socket, ...] = ()
         self._factory = factory
         self._context = context
         self._bounds = bounds
         self._takes_plain = takes_plain
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()  # of the connections that are not yet served
+        self._tasks: set[asyncio.Task[None]] = set()  # of connections that are not yet served
         self._undecided: dict[asyncio.Task[None], None] = {}  # oldest first
         self._served: dict[asyncio.Transport, None] = {}  # oldest first
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Bind all addresses of `host`, or all of the machine if it is empty.
 
-        Return the first address. Port 0 takes one free port for all of them. Raises OSError.
+        Port 0 selects one free port for all of them.
+
+        Returns:
+            the first address.
+
+        Raises:
+            OSError: an address cannot be bound.
         """
         found = await self._loop.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -100,7 +113,7 @@ class Listener:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _resume(self, listening: socket.socket) -> None:
-        if listening in self.sockets:  # else it was closed meanwhile
+        if listening in self.sockets:  # otherwise it was closed meanwhile
             self._loop.add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
@@ -137,13 +150,13 @@ class Listener:
                 connection.close()
                 if not isinstance(error, OSError | TimeoutError):
                     raise
-                return  # silent or gone
+                return  # silent or closed
             if not is_tls:
                 context = None
                 task = asyncio.current_task()
                 assert task is not None, "created by _accept"
-                # Decided. If its task were cancelled from here on, uvloop would close the
-                # connection and never tell the protocol, which has it at once without TLS.
+                # Decided. If its task were cancelled after this point, uvloop would close the
+                # connection without notice to the protocol, which has it already without TLS.
                 self._undecided.pop(task, None)
         is_tls = context is not None
         try:
@@ -155,8 +168,8 @@ class Listener:
                 ssl_shutdown_timeout=SHUTDOWN_S if is_tls else None,
             )
         except BaseException as error:
-            # Its transport closes the socket. If it were closed here, the next connection would get
-            # its descriptor while the event loop still watches that for the transport.
+            # The transport closes the socket. If this code closed it, the next connection would
+            # get its descriptor while the event loop still watches it for the transport.
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             if not isinstance(error, OSError | TimeoutError):
@@ -174,7 +187,7 @@ class Listener:
         closing = [one for one in self._served if one.is_closing()]
         for one in closing or [next(iter(self._served))]:
             del self._served[one]
-            one.abort()  # a TLS connection is closing until its peer agrees
+            one.abort()  # close() of a TLS connection would wait for its peer
 
     async def _is_tls(self, connection: socket.socket) -> bool:
         """Return whether a TLS handshake begins. Raises OSError or TimeoutError."""
@@ -194,19 +207,19 @@ class Listener:
 
 
 def _bind_all(places: list[Place]) -> tuple[socket.socket, ...]:
-    """Raises OSError."""
+    """Bind one port on all places. Raises OSError."""
     for _ in range(PORT_TRIES - 1):
         try:
             return _bind_once(places)
         except OSError as error:
-            # The port that the first address got is taken on another one: try a further port.
+            # Another address has the port of the first one in use: try another port.
             if places[0][1][1] or error.errno != errno.EADDRINUSE:
                 raise
     return _bind_once(places)
 
 
 def _bind_once(places: list[Place]) -> tuple[socket.socket, ...]:
-    """Raises OSError, for an address that this machine does not have only if it has none."""
+    """Bind the places. Raises OSError; unavailable addresses count only if no other exists."""
     bound: list[socket.socket] = []
     absent: OSError | None = None
     try:
@@ -217,7 +230,7 @@ def _bind_once(places: list[Place]) -> tuple[socket.socket, ...]:
                     socket.create_server((host, wanted, *scope), family=family, backlog=BACKLOG)
                 )
             except OSError as error:
-                # A name such as localhost has an IPv6 address where the machine has no IPv6.
+                # A name such as localhost has an IPv6 address although the machine has no IPv6.
                 if error.errno not in _ABSENT:
                     raise
                 absent = error

@@ -1,4 +1,4 @@
-"""Structured log lines: one JSON object a line, the event's name first, nothing secret in it."""
+"""Structured log lines: one JSON object per line, the event's name first, without secrets."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ _LEVEL_OF = {
 
 
 class Log:
-    """Writes lines to standard error, or to a given stream."""
+    """A writer of lines to standard error, or to a given stream."""
 
     def __init__(self, name: str, level: str = "info", stream: TextIO | None = None) -> None:
         self.name = name

@@ -1,6 +1,6 @@
-"""The node's event loop: everything that arrived in one turn is one step of the core.
+"""The node's event loop: all inputs of one turn are one step of the core.
 
-Sockets and disk threads put inputs into a list; one scheduled callback takes the list, steps the
+Sockets and disk threads append inputs to a list. One scheduled callback takes the list, steps the
 core and performs the effects. There is no task, future, lock or queue per request
 (architecture.md).
 """
@@ -46,11 +46,11 @@ EVENT_KEYS = ("box.id", "box.status", "box.election", "internal.ballot")
 
 
 class StartError(QsyncError):
-    """The node cannot start; the message says why and what to do."""
+    """The node cannot start; the message states the cause and the remedy."""
 
 
 class NodeServer:
-    """One life of a node process: from opening the directory to closing it."""
+    """One incarnation of a node, from opening the directory to closing it."""
 
     def __init__(self, config: NodeConfig, log: Log) -> None:
         self.config = config
@@ -68,8 +68,8 @@ class NodeServer:
         self._dirty_sessions: list[Session] = []
         self._dirty_links: list[PeerLink] = []
         self._event_state: dict[str, bytes] = {}
-        self._ready: dict[Session, None] = {}  # they have reads for the next turn
-        self._starved: dict[Session, None] = {}  # they wait until others' requests are answered
+        self._ready: dict[Session, None] = {}  # with reads for the next turn
+        self._starved: dict[Session, None] = {}  # waiting until others' requests are answered
         self.admission = Admission(config.max_connections)
         self.requests = RequestBytes()
         self.failed_log_ins = 0
@@ -91,7 +91,7 @@ class NodeServer:
     # --- opening --------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Lock the directory, recover what it holds, or make an empty instance."""
+        """Lock the directory, and recover its contents or create an empty instance."""
         directory = str(self.config.directory)
         self.config.directory.mkdir(parents=True, exist_ok=True)
         try:
@@ -139,7 +139,7 @@ class NodeServer:
         self.disk = Disk(storage, self._deliver, self._on_broken)
         self.archiver: Archiver | None = None
         if self.config.archive is not None:
-            self.disk.allow(ArchiveFloor(0, 0))  # until the manifest says what is archived
+            self.disk.allow(ArchiveFloor(0, 0))  # until the manifest lists the archived files
             self.archiver = Archiver(self.config, self.uuid, storage, self.disk, self.log)
         self.log(
             "started",
@@ -149,7 +149,7 @@ class NodeServer:
             last_index=recovered.last_index,
             torn_bytes=recovered.torn_bytes,
         )
-        # What recovery made stays; the collector need not walk it again.
+        # Objects from recovery live long: the collector need not traverse them again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)
@@ -172,7 +172,7 @@ class NodeServer:
         self._schedule()
 
     def peer_address(self) -> tuple[str, int] | None:
-        """(host, port) that other members dial: of the TLS port if it stands apart."""
+        """Return (host, port) for other members: of the TLS port if it is separate."""
         server = self.tls_server or self.server
         if server is None or not server.sockets:
             return None  # not listening yet, or no longer
@@ -208,7 +208,7 @@ class NodeServer:
     # --- turns ----------------------------------------------------------------------------------
 
     def feed(self, item: Any) -> None:
-        """One input for the next step."""
+        """Append one input for the next step."""
         self._inputs.append(item)
         if not self._is_scheduled:
             self._schedule()
@@ -218,7 +218,7 @@ class NodeServer:
         self.loop.call_soon(self._turn)
 
     def _deliver(self, inputs: list[Any]) -> None:
-        """From a disk thread."""
+        """Pass inputs from a disk thread."""
         self.loop.call_soon_threadsafe(self._feed_all, inputs)
 
     def _feed_all(self, inputs: list[Any]) -> None:
@@ -227,9 +227,9 @@ class NodeServer:
             self._turn()
 
     def _turn(self) -> None:
-        """One step of the core and all of its effects, or the end of this process run.
+        """Perform one step of the core and all of its effects, or end this process run.
 
-        Half a turn is worse than none: rows would be counted that never reach the disk. So after an
+        Half a turn is worse than none: rows would be counted that never reach the disk. After an
         unforeseen error only the disk is trusted, as after a failed write (D4).
         """
         if self.ended.done():
@@ -328,7 +328,7 @@ class NodeServer:
                 waiting.set_result(answer)
 
     def _on_broken(self, reason: str) -> None:
-        """From a disk thread: memory is not trusted any more (D4)."""
+        """End the process run on behalf of a disk thread: memory is no longer trusted (D4)."""
 
         def restart() -> None:
             self.log("restart", reason=reason)
@@ -355,20 +355,20 @@ class NodeServer:
             self.feed(fx.SessionClosed(session.number))
 
     def note_ready(self, session: Session) -> None:
-        """The session has something to do in the next turn."""
+        """Include the session in the next turn."""
         self._ready[session] = None
         if not self._is_scheduled:
             self._schedule()
 
     def may_read(self, session: Session) -> bool:
-        """Whether there is room for more requests; if not, the session resumes when there is."""
+        """Return whether the budget permits more requests; if not, the session resumes later."""
         if self.requests.is_full():
             self._starved[session] = None
             return False
         return True
 
     def _close_slowest_readers(self) -> None:
-        """All clients together leave too much unread: close those that leave most."""
+        """Close the connections with most unread bytes while all together exceed the budget."""
         for number in self.admission.unread_sessions():
             session = self.sessions.get(number)
             size = session.unread_bytes() if session is not None else 0
@@ -383,7 +383,7 @@ class NodeServer:
             session.evict()
 
     def note_failed_log_in(self, session: Session, user: str) -> None:
-        """Count it, and report at most once a second."""
+        """Count a failed log-in, and report at most once per second."""
         self.failed_log_ins += 1
         self._unreported_log_ins += 1
         now_s = time.monotonic()
@@ -411,7 +411,7 @@ class NodeServer:
             await future
 
     def status(self) -> dict[str, Any]:
-        """What the core says, and what only the threads at the disk know."""
+        """Return the status of the core and of the disk threads."""
         said = status(self.node)
         said["is_disk_full"] = said["is_disk_full"] or self.disk.is_full
         return said
@@ -419,7 +419,7 @@ class NodeServer:
     # --- watchers -------------------------------------------------------------------------------
 
     def event_value(self, key: str) -> bytes | None:
-        """What is known under `key`, msgpack; None for a key that is not broadcast."""
+        """Return the value of `key` as msgpack; None for a key that is not broadcast."""
         now = self.status()
         values: dict[str, Any] = {
             "box.id": {
@@ -457,7 +457,7 @@ class NodeServer:
             session.notify(key, value)
 
     def _notify_watchers(self) -> None:
-        """Tell about changed keys; only when something is watched at all."""
+        """Notify watchers of changed keys, if any key is watched."""
         if self.turns % 16 and self.reports.get("leader", 0) == self._reports_seen:
             return
         self._reports_seen = self.reports.get("leader", 0)
@@ -476,7 +476,7 @@ class NodeServer:
     # --- admin ----------------------------------------------------------------------------------
 
     async def command(self, verb: str, timeout_s: float = 30.0, **arguments: Any) -> fx.Answer:
-        """One admin verb, answered by the core. Raises TimeoutError."""
+        """Execute one admin verb in the core and return its answer. Raises TimeoutError."""
         number = self._next_command
         self._next_command += 1
         future: asyncio.Future[fx.Answer] = self.loop.create_future()
@@ -486,7 +486,7 @@ class NodeServer:
             return await future
 
     def bootstrap(self, uuid: str, voters: int, users: dict[str, str]) -> None:
-        """The order to bootstrap names one instance uuid; only that disk obeys, once (M1)."""
+        """Bootstrap the replica set. The order names one instance, which obeys once (M1)."""
         if uuid != self.uuid:
             raise StartError(f"the order names instance {uuid}, this is {self.uuid}")
         if self.node.replica.has_origin:
@@ -495,7 +495,7 @@ class NodeServer:
         bodies = with_users(bodies, users, self.config.secret)
         self.disk.stop()
         storage = self.disk.storage
-        # A log is never ahead of the ballot (D2): the terms of a restored one are behind it first.
+        # A log is never ahead of the ballot (D2), so the ballot gets the restored terms first.
         last_term = max((s.term for b in bodies if (s := read_term_body(b))), default=0)
         ballot = self.node.replica.ballot
         if last_term > ballot.term:
@@ -505,7 +505,7 @@ class NodeServer:
         self.end("restart")
 
     def _first_state(self, voters: int) -> tuple[dict[int, int], list[bytes]]:
-        """Clock and rows of the first snapshot: an empty database, or what was restored."""
+        """Return clock and rows of the first snapshot: an empty database, or a restored state."""
         config = self.config
         names = (self.uuid, config.name, config.replicaset_uuid)
         if config.bootstrap_from is None:
@@ -521,12 +521,12 @@ class NodeServer:
         return dict(snapshot.vclock), bodies
 
     def end(self, how: str) -> None:
-        """End this life; `restart` begins the next one from disk."""
+        """End this incarnation; `restart` begins the next one from disk."""
         if not self.ended.done():
             self.ended.set_result(how)
 
     def close(self, is_clean: bool) -> None:
-        """Let go of everything; a clean stop leaves its mark (D3)."""
+        """Release all resources; a clean stop leaves its mark (D3)."""
         if self._timer is not None:
             self._timer.cancel()
         self.peers.stop()
@@ -566,21 +566,21 @@ class NodeServer:
             self.loop.call_later(LOOK_EVERY_S, self._watch_archive)
 
     def look_at_archive(self, seal_up_to: int = 0) -> None:
-        """Tell the archiver what is confirmed; rows up to `seal_up_to` leave at once."""
+        """Pass the confirmed index to the archiver; rows up to `seal_up_to` leave immediately."""
         replica = self.node.replica
         if self.archiver is not None and replica.has_origin:
             starts = list(replica.tail.history.starts)
             self.archiver.look(replica.limbo.confirmed_index, starts, seal_up_to)
 
     def _watch_space(self) -> None:
-        """Refuse writes before the disk is full, and resume when there is space again (D5)."""
+        """Refuse writes before the disk is full, and resume once space is available (D5)."""
         if self.ended.done():
             return
         self.loop.call_later(SPACE_CHECK_S, self._watch_space)
         try:
             free = self.disk.storage.free_bytes()
         except (DiskError, OSError) as error:
-            # Whether there is space is not known, so nothing changes until it is.
+            # The free space is unknown, so nothing changes until it is known.
             if not self._is_space_unknown:
                 self._is_space_unknown = True
                 self.log("disk_space_unknown", reason=str(error))

@@ -1,9 +1,9 @@
-"""One authenticated connection between two members: messages of the core, each behind its length.
+"""One authenticated connection between two members: messages of the core with length prefixes.
 
-Theory. TCP does not notice a machine that is gone, and what is sent to it then is lost for
-minutes. So each end says something at least once a `KEEPALIVE_S`, if only an empty frame, and
-closes a link on which nothing was heard for `SILENT_TICKS` of its own ticks. Ticks are counted, not
-seconds: a process that was stopped itself has not ticked, and does not take its peers for dead.
+Theory. TCP does not detect a failed machine, and data sent to it is lost for minutes. Each end
+therefore sends at least an empty frame per `KEEPALIVE_S`, and closes a link without any byte for
+`SILENT_TICKS` of its own ticks. It counts ticks, not seconds: a process that was paused has not
+ticked, and does not consider its peers failed.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _EMPTY_FRAME = bytes(4)
 
 
 class PeerLink:
-    """One authenticated connection, whichever end opened it."""
+    """An authenticated connection, opened by either end."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class PeerLink:
                 self.close("the peer does not read")
 
     def keep_alive(self) -> None:
-        """Once a `KEEPALIVE_S`."""
+        """Send a keep-alive and check for silence, once per `KEEPALIVE_S`."""
         self._silent_ticks = 0 if self._was_heard else self._silent_ticks + 1
         self._was_heard = False
         if self._silent_ticks >= SILENT_TICKS:
@@ -74,7 +74,7 @@ class PeerLink:
         self._has_said = False
 
     def feed(self, data: bytes) -> None:
-        """Bytes of the connection; a whole message goes to the core."""
+        """Decode bytes of the connection; whole messages go to the core."""
         self._was_heard = True
         self._parts.append(data)
         self._size += len(data)

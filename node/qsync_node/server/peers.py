@@ -1,21 +1,21 @@
-"""Connections to other members: who may speak for an instance, and the frames between them (P1).
+"""Connections to other members: authentication of instances, and the frames between them (P1).
 
-A member opens a connection to every address it knows, reads the greeting, and says HELLO: its
+A member opens a connection to every known address, reads the greeting, and sends HELLO: its
 instance uuid, the replica set's uuid, and a proof over the greeting's salt with the cluster's
-secret. The other end answers with its own proof over the nonce in the HELLO. Neither end takes a
-word before; both say where they listen, and the accepting end names the members that it knows,
-so that one address is enough to find all.
+secret. The other end answers with its own proof over the nonce in the HELLO. Neither end accepts
+any other message before. Both send their addresses, and the accepting end names the members that it
+knows, so that one address is enough to find all members.
 
-Where `tls` is set, a HELLO is taken over TLS only, from an end whose certificate names the cluster
-(`tls.py`), and the proofs are bound to the connection (`format/proofs.py`). Versions before that
-prove the secret without a binding. Their proofs are taken from an end with such a certificate, at
-any time, because an image may be rolled back. Two members that know bound proofs never exchange
-others: the challenge tells them of each other. Without TLS a proof covers the challenge and the
-identity, so it shows knowledge of the secret and cannot be replayed. It does not protect what the
-connection carries afterwards.
+If `tls` is set, a HELLO is accepted over TLS only, from an end whose certificate names the cluster
+(`tls.py`), and the proofs are bound to the connection (`format/proofs.py`). Earlier versions prove
+the secret without a binding. Their proofs are accepted from an end with such a certificate at any
+time, because an image may be rolled back. Two members that know bound proofs never exchange others:
+the challenge reveals this capability. Without TLS a proof covers the challenge and the identity. It
+shows knowledge of the secret and cannot be replayed, but does not protect later data of the
+connection.
 
-Afterwards the connection carries messages of the core in both directions, each behind four bytes of
-length. The sender of a message is the connection's, never the body's.
+Afterwards the connection carries messages of the core in both directions, each with four bytes of
+length before it. The connection determines the sender of a message, never its body.
 """
 
 import asyncio
@@ -50,8 +50,8 @@ FORGET_AFTER_S = 600.0
 HANDSHAKE_TIMEOUT_S = 5.0
 _UUID, _REPLICASET, _PROOF, _NONCE, _LEVEL = 0x24, 0x25, 0x73, 0x74, 0x75
 _KNOWN = 0x76  # name -> host:port of members
-_LIFE = 0x77  # random, of one process: another one means that the peer was restarted
-_BOUND = 0x78  # the proof over TLS, in place of _PROOF
+_LIFE = 0x77  # random, per process: a new value means that the peer was restarted
+_BOUND = 0x78  # the proof over TLS, instead of _PROOF
 KEEPALIVE_S = 1.0
 WRONG_PROOF = "the proof of the cluster's secret is wrong; give all members one secret"
 
@@ -68,7 +68,7 @@ class Dialer(asyncio.Protocol):
         self.link: PeerLink | None = None
         self.peer_uuid = ""
         self._buffer = b""
-        self._binding = b""  # of this connection, where both ends know bound proofs
+        self._binding = b""  # of this connection, if both ends know bound proofs
         self._decoder: FrameDecoder | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -168,25 +168,25 @@ def _is_same(given: Any, expected: bytes) -> bool:
 
 
 def _packet_length(data: bytes) -> int | None:
-    """Bytes of the first packet with its five-byte length; None while that is not there."""
+    """Return the size of the first packet with its five-byte length; None if incomplete."""
     if len(data) < 5:
         return None
     return 5 + int.from_bytes(data[1:5], "big")
 
 
 class Peers:
-    """Keeps one connection open to each known address, and accepts those of others."""
+    """One open connection to each known address, and accepted connections of others."""
 
     def __init__(self, server: "NodeServer") -> None:
         self.server = server
-        self.addresses: dict[str, str] = {}  # what was configured
-        self.discovered: dict[str, str] = {}  # named by other members
+        self.addresses: dict[str, str] = {}  # configured
+        self.discovered: dict[str, str] = {}  # reported by other members
         self.life = os.urandom(8)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._watch: asyncio.TimerHandle | None = None
 
     def set_addresses(self, addresses: dict[str, str]) -> None:
-        """Who to connect to: name -> host:port. Removed ones are no longer dialled."""
+        """Set the targets of connections: name -> host:port. Removed ones are no longer dialled."""
         before = {**self.discovered, **self.addresses}
         self.addresses = dict(addresses)
         self.discovered = {
@@ -208,7 +208,7 @@ class Peers:
                 )
 
     def own_address(self) -> dict[str, str]:
-        """Where others reach this member, if its configuration shows that."""
+        """Return the address of this member for others, if its configuration contains one."""
         config = self.server.config
         address = self.server.peer_address()
         if address is None:
@@ -216,7 +216,7 @@ class Peers:
         host, port = address
         if config.advertise:
             host = split_address(config.advertise)[0]
-        if host in ("0.0.0.0", "::", ""):  # every interface: no address for others
+        if host in ("0.0.0.0", "::", ""):  # every interface: useless for others
             return {}
         return {config.name: f"{host}:{port}"}
 
@@ -224,7 +224,7 @@ class Peers:
         return {**self.discovered, **self.addresses, **self.own_address()}
 
     def discover(self, said: Any) -> None:
-        """Dial members that a member named and the configuration does not."""
+        """Dial members that another member reported and the configuration lacks."""
         if not isinstance(said, dict):
             return
         fresh: dict[str, str] = {}
@@ -243,7 +243,7 @@ class Peers:
         self._dial(fresh)
 
     def on_link(self, link: PeerLink, life: Any) -> None:
-        """A link to an earlier process of the same instance is dead, whatever TCP believes."""
+        """Register a link. A link to an earlier process of the same instance is closed."""
         link.life = life if isinstance(life, bytes) else b""
         for other in list(self.server.links.values()):
             if other.uuid == link.uuid and other.life != link.life:
@@ -282,7 +282,7 @@ class Peers:
                 await asyncio.sleep(RETRY_S)
 
     async def _connect(self, name: str, address: str) -> str:
-        """Connect and stay connected; returns why a connection was never made, or ""."""
+        """Connect and stay connected. Return why no connection was made, or ""."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[str] = loop.create_future()
         try:
@@ -304,11 +304,11 @@ class Peers:
         return ""
 
     def accept(self, session: "Session", sync: int, fields: dict[int, Any]) -> None:
-        """A HELLO arrived: check it, answer it, and make the connection a peer's."""
+        """Check a HELLO, answer it, and turn the session into a peer link."""
         server = self.server
         uuid, replicaset = fields.get(_UUID), fields.get(_REPLICASET)
         nonce, given = fields.get(_NONCE), fields.get(_BOUND, fields.get(_PROOF))
-        # An end of an earlier version, which proved itself with a certificate, knows no other.
+        # An end of an earlier version, authenticated by a certificate, has no other proof.
         binding = session.binding if _BOUND in fields else b""
         assert session.transport is not None
         code, reason = ErrorCode.UNKNOWN, ""

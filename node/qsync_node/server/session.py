@@ -2,15 +2,15 @@
 
 A connection begins as a client's. A `HELLO` packet with the cluster's proof turns it into a peer's
 (`peers.py`). Requests of one turn of the event loop reach the core together, and the answers of a
-turn leave in one write. What the core does not need to see is answered here: PING, ID, AUTH, WATCH.
+turn leave in one write. Requests without the core are answered here: PING, ID, AUTH, WATCH.
 
-What a connection can make the member hold is bounded (`admission.py` bounds all of them together):
+The resources of a connection are bounded (`admission.py` bounds all connections together):
 
   before log-in   `LOGIN_S` seconds, packets of `UNAUTHENTICATED_BYTES_MAX`, a few packets in all
-                  (where `guest` is off, nothing but log-in), a delay after each failed log-in;
+                  (log-in only if `guest` is off), a delay after each failed log-in;
   requests        `IN_FLIGHT_MAX` requests and `REQUEST_BYTES_MAX` bytes that await their answer;
-  answers         once `UNREAD_BYTES_MAX` bytes wait for the client to read them, its next requests
-                  are neither run nor read from the socket, until it has read most of them.
+  answers         once `UNREAD_BYTES_MAX` bytes wait for the client, its next requests are neither
+                  executed nor read from the socket until it has read most of them.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ WATCHED_KEYS_MAX = 1024
 DRAINED_BYTES = 1 << 20
 PACKETS_PER_CHECK = 32
 REQUEST_OVERHEAD_BYTES = 256
-# Who is refused for good may still be sending: a reset would take the reason away from it.
+# A refused client may still be sending. A reset would discard the reason of the refusal.
 LINGER_S = 2.0
 LINGER_BYTES_MAX = 64 << 20
 UNAUTHENTICATED_TYPES = frozenset(
@@ -65,7 +65,7 @@ UNAUTHENTICATED_TYPES = frozenset(
         int(Type.ID),
         int(Type.AUTH),
         HELLO,
-        68,  # VOTE: a stock Tarantool asks before it logs in
+        68,  # VOTE: sent by a Tarantool replica before it logs in
     }
 )
 CORE_TYPES = frozenset({1, 2, 3, 4, 5, 6, 9, 10, 14, 15, 16})
@@ -83,7 +83,7 @@ _BAD_CREDENTIALS = "User not found or supplied credentials are invalid"
 
 
 class Session(asyncio.Protocol):
-    """One connection."""
+    """One client connection."""
 
     def __init__(self, server: "NodeServer") -> None:
         self.server = server
@@ -93,25 +93,25 @@ class Session(asyncio.Protocol):
         self.decoder = FrameDecoder(min(server.config.max_request, UNAUTHENTICATED_BYTES_MAX))
         self.transport: asyncio.Transport | None = None
         self.binding = b""  # of this TLS connection; empty without TLS
-        self.is_member = False  # a certificate of the cluster was shown
-        self.calls: dict[int, fx.Request] = {}  # in the core, by the number that it knows them by
-        self.syncs: dict[int, int] = {}  # the client's own number of each
+        self.is_member = False  # a certificate of the cluster was presented
+        self.calls: dict[int, fx.Request] = {}  # in the core, by the core's number
+        self.syncs: dict[int, int] = {}  # the client's number of each
         self._next_call = 1
         self.request_bytes = 0  # of calls and backlog
-        self.backlog: deque[Frame] = deque()  # packets that wait for room
-        self.deferred: deque[fx.Request] = deque()  # reads that the core gave back
+        self.backlog: deque[Frame] = deque()  # packets that wait for the budget
+        self.deferred: deque[fx.Request] = deque()  # reads that the core returned
         self.out: list[bytes] = []
         self.out_bytes = 0
         self.peer: PeerLink | None = None
         self.watched: dict[str, int] = {}
-        self.unacknowledged: set[str] = set()  # watched keys whose last event was not acknowledged
+        self.unacknowledged: set[str] = set()  # watched keys with an unacknowledged event
         self.is_authenticated = False
         self.is_stock = False  # the connection belongs to a replication stream
         self._has_used_guest = False
         self._packets = 0  # before log-in
         self._login_timer: asyncio.TimerHandle | None = None
         self._login_failures = 0
-        self._is_held = False  # a failed log-in is answered late
+        self._is_held = False  # the answer to a failed log-in is delayed
         self._owes_drained = False
         self._is_reading = True
         self._is_ending = False
@@ -124,7 +124,7 @@ class Session(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         server = self.server
         if server.ended.done():
-            # A TLS handshake outlived its listener: this process run does not answer any more.
+            # A TLS handshake outlived its listener: this process run no longer answers.
             self.transport.abort()
             return
         if server.certificates is not None and self.transport.get_extra_info("ssl_object"):
@@ -138,7 +138,7 @@ class Session(asyncio.Protocol):
         self._login_timer = server.loop.call_later(LOGIN_S, self._check_log_in)
 
     def _check_log_in(self) -> None:
-        """Close a connection that did not log in in time."""
+        """Close a connection without log-in after its time limit."""
         if self.is_authenticated or self._has_used_guest or self.is_stock or self.peer is not None:
             return
         transport = self._speaking()
@@ -148,18 +148,18 @@ class Session(asyncio.Protocol):
             transport.close()
 
     def peer_name(self) -> str:
-        """HOST:PORT of the client."""
+        """Return HOST:PORT of the client."""
         name = self.transport.get_extra_info("peername") if self.transport is not None else None
         return f"{name[0]}:{name[1]}" if name else "unknown"
 
     def evict(self) -> None:
-        """Close the connection at once: others need the room that it takes."""
+        """Close the connection immediately, in favour of others."""
         if self.transport is not None:
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._login_timer is not None:
-            self._login_timer.cancel()  # it would keep what is left of the connection
+            self._login_timer.cancel()  # it would keep the session in memory
         if self.peer is not None:
             self.peer.lost()
         elif self.number:
@@ -169,7 +169,7 @@ class Session(asyncio.Protocol):
             self.server.remove_session(self)
 
     def pause_writing(self) -> None:
-        """The client does not read its answers: read no more requests either (back-pressure)."""
+        """Stop reading requests: the client does not read its answers (back-pressure)."""
         self._pause_reading()
 
     def resume_writing(self) -> None:
@@ -180,12 +180,12 @@ class Session(asyncio.Protocol):
         self.work()
 
     def unread_bytes(self) -> int:
-        """Bytes of answers that the client has not taken yet, beside the kernel's buffers."""
+        """Return the number of bytes of unread answers, without the kernel's buffers."""
         assert self.transport is not None
         return self.out_bytes + self.transport.get_write_buffer_size()
 
     def _is_blocked(self) -> bool:
-        """Whether the next request has to wait: for room, or for a late answer to a log-in."""
+        """Return whether the next request must wait, for the budget or a delayed log-in answer."""
         return (
             self._is_held
             or len(self.calls) >= IN_FLIGHT_MAX
@@ -198,7 +198,7 @@ class Session(asyncio.Protocol):
             self.transport.pause_reading()
 
     def _consider_reading(self) -> None:
-        """Read from the socket again when there is room for what arrives."""
+        """Resume reading from the socket if the budget permits it."""
         transport = self.transport
         if self._is_reading or transport is None or transport.is_closing() or self._is_held:
             return
@@ -244,11 +244,11 @@ class Session(asyncio.Protocol):
         self.backlog.clear()
 
     def work(self) -> None:
-        """Take the packets that there is room for; the rest waits, and the socket with it."""
+        """Handle the packets that the budget permits; the rest and the socket wait."""
         if self._speaking() is None:
             return
         if self.deferred and not self._is_blocked():
-            # One in each turn: it was given back because reads of a turn have a budget.
+            # One per turn: it was returned because reads of a turn have a budget.
             self.server.feed(self.deferred.popleft())
         unchecked = 0
         while self.backlog and not self.deferred and not self._is_held:
@@ -272,10 +272,10 @@ class Session(asyncio.Protocol):
             self._consider_reading()
 
     def _end(self) -> None:
-        """Say no more and close, but not before the other side could read why.
+        """Close the connection after the client could read the last answer.
 
-        Closing while bytes lie unread makes the kernel reset the connection, and a reset throws
-        away what the other side has not read yet.
+        Closing with unread bytes makes the kernel reset the connection, and a reset discards data
+        that the client has not read yet.
         """
         transport = self._speaking()
         if transport is None:
@@ -294,7 +294,7 @@ class Session(asyncio.Protocol):
             self.transport.close()
 
     def _speaking(self) -> asyncio.Transport | None:
-        """The transport, as long as anything may be written to it."""
+        """Return the transport while it accepts data."""
         transport = self.transport
         if transport is None or self._is_ending or transport.is_closing():
             return None
@@ -304,7 +304,7 @@ class Session(asyncio.Protocol):
         return self.server.node.database.schema_version
 
     def _take(self, frame: Frame) -> bool:
-        """Handle one packet; True if it is a request that the core answers later."""
+        """Handle one packet. Return True if it is a request that the core answers later."""
         kind, sync, header, body = frame
         if not self.is_authenticated and not self._may_say(kind, sync):
             return False
@@ -338,7 +338,7 @@ class Session(asyncio.Protocol):
         return False
 
     def _may_say(self, kind: int, sync: int) -> bool:
-        """Whether an unauthenticated client may send this packet; it is refused otherwise."""
+        """Return whether an unauthenticated client may send this packet; refuse it otherwise."""
         self._packets += 1
         if kind in UNAUTHENTICATED_TYPES:
             if self.server.config.guest or self._packets <= UNAUTHENTICATED_PACKETS_MAX:
@@ -346,7 +346,7 @@ class Session(asyncio.Protocol):
             self._refuse(sync, ErrorCode.TOO_MANY, "too many packets before log-in: log in first")
             self._end()
             return False
-        # The operator watches with a certificate, also before any user can log in.
+        # The operator watches with a certificate, even before any user can log in.
         is_watch = kind in (Type.WATCH, Type.UNWATCH) and self.is_member
         if self.server.config.guest or is_watch:
             self._has_used_guest = True
@@ -371,7 +371,7 @@ class Session(asyncio.Protocol):
         return True
 
     def _is_bad_key(self, header: dict[int, Any], sync: int) -> bool:
-        """Whether the header had a malformed idempotency key, and was refused for it (T9)."""
+        """Refuse a malformed idempotency key in the header; return whether there was one (T9)."""
         if _IDEMPOTENCY not in header:
             return False
         try:
@@ -384,7 +384,7 @@ class Session(asyncio.Protocol):
     # --- replication streams ----------------------------------------------------------------------
 
     def _take_stock(self, kind: int, sync: int, body: bytes) -> None:
-        """From its first replication request on a connection is nothing else."""
+        """Handle a replication request, the first of which dedicates the connection to a stream."""
         if kind not in STOCK_TYPES and kind != _ACK:
             self._refuse(sync, ErrorCode.PROTOCOL, "this connection is a replication stream")
             self._end()
@@ -393,7 +393,7 @@ class Session(asyncio.Protocol):
         self.server.feed(fx.StockRequest(self.number, sync, kind, body, self.user))
 
     def send_stock(self, effect: fx.StockPackets) -> None:
-        """Packets of a stream; the core sends the next when these have left."""
+        """Send packets of a stream; the core sends the next ones after these."""
         transport = self._speaking()
         if transport is None:
             return
@@ -409,7 +409,7 @@ class Session(asyncio.Protocol):
     # --- answers --------------------------------------------------------------------------------
 
     def answer(self, answer: fx.Answer) -> None:
-        """One answer of the core; it leaves with the others of this turn."""
+        """Add one answer of the core to those of this turn."""
         request = self.calls.pop(answer.sync)
         sync = self.syncs.pop(answer.sync)
         self._hold_bytes(-len(request.body) - REQUEST_OVERHEAD_BYTES)
@@ -421,12 +421,12 @@ class Session(asyncio.Protocol):
         self.out_bytes += len(data)
 
     def defer(self, number: int) -> None:
-        """The core did not run a read: it is given in again in a later turn."""
+        """Queue a read that the core did not execute for a later turn."""
         self.deferred.append(self.calls[number])
         self.server.note_ready(self)
 
     def flush(self) -> None:
-        """Write what this turn answered, at once."""
+        """Write the answers of this turn immediately."""
         out, self.out, self.out_bytes = self.out, [], 0
         transport = self._speaking()
         if transport is None:
@@ -444,7 +444,7 @@ class Session(asyncio.Protocol):
     def _refuse(self, sync: int, code: int, reason: str) -> None:
         self._write(encode_error(sync, self._schema_version(), int(code), reason))
 
-    # --- what is answered here --------------------------------------------------------------------
+    # --- requests without the core ----------------------------------------------------------------
 
     def _answer_here(self, kind: int, sync: int, header: dict[int, Any], body: bytes) -> None:
         if kind == Type.PING:
@@ -465,7 +465,7 @@ class Session(asyncio.Protocol):
             self._refuse(sync, ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {kind}")
 
     def _fields(self, sync: int, body: bytes) -> dict[int, Any] | None:
-        """The body's map, or None after an error 20."""
+        """Return the body's map, or None after an error 20."""
         try:
             fields = unpack_bounded(body)
         except BAD_MSGPACK:
@@ -510,7 +510,7 @@ class Session(asyncio.Protocol):
             return
         assert user is not None
         try:
-            # Not before the password was right: a stranger learns nothing about users.
+            # Only after a correct password: an unauthenticated client learns nothing about users.
             user.check_session()
         except ClientError as error:
             self._refuse(sync, error.code, error.message)
@@ -530,7 +530,7 @@ class Session(asyncio.Protocol):
         self._write(encode_ok(sync, self._schema_version()))
 
     def _fail_log_in(self, sync: int, name: str) -> None:
-        """Answer late, and read nothing meanwhile: a guess costs `LOGIN_DELAY_S`."""
+        """Delay the answer and read nothing meanwhile: each guess costs `LOGIN_DELAY_S`."""
         self._login_failures += 1
         self.server.note_failed_log_in(self, name)
         self._is_held = True
@@ -562,7 +562,7 @@ class Session(asyncio.Protocol):
         elif kind == Type.UNWATCH:
             self.watched.pop(key, None)
         else:
-            # A WATCH of a key that is watched acknowledges its last event.
+            # A WATCH of an already watched key acknowledges its last event.
             first = key not in self.watched
             if first and len(self.watched) >= WATCHED_KEYS_MAX:
                 self._refuse(sync, ErrorCode.TOO_MANY, "too many keys are watched: unwatch some")
@@ -571,7 +571,7 @@ class Session(asyncio.Protocol):
             self.server.watch(self, key, is_first=first)
 
     def notify(self, key: str, value: bytes | None) -> None:
-        """One event; the next of this key only after the client has acknowledged it."""
+        """Send one event; the next one for this key waits for the client's acknowledgement."""
         sync = self.watched.get(key, 0)
         body = pack({0x57: key})
         if value is not None:

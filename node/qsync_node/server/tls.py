@@ -1,13 +1,12 @@
 """TLS between members and for clients.
 
-Members prove themselves twice: with a certificate, and with the cluster's secret (`peers.py`). Each
-end of a HELLO wants a certificate that `ca` signed and that names the cluster: it has one of
+Members authenticate twice: with a certificate, and with the cluster's secret (`peers.py`). Each end
+of a HELLO requires a certificate that `ca` signed and that names the cluster: it has one of
 `tls.names`, or of the identifying names in this node's own certificate (`certnames.py`). Names are
-not compared with addresses, which come and go. Clients need no certificate; they log in as always.
+not compared with addresses, which change. Clients need no certificate; they log in with a password.
 
-Files that change are read again, without a restart: whoever connects from then on meets the new
-certificate, and connections that stand go on with the old one. An authority that is trusted once
-stays trusted until the node ends.
+Changed files are reloaded without a restart: new connections use the new certificate, and open
+connections keep the old one. A trusted authority stays trusted until the node ends.
 """
 
 import asyncio
@@ -30,10 +29,10 @@ RELOAD_CHECK_S = 5.0
 
 
 class Certificates:
-    """The contexts of one node: `listening` for who connects to us, `dialling` for our part."""
+    """The contexts of one node: `listening` for accepted and `dialling` for opened connections."""
 
     def __init__(self, config: TlsConfig) -> None:
-        """Raises `ConfigError`."""
+        """Load the files. Raises `ConfigError`."""
         self._config = config
         self.listening = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.listening.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -48,13 +47,16 @@ class Certificates:
         self._load()
 
     def reload(self) -> bool:
-        """Whether the files were other ones and are used now. Raises `ConfigError` where they
-        cannot be used: what was read before stays in use."""
+        """Return whether changed files were loaded.
+
+        Raises:
+            ConfigError: the files are unusable, and the earlier ones stay in use.
+        """
         found = self._contents()
         if found == self._read:
             return False
         self._read = found
-        # A pair that does not belong together must not reach the contexts in use.
+        # A mismatched pair must not reach the contexts in use.
         Certificates(self._config)
         self._load()
         return True
@@ -78,14 +80,14 @@ class Certificates:
         self.names = self._expected_names(own)
 
     def is_member(self, transport: asyncio.BaseTransport) -> bool:
-        """Whether the other end showed a certificate of the cluster."""
+        """Return whether the peer presented a certificate of the cluster."""
         connection = transport.get_extra_info("ssl_object")
         if connection is None:
             return False
         return bool(names_in(connection.getpeercert()) & self.names)
 
     def _own_certificate(self) -> x509.Certificate:
-        """The first one of the file: those of its issuers may follow."""
+        """Return the first certificate of the file, which those of its issuers may follow."""
         try:
             return x509.load_pem_x509_certificates(self._read[0])[0]
         except ValueError as error:

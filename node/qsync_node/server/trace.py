@@ -1,10 +1,10 @@
-"""Traces: all events and effects of a core, step by step, so that it can be run again.
+"""Traces: all events and effects of a core, step by step, for a later replay.
 
 A trace of a real process, replayed through `core/` alone, gives identical effects: the shell adds
-nothing that the simulator could not see. The core's only sources of chance are its seed, the two
-clocks and its inputs; all of them are in the file.
+nothing that is invisible to the simulator. The core's only sources of randomness are its seed, the
+two clocks and its inputs, all of which are in the file.
 
-The file is a pickle: written and read by tests on one machine, never taken from a stranger.
+The file is a pickle: tests write and read it on one machine. Never read one from another source.
 """
 
 import pickle
@@ -21,14 +21,14 @@ from qsync_node.format.batch import LogBatch
 
 
 class Birth(NamedTuple):
-    """What a node is made of: identity, settings, seed and what its disk held."""
+    """The parameters of a node: identity, settings, seed and the contents of its disk."""
 
     uuid: str
     settings: Settings
     seed: int
     ballot: bytes
     now_ns: int
-    vclock: dict[int, int] | None  # None: the disk held no snapshot
+    vclock: dict[int, int] | None  # None: the disk had no snapshot
     bodies: list[bytes]
     batches: list[LogBatch]
     first_available_index: int
@@ -44,7 +44,7 @@ class Birth(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One call of `Node.step` and what it returned."""
+    """One call of `Node.step` and its result."""
 
     now_ns: int
     wall_s: float
@@ -53,7 +53,7 @@ class Step(NamedTuple):
 
 
 class Trace:
-    """Writes one life of one node; a later life of the same process begins behind it."""
+    """A writer for one incarnation of a node; the next one of the process is appended."""
 
     def __init__(self, path: Path, birth: Birth) -> None:
         self._file = path.open("ab")
@@ -67,7 +67,7 @@ class Trace:
 
 
 def comparable(effects: list[Any]) -> list[Any]:
-    """Effects without the bodies of a snapshot: they can be drawn once, by the disk."""
+    """Return effects without the bodies of a snapshot, which only the disk can read, once."""
     return [
         effect._replace(bodies=None)
         if isinstance(effect, WriteSnapshot | InstallSnapshot)
@@ -82,11 +82,11 @@ def read_trace(path: Path) -> Iterator[Birth | Step]:
             try:
                 yield pickle.load(file)
             except (EOFError, pickle.UnpicklingError):
-                return  # a killed process leaves half a record
+                return  # a killed process leaves an incomplete record
 
 
 def replay(path: Path) -> Iterator[tuple[int, list[Any], list[Any]]]:
-    """(number of the step, recorded effects, effects now) of every step of every life."""
+    """Yield (number of the step, recorded effects, current effects) of all steps."""
     node: Node | None = None
     for number, item in enumerate(read_trace(path)):
         if isinstance(item, Birth):
