@@ -1,1 +1,1 @@
-"""Batch jobs over the archive: a data source, an audit, a compaction. Reads no live node."""
+"""Batch jobs over the archive: a data source, an audit, a compaction. They read no live node."""

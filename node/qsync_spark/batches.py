@@ -1,6 +1,6 @@
-"""Rows as tuples into an Arrow batch: Spark refuses one that is not exactly of its schema.
+"""Rows as tuples into an Arrow batch: Spark refuses a batch that deviates from its schema.
 
-A schema is written down once, as Arrow's; its schema for Spark is made from that.
+Each schema is defined once, as Arrow's; Spark's schema is derived from it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 ROWS_MAX = 8192
-SMALL_BYTES = 256 << 10  # a batch under this waits for others
+SMALL_BYTES = 256 << 10  # smaller batches wait for others
 _SQL = {
     pa.string(): "string", pa.binary(): "binary", pa.bool_(): "boolean", pa.int32(): "int",
     pa.int64(): "bigint", pa.float64(): "double",
@@ -17,12 +17,12 @@ _SQL = {
 
 
 def sql_of(schema: pa.Schema) -> str:
-    """The same columns in Spark's words."""
+    """Return the same columns as Spark's DDL."""
     return ", ".join(f"`{name}` {kind}" for name, kind in sql_types(schema).items())
 
 
 def sql_types(schema: pa.Schema) -> dict[str, str]:
-    """By column, its type as Spark names it."""
+    """Return the Spark type of each column."""
     return {field.name: _SQL[field.type] for field in schema}
 
 
@@ -33,7 +33,7 @@ def batch_of(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
 
 
 class Together:
-    """Small batches of one schema, in any order, as fewer: each costs Spark what many rows do."""
+    """Merges small batches of one schema: each batch costs Spark as much as many rows."""
 
     def __init__(self) -> None:
         self._held: list[pa.RecordBatch] = []

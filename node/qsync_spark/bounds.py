@@ -1,8 +1,8 @@
-"""Which rows of a table are wanted, as its options say: `lsn` = `10..20`, `term` = `3..`.
+"""Bounds of the wanted rows of a table, given as options: `lsn` = `10..20`, `term` = `3..`.
 
-Files that hold none of them, by the manifest, are not opened. These are options because a `where`
-cannot do it: Spark keeps the files that it planned for one query of a table written in Python, and
-reads them for the table's next query too, whatever that one asks for.
+Files without such rows, according to the manifest, are not opened. A `where` cannot do this: Spark
+keeps the files that it planned for one query of a table written in Python, and reads them for the
+table's next query, too, even if that query needs others.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,14 +21,14 @@ _INT64_MAX = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """`low <= column <= high`; None: without an end."""
+    """`low <= column <= high`; None: unbounded."""
 
     column: str
     low: Any = None
     high: Any = None
 
     def may_hold(self, low: Any, high: Any) -> bool:
-        """Whether a file whose values lie in `low .. high` can have a row within the bounds."""
+        """Return whether a file with values in `low .. high` can have a row within the bounds."""
         return not (
             (self.low is not None and high < self.low)
             or (self.high is not None and low > self.high)
@@ -36,7 +36,7 @@ class Bounds:
 
 
 def bounds_of(options: Mapping[str, str]) -> list[Bounds]:
-    """Of options with lower names. Raises ArchiveError."""
+    """Return the bounds of options with lower-case names. Raises ArchiveError."""
     found = [
         _parse(column, options[column], number)
         for column, number in _PARSERS.items()
@@ -72,7 +72,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 
 
 def may_match(manifest: Manifest, entry: FileEntry, bounds: Iterable[Bounds]) -> bool:
-    """Whether the manifest leaves it open that `entry` holds a wanted row."""
+    """Return whether, according to the manifest, `entry` may contain a wanted row."""
     lsns = list(entry.lsns.values())
     terms = [entry.start_term, entry.last_term, *(term for term, _, _ in entry.terms)]
     spans: dict[str, tuple[Any, Any]] = {
@@ -92,12 +92,12 @@ def may_match(manifest: Manifest, entry: FileEntry, bounds: Iterable[Bounds]) ->
 
 
 def _has_space(entry: FileEntry, bounds: Bounds) -> bool:
-    """Control rows have space 0."""
+    """Return whether the file may have rows of these spaces; control rows have space 0."""
     return any(bounds.may_hold(space, space) for space in (0, *entry.spaces))
 
 
 def rows_within(batch: pa.RecordBatch, bounds: Iterable[Bounds]) -> pa.RecordBatch:
-    """The wanted rows, and all damage: the rows there are unknown."""
+    """Return the wanted rows, and all damage, whose rows are unknown."""
     for one in bounds:
         column = batch.column(batch.schema.get_field_index(one.column))
         for end, is_within in ((one.low, pc.greater_equal), (one.high, pc.less_equal)):

@@ -1,7 +1,7 @@
-"""Spaces as the replay needs them: which fields make the primary key, and when all tuples went.
+"""The schema that the replay needs: fields of primary keys, and times at which spaces were cleared.
 
-Made of `_index` rows of the first snapshot and of the schema rows in the log (pure). A space whose
-primary key changes its parts is not replayed: the same tuple would have two keys.
+It is built from `_index` rows of the first snapshot and from the schema rows in the log (pure). A
+space whose primary key changes its parts is not replayed: the same tuple would have two keys.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,12 +25,12 @@ from qsync_spark.schema_rows import (
 )
 
 KEYS = 491
-NOT_REPLAYED = frozenset((TERMS,))  # made from the log by other rules than its rows
+NOT_REPLAYED = frozenset((TERMS,))  # derived from the log by other rules than its rows
 FIRST_USER_SPACE = 512
 
 
 class Counting(NamedTuple):
-    """How a sequence counts."""
+    """The definition of a sequence."""
 
     step: int
     least: int
@@ -39,7 +39,7 @@ class Counting(NamedTuple):
 
 
 class Use(NamedTuple):
-    """Which field of a space's new tuples is a sequence's."""
+    """The field of a space's new tuples that a sequence fills."""
 
     sequence: int
     field: int
@@ -47,9 +47,9 @@ class Use(NamedTuple):
 
 @dataclass(slots=True)
 class Catalogue:
-    """`keys`: space -> numbers of the fields of its primary key. `clears`: space -> indexes.
+    """`keys`: space -> field numbers of its primary key. `clears`: space -> indexes of clearances.
 
-    `countings` (by sequence) and `uses` (by space) hold the content of each schema row with its
+    `countings` (by sequence) and `uses` (by space) contain the content of each schema row with its
     index; None: it was removed.
     """
 
@@ -63,18 +63,20 @@ class Catalogue:
     windows: list[tuple[int, int]] = field(default_factory=list)  # (index, rows) of T9, rising
 
     def window_between(self, after: int, last: int) -> int | None:
-        """The smallest window of idempotency keys in `after .. last`; None where it is not known:
-        older nodes went by a setting of their own."""
+        """Return the smallest window of idempotency keys in `after .. last`.
+
+        None if unknown: older nodes used a local setting.
+        """
         before = [rows for index, rows in self.windows if index <= after]
         within = [rows for index, rows in self.windows if after < index <= last]
         return min([before[-1], *within]) if before else None
 
     def left_out(self) -> list[int]:
-        """Spaces whose rows are not replayed."""
+        """Return the spaces whose rows are not replayed."""
         return sorted({*NOT_REPLAYED, *self.unsupported})
 
     def keyed_by_first(self) -> list[int]:
-        """Spaces whose primary key is the first field."""
+        """Return the spaces whose primary key is the first field."""
         return [space for space, parts in self.keys.items() if parts == (0,)]
 
     def key_of_tuple(self, space: int, fields: list[Any]) -> bytes:
@@ -94,7 +96,7 @@ class Catalogue:
 
 
 def parts_of_index(parts: Iterable[Any]) -> tuple[int, ...] | None:
-    """Field numbers; None where a part is a path into a field."""
+    """Return field numbers; None if a part is a path into a field."""
     numbers = []
     for part in parts:
         if isinstance(part, dict):
@@ -109,9 +111,9 @@ def parts_of_index(parts: Iterable[Any]) -> tuple[int, ...] | None:
 def build_catalogue(
     indexes: Mapping[int, list[Any]], rows: Iterable[dict[str, Any]], decisions: list[Decision]
 ) -> Catalogue:
-    """From primary indexes (space -> parts) and schema rows (facts `ddl`: a type, b space)."""
+    """Build from primary indexes (space -> parts) and schema rows (facts `ddl`)."""
     found = Catalogue()
-    found.keys[KEYS] = (0, 1)  # by the headers of rows, not by a definition of the space
+    found.keys[KEYS] = (0, 1)  # from the headers of rows, not from a definition of the space
     for space, parts in indexes.items():
         _define(found, space, parts)
     for row in rows:
@@ -122,7 +124,7 @@ def build_catalogue(
 
 
 def _take(found: Catalogue, index: int, row_type: int, space: int, body: dict[int, Any]) -> None:
-    """A row of the schema."""
+    """Apply a row of the schema."""
     is_put = row_type in (INSERT, REPLACE)
     if space == SCHEMA:
         if is_put and body[Key.TUPLE][0] == KEY_WINDOW_KEY:
@@ -178,5 +180,5 @@ def _name(found: Catalogue, space: int, layout: Any) -> None:
         if isinstance(one, dict) and "name" in one
     }
     if found.names.get(space, names) != names:
-        names = {}  # a name may mean another field now: operations by name become unknown
+        names = {}  # a name may refer to another field now: operations by name become unknown
     found.names[space] = names

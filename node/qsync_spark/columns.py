@@ -1,8 +1,8 @@
 """Rows of consecutive blocks as columns: the fields of `headers_of` without a loop over them
 (data path).
 
-Where anything is unusual `columns_of` returns None, and the blocks are read row by row: errors
-are reported there, and only there.
+In unusual cases `columns_of` returns None, and the blocks are read row by row. Only that path
+reports errors.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Columns(NamedTuple):
-    """N rows: `edges` are 2 N + 1 offsets into `data`, of each header, each body, and the end."""
+    """N rows: `edges` are 2 N + 1 offsets into `data`, of each header and body, and of the end."""
 
     blocks: list[Rows]
     data: bytes
@@ -46,11 +46,11 @@ class Columns(NamedTuple):
     type: Ints
     replica_id: Ints
     lsn: Ints
-    distance: Ints  # lsn - tsn, -1 where the header has none
+    distance: Ints  # lsn - tsn, -1 if the header has none
     flags: Ints
     timestamp: Floats
     space: Ints  # 0 for control rows and NOPs
-    metas: Ints  # numbers of the rows whose header has a map of what Tarantool does not know
+    metas: Ints  # numbers of the rows with a TUPLE_META map in their header
 
     @property
     def starts(self) -> Ints:
@@ -72,12 +72,12 @@ class Columns(NamedTuple):
         return bool((self.type == row_type).any())
 
     def follows(self, lsn: int) -> bool:
-        """Whether the LSNs are the next ones after `lsn`, without a gap."""
+        """Return whether the LSNs continue after `lsn` without a gap."""
         count = len(self.lsn)
         return bool((self.lsn == np.arange(lsn + 1, lsn + 1 + count)).all())
 
     def bodies(self) -> pa.BinaryArray:
-        """The body of each row."""
+        """Return the body of each row."""
         pieces = pa.Array.from_buffers(
             pa.binary(),
             len(self.edges) - 1,
@@ -87,7 +87,7 @@ class Columns(NamedTuple):
 
 
 def batches_of(part: Part) -> Iterator[list[Rows] | Hole | State]:
-    """As `blocks_of`, with blocks that follow one another together."""
+    """Yield the items of `blocks_of`, with consecutive blocks grouped."""
     blocks: list[Rows] = []
     held = 0
     for item in blocks_of(part):
@@ -106,7 +106,7 @@ def batches_of(part: Part) -> Iterator[list[Rows] | Hole | State]:
 
 
 def columns_of(blocks: list[Rows]) -> Columns | None:
-    """The rows of some blocks; None where they have to be read row by row."""
+    """Return the rows of some blocks; None if they must be read row by row."""
     data = blocks[0].data if len(blocks) == 1 else b"".join(block.data for block in blocks)
     padded = np.frombuffer(data + PADDING, dtype=np.uint8)
     found = rows_alike(data, padded) or _rows_in_turn(data, padded)
@@ -128,7 +128,7 @@ def columns_of(blocks: list[Rows]) -> Columns | None:
 
 
 def rows_alike(data: bytes, padded: Bytes) -> tuple[Ints, Fields] | None:
-    """All rows at once, if headers stand where each row before them ends, and nowhere else."""
+    """Find all rows together, if headers are exactly where the previous rows end."""
     starts = starts_like(data, padded)
     if starts is None or not len(starts) or starts[0] != 0:
         return None
@@ -150,7 +150,7 @@ def rows_alike(data: bytes, padded: Bytes) -> tuple[Ints, Fields] | None:
 
 
 def _rows_in_turn(data: bytes, padded: Bytes) -> tuple[Ints, Fields] | None:
-    """One row after another, whatever their headers are."""
+    """Find the rows one after another, with any headers."""
     found = read_edges(data)
     if found is None:
         return None
@@ -160,7 +160,7 @@ def _rows_in_turn(data: bytes, padded: Bytes) -> tuple[Ints, Fields] | None:
 
 
 def _offsets_of(blocks: list[Rows], starts: Ints) -> Ints | None:
-    """The block of each row; None where one does not begin with a row."""
+    """Return the block of each row; None if a block does not begin with a row."""
     sizes = np.array([len(block.data) for block in blocks])
     begins = np.concatenate(([0], np.cumsum(sizes)[:-1]))
     first = np.searchsorted(starts, begins)
@@ -174,7 +174,7 @@ def _offsets_of(blocks: list[Rows], starts: Ints) -> Ints | None:
 
 
 def _spaces_of(data: bytes, padded: Bytes, middles: Ints, ends: Ints, types: Ints) -> Ints | None:
-    """As `space_of`, for the rows that change a space."""
+    """Return the spaces of rows that change a space, like `space_of`."""
     spaces = np.zeros(len(middles), np.int64)
     left = (types < RAFT_PROMOTE) & (types != NOP)
     names = left & (ends - middles > 2) & (padded[middles] >> 4 == 8)

@@ -1,11 +1,11 @@
-"""Which rows each member's archive claims to hold, and what of that cannot be known (pure).
+"""The rows that each member's archive claims to contain, and the unknown ranges (pure).
 
 All ranges are of log indexes, `(after, last]`. A member's range begins where it joined: with its
-first snapshot, which stands for everything before. A hole between two segments is covered when a
-snapshot with exactly the index at which the log continues was archived too: the member joined
-again from it (S3). A checkpoint of its own is such a snapshot, too, but the file behind it names
-one before: then that one is missing. Every other hole is unknown, and so is what lies between the
-last segment and a snapshot.
+first snapshot, which replaces all earlier rows. A gap between two segments is covered by an
+archived snapshot with exactly the index at which the log continues: the member re-joined from it
+(S3). The member's own checkpoint is such a snapshot, too, but then the next file names a previous
+one, which is missing. Every other gap is unknown, and so is the range between the last segment and
+a snapshot.
 """
 
 from bisect import bisect_left
@@ -19,7 +19,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """It is unknown what `member` held in `(after, last]`."""
+    """The rows of `member` in `(after, last]` are unknown."""
 
     member: str
     after: int
@@ -31,16 +31,16 @@ class Unknown:
 
 @dataclass(slots=True)
 class Coverage:
-    """One member: `rows` are in its segments, `covered` is by snapshots it joined from."""
+    """One member: `rows` are in its segments, `covered` by snapshots from which it joined."""
 
     member: str
     rows: list[Range] = field(default_factory=list)
     covered: list[Range] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
     repeats: list[tuple[FileEntry, FileEntry]] = field(default_factory=list)
-    # Files that end before the next one begins, though that one names them: (file, next one).
+    # Files that end before the next one begins, although it names them: (file, next one).
     short: list[tuple[FileEntry, FileEntry]] = field(default_factory=list)
-    files: list[Range] = field(default_factory=list)  # of segments, without what `short` lacks
+    files: list[Range] = field(default_factory=list)  # of segments, without the ranges of `short`
     end: int = 0
 
     def has_row(self, index: int) -> bool:
@@ -53,7 +53,7 @@ def _is_in(ranges: list[Range], index: int) -> bool:
 
 
 def merge(ranges: Iterable[Range]) -> list[Range]:
-    """Sorted, without overlaps, adjacent ones joined."""
+    """Return the ranges sorted, without overlaps, adjacent ones merged."""
     result: list[Range] = []
     for after, last in sorted(one for one in ranges if one[0] < one[1]):
         if result and after <= result[-1][1]:
@@ -64,7 +64,7 @@ def merge(ranges: Iterable[Range]) -> list[Range]:
 
 
 def without(ranges: list[Range], holes: list[Range]) -> list[Range]:
-    """`ranges` minus `holes`; both sorted and merged."""
+    """Return `ranges` minus `holes`; both are sorted and merged."""
     result: list[Range] = []
     for after, last in ranges:
         start = after
@@ -80,8 +80,10 @@ def without(ranges: list[Range], holes: list[Range]) -> list[Range]:
 
 
 def cover(manifest: Manifest, damage: Iterable[Unknown] = (), floor: int = 0) -> Coverage:
-    """What `manifest` claims, less the ranges of `damage`. A verified snapshot stands for
-    everything up to `floor`."""
+    """Return the coverage that `manifest` claims, less the ranges of `damage`.
+
+    A verified snapshot replaces all rows up to `floor`.
+    """
     found = Coverage(manifest.instance_uuid)
     snapshots = sorted({entry.last_index for entry in manifest.of_kind(SNAPSHOT)})
     segments = sorted(manifest.of_kind(SEGMENT), key=lambda one: (one.after_index, one.last_index))
@@ -104,7 +106,7 @@ def cover(manifest: Manifest, damage: Iterable[Unknown] = (), floor: int = 0) ->
             if after < last:
                 found.repeats.append((previous, entry))
             elif after > last and entry.previous_vclock == previous.start_vclock:
-                rows.append((last, after))  # the file before has lost its end: rows are missing
+                rows.append((last, after))  # the previous file lost its end: rows are missing
                 found.short.append((previous, entry))
             elif (after > last and after <= floor) or (
                 after > last and after in snapshots and not _names_one(entry, last)
@@ -132,17 +134,16 @@ def cover(manifest: Manifest, damage: Iterable[Unknown] = (), floor: int = 0) ->
 
 
 def _names_one(entry: FileEntry, last: int) -> bool:
-    """Whether the header of `entry` says that there was a file before it that began at `last` or
-    behind: one that is not there."""
+    """Return whether the header of `entry` names a missing previous file that began at `last`."""
     before = entry.previous_vclock
     return before is not None and sum(before.values()) >= last
 
 
 class Steps:
-    """A function of the index that changes at a few places: bit masks of members."""
+    """A step function of the index: bit masks of members."""
 
     def __init__(self, starts: list[int], masks: list[int]) -> None:
-        self.starts = starts  # value `masks[i]` holds from `starts[i]` on, up to the next start
+        self.starts = starts  # `masks[i]` is valid from `starts[i]` to the next start
         self.masks = masks
 
     def at(self, index: int) -> int:
@@ -151,7 +152,7 @@ class Steps:
 
     @classmethod
     def of(cls, ranges: list[list[Range]]) -> "Steps":
-        """Bit `i` is set where `ranges[i]` holds the index."""
+        """Return a function whose bit `i` is set if `ranges[i]` contains the index."""
         edges = sorted({e + 1 for one in ranges for pair in one for e in pair} | {0})
         masks = [0] * len(edges)
         for bit, one in enumerate(ranges):
@@ -161,7 +162,7 @@ class Steps:
         return cls(edges, masks)
 
     def sql(self, column: str) -> str:
-        """The same as a SQL expression: a balanced tree of comparisons."""
+        """Return the function as a SQL expression: a balanced tree of comparisons."""
 
         def tree(low: int, high: int) -> str:
             if high - low == 1:

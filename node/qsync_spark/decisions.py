@@ -1,6 +1,7 @@
-"""What ROLLBACK and PROMOTE rows take away, read newest first (pure; the auditor's own words).
+"""The effect of ROLLBACK and PROMOTE rows, read newest first (pure; the auditor's own code).
 
-A decision at index `at` takes `first .. at - 1` away. One that a newer one covers has no effect.
+A decision at index `at` rolls back `first .. at - 1`. A decision inside the range of a newer one
+has no effect.
 """
 
 from collections.abc import Iterable
@@ -8,14 +9,14 @@ from typing import NamedTuple
 
 
 class Decision(NamedTuple):
-    """The row at `at` takes away `first .. at - 1`."""
+    """The row at `at` rolls back `first .. at - 1`."""
 
     first: int
     at: int
 
 
 def effective(decisions: Iterable[Decision]) -> list[Decision]:
-    """Those that act, oldest first; they are disjoint."""
+    """Return the effective decisions, oldest first; they are disjoint."""
     result: list[Decision] = []
     floor: int | None = None
     for decision in sorted(decisions, key=lambda one: one.at, reverse=True):
@@ -28,5 +29,5 @@ def effective(decisions: Iterable[Decision]) -> list[Decision]:
 
 
 def covering(index: int, decisions: Iterable[Decision]) -> Decision | None:
-    """The decision that takes the row at `index` away, if one does."""
+    """Return the decision that rolls back the row at `index`, if one exists."""
     return next((one for one in decisions if one.first <= index < one.at), None)

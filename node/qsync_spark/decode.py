@@ -1,8 +1,8 @@
-"""Rows of a part, with their places in the log; damage is an item of its own (data path).
+"""Rows of a part with their positions in the log; damage is a separate item (data path).
 
-A row's index is the signature of the clock behind it, so that a row that is missing shifts nothing
-that follows. Reading resumes after damage at the next mark, where the manifest says how the log
-stands.
+A row's index is the signature of the clock after it, so that a missing row does not shift later
+ones. After damage, reading resumes at the next mark, where the manifest records the position of the
+log.
 """
 
 import hashlib
@@ -43,22 +43,22 @@ LIMITS = {
     KEY_TYPE: INT32_MAX, KEY_REPLICA_ID: INT32_MAX, KEY_LSN: INT64_MAX, KEY_TSN: INT64_MAX,
     KEY_FLAGS: INT32_MAX,
 }  # fmt: skip
-"""The greatest number that the table `qsync.wal` has room for, by header key."""
+"""The greatest number that a column of the table `qsync.wal` can hold, by header key."""
 
 
 class Rows(NamedTuple):
-    """One sound block at `offset` of the file, unpacked."""
+    """One valid block at `offset` of the file, decompressed."""
 
     offset: int
     data: bytes
 
 
 class Hole(NamedTuple):
-    """From `offset` on nothing can be read, up to the mark that comes next."""
+    """Unreadable data from `offset` to the next mark."""
 
     offset: int
     why: str
-    mark: int  # number of the mark whose range it is in
+    mark: int  # number of the mark whose range contains it
 
 
 class State(NamedTuple):
@@ -68,7 +68,7 @@ class State(NamedTuple):
 
 
 def blocks_of(part: Part) -> Iterator[Rows | Hole | State]:
-    """Everything that can be read of a part. Raises nothing for what is wrong with the file."""
+    """Yield all readable data of a part. Errors of the file are items, not exceptions."""
     digest = hashlib.sha256() if part.sha256 else None
     is_sound = True
     for number, mark in enumerate(part.marks):
@@ -102,8 +102,10 @@ def blocks_of(part: Part) -> Iterator[Rows | Hole | State]:
 
 
 def is_file_changed(part: Part) -> bool:
-    """Whether the file of several parts is not what its name says. The part that holds unreadable
-    blocks reports them."""
+    """Return whether a file of several parts deviates from its name.
+
+    The part that contains unreadable blocks reports those.
+    """
     digest = hashlib.sha256()
     try:
         for start in range(0, part.size, RANGE_BYTES):
@@ -116,7 +118,7 @@ def is_file_changed(part: Part) -> bool:
 
 
 def _refuse_header(part: Part) -> str:
-    """Why the file's own header contradicts the manifest; "" if it does not."""
+    """Return why the file's header contradicts the manifest; "" if it does not."""
     head = read_range(part.url, part.key, 0, HEADER_BYTES_MAX)
     header, end = decode_file_header(head)
     is_members = not part.member.startswith(f"{FOLDER}/")
@@ -145,11 +147,12 @@ def _blocks(data: bytes, base: int, stop: int, part: Part) -> Iterator[Rows | Ho
 
 
 class RowHash:
-    """What copies of a row have in common: header and body, as the leader encoded them.
+    """The hash of a row's content: header and body, as the leader encoded them.
 
-    SHA-256 with a key that each audit draws for itself. Chunks combine such hashes by exclusive
-    or, which is right whatever files a chunk is spread over. Without the key a forger cannot choose
-    rows whose changes cancel. For an unkeyed hash, linear algebra finds them among 129 candidates.
+    It is SHA-256 with a key that each audit draws for itself. Chunks combine such hashes by
+    exclusive or, which is independent of the files over which a chunk is spread. Without the key a
+    forger cannot choose rows whose changes cancel. For an unkeyed hash, linear algebra finds them
+    among 129 candidates.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -161,7 +164,7 @@ class RowHash:
         return digest.digest()[:HASH_BYTES]
 
     def of_run(self, data: bytes, edges: list[int]) -> list[bytes]:
-        """The hash of each row between two edges; one call for all of a block costs half."""
+        """Return the hash of each row between two edges; one call per block costs half."""
         fresh = self._keyed.copy
         found = []
         start = edges[0]
@@ -174,13 +177,16 @@ class RowHash:
 
 
 def new_secret() -> bytes:
-    """The key of one audit, drawn after everything in the archive was written."""
+    """Return the key of one audit, drawn after the whole archive was written."""
     return os.urandom(SECRET_BYTES)
 
 
 def checked_rows(rows: Rows) -> list[tuple[dict[int, Any], int, int, int]]:
-    """As `headers_of`, after a look at all of them: numbers fit their columns, and a space can be
-    read. Raises what `BAD_MSGPACK` names, before any row of the block is used."""
+    """Return the items of `headers_of` after a check: numbers fit their columns, spaces decode.
+
+    Raises:
+        BAD_MSGPACK: before any row of the block is used.
+    """
     found = list(headers_of(rows))
     for header, _, middle, end in found:
         for key, limit in LIMITS.items():
@@ -199,5 +205,5 @@ def checked_rows(rows: Rows) -> list[tuple[dict[int, Any], int, int, int]]:
 
 
 def headers_of(rows: Rows) -> Iterator[tuple[dict[int, Any], int, int, int]]:
-    """As `walk_rows`."""
+    """Yield the same items as `walk_rows`."""
     return walk_rows(rows.data)

@@ -1,7 +1,6 @@
 """The description of a file's rows in a manifest, computed from the rows (pure).
 
-Readers choose files by it, and deletions do: a manifest that differs from the rows must
-not go unnoticed.
+Readers and deletions choose files by it, so a manifest that differs from the rows must be detected.
 """
 
 import json
@@ -15,7 +14,7 @@ from qsync_spark.columns import Columns
 
 
 class Described:
-    """Times, spaces, and for each replica id the first and last LSN, of the rows seen so far."""
+    """Times, spaces, and for each replica id the first and last LSN, of the rows read so far."""
 
     def __init__(self) -> None:
         self.times: tuple[float, float] | None = None
@@ -23,14 +22,14 @@ class Described:
         self.spaces: set[int] = set()
 
     def take(self, replica_id: int, lsn: int, time: float, space: int) -> None:
-        """A row; space 0: of no space."""
+        """Add a row; space 0 stands for none."""
         self._reach_times(time, time)
         self._reach_lsns(replica_id, lsn, lsn)
         if space:
             self.spaces.add(space)
 
     def take_columns(self, rows: Columns) -> None:
-        """Rows of one writer whose LSNs rise, or of a snapshot."""
+        """Add rows of one writer with rising LSNs, or of a snapshot."""
         times, spaces = rows.timestamp, rows.space
         self._reach_times(float(times.min()), float(times.max()))
         self._reach_lsns(int(rows.replica_id[0]), int(rows.lsn[0]), int(rows.lsn[-1]))
@@ -41,7 +40,7 @@ class Described:
         self.times = (min(times[0], low), max(times[1], high))
 
     def _reach_lsns(self, replica_id: int, first: int, last: int) -> None:
-        if replica_id:  # else it is a snapshot's row
+        if replica_id:  # otherwise a row of a snapshot
             lsns = self.lsns.get(replica_id, (first, last))
             self.lsns[replica_id] = (min(lsns[0], first), max(lsns[1], last))
 
@@ -50,7 +49,7 @@ class Described:
         return {"times": self.times, "lsns": lsns, "spaces": spaces}
 
     def add(self, document: dict[str, Any]) -> None:
-        """Another part of the same file."""
+        """Add another part of the same file."""
         if document["times"] is not None:
             self._reach_times(*document["times"])
         for replica_id, (first, last) in document["lsns"]:
@@ -58,7 +57,7 @@ class Described:
         self.spaces.update(document["spaces"])
 
     def differs_from(self, entry: FileEntry) -> str:
-        """What the manifest says otherwise, and what it says; "" if nothing."""
+        """Return the differing field of the manifest and its value; "" without a difference."""
         said = (entry.timestamp_min, entry.timestamp_max)
         if self.times is not None and not self._are_times_as(said, entry.kind):
             return (
@@ -71,7 +70,7 @@ class Described:
         return ""
 
     def _are_times_as(self, said: tuple[float, float], kind: str) -> bool:
-        """Of a snapshot that a compaction made the last time is that of the log's row there."""
+        """Compare times. A compaction's snapshot has the time of the log's row at its index."""
         if self.times is None or kind != SNAPSHOT:
             return self.times == said
         return said[0] <= self.times[0] and self.times[1] <= said[1]
@@ -82,7 +81,7 @@ def _shown(times: Iterable[float]) -> str:
 
 
 def described_of(texts: Iterable[str]) -> Described:
-    """Of a file's parts, as facts carry it."""
+    """Merge the descriptions of a file's parts, as carried by facts."""
     found = Described()
     for text in texts:
         found.add(json.loads(text)["described"])

@@ -1,4 +1,4 @@
-"""Durations as a manifest has them."""
+"""Durations in the format of a manifest."""
 
 import re
 
@@ -6,7 +6,7 @@ _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def duration_s(text: str) -> float:
-    """Seconds of `30d`, `12h`, `1h30m`. Raises ValueError."""
+    """Return the seconds of `30d`, `12h`, `1h30m`. Raises ValueError."""
     if not re.fullmatch(r"(\d+(\.\d+)?(ms|s|m|h|d))+", text):
         raise ValueError(f"{text!r} is not a duration such as 30d or 12h")
     return sum(

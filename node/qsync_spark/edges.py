@@ -1,8 +1,8 @@
-"""Where the rows of a block end (data path).
+"""The ends of the rows of a block (data path).
 
-No row holds its length: to find the second one, a reader decodes the first. `ends_of` reads through
-many values at once, a token of each at a time; it needs the places where they begin. `read_edges`
-needs none, and reads one row after another.
+A row does not contain its length: to find the second one, a reader decodes the first. `ends_of`
+reads many values concurrently, a token of each at a time, and needs their starting positions.
+`read_edges` needs none, and reads one row after another.
 """
 
 import msgpack
@@ -13,14 +13,14 @@ from qsync_node.format.describe import row_unpacker
 from qsync_node.format.keys import NOP
 
 TOKENS_MAX = 512
-PADDING = bytes(16)  # so that a look behind the last row needs no care
+PADDING = bytes(16)  # permits reads beyond the last row
 
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 
 def _table(*spans: tuple[int, int, int], step: int = 0) -> Ints:
-    """By first byte: for each span (first, last, value) the value, `step` more for each byte."""
+    """Map first bytes: each span (first, last, value) to the value, plus `step` per byte."""
     table = np.zeros(256, np.int64)
     for first, last, value in spans:
         table[first : last + 1] = value + step * np.arange(last + 1 - first)
@@ -39,21 +39,24 @@ _SIZE = (
            (0xDC, 0xDC, 3), (0xDD, 0xDD, 5), (0xDE, 0xDE, 3), (0xDF, 0xDF, 5))
     + _table((0xA0, 0xBF, 1), step=1)
 )  # fmt: skip
-"""Bytes of a token that says all by its first byte, else of its beginning."""
+"""Size of a token that its first byte describes completely, else of its beginning."""
 _INSIDE = _table((0x80, 0x8F, 0), step=2) + _table((0x90, 0x9F, 0), step=1)
-"""Values that a token holds."""
+"""Number of values in a token."""
 _WIDTH = _table(
     (0xC4, 0xC4, 1), (0xC5, 0xC5, 2), (0xC6, 0xC6, 4), (0xC7, 0xC7, 1), (0xC8, 0xC8, 2),
     (0xC9, 0xC9, 4), (0xD9, 0xD9, 1), (0xDA, 0xDA, 2), (0xDB, 0xDB, 4),
     (0xDC, 0xDC, 2), (0xDD, 0xDD, 4), (0xDE, 0xDE, 2), (0xDF, 0xDF, 4),
 )  # fmt: skip
-"""Bytes of the number behind the first byte that says how much follows; 0 for none."""
+"""Width of the length after the first byte; 0 without one."""
 _FIRST_CONTAINER, _FIRST_MAP = 0xDC, 0xDE
 
 
 def ends_of(padded: Bytes, begins: Ints) -> Ints | None:
-    """Where the values that begin at `begins` end; None where one does not end before the padding,
-    is no msgpack, or has very many parts. `padded` are bytes with `PADDING` behind them."""
+    """Return the ends of the values at `begins`.
+
+    None if one does not end before the padding, is not msgpack, or has very many parts. `padded`
+    are bytes followed by `PADDING`.
+    """
     size = len(padded) - len(PADDING)
     ends = np.empty_like(begins)
     rows, at, left = np.arange(len(begins)), begins, np.ones(len(begins), np.int64)
@@ -79,8 +82,10 @@ def ends_of(padded: Bytes, begins: Ints) -> Ints | None:
 
 
 def _tokens_at(padded: Bytes, at: Ints) -> tuple[Ints, Ints]:
-    """Bytes of the token at each place, and how many values it holds; of all tokens one number if
-    one says it of all."""
+    """Return the size of the token at each position and its number of values.
+
+    A single number is valid for all tokens.
+    """
     first = padded[at]
     if (first == first[0]).all():
         kind = int(first[0])
@@ -96,7 +101,7 @@ def _tokens_at(padded: Bytes, at: Ints) -> tuple[Ints, Ints]:
 
 
 def _counted(padded: Bytes, at: Ints, kind: int) -> tuple[Ints, Ints]:
-    """As `_tokens_at`, of tokens with this first byte, behind which a number says how many."""
+    """Like `_tokens_at`, for tokens with this first byte, followed by a length."""
     count = _numbers_at(padded, at + 1, int(_WIDTH[kind]))
     size = _SIZE[kind : kind + 1]
     if kind < _FIRST_CONTAINER:
@@ -112,8 +117,10 @@ def _numbers_at(padded: Bytes, at: Ints, width: int) -> Ints:
 
 
 def read_edges(data: bytes) -> list[int] | None:
-    """Where headers and bodies begin, and the end; None for what is no rows. A NOP, which has no
-    body, is recognized by its header's third byte: see `headers_at` for what makes that true."""
+    """Return the offsets of headers and bodies, and the end; None if `data` contains no rows.
+
+    The third byte of its header identifies a NOP, which has no body: see `headers_at`.
+    """
     unpacker = row_unpacker(data)
     skip, tell = unpacker.skip, unpacker.tell
     edges = [0]

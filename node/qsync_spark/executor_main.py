@@ -1,8 +1,8 @@
-"""What a pod of Spark's executors runs: the image's entry point with the argument `executor`.
+"""The program of a pod of Spark's executors: the image's entry point with argument `executor`.
 
-Spark's own images have a shell script for it, which the Python package does not bring. The driver
-says everything by the environment; see `resource-managers/kubernetes/docker/.../entrypoint.sh` in
-Apache Spark's sources.
+Spark's own images have a shell script for it, which the Python package lacks. The driver passes all
+parameters in the environment; see `resource-managers/kubernetes/docker/.../entrypoint.sh` in Apache
+Spark's sources.
 """
 
 import os
@@ -23,7 +23,7 @@ _ARGUMENTS = {
 
 
 def executor_command(environment: Mapping[str, str], jars: Path) -> list[str]:
-    """The command of Java. Raises KeyError when the driver did not say what it has to."""
+    """Return the command of Java. Raises KeyError if the driver omitted a variable."""
     options = sorted(
         (int(name.removeprefix("SPARK_JAVA_OPT_")), value)
         for name, value in environment.items()
@@ -38,7 +38,7 @@ def executor_command(environment: Mapping[str, str], jars: Path) -> list[str]:
 
 
 def main() -> None:
-    import pyspark  # where the jars are
+    import pyspark  # for the directory of the jars
 
     home = Path(pyspark.__file__).parent
     os.environ["SPARK_HOME"] = str(home)

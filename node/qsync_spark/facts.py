@@ -1,7 +1,7 @@
-"""What a pass over a part of the log leaves: flat records of one schema, few instead of many rows.
+"""The result of a pass over a part of the log: flat records of one schema, fewer than rows.
 
-What needs other members' logs leaves as *chunks*, the combined content hash of each 4,096 LSNs of
-one replica.
+Data that must be compared with other members' logs becomes *chunks*: the combined content hash of
+each 4,096 LSNs of one replica.
 """
 
 from typing import Any
@@ -38,7 +38,7 @@ FACTS_SQL = sql_of(FACTS)
 
 
 class Facts:
-    """Collects facts of one part into Arrow batches."""
+    """A collector of the facts of one part, as Arrow batches."""
 
     def __init__(self, part: Part) -> None:
         self._part = part
@@ -64,7 +64,7 @@ class Facts:
 
 
 class Chunks:
-    """Content hashes of the rows seen, combined for each 4,096 LSNs of a replica."""
+    """Content hashes of rows, combined per 4,096 LSNs of a replica."""
 
     def __init__(self) -> None:
         self._digests: dict[tuple[int, int], list[bytes]] = {}
@@ -84,7 +84,7 @@ class Chunks:
         self._reach(key, index, index)
 
     def add_run(self, replica_id: int, first: int, index: int, digests: list[bytes]) -> None:
-        """Rows with the LSNs from `first` on and the indexes from `index` on."""
+        """Add rows with consecutive LSNs from `first` and indexes from `index`."""
         done = 0
         while done < len(digests):
             lsn = first + done
@@ -120,7 +120,7 @@ class Chunks:
 
 
 class RowFacts:
-    """Instead of chunks: each row of the wanted ones, a fact of its own."""
+    """A collector that makes one fact of each wanted row, instead of chunks."""
 
     def __init__(self, facts: Facts, wanted: frozenset[tuple[int, int]] | None) -> None:
         self._facts = facts
@@ -133,4 +133,4 @@ class RowFacts:
             self._facts.add("row", offset, index, term, replica_id, lsn, body=digest)
 
     def report(self, facts: Facts) -> None:
-        """Nothing is left over."""
+        """Do nothing: all rows were reported."""

@@ -1,4 +1,4 @@
-"""What a person reads of a job that failed: one sentence, wherever it failed."""
+"""The message of a failed job: one sentence, wherever it failed."""
 
 import re
 import sys
@@ -16,13 +16,16 @@ TASK_FAILED = "a task of Spark failed"
 
 
 def sentence_of(error: BaseException) -> str:
-    """The error's first line; of one that a task raised, which arrives with its traceback and
-    Spark's around it, the line that says what was wrong."""
+    """Return the error's first line.
+
+    An error of a task arrives with its traceback and Spark's around it; then return the line that
+    names the cause.
+    """
     return _cause_of(error)[0]
 
 
 def _cause_of(error: BaseException) -> tuple[str, bool]:
-    """One line, and whether it is a sentence of the project, which names what failed itself."""
+    """Return one line, and whether it is a sentence of the project that names the failed step."""
     text = str(error)
     marker = text.rfind("Traceback (most recent call last)")
     raised = _LAST_RAISED.search(text, marker) if marker >= 0 else None
@@ -39,7 +42,7 @@ def _cause_of(error: BaseException) -> tuple[str, bool]:
 
 
 def failure_of(what: str, module: str, error: BaseException) -> str:
-    """What failed, why, and what to do, in one line."""
+    """Return the failed step, the cause and the remedy, in one line."""
     text, is_sentence = _cause_of(error)
     if is_sentence:
         return text
@@ -48,11 +51,13 @@ def failure_of(what: str, module: str, error: BaseException) -> str:
 
 
 def run_guarded(what: str, module: str, job: Callable[[], int], is_debug: bool) -> int:
-    """The exit code of a job that is run as `python -m module`; 1, and one line on standard error,
-    where it raises."""
+    """Run a job of `python -m module` and return its exit code.
+
+    If it raises, print one line on standard error and return 1.
+    """
     try:
         return job()
-    except Exception as error:  # any failure becomes one line for the caller
+    except Exception as error:  # the caller gets one line for any failure
         if is_debug:
             raise
         sys.stderr.write(f"{failure_of(what, module, error)}\n")

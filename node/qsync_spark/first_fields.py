@@ -1,7 +1,7 @@
-"""Primary keys that are the first field of a tuple, of many rows at once (data path).
+"""Primary keys of many rows that are the first field of a tuple (data path).
 
-The key of most rows is the first field of a REPLACE, INSERT or snapshot row: a few bytes at a place
-that the bytes before it determine. Any other key is left to the decoder of the row.
+The key of most rows is the first field of a REPLACE, INSERT or snapshot row: a few bytes at a
+position that the previous bytes determine. The decoder of the row handles all other keys.
 """
 
 from typing import Any
@@ -17,16 +17,16 @@ from qsync_spark.headers import UINTS
 ONE_FIELD = b"\x91"
 _SPACE_BYTES = {first: 1 + width for first, (width, _) in UINTS.items()}
 _SHORTEST = {0xCC: 1 << 7, 0xCD: 1 << 8, 0xCE: 1 << 16, 0xCF: 1 << 32}
-"""The least number that msgpack writes in this form: a key is compared by its shortest form."""
+"""The least number that msgpack encodes in this form: keys are compared in their shortest form."""
 
 
 def first_fields(
     rows: Columns, chosen: Ints, is_wanted: npt.NDArray[np.bool_]
 ) -> list[bytes | None]:
-    """`pack([fields[0]])` of the chosen rows; None where it is not wanted or not this simple.
+    """Return `pack([fields[0]])` of the chosen rows; None if unwanted or not this simple.
 
-    A body is taken that is a map of a space and a tuple; a key is a number from 0 on, a small
-    negative one, or a string under 256 bytes.
+    A body must be a map of a space and a tuple; a key must be a natural number, a small negative
+    one, or a string below 256 bytes.
     """
     padded, starts = rows.padded, rows.middles[chosen]
     space = padded[starts + 2]
@@ -52,7 +52,7 @@ def first_fields(
 
 
 def _lengths(padded: npt.NDArray[np.uint8], begin: Ints) -> Ints:
-    """Bytes of the value at each place; 0 for one in another form than the shortest."""
+    """Return the size of each value; 0 if it is not in its shortest form."""
     first = padded[begin].astype(np.int64)
     length = np.where((first < 0x80) | (first >= 0xE0), 1, 0)
     is_string = (first >= 0xA0) & (first < 0xC0)

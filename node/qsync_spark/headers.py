@@ -1,8 +1,8 @@
 """Headers of rows as columns (data path).
 
-Headers that one writer made are alike: there are a few layouts, which differ in the widths of
-numbers. The bytes of all headers of a layout are a matrix, and a field is some columns of it. A
-header of no layout is decoded alone.
+Headers of one writer have a few layouts, which differ in the widths of numbers. The bytes of all
+headers of a layout form a matrix, and a field is some of its columns. A header of no layout is
+decoded alone.
 """
 
 from typing import Any, NamedTuple
@@ -24,31 +24,31 @@ from qsync_spark.decode import INT64_MAX, LIMITS
 from qsync_spark.edges import PADDING, Bytes, Ints, ends_of
 
 LAYOUTS_MAX = 32
-HEAD_BYTES_MAX = 1 + 15 * 10  # of a header that has a layout
+HEAD_BYTES_MAX = 1 + 15 * 10  # of a header with a layout
 UINTS = {0xCC: (1, ">u1"), 0xCD: (2, ">u2"), 0xCE: (4, ">u4"), 0xCF: (8, ">u8")}
 """First byte of a msgpack number -> its width and type."""
 _DOUBLE = 0xCB
-_MAP_KIND = 0xF0  # the bits of a small map's first byte that do not tell how many it holds
+_MAP_KIND = 0xF0  # the bits of a small map's first byte apart from its size
 _DEFAULTS = {
     KEY_TYPE: 0, KEY_REPLICA_ID: 0, KEY_LSN: 0, KEY_TSN: -1, KEY_FLAGS: 0, KEY_TIMESTAMP: 0.0,
     KEY_TUPLE_META: 0,
 }  # fmt: skip
 
 Fields = dict[int, npt.NDArray[Any]]
-"""By header key, a value for each row."""
+"""By header key, one value per row."""
 
 
 class Layout(NamedTuple):
-    """Where the numbers of headers that look like one header stand."""
+    """The positions of the numbers in headers of one form."""
 
-    want: Bytes  # what the bytes are, after `mask`
+    want: Bytes  # the expected bytes under `mask`
     mask: Bytes
     fields: list[tuple[int, int, int, str]]  # key, position, width (0: one byte < 0x80), type
-    is_open: bool  # a map follows, of any length, that is not needed here
+    is_open: bool  # a map of any length follows, which is not needed here
 
 
 def layout_of(head: bytes) -> Layout | None:
-    """`head` begins with a header. None for one that holds something else than numbers."""
+    """Return the layout of the header that begins `head`; None unless all values are numbers."""
     want, mask = [head[0]], [0xFF]
     fields: list[tuple[int, int, int, str]] = []
     count, position = head[0] & 0x0F, 1
@@ -77,9 +77,11 @@ def layout_of(head: bytes) -> Layout | None:
 
 
 def starts_like(data: bytes, padded: Bytes) -> Ints | None:
-    """Where bytes stand that could be headers, by what the first one has up to its time. None if
-    that one has no layout or no time. What is found may be in the middle of a row, and rows with
-    other headers are not found: the caller checks that."""
+    """Return positions that could be headers, by the bytes of the first one up to its time.
+
+    None if the first header has no layout or no time. A position may be inside a row, and rows with
+    other headers are missing: the caller checks both.
+    """
     try:
         layout = layout_of(data[:HEAD_BYTES_MAX])
     except IndexError:
@@ -90,14 +92,14 @@ def starts_like(data: bytes, padded: Bytes) -> Ints | None:
     count = times[0][1]
     want, mask = layout.want[:count].copy(), layout.mask[:count].copy()
     want[0], mask[0] = want[0] & _MAP_KIND, _MAP_KIND
-    # The key of the time and the byte behind it are in few other places.
+    # The key of the time and the next byte occur at few other positions.
     starts = _pairs(padded, want[-2:]) - (count - 2)
     starts = starts[(starts >= 0) & (starts <= len(data) - count)]
     return np.compress(_are_like(_windows(padded, count)[starts], want, mask), starts)
 
 
 def _pairs(padded: Bytes, pair: Bytes) -> Ints:
-    """Where two bytes stand one behind the other."""
+    """Return the positions of two consecutive bytes."""
     number = pair.view("<u2")[0]
     found = []
     for shift in (0, 1):
@@ -109,9 +111,11 @@ def _pairs(padded: Bytes, pair: Bytes) -> Ints:
 def headers_at(
     data: bytes, padded: Bytes, starts: Ints, middles: Ints | None = None
 ) -> tuple[Fields, Ints] | None:
-    """Fields, and where the bodies begin. None unless each header begins with its type, in one
-    byte, and where one has numbers beyond their limits; and, without `middles`, for a header of no
-    layout."""
+    """Return the fields and the offsets of the bodies.
+
+    None unless each header begins with its type in one byte, or if a number exceeds its limit. With
+    `middles` None, also None for a header without a layout.
+    """
     first = padded[starts]
     is_map = (first > 0x80) & (first < 0x90)
     if not (is_map & (padded[starts + 1] == KEY_TYPE) & (padded[starts + 2] < 0x80)).all():
@@ -155,12 +159,12 @@ def headers_at(
 
 
 def _windows(padded: Bytes, size: int) -> Bytes:
-    """The `size` bytes from each place on."""
+    """Return the `size` bytes from each position."""
     return np.lib.stride_tricks.sliding_window_view(padded, size)
 
 
 def _match(layout: Layout, padded: Bytes, starts: Ints) -> tuple[npt.NDArray[np.bool_], Bytes]:
-    """Which headers are of the layout, and their bytes."""
+    """Return which headers have the layout, and their bytes."""
     size = len(layout.want)
     fits = starts + size <= len(padded) - len(PADDING)
     heads = _windows(padded, size)[np.where(fits, starts, 0)]
@@ -169,7 +173,7 @@ def _match(layout: Layout, padded: Bytes, starts: Ints) -> tuple[npt.NDArray[np.
 
 
 def _are_like(rows: Bytes, want: Bytes, mask: Bytes) -> npt.NDArray[np.bool_]:
-    """Which rows of a matrix are `want` under the mask: each compared as one value of its width."""
+    """Return which rows of a matrix equal `want` under the mask, each as one value of its width."""
     kind = f"V{len(want)}"
     same: npt.NDArray[np.bool_] = (rows & mask).view(kind)[:, 0] == want.view(kind)[0]
     return same

@@ -1,8 +1,8 @@
-"""One form for each value of a primary key (pure).
+"""A normal form of the values of a primary key (pure).
 
-The engine compares values, and the same value may be written in several ways: 7, 7.0 and the
-decimal 7.00 are one key, and so is one moment in two time zones. Msgpack's extensions are those of
-Tarantool's manual, "MessagePack extensions".
+The engine compares values, and a value may have several encodings: 7, 7.0 and the decimal 7.00 are
+one key, and so is one moment in two time zones. Msgpack's extensions are those of Tarantool's
+manual, "MessagePack extensions".
 """
 
 import math
@@ -21,7 +21,7 @@ class Unkeyed(Exception):  # noqa: N818  # a fact about the row
 
 
 def normal_key(value: Any) -> Any:
-    """What all values that the engine compares as equal have in common. Raises Unkeyed."""
+    """Return a form that is equal for all values equal to the engine. Raises Unkeyed."""
     if isinstance(value, float):
         return _normal_float(value)
     if isinstance(value, ExtType):
@@ -41,7 +41,7 @@ def _normal_float(value: float) -> int | float:
 
 
 def _normal_decimal(value: Decimal) -> Any:
-    """A decimal compares with other numbers by what it is, exactly."""
+    """Return a decimal in a form that compares exactly with other numbers."""
     if value == value.to_integral_value() and _LEAST <= value <= _GREATEST:
         return int(value)
     if Decimal(float(value)) == value:
@@ -50,7 +50,7 @@ def _normal_decimal(value: Decimal) -> Any:
 
 
 def _decode_decimal(data: bytes) -> Decimal:
-    """A number for the scale, then half bytes: digits, and the sign."""
+    """Decode a number for the scale, then nibbles: digits, and the sign."""
     unpacker = Unpacker()
     unpacker.feed(data)
     try:
@@ -60,5 +60,5 @@ def _decode_decimal(data: bytes) -> Decimal:
         if sign not in "abcdef":
             raise ValueError(sign)
         return Decimal((int(sign in "bd"), tuple(map(int, digits)), -scale))
-    except Exception as error:  # msgpack and Decimal raise many kinds for wrong bytes
+    except Exception as error:  # msgpack and Decimal raise many types for invalid bytes
         raise Unkeyed(f"its primary key is no decimal: {error}") from error

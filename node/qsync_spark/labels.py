@@ -1,8 +1,8 @@
-"""Which row a row is: its replica id and LSN, where its header says something else (pure).
+"""The true replica id and LSN of a row whose header contains others (pure).
 
-A log's rows follow one another, so a header with a changed number betrays itself by the row behind
-it: that one continues where this one should have ended. A count of rows counts it where it
-stands; its own numbers are content, and differ from what other members hold.
+A log's rows are consecutive, so the next row reveals a header with a changed number: it continues
+where this row should have ended. A count of rows counts such a row at its true position. Its own
+numbers are content, which differs from other members' copies.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +18,11 @@ from qsync_spark.decode import Rows
 Label = tuple[int, int]
 """Replica id and LSN."""
 Found = tuple[dict[int, Any], int, int, int]
-"""Of `checked_rows`."""
+"""An item of `checked_rows`."""
 
 
 def true_label(said: Label, vclock: Mapping[int, int], behind: Label | None) -> Label:
-    """`vclock` is of the log before the row; `behind` is the row that follows it."""
+    """Return the true label. `vclock` precedes the row; `behind` is the label of the next row."""
     if behind is not None:
         replica_id, lsn = behind
         if lsn == vclock.get(replica_id, 0) + 2:
@@ -37,7 +37,7 @@ def label_of(header: Mapping[int, int]) -> Label:
 def labelled(
     found: list[Found], behind: Label | None
 ) -> Iterator[tuple[Found, Label, Label | None]]:
-    """Each row of a block, what it says that it is, and the label of the row behind it."""
+    """Yield each row of a block, its own label, and the label of the next row."""
     labels = [label_of(header) for header, *_ in found]
     return zip(found, labels, [*labels[1:], behind], strict=True)
 
@@ -45,8 +45,10 @@ def labelled(
 def with_behind(
     blocks: Sequence[Rows], end: Mapping[int, int]
 ) -> Iterator[tuple[Rows, Label | None]]:
-    """Each block and the label of the row behind it; behind the last one goes what `end`, the clock
-    behind the part, lets expect."""
+    """Yield each block with the label of the row after it.
+
+    After the last block, `end`, the clock at the end of the part, gives the expected label.
+    """
     for number, block in enumerate(blocks):
         if number + 1 < len(blocks):
             yield block, _first_label(blocks[number + 1])

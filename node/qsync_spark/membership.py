@@ -1,7 +1,8 @@
-"""Who votes at each index, from `_cluster` rows (pure).
+"""The voters at each index, from `_cluster` rows (pure).
 
-A row counts from where it is written (M2). A confirmed decision that covers it restores what was
-before, from the decision on. `_cluster` tuples are `[id, uuid, name, role, is_voting, level]`.
+A row counts from the index at which it is written (M2). A confirmed decision that covers it
+restores the earlier configuration, from the decision on. `_cluster` tuples are
+`[id, uuid, name, role, is_voting, level]`.
 """
 
 from collections.abc import Iterable
@@ -14,7 +15,7 @@ from qsync_spark.schema_rows import CLUSTER
 
 
 class Change(NamedTuple):
-    """A row of `_cluster`; `until` is where a decision takes it away, 0 if none does."""
+    """A row of `_cluster`; a decision at `until` rolls it back, 0 without one."""
 
     at: int
     type: int
@@ -41,7 +42,7 @@ def member_of(fields: list[Any]) -> tuple[int, tuple[str, str, str, bool]]:
 def configurations(
     start: int, first: dict[int, tuple[str, str, str, bool]], changes: Iterable[Change]
 ) -> list[Configuration]:
-    """One for each index at which the members change, the first from `start` on."""
+    """Return one configuration per index at which the members change, the first at `start`."""
     ordered = sorted(changes)
     edges = sorted({c.at for c in ordered} | {c.until for c in ordered if c.until})
     result = [Configuration(start, first)]
@@ -68,14 +69,14 @@ def _apply(members: dict[int, tuple[str, str, str, bool]], change: Change) -> No
 def memberships(
     found: list[Configuration], last: int
 ) -> dict[str, tuple[str, list[tuple[int, int]]]]:
-    """For each uuid its name and the ranges of indexes in which it was registered."""
+    """Return for each uuid its name and the index ranges of its registration."""
     result: dict[str, tuple[str, list[tuple[int, int]]]] = {}
     for number, configuration in enumerate(found):
         end = found[number + 1].index - 1 if number + 1 < len(found) else last
         start = configuration.index - 1 if number else configuration.index
         for uuid, name, role, _ in configuration.members.values():
             if role == "stock":
-                continue  # Tarantool itself: it has no archive
+                continue  # a Tarantool replica, which has no archive
             _, ranges = result.setdefault(uuid, (name, []))
             ranges.append((start, max(end, start)))
     return result

@@ -1,7 +1,7 @@
-"""UPDATE and UPSERT on decoded tuples, as the log means them (pure; the auditor's own words).
+"""UPDATE and UPSERT on decoded tuples, as in the log (pure; the auditor's own code).
 
-Written apart from the engine on purpose: an auditor that shares the code it audits shares its
-mistakes. What is rare and intricate (paths into documents, decimals) is not repeated here:
+It is deliberately separate from the engine: an auditor that shares the audited code shares its
+errors. Rare and intricate cases (paths into documents, decimals) are not repeated here:
 `Unsupported` makes that key unknown, never equal or different.
 """
 
@@ -12,17 +12,17 @@ _BITS = {"&": int.__and__, "|": int.__or__, "^": int.__xor__}
 
 
 class Unsupported(Exception):  # noqa: N818  # a fact about the operation
-    """This operation is not replayed; its tuple is not known any more."""
+    """This operation is not replayed, so its tuple is unknown from now on."""
 
 
 class Impossible(Exception):  # noqa: N818  # the operation's own failure
-    """The operation cannot be done on this tuple; an UPSERT skips it."""
+    """The operation is impossible on this tuple; an UPSERT skips it."""
 
 
 def apply_operations(
     fields: list[Any], operations: list[Any], base: int, names: Mapping[str, int], is_upsert: bool
 ) -> list[Any]:
-    """The fields behind all operations."""
+    """Return the fields after all operations."""
     result = list(fields)
     for operation in operations:
         try:

@@ -1,4 +1,4 @@
-"""What one task reads: a range of a file between marks, with the state of the log at its start."""
+"""The input of one task: a range of a file between marks, and the state of the log at its start."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -13,9 +13,9 @@ PART_BYTES = 32 << 20
 class Part:
     """Blocks of `key` at the offsets of `marks`, up to `end`; `size` is the whole file's.
 
-    `owner` leads the term that the first mark stands in, 0 if that is not known. `last_index` is
-    the index behind the part by the manifest. `sha256` is the whole file's, where the part is all
-    of it; else `file_sha256` is, in the first part.
+    `owner` is the leader of the term at the first mark, 0 if unknown. `last_index` is the index at
+    the end of the part, according to the manifest. `sha256` is the whole file's, if the part is the
+    whole file; otherwise the first part has `file_sha256`.
     """
 
     url: str
@@ -29,7 +29,7 @@ class Part:
     owner: int
     after_index: int
     last_index: int
-    end_vclock: dict[int, int]  # of the log behind the part, by the manifest
+    end_vclock: dict[int, int]  # of the log after the part, according to the manifest
     file_sha256: str
 
     def encode(self) -> str:
@@ -51,7 +51,7 @@ class Part:
 
 
 def owners_of(members: Iterable[Manifest]) -> dict[int, int]:
-    """Who leads each term, as far as the manifests say; a term with two owners has none."""
+    """Return the leader of each term in the manifests; a term with two owners has none."""
     found: dict[int, set[int]] = {}
     for manifest in members:
         for entry in manifest.files:
@@ -68,7 +68,7 @@ def parts_of(
     owners: dict[int, int],
     part_bytes: int = PART_BYTES,
 ) -> Iterator[Part]:
-    """The file in pieces of about `part_bytes`, cut at marks; one piece where it has no others."""
+    """Yield the file in pieces of about `part_bytes`, cut at marks; one piece without marks."""
     key = f"{manifest.instance_uuid}/{entry.name}"
     marks = entry.marks or [Mark(0, entry.start_term, entry.start_vclock)]
     groups: list[list[Mark]] = [[marks[0]]]
@@ -81,7 +81,7 @@ def parts_of(
         is_last = number == len(groups) - 1
         end = entry.size if is_last else groups[number + 1][0].offset
         clock = entry.vclock if is_last else groups[number + 1][0].vclock
-        # Every part of a snapshot stands at its index; of a log, each begins where one ended.
+        # Every part of a snapshot has its index; each part of a log begins where another ended.
         is_at_end = is_last or entry.kind == SNAPSHOT
         last = entry.last_index if is_at_end else sum(clock.values())
         after = sum(group[0].vclock.values()) if entry.kind != SNAPSHOT else entry.after_index

@@ -1,7 +1,7 @@
-"""Files of a user, such as a ledger or a report: a path, or a URL of any store.
+"""Files of a user, such as a ledger or a report, at a path or a URL of any store.
 
 A place is split into the URL of its folder, below which a store is opened, and a name. Credentials
-of a store come from the environment, as those of an archive do.
+of a store come from the environment, like those of an archive.
 """
 
 import io
@@ -31,7 +31,7 @@ class StoredFile:
 
 
 class RangeFile(io.RawIOBase):
-    """A stored file that reads ranges of an object, for libraries that want a file to seek in."""
+    """A stored file that reads ranges of an object, for libraries that require seeking."""
 
     def __init__(self, file: StoredFile) -> None:
         self._file = file
@@ -52,7 +52,7 @@ class RangeFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Raises OSError."""
+        """Read into `buffer`. Raises OSError."""
         file = self._file
         data = read_range(file.url, file.key, self._at, self._at + len(buffer))
         buffer[: len(data)] = data
@@ -61,14 +61,15 @@ class RangeFile(io.RawIOBase):
 
 
 def url_of(place: str) -> str:
-    """The place as a URL without a slash at its end."""
+    """Return the place as a URL without a trailing slash."""
     return (place if "://" in place else Path(place).absolute().as_uri()).rstrip("/")
 
 
 def find_files(place: str, suffix: str) -> list[StoredFile]:
-    """The file at the place, or those in the folder there whose names end with `suffix`.
+    """Return the file at the place, or the files of the folder whose names end with `suffix`.
 
-    Raises PlaceError where there is none.
+    Raises:
+        PlaceError: none exists.
     """
     url = url_of(place)
     above, _, quoted = url.rpartition("/")
@@ -110,7 +111,7 @@ def _stored_files(above: str, name: str, suffix: str) -> list[StoredFile]:
 
 
 def put_files(place: str, files: dict[str, bytes]) -> None:
-    """Write files into the folder at the place, one after another. Raises PlaceError."""
+    """Write files into the folder, one after another. Raises PlaceError."""
     url = url_of(place)
     try:
         folder = folder_of(url)

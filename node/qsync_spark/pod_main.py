@@ -1,12 +1,12 @@
-"""What a pod of Spark runs: the image's entry point.
+"""The program of a Spark pod: the image's entry point.
 
     executor                          an executor, as Spark's scheduler starts it
     audit | compact --cluster ...     a driver: the pod of a Job (client mode)
 
-A driver asks the API server for executors, which belong to its pod and die with it. What it found
-is its pod's termination message, one JSON object of at most 4,096 bytes, and how far it is, an
-annotation of its pod: the operator need not read logs, and the job needs no right on
-other objects. It ends with 0 whatever the verdict is, and with 1 and an `error` without one.
+A driver requests executors from the API server. They belong to its pod and end with it. The pod's
+termination message contains the result, one JSON object of at most 4,096 bytes, and an annotation
+of the pod contains the progress. The operator therefore need not read logs, and the job needs no
+permission for other objects. The exit code is 0 for any verdict, and 1 with an `error` without one.
 """
 
 import argparse
@@ -28,15 +28,15 @@ LAST_WORD = Path("/dev/termination-log")
 LAST_WORD_BYTES_MAX = 4096
 TEXT_MAX = 200
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-# Below a volume of this pod alone.
+# Below a volume of this pod only.
 TEMPLATE = Path("/tmp/executor.json")
 DRIVER_PORT, BLOCKS_PORT = 7078, 7079
-NOTE_EVERY_S = 10.0  # for progress: each note is a write of the API server
-PREFIX_MAX = 47  # of executors' names, says Spark
+NOTE_EVERY_S = 10.0  # for progress: each note is a write to the API server
+PREFIX_MAX = 47  # of executors' names, a limit of Spark
 
 
 def cluster_conf(environment: dict[str, str]) -> dict[str, str]:
-    """Spark's configuration in a pod. Raises KeyError when the pod does not say who it is."""
+    """Return Spark's configuration in a pod. Raises KeyError if the pod's identity is missing."""
     image = json.loads(environment["EXECUTOR_TEMPLATE"])["spec"]["containers"][0]["image"]
     return {
         "spark.submit.deployMode": "client",
@@ -50,7 +50,7 @@ def cluster_conf(environment: dict[str, str]) -> dict[str, str]:
         "spark.kubernetes.executor.podTemplateFile": str(TEMPLATE),
         "spark.kubernetes.executor.podTemplateContainerName": "executor",
         "spark.kubernetes.executor.deleteOnTermination": "true",
-        # There are no volumes and no Service to clean up, so no right to touch any is needed.
+        # No volumes and no Service need a clean-up, so no permission for them is needed.
         "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
         "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
         "spark.kubernetes.driver.service.deleteOnTermination": "false",
@@ -59,25 +59,25 @@ def cluster_conf(environment: dict[str, str]) -> dict[str, str]:
         "spark.driver.blockManager.port": str(BLOCKS_PORT),
         "spark.executorEnv.HOME": "/tmp",
         "spark.ui.enabled": "false",
-        # Tasks wait until all executors are there, or for half a minute.
+        # Tasks wait until all executors have started, or for half a minute.
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "30s",
     }
 
 
 SECURITY = {
-    # Spark makes a secret for each application, and gives it to executors by their environment.
+    # Spark makes a secret for each application, and passes it to executors in their environment.
     "spark.authenticate": "true",
     "spark.network.crypto.enabled": "true",
     "spark.network.crypto.authEngineVersion": "2",
     "spark.network.crypto.saslFallback": "false",
     "spark.io.encryption.enabled": "true",
 }
-"""What no `--conf` changes."""
+"""Settings that no `--conf` changes."""
 
 
 def session_conf(environment: dict[str, str], given: list[str]) -> dict[str, str]:
-    """Of `KEY=VALUE` and what a pod needs. Raises KeyError as `cluster_conf`."""
+    """Merge `KEY=VALUE` pairs with the settings of a pod. Raises KeyError like `cluster_conf`."""
     wanted = dict(pair.partition("=")[::2] for pair in given)
     return {**cluster_conf(environment), **wanted, **SECURITY}
 
@@ -88,7 +88,7 @@ def master(environment: dict[str, str]) -> str:
 
 
 def last_word(document: dict[str, Any]) -> bytes:
-    """As JSON that fits: violations, and then hosts of tasks, go from the end until it does."""
+    """Return JSON that fits: violations, then hosts of tasks, are dropped from the end."""
     shown = dict(document)
     while True:
         text = json.dumps(shown, separators=(",", ":")).encode()
@@ -99,7 +99,7 @@ def last_word(document: dict[str, Any]) -> bytes:
 
 
 def audit_word(result: dict[str, Any], report: str, application: str) -> dict[str, Any]:
-    """The result of an audit in the words of QsyncAudit's status."""
+    """Return the result of an audit as fields of QsyncAudit's status."""
     violations = [
         {
             "proof": ",".join(map(str, one["proofs"])),
@@ -120,8 +120,10 @@ def audit_word(result: dict[str, Any], report: str, application: str) -> dict[st
 
 
 class Annotations:
-    """What the driver says on its own pod beside its last word: how far it is, and violations that
-    the word has no room for. Nothing depends on it: a failure is only logged."""
+    """Annotations of the driver's own pod: progress, and violations beyond the termination message.
+
+    Nothing depends on them: a failure is only logged.
+    """
 
     def __init__(self, environment: dict[str, str]) -> None:
         host = master(environment).removeprefix("k8s://")
@@ -130,7 +132,7 @@ class Annotations:
         self._next_s = 0.0
 
     def note(self, step: Any) -> None:
-        """`step` is a `progress.Step`; within one pass, one step in `NOTE_EVERY_S` is noted."""
+        """Note a `progress.Step`; within one pass, one step per `NOTE_EVERY_S`."""
         now_s = time.monotonic()
         if step.rows and now_s < self._next_s:
             return
@@ -246,11 +248,11 @@ def main() -> int:
     if sys.argv[1:2] == ["executor"]:
         executor_main.main()
     arguments = parse(sys.argv[1:])
-    # Spark's own handler only ends the JVM: an exit in the main thread stops the session too.
+    # Spark's own handler ends only the JVM: an exit in the main thread stops the session, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         LAST_WORD.write_bytes(last_word(drive(arguments)))
-    except Exception as error:  # noqa: BLE001  # any failure is shown in the status
+    except Exception as error:  # noqa: BLE001  # the status shows any failure
         sentence = sentence_of(error)[:TEXT_MAX]
         LAST_WORD.write_bytes(last_word({"error": sentence}))
         sys.stderr.write(f"{sentence}\n")

@@ -1,6 +1,6 @@
-"""How far a job is: the step, and in a pass over the log how many of its rows are behind it.
+"""Progress of a job: the step, and in a pass over the log the number of rows read.
 
-Spark says how many tasks of a stage have ended, and each task reads about as many rows.
+Spark reports the number of finished tasks of a stage, and each task reads about as many rows.
 """
 
 import threading
@@ -18,7 +18,7 @@ LOOK_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`done` of `total` steps are behind this one; `rows` is 0 where it makes no pass."""
+    """`done` of `total` steps precede this one; `rows` is 0 without a pass."""
 
     step: str
     done: int
@@ -38,7 +38,7 @@ def silence(step: Step) -> None:
 
 
 class Watch:
-    """Tells of each step as it begins and, in those that `read` the log, of its rows."""
+    """A reporter of each step at its beginning and, in steps that `read` the log, of its rows."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Watch:
         self._rows_total = rows_total
         self._share = 0.0
         self._number: int | None = None
-        self._lock = threading.Lock()  # a look of the last step must not follow the next one's
+        self._lock = threading.Lock()  # a poll of the last step must not follow the next one's
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="progress", daemon=True)
 
@@ -85,17 +85,17 @@ class Watch:
     def _look(self) -> None:
         while not self._ended.wait(LOOK_EVERY_S):
             share = 0.0
-            with suppress(Exception):  # the session ends, or is busy: the next look tries again
+            with suppress(Exception):  # the session ends, or is busy: the next poll retries
                 share = share_done(self._spark)
             with self._lock:
-                # Stages of one pass follow each other, and only the first of them reads.
+                # Stages of one pass are consecutive, and only the first of them reads.
                 if self._number in self._read and share > self._share:
                     self._share = share
                     self._tell()
 
 
 def share_done(spark: "SparkSession") -> float:
-    """Tasks that have ended, of those of all stages that run now."""
+    """Return the share of finished tasks in all running stages."""
     tracker = spark.sparkContext.statusTracker()
     stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
     tasks = sum(stage.numTasks for stage in stages if stage is not None)

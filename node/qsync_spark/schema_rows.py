@@ -1,7 +1,7 @@
-"""Whether a row of a system space is one that an auditor can read (pure).
+"""Checks whether an auditor can read a row of a system space (pure).
 
-Rows of members, spaces and indexes reach the driver, which goes by them: what such a row must hold
-is looked at where it is read. A node writes no other ones.
+The driver relies on rows of members, spaces and indexes, so their required content is checked when
+they are read. A node writes no other rows.
 """
 
 from typing import Any
@@ -12,14 +12,14 @@ SCHEMA, SPACE, INDEX, CLUSTER, TRUNCATE = 272, 280, 288, 320, 330
 SEQUENCE, SEQUENCE_DATA, PRIV, SPACE_SEQUENCE = 284, 285, 312, 340
 TERMS = 490
 VERSIONED = (SPACE, INDEX, PRIV, SPACE_SEQUENCE)
-"""A row of one of these makes another version of the schema."""
+"""Spaces whose rows increment the version of the schema."""
 SCHEMA_VERSION_KEY = "qsync_schema_version"
 RESTORED_KEY = "qsync_restored"
 KEY_WINDOW_KEY = "qsync_key_window"
 
 
 def is_readable(space: int, row_type: int, body: Any) -> bool:
-    """`body` is what a row of `space` has unpacked to."""
+    """Return whether a row of `space` with the decoded `body` is valid."""
     if not isinstance(body, dict):
         return False
     if row_type in (INSERT, REPLACE) or Key.OPS in body:

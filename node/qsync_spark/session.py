@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 LOCAL = "local[*]"
 LONG_ROWS = 3_000_000
-"""From so many rows on it is worth it that the JVM compiles well what it runs."""
+"""Number of rows from which optimized compilation by the JVM pays off."""
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOG_LEVEL = "spark.log.level"
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 JAVA_BANNER = b"WARNING: Using incubator modules: jdk.incubator.vector"
-"""The line that Java prints because Spark's launcher adds this module. No option turns it off."""
+"""A line that Java prints because Spark's launcher adds this module. No option disables it."""
 STDERR, HELD_MAX, ENDED_S = 2, 1000, 5.0
 
 
@@ -37,18 +37,24 @@ def make_session(
     *,
     rows: int = 0,
 ) -> "SparkSession":
-    """A session; `conf` overrides everything. Given no master, Spark's own configuration decides,
-    and if that names none, all cores of this machine work. `rows`: about how many will be read,
-    of all members; with few the JVM starts faster and runs slower."""
+    """Return a session.
+
+    Args:
+        name: name of the application.
+        master: Spark's master. Without one, Spark's configuration decides, else all local cores.
+        conf: settings that override all others.
+        rows: approximate number of rows to read, of all members. With few rows, the JVM starts
+            faster and runs slower.
+    """
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # else each thread of the JVM keeps its own
+    os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # otherwise each JVM thread keeps its own
     is_local = master is not None and master.startswith("local")
     settings = _settings(is_local, rows) | (conf or {})
-    if conf and JAVA_OPTIONS in conf:  # the last of two options counts: a user's own
+    if conf and JAVA_OPTIONS in conf:  # the last of two options wins: the user's
         settings[JAVA_OPTIONS] = f"{_log_option()} {conf[JAVA_OPTIONS]}"
     spark_conf = SparkConf().setAppName(name).setAll(list(settings.items()))
     if master is not None:
@@ -60,14 +66,14 @@ def make_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
-    # A task that fails in this process is reported once, by the exception. As a setting, the level
-    # would be announced on standard error.
+    # The exception reports a task that fails in this process once. If the level were a setting, a
+    # message on standard error would announce it.
     session.sparkContext.setLogLevel(settings.get(LOG_LEVEL, "FATAL" if is_local else "ERROR"))
     return session
 
 
 def debug_conf(is_debug: bool) -> dict[str, str]:
-    """What `--debug` of a job changes: Spark reports warnings and errors."""
+    """Return the settings of `--debug`: Spark reports warnings and errors."""
     return {LOG_LEVEL: "WARN"} if is_debug else {}
 
 
@@ -78,7 +84,7 @@ def _settings(is_local: bool, rows: int) -> dict[str, str]:
         "spark.sql.execution.arrow.maxBytesPerBatch": "4m",  # rows may be long
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.adaptive.enabled": "true",
-        # Of long rows a sort leaves a hundred files, and reading ahead keeps 2 MiB for each.
+        # A sort of long rows leaves a hundred files, and read-ahead keeps 2 MiB for each.
         "spark.unsafe.sorter.spill.read.ahead.enabled": "false",
         JAVA_OPTIONS: _log_option(),
     }
@@ -88,9 +94,9 @@ def _settings(is_local: bool, rows: int) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
-            "spark.driver.memory": "512m",  # and what a JVM needs beside it: under 1 GiB
-            # Jobs of small archives are many and short: what the better compiler gains is less than
-            # what it costs, and so with Spark's own.
+            "spark.driver.memory": "512m",  # with the rest of a JVM: under 1 GiB
+            # Jobs of small archives are many and short: the optimizing compiler costs more than it
+            # gains, and so does Spark's code generation.
             JAVA_OPTIONS: f"{_log_option()} -XX:+UseSerialGC"
             + ("" if rows >= LONG_ROWS else " -XX:TieredStopAtLevel=1"),
             "spark.sql.codegen.wholeStage": "false",
@@ -105,16 +111,16 @@ def _log_option() -> str:
 def _start_java(conf: "SparkConf") -> None:
     """Start the JVM and forward its standard error without `JAVA_BANNER`.
 
-    Does nothing where a JVM is there: of an earlier session, or of spark-submit.
+    Do nothing if a JVM exists: of an earlier session, or of spark-submit.
     """
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
-    # PySpark takes a gateway only while it has none, and has no public name for the one it has.
+    # PySpark accepts a gateway only while it has none, and has no public name for its own.
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
-    launch: Any = launch_gateway  # has no types
+    launch: Any = launch_gateway  # untyped
     read_end, write_end = os.pipe()
     errors = JavaErrors(read_end)
     errors.start()
@@ -132,9 +138,9 @@ def _start_java(conf: "SparkConf") -> None:
 
 
 class JavaErrors(threading.Thread):
-    """Forwards the standard error of the JVM, but for `JAVA_BANNER`.
+    """A thread that forwards the standard error of the JVM, except `JAVA_BANNER`.
 
-    Lines wait until the JVM has started: if it does not, the first one is the cause.
+    Lines wait until the JVM has started. If it does not start, the first line is the cause.
     """
 
     def __init__(self, read_end: int) -> None:
@@ -153,19 +159,19 @@ class JavaErrors(threading.Thread):
                         self._forward()
 
     def release(self) -> None:
-        """Forward the lines so far, and each line from now on."""
+        """Forward the lines so far, and each later line."""
         with self._lock:
             self._is_held = False
             self._forward()
 
     def _forward(self) -> None:
         while self._lines and not self._is_held:
-            # A reader of this process's errors that went away must not stop the JVM.
+            # A closed standard error of this process must not stop the JVM.
             with suppress(OSError):
                 os.write(STDERR, self._lines.popleft())
 
     def first_line(self) -> str:
-        """The first line of a JVM that has ended; "" if there is none."""
+        """Return the first line of a JVM that has ended; "" without one."""
         self.join(ENDED_S)
         with self._lock:
             return self._lines[0].decode(errors="replace").strip() if self._lines else ""

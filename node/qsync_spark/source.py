@@ -3,15 +3,15 @@
     register(spark)
     spark.read.format("qsync.wal").option("lsn", "10..20").load("file:///archive")
 
-One partition for each file, or for about `partBytes` of a large one, cut where blocks begin. A
-block that cannot be read is a row with `damage`, its file and offset, and null everywhere else.
+There is one partition per file, or per about `partBytes` of a large one, cut between blocks. An
+unreadable block is a row with `damage`, its file and offset, and null in all other columns.
 
 Options: `kind` (segment, rollback; both by default), `member`, `index`, `lsn`, `term`, `timestamp`
 and `space_id` (bounds.py), `partBytes` (default 32 MiB).
 
-Spark tells a source in Python which rows are wanted, but not so that it can be trusted (bounds.py),
-and not which columns: `.schema("lsn long, body binary")` before `.load` names the only ones that
-are made and sent.
+Spark passes filters to a Python source, but not reliably (bounds.py), and it does not pass the
+selected columns: `.schema("lsn long, body binary")` before `.load` names the only columns that are
+produced and sent.
 """
 
 from collections.abc import Iterator, Mapping
@@ -70,7 +70,7 @@ class _Reader(DataSourceReader):
                     yield from parts_of(archive.url, manifest, entry, owners, self._part_bytes)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Where no file is wanted, Spark makes one partition of its own.
+        # Without any file, Spark creates one partition of its own.
         if isinstance(partition, PartPartition):
             for batch in rows_of(Part.decode(partition.text)):
                 yield rows_within(batch, self._bounds).select(self._columns)
@@ -102,7 +102,7 @@ class WalSource(DataSource):
 
 
 class SnapSource(DataSource):
-    """Snapshots; `index` is the snapshot's, `term` the last one before it."""
+    """Snapshots; `index` is the snapshot's, `term` the last term before it."""
 
     @classmethod
     def name(cls) -> str:
@@ -116,7 +116,7 @@ class SnapSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make both formats known to a session."""
+    """Register both formats with a session."""
     spark.dataSource.register(WalSource)
     spark.dataSource.register(SnapSource)
 

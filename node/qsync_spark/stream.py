@@ -1,10 +1,9 @@
 """`spark.readStream.format("qsync.wal")`: rows of segments as members archive them.
 
-An offset is, for each member, the index up to which its rows were read. Rows of one member come in
-the order of its log; members are independent, so a row that three members archived comes three
-times, once of each. Where retention deleted rows before they were read the stream ends with a
-sentence, because silence would look like a log without those rows; option `onLoss` = `skip` resumes
-after them.
+An offset is, for each member, the index up to which its rows were read. Rows of one member arrive
+in the order of its log. Members are independent, so a row that three members archived arrives three
+times. If retention deleted rows before they were read, the stream ends with an error, because
+silence would look like a log without those rows; option `onLoss` = `skip` resumes after them.
 
 Options: `startingOffsets` (`earliest`, `latest`), `maxFilesPerTrigger`, `onLoss` (`fail`, `skip`),
 `partBytes`, and those that choose rows (bounds.py).
@@ -42,13 +41,13 @@ class StreamPartition(InputPartition):
 
 
 def unread(manifest: Manifest, after: int) -> list[FileEntry]:
-    """A member's segments with rows behind `after`, in the order of its log (pure)."""
+    """Return a member's segments with rows after `after`, in the order of its log (pure)."""
     found = [entry for entry in manifest.of_kind(SEGMENT) if entry.last_index > after]
     return sorted(found, key=lambda entry: entry.after_index)
 
 
 def lost(archive: Archive, manifest: Manifest, start: Offsets) -> tuple[int, int] | None:
-    """The rows `(after, last]` of a member that were deleted before they were read (pure)."""
+    """Return the rows `(after, last]` of a member that were deleted unread (pure)."""
     after = start.get(manifest.instance_uuid)
     floor = archive.changes.floor
     if after is None or after >= floor:
@@ -59,21 +58,21 @@ def lost(archive: Archive, manifest: Manifest, start: Offsets) -> tuple[int, int
 
 
 def next_offsets(archive: Archive, start: Offsets, files_max: int | None) -> dict[str, int]:
-    """Up to where the next batch reads: whole files, those with the oldest rows first (pure)."""
+    """Return the end of the next batch: whole files, those with the oldest rows first (pure)."""
     waiting = [
         (entry.timestamp_min, entry.after_index, manifest.instance_uuid, entry.last_index)
         for manifest in archive.members
         for entry in unread(manifest, start.get(manifest.instance_uuid, 0))
     ]
     end = dict(start)
-    # A member's files stay in the order of its log whatever its leaders' clocks said.
+    # A member's files stay in the order of its log, independently of its leaders' clocks.
     for _, _, uuid, last in sorted(waiting, key=lambda one: (one[1], one[0]))[:files_max]:
         end[uuid] = max(end.get(uuid, 0), last)
     return end
 
 
 class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads manifests for each batch; files are read by tasks."""
+    """A reader that loads manifests for each batch; tasks read the files."""
 
     def __init__(self, options: Mapping[str, str], columns: Sequence[str] = SCHEMA.names) -> None:
         self._columns = list(columns)
@@ -146,7 +145,7 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             is_new = pc.and_(
                 pc.greater(index, partition.after), pc.less_equal(index, partition.last)
             )
-            # Damage has no index: it is reported with the first batch that meets it.
+            # Damage has no index: the first batch that meets it reports it.
             found = rows_within(batch.filter(pc.fill_null(is_new, True)), self._bounds)
             yield found.select(self._columns)
 

@@ -1,8 +1,8 @@
-"""One pass over a part: everything the audit wants of it, as few facts instead of many rows.
+"""One pass over a part: the data that the audit needs, as few facts instead of many rows.
 
-What only one log can tell is decided here: that LSNs follow one another (proof 2), that terms rise,
-that a term's rows are its leader's, that a decision covers nothing that a CONFIRM before it names.
-What needs other members' logs leaves as chunks (facts.py), and is compared by Spark.
+This module decides facts about a single log: LSNs are consecutive (proof 2), terms rise, the rows
+of a term are its leader's, and a decision covers no row that an earlier CONFIRM names. Data that
+must be compared with other members' logs becomes chunks (facts.py), and Spark compares those.
 """
 
 import json
@@ -60,9 +60,9 @@ from qsync_spark.schema_rows import (
 )
 
 NOPS_MAX = 100
-"""Rows that do nothing which one part tells of: no leader writes one."""
+"""Number of NOP rows that one part reports: no leader writes one."""
 Place = tuple[int, int, int, int, int]
-"""Of a fact: offset, index, term, replica id and LSN."""
+"""Offset, index, term, replica id and LSN of a fact."""
 DELAYS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 REMOVED_SPACE = 492
 _KEPT_SPACES = frozenset(
@@ -73,7 +73,7 @@ _READ_LIST = (SCHEMA, SPACE, INDEX, CLUSTER, KEYS, TERMS)  # of a snapshot
 
 
 class Walk:
-    """The log as far as it was read: clock, term, who leads, what is missing."""
+    """The log up to the last row read: clock, term, leader, missing rows."""
 
     def __init__(self, part: Part, facts: Facts, secret: bytes) -> None:
         self.part = part
@@ -82,7 +82,7 @@ class Walk:
         self.chunks: Chunks | RowFacts = Chunks()
         self.offset = 0
         self.rows = 0
-        self.confirmed = 0  # greatest position that a CONFIRM of this part names
+        self.confirmed = 0  # greatest position in a CONFIRM of this part
         self.confirms = 0
         self.confirmed_at = 0.0
         self.delays = [0] * (len(DELAYS_MS) + 1)
@@ -97,15 +97,15 @@ class Walk:
         self.term, self.vclock = at.term, dict(at.vclock)
         self.index = sum(self.vclock.values())
         self.owner = self.part.owner if mark == 0 else 0
-        self.first_index = self.index  # behind it this part knows the term of each row
+        self.first_index = self.index  # after it this part knows the term of each row
         self.begins: list[tuple[int, int]] = [(self.index + 1, self.term)]
         self.missing: list[list[int]] = []  # replica id, first, last, offset, index of the first
-        self.is_blind = False  # from a hole on, up to the next mark
+        self.is_blind = False  # from a hole to the next mark
 
     # --- many blocks ---------------------------------------------------------------------------
 
     def take_columns(self, rows: Columns) -> bool:
-        """All rows at once, if nothing about their order is odd; else False, and none is taken."""
+        """Add all rows if their order is regular; otherwise add none and return False."""
         replica_id, count = int(rows.replica_id[0]), len(rows.lsn)
         lsn = self.vclock.get(replica_id, 0)
         chunks = self.chunks
@@ -119,7 +119,7 @@ class Walk:
         if not is_plain or not isinstance(chunks, Chunks):
             return False
         data, before = rows.data, self.index
-        # `_control` and `_schema` look at nothing that the rows behind theirs change.
+        # `_control` and `_schema` use no state that the rows after theirs change.
         for row in np.flatnonzero((rows.type >= RAFT_PROMOTE) | np.isin(rows.space, _KEPT_LIST)):
             self.offset = int(rows.offset[row])
             row_type, index = int(rows.type[row]), before + 1 + int(row)
@@ -145,7 +145,7 @@ class Walk:
     # --- one block -----------------------------------------------------------------------------
 
     def take(self, rows: Rows, behind: Label | None = None) -> None:
-        """Row by row, whatever they are. Raises what a block that holds no rows raises."""
+        """Add any block row by row. Raises the errors of a block without rows."""
         data, offset, vclock = rows.data, rows.offset, self.vclock
         chunks, facts = self.chunks, self.facts
         self.offset = offset
@@ -191,7 +191,7 @@ class Walk:
             self.facts.add("nop", offset, index, self.term, replica_id, lsn)
 
     def _out_of_order(self, replica_id: int, lsn: int, before: int, offset: int) -> int:
-        """Index of a row whose LSN is not the next one; -1 for one that repeats another."""
+        """Return the index of a row whose LSN is not the next; -1 for one that repeats another."""
         if lsn > before:
             first = self.index + 1
             self.missing.append([replica_id, before + 1, lsn - 1, offset, first])
@@ -219,7 +219,7 @@ class Walk:
     def _schema(
         self, row_type: int, header: dict[int, Any], body: bytes, offset: int, index: int
     ) -> None:
-        """A row of `_cluster` or of the schema: the driver needs it whole."""
+        """Report a row of `_cluster` or of the schema: the driver needs it completely."""
         space = space_of(body)
         place = (offset, index, self.term, header[KEY_REPLICA_ID], header[KEY_LSN])
         try:
@@ -242,7 +242,7 @@ class Walk:
             position = check_number(fields[Key.INDEX], "the position")
             term = check_number(fields[Key.TERM], "the term")
             position_term = check_number(fields[Key.INDEX_TERM], "the term at the position")
-            # A decision is about rows before it: at most about none.
+            # A decision refers to earlier rows, possibly to none.
             first = position + (row_type == RAFT_PROMOTE)
             if row_type in (RAFT_PROMOTE, RAFT_ROLLBACK) and first > index:
                 raise ValueError(
@@ -276,10 +276,10 @@ class Walk:
     def _check_terms(
         self, row_type: int, place: Place, term: int, position: int, position_term: int
     ) -> None:
-        """A decision is of the term that it stands in, and says the term of the row it means.
+        """Check that a decision has the current term and the term of its target row.
 
-        A leader that was deposed does not know the later term, and one that lost rows names a row
-        of another term. Rows before this part are of terms that the driver knows.
+        A deposed leader does not know the later term, and a leader that lost rows names a row of
+        another term. The driver knows the terms of rows before this part.
         """
         if row_type != RAFT_PROMOTE and term != self.term:
             self.facts.add("wrong term", *place, term, self.term, 0)
@@ -293,7 +293,7 @@ class Walk:
     # --- a snapshot ----------------------------------------------------------------------------
 
     def take_tuples(self, rows: Columns) -> bool:
-        """Of a snapshot's tuples only the driver's: its terms, and its oldest request."""
+        """Report the tuples of a snapshot that the driver needs: terms and the oldest request."""
         held = np.flatnonzero(np.isin(rows.space, _READ_LIST))
         try:
             self._look_at(
@@ -306,7 +306,7 @@ class Walk:
         return True
 
     def take_tuples_of(self, block: Rows) -> None:
-        """As `take_tuples`. Raises what a block that holds no rows raises."""
+        """Like `take_tuples`, for one block. Raises the errors of a block without rows."""
         found = checked_rows(block)
         bodies = [block.data[middle:end] for _, _, middle, end in found]
         self._look_at((space_of(body), body) for body in bodies)
@@ -321,7 +321,7 @@ class Walk:
         )
 
     def _number(self, lsn: Ints, row_type: Ints, time: Floats, offset: Ints) -> None:
-        """Rows of a snapshot are INSERTs, have one time, and are numbered one after another."""
+        """Check that a snapshot's rows are INSERTs with one time and consecutive numbers."""
         count = len(lsn)
         if not count:
             return
@@ -337,8 +337,8 @@ class Walk:
         self.rows += count
 
     def _look_at(self, bodies: Iterable[tuple[int, bytes]]) -> None:
-        """The index of the oldest request (T9), `[client, number, digest, index]` each; and all
-        terms, `[term, owner, first index]` each."""
+        """Report the index of the oldest request (T9), from `[client, number, digest, index]`, and
+        all terms, from `[term, owner, first index]`."""
         oldest: int | None = None
         terms: list[list[int]] = []
         for space, body in bodies:
@@ -357,10 +357,10 @@ class Walk:
         if terms:
             self.facts.add("terms", text=json.dumps(terms))
 
-    # --- what cannot be read ---------------------------------------------------------------------
+    # --- unreadable data -------------------------------------------------------------------------
 
     def hole(self, hole: Hole, is_written: bool = False) -> None:
-        """Nothing is known up to the next mark. `is_written`: its checksum is right."""
+        """Mark the range up to the next mark as unknown. `is_written`: its checksum is correct."""
         marks = self.part.marks
         if hole.mark < 0:
             self.facts.add("changed", 0, text=hole.why)
@@ -372,7 +372,7 @@ class Walk:
         self.facts.add("damage", *place, a=last, b=int(is_written), text=hole.why)
 
     def expect(self, vclock: dict[int, int]) -> None:
-        """The manifest says that the log stands at `vclock` here: what it lacks is missing."""
+        """Compare with the manifest's `vclock` at this point, and report missing rows."""
         if self.is_blind or self.part.kind != SEGMENT:
             return
         for replica_id, lsn in sorted(vclock.items()):
@@ -402,7 +402,7 @@ class Walk:
 def walk_rows_of(
     part: Part, wanted: frozenset[tuple[int, int]] | None, secret: bytes
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the wanted chunks (None: of all), for a comparison row by row."""
+    """Yield the rows of the wanted chunks (None: of all), for a comparison row by row."""
     facts = Facts(part)
     log = Walk(part, facts, secret)
     log.chunks = RowFacts(facts, wanted)
@@ -410,7 +410,7 @@ def walk_rows_of(
 
 
 def walk(part: Part, secret: bytes) -> Iterator[pa.RecordBatch]:
-    """All facts of a part. `secret` is the audit's: see `RowHash`."""
+    """Yield all facts of a part. `secret` is the audit's: see `RowHash`."""
     facts = Facts(part)
     yield from _walk(part, Walk(part, facts, secret), facts)
     if part.file_sha256 and is_file_changed(part):
@@ -452,7 +452,7 @@ def _take_block(log: Walk, block: Rows, behind: Label | None) -> None:
 
 
 def _check_mark(log: Walk, mark: int) -> None:
-    """At a mark the manifest says how the log stands; what was read before may contradict it."""
+    """Compare the log read so far with the manifest's position at a mark."""
     at = log.part.marks[mark]
     log.expect(at.vclock)
     if log.is_blind or log.term != at.term or log.vclock != at.vclock:

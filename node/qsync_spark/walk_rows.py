@@ -1,4 +1,4 @@
-"""Rows of a part as the table `qsync.wal` has them (data path)."""
+"""Rows of a part in the form of the table `qsync.wal` (data path)."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -50,8 +50,11 @@ SCHEMA_SQL = sql_of(SCHEMA)
 
 
 def chosen_columns(wanted: Iterable[tuple[str, str]]) -> list[str]:
-    """Names of the wanted columns, each given with its type as Spark names it. Raises ArchiveError
-    for a column that the table does not have."""
+    """Return the names of the wanted columns, each given with its Spark type.
+
+    Raises:
+        ArchiveError: the table does not have such a column.
+    """
     known = sql_types(SCHEMA)
     names = []
     for name, kind in wanted:
@@ -64,7 +67,7 @@ def chosen_columns(wanted: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def rows_of(part: Part) -> Iterator[pa.RecordBatch]:
-    """Every row of a part, and a row for each place that cannot be read."""
+    """Yield every row of a part, and a row for each unreadable range."""
     out: list[tuple[Any, ...]] = []
     vclock, term = dict(part.marks[0].vclock), part.marks[0].term
     place = (part.member, part.kind, part.key)
@@ -99,7 +102,7 @@ def _add_rows(
     part: Part, item: Rows, behind: Label | None, vclock: dict[int, int], term: int,
     out: list[tuple[Any, ...]],
 ) -> int:  # fmt: skip
-    """Appends the rows of a block; returns the term behind it."""
+    """Append the rows of a block and return the term after it."""
     for row, (replica_id, lsn), following in labelled(checked_rows(item), behind):
         header, _, middle, end = row
         row_type, flags = header.get(KEY_TYPE, 0), header.get(KEY_FLAGS, 0)
@@ -121,14 +124,14 @@ def _add_rows(
 
 
 class _Same:
-    """Columns that say the same in each row of a part, made once and cut to length."""
+    """Columns with one value for all rows of a part, built once and sliced."""
 
     def __init__(self, part: Part) -> None:
         self._values = (part.member, part.kind, part.key)
         self._columns: tuple[pa.Array, ...] = ()
 
     def columns(self, count: int) -> tuple[pa.Array, ...]:
-        """Member, kind, file and no damage."""
+        """Return member, kind, file and empty damage."""
         if not self._columns or len(self._columns[0]) < count:
             self._columns = (
                 *(pa.repeat(value, 2 * count) for value in self._values),
@@ -140,7 +143,7 @@ class _Same:
 def _batch_of_columns(
     same: _Same, part: Part, rows: Columns, vclock: dict[int, int], term: int
 ) -> pa.RecordBatch:
-    """The rows of one writer and one term; the clock is moved on behind them."""
+    """Return the rows of one writer and one term, and advance the clock."""
     count = len(rows.lsn)
     replica_id = int(rows.replica_id[0])
     if part.kind == SNAPSHOT:

@@ -54,9 +54,7 @@ def test_leader_without_space_transfers_leadership_and_reports_it(tmp_path: Path
             node.settings["disk_reserve"] = 1 << 60
             node.start(cluster.peers)
             wait_until("low space in the status", lambda n=node: n.status()["is_space_low"])
-        wait_until(
-            "a leader", lambda: any(n.status()["role"] == "leader" for n in cluster.nodes)
-        )
+        wait_until("a leader", lambda: any(n.status()["role"] == "leader" for n in cluster.nodes))
         leader = next(node for node in cluster.nodes if node.status()["role"] == "leader")
         wait_until("why", lambda: leader.status()["ro_reason"] == "the disk is nearly full")
         raw = Raw(leader.address)

@@ -53,7 +53,7 @@ class Orders:
     ) -> OrderRefusal | None:
         """Return None if the order is accepted, provided that it `covers` its body.
 
-        Its challenge is used up then, whatever the body is.
+        Acceptance consumes the challenge, regardless of the body.
         """
         if signed is None:
             return OrderRefusal.UNSIGNED

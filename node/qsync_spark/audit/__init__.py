@@ -1,1 +1,1 @@
-"""The audit: six proofs from the archives of all members. `run.py` is where to begin reading."""
+"""The audit: six proofs from the archives of all members. Begin reading with `run.py`."""

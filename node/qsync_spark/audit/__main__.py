@@ -1,7 +1,7 @@
 """`python -m qsync_spark.audit --archive URL`: one audit; the verdict as JSON on standard output.
 
-Exit codes: 0 Passed, 1 Violated, Incomplete, or it did not happen (a sentence on standard error).
-This is the entry point for `spark-submit` too; without `--master` Spark's configuration decides.
+Exit codes: 0 Passed; 1 Violated, Incomplete, or failed (a sentence on standard error).
+`spark-submit` may use this entry point, too. Without `--master`, Spark's configuration decides.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    archive = load_archive(arguments.archive)  # before a session is made for nothing
+    archive = load_archive(arguments.archive)  # before the costly start of a session
     if arguments.ledger:
         find_files(arguments.ledger, PARQUET)
     spark = make_session(
@@ -63,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     finally:
         spark.stop()
-    # A report that cannot be written does not take the verdict with it.
+    # The verdict is printed even if the report cannot be written.
     sys.stdout.write(json.dumps(result.document()) + "\n")
     sys.stdout.flush()
     if arguments.report:

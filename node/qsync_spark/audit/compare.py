@@ -1,6 +1,6 @@
-"""Rows of all members, held side by side (proofs 1 and 3): by chunks first, then row by row.
+"""Comparison of all members' rows (proofs 1 and 3): by chunks first, then row by row.
 
-Chunks agree almost always, and then no row crosses the network. Where they do not, the rows of just
+Chunks agree almost always, and then no row crosses the network. If some differ, only the rows of
 those chunks are read again and grouped by (replica id, LSN).
 """
 
@@ -38,7 +38,7 @@ EXCEPTIONS_SQL = sql_of(EXCEPTIONS)
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Bit masks of members by index: whose segments, whose snapshots, and who votes."""
+    """Bit masks of members by index: those with segments, with snapshots, and the voters."""
 
     bits: dict[str, int]  # uuid -> number of its bit
     rows: Steps
@@ -50,7 +50,7 @@ class Expectation:
 
 
 def different_chunks(facts: "DataFrame", expected: Expectation) -> "DataFrame":
-    """(replica_id, lsn = chunk) of which members hold different rows, or not all that should."""
+    """Return (replica_id, lsn = chunk) with different rows, or without all expected copies."""
     from pyspark.sql import functions as f
 
     cases = " ".join(f"when '{uuid}' then {1 << bit}L" for uuid, bit in expected.bits.items())
@@ -80,7 +80,7 @@ def different_chunks(facts: "DataFrame", expected: Expectation) -> "DataFrame":
 
 
 def exceptions(rows: "DataFrame", chunks: "DataFrame", expected: Expectation) -> "DataFrame":
-    """Rows (facts `row`) of those chunks that are not the same wherever they should be."""
+    """Return the rows (facts `row`) of those chunks whose copies are not all equal and present."""
     from pyspark.sql import functions as f
 
     wanted = chunks.withColumnRenamed("lsn", "chunk")
@@ -104,9 +104,9 @@ def _judge(batches: Iterator[pa.RecordBatch], expected: Expectation) -> Iterator
 
 
 def _judge_row(row: dict[str, Any], expected: Expectation) -> dict[str, Any] | None:
-    """What is wrong with one row, None if nothing is.
+    """Return the findings about one row, None without any.
 
-    The version that most members hold is the row; where no version has most, all holders differ.
+    The version of most members is correct. If no version has a majority, all holders differ.
     """
     by_hash: dict[bytes, int] = {}
     for copy in row["copies"]:
@@ -121,14 +121,14 @@ def _judge_row(row: dict[str, Any], expected: Expectation) -> dict[str, Any] | N
     holders = different = 0
     for body, mask in ranked:
         holders |= mask
-        # A member that holds two versions in two files holds a wrong one.
+        # A member with two versions in two files has a wrong one.
         different |= mask if body != right else 0
     missing = (expected.rows.at(row["index"]) | holders) & ~holders
     if not missing and not different:
         return None
     voters, covered = expected.voters.at(row["index"]), expected.covered.at(row["index"])
     copies = (good | covered) & voters
-    # A member covered neither by segments nor by a snapshot might hold it.
+    # A member covered neither by segments nor by a snapshot may have the row.
     unknown = voters & ~(expected.rows.at(row["index"]) | covered)
     needed = voters.bit_count() // 2 + 1
     best = copies.bit_count() if not is_tie else (ranked[0][1] & voters).bit_count()

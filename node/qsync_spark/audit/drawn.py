@@ -1,9 +1,9 @@
-"""What sequences have counted, as events (data path).
+"""Positions of sequences, as events (data path).
 
-What a sequence gave last is a change without a row: every member draws it from the tuples that are
-inserted. Between two snapshots only the furthest value matters, so a part of the log makes a few
-events of many rows: one for each sequence before each snapshot, and before each row that says
-something about sequences. A sequence that is cyclic may go back, and makes one for each row.
+The last value of a sequence changes without a row: every member derives it from the inserted
+tuples. Between two snapshots only the furthest value matters, so a part of the log turns many rows
+into a few events: one for each sequence before each snapshot, and before each row that changes a
+sequence. A cyclic sequence may go back, and makes one event per row.
 """
 
 from bisect import bisect_left
@@ -17,13 +17,13 @@ from qsync_spark.catalogue import Catalogue, Counting, Use
 from qsync_spark.decode import INT64_MAX
 from qsync_spark.schema_rows import SEQUENCE, SEQUENCE_DATA, SPACE_SEQUENCE
 
-ADVANCE = 98  # what such an event does: `[value, is upwards, is a restart]` is its body
+ADVANCE = 98  # type of such an event; `[value, is upwards, is a restart]` is its body
 What = TypeVar("What", Counting, Use)
 ABOUT = (SEQUENCE, SEQUENCE_DATA, SPACE_SEQUENCE)
 
 
 def advance(fields: list[Any] | None, body: bytes, sequence: int) -> list[Any]:
-    """The tuple of `_sequence_data` behind an event."""
+    """Return the tuple of `_sequence_data` after an event."""
     value, is_upwards, is_restart = unpack(body)
     if fields is None or is_restart or (value > fields[1]) == is_upwards:
         return [sequence, value]
@@ -32,22 +32,22 @@ def advance(fields: list[Any] | None, body: bytes, sequence: int) -> list[Any]:
 
 @dataclass(slots=True)
 class Drawn:
-    """The sequences' values in rows of one part, which come in the order of their indexes."""
+    """The sequences' values in the rows of one part, in the order of their indexes."""
 
     catalogue: Catalogue
-    snapshots: list[int]  # indexes of all snapshots, rising
+    snapshots: list[int]  # indexes of all snapshots, ascending
     events: list[tuple[Any, ...]] = field(default_factory=list)
     _furthest: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
-    _until: int = -1  # the snapshot before which those are
+    _until: int = -1  # the snapshot before which those values apply
 
     @property
     def spaces(self) -> list[int]:
-        """Those whose rows are of interest here."""
+        """Return the spaces whose rows may move a sequence."""
         is_replayed = SEQUENCE_DATA not in self.catalogue.unsupported
         return [*self.catalogue.uses, *ABOUT] if self.catalogue.uses and is_replayed else []
 
     def take(self, space: int, row_type: int, index: int, body: bytes) -> None:
-        """A row that was confirmed."""
+        """Add a confirmed row."""
         if index > self._until:
             self.flush()
             place = bisect_left(self.snapshots, index)
@@ -89,7 +89,7 @@ class Drawn:
 
 
 def _at(said: Sequence[tuple[int, What | None]], index: int) -> What | None:
-    """What holds at an index: the last statement before it."""
+    """Return the definition in effect at an index: the last one before it."""
     found: What | None = None
     for at, one in said:
         if at >= index:
@@ -99,7 +99,7 @@ def _at(said: Sequence[tuple[int, What | None]], index: int) -> What | None:
 
 
 def _value(body: bytes, use: Use) -> int | None:
-    """None where the tuple moves no sequence: it holds something else there."""
+    """Return the sequence's value in a tuple; None if the tuple moves no sequence."""
     try:
         fields = unpack(body)[KEY_TUPLE]
         value = fields[use.field]

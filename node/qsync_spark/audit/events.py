@@ -1,7 +1,7 @@
 """The log's changes and the snapshots' tuples as events of (space, primary key) (data path).
 
 The log is read once, each index from one member that has it. A snapshot's tuples are events among
-its changes: what the replay begins from, or what it is held against (fold.py).
+its changes: the start of the replay, or the values with which it is compared (fold.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,15 +50,15 @@ if TYPE_CHECKING:
 
 VERSION = pack([SCHEMA_VERSION_KEY])
 REMEMBER, COUNT, BASE, CHECK, UNKNOWN = 96, 97, 99, 100, 101
-"""What an event does that is no row's own change: REMEMBER is a request's key in a row's header,
-and COUNT makes another version of the schema. Of an UNKNOWN the key is not known, and empty: it may
-have to do with any tuple of its space."""
+"""Types of events without a row of their own: REMEMBER is a request's key in a row's header, and
+COUNT increments the version of the schema. The key of an UNKNOWN is unknown, and empty: it may
+concern any tuple of its space."""
 MARK = 0x7F
-"""In the body of a REMEMBER, beside its tuple: `[mark, index of its transaction's first row]`."""
+"""In the body of a REMEMBER, after its tuple: `[mark, index of its transaction's first row]`."""
 _CHANGES = frozenset((INSERT, REPLACE, UPDATE, DELETE, UPSERT))
 _CHANGES_LIST = sorted(_CHANGES)
 _REMEMBERED = _CHANGES | {NOP}
-# `file` and `offset` are a snapshot's: nothing asks for a change's.
+# Only events of a snapshot have `file` and `offset`.
 EVENTS = pa.schema(
     [
         pa.field("space", pa.int64()),
@@ -77,7 +77,7 @@ EVENTS_SQL = sql_of(EVENTS)
 def choose_copies(
     coverage: dict[str, Coverage], unusable: dict[str, list[Range]]
 ) -> dict[str, list[Range]]:
-    """For each index one member that has it; members with the longest logs come first."""
+    """Return for each index one member that has it; members with the longest logs come first."""
     taken: list[Range] = []
     chosen: dict[str, list[Range]] = {}
     order = sorted(coverage.values(), key=lambda c: (-sum(b - a for a, b in c.rows), c.member))
@@ -91,12 +91,12 @@ def choose_copies(
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a task needs to turn rows into events."""
+    """The parameters with which a task turns rows into events."""
 
     chosen: dict[str, list[Range]]
     decisions: list[Decision]
     catalogue: Catalogue
-    snapshots: list[int] = field(default_factory=list)  # indexes of all, rising
+    snapshots: list[int] = field(default_factory=list)  # indexes of all, ascending
 
     def is_wanted(self, member: str, index: int) -> bool:
         ranges = self.chosen.get(member, ())
@@ -105,7 +105,7 @@ class Reading:
         return not any(d.first <= index < d.at for d in self.decisions)
 
     def wanted(self, member: str, index: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """As `is_wanted`, of indexes that rise."""
+        """Like `is_wanted`, for ascending indexes."""
         found = np.zeros(len(index), bool)
         for after, last in self.chosen.get(member, ()):
             low, high = np.searchsorted(index, (after + 1, last + 1))
@@ -117,8 +117,11 @@ class Reading:
 
 
 def in_order(events: "DataFrame") -> "DataFrame":
-    """The events of each key one after another, in a column more than `EVENTS`: what a comparison
-    looks at first is one number, for which the sort need not open the rows."""
+    """Sort the events by key and order within it.
+
+    An additional column comes before those of `EVENTS`: comparisons begin with one number, so that
+    the sort need not decode the rows.
+    """
     from pyspark.sql.functions import xxhash64  # tasks need not import it
 
     numbered = events.withColumn("hash", xxhash64("space", "key"))
@@ -130,7 +133,7 @@ def in_order(events: "DataFrame") -> "DataFrame":
 
 
 def log_events(part: Part, reading: Reading) -> Iterator[pa.RecordBatch]:
-    """Changes of a part of a segment, by (space, primary key)."""
+    """Yield the changes of a part of a segment, by (space, primary key)."""
     out: list[tuple[Any, ...]] = []
     drawn = Drawn(reading.catalogue, reading.snapshots)
     vclock = dict(part.marks[0].vclock)
@@ -155,10 +158,15 @@ def log_events(part: Part, reading: Reading) -> Iterator[pa.RecordBatch]:
 
 
 def _refuse_new_hole(part: Part, hole: Hole, after: int, reading: Reading) -> None:
-    """Rows are chosen that could be read a moment ago: without them the replay would be wrong, so
-    the task fails, and is tried again. Raises OSError."""
+    """Fail the task if chosen rows, which were readable before, are not.
+
+    Without them the replay would be wrong. Spark retries the task.
+
+    Raises:
+        OSError: the rows are unreadable.
+    """
     if hole.mark < 0:
-        return  # all of it was read, and differs from its name: that was reported
+        return  # all of it was read, and differs from its name: reported elsewhere
     marks = part.marks[hole.mark + 1 :]
     until = sum(marks[0].vclock.values()) if marks else part.last_index
     chosen = reading.chosen.get(part.member, ())
@@ -175,13 +183,13 @@ def _add_events(
     part: Part, block: Rows, behind: Label | None, vclock: dict[int, int], reading: Reading,
     drawn: Drawn, out: list[tuple[Any, ...]],
 ) -> None:  # fmt: skip
-    """Row by row, whatever they are."""
+    """Add the events of any block row by row."""
     spaces = drawn.spaces
     try:
         for (header, _, middle, end), said, following in labelled(checked_rows(block), behind):
             replica_id, lsn = true_label(said, vclock, following)
             if lsn <= vclock.get(replica_id, 0):
-                continue  # repeated or late: proofs 1 and 2 say so
+                continue  # repeated or late: proofs 1 and 2 report it
             vclock[replica_id] = lsn
             row_type, time = header.get(KEY_TYPE, 0), header.get(KEY_TIMESTAMP, 0.0)
             index = sum(vclock.values())
@@ -197,7 +205,7 @@ def _add_events(
                 if KEY_TUPLE_META in header:
                     out += _request(header, index, time)
     except (*BAD_MSGPACK, KeyError, IndexError):
-        return  # the walk says that this block holds no rows, and up to where nothing is known
+        return  # the walk reports a block without rows, and the unknown range
 
 
 def _event(row_type: int, body: bytes, catalogue: Catalogue) -> tuple[int, bytes, int] | None:
@@ -215,14 +223,14 @@ def _version(index: int, time: float) -> tuple[Any, ...]:
 
 
 def _request(header: dict[int, Any], index: int, time: float) -> list[tuple[Any, ...]]:
-    """What the state remembers of a row with an idempotency key (T9)."""
+    """Return the events by which the state remembers the idempotency key of a row (T9)."""
     meta = header[KEY_TUPLE_META]
     request = meta.get(KEY_IDEMPOTENCY) if isinstance(meta, dict) else None
     if not isinstance(request, list) or len(request) != 4:
         return []
     client, number, mark, digest = request
     if type(mark) is not int:
-        return []  # a key that no node writes: proof 1 compares it as it is
+        return []  # a key that no node writes: proof 1 compares it as content
     begin = index - header.get(KEY_TSN, 0)
     body = pack(
         {KEY_SPACE_ID: KEYS, KEY_TUPLE: [client, number, digest, index], MARK: [mark, begin]}
@@ -234,8 +242,10 @@ def _events_of_columns(
     part: Part, rows: Columns, vclock: dict[int, int], reading: Reading, drawn: Drawn,
     out: list[tuple[Any, ...]],
 ) -> pa.RecordBatch:  # fmt: skip
-    """Changes by rows of one writer that follow one another; what else they make is added to `out`.
-    The clock is moved on behind them."""
+    """Return the changes of consecutive rows of one writer, and advance the clock.
+
+    Other events of the rows are appended to `out`.
+    """
     replica_id, catalogue = int(rows.replica_id[0]), reading.catalogue
     before, count = sum(vclock.values()), len(rows.lsn)
     vclock[replica_id] = int(rows.lsn[-1])
@@ -256,13 +266,13 @@ def _events_of_columns(
             try:
                 header = unpack(rows.data[rows.starts[row] : rows.middles[row]])
             except BAD_MSGPACK:
-                continue  # a map that no node writes: proof 1 compares it as it is
+                continue  # a map that no node writes: proof 1 compares it as content
             out += _request(header, int(index[row]), float(rows.timestamp[row]))
     return _batch(rows, chosen, keys, ops, index[chosen], None, rows.timestamp[chosen])
 
 
 def _keys_of(rows: Columns, chosen: Ints, catalogue: Catalogue) -> tuple[list[bytes], Ints]:
-    """Primary keys of the chosen rows and what each does."""
+    """Return the primary keys of the chosen rows and the type of each change."""
     ops = rows.type[chosen]
     by_first = catalogue.keyed_by_first()
     is_whole = np.isin(ops, (INSERT, REPLACE)) & np.isin(rows.space[chosen], by_first)
@@ -273,7 +283,7 @@ def _keys_of(rows: Columns, chosen: Ints, catalogue: Catalogue) -> tuple[list[by
         event = _event(int(ops[number]), data[middles[row] : ends[row]], catalogue)
         assert event is not None, "rows of spaces that are not replayed were left out"
         found[number], ops[number] = event[1:]
-    return found, ops  # type: ignore[return-value]  # none is None now
+    return found, ops  # type: ignore[return-value]  # none is None here
 
 
 def _batch(
@@ -293,7 +303,7 @@ def _batch(
 def events_of_log(
     spark: "SparkSession", archive: Archive, reading: Reading, last: int | None = None
 ) -> "DataFrame":
-    """Of the parts that may hold a wanted row with an index up to `last` (None: any)."""
+    """Return the events of the parts that may contain a wanted row up to `last` (None: any)."""
     parts = [
         part for part in parts_of_kind(archive, SEGMENT)
         if (last is None or part.after_index < last)
@@ -307,8 +317,8 @@ def events_of_log(
 
 
 def snapshot_events(part: Part, catalogue: Catalogue, base: str) -> Iterator[pa.RecordBatch]:
-    """Tuples of a snapshot: the file `base`, which the replay begins from, or one that is held
-    against it."""
+    """Yield the tuples of a snapshot: of the file `base`, where the replay begins, or of another
+    one, with which it is compared."""
     op = BASE if part.key == base else CHECK
     for item in batches_of(part):
         if isinstance(item, Hole) and item.mark >= 0:
@@ -351,11 +361,11 @@ def _add_tuples(
             key = _key_of_tuple(space, body, catalogue)
             out.append((space, key, part.last_index, op, body, part.key, block.offset, 0.0))
     except (*BAD_MSGPACK, KeyError, IndexError):
-        return  # `tuples_of` says so where the snapshot is read for what it is
+        return  # `tuples_of` reports it when it reads the snapshot
 
 
 def _key_of_tuple(space: int, body: bytes, catalogue: Catalogue) -> bytes:
-    """Empty for what is no tuple of a space that is known: no node writes that."""
+    """Return the key of a tuple; empty without a known space, which no node writes."""
     try:
         fields = unpack(body)[KEY_TUPLE]
         return catalogue.key_of_tuple(space, fields)

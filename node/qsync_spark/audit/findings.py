@@ -1,7 +1,7 @@
-"""What an audit says: a verdict, what is violated and where, what cannot be known (pure).
+"""The result of an audit: a verdict, violations with their positions, and unknown ranges (pure).
 
-A violation is one row of the log, however many proofs it breaks and on however many members. What
-cannot be known is a range. Both name file and offset where there is one.
+A violation is one row of the log, with all proofs that it breaks and all members concerned. A gap
+is a range. Both name file and offset if they have one.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ PROOFS = {
 
 @dataclass(slots=True)
 class Violation:
-    """One row, and what is wrong with it. `lsn` 0 means that it is not about a row of the log."""
+    """One row and its problem. `lsn` 0: the violation does not concern a row of the log."""
 
     proofs: list[int]
     problem: str
@@ -40,7 +40,7 @@ class Violation:
 
 @dataclass(slots=True)
 class Gap:
-    """`(after, last]` of `member` (all members when empty) cannot be judged by these proofs."""
+    """These proofs cannot judge `(after, last]` of `member` (all members if empty)."""
 
     proofs: list[int]
     message: str
@@ -53,7 +53,7 @@ class Gap:
 
 @dataclass(slots=True)
 class Result:
-    """Everything that a report shows. `counts` are of rows, files and the like."""
+    """The contents of a report. `counts` are of rows, files and the like."""
 
     cluster: str
     archive: str
@@ -73,7 +73,7 @@ class Result:
 
     @property
     def proofs(self) -> dict[int, str]:
-        """Each proof's own verdict."""
+        """Return the verdict of each proof."""
         broken = {proof for one in self.violations for proof in one.proofs}
         open_ones = {proof for one in self.gaps for proof in one.proofs}
         found = {}
@@ -88,7 +88,7 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """Violated beats Incomplete: what is known to be wrong stays wrong."""
+        """Return the verdict. Violated overrides Incomplete: a known error remains one."""
         said = set(self.proofs.values())
         for verdict in (VIOLATED, INCOMPLETE):
             if verdict in said:
@@ -96,7 +96,7 @@ class Result:
         return PASSED
 
     def document(self) -> dict[str, Any]:
-        """The JSON that tools read."""
+        """Return the JSON for tools."""
         return {
             "verdict": self.verdict,
             "cluster": self.cluster,
@@ -117,11 +117,11 @@ class Result:
 
 
 def merge_violations(found: Iterable[Violation]) -> list[Violation]:
-    """One for each row, with the proofs, members and problems of all findings about it."""
+    """Return one violation per row, with the proofs, members and problems of all findings."""
     by_row: dict[tuple[int, int] | int, Violation] = {}
     key: tuple[int, int] | int
     for number, one in enumerate(found):
-        is_cut = ".rollback." in one.file  # its LSNs were given again
+        is_cut = ".rollback." in one.file  # its LSNs were reused
         key = (one.replica_id, one.lsn) if one.lsn and not is_cut else number
         known = by_row.get(key)
         if known is None:

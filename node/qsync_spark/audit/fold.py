@@ -1,16 +1,18 @@
-"""Events of one key after another: what a snapshot says held against what the log made (pure).
+"""Events of one key after another: the tuples of snapshots compared with the replay (pure).
 
 A finding names its cause. Snapshots between two changes of a key are judged together:
 
-    one member's snapshots differ              each of them is wrong
-    most members' differ alike, from the       the snapshot that the replay began from is wrong, or
-    first one on, and no row touched it        the log lost a row before the second one
-    most members' differ alike, otherwise      the log lost a row after the last one that agrees
+    the snapshots of one member differ         each of them is wrong
+    those of most members differ alike, from   the first snapshot of the replay is wrong, or the
+    the first one, and no row changed the key  log lost a row before the second one
+    those of most members differ alike,        the log lost a row after the last snapshot that
+    otherwise                                  agrees
 
-The log alone is judged, too. An engine executes a statement before it logs it, so a confirmed
-row that no engine accepts on the replayed state is a finding: an INSERT over a tuple, an UPDATE or
-DELETE of none, an UPDATE that fails or changes the primary key, a request that ran twice. What
-snapshots say of that key up to its next whole tuple follows from that row: it is not reported.
+The log alone is judged, too. An engine executes a statement before it logs it, so a confirmed row
+that no engine accepts on the replayed state is a finding: an INSERT of an existing key, an UPDATE
+or DELETE of a missing one, an UPDATE that fails or changes the primary key, a request that ran
+twice. Differences of snapshots of that key up to its next whole tuple result from that row, and are
+not reported.
 """
 
 from collections.abc import Iterable, Iterator
@@ -47,18 +49,18 @@ ODD = pa.schema(
 ROW, LOST = "row", "lost"
 ODD_SQL = sql_of(ODD)
 FOLDED = ("space", "key", "index", "op", "body", "file", "offset")
-"""Columns of an event that a fold looks at."""
+"""Columns of an event that a fold uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """Which snapshots, as (index, file), are held against the log."""
+    """The snapshots, as (index, file), that are compared with the log."""
 
-    judged: list[tuple[int, str]]  # rising
-    base: tuple[int, str]  # what the replay begins from, in the same way
+    judged: list[tuple[int, str]]  # ascending
+    base: tuple[int, str]  # the start of the replay, in the same form
     oldest: dict[str, int]  # see `oldest_requests`
-    until: int = INT64_MAX  # up to here the log is known without a gap
-    defined: frozenset[int] = frozenset()  # spaces that the base knows
+    until: int = INT64_MAX  # the log is known without a gap up to here
+    defined: frozenset[int] = frozenset()  # spaces of the base
 
 
 NO_SNAPSHOTS = Snapshots([], (0, ""), {})
@@ -72,11 +74,11 @@ BASE_OR_LOG = BASE_DIFFERS + ": it is wrong, or the log lost a row up to index {
 
 
 class Vote(NamedTuple):
-    """What a snapshot says otherwise than the replay since the key's last change."""
+    """A snapshot's difference from the replay since the key's last change."""
 
     at: int  # its index
     file: str
-    body: bytes | None  # None: that there is none
+    body: bytes | None  # None: no tuple
     offset: int
     text: str
 
@@ -86,15 +88,15 @@ def _members(files: Iterable[str]) -> int:
 
 
 def _is_count(fields: Any) -> bool:
-    """Of something: `[what, number]`."""
+    """Return whether the fields are those of a count: `[name, number]`."""
     return isinstance(fields, list) and len(fields) == 2 and type(fields[1]) is int
 
 
 @dataclass(slots=True)
 class Fold:
-    """One key, event after event. `fields` None: there is no such tuple now.
+    """One key, from event to event. `fields` None: the tuple does not exist.
 
-    What overwrites a tuple is decoded when it is asked for: most is overwritten before that.
+    A tuple is decoded on demand: most tuples are overwritten before.
     """
 
     catalogue: Catalogue
@@ -102,16 +104,16 @@ class Fold:
     space: int = 0
     key: bytes = b""
     _fields: list[Any] | None = None
-    _body: bytes | None = None  # that makes `_fields`, not decoded yet
+    _body: bytes | None = None  # the undecoded source of `_fields`
     _why_unknown: str = ""
     since: int = 0  # index of the last change
     next_snapshot: int = 0
     there: dict[str, tuple[bytes, int]] = field(default_factory=dict)
-    is_touched: bool = False  # by the log
+    is_touched: bool = False  # changed by the log
     votes: list[Vote] = field(default_factory=list)
     agreeing: list[tuple[int, str]] = field(default_factory=list)
     base_offset: int = 0
-    refused: int = 0  # index of a row that no engine accepts, from which what follows is not known
+    refused: int = 0  # index of a row that no engine accepts, after which the tuple is unknown
     odd: list[tuple[Any, ...]] = field(default_factory=list)
 
     def begin(self, space: int, key: bytes) -> None:
@@ -132,7 +134,7 @@ class Fold:
         return self._why_unknown
 
     def clear(self) -> None:
-        """There is no such tuple any more."""
+        """Record that the tuple does not exist."""
         self._set(None)
 
     def _set(self, fields: list[Any] | None, body: bytes | None = None, why: str = "") -> None:
@@ -182,10 +184,10 @@ class Fold:
             self._update(op, body)
 
     def _take_unkeyed(self, index: int, op: int, file: str, offset: int) -> None:
-        """A row that may have changed any tuple of its space, or a snapshot's tuple of no space."""
+        """Take a row that may change any tuple of its space, or a snapshot's tuple of no space."""
         if op != UNKNOWN:
             self._odd(index, file, offset, True, OF_NO_SPACE)
-        elif not self._why_unknown:  # else it is reported
+        elif not self._why_unknown:  # otherwise it is reported
             self._set(None, why=NO_KEY)
             self._odd(index, "", 0, False, NO_KEY)
 
@@ -195,12 +197,12 @@ class Fold:
         self._settle()
 
     def _refusal(self, index: int, op: int, body: bytes) -> str:
-        """Why no engine accepts this row on the state before it; "" if one does, or may."""
+        """Return why no engine accepts this row on the previous state; "" if one does, or may."""
         if not self.snapshots.base[0] < index <= self.snapshots.until or self.refused:
             return ""
         is_drawn = self.space == SEQUENCE_DATA or (self.space == SCHEMA and self.key == VERSION)
         if is_drawn or self._why_unknown:
-            return ""  # not only rows make this tuple
+            return ""  # rows are not the only source of this tuple
         is_there = self._body is not None or self._fields is not None
         if op == INSERT and is_there:
             return f"an INSERT over the tuple that is there since index {self.since}"
@@ -228,8 +230,10 @@ class Fold:
         return ""
 
     def _refusal_to_repeat(self, index: int, body: bytes) -> str:
-        """A request runs again only where its first attempt is forgotten: then its mark is newer
-        than that attempt, and the window lies between them (T9)."""
+        """Return why a request must not run again; "" if its first attempt is forgotten.
+
+        Then its mark is newer than that attempt, and the window lies between them (T9).
+        """
         fields = self.fields
         if fields is None:
             return ""
@@ -242,7 +246,7 @@ class Fold:
         return ""
 
     def _clear(self, before: int) -> None:
-        """A truncation or drop between the last change and `before` took the tuple away."""
+        """Remove the tuple if a truncation or drop lies between its last change and `before`."""
         for at in self.catalogue.clears.get(self.space, ()):
             if self.since < at < before:
                 self._settle()
@@ -289,7 +293,7 @@ class Fold:
             self.agreeing.append((at, file))
 
     def _difference(self, body: bytes | None, file: str, at: int) -> str:
-        """Between what a snapshot says and what the log made; "" where there is none."""
+        """Return the difference between a snapshot's tuple and the replay's; "" without one."""
         if body is not None and self._body == body:
             return ""  # the same bytes
         if body is None:
@@ -299,7 +303,7 @@ class Fold:
         return DIFFERS if repr(unpack(body)[Key.TUPLE]) != repr(self.fields) else ""
 
     def _settle(self) -> None:
-        """The key changes, or ends: who is right about it since its last change?"""
+        """Judge the snapshots since the last change, at the next change or the end."""
         was_touched, self.is_touched = self.is_touched, True
         votes, self.votes = self.votes, []
         agreeing, self.agreeing = self.agreeing, []
@@ -352,9 +356,11 @@ class Fold:
         self._odd(first.at, first.file, first.offset, True, text, LOST, after)
 
     def _is_forgotten(self, file: str, at: int) -> bool:
-        """Requests are forgotten oldest first, each when a newer one comes that is a window later
-        (T9). A key's tuple is `[client, number, digest, index]`: what the replay began from tells
-        of keys that are older than itself."""
+        """Return whether a snapshot may lack a request's key because it expired.
+
+        Requests expire oldest first, each when a newer one is a window later (T9). A key's tuple is
+        `[client, number, digest, index]`; the base of the replay contains keys older than itself.
+        """
         if self.space != KEYS or self.fields is None:
             return False
         made_at = self.fields[3] if len(self.fields) > 3 else None
@@ -373,7 +379,7 @@ class Fold:
 def fold_events(
     batches: Iterator[pa.RecordBatch], catalogue: Catalogue, snapshots: Snapshots
 ) -> Iterator[pa.RecordBatch]:
-    """Events of each key one after another, by (index, op), to what is odd about snapshots."""
+    """Fold the events of each key, in order, into findings about snapshots."""
     fold = Fold(catalogue, snapshots)
     is_open = False
     for batch in batches:

@@ -1,13 +1,13 @@
 """Proof 6: every tuple that clients recorded as committed is in the log, and no refused one.
 
-A ledger is JSON Lines or Parquet, one operation a line: `id` or `key` (the primary key, a value or
-a list), `outcome` (committed, rolled back, refused, unknown), optionally `value` (the second
-field of the tuple), `space` (its id), `started` and `ended` (seconds since 1970). Its writes are
-those that carry a whole tuple: INSERT, REPLACE and UPSERT. A row of the log answers for a line if
-key, space and value agree; a line without a space or a value agrees with any.
+A ledger is JSON Lines or Parquet, one operation per line: `id` or `key` (the primary key, a value
+or a list), `outcome` (committed, rolled back, refused, unknown), optionally `value` (the second
+field of the tuple), `space` (its id), `started` and `ended` (seconds since 1970). It covers writes
+of a whole tuple: INSERT, REPLACE and UPSERT. A row of the log matches a line if key, space and
+value are equal; a line without a space or a value matches any.
 
 A write that is recorded as rolled back or refused must not be in the log, unless another line that
-is committed or unknown agrees with the same row.
+is committed or unknown matches the same row.
 """
 
 import hashlib
@@ -71,7 +71,7 @@ COUNTS_SQL = sql_of(COUNTS)
 
 
 class LedgerError(QsyncError):
-    """The ledger has a line that says nothing; the text is one sentence for a person."""
+    """The ledger has an invalid line; the text is one sentence for a person."""
 
 
 def _digest(value: Any) -> bytes:
@@ -80,7 +80,7 @@ def _digest(value: Any) -> bytes:
 
 
 def operation_of(fields: dict[str, Any], line: int) -> tuple[Any, ...]:
-    """A row of `LEDGER`; `problem` says what is wrong with it."""
+    """Return a row of `LEDGER`; `problem` describes an invalid line."""
     try:
         key = fields["id"] if "id" in fields else fields["key"]
         space = fields.get("space")
@@ -105,7 +105,7 @@ def operation_of(fields: dict[str, Any], line: int) -> tuple[Any, ...]:
 
 
 def _moment(fields: dict[str, Any], name: str) -> float:
-    """Seconds since 1970; 0 where the line does not say."""
+    """Return seconds since 1970; 0 if the line has no such time."""
     moment = float(fields.get(name, 0.0))
     if not math.isfinite(moment):
         raise ValueError(f"{name} is {moment}")
@@ -114,7 +114,7 @@ def _moment(fields: dict[str, Any], name: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What one task reads of a ledger: a range of bytes, or of row groups in a Parquet file."""
+    """The input of one task: a range of bytes of a ledger, or of row groups of a Parquet file."""
 
     file: StoredFile
     start: int
@@ -122,7 +122,11 @@ class _Piece:
 
 
 def read_ledger(spark: "SparkSession", place: str) -> "DataFrame":
-    """Rows of `LEDGER`, from a path or URL that every executor can read. Raises PlaceError."""
+    """Return rows of `LEDGER`, from a path or URL that every executor can read.
+
+    Raises:
+        PlaceError: the ledger cannot be read.
+    """
     pieces = [piece for file in find_files(place, PARQUET) for piece in _pieces_of(file)]
     numbers = spark.sparkContext.parallelize([(n,) for n in range(len(pieces))], len(pieces) or 1)
     planned = spark.createDataFrame(numbers, "piece long")
@@ -151,7 +155,7 @@ def read_ledger(spark: "SparkSession", place: str) -> "DataFrame":
 
 
 def _row_of(line: int, found: bytes | dict[str, Any]) -> tuple[Any, ...]:
-    """A row of `LEDGER`, of a line of JSON or of a row of Parquet."""
+    """Return a row of `LEDGER` for a line of JSON or a row of Parquet."""
     if not isinstance(found, bytes):
         return operation_of(found, line)
     try:
@@ -174,7 +178,7 @@ def _pieces_of(file: StoredFile) -> list[_Piece]:
 
 
 def _lines_of(piece: _Piece) -> Iterator[bytes | dict[str, Any]]:
-    """Lines that begin in the piece, or its rows. Raises PlaceError."""
+    """Yield the lines that begin in the piece, or its rows. Raises PlaceError."""
     file = piece.file
     if file.key.endswith(PARQUET):
         with _parquet(file) as table:
@@ -183,7 +187,7 @@ def _lines_of(piece: _Piece) -> Iterator[bytes | dict[str, Any]]:
                 for row in batch.to_pylist():
                     yield {name: _as_json(v) for name, v in row.items() if v is not None}
         return
-    # One byte before the piece tells whether a line begins with it. Its last line may continue.
+    # The byte before the piece reveals whether a line begins there. The last line may continue.
     before = max(piece.start - 1, 0)
     end = min(piece.end + LINE_BYTES_MAX, file.size)
     try:
@@ -204,7 +208,7 @@ def _lines_of(piece: _Piece) -> Iterator[bytes | dict[str, Any]]:
 
 
 def _as_json(value: Any) -> Any:
-    """As a line of JSON would have it."""
+    """Return the JSON form of a value."""
     if isinstance(value, Decimal):
         return float(value)
     return value.timestamp() if isinstance(value, datetime) else value
@@ -212,7 +216,7 @@ def _as_json(value: Any) -> Any:
 
 @contextmanager
 def _parquet(file: StoredFile) -> Iterator[pq.ParquetFile]:
-    """The opened file. Raises PlaceError where it is no Parquet or cannot be read."""
+    """Yield the opened file. Raises PlaceError if it is not Parquet or cannot be read."""
     try:
         with (
             BufferedReader(RangeFile(file), BUFFER_BYTES) as source,
@@ -226,7 +230,7 @@ def _parquet(file: StoredFile) -> Iterator[pq.ParquetFile]:
 
 
 def writes_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What each INSERT and REPLACE (and UPSERT) of the log says: space, key, second field."""
+    """Return space, key and second field of each INSERT, REPLACE and UPSERT of the log."""
     for batch in batches:
         rows: list[tuple[Any, ...]] = []
         for space, key, index, op, body in zip(
@@ -304,8 +308,10 @@ def _check_lines(ledger: "DataFrame", path: str) -> None:
 def _judge_lost(
     ground: "Ground", lost: "DataFrame", unread: set[int], result: Result
 ) -> None:  # fmt: skip
-    """Missing for certain, or only where the archive does not reach, or the replay. `unread` are
-    spaces with changes that name no primary key."""
+    """Judge missing tuples: lost for certain, or outside of the archive or the replay.
+
+    `unread` are spaces with changes that name no primary key.
+    """
     newest = max((e.timestamp_max for _, e in ground.archive.segments()), default=0.0)
     late = lost.where(f"ended > {newest - CLOCK_TOLERANCE_S}").count()
     certain = lost.where(f"ended <= {newest - CLOCK_TOLERANCE_S}")
@@ -360,6 +366,6 @@ def _judge_lost(
 
 
 def _has_holes(ground: "Ground") -> bool:
-    """Whether some index is in no member's archive."""
+    """Return whether some index is in no member's archive."""
     base = ground.snapshot[0] if ground.snapshot is not None else 0
     return known_until(make_reading(ground), base) < ground.end

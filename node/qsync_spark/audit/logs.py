@@ -46,7 +46,7 @@ def prove_logs(spark: "SparkSession", ground: "Ground", result: Result) -> None:
 
 
 def merge_runs(found: list[Violation]) -> list[Violation]:
-    """Rows that follow one another and were lost by the same members are one violation."""
+    """Merge consecutive rows that the same members lost into one violation."""
     runs: list[Violation] = []
     last = 0
     for one in found:
@@ -71,7 +71,7 @@ def merge_runs(found: list[Violation]) -> list[Violation]:
 
 
 def _exceptional_rows(spark: "SparkSession", ground: "Ground") -> "DataFrame | None":
-    """Rows that are not the same everywhere; None when all chunks agree."""
+    """Return the rows without equal copies; None if all chunks agree."""
     chunks = different_chunks(ground.facts, ground.expected).persist()
     listed = [tuple(row) for row in chunks.limit(CHUNKS_LISTED_MAX + 1).collect()]
     if not listed:
@@ -127,8 +127,10 @@ def _are(count: int) -> str:
 
 
 def _file_at(ground: "Ground", mask: int, index: int) -> tuple[str, int]:
-    """Where a missing row should be: the file of its index, and the block behind the hole; between
-    two files, the first one's end."""
+    """Return the expected position of a missing row.
+
+    It is the file of its index and the block after the gap; between two files, the first one's end.
+    """
     last_before, end = 0, ("", 0)
     for manifest, entry in ground.archive.segments():
         if not mask >> ground.expected.bits[manifest.instance_uuid] & 1:
@@ -158,7 +160,7 @@ _ODD = {
 
 
 def _odd_facts(ground: "Ground", missing: set[tuple[int, int]]) -> list[Violation]:
-    """What one log alone shows to be wrong, joined over the members that show it."""
+    """Return the irregularities within single logs, merged over members."""
     own = [row for row in ground.few if row["kind"] == SEGMENT and _is_odd(row)]
     found = []
     for row in own:
@@ -170,7 +172,7 @@ def _odd_facts(ground: "Ground", missing: set[tuple[int, int]]) -> list[Violatio
         if row["fact"] == "gap":
             ends = ((row["replica_id"], row["lsn"]), (row["replica_id"], row["a"]))
             if missing.intersection(ends):
-                continue  # others hold these rows: proof 1 says so
+                continue  # others have these rows: proof 1 reports it
         found.append(_odd_violation(row, ground.name_of(row["member"])))
     found += _nonsense(ground)
     found += _cut_rows_out_of_order(ground)
@@ -184,7 +186,7 @@ def _odd_facts(ground: "Ground", missing: set[tuple[int, int]]) -> list[Violatio
 
 
 def _nonsense(ground: "Ground") -> list[Violation]:
-    """Blocks with right checksums in which no rows are: what others hold there is not here."""
+    """Return blocks with valid checksums but without rows: other members' rows are missing here."""
     files = files_of_nonsense(ground.few)
     found = []
     for row in ground.few:
@@ -200,7 +202,7 @@ def _nonsense(ground: "Ground") -> list[Violation]:
 
 
 def _cut_rows_out_of_order(ground: "Ground") -> list[Violation]:
-    """A file of cut rows holds the end of one log, so its rows follow one another, too."""
+    """Check the rows of rollback files, which contain the end of one log, for their order."""
     found = []
     for row in ground.few:
         if row["kind"] != ROLLBACK or row["fact"] not in _ORDER:
@@ -217,7 +219,7 @@ def _cut_rows_out_of_order(ground: "Ground") -> list[Violation]:
 
 
 def _repeated_files(ground: "Ground") -> list[Violation]:
-    """Two files of one member with the same rows: an archiver seals each row into one."""
+    """Return files of one member with the same rows: an archiver seals each row into one file."""
     found = []
     for uuid, held in ground.coverage.items():
         name = ground.name_of(uuid)
@@ -234,14 +236,14 @@ def _repeated_files(ground: "Ground") -> list[Violation]:
 
 
 def _lost_ends(ground: "Ground") -> list[Violation]:
-    """A file that ends before the next one begins, and no member's files hold the rows between."""
+    """Return files that end before the next one begins, if no member has the rows between them."""
     held = merge(one for coverage in ground.coverage.values() for one in coverage.files)
     found = []
     for uuid, coverage in ground.coverage.items():
         for before, following in coverage.short:
             ground.distrust(uuid, before.last_index, following.after_index)
             if not without([(before.last_index, following.after_index)], held):
-                continue  # others hold these rows: proof 1 says so
+                continue  # others have these rows: proof 1 reports it
             for replica_id, last in sorted(following.start_vclock.items()):
                 first = before.vclock.get(replica_id, 0) + 1
                 if first > last:
@@ -258,7 +260,7 @@ def _lost_ends(ground: "Ground") -> list[Violation]:
 
 
 def _terms_going_back(ground: "Ground") -> list[Violation]:
-    """Terms rise from PROMOTE to PROMOTE, also where one file ends and the next begins."""
+    """Check that terms rise from PROMOTE to PROMOTE, also across files."""
     promotes = [
         row for row in ground.few
         if row["fact"] == "promote" and row["kind"] == SEGMENT and not row["b"]
@@ -278,16 +280,16 @@ def _terms_going_back(ground: "Ground") -> list[Violation]:
 
 
 def _wrong_terms(ground: "Ground") -> list[Violation]:
-    """CONFIRM, ROLLBACK and PROMOTE rows that name another term than the log has there."""
+    """Return CONFIRM, ROLLBACK and PROMOTE rows with another term than the log at that point."""
     begins = _terms(ground)
     found = []
     for row in ground.few:
         if row["kind"] != SEGMENT or row["fact"] not in ("wrong term", "term of"):
             continue
-        # By most members' PROMOTEs: a changed one is reported separately.
+        # According to most members' PROMOTEs: a changed one is reported separately.
         place = bisect_right(begins, (row["c"] or row["index"], INT64_MAX))
         if not place or begins[place - 1][1] == row["a"]:
-            continue  # it is right, or no PROMOTE and no first snapshot tells
+            continue  # correct, or unknown without a PROMOTE and a first snapshot
         known = begins[place - 1][1]
         where = f"index {row['c']}, which is of" if row["c"] else "itself, and stands in"
         text = (
@@ -303,7 +305,7 @@ def _wrong_terms(ground: "Ground") -> list[Violation]:
 
 
 def _terms(ground: "Ground") -> list[tuple[int, int]]:
-    """First index and number of each term of the log, as far as it and its first snapshot say."""
+    """Return first index and number of each term known from the log and its first snapshot."""
     promotes = (
         row for row in ground.few
         if row["fact"] == "promote" and row["kind"] == SEGMENT and not row["b"]
@@ -356,7 +358,7 @@ def _mislabel(row: Fact) -> str:
 
 
 def _decisions_over_confirmed(ground: "Ground", own: list[Fact]) -> list[Violation]:
-    """A decision must not cover what a CONFIRM before it names."""
+    """Return decisions that cover a row named by an earlier CONFIRM."""
     found = []
     for row in own:
         if row["fact"] != "decision" or not takes_confirmed(row, ground.few):
@@ -374,7 +376,7 @@ def _decisions_over_confirmed(ground: "Ground", own: list[Fact]) -> list[Violati
 
 
 def _confirmed_rows_cut(ground: "Ground") -> list[Violation]:
-    """A file of cut rows holds a CONFIRM of rows that were cut with it."""
+    """Return rollback files with a CONFIRM of their own rows."""
     starts = {
         f"{manifest.instance_uuid}/{entry.name}": entry.after_index
         for manifest in ground.archive.members
@@ -383,7 +385,7 @@ def _confirmed_rows_cut(ground: "Ground") -> list[Violation]:
     found = []
     for row in ground.few:
         if row["fact"] != "confirm" or row["kind"] != ROLLBACK or row["a"] <= starts[row["file"]]:
-            continue  # what it confirms stayed in the log
+            continue  # its confirmed rows stayed in the log
         name = ground.name_of(row["member"])
         text = (
             f"{name} cut row {row['lsn']} of replica {row['replica_id']} (term {row['term']}), a"
@@ -398,12 +400,12 @@ def _confirmed_rows_cut(ground: "Ground") -> list[Violation]:
 
 
 def _changed_files(ground: "Ground", result: Result) -> None:
-    """A file that is not what its name says, where its rows alone do not show why."""
+    """Report files that deviate from their names if their rows alone do not show why."""
     named = {one.file for one in result.violations}
     for row in ground.few:
         is_damage = row["fact"] == "damage" and row["kind"] == ROLLBACK
         is_changed = row["fact"] == "changed" and row["kind"] != SNAPSHOT
-        if not (is_damage or is_changed) or row["file"] in named:  # it is reported already
+        if not (is_damage or is_changed) or row["file"] in named:  # already reported
             continue
         name = ground.name_of(row["member"])
         result.gaps.append(

@@ -1,4 +1,4 @@
-"""What the report draws: terms and leaders, the pace of CONFIRMs, bytes and ends of members."""
+"""Data of the report's plots: terms and leaders, intervals of CONFIRMs, sizes and ends."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ def measure(ground: "Ground", result: Result) -> None:
 
 
 def _terms(ground: "Ground") -> list[dict[str, Any]]:
-    """Each term: who led it, from when and from which index."""
+    """Return each term with its leader, its time and its first index."""
     names: dict[int, str] = {}
     for configuration in ground.configurations:
         for replica_id, (uuid, name, _, _) in configuration.members.items():
@@ -44,7 +44,7 @@ def _terms(ground: "Ground") -> list[dict[str, Any]]:
 
 
 def _confirm_delays(ground: "Ground") -> list[dict[str, Any]]:
-    """How long it was from one CONFIRM to the next, counted over all members."""
+    """Return the distribution of times between CONFIRMs, over all members."""
     counts = [0] * (len(DELAYS_MS) + 1)
     for row in ground.few:
         if row["fact"] == "part" and row["kind"] == "segment":
@@ -54,7 +54,7 @@ def _confirm_delays(ground: "Ground") -> list[dict[str, Any]]:
 
 
 def _members(ground: "Ground") -> list[dict[str, Any]]:
-    """What each member archived, and where it cannot be judged."""
+    """Return the archived ranges of each member, and the ranges that cannot be judged."""
     result = []
     for manifest in ground.archive.members:
         uuid = manifest.instance_uuid

@@ -1,8 +1,8 @@
 """Proof 4: every row can be replayed, and every snapshot equals the replay of the log up to it.
 
-The log is read once, each index from one member that has it, and its rows go by (space, primary
-key) to the tasks that fold them in order. A snapshot's tuples are events among them: at its index
-the folded tuple must be the snapshot's. One pass judges all snapshots of all members.
+The log is read once, each index from one member that has it. Its rows are distributed by (space,
+primary key) to the tasks that fold them in order. A snapshot's tuples are events among them: at its
+index the folded tuple must equal the snapshot's. One pass judges all snapshots of all members.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ def make_reading(ground: "Ground") -> Reading:
 
 
 def known_until(reading: Reading, base: int) -> int:
-    """Up to where the log is known without a hole from `base` on."""
+    """Return the index up to which the log is known without a gap from `base`."""
     for after, last in merge(r for ranges in reading.chosen.values() for r in ranges):
         if after <= base < last:
             return last
@@ -59,14 +59,14 @@ def known_until(reading: Reading, base: int) -> int:
 
 
 class ReplayPlan(NamedTuple):
-    """What is read of snapshots, and what for."""
+    """The snapshots to read, and their purposes."""
 
     parts: list[Part]
     snapshots: Snapshots
 
 
 def plan_replay(ground: "Ground", reading: Reading, result: Result) -> ReplayPlan:
-    """Adds a gap for whatever is not replayed."""
+    """Plan the replay, and add a gap for each part that is not replayed."""
     assert ground.snapshot is not None, "there is nothing to begin from"
     base = ground.snapshot[0]
     parts = parts_of_kind(ground.archive, SNAPSHOT)
@@ -97,7 +97,7 @@ def plan_replay(ground: "Ground", reading: Reading, result: Result) -> ReplayPla
 def prove_snapshots(
     spark: "SparkSession", ground: "Ground", result: Result, keeps_events: bool = False
 ) -> "DataFrame | None":
-    """Adds violations and gaps of proof 4; returns the log's events, for the ledger."""
+    """Add violations and gaps of proof 4. Return the log's events, for the ledger."""
     from pyspark import StorageLevel
 
     if ground.snapshot is None:
@@ -123,7 +123,7 @@ def prove_snapshots(
 
 
 def add_damaged(ground: "Ground", result: Result) -> None:
-    """Snapshots that cannot be read or were changed are gaps, unless there is another finding."""
+    """Add gaps for unreadable or changed snapshots, unless another finding exists."""
     named = {one.file for one in result.violations}
     for row in damaged_snapshots(ground.few).values():
         if row["file"] not in named:
@@ -134,14 +134,14 @@ def add_damaged(ground: "Ground", result: Result) -> None:
 
 
 def _judged(blind: Mapping[int, int]) -> str:
-    """What is not of a space, behind an index, of which no tuple is known, as a condition."""
+    """Return a condition that excludes spaces without a known tuple after an index."""
     each = (f"space = {space} and `index` >= {index}" for space, index in sorted(blind.items()))
     return f"key = X'' or not ({' or '.join(each)})"
 
 
 def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
     owners = {path: ground.name_of(uuid) for path, uuid in ground.archive.owners_of_files().items()}
-    # A finding that a space is unknown comes before other findings about the space.
+    # The finding that a space is unknown precedes other findings about the space.
     odd = odd.selectExpr("*", f"{RANK} as rank")
     order = ("rank", "index", "file", "space", "key")
     rows = odd.orderBy(*order).limit(LISTED_MAX).collect()
@@ -195,7 +195,7 @@ def _place(row: "Row | Fact") -> str:
 
 
 def _violation_of(row: "Row | Fact", ground: "Ground", owners: dict[str, str]) -> Violation:
-    """A finding of the replay, with its cause first."""
+    """Return a finding of the replay, with its cause first."""
     index, name = row["index"], owners.get(row["file"], "")
     if row["cause"] == ROW:
         text = f"the row at index {index} is {row['text']}: {_place(row)}"
@@ -222,7 +222,7 @@ def _violation_of(row: "Row | Fact", ground: "Ground", owners: dict[str, str]) -
 
 
 def _file_of(ground: "Ground", index: int) -> str:
-    """A segment that holds the row at `index`; every member's holds the same."""
+    """Return a segment with the row at `index`; all members' copies are equal."""
     return min(
         (f"{manifest.instance_uuid}/{entry.name}" for manifest, entry in ground.archive.segments()
          if entry.after_index < index <= entry.last_index),
@@ -231,19 +231,19 @@ def _file_of(ground: "Ground", index: int) -> str:
 
 
 def _nops(ground: "Ground") -> list[int]:
-    """Indexes of the first rows that do nothing: no leader writes one."""
+    """Return the indexes of the first NOP rows: no leader writes one."""
     return sorted({row["index"] for row in ground.few if row["fact"] == "nop"})
 
 
 def _misnumbered(ground: "Ground") -> list[Fact]:
-    """One for each snapshot that was not changed after it was archived."""
+    """Return one fact per misnumbered snapshot that is unchanged since its archiving."""
     changed = damaged_snapshots(ground.few)
     rows = (row for row in ground.few if row["fact"] == "misnumbered")
     return [row for row in rows if row["file"] not in changed]
 
 
 def _check_terms(ground: "Ground", judged: list[tuple[int, str]], result: Result) -> None:
-    """A snapshot carries the history of terms up to it (S2)."""
+    """Compare the history of terms in snapshots with the log (S2)."""
     promotes = one_of_each(
         (row for row in ground.few
          if row["fact"] == "promote" and row["kind"] == SEGMENT and not row["b"]),

@@ -1,8 +1,8 @@
-"""The report of an audit: Parquet for machines, one page of HTML for people.
+"""The report of an audit: Parquet for programs, one page of HTML for people.
 
-The page is whole in itself: no script, no font, no image comes from elsewhere, so it opens offline
-and on a phone. Plots are drawn as SVG here, because a plotting library's own script would weigh
-more than everything else together.
+The page is self-contained: it loads no script, font or image, so that it opens offline and on a
+phone. This module draws plots as SVG, because a plotting library's script would be larger than the
+rest of the page.
 """
 
 import json
@@ -38,14 +38,17 @@ _GAPS = pa.schema(
 def write_report(result: Result, place: str) -> str:
     """Write `report.html`, `violations.parquet`, `incomplete.parquet` and `audit.json`.
 
-    The JSON comes last: where it is, the report is whole.
+    The JSON is written last, so that its existence implies a complete report.
 
     Args:
-        place: a folder, or the URL of one in any store
+        result: the result of an audit.
+        place: a folder, or the URL of one in any store.
+
     Returns:
-        The page's path or URL.
+        the page's path or URL.
+
     Raises:
-        PlaceError: the report cannot be written
+        PlaceError: the report cannot be written.
     """
     files = {
         "violations.parquet": _table(result.violations, _VIOLATIONS),
@@ -90,7 +93,7 @@ def _bar(x: float, y: float, width: float, colour: str, title: str, height: floa
 
 
 def draw_terms(terms: list[dict[str, Any]], end: int) -> str:
-    """Who led which indexes."""
+    """Draw the leaders by index."""
     leaders = sorted({one["leader"] for one in terms})
     left, scale = 110, (WIDTH - 120) / max(end, 1)
     parts = [_text(0, 16 + 24 * n, leader) for n, leader in enumerate(leaders)]
@@ -108,7 +111,7 @@ def draw_terms(terms: list[dict[str, Any]], end: int) -> str:
 
 
 def draw_coverage(members: list[dict[str, Any]], end: int) -> str:
-    """What each member archived: rows, snapshots that stand for rows, and holes."""
+    """Draw the archived ranges of each member: rows, snapshots that replace rows, and gaps."""
     left, scale = 110, (WIDTH - 120) / max(end, 1)
     parts = []
     for row, member in enumerate(members):
@@ -123,7 +126,7 @@ def draw_coverage(members: list[dict[str, Any]], end: int) -> str:
 
 
 def draw_bars(pairs: list[tuple[str, float]], title: str, unit: str) -> str:
-    """Horizontal bars with their numbers."""
+    """Draw horizontal bars with their numbers."""
     most = max((value for _, value in pairs), default=0) or 1
     parts = []
     for row, (name, value) in enumerate(pairs):
@@ -211,7 +214,7 @@ svg text{fill:#eee}}
 
 
 def render(result: Result) -> str:
-    """The page. Everything that comes from an archive is escaped."""
+    """Return the page. All text from an archive is escaped."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     when = datetime.fromtimestamp(result.started_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
     return environment.from_string(_PAGE).render(

@@ -1,12 +1,12 @@
 """One audit, from an archive to a result.
 
     scan      one pass over all files: facts (walk.py)
-    ground    what the facts and manifests say of members, voters, decisions and coverage
+    ground    members, voters, decisions and coverage, from the facts and manifests
     logs      proofs 1, 2 and 3
     states    proof 4, by replaying the log (replay.py)
     ledger    proof 6
 
-A step that finds that something cannot be known says so as a gap, and the others continue.
+A step that finds an unknown range reports a gap, and the other steps continue.
 """
 
 import json
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LAG_ALLOWED_S = 600.0
-BITS = 62  # of a mask of instances, which Spark holds as a signed number of 64
+BITS = 62  # of a mask of instances, which Spark stores as a signed 64-bit number
 STEPS = ("reading", "comparing", "counting copies", "replaying", "ledger", "report")
 PASSES = frozenset({STEPS.index("reading"), STEPS.index("replaying")})
 
 
 @dataclass(slots=True)
 class Ground:
-    """What the proofs stand on."""
+    """The common basis of the proofs."""
 
     archive: Archive
     facts: "DataFrame"
@@ -62,15 +62,15 @@ class Ground:
     snapshot: tuple[int, str] | None
     indexes: dict[int, list[Any]]
     ddl: list[dict[str, Any]]
-    origin: int = 0  # the index at which this replica set was restored from another one's archive
-    cut: int = 0  # from this index on not everything that is odd is known; 0: all of it is
-    hidden: list[str] = field(default_factory=list)  # instances that no mask has a bit for
+    origin: int = 0  # the index at which this replica set was restored from another archive
+    cut: int = 0  # from this index the list of irregularities is incomplete; 0: it is complete
+    hidden: list[str] = field(default_factory=list)  # instances without a bit in the masks
     secret: bytes = b""  # see `RowHash`
-    # What proofs 1 and 2 found wrong: rows that the replay takes from another member.
+    # Ranges that proofs 1 and 2 found wrong: the replay reads those rows from another member.
     unusable: dict[str, list[Range]] = field(default_factory=dict)
 
     def name_of(self, uuid: str) -> str:
-        """The member's name, and its uuid's beginning where the name is not its own."""
+        """Return the member's name, with the beginning of its uuid if the name is ambiguous."""
         if uuid in self.registered:
             return self.registered[uuid][0] or uuid
         return self.archive.name_of(uuid)
@@ -83,7 +83,7 @@ class Ground:
         return sorted(self.name_of(uuid) for uuid, bit in bits.items() if mask >> bit & 1)
 
     def time_near(self, index: int) -> float:
-        """When the row at `index` was written, to the precision of a segment; 0 if unknown."""
+        """Return the time of the row at `index`, to the precision of a segment; 0 if unknown."""
         times = [
             entry.timestamp_min
             for _, entry in self.archive.segments()
@@ -108,7 +108,7 @@ def lay_ground(spark: "SparkSession", archive: Archive) -> Ground:
         for manifest in archive.members
     }
     end = max(one.end for one in coverage.values())
-    # What takes confirmed rows away is a violation and has no effect: the rows stay confirmed.
+    # A decision over confirmed rows is a violation without effect: the rows stay confirmed.
     raw = one_of_each(
         (row for row in own if row["fact"] == "decision" and row["a"] < row["index"]
          and not takes_confirmed(row, few)),
@@ -161,14 +161,14 @@ def lay_ground(spark: "SparkSession", archive: Archive) -> Ground:
 def _last_known(
     uuid: str, coverage: dict[str, Coverage], registered: dict[str, tuple[str, list[Range]]]
 ) -> int:
-    """The last index at which an instance was a member or archived something."""
+    """Return the last index at which an instance was a member or archived a row."""
     _, ranges = registered.get(uuid, ("", []))
     ends = [last for _, last in ranges]
     return max([*ends, coverage[uuid].end if uuid in coverage else 0], default=0)
 
 
 def gaps_of(ground: Ground, lag_allowed_s: float) -> tuple[list[Gap], list[str], int]:
-    """What no proof can know; notes on what is only late; and up to where a quorum archived."""
+    """Return the ranges unknown to all proofs, notes about lag, and the index a quorum archived."""
     gaps: list[Gap] = []
     notes: list[str] = []
     newest = max((e.timestamp_max for _, e in ground.archive.segments()), default=0.0)
@@ -209,7 +209,7 @@ def gaps_of(ground: Ground, lag_allowed_s: float) -> tuple[list[Gap], list[str],
             lasted_s = ground.time_near(last) - written_s
             is_removed = last < ground.end and last in (end for _, end in ranges)
             if is_removed and after >= held.end and written_s and lasted_s <= lag_allowed_s:
-                # These copies went with the member; whether a quorum has the rows is looked at.
+                # These copies left with the member; the quorum of the rows is checked elsewhere.
                 span = f"{after + 1} to {last}"
                 notes.append(
                     f"{name} ceased to be a member (removed, or replaced after the loss of its"
@@ -230,12 +230,12 @@ def gaps_of(ground: Ground, lag_allowed_s: float) -> tuple[list[Gap], list[str],
 
 
 def _not_told(unknown: list[Unknown], nonsense: set[str]) -> list[Unknown]:
-    """But for what is in these files: a violation says the same."""
+    """Return the unknown ranges outside of these files, whose violations report the same."""
     return [one for one in unknown if one.file not in nonsense]
 
 
 def _audited(ground: Ground, gaps: list[Gap]) -> int:
-    """The greatest index up to which a majority of the voters is known; adds gaps before it."""
+    """Return the greatest index with a known majority of voters; add gaps before it."""
     expected = ground.expected
     edges = sorted({*expected.rows.starts, *expected.covered.starts, *expected.voters.starts})
     edges = [edge for edge in edges if edge <= ground.end] + [ground.end + 1]
@@ -256,12 +256,12 @@ def _audited(ground: Ground, gaps: list[Gap]) -> int:
 
 
 def counts_of(ground: Ground) -> dict[str, int]:
-    """What was read."""
+    """Return the counts of rows, files and the like."""
     parts = [row for row in ground.few if row["fact"] == "part"]
     said = {
         kind: sum(row["a"] for row in parts if row["kind"] == kind) for kind in (SEGMENT, ROLLBACK)
     }
-    # Those of terms that were cut off count as well, whatever stands in their place.
+    # Terms whose rows were truncated count, too.
     promotes = one_of_each((row for row in ground.few if row["fact"] == "promote"), {})
     files: list[FileEntry] = [entry for m in ground.archive.owners() for entry in m.files]
     return {
@@ -284,7 +284,11 @@ def audit(
     lag_allowed_s: float = LAG_ALLOWED_S,
     progress: Progress = silence,
 ) -> Result:
-    """The whole audit. Raises ArchiveError and LedgerError for what a person must mend first."""
+    """Run the whole audit.
+
+    Raises:
+        ArchiveError, LedgerError: a person must repair the input first.
+    """
     rows = sum(entry.rows for _, entry in archive.segments())
     with Watch(spark, progress, STEPS, PASSES, rows) as watch:
         return _audit(spark, archive, cluster, ledger, lag_allowed_s, watch)
@@ -334,9 +338,9 @@ def _audit(
 
 
 def check_tables(archive: Archive, result: Result) -> None:
-    """Add a gap for each file of a compaction that is not what its manifest says.
+    """Add a gap for each file of a compaction that deviates from its manifest.
 
-    Size and SHA-256 are compared; what a table holds is not held against the log again.
+    Size and SHA-256 are compared; the contents of a table are not compared with the log again.
     """
     for made in archive.compactions:
         for output in made.outputs:
@@ -349,5 +353,5 @@ def check_tables(archive: Archive, result: Result) -> None:
 
 
 def hosts_of(ground: Ground) -> list[str]:
-    """Machines (pods) that ran tasks."""
+    """Return the machines (pods) that ran tasks."""
     return sorted({json.loads(row["text"])["host"] for row in ground.few if row["fact"] == "part"})

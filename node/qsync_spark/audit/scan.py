@@ -1,8 +1,8 @@
-"""The pass over all files: parts of files to tasks, facts back; and what the driver needs of them.
+"""The pass over all files: parts of files to tasks, and facts back to the driver.
 
-What is brought to the driver does not grow with rows: damage, changes of membership and schema,
-and decisions, which are as many as there were failovers and rollbacks; and of what is odd, which
-may be as much as there are rows, the first 100,000.
+The driver's data does not grow with the number of rows. It comprises damage, changes of membership
+and schema, and decisions, whose number is that of failovers and rollbacks. Of irregularities, whose
+number may be that of rows, it receives the first 100,000.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TASK_BYTES, TASK_PARTS = 8 << 20, 128
-"""The input of a task: within both limits, or one part that is longer."""
+"""Limits of a task's input, unless a single part is longer."""
 COLLECT_BYTES = 8 << 20
 Fact = dict[str, Any]
 """A row of `FACTS`."""
@@ -52,12 +52,12 @@ def run_on_parts(
     read: Callable[[Part], Iterator[pa.RecordBatch]],
     schema: str,
 ) -> "DataFrame":
-    """What `read` yields for each part; many small parts share a task."""
+    """Return the results of `read` for each part; many small parts share a task."""
 
     def read_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import gc  # on the worker
+        import gc  # in the worker
 
-        gc.disable()  # few containers live long here, and each pass over them costs
+        gc.disable()  # few containers live long here, and each collection costs time
         read_bytes = 0
         together = Together()
         for batch in batches:
@@ -74,7 +74,7 @@ def run_on_parts(
     size = sum(part.end - part.marks[0].offset for part in parts)
     wanted = max(2 * cores, size // TASK_BYTES, len(parts) // TASK_PARTS)
     tasks = min(len(parts), wanted) or 1
-    # Long parts first, dealt out in turn, so that no task gets all of them.
+    # Long parts first, distributed in turn, so that no task gets all of them.
     ordered = sorted(parts, key=lambda part: part.marks[0].offset - part.end)
     dealt = [part for start in range(tasks) for part in ordered[start::tasks]]
     rows = spark.sparkContext.parallelize([(part.encode(),) for part in dealt], tasks)
@@ -82,7 +82,7 @@ def run_on_parts(
 
 
 def scan(spark: "SparkSession", archive: Archive, secret: bytes) -> "DataFrame":
-    """All facts of all files; kept on the executors' disks."""
+    """Return all facts of all files, stored on the executors' disks."""
     from pyspark import StorageLevel
 
     parts = parts_of_kind(archive, *KINDS)
@@ -93,7 +93,7 @@ def scan(spark: "SparkSession", archive: Archive, secret: bytes) -> "DataFrame":
 def scan_rows(
     spark: "SparkSession", archive: Archive, chunks: list[tuple[int, int]] | None, secret: bytes
 ) -> "DataFrame":
-    """Facts `row` of the chunks (None: all), from the files that may hold them."""
+    """Return facts `row` of the chunks (None: all), from the files that may contain them."""
     wanted = None if chunks is None else frozenset(chunks)
     keys: set[str] = set()
     for manifest in archive.members:
@@ -107,10 +107,10 @@ def scan_rows(
 
 
 def few_of(facts: "DataFrame", listed_max: int = LISTED_MAX) -> tuple[list[Fact], int]:
-    """Everything but chunks, in the order of the log: what one member's files alone show.
+    """Return all facts except chunks, in the order of the log.
 
-    What is odd may be as much as there are rows: only the first is listed, and the second result
-    is the index from which on the list is not whole (0 if it is).
+    The number of irregularities may be that of rows: only the first ones are listed. The second
+    result is the index from which the list is incomplete (0 if it is complete).
     """
     needed = facts.where("fact <> 'chunk'").where(~facts["fact"].isin(*ODD)).collect()
     odd = (
@@ -130,7 +130,7 @@ def few_of(facts: "DataFrame", listed_max: int = LISTED_MAX) -> tuple[list[Fact]
 
 
 def damage_of(few: list[Fact]) -> list[Unknown]:
-    """Ranges of segments that cannot be read."""
+    """Return the ranges of segments that cannot be read."""
     return [
         Unknown(row["member"], row["index"] - 1, row["a"], row["text"], row["file"], row["offset"])
         for row in few
@@ -139,8 +139,10 @@ def damage_of(few: list[Fact]) -> list[Unknown]:
 
 
 def files_of_nonsense(few: list[Fact]) -> set[str]:
-    """Files that are what was archived, by every checksum, and that hold blocks without rows: it is
-    what the member wrote."""
+    """Return files with valid checksums that contain blocks without rows.
+
+    The member itself wrote those blocks.
+    """
     changed = {row["file"] for row in few if row["fact"] == "changed"}
     written = {row["file"] for row in few if row["fact"] == "damage" and row["b"]}
     unread = {row["file"] for row in few if row["fact"] == "damage" and not row["b"]}
@@ -148,8 +150,10 @@ def files_of_nonsense(few: list[Fact]) -> set[str]:
 
 
 def misdescribed(archive: Archive, few: list[Fact]) -> list[Fact]:
-    """A fact `changed` for each sound file of whose rows its manifest says something else; what was
-    seen to be odd in a file says so already."""
+    """Return a fact `changed` for each valid file whose manifest describes other rows.
+
+    Files with a reported irregularity are omitted.
+    """
     counted: dict[str, int] = {}
     texts: dict[str, list[str]] = {}
     odd: set[str] = set()
@@ -180,8 +184,8 @@ def misdescribed(archive: Archive, few: list[Fact]) -> list[Fact]:
 
 
 def one_of_each(facts: Iterable[Fact], coverage: Mapping[str, Coverage]) -> list[Fact]:
-    """One fact for each row of the log: the version that most members hold, if not more of them
-    hold something else there that makes no such fact."""
+    """Return one fact per row of the log: the version of most members, unless more of them have
+    different content without such a fact."""
     versions: dict[tuple[Any, ...], list[Fact]] = {}
     for row in facts:
         same = (row["replica_id"], row["lsn"], row["index"], row["a"], row["b"], row["body"])
@@ -195,7 +199,7 @@ def one_of_each(facts: Iterable[Fact], coverage: Mapping[str, Coverage]) -> list
 
 
 def takes_confirmed(decision: Fact, few: list[Fact]) -> bool:
-    """Whether a CONFIRM before the decision, in the same log, names what it takes away."""
+    """Return whether an earlier CONFIRM in the same log names rows that the decision covers."""
     earlier = [
         row["c"]
         for row in few

@@ -1,4 +1,4 @@
-"""Tuples of snapshots, for the members that a log begins with and for proof 4 (data path)."""
+"""Tuples of snapshots: the first members of a log, and the values for proof 4 (data path)."""
 
 import json
 from collections.abc import Container, Iterator
@@ -41,11 +41,11 @@ TUPLES = pa.schema(
     ]
 )
 TUPLES_SQL = sql_of(TUPLES)
-READ_HERE_BYTES = 4 << 20  # a job costs more than this
+READ_HERE_BYTES = 4 << 20  # a Spark job costs more than reading this much
 
 
 def tuples_of(part: Part, spaces: frozenset[int] | None = None) -> Iterator[pa.RecordBatch]:
-    """Bodies of a snapshot's rows, of the given spaces only; damage is a row of its own."""
+    """Yield the bodies of a snapshot's rows, of the given spaces only; damage is a row, too."""
     rows: list[tuple[Any, ...]] = []
     for item in blocks_of(part):
         if isinstance(item, Hole):
@@ -67,7 +67,7 @@ def tuples_of(part: Part, spaces: frozenset[int] | None = None) -> Iterator[pa.R
 
 
 def damaged_snapshots(few: list[Fact]) -> dict[str, Fact]:
-    """Snapshots that cannot be read or were changed, each with the first fact that says so."""
+    """Return unreadable or changed snapshots, each with the first fact about it."""
     found: dict[str, Fact] = {}
     for row in few:
         if row["kind"] == SNAPSHOT and row["fact"] in ("damage", "changed"):
@@ -76,12 +76,12 @@ def damaged_snapshots(few: list[Fact]) -> dict[str, Fact]:
 
 
 def unread_snapshots(few: list[Fact]) -> set[str]:
-    """Those that cannot be held against the log; one that was changed can."""
+    """Return snapshots that cannot be compared with the log; a changed one can."""
     return {row["file"] for row in few if row["kind"] == SNAPSHOT and row["fact"] == "damage"}
 
 
 def oldest_requests(few: list[Fact]) -> dict[str, int]:
-    """File -> index of the oldest request that the snapshot still remembers (T9)."""
+    """Return file -> index of the oldest request that the snapshot contains (T9)."""
     found: dict[str, int] = {}
     for row in few:
         if row["fact"] == "requests":
@@ -90,7 +90,7 @@ def oldest_requests(few: list[Fact]) -> dict[str, int]:
 
 
 def terms_in(few: list[Fact]) -> dict[str, list[list[int]]]:
-    """File -> `[term, owner, first index]` of each term that the snapshot tells of."""
+    """Return file -> `[term, owner, first index]` of each term in the snapshot."""
     found: dict[str, list[list[int]]] = {}
     for row in few:
         if row["fact"] == "terms":
@@ -99,7 +99,7 @@ def terms_in(few: list[Fact]) -> dict[str, list[list[int]]]:
 
 
 def first_snapshot(archive: Archive, damaged: Container[str]) -> tuple[int, str] | None:
-    """Index and file of the oldest sound snapshot: the state that the log builds on."""
+    """Return index and file of the oldest valid snapshot: the state on which the log builds."""
     found = [
         (entry.last_index, f"{manifest.instance_uuid}/{entry.name}")
         for manifest in archive.owners()
@@ -111,9 +111,13 @@ def first_snapshot(archive: Archive, damaged: Container[str]) -> tuple[int, str]
 def small_spaces(
     spark: "SparkSession", archive: Archive, key: str
 ) -> tuple[dict[int, tuple[str, str, str, bool]], dict[int, list[Any]], list[Fact], int]:
-    """Members, primary indexes (space -> parts), sequences and the window of idempotency keys (as
-    facts `ddl`) by one snapshot; and the index at which the replica set was restored from an
-    archive, 0 if it was not."""
+    """Return members, primary indexes, schema facts and the origin, from one snapshot.
+
+    Returns:
+        members by replica id; primary indexes (space -> parts); sequences and the window of
+        idempotency keys as facts `ddl`; the index at which the replica set was restored from an
+        archive, 0 if it was not.
+    """
     parts = [part for part in parts_of_kind(archive, SNAPSHOT) if part.key == key]
     wanted = frozenset((SCHEMA, CLUSTER, INDEX, SEQUENCE, SPACE_SEQUENCE))
     if sum(part.end - part.marks[0].offset for part in parts) <= READ_HERE_BYTES:

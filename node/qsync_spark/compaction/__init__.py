@@ -1,1 +1,1 @@
-"""Compaction: what an archive holds up to a confirmed index, as one snapshot and as tables."""
+"""Compaction: the contents of an archive up to a confirmed index, as one snapshot and as tables."""

@@ -1,7 +1,7 @@
-"""`python -m qsync_spark.compaction --archive URL`: one compaction; what it did as JSON.
+"""`python -m qsync_spark.compaction --archive URL`: one compaction; its result as JSON.
 
-Exit codes: 0 done, 1 it did not happen (a sentence on standard error; nothing was published or
-deleted). This is the entry point for `spark-submit` too.
+Exit codes: 0 done, 1 failed (a sentence on standard error; nothing was published or deleted).
+`spark-submit` may use this entry point, too.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def _run(arguments: argparse.Namespace) -> int:
             sys.stderr.write(json.dumps(step.document()) + "\n")
             sys.stderr.flush()
 
-    archive = load_archive(arguments.archive)  # before a session is made for nothing
+    archive = load_archive(arguments.archive)  # before the costly start of a session
     spark = make_session(
         "qsync-compaction", arguments.master, debug_conf(arguments.debug), rows=archive.rows
     )

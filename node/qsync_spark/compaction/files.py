@@ -1,4 +1,4 @@
-"""Files of a compaction: put, read back, counted. Runs on the driver and in tasks."""
+"""Files of a compaction: written, read back, counted. Runs on the driver and in tasks."""
 
 import hashlib
 from pathlib import Path
@@ -14,7 +14,7 @@ CHUNK_BYTES = 8 << 20
 
 
 def put_bytes(url: str, path: str, data: bytes) -> StoredFile:
-    """Raises ArchiveError with a sentence, of a full disk too."""
+    """Store `data`. Raises ArchiveError with a sentence, also for a full disk."""
     try:
         obstore.put(store_of(url), path, data)
     except (BaseError, OSError) as error:
@@ -23,7 +23,7 @@ def put_bytes(url: str, path: str, data: bytes) -> StoredFile:
 
 
 def put_local(url: str, path: str, source: Path) -> StoredFile:
-    """A file that may be large. Raises ArchiveError."""
+    """Store a file that may be large. Raises ArchiveError."""
     digest = hashlib.sha256()
     try:
         with source.open("rb") as file:
@@ -37,7 +37,7 @@ def put_local(url: str, path: str, source: Path) -> StoredFile:
 
 
 def verify(url: str, file: StoredFile) -> None:
-    """Reads the file back. Raises ArchiveError unless it is what was put."""
+    """Read the file back. Raises ArchiveError if it differs from the written data."""
     digest = hashlib.sha256()
     try:
         for start in range(0, file.size + 1, CHUNK_BYTES):
@@ -53,18 +53,18 @@ def listed(store: Any, prefix: str) -> list[str]:
 
 
 def _leave(folder: Path, path: str) -> None:
-    """A store has no folders; on a disk the empty ones go too."""
+    """Remove empty folders on a disk; an object store has none."""
     for parent in (folder / path).parents:
         if parent == folder:
             return
         try:
             parent.rmdir()
         except OSError:
-            return  # something is in it
+            return  # not empty
 
 
 def delete_all(url: str, paths: list[str]) -> int:
-    """Those that are there; returns how many were. Raises ArchiveError."""
+    """Delete the existing ones of `paths` and return their number. Raises ArchiveError."""
     deleted = 0
     folder = folder_of(url)
     for path in paths:

@@ -1,8 +1,8 @@
-"""One compaction at a time: an object that only one can create.
+"""A lock for one compaction at a time: an object that only one process can create.
 
 Its holder rewrites it every 20 seconds. A lock that is older than two minutes, or whose process on
-this machine is gone, belongs to a killed compaction and is taken over. So is the lock of another
-try of the same run. The holder reads the lock again before it publishes or deletes anything.
+this machine has ended, belongs to a killed compaction and is taken over. So is the lock of another
+attempt of the same run. The holder reads the lock again before it publishes or deletes files.
 """
 
 import json
@@ -25,7 +25,7 @@ SETTLE_S = 0.5
 
 
 class Lock:
-    """Held between `with` and its end. Raises ArchiveError if another run holds it."""
+    """A lock held inside `with`. Raises ArchiveError if another run holds it."""
 
     def __init__(self, store: Any, url: str, run: str) -> None:
         self._store = store
@@ -45,7 +45,7 @@ class Lock:
                     " wait until it has ended"
                 )
             obstore.put(self._store, LOCK_NAME, self._contents())
-            time.sleep(SETTLE_S)  # of two that take over at once the last one has it
+            time.sleep(SETTLE_S)  # of two concurrent takeovers, the last one holds the lock
             self.check()
         self._thread.start()
         return self
@@ -63,7 +63,7 @@ class Lock:
             obstore.delete(self._store, LOCK_NAME)
 
     def check(self) -> None:
-        """Raises ArchiveError if the lock was lost meanwhile."""
+        """Raise ArchiveError if the lock was lost."""
         held = self._read()
         if held is None or held.get("token") != self._token:
             run = held.get("run") if held is not None else "nobody"
@@ -98,12 +98,12 @@ class Lock:
                 f"archive {self._url} cannot be read: {first_line(error)}"
             ) from error
         except ValueError:
-            return {}  # half of one: its writer did not live
+            return {}  # incomplete: its writer was killed
         return found if isinstance(found, dict) else {}
 
     def _is_left(self, held: dict[str, Any]) -> bool:
         if held.get("run") == self._run and "/" not in self._run:
-            return True  # the driver of the same run, before it was lost
+            return True  # an earlier driver of the same run
         if held.get("host") == gethostname() and not _lives(int(held.get("pid", 0))):
             return True
         return time.time() - float(held.get("renewed", 0.0)) > STALE_S
@@ -117,7 +117,7 @@ class Lock:
                 held["renewed"] = time.time()
                 obstore.put(self._store, LOCK_NAME, json.dumps(held).encode())
             except (ArchiveError, BaseError, OSError):
-                continue  # an archive that does not answer once; `check` has the last word
+                continue  # a single failure of the archive; `check` decides
 
 
 def _lives(pid: int) -> bool:

@@ -1,8 +1,8 @@
-"""Small segments of one member become one file: the same blocks, byte for byte.
+"""Merges small segments of one member into one file: the same blocks, byte for byte.
 
-An idle cluster seals a segment every minute; 10,000 of them cost a reader more than their rows do.
-A merged file stands in the member's folder under a name of the same form, and `changes.json` says
-what it replaces: the member's own manifest is not touched.
+An idle cluster seals a segment every minute; 10,000 of them cost a reader more than their rows. A
+merged file is in the member's folder under a name of the same form, and `changes.json` lists the
+files that it replaces: the member's own manifest stays unchanged.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ MERGED_BYTES = 32 << 20
 def groups_of(
     manifest: Manifest, up_to_index: int, small_bytes: int = SMALL_BYTES
 ) -> list[list[FileEntry]]:
-    """Runs of small segments that follow one another without a hole, up to an index (pure)."""
+    """Return runs of small, consecutive segments up to an index (pure)."""
     groups: list[list[FileEntry]] = [[]]
     size = 0
     for entry in sorted(manifest.of_kind(SEGMENT), key=lambda one: one.after_index):
@@ -40,7 +40,7 @@ def groups_of(
 
 
 def merge(url: str, member: str, group: list[FileEntry]) -> Merged:
-    """The file is there, and was read back, when this returns. Raises ArchiveError."""
+    """Store the merged file and read it back. Raises ArchiveError."""
     parts: list[bytes] = []
     for number, entry in enumerate(group):
         key = f"{member}/{entry.name}"
@@ -76,7 +76,7 @@ def _end_of_blocks(data: bytes, start: int, key: str) -> int:
 
 
 def work_of(archive: Archive, up_to_index: int) -> Iterable[tuple[str, list[FileEntry]]]:
-    """(member, group) of everything that should become one file."""
+    """Yield (member, group) for all files to merge."""
     for manifest in archive.members:
         for group in groups_of(manifest, up_to_index):
             yield manifest.instance_uuid, group

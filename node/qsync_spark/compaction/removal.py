@@ -1,9 +1,10 @@
-"""What of an archive may go (pure).
+"""Selects the files of an archive that may be deleted (pure).
 
-A restore to any moment of the retention needs the newest verified state before it, and every row
-from there on; an audit begins at that state too. So everything that ends at or before the newest
-compaction whose audit passed, and whose last row is older than the retention, may go: files of
-members, and older compactions. Files that were merged go when all their rows are older.
+A restore to any moment of the retention needs the newest verified state before it and every later
+row. An audit begins at that state, too. Files may therefore be deleted if they end at or before the
+newest compaction whose audit passed and whose last row is older than the retention: files of
+members, and older compactions. The sources of merged files are deleted once all their rows are
+older.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ PASSED = "Passed"
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """`changes` is put first; then `files` and whole `folders` of older compactions go."""
+    """`changes` is stored first; then `files` and whole `folders` of older compactions go."""
 
     changes: Changes
     files: list[str]
@@ -24,7 +25,7 @@ class Removal:
 
 
 def base_for(compactions: list[Compaction], before_s: float) -> Compaction | None:
-    """The newest whose state is verified and wholly older than `before_s`."""
+    """Return the newest compaction whose state is verified and wholly older than `before_s`."""
     fit = [one for one in compactions if one.verdict == PASSED and 0 < one.time <= before_s]
     return max(fit, key=lambda one: (one.index, one.created_at), default=None)
 
@@ -33,8 +34,15 @@ def plan_removal(
     archive: Archive, folders: list[str], now_s: float, retention_s: float,
     audited_index: int | None = None,
 ) -> Removal:  # fmt: skip
-    """`folders` are those of all compactions that there are, published or not; `audited_index` is
-    where the archive's audit of today ends (None: it has not been asked)."""
+    """Plan the deletions.
+
+    Args:
+        archive: the archive.
+        folders: folders of all existing compactions, published or not.
+        now_s: current time, seconds since 1970.
+        retention_s: retention in seconds.
+        audited_index: end of today's audit; None without one.
+    """
     before_s = now_s - retention_s
     known = [c for c in archive.compactions if audited_index is None or c.index <= audited_index]
     base = base_for(known, before_s)
@@ -58,7 +66,7 @@ def plan_removal(
 def _thinned(
     compactions: list[Compaction], base: Compaction | None, apart_s: float
 ) -> list[Compaction]:
-    """The base, the newest, and between them one for each `apart_s`: the next bases."""
+    """Return the base, the newest, and one per `apart_s` between them: the next bases."""
     if not compactions:
         return []
     ordered = sorted(compactions, key=lambda one: (one.index, one.created_at))

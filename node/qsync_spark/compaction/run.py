@@ -1,17 +1,17 @@
 """One compaction, from an archive to a published state.
 
-    locking     one at a time (lock.py); what a killed one left unpublished goes
-    folding     the confirmed rows become a snapshot, by the node's own engine in a child process
-    auditing    the auditor's own replay holds that snapshot, and everything else, against the log
-    tables      Parquet for each space (tables.py), its history too where asked
+    locking     one at a time (lock.py); unpublished files of a killed run are deleted
+    folding     the node's own engine, in a child process, folds confirmed rows into a snapshot
+    auditing    the auditor's own replay compares that snapshot, and all other data, with the log
+    tables      Parquet for each space (tables.py), with its history on request
     publishing  every output is read back; the manifest comes last
     merging     small segments into larger ones (merging.py)
-    removing    what no restore and no audit needs any more (removal.py)
+    removing    files that no restore and no audit needs (removal.py)
 
-Two implementations have to agree on a state before it may stand for the rows that made it: the
-engine folds, the auditor checks. An archive that is Violated is not compacted, because its evidence
-must stay; of one that is Incomplete nothing is merged or removed. It is audited for that even where
-there is nothing new to fold.
+Two implementations must agree on a state before it may replace its rows: the engine folds, the
+auditor checks. An archive that is Violated is not compacted, because the evidence must stay. In an
+Incomplete one nothing is merged or removed. It is audited for that even if there is nothing new to
+fold.
 """
 
 import os
@@ -56,7 +56,7 @@ FREE_BYTES_MIN = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a person asked for. `delete_older_than_s` None: nothing is deleted."""
+    """The request of a user. `delete_older_than_s` None: nothing is deleted."""
 
     cluster: str = ""
     to_signature: int | None = None
@@ -69,7 +69,7 @@ class Wish:
 
 @dataclass(slots=True)
 class Outcome:
-    """What was done. `name` is "" where there was nothing to fold."""
+    """The result. `name` is "" if there was nothing to fold."""
 
     cluster: str
     archive: str
@@ -99,7 +99,7 @@ def compact(
     progress: Progress = silence,
     clock: Callable[[], float] = time.time,
 ) -> Outcome:
-    """`clock` says what is old. Raises ArchiveError with one sentence."""
+    """Compact an archive. `clock` determines ages. Raises ArchiveError with one sentence."""
     started = time.monotonic()
     url = url.rstrip("/")
     outcome = Outcome(wish.cluster, url, is_dry_run=wish.is_dry_run)
@@ -142,7 +142,7 @@ def compact(
 
 
 def _has_work(archive: Archive, wish: Wish, outcome: Outcome, now_s: float) -> bool:
-    """Whether anything would be merged or removed."""
+    """Return whether any file would be merged or removed."""
     if any(work_of(archive, outcome.index)):
         return True
     if wish.delete_older_than_s is None:
@@ -152,7 +152,7 @@ def _has_work(archive: Archive, wish: Wish, outcome: Outcome, now_s: float) -> b
 
 
 def _audit(spark: "SparkSession", archive: Archive, wish: Wish) -> Result:
-    """Raises ArchiveError where the archive is Violated."""
+    """Audit the archive. Raises ArchiveError if it is Violated."""
     result = audit(spark, archive, wish.cluster, None, wish.lag_allowed_s)
     if result.verdict == VIOLATED:
         first = result.violations[0].message
@@ -169,8 +169,10 @@ def _say_what_stays(result: Result, outcome: Outcome) -> None:
 
 
 def _take_back(archive: Archive, made: Compaction, lock: Lock) -> None:
-    """What this run has put goes, if it is still the one that may say so; else the next one's
-    `_clean` takes it away."""
+    """Delete the outputs of this run while it holds the lock.
+
+    Otherwise `_clean` of the next run deletes them.
+    """
     try:
         lock.check()
         delete_all(archive.url, listed(store_of(archive.url), made.folder))
@@ -184,7 +186,7 @@ def _take_back(archive: Archive, made: Compaction, lock: Lock) -> None:
 def _fold(
     archive: Archive, wish: Wish, scratch: Path, outcome: Outcome, step: Callable[[int], None]
 ) -> Compaction | None:
-    """The snapshot is in the archive and not yet published; None where there is nothing new."""
+    """Store the snapshot in the archive, unpublished. Return None if there is nothing new."""
     step(1)
     snapshots = archive.snapshots()
     first = snapshots[-1][1].last_index if snapshots else 0
@@ -224,10 +226,10 @@ def _fold(
 
 
 def latest_time(archive: Archive, index: int) -> float:
-    """No row up to `index` is later; 0 if that is not known.
+    """Return the latest time of a row up to `index`; 0 if unknown.
 
-    Not the last row's own time: a leader's clock may be behind its predecessor's, and a point in
-    time before the latest row lies before that row.
+    It may differ from the last row's own time: a leader's clock may be slower than its
+    predecessor's, and a point in time before the latest row lies before that row.
     """
     known = [one.time for one in archive.compactions if one.index <= index]
     known += [entry.timestamp_max for _, entry in archive.segments() if entry.after_index < index]
@@ -235,7 +237,7 @@ def latest_time(archive: Archive, index: int) -> float:
 
 
 def _restore(url: str, to_signature: int | None, folder: Path) -> dict[str, Any]:
-    """The engine is the node's, and is not imported here: an auditor does not share its code."""
+    """Run the node's engine in a child process: an auditor does not share its code."""
     words = ["--archive", url, "--into", str(folder)]
     if to_signature is not None:
         words += ["--to-signature", str(to_signature)]
@@ -248,7 +250,7 @@ def _restore(url: str, to_signature: int | None, folder: Path) -> dict[str, Any]
 # --- proving and publishing -----------------------------------------------------------------------
 
 
-def _publish(  # the parts of one act
+def _publish(  # the parts of one action
     spark: "SparkSession", archive: Archive, made: Compaction, wish: Wish, outcome: Outcome,
     lock: Lock, step: Callable[[int], None],
 ) -> Result:  # fmt: skip
@@ -279,7 +281,7 @@ def _publish(  # the parts of one act
 
 
 def _is_open(result: Result, made: Compaction) -> bool:
-    """Whether the new snapshot itself was not replayed."""
+    """Return whether the new snapshot itself was not replayed."""
     return any(
         gap.file.startswith(f"{made.folder}/") for gap in result.gaps
     ) or not result.counts.get("snapshotsReplayed")
@@ -288,7 +290,7 @@ def _is_open(result: Result, made: Compaction) -> bool:
 def _tables(
     spark: "SparkSession", archive: Archive, made: Compaction, wish: Wish
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of `FILES`, and what the manifest says of each table."""
+    """Return rows of `FILES`, and the manifest's entries of the tables."""
     from qsync_spark.audit.replay import make_reading
     from qsync_spark.audit.run import lay_ground
     from qsync_spark.compaction.tables import (
@@ -333,7 +335,7 @@ def _tables(
 def _merge(
     spark: "SparkSession", url: str, outcome: Outcome, lock: Lock, step: Callable[[int], None]
 ) -> None:
-    """Merged files count from the moment that `changes.json` names them."""
+    """Merge files. Merged files count once `changes.json` lists them."""
     step(5)
     archive = load_archive(url)
     work = list(work_of(archive, outcome.index))
@@ -357,7 +359,7 @@ def _merge(
 
 
 def _try_to_merge(url: str, member: str, group: list[FileEntry]) -> Merged | str:
-    """In a task. A file that cannot be merged is left for the audit, and why is said."""
+    """Merge in a task. A file that cannot be merged is left for the audit; return the cause."""
     try:
         return merge(url, member, group)
     except ArchiveError as error:
@@ -367,8 +369,10 @@ def _try_to_merge(url: str, member: str, group: list[FileEntry]) -> Merged | str
 def remove(
     url: str, now_s: float, retention_s: float, audited_index: int, outcome: Outcome, lock: Lock
 ) -> None:  # fmt: skip
-    """What stands for the files is read back before the first of them goes. A state behind
-    `audited_index`, up to which a quorum has archived, stands for none yet."""
+    """Delete old files after reading back the files that replace them.
+
+    A state after `audited_index`, up to which a quorum has archived, replaces none yet.
+    """
     archive = load_archive(url)
     removal = plan_removal(archive, _folders(archive), now_s, retention_s, audited_index)
     outcome.floor = removal.changes.floor
@@ -386,20 +390,20 @@ def remove(
         put_bytes(url, CHANGES_NAME, encode_changes(removal.changes))
     paths = [*removal.files]
     for folder in removal.folders:
-        # The manifest first: what has lost one output is no compaction any more.
+        # The manifest first: without one of its outputs, a compaction is invalid.
         found = listed(store_of(url), folder)
         paths += sorted(found, key=lambda path: not path.endswith(f"/{COMPACTION_MANIFEST}"))
     outcome.deleted_files = delete_all(url, paths)
 
 
 def _folders(archive: Archive) -> list[str]:
-    """Of all compactions, published or not."""
+    """Return the folders of all compactions, published or not."""
     paths = (path.split("/") for path in listed(store_of(archive.url), FOLDER))
     return sorted({f"{FOLDER}/{path[1]}" for path in paths if len(path) > 2})
 
 
 def _clean(archive: Archive) -> None:
-    """What a compaction that did not come to its end left behind: it has no manifest."""
+    """Delete the files of unfinished compactions, which have no manifest."""
     store = store_of(archive.url)
     for folder in _folders(archive):
         found = listed(store, folder)

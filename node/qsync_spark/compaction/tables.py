@@ -1,8 +1,8 @@
-"""Parquet per space: the state at a compaction's index, and its history when that is asked for.
+"""Parquet per space: the state at a compaction's index, and its history on request.
 
-Tasks write their own files straight to the archive, as any object store takes them, and tell the
-driver their names, sizes and checksums. A file's name follows from what the task reads, so that a
-task that is tried again writes the same file.
+Tasks write their own files directly to the archive, in any object store, and report names, sizes
+and checksums to the driver. The name of a file is derived from the input of the task, so that a
+retried task writes the same file.
 """
 
 import io
@@ -63,7 +63,7 @@ class Table:
 
     @property
     def folder(self) -> str:
-        """Readable, and a path whatever the space is called."""
+        """Return a readable folder name that is a valid path for any name of a space."""
         plain = "".join(c if c.isalnum() or c in "-_" else "_" for c in self.name)[:60]
         return f"{self.space}-{plain}"
 
@@ -73,7 +73,7 @@ class Table:
 
 
 def tables_of(archive: Archive, made: Compaction, is_history: bool) -> dict[int, Table]:
-    """User spaces of a snapshot, by id."""
+    """Return the user spaces of a snapshot by id."""
     key = f"{made.folder}/{made.snapshot.name}"
     found: dict[int, Table] = {}
     taken = (REST, *PERIOD) if is_history else (REST,)
@@ -89,7 +89,7 @@ def tables_of(archive: Archive, made: Compaction, is_history: bool) -> dict[int,
 
 
 class Writer:
-    """Files of one table of one task; `take` says what is whole already."""
+    """Files of one table of one task; `take` returns completed ones."""
 
     def __init__(self, url: str, table: str, folder: str, part: str, schema: pa.Schema) -> None:
         self._url, self._table, self._folder, self._part = url, table, folder, part
@@ -129,7 +129,7 @@ class Writer:
         self._count = self.unknown = 0
 
     def finish(self) -> list[tuple[Any, ...]]:
-        """Rows of `FILES`."""
+        """Return rows of `FILES`."""
         self._flush()
         if self._count or self.unknown:
             self._end()
@@ -138,7 +138,7 @@ class Writer:
 
 @dataclass(slots=True)
 class _Writers:
-    """One for each table that a task meets."""
+    """One writer per table of a task."""
 
     open: Callable[[Table], Writer]
     by_space: dict[int, Writer] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class _Writers:
 def write_state(
     spark: "SparkSession", archive: Archive, made: Compaction, tables: dict[int, Table]
 ) -> list[dict[str, Any]]:
-    """Every tuple of the snapshot; returns rows of `FILES`."""
+    """Write every tuple of the snapshot and return rows of `FILES`."""
     key = f"{made.folder}/{made.snapshot.name}"
     parts = [part for part in parts_of_kind(archive, SNAPSHOT) if part.key == key]
     root = f"{made.folder}/spaces"
@@ -196,7 +196,7 @@ def _moment(time_s: float | None) -> datetime | None:
 
 @dataclass(slots=True)
 class Versions:
-    """One key, event after event: what it was from when to when."""
+    """The versions of one key, from event to event, with their validity."""
 
     fold: Fold
     table: Table
@@ -217,7 +217,7 @@ class Versions:
             self.since = (index, time_s)
 
     def _cleared(self, before_index: int) -> None:
-        """A truncation or drop since the last change ended a version."""
+        """End a version if a truncation or drop followed the last change."""
         fold = self.fold
         for at in sorted(fold.catalogue.clears.get(fold.space, ())):
             if fold.since < at < before_index and fold.fields is not None:
@@ -248,7 +248,7 @@ def write_history(
     reading: Reading,
     base: tuple[int, str],
 ) -> list[dict[str, Any]]:
-    """Every version of every key from the archive's first state on; returns rows of `FILES`."""
+    """Write every version of every key from the archive's first state; return rows of `FILES`."""
     parts = [part for part in parts_of_kind(archive, SNAPSHOT) if part.key == base[1]]
     catalogue, url, last = reading.catalogue, archive.url, made.index
     root = f"{made.folder}/history"
@@ -258,7 +258,7 @@ def write_history(
     events = events_of_log(spark, archive, reading).unionByName(first)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext  # on the worker
+        from pyspark import TaskContext  # in the worker
 
         context = TaskContext.get()
         name = f"part-{context.partitionId() if context is not None else 0:05d}"
@@ -277,8 +277,10 @@ def _write_versions(
     batches: Iterator[pa.RecordBatch], tables: dict[int, Table], catalogue: Catalogue, last: int,
     writers: _Writers,
 ) -> None:  # fmt: skip
-    """Events of each key one after another, by index, into versions. Spaces that are gone have no
-    table."""
+    """Turn the events of each key, in order of their index, into versions.
+
+    Dropped spaces have no table.
+    """
     versions: Versions | None = None
     place: tuple[int, bytes] | None = None
     for batch in batches:

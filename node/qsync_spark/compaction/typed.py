@@ -1,8 +1,8 @@
 """Tuples as typed columns (pure): a column for each field of a space's format, and `_rest`.
 
-What does not fit its column exactly stands in `_rest`, a JSON object: fields beyond the format by
-their number from 1, and values of a type that the format did not have when they were written. So a
-change of format never loses a value and never refuses a table.
+Values that do not fit their column exactly are in `_rest`, a JSON object: fields beyond the format
+by their number from 1, and values of a type that the format did not have when they were written. A
+change of format therefore never loses a value and never invalidates a table.
 """
 
 import json
@@ -34,12 +34,12 @@ class Column:
 
     @property
     def arrow(self) -> pa.DataType:
-        """`any`, `scalar`, `array`, `map` and what is unknown are JSON."""
+        """Return the Arrow type; `any`, `scalar`, `array`, `map` and unknown types are JSON."""
         return _TYPES.get(self.type, pa.string())
 
 
 def columns_of(layout: Any, taken: tuple[str, ...] = (REST,)) -> list[Column]:
-    """From the format in a row of `_space`; a name that is taken gets an underscore."""
+    """Return the columns of the format in a row of `_space`; a name in use gets an underscore."""
     found: list[Column] = []
     for number, one in enumerate(layout if isinstance(layout, list) else [], 1):
         name = str(one.get("name") or number) if isinstance(one, Mapping) else str(number)
@@ -56,7 +56,7 @@ def schema_of(columns: list[Column]) -> pa.Schema:
 
 
 def values_of(columns: list[Column], fields: list[Any]) -> list[Any]:
-    """One value for each column, and the JSON of what is left or None."""
+    """Return one value for each column, and the JSON of the remaining fields or None."""
     values: list[Any] = []
     rest: dict[str, Any] = {}
     for number, column in enumerate(columns):
@@ -72,7 +72,7 @@ def values_of(columns: list[Column], fields: list[Any]) -> list[Any]:
 
 
 def _fit(kind: str, value: Any) -> tuple[bool, Any]:
-    """Whether the column can hold exactly this value, and as what."""
+    """Return whether the column can hold exactly this value, and the value to store."""
     if value is None:
         return True, None
     if kind in ("unsigned", "integer"):
@@ -102,7 +102,7 @@ def _utf8(text: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The nearest thing in JSON; bytes that are no text are `{"hex": ...}`."""
+    """Return the nearest JSON value; bytes that are not text are `{"hex": ...}`."""
     if isinstance(value, bytes):
         return {"hex": value.hex()}
     if isinstance(value, str):
@@ -119,7 +119,7 @@ def _plain(value: Any) -> Any:
 
 
 def _extension(value: Any) -> Any:
-    """A decimal or UUID as text, a time; what is unknown as its number and bytes."""
+    """Return a decimal or UUID as text, a time; an unknown extension as its number and bytes."""
     if not isinstance(value, msgpack.ExtType):
         return None
     code, data = value.code, value.data
@@ -140,7 +140,7 @@ def _extension(value: Any) -> Any:
 
 
 def _decimal(data: bytes) -> Any:
-    """A scale, then packed digits whose last half byte is the sign."""
+    """Decode a scale and packed digits whose last nibble is the sign."""
     scale = msgpack.unpackb(data[:1]) if data[0] < 0x80 else None
     digits = data[1:].hex()
     if scale is None or not digits[:-1].isdigit():
