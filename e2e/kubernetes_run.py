@@ -100,7 +100,7 @@ def perform(scenario: Scenario, folder: Path) -> str:
             scene.delete()
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             # It must not hide how the scenario ended; the next one has another namespace.
-            console.print(f"   {scene.name} was left behind: {escape(str(error)[:300])}")
+            console.print(f"   {scene.name} was not deleted: {escape(str(error)[:300])}")
     if scene.figures:
         keep(scenario.name, scene.figures)
     return said

@@ -55,7 +55,7 @@ def operator_process(pod: str) -> Process:
 
 
 def operator_log(since_s: float) -> str:
-    """Of all pods, their ended lives too, in the last seconds."""
+    """Logs of all pods, ended containers included, in the last seconds."""
     said = []
     for pod in operator_pods():
         command = ["kubectl", "-n", SYSTEM, "logs", pod, f"--since={max(1, int(since_s))}s"]

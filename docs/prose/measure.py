@@ -32,6 +32,7 @@ CONSTRUCTIONS = {
 SKIPPED = {".git", ".venv", "node_modules", "vendor", "site", ".mypy_cache", ".ruff_cache"}
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]*`")
+_PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
 _QUESTION = re.compile(r"[^.?!\n]*\?")
 
@@ -39,7 +40,8 @@ _QUESTION = re.compile(r"[^.?!\n]*\?")
 def sources(root: Path) -> Iterator[Path]:
     """Yield the files of a tree that hold prose."""
     for path in sorted(root.rglob("*")):
-        if path.suffix in (".md", ".rst", ".py", ".go") and not SKIPPED & set(path.parts):
+        is_prose = path.suffix in (".md", ".rst", ".py", ".go") and not SKIPPED & set(path.parts)
+        if is_prose and path.name != Path(__file__).name:  # this file lists the constructions
             yield path
 
 
@@ -64,7 +66,7 @@ def _of_python(text: str) -> Iterator[str]:
         elif token.type == tokenize.STRING:
             value = _value_of(token.string)
             if " " in value:  # a sentence; names and formats have none
-                yield _CODE.sub("", value)
+                yield _CODE.sub("", _PLACEHOLDER.sub("", value))
 
 
 def _value_of(literal: str) -> str:

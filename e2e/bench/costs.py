@@ -5,7 +5,7 @@
 Client and members share the machine's cores, so the rate is at most cores / (CPU time a write). Two
 runs for each client: one counts the CPU time of every process and of its threads; in the other
 py-spy looks at the leader and one follower a hundred times a second, and each look at a thread that
-holds the interpreter counts for the innermost file of ours. `--write` puts the tables behind those
+holds the interpreter counts for the innermost file of ours. `--write` puts the tables after those
 of `make bench` in docs/benchmarks.md.
 """
 

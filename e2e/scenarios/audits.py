@@ -90,7 +90,7 @@ def audits(scene: Scene) -> str:
     assert last["verdict"] == "Passed", last
     assert scene.writer is not None
     point_s = time.time()
-    time.sleep(LATE_S)  # there are rows behind the point, too
+    time.sleep(LATE_S)  # rows follow the point
     scene.writer.stop()
     time.sleep(SETTLE_S)  # several intervals of the archive
     restored = _restore(scene, archive, point_s)
@@ -148,7 +148,7 @@ def refused_runs(scene: Scene) -> str:
         left = ("get", kind, "taken", "--ignore-not-found", "-o", "name")
         scene.wait("deletion", lambda c=left: not scene.kubectl(*c).strip(), READY_S)
     assert scene.get("job", "taken"), "the other Job stays"
-    return f"NameTaken and NoCluster were reported, and both kinds were deleted"
+    return "NameTaken and NoCluster were reported, and both kinds were deleted"
 
 
 SUSPENDED = {

@@ -239,7 +239,7 @@ class SimDisk:
         self.used_bytes = sum(len(inode.seen) for inode in _inodes(self._root))
 
     def enter(self, call: str, path: str) -> Fault | None:
-        """Every changing call begins here; raises PowerLoss for the rest of a crashed life."""
+        """Every changing call begins here; raises PowerLoss after a crash."""
         if self._is_off:
             raise PowerLoss
         fault = self.on_call(call, path) if self.on_call is not None else None

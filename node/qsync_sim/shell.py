@@ -33,7 +33,7 @@ WRITES_AT_ONCE = 4
 
 
 class Shell:
-    """One instance on one disk; it lives and dies many times."""
+    """One instance on one disk, over many incarnations."""
 
     def __init__(self, world: "World", name: str, uuid: str, settings: Settings) -> None:
         self.world = world

@@ -29,7 +29,7 @@ from qsync_sim.shell import Shell, content_of
 from qsync_sim.violation import Violation
 
 ADMIN_SESSION = 7
-KEY_WINDOW_ROWS = 300  # so short that keys expire within a life
+KEY_WINDOW_ROWS = 300  # so short that keys expire within a schedule
 NOP = 12
 
 

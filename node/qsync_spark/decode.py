@@ -37,7 +37,7 @@ from qsync_spark.parts import Part
 HASH_BYTES = 16
 SECRET_BYTES = 64  # one block of SHA-256: it is hashed once for all rows
 RANGE_BYTES = 8 << 20
-CHANGED = "its SHA-256 is not the one in its name: the file was changed"
+CHANGED = "its SHA-256 differs from the one in its name: the file was changed"
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
 LIMITS = {
     KEY_TYPE: INT32_MAX, KEY_REPLICA_ID: INT32_MAX, KEY_LSN: INT64_MAX, KEY_TSN: INT64_MAX,
@@ -125,7 +125,7 @@ def _refuse_header(part: Part) -> str:
     if is_members and header.instance_uuid != part.member:
         return f"it is a file of the instance {header.instance_uuid}"
     if end == part.marks[0].offset and header.vclock != part.marks[0].vclock:
-        return f"its header says {header.vclock}, the manifest {part.marks[0].vclock}"
+        return f"its header states {header.vclock}, the manifest {part.marks[0].vclock}"
     return ""
 
 
@@ -142,7 +142,7 @@ def _blocks(data: bytes, base: int, stop: int, part: Part) -> Iterator[Rows | Ho
         else:
             position = item.offset + len(EOF_MARKER)
     if base + position != stop:
-        why = f"the file ends at {base + len(data)}, the manifest says {stop}"
+        why = f"the file ends at {base + len(data)}, the manifest states {stop}"
         yield Hole(base + position, why if is_end else "a block is cut off", 0)
 
 

@@ -60,13 +60,13 @@ class Described:
         """Return the differing field of the manifest and its value; "" without a difference."""
         said = (entry.timestamp_min, entry.timestamp_max)
         if self.times is not None and not self._are_times_as(said, entry.kind):
-            return (
-                f"the times of its rows are {_shown(self.times)}, its manifest says {_shown(said)}"
-            )
+            return f"its rows have the times {_shown(self.times)}, its manifest {_shown(said)}"
         if entry.kind != SNAPSHOT and self.lsns != entry.lsns:
-            return f"its rows have the LSNs {self.lsns}, its manifest says {entry.lsns}"
+            return f"its rows have the LSNs {self.lsns}, its manifest states {entry.lsns}"
         if self.spaces != set(entry.spaces):
-            return f"its rows are of spaces {sorted(self.spaces)}, its manifest says {entry.spaces}"
+            return (
+                f"its rows are of spaces {sorted(self.spaces)}, its manifest states {entry.spaces}"
+            )
         return ""
 
     def _are_times_as(self, said: tuple[float, float], kind: str) -> bool:

@@ -245,9 +245,7 @@ class Walk:
             # A decision refers to earlier rows, possibly to none.
             first = position + (row_type == RAFT_PROMOTE)
             if row_type in (RAFT_PROMOTE, RAFT_ROLLBACK) and first > index:
-                raise ValueError(
-                    f"it takes away rows from index {first} on, and is itself at {index}"
-                )
+                raise ValueError(f"it rolls back rows from index {first}, and is itself at {index}")
         except (*BAD_MSGPACK, KeyError, IndexError) as error:
             self.facts.add("unreadable", *place, text=f"a control row names no position: {error}")
             return

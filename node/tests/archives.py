@@ -131,7 +131,7 @@ def lives(
             count -= 1
         if not count:
             return
-    raise AssertionError(f"{count} of the lives wanted are not among {LIVES_MAX}")
+    raise AssertionError(f"{count} of the wanted schedules are not among {LIVES_MAX}")
 
 
 def has_lost_a_disk(world: World, _: Path) -> bool:

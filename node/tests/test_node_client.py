@@ -169,7 +169,7 @@ def test_client_writes_on_after_the_window_of_its_first_mark(tmp_path: Path) -> 
     assert [type(outcome) for outcome in outcomes] == [Committed] * 3
 
 
-@pytest.mark.parametrize(("user", "password"), [(USER, "wrong"), ("nobody", PASSWORD)])
+@pytest.mark.parametrize(("user", "password"), [(USER, "wrong"), ("unknown", PASSWORD)])
 def test_wrong_credentials_end_the_first_request(tmp_path: Path, user: str, password: str) -> None:
     async def write(addresses: list[str]) -> None:
         await Client(addresses, user, password, deadline_s=60).replace(SPACE, [1])

@@ -64,8 +64,8 @@ def script() -> list[Step]:
     step("update", SPACE, [3], [["+", 1, 1]])
     step("update", SPACE, [3], [["=", 17, 1]])
     step("update", SPACE, [4], [["=", "name", "by name"], ["+", "score", 1]])
-    step("update", SPACE, [4], [["=", "nobody", 1]])
-    step("update", SPACE, [777], [["=", 1, "nobody there"]])
+    step("update", SPACE, [4], [["=", "unknown", 1]])
+    step("update", SPACE, [777], [["=", 1, "missing"]])
     step("upsert", SPACE, [50, "upserted", 1, []], [["=", 1, "second time"]])
     step("upsert", SPACE, [50, "upserted", 1, []], [["=", 1, "second time"]])
     step("select", SPACE, [50])
@@ -77,7 +77,7 @@ def script() -> list[Step]:
     step("delete", HASHED, [6])
     step("select", SPACE, [], limit=100)
     step("select", HASHED, [7])
-    step("call", "nobody.defined.this")
+    step("call", "undefined.procedure")
     return steps
 
 

@@ -192,8 +192,8 @@ def test_restore_refuses_a_row_without_majority_and_obeys_member(
         assert f"rows are {manifest.member}'s copy, not compared" in found.notes[0]
         bodies = open_snapshot(OsFileSystem(), found.file).bodies()
         assert any(b"changed" in body for body in bodies) == is_changed
-    with pytest.raises(SourceError, match="nobody"):
-        restore(f"file://{copy.folder}", Point(), tmp_path / "no", "nobody")
+    with pytest.raises(SourceError, match="unknown"):
+        restore(f"file://{copy.folder}", Point(), tmp_path / "no", "unknown")
 
 
 def test_restore_passes_over_a_snapshot_that_differs(folder: Path, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def raw(cluster: Cluster) -> Iterator[Raw]:
 
 def test_wrong_password_and_unknown_user_have_the_same_answer(raw: Raw) -> None:
     first = raw.ask(7, {0x23: USER, 0x21: ["chap-sha1", scramble("wrong", raw.greeting.salt)]})
-    second = raw.ask(7, {0x23: "nobody", 0x21: ["chap-sha1", scramble("x", raw.greeting.salt)]})
+    second = raw.ask(7, {0x23: "unknown", 0x21: ["chap-sha1", scramble("x", raw.greeting.salt)]})
     assert first[0] == second[0] == 47
     assert first[1][0x31] == second[1][0x31]
     assert raw.log_in() == 0

@@ -103,7 +103,7 @@ def test_a_state_that_was_changed_deletes_nothing(archive: Path, tmp_path: Path)
     path = archive / made.folder / made.snapshot.name
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     before = sorted(archive.rglob("*"))
-    with pytest.raises(ArchiveError, match="is not what was written"):
+    with pytest.raises(ArchiveError, match="differs from the written file"):
         removed(archive, time.time(), 0.0)
     assert [p for p in sorted(archive.rglob("*")) if p.name != "lock.json"] == before
 

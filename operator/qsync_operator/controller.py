@@ -26,7 +26,7 @@ class Voice(Protocol):
     async def publish(self, cluster: QsyncCluster, status: ClusterStatus) -> bool:
         """Store the status and return whether that succeeded; if not, the caller retries."""
 
-    async def tell(self, reason: str, subject: str, message: str, is_warning: bool) -> None: ...
+    async def report(self, reason: str, subject: str, message: str, is_warning: bool) -> None: ...
 
 
 class Controller:
@@ -97,7 +97,7 @@ class Controller:
         for trouble in troubles:
             # Recorded once for as long as it lasts, even if other actions succeed meanwhile.
             if trouble not in observed.troubles:
-                await self._voice.tell(trouble.reason, cluster.name, trouble.message, True)
+                await self._voice.report(trouble.reason, cluster.name, trouble.message, True)
         if troubles == observed.troubles:
             return observed, planned
         self.memory = replace(self.memory, troubles=troubles)
@@ -113,19 +113,19 @@ class Controller:
         except ActionAwaits as awaited:
             return str(awaited)
         except ActionRefused as refused:
-            await self._tell(f"{reason}Refused", cluster.name, str(refused), is_warning=True)
+            await self._report(f"{reason}Refused", cluster.name, str(refused), is_warning=True)
             return str(refused)
         self._told.clear()
-        await self._tell(reason, cluster.name, str(action))
+        await self._report(reason, cluster.name, str(action))
         return ""
 
-    async def _tell(
+    async def _report(
         self, reason: str, subject: str, message: str, is_warning: bool = False
     ) -> None:
         """Record an event; repeat an equal one only after a successful action."""
         if message not in self._told:
             self._told.add(message)
-            await self._voice.tell(reason, subject, message, is_warning)
+            await self._voice.report(reason, subject, message, is_warning)
 
     async def _remember(self, cluster: QsyncCluster, memory: Memory) -> None:
         old, new = self.memory.last_failover, memory.last_failover
@@ -133,7 +133,7 @@ class Controller:
         if new is None or new == old:
             return
         if old is not None and old.at == new.at:
-            await self._voice.tell(
+            await self._voice.report(
                 EventReason.ROWS_ROLLED_BACK,
                 new.from_,
                 f"{new.rolled_back_rows} rows that were never confirmed were cut, and"
@@ -141,7 +141,7 @@ class Controller:
                 True,
             )
             return
-        await self._voice.tell(
+        await self._voice.report(
             EventReason.FAILOVER,
             cluster.name,
             f"{new.to} leads after {new.from_} ({new.reason}): writes"
@@ -155,11 +155,11 @@ class Controller:
             ready = status.condition("Ready")
             why = ready.message if ready is not None else ""
             is_bad = status.phase in ("Degraded", "Unavailable")
-            await self._voice.tell(f"Phase{status.phase}", cluster.name, why, is_bad)
+            await self._voice.report(f"Phase{status.phase}", cluster.name, why, is_bad)
         told = failures(self.status)
         for member, why in failures(status).items():
             if why != told.get(member):
-                await self._tell(EventReason.MEMBER_FAILING, member, why, is_warning=True)
+                await self._report(EventReason.MEMBER_FAILING, member, why, is_warning=True)
         self.status = status
         now_s = time.monotonic()
         published = self._published

@@ -40,7 +40,7 @@ class StoreVoice:
         self._store.save_status(status)
         return True
 
-    async def tell(self, reason: str, subject: str, message: str, is_warning: bool) -> None:
+    async def report(self, reason: str, subject: str, message: str, is_warning: bool) -> None:
         self._store.add_event(reason, subject, message, is_warning)
 
 

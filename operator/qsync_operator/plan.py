@@ -176,7 +176,7 @@ def _form(
         sentence = f"{said}: set spec.image to a version that takes them"
         return missing, Finding(Reason.FORMING, sentence, is_degraded=True)
     if not record.bootstrap_uuid:
-        sentence = f"{founder_name} has not answered over TLS yet, so it is not proven who it is"
+        sentence = f"{founder_name} has not answered over TLS yet, so its identity is not proven"
         return missing, Finding(Reason.FORMING, sentence)
     order = Bootstrap(founder_name, record.bootstrap_uuid, cluster.spec.replicas)
     return (*missing, order), finding

@@ -111,7 +111,7 @@ def restore_first(config: Path, document: dict[str, Any]) -> dict[str, Any]:
     if said:
         sys.stderr.write(
             f"qsync-pod: restored up to index {said['index']} by {said['snapshot']}"
-            f" and {said['rows']} rows behind it\n"
+            f" and {said['rows']} rows after it\n"
         )
         sys.stderr.writelines(f"qsync-pod: {note}\n" for note in said["notes"])
     return {**document, "bootstrap_from": str(folder)}

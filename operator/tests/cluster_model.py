@@ -1,7 +1,7 @@
 """A cluster of plain objects that obeys the plan's actions: the world of the plan's tests.
 
-It is stricter than the real one: nobody elects by itself, every action that would take the quorum
-away or break a rule of membership fails the test.
+It is stricter than a real one: no member holds elections, and every action that would remove the
+quorum or break a rule of membership fails the test.
 """
 
 from dataclasses import dataclass, field, replace
@@ -52,7 +52,7 @@ class Life:
     drift: Drift = "none"
     has_joined: bool = False
     is_fenced: bool = False
-    leaving: int = 0  # steps for which it answers yet, although it was told to go
+    leaving: int = 0  # steps for which it still answers after its deletion
     takes_orders: bool = True  # False for a version before signed orders
 
 
@@ -67,7 +67,7 @@ class Entry:
 
 @dataclass
 class World:
-    """Members, registrations, and who leads."""
+    """Members, registrations, and the leader."""
 
     cluster: QsyncCluster
     lives: dict[str, Life] = field(default_factory=dict)
@@ -174,7 +174,7 @@ class World:
     # --- one step of the controller and of time -----------------------------------------------
 
     def step(self, actions_max: int = 100) -> Plan:
-        """What the supervisor does in one turn; then time passes."""
+        """Perform one turn of the supervisor, then let time pass."""
         self.memory = Memory() if self.is_forgetful else self.memory
         observed = self.observe()
         self.memory = track_leader(observed, self.now_ns, self.now_ns / 1e9)
@@ -278,7 +278,7 @@ class World:
         self.lives[name] = Life(kind, f"new-{self.born}", index=0)
 
     def _nominate(self, action: act.Nominate, name: str, term: int) -> None:
-        assert not self.leader, "nobody is nominated while somebody leads"
+        assert not self.leader, "no member is nominated while another leads"
         self.memory = after_nomination(self.memory, action, self.now_ns)
         best = max((life.index for life in self.lives.values() if self._can_win(life)), default=0)
         assert term == self.term
@@ -315,7 +315,7 @@ class World:
             self.leader = ""
 
     def _hand_over(self, name: str) -> None:
-        """What the preStop hook of a leader's pod does."""
+        """Act like the preStop hook of a leader's pod."""
         others = [one for one, life in self.lives.items() if one != name and self._can_win(life)]
         self.leader, self.term = min(others, default=""), self.term + 1
 

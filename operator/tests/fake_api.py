@@ -1,7 +1,7 @@
 """The API server as far as the operator's code sees it: a place where documents are, with versions.
 
-It stands at the boundary only (`platform/kubernetes/api.py`). What a real one does beyond that, the
-scenarios on a real cluster show.
+It replaces the boundary only (`platform/kubernetes/api.py`). Scenarios on a real cluster show the
+rest.
 """
 
 import copy
@@ -28,7 +28,7 @@ class FakeApi:
         return self.objects[kind, namespace, name]
 
     def put(self, document: dict[str, Any]) -> dict[str, Any]:
-        """As somebody else would: not among the writes."""
+        """Store a document as another client: it is not among the writes."""
         return self._store(copy.deepcopy(document))
 
     async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
@@ -76,7 +76,7 @@ class FakeApi:
         if uid and (found is None or found["metadata"]["uid"] != uid):
             raise ApiError("it is another one", 409)
         self.writes.append(("status" if subresource else "apply", kind, key[2]))
-        # What was applied before and is applied no more goes, as of a field manager's fields.
+        # Fields that are no longer applied are removed, like those of a field manager.
         place = (*key, subresource)
         base = _without(found or {}, self._applied.get(place, {}), document) if found else {}
         self._applied[place] = copy.deepcopy(document)

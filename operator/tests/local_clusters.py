@@ -1,4 +1,4 @@
-"""Runs the `qsync` command in a home of its own, and leaves no process behind."""
+"""Runs the `qsync` command in a home of its own, and leaves no process running."""
 
 import json
 import os
@@ -41,7 +41,7 @@ class Home:
         return done.stdout
 
     def refuse(self, *arguments: str | Path) -> str:
-        """A command that must say in one sentence why it did not happen."""
+        """Run a command that must fail with a cause in one sentence, and return it."""
         done = self.run(*arguments)
         assert done.returncode == 1, (arguments, done.stdout, done.stderr)
         assert done.stderr.startswith("qsync: ")

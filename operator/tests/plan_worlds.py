@@ -55,7 +55,7 @@ def decide(world: World) -> tuple[object, ...]:
 
 
 def run(world: World) -> list[str]:
-    """Turns until the plan is empty and nothing moves; returns what was done."""
+    """Perform turns until the plan is empty and stable; return the actions."""
     for _ in range(STEPS_MAX):
         planned = world.step()
         if not planned.actions and planned.status.is_true("Ready"):

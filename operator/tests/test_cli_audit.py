@@ -1,4 +1,4 @@
-"""`qsync local audit` and what it left behind, as far as that needs no Spark."""
+"""`qsync local audit` and its results, as far as they need no Spark."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`kubectl qsync`: which cluster is meant, how a node is asked through its pod, what is shown."""
+"""`kubectl qsync`: choice of the cluster, access to nodes through their pods, output."""
 
 import http.server
 import json
@@ -198,7 +198,7 @@ def test_a_damaged_rollback_file_is_reported(tmp_path: Path) -> None:
     assert json.dumps(found), "it has to pass through a pod's standard output"
 
 
-# --- what is shown --------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 def pod(name: str, restarts: int = 0) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def test_a_bundle_is_one_archive(tmp_path: Path) -> None:
 
 
 class Runs:
-    """An API server on which a run goes on by one step a look."""
+    """An API server on which a run advances by one step per request."""
 
     namespace = "ns"
 

@@ -1,4 +1,4 @@
-"""`qsync local` with real processes: what a person does, and what goes wrong around it."""
+"""`qsync local` with real processes: commands of a user, and failures."""
 
 import json
 import os
@@ -120,7 +120,7 @@ class Writer(threading.Thread):
         while not self.stopping.is_set():
             number += 1
             try:
-                self.connection.insert("orders", (number, "somebody", 1.5))
+                self.connection.insert("orders", (number, "a name", 1.5))
             except tarantool.Error as error:
                 self.refused.append(str(error))
                 time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""docs/quickstart.md does what it says: its commands are run as they are printed."""
+"""The commands of docs/quickstart.md, run as printed."""
 
 import os
 import re

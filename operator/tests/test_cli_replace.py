@@ -1,4 +1,4 @@
-"""`kubectl qsync replace`: what may be deleted, and what never is."""
+"""`kubectl qsync replace`: members that it deletes, and members that it refuses to delete."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def status(*dead: str, voters: int = 3, quorum: int = 2) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("member", "leader", "said", "is_forced", "is_refused"),
+    ("member", "leader", "reported", "is_forced", "is_refused"),
     [
         ("orders-1", "orders-0", status("orders-1"), False, False),
         ("orders-1", "orders-0", status(), False, True),
@@ -34,9 +34,9 @@ def status(*dead: str, voters: int = 3, quorum: int = 2) -> dict[str, Any]:
     ],
 )
 def test_member_is_replaced_only_where_the_quorum_stays(
-    member: str, leader: str | None, said: dict[str, Any], is_forced: bool, is_refused: bool
+    member: str, leader: str | None, reported: dict[str, Any], is_forced: bool, is_refused: bool
 ) -> None:
-    error = replacement_error(member, leader, said, is_forced=is_forced)
+    error = replacement_error(member, leader, reported, is_forced=is_forced)
     assert (error is not None) == is_refused
 
 

@@ -1,5 +1,5 @@
-"""`qsync restore` and `bootstrap.fromArchive`, with real clusters: what comes back is exactly what
-was confirmed at the point, and the archive is only read."""
+"""`qsync restore` and `bootstrap.fromArchive`, with real clusters: the restored rows are exactly
+those confirmed at the point, and the archive stays unchanged."""
 
 import json
 import time
@@ -57,7 +57,7 @@ def rows(connection: tarantool.Connection, space: int = SPACE) -> dict[int, str]
 
 
 def in_a_pod(folder: Path, url: str, index: int) -> None:
-    """What the pod of the founding member does before its node starts, and only it, and once."""
+    """Act like the founding member's pod before its node starts; no other pod does this."""
     config = folder / "config"
     config.mkdir()
     document = {"name": "orders-0", "directory": str(folder / "volume" / "data-0")}
@@ -112,9 +112,9 @@ def test_a_cluster_comes_back_as_it_was(home: Home, tmp_path: Path) -> None:
         again = home.connect(name)
         assert rows(again) == old
         status = home.status(name)["status"]
-        assert status["confirmedSignature"] > first - 5, "indexes go on"
+        assert status["confirmedSignature"] > first - 5, "indexes continue"
         again.insert(COUNTED, [None, "y"])
-        assert max(rows(again, COUNTED)) == 51, "the sequence goes on"
+        assert max(rows(again, COUNTED)) == 51, "the sequence continues"
         home.do("local", "delete", name)
 
     new = f"file://{tmp_path}/second"

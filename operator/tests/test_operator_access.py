@@ -1,4 +1,4 @@
-"""Declared users and roles against a database: made as declared, nobody else touched."""
+"""Declared users and roles against a database: created as declared, others unchanged."""
 
 from typing import Any, cast
 

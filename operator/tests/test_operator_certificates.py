@@ -1,4 +1,4 @@
-"""When certificates are made anew, and what members may be shown."""
+"""Renewal of certificates, and the certificates that members present."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""CRDs: the files are those of the models, and nothing in them is what an API server refuses."""
+"""CRDs: the files match the models, and API servers accept them."""
 
 import re
 from pathlib import Path

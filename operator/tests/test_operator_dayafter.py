@@ -106,13 +106,13 @@ def test_a_full_disk_is_a_member_that_is_not_in_its_place() -> None:
 
 
 def test_members_that_are_down_restart_first() -> None:
-    """The second member of a rollout failed, and what was asked for is mended."""
+    """The second member of a rollout failed, and the specification is corrected."""
     world = formed(cluster_of(3))
     for name in ("c-1", "c-2"):
         world.lives[name].drift = "restart"
     world.lives["c-1"].is_running = False
     assert decide(world) == (Restart("c-1"),)
-    # Nobody else may go meanwhile, and whom the leader hears is needed though we do not hear it.
+    # No other member may stop meanwhile: one that reaches only the leader counts for the quorum.
     world.lives["c-1"].drift = "none"
     assert decide(world) == ()
     world.lives["c-1"].is_running = True

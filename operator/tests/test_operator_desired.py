@@ -1,6 +1,6 @@
-"""Builders: golden manifests, and the rules that they obey whatever is asked for.
+"""Builders: golden manifests, and rules that hold for every specification.
 
-`QSYNC_WRITE_GOLDEN=1` writes the golden files anew.
+`QSYNC_WRITE_GOLDEN=1` rewrites the golden files.
 """
 
 import json

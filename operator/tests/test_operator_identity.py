@@ -1,4 +1,4 @@
-"""Who a cluster is, and what its applications log in with: deleted, damaged and changed Secrets."""
+"""Identity and credentials of a cluster: deleted, damaged and changed Secrets."""
 
 import base64
 from typing import Any, cast
@@ -48,7 +48,7 @@ def secret_of(name: str, **values: bytes) -> dict[str, Any]:
 
 @pytest.mark.asyncio
 async def test_no_second_identity_is_made_while_the_first_ones_members_are_there() -> None:
-    """An operator begins after somebody deleted the Secret: the members would all be stopped."""
+    """An operator starts after a deletion of the Secret: all members would be stopped."""
     api = FakeApi()
     await formed(api)
     del api.objects[IDENTITY]
@@ -198,7 +198,7 @@ async def test_a_field_that_is_wanted_no_more_is_applied_away() -> None:
 def test_the_applications_password_is_brought_and_its_grants_are_peoples() -> None:
     catalogue = Catalogue()
     database = cast(Connection, catalogue)
-    # Somebody dropped it: what it was granted is not known, so it is not made again.
+    # A client dropped it: its grants are unknown, so it is not created again.
     gone = [password_of("gone", "a")]
     assert differing(database, gone) == ()
     bring(database, gone)

@@ -1,4 +1,4 @@
-"""The Kubernetes platform against a fake API: what is written, when, and what is left alone."""
+"""The Kubernetes platform against a fake API: its writes, their order, and unchanged objects."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ async def test_of_two_operators_one_makes_the_identity_and_the_other_reads_it() 
         await one.act(cluster, CreateMember("orders-0", "voter"))
         with pytest.raises(ActionRefused, match="changed meanwhile"):
             await two.act(cluster, CreateMember("orders-0", "voter"))
-        # It has read again what it did not know, and goes on from there.
+        # It reloaded the unknown state and continues with it.
         await two.act(cluster, RecordBootstrap("orders-0", "instance-0"))
         assert [m.name for m in (await observed(two, cluster)).members] == ["orders-0"]
 
@@ -99,13 +99,13 @@ async def test_keeping_twice_writes_once_and_a_hand_edit_is_put_back() -> None:
         assert api.writes == []
         edited = api.named("StatefulSet", "orders")
         edited["spec"]["replicas"] = 1
-        edited["metadata"]["annotations"] = {"somebody": "else"}
+        edited["metadata"]["annotations"] = {"foreign": "value"}
         cache.note("StatefulSet", api.put(edited))
         assert await platform.keep(cluster, look) == ()
         assert api.writes == [("apply", "StatefulSet", "orders")]
         found = api.named("StatefulSet", "orders")
         assert found["spec"]["replicas"] == 3
-        assert found["metadata"]["annotations"]["somebody"] == "else"
+        assert found["metadata"]["annotations"]["foreign"] == "value"
         cache.note("Service", api.named("Service", "orders-leader"), is_gone=True)
         del api.objects["Service", "ns", "orders-leader"]
         assert await platform.keep(cluster, look) == ()

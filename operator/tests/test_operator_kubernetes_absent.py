@@ -1,4 +1,4 @@
-"""Why a pod is not there: what Events of its StatefulSet say."""
+"""Causes of a missing pod, from the Events of its StatefulSet."""
 
 from typing import Any
 

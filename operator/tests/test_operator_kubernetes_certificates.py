@@ -102,7 +102,7 @@ async def test_certificate_of_another_cluster_is_refused(names: list[str]) -> No
 
 @pytest.mark.asyncio
 async def test_certificate_without_a_namespace_is_used_as_before() -> None:
-    """Earlier versions told people to issue these."""
+    """The documentation of earlier versions described such certificates."""
     api, cluster = FakeApi(), cluster_of(secretName="mine")
     _, bundle = renew(None, None, "orders", ["orders-leader", "*.orders"], datetime.now(UTC))
     api.put(secret_of("mine", bundle))

@@ -89,7 +89,7 @@ async def test_a_voice_without_an_api_server_is_silent_and_not_broken() -> None:
     api, cluster = FakeApi(), cluster_of()
     voice = KubernetesVoice(api, cluster)
     api.failing = {"QsyncCluster", "Event"}
-    await voice.tell("Failover", "orders", "it happened", False)
+    await voice.report("Failover", "orders", "it happened", False)
     assert not await voice.publish(cluster, ClusterStatus())
 
 
@@ -136,7 +136,7 @@ async def test_the_last_valid_specification_stays_in_effect_after_a_restart_of_t
             shown = next(c for c in found if c["type"] == "Degraded")
             return shown["reason"], len(found)
 
-        # Said beside what the plan says, and not written over by it.
+        # Reported beside the result of the plan, which does not overwrite it.
         await settled(lambda: degraded() == ("InvalidSpec", 7))
     finally:
         await second.close()

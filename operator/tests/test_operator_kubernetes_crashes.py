@@ -49,7 +49,7 @@ class CrashingApi(FakeApi):
 
 
 async def live(api: FakeApi) -> None:
-    """Everything that a cluster's life writes, each step only where it is not done yet."""
+    """All writes for a cluster, each step only if it is still missing."""
     small, large = cluster_of(storage={"size": "1Gi"}), cluster_of(storage={"size": "2Gi"})
     async with opened(api, small) as (platform, cache):
         for document in list(api.objects.values()):
@@ -73,7 +73,7 @@ async def live(api: FakeApi) -> None:
 
 
 def outcome(api: FakeApi) -> dict[str, Any]:
-    """What is there, without what is random."""
+    """Return the objects without their random parts."""
     state = json.loads(decoded(api.named("Secret", "orders-identity"))["state.json"])
     found = api.named("StatefulSet", "orders")["spec"]
     claim = found["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
@@ -101,4 +101,4 @@ async def test_an_operator_that_ends_before_any_write_is_continued_by_the_next()
         await live(api)
         assert outcome(api) == outcome(undisturbed), crash_at
         after = decoded(api.named("Secret", "orders-identity"))["replicasetUUID"]
-        assert before in (None, after), "who a cluster is never changes"
+        assert before in (None, after), "a cluster's identity never changes"

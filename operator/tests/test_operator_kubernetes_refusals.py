@@ -1,5 +1,5 @@
-"""Objects that the API server refuses or that belong to somebody else: what is applied all the
-same, what is reported, and that no member restarts because of them."""
+"""Refused and foreign objects: the others are applied, the problem is reported, and no member
+restarts."""
 
 import base64
 from typing import Any

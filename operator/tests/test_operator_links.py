@@ -110,7 +110,7 @@ async def test_members_are_watched_where_guest_is_off(
             await told.wait()  # it is connected
             assert links.state("n0").is_connected
             told.clear()
-            await told.wait()  # and told its status, which a refusal would not be
+            await told.wait()  # with its status, unlike a refusal
             assert links.state("n0").number == 1
     finally:
         await links.close()

@@ -1,4 +1,4 @@
-"""Manifests: what is taken, and the one sentence with which anything else is refused."""
+"""Manifests: accepted ones, and the one-sentence refusals of others."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Alerts, their pages and their tests; the dashboard; and that what they name is exported."""
+"""Alerts, their runbooks and tests; the dashboard; the existence of all series that they use."""
 
 import asyncio
 import json
@@ -145,7 +145,7 @@ def exported_by_the_operator() -> set[str]:
     found = names_in(generate_latest(metrics.REGISTRY).decode())
     metrics.forget("ns", "orders")
     left = generate_latest(metrics.REGISTRY).decode()
-    assert 'cluster="orders"' not in left, "what is gone is not told of"
+    assert 'cluster="orders"' not in left, "deleted clusters have no series"
     return found
 
 

@@ -1,4 +1,4 @@
-"""The plan while nobody leads: who is nominated, when, and what it is said to have cost."""
+"""The plan without a leader: the nominated member, the time, and the reported cost."""
 
 from dataclasses import replace
 
@@ -69,7 +69,7 @@ def test_a_failover_is_measured_from_the_end_of_the_process() -> None:
 
 
 def test_a_failover_reports_the_rows_that_the_old_leader_truncated() -> None:
-    """What its process had cut before is another failover's."""
+    """Rows that its process truncated before belong to another failover."""
 
     def rolled_back() -> int:
         failover = world.status.last_failover

@@ -82,7 +82,7 @@ def test_with_dead_members_the_loop_settles_and_reports_the_cause(world: World) 
     conditions = {c.type: c for c in world.status.conditions}
     if conditions["Ready"].status != "True":
         assert conditions["Ready"].message
-    assert world.status.is_true("Available"), "a quorum can come back, so somebody leads"
+    assert world.status.is_true("Available"), "a quorum can recover, so a member leads"
 
 
 def _creation() -> World:

@@ -1,4 +1,4 @@
-"""preStop: leadership is given away, and the node serves on until nobody is sent to it."""
+"""preStop: leadership is transferred, and the node serves until no traffic arrives."""
 
 import http.server
 import json

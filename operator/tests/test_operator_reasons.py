@@ -27,8 +27,8 @@ ENUMS = {enum.__name__: enum for enum in (Reason, RunReason, FailoverReason, Eve
 POSITIONS = {
     "Finding": 0,
     "Trouble": 0,
-    "tell": 0,
-    "_tell": 0,
+    "report": 0,
+    "_report": 0,
     "add_event": 0,
     "refusal_now": 2,
     "refused": 2,
@@ -107,7 +107,7 @@ def test_code_emits_only_names_of_the_catalogue_and_every_one_of_them() -> None:
     "line",
     [
         'Finding("Planted", "a sentence")',
-        'voice.tell("Planted", name, "a sentence", True)',
+        'voice.report("Planted", name, "a sentence", True)',
         'reason = "Planted" if is_refused else Reason.SCALING',
         'Memory(reason="Planted")',
     ],

@@ -1,4 +1,4 @@
-"""Audits and compactions: which Jobs and objects there are, and what is said of them."""
+"""Audits and compactions: their Jobs, objects and statuses."""
 
 import asyncio
 import json
@@ -175,7 +175,7 @@ def test_a_run_is_followed_to_its_verdict() -> None:
     assert (last.name, last.verdict, last.violations) == ("by-hand", "Violated", 2)
     writes = list(stage.api.writes)
     stage.keep()
-    assert stage.api.writes == writes, "what has ended is left alone"
+    assert stage.api.writes == writes, "finished runs stay unchanged"
 
 
 @pytest.mark.parametrize(
@@ -280,9 +280,9 @@ def test_a_running_job_that_is_deleted_ends_its_run() -> None:
 
 def test_a_run_of_a_cluster_that_is_not_there_is_refused() -> None:
     api = FakeApi()
-    run = api.put(audit(cluster="nobody"))
+    run = api.put(audit(cluster="missing"))
     asyncio.run(refuse_run(api, run))
-    assert "no QsyncCluster nobody" in api.named("QsyncAudit", "by-hand")["status"]["message"]
+    assert "no QsyncCluster missing" in api.named("QsyncAudit", "by-hand")["status"]["message"]
 
 
 def containers(cluster: QsyncCluster) -> list[tuple[dict[str, Any], dict[str, Any]]]:

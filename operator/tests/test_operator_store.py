@@ -236,7 +236,7 @@ def test_a_process_that_does_not_listen_is_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("log", "said"),
+    ("log", "reported"),
     [
         ('{"event": "started"}\nqsync-node: the port is taken\n', "qsync-node: the port is taken"),
         ('{"event": "stopping", "reason": "the disk is full"}\n', "the disk is full"),
@@ -245,5 +245,5 @@ def test_a_process_that_does_not_listen_is_ended(tmp_path: Path) -> None:
         ("[1]", "[1]"),
     ],
 )
-def test_why_a_node_ended_is_a_sentence(log: str, said: str) -> None:
-    assert last_words(log) == said
+def test_why_a_node_ended_is_a_sentence(log: str, reported: str) -> None:
+    assert last_words(log) == reported

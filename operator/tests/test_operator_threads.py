@@ -1,4 +1,4 @@
-"""Members that take a connection and never answer hold up nobody but those who talk to them."""
+"""Members that accept a connection and never answer delay only requests to themselves."""
 
 import asyncio
 import socket
@@ -52,7 +52,7 @@ async def test_hung_members_leave_the_loops_own_threads_free(
         await asyncio.sleep(0.1)  # all of them have begun
         other = asyncio.ensure_future(asyncio.to_thread(time.monotonic))
         first, _ = await asyncio.wait({*talking, other}, return_when=asyncio.FIRST_COMPLETED)
-        assert other in first, "it waited until members had been given up"
+        assert other in first, "it waited for the timeouts of members"
         await asyncio.gather(*talking)
 
 
@@ -68,4 +68,4 @@ async def test_caller_that_stops_waiting_leaves_the_thread_running() -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    await asyncio.sleep(0.3)  # its end meets nobody, and raises nothing
+    await asyncio.sleep(0.3)  # its end is unnoticed, and raises nothing

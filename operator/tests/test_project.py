@@ -18,7 +18,7 @@ def checked(tmp_path: Path, message: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "message",
     [
-        "docs: fix list indentation in the operations guide\n\nThe body says why.\n",
+        "docs: fix list indentation in the operations guide\n\nThe body states why.\n",
         "# a comment of git\nconsensus: bring a follower up to date in steps\n",
         "Merge branch 'main'\n",
     ],

@@ -53,7 +53,7 @@ def store_of(url: str) -> Any:
     """Return the object store below `url`, one per process. Raises ArchiveError."""
     folder = folder_of(url)
     if folder is not None and not folder.is_dir():
-        raise ArchiveError(f"archive {url} is not there: check archive.url")
+        raise ArchiveError(f"archive {url} does not exist: check archive.url")
     try:
         return from_url(url)
     except (BaseError, OSError, ValueError) as error:
@@ -145,9 +145,9 @@ def load_archive(url: str) -> Archive:
         listed = [str(item["path"]) for batch in obstore.list(store) for item in batch]
         if ROOT_NAME not in listed:
             raise ArchiveError(
-                f"archive {url} is empty: no member has archived anything there"
+                f"archive {url} is empty: no member has archived a file yet"
                 if not listed
-                else f"{url} holds {listed[0]} but no {ROOT_NAME}: it is no archive of Qsync"
+                else f"{url} holds {listed[0]} but no {ROOT_NAME}: it is not an archive of Qsync"
             )
         return _read_all(url, store, sorted(listed))
     except ManifestError as error:
@@ -171,7 +171,7 @@ def _read_all(url: str, store: Any, listed: list[str]) -> Archive:
         elif name == COMPACTION_MANIFEST and head.startswith(f"{FOLDER}/") and head.count("/") == 1:
             compactions.append(decode_compaction(read(path), f"{url}/{path}"))
     if not members:
-        raise ArchiveError(f"archive {url} is empty: no member has archived anything there")
+        raise ArchiveError(f"archive {url} is empty: no member has archived a file yet")
     everybody: list[Manifest | Compaction] = [*members, *compactions]
     for one in everybody:
         if one.replicaset_uuid != owner:
@@ -188,7 +188,7 @@ def _read_all(url: str, store: Any, listed: list[str]) -> Archive:
     if changes.compaction and changes.compaction not in [one.name for one in compactions]:
         raise ArchiveError(
             f"archive {url} has lost {FOLDER}/{changes.compaction}, which stands for everything up"
-            f" to index {changes.floor} and is gone: bring it back from a copy"
+            f" to index {changes.floor} and is missing: restore it from a copy"
         )
     now = [replace(manifest, files=changes.over(manifest)) for manifest in members]
     compactions.sort(key=lambda one: (one.index, one.created_at))

@@ -138,7 +138,7 @@ class Node:
         replica.tail.durable_index = replica.tail.last_index
         if replica.tail.last_term > replica.term:
             # An anonymous replica learns of a term by its rows, and never votes or acknowledges.
-            assert self.settings.role == "anonymous", "D2: the ballot is behind the log"
+            assert self.settings.role == "anonymous", "D2: the ballot is older than the log"
             replica.ballot = replica.ballot.in_term(replica.tail.last_term)
 
     def _replay(self, batch: LogBatch) -> None:

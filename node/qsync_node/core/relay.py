@@ -158,7 +158,7 @@ class Relays:
         ):
             refusal = int(ErrorCode.XLOG_GAP), "the logs differ at that index"
         elif message.log_index + 1 < tail.first_available_index:
-            refusal = int(ErrorCode.XLOG_GAP), "rows behind that index are no longer kept"
+            refusal = int(ErrorCode.XLOG_GAP), "rows after that index are no longer kept"
         if refusal is not None:
             replica.send(link, Refusal(message.subscription, replica.term, *refusal))
             return
@@ -244,7 +244,7 @@ class Relays:
         relay.is_reading = False
         if batches is None:
             # The rows were removed meanwhile: the subscriber starts over and uses a snapshot.
-            reason = "rows behind that index are no longer kept"
+            reason = "rows after that index are no longer kept"
             code = int(ErrorCode.XLOG_GAP)
             self.replica.send(relay.link, Refusal(relay.subscription, relay.term, code, reason))
             self._drop(relay.peer_uuid)

@@ -185,7 +185,7 @@ def _check_entry(entry: FileEntry) -> None:
     if not isinstance(entry.sha256, str) or not _SHA256.fullmatch(entry.sha256):
         raise ValueError(f"{entry.sha256!r} is not a SHA-256")
     if not isinstance(entry.name, str) or not _NAME.fullmatch(entry.name):
-        raise ValueError(f"the name {entry.name!r} is not one that an archiver gives")
+        raise ValueError(f"the name {entry.name!r} does not have the form of an archiver's")
     if f"-{entry.sha256}." not in entry.name:
         raise ValueError(f"the name {entry.name!r} is not that of the SHA-256 {entry.sha256!r}")
 

@@ -120,7 +120,7 @@ def decode_file_header(data: bytes) -> tuple[FileHeader, int]:
     """
     end = data.find(b"\n\n", 0, HEADER_BYTES_MAX)
     if end < 0:
-        raise XlogError("the file header does not end")
+        raise XlogError("the file header is incomplete")
     try:
         lines = data[:end].decode("ascii").split("\n")
     except UnicodeDecodeError:
@@ -173,7 +173,7 @@ def _decode_uint(data: bytes, offset: int) -> tuple[int, int]:
         return first, offset + 1
     width = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}.get(first)
     if width is None:
-        raise XlogError("a block header holds no number where one belongs")
+        raise XlogError("a block header lacks a number")
     return int.from_bytes(data[offset + 1 : offset + 1 + width], "big"), offset + 1 + width
 
 
@@ -184,7 +184,7 @@ def decode_block_header(data: bytes, offset: int = 0) -> tuple[bytes, int, int]:
         raise XlogError("no block begins here")
     head = data[offset : offset + BLOCK_HEADER_BYTES]
     if len(head) < BLOCK_HEADER_BYTES:
-        raise XlogError("a block header is cut off")
+        raise XlogError("a block header is truncated")
     try:
         length, position = _decode_uint(head, 4)
         _, position = _decode_uint(head, position)
@@ -194,7 +194,7 @@ def decode_block_header(data: bytes, offset: int = 0) -> tuple[bytes, int, int]:
     # Zeros have the checksum 0: a header without its end could validate a block of zeros.
     padding = BLOCK_HEADER_BYTES - position - 1
     if length == 0 or padding < -1 or (padding >= 0 and head[position] != 0xA0 | padding):
-        raise XlogError("a block header is not one")
+        raise XlogError("a block header has an unknown format")
     return magic, length, crc
 
 

@@ -35,5 +35,5 @@ def noted_ahead(fs: FileSystem, directory: str) -> int:
         return 0
     text = fs.read(path).strip()
     if not text.isdigit():
-        raise CorruptionError(path, 0, "the index to which a snapshot is ahead is not a number")
+        raise CorruptionError(path, 0, "the note of a snapshot ahead of the log is not a number")
     return int(text)

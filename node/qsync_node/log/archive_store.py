@@ -109,7 +109,7 @@ class ArchiveStore:
             elif (owner := decode_root(root, f"{self.url}/{ROOT_NAME}")) != self._replicaset_uuid:
                 raise ArchiveConflictError(
                     f"archive {self.url} belongs to replica set {owner}, this is"
-                    f" {self._replicaset_uuid}: give each cluster a URL of its own"
+                    f" {self._replicaset_uuid}: give each cluster its own URL"
                 )
             path = f"{self._uuid}/{MANIFEST_NAME}"
             data = self._read(path)
@@ -145,10 +145,10 @@ class ArchiveStore:
                 is_large = entry.size >= MULTIPART_FROM_BYTES
                 obstore.put(self._store, key, file, use_multipart=is_large)
         except FileNotFoundError:
-            raise ArchiveError(f"{path} is gone before it was archived") from None
+            raise ArchiveError(f"{path} was deleted before it was archived") from None
         except (BaseError, OSError) as error:
             raise ArchiveError(
-                f"archive {self.url} did not take {entry.name}: {_sentence(error)}"
+                f"archive {self.url} did not accept {entry.name}: {_sentence(error)}"
             ) from error
         self._flush(key)
 
@@ -164,7 +164,7 @@ class ArchiveStore:
         if digest.hexdigest() != entry.sha256:
             raise ArchiveConflictError(
                 f"archive {self.url} holds {key} with other contents ({found['size']} bytes, ours"
-                f" {entry.size}): move that file away and look who wrote it"
+                f" {entry.size}): move that file and find out what wrote it"
             )
         self._flush(key)
         return True
@@ -174,7 +174,7 @@ class ArchiveStore:
             self._put(f"{self._uuid}/{MANIFEST_NAME}", encode_manifest(manifest))
         except (BaseError, OSError) as error:
             raise ArchiveError(
-                f"archive {self.url} did not take the manifest: {_sentence(error)}"
+                f"archive {self.url} did not accept the manifest: {_sentence(error)}"
             ) from error
 
     def _read(self, key: str) -> bytes | None:

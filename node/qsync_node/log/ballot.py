@@ -35,7 +35,7 @@ def load_ballot(fs: FileSystem, directory: str) -> bytes:
         raise CorruptionError(path, 0, "the file of term and vote is missing")
     stored = fs.read(path)
     if len(stored) < _HEAD.size:
-        raise CorruptionError(path, 0, "the file of term and vote is cut off")
+        raise CorruptionError(path, 0, "the file of term and vote is truncated")
     magic, size, crc = _HEAD.unpack_from(stored)
     contents = stored[_HEAD.size :]
     if magic != _MAGIC or len(contents) != size or checksum(contents) != crc:

@@ -36,5 +36,5 @@ def check_newest(fs: FileSystem, directory: str, names: list[str]) -> None:
     noted = fs.read(join(directory, NEWEST_NAME)).decode(errors="replace").strip()
     if noted not in names:
         raise CorruptionError(
-            join(directory, noted), 0, "the newest file of the log is missing, with the rows in it"
+            join(directory, noted), 0, "the newest file of the log is missing with its rows"
         )

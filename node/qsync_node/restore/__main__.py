@@ -19,11 +19,11 @@ from qsync_node.restore.run import index_of, restore
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m qsync_node.restore", description=__doc__)
     parser.add_argument("--archive", required=True, metavar="URL")
-    parser.add_argument("--into", type=Path, metavar="FOLDER", help="where the snapshot goes")
-    parser.add_argument("--check", action="store_true", help="only look for the point")
-    parser.add_argument("--lifeline", action="store_true", help="end when standard input does")
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="folder of the snapshot")
+    parser.add_argument("--check", action="store_true", help="only verify that the point exists")
+    parser.add_argument("--lifeline", action="store_true", help="end together with standard input")
     parser.add_argument(
-        "--member", metavar="NAME", help="take this member's copies where it has some, uncompared"
+        "--member", metavar="NAME", help="use this member's copies, if any, without comparison"
     )
     point = parser.add_mutually_exclusive_group()
     point.add_argument("--to-time", metavar="TIME", help="such as 2026-01-31T12:00:00Z")

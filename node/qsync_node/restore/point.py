@@ -32,7 +32,7 @@ def parse_time(text: str) -> float:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise PointError(
-            f"{text!r} is no time: write it as 2026-01-31T12:00:00Z or in seconds since 1970"
+            f"{text!r} is not a time: write it as 2026-01-31T12:00:00Z or in seconds since 1970"
         ) from None
     if moment.tzinfo is None:
         raise PointError(f"{text} names no time zone: write {text}Z if it is UTC")

@@ -146,8 +146,8 @@ class Replay:
         )
         if self._limbo.last_index < self._until or not is_decided:
             raise ReplayError(
-                f"the archive shows rows up to {self._limbo.confirmed_index} as confirmed, and"
-                f" {self._until} was asked for: take an earlier point, or wait for the archive"
+                f"the archive proves rows up to {self._limbo.confirmed_index} as confirmed, and"
+                f" {self._until} was requested: choose an earlier point, or wait for the archive"
             )
         self.is_done = True
 

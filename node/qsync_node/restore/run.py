@@ -112,5 +112,5 @@ def _comparison_note(comparison: Comparison, snapshot: str, member: str | None) 
     if comparison.snapshot_copies > 1:
         return f"{text}; {comparison.snapshot_copies} copies of the snapshot are the same"
     if snapshot.startswith(f"{FOLDER}/"):
-        return f"{text}; an audit held the compaction's snapshot against the log"
-    return f"{text}; the snapshot {snapshot} was not compared: an audit holds it against the log"
+        return f"{text}; an audit compared the compaction's snapshot with the log"
+    return f"{text}; the snapshot {snapshot} was not compared: an audit compares it with the log"

@@ -101,7 +101,7 @@ def snapshot_at_or_before(
         if found is not None:
             return found
     why = f" ({comparison.passed[-1]})" if comparison.passed else ""
-    raise SourceError(f"archive {archive.url} holds no sound snapshot at or before that point{why}")
+    raise SourceError(f"archive {archive.url} has no valid snapshot at or before that point{why}")
 
 
 def _agreed_snapshot(
@@ -331,7 +331,7 @@ def index_at(archive: Archive, time_s: float, forced: str = "") -> int | None:
         return None
     begin = min((entry.after_index for _, entry in archive.segments()), default=0)
     if later <= begin + 1:
-        raise PointError("the archive holds no row of that time or before: take a later point")
+        raise PointError("the archive has no row of that time or before: choose a later point")
     return later - 1
 
 
@@ -340,11 +340,11 @@ def _whole(archive: Archive, owner: Manifest, entry: FileEntry) -> bytes:
     try:
         data = read_range(archive.url, key, 0, entry.size + 1)
     except FileNotFoundError:
-        raise _UnsoundError("the file is not there") from None
+        raise _UnsoundError("the file is missing") from None
     except OSError as error:
         raise SourceError(f"{archive.url}/{key} cannot be read: {error}") from error
     if hashlib.sha256(data).hexdigest() != entry.sha256:
-        raise _UnsoundError("its SHA-256 is not the one in its name")
+        raise _UnsoundError("its SHA-256 differs from the one in its name")
     return data
 
 
@@ -364,7 +364,7 @@ def _batches(data: bytes, entry: FileEntry) -> list[LogBatch]:
         found += split_batches(block.data, index)
         index = found[-1].last_index
     if index != entry.last_index:
-        raise _UnsoundError(f"it ends at row {index}, its manifest says {entry.last_index}")
+        raise _UnsoundError(f"it ends at row {index}, its manifest states {entry.last_index}")
     return found
 
 

@@ -140,7 +140,7 @@ class Admin:
     ) -> web.StreamResponse:
         needs_tls = self.server.certificates is not None and request.path not in PROBES
         if needs_tls and request.transport is not None and not request.secure:
-            return _refusal(426, "the admin port speaks TLS: ask with https")
+            return _refusal(426, "the admin port requires TLS: use https")
         return await handler(request)
 
     # --- reading --------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ class Admin:
         deadline = time.monotonic() + ARCHIVE_PATIENCE_S
         while archiver.archived_index < wanted:
             if time.monotonic() > deadline or server.ended.done():
-                why = archiver.error or "its last rows are not confirmed or still on their way"
+                why = archiver.error or "its last rows are unconfirmed or not uploaded yet"
                 return _refusal(
                     504, f"archived up to {archiver.archived_index}, not {wanted}: {why}"
                 )

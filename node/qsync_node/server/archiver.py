@@ -64,7 +64,7 @@ class Archiver:
     def __init__(
         self, config: NodeConfig, uuid: str, storage: Storage, disk: Disk, log: Log
     ) -> None:
-        assert config.archive is not None, "made only where there is an archive"
+        assert config.archive is not None, "created only with an archive"
         self._settings = config.archive
         self._config = config
         self._uuid = uuid

@@ -131,14 +131,14 @@ class NodeConfig(BaseModel):
         cls, archive: ArchiveConfig | None, info: ValidationInfo
     ) -> ArchiveConfig | None:
         if archive is not None and info.data.get("role") == "anonymous":
-            raise ValueError("an anonymous replica archives nothing: leave the field out")
+            raise ValueError("an anonymous replica has no archive: omit the field")
         return archive
 
     @field_validator("spaces")
     @classmethod
     def _check_spaces(cls, spaces: list[int | str], info: ValidationInfo) -> list[int | str]:
         if not spaces:
-            raise ValueError("name at least one space, or leave the field out to hold everything")
+            raise ValueError("name at least one space, or omit the field to hold all spaces")
         reason = refusal_of_list(str(info.data.get("role", "")), spaces)
         if reason:
             raise ValueError(reason)

@@ -34,7 +34,7 @@ class Describer:
             said = self._ask(child, [upload.path, upload.kind, upload.source, start_term])
         except (OSError, ValueError):
             self.close()
-            raise ArchiveError(f"{upload.path} was not described: trying again") from None
+            raise ArchiveError(f"{upload.path} was not described: retrying") from None
         finally:
             watchdog.cancel()
         if "error" in said:

@@ -23,11 +23,10 @@ TAKEN_MAX = 4096
 SENTENCES = {
     OrderRefusal.UNSIGNED: "order refused: it is not signed; sign it with the cluster's secret",
     OrderRefusal.EXPIRED: "order refused: its challenge is too old or of an earlier process run;"
-    " ask /order-challenge for another one",
-    OrderRefusal.WRONG: "order refused: its signature does not fit;"
-    " sign it with the cluster's secret",
+    " request another one from /order-challenge",
+    OrderRefusal.WRONG: "order refused: its signature is wrong; sign it with the cluster's secret",
     OrderRefusal.REPLAYED: "order refused: its challenge was used;"
-    " ask /order-challenge for another one",
+    " request another one from /order-challenge",
     OrderRefusal.TOO_MANY: f"order refused: {TAKEN_MAX} orders came in {CHALLENGE_S:.0f} s; wait",
 }
 

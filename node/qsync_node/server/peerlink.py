@@ -67,7 +67,7 @@ class PeerLink:
         self._silent_ticks = 0 if self._was_heard else self._silent_ticks + 1
         self._was_heard = False
         if self._silent_ticks >= SILENT_TICKS:
-            self.close("nothing was heard from the peer")
+            self.close("the peer was silent")
             return
         if not self._has_said and not self.transport.is_closing():
             self.transport.write(_EMPTY_FRAME)

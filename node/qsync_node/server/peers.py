@@ -247,7 +247,7 @@ class Peers:
         link.life = life if isinstance(life, bytes) else b""
         for other in list(self.server.links.values()):
             if other.uuid == link.uuid and other.life != link.life:
-                other.close("the peer was started again")
+                other.close("the peer was restarted")
         if self._watch is None:
             self._keep_alive()
 

@@ -143,7 +143,9 @@ class Session(asyncio.Protocol):
             return
         transport = self._speaking()
         if transport is not None:
-            reason = f"log-in: nothing within {LOGIN_S:.0f} s; connect again and log in at once"
+            reason = (
+                f"log-in: no request within {LOGIN_S:.0f} s; connect again and log in immediately"
+            )
             transport.write(encode_error(0, self._schema_version(), ErrorCode.TIMEOUT, reason))
             transport.close()
 

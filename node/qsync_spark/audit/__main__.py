@@ -37,7 +37,7 @@ def main() -> int:
     )
     parser.add_argument("--progress", action="store_true", help="JSON lines on stderr")
     parser.add_argument("--debug", action="store_true", help="Spark's log and whole tracebacks")
-    parser.add_argument("--lifeline", action="store_true", help="end when standard input does")
+    parser.add_argument("--lifeline", action="store_true", help="end together with standard input")
     arguments = parser.parse_args()
     if arguments.lifeline:
         hold_lifeline()

@@ -16,7 +16,7 @@ PROOFS = {
     2: "no gap and no repeat in LSN, index or term",
     3: "everything confirmed had its quorum, and nothing confirmed was rolled back",
     4: "every confirmed row can be replayed, and every snapshot equals the replay of the log",
-    5: "every journal fragment is what its name says",
+    5: "every journal fragment matches its name",
     6: "every INSERT, REPLACE and UPSERT that a client's ledger has as committed is in the log, and"
     " none that it has as refused",
 }

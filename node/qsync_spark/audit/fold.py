@@ -69,7 +69,7 @@ INVENTED = "the snapshot has a tuple that the log did not make"
 NO_KEY = "a row names no primary key that can be read"
 OF_NO_SPACE = "the snapshot has a tuple without a readable primary key"
 DIFFERS = "the snapshot has another tuple than the log"
-BASE_DIFFERS = "{} later snapshots say otherwise, and no row between them"
+BASE_DIFFERS = "{} later snapshots differ, and no row lies between them"
 BASE_OR_LOG = BASE_DIFFERS + ": it is wrong, or the log lost a row up to index {}"
 
 

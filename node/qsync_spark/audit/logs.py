@@ -344,7 +344,7 @@ def _odd_violation(row: Fact, name: str) -> Violation:
             text = f"{_rows(count)} from {place} on {_are(count)} in no member's log"
         elif row["fact"] == "mislabelled":
             problem = _mislabel(row)
-            text = f"{problem}: {place} says that it is row {row['a']} of replica {row['b']}"
+            text = f"{problem}: {place} contains the label of row {row['a']} of replica {row['b']}"
         elif row["fact"] == "alien":
             text += f", while replica {row['a']} leads term {row['term']}"
     return Violation(list(proofs), problem, text, [name], row["replica_id"], row["lsn"],
@@ -364,8 +364,8 @@ def _decisions_over_confirmed(ground: "Ground", own: list[Fact]) -> list[Violati
         if row["fact"] != "decision" or not takes_confirmed(row, ground.few):
             continue
         text = (
-            f"row {row['lsn']} of replica {row['replica_id']} (index {row['index']}) takes away"
-            f" rows from index {row['a']} on, which were confirmed"
+            f"row {row['lsn']} of replica {row['replica_id']} (index {row['index']}) rolls back"
+            f" rows from index {row['a']}, which were confirmed"
         )
         found.append(
             Violation([3], "confirmed, then rolled back", text, [ground.name_of(row["member"])],
@@ -389,8 +389,8 @@ def _confirmed_rows_cut(ground: "Ground") -> list[Violation]:
         name = ground.name_of(row["member"])
         text = (
             f"{name} cut row {row['lsn']} of replica {row['replica_id']} (term {row['term']}), a"
-            f" CONFIRM of index {row['a']}, together with what it confirms: no quorum had it, or"
-            " it was lost"
+            f" CONFIRM of index {row['a']}, together with its confirmed rows: no quorum had them,"
+            " or the row was lost"
         )
         found.append(
             Violation([3], "CONFIRM without quorum", text, [name], row["replica_id"], row["lsn"],

@@ -75,7 +75,7 @@ def plan_replay(ground: "Ground", reading: Reading, result: Result) -> ReplayPla
     for part in parts:
         if part.last_index > until:
             result.gaps.append(
-                Gap([4], f"the log before the snapshot at {part.last_index} has a hole behind"
+                Gap([4], f"the log before the snapshot at {part.last_index} has a gap after"
                     f" {until}", ground.name_of(part.member), until, part.last_index, part.key)
             )  # fmt: skip
     for space, why in reading.catalogue.unsupported.items():
@@ -264,7 +264,7 @@ def _check_terms(ground: "Ground", judged: list[tuple[int, str]], result: Result
                 name = ground.name_of(manifest.instance_uuid)
                 result.violations.append(
                     Violation([4], "snapshot differs", f"{name}'s snapshot at index"
-                              f" {entry.last_index} says terms {said}, the log {made}", [name],
+                              f" {entry.last_index} has terms {said}, the log {made}", [name],
                               index=entry.last_index, file=key)
                 )  # fmt: skip
                 result.violation_count += 1

@@ -171,7 +171,7 @@ def misdescribed(archive: Archive, few: list[Fact]) -> list[Fact]:
                 continue
             text = described_of(texts[key]).differs_from(entry)
             if counted[key] != entry.rows:
-                text = f"it holds {counted[key]} rows, its manifest says {entry.rows}"
+                text = f"it holds {counted[key]} rows, its manifest states {entry.rows}"
             if text:
                 text += ": one of both was changed"
                 found.append(

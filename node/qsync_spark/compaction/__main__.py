@@ -31,13 +31,13 @@ def main() -> int:
         "--delete-older-than", type=duration_s, metavar="DURATION",
         help="delete what neither a restore to that age nor an audit needs, such as 30d",
     )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="only report the planned actions")
     parser.add_argument("--lag-allowed", type=float, default=LAG_ALLOWED_S)
     parser.add_argument("--master", help="Spark master, such as local[*]")
     parser.add_argument("--result", type=Path, help="file for the JSON too")
     parser.add_argument("--progress", action="store_true", help="JSON lines on stderr")
     parser.add_argument("--debug", action="store_true", help="Spark's log and whole tracebacks")
-    parser.add_argument("--lifeline", action="store_true", help="end when standard input does")
+    parser.add_argument("--lifeline", action="store_true", help="end together with standard input")
     arguments = parser.parse_args()
     if arguments.lifeline:
         hold_lifeline()

@@ -45,7 +45,9 @@ def verify(url: str, file: StoredFile) -> None:
     except OSError as error:
         raise ArchiveError(f"{url}/{file.path} cannot be read back: {first_line(error)}") from error
     if digest.hexdigest() != file.sha256:
-        raise ArchiveError(f"{url}/{file.path} is not what was written: look who changed it")
+        raise ArchiveError(
+            f"{url}/{file.path} differs from the written file: find out what changed it"
+        )
 
 
 def listed(store: Any, prefix: str) -> list[str]:

@@ -66,7 +66,7 @@ class Lock:
         """Raise ArchiveError if the lock was lost."""
         held = self._read()
         if held is None or held.get("token") != self._token:
-            run = held.get("run") if held is not None else "nobody"
+            run = held.get("run") if held is not None else "no run"
             raise ArchiveError(f"archive {self._url} is compacted by {run} now: this one ends")
 
     def _contents(self) -> bytes:

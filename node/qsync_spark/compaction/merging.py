@@ -49,7 +49,7 @@ def merge(url: str, member: str, group: list[FileEntry]) -> Merged:
         except OSError as error:
             raise ArchiveError(f"{url}/{key} cannot be read: {error}") from error
         if hashlib.sha256(data).hexdigest() != entry.sha256:
-            raise ArchiveError(f"{url}/{key} is not what its name says: audit the archive first")
+            raise ArchiveError(f"{url}/{key} does not match its name: audit the archive first")
         _, start = decode_file_header(data)
         if number == 0:
             parts.append(data[:start])

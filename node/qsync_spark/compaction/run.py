@@ -201,7 +201,7 @@ def _fold(
     )  # fmt: skip
     wants_history = wish.is_history and not has_history and bool(archive.compactions)
     if said["index"] < known or (said["index"] == known and not wants_history):
-        outcome.notes.append(f"nothing is confirmed behind index {known}: nothing was folded")
+        outcome.notes.append(f"nothing is confirmed after index {known}: nothing was folded")
         outcome.index = known
         return None
     file = Path(said["file"])

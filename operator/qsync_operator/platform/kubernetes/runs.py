@@ -114,7 +114,7 @@ class RunKeeper:
             return
         await self._publish(kind, run, status)
         if status.phase in TERMINAL:
-            await self._tell(kind, name_of(run), status)
+            await self._report(kind, name_of(run), status)
 
     async def _begin(
         self,
@@ -190,12 +190,12 @@ class RunKeeper:
         found = await self._api.apply(document, "status")
         self._cache.note(OBJECT_KINDS[kind], run_of_cluster(found, OBJECT_KINDS[kind]))
 
-    async def _tell(self, kind: RunKind, name: str, status: RunStatus) -> None:
+    async def _report(self, kind: RunKind, name: str, status: RunStatus) -> None:
         what = kind.capitalize()
         verdict = status.verdict if isinstance(status, AuditStatus) else ""
         reason = f"{what}{verdict or status.phase}"
         is_bad = status.phase != "Succeeded" or verdict not in ("", "Passed")
-        await self._voice.tell(reason, name, status.message, is_bad)
+        await self._voice.report(reason, name, status.message, is_bad)
 
 
 def is_expired(run: Object, spec: RunSpec, at: datetime) -> bool:

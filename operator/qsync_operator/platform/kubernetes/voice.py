@@ -44,7 +44,7 @@ class KubernetesVoice:
             return False
         return True
 
-    async def tell(self, reason: str, subject: str, message: str, is_warning: bool) -> None:
+    async def report(self, reason: str, subject: str, message: str, is_warning: bool) -> None:
         log.info("%s %s: %s", subject, reason, message)
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         cluster = self._reference["name"]
