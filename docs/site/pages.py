@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+from qsync_cli.failure import FAILURES
 from qsync_node.explanations import (
     ENGINE_ACTION,
     ENGINE_CODES,
@@ -72,6 +73,12 @@ def order_table() -> str:
             (str(e.status), f"`{e.reason}`" if e.reason else "", e.meaning, e.action)
             for e in ORDER_EXPLANATIONS
         ),
+    )
+
+
+def failure_table() -> str:
+    return table(
+        ["reason", "meaning", "action"], ((f"`{e.name}`", e.meaning, e.action) for e in FAILURES)
     )
 
 
@@ -138,6 +145,7 @@ PARTS: dict[str, dict[str, tuple[str, Callable[[], str]]]] = {
         "codes": (NODE_SOURCE, code_table),
         "engine codes": (NODE_SOURCE, engine_code_table),
         "orders": (NODE_SOURCE, order_table),
+        "failures": ("operator/qsync_cli/failure.py", failure_table),
     },
     "conditions.md": {name: (OPERATOR_SOURCE, render) for name, render in _CONDITIONS.items()},
     "limits.md": {"limits": ("node/qsync_node/server/limits.py", limit_table)},

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 
 AddressArgument = Annotated[str, typer.Argument(help="IPROTO address.", metavar="HOST:PORT")]
 UserOption = Annotated[str, typer.Option("--user", help="User that writes.")]
@@ -58,7 +58,7 @@ def bench(
             _run(address, user, password, in_flight, seconds, size, space, as_json, ledger)
         )
     except (QsyncError, OSError) as error:
-        raise Failure(f"{address}: {error}") from error
+        raise Failure(FailureReason.UNREACHABLE, f"{address}: {error}") from error
     if as_json:
         typer.echo(json.dumps(result))
         return
@@ -118,7 +118,7 @@ async def _run(
         await workers
         took_s = time.perf_counter() - started
     if not latencies:
-        raise Failure(f"{address}: no write was committed, {failed} failed")
+        raise Failure(FailureReason.FAILED, f"{address}: no write was committed, {failed} failed")
     return _summary(sorted(latencies), failed, took_s)
 
 
@@ -144,7 +144,7 @@ async def _space(client: Any, name: str) -> int:
 
     found = await client.select(_SPACES + 1, iterator=2, limit=10_000)
     if not isinstance(found, Committed):
-        raise Failure(f"the schema cannot be read: {found.reason}")
+        raise Failure(FailureReason.REFUSED, f"the schema cannot be read: {found.reason}")
     for row in found.tuples:
         if row[2] == name:
             return int(row[0])
@@ -155,7 +155,7 @@ async def _space(client: Any, name: str) -> int:
     ):
         outcome = await client.insert(space, row)
         if not isinstance(outcome, Committed):
-            raise Failure(f"the space {name} cannot be made: {outcome.reason}")
+            raise Failure(FailureReason.REFUSED, f"space {name} was not created: {outcome.reason}")
     return made
 
 

@@ -77,7 +77,7 @@ def _text(value: Any) -> str:
 def _pack(path: Path, name: str, parts: dict[str, str]) -> None:
     import tarfile
 
-    from qsync_cli.failure import Failure
+    from qsync_cli.failure import Failure, FailureReason
 
     try:
         with tarfile.open(path, "w:gz") as archive:
@@ -87,4 +87,6 @@ def _pack(path: Path, name: str, parts: dict[str, str]) -> None:
                 entry.size, entry.mode = len(data), 0o600
                 archive.addfile(entry, io.BytesIO(data))
     except OSError as error:
-        raise Failure(f"{path} cannot be written: {error.strerror}") from error
+        raise Failure(
+            FailureReason.FAILED, f"{path} cannot be written: {error.strerror}"
+        ) from error

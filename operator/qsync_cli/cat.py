@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 
 
 class Format(StrEnum):
@@ -26,9 +26,13 @@ FormatOption = Annotated[Format, typer.Option("-o", "--output", help="Output for
 
 def cat(files: FilesArgument, output: FormatOption = Format.text) -> None:
     """Print the rows of files like `tarantoolctl cat --show-system`, and report damage."""
+    unreadable = [file for file in files if not file.is_file()]
+    if unreadable:
+        names = ", ".join(map(str, unreadable))
+        raise Failure(FailureReason.NOT_FOUND, f"{names} cannot be read: No such file")
     damages = [damage for file in files if (damage := _print_file(file, output))]
     if damages:
-        raise Failure("; ".join(damages))
+        raise Failure(FailureReason.DAMAGED, "; ".join(damages))
 
 
 def _print_file(path: Path, output: Format) -> str:

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_operator.models.cluster import NAME_PATTERN, QsyncCluster
 from qsync_operator.models.status import ClusterStatus
 from qsync_operator.names import wanted_members
@@ -25,14 +25,20 @@ def store_of(name: str) -> Store:
     import re
 
     if not re.fullmatch(NAME_PATTERN, name):
-        raise Failure(f"{name!r} is not a cluster's name: lower case letters, digits and dashes")
+        raise Failure(
+            FailureReason.INVALID,
+            f"{name!r} is not a cluster's name: use lower case letters, digits and dashes",
+        )
     return Store(home() / name)
 
 
 def open_store(name: str) -> Store:
     store = store_of(name)
     if not store.exists():
-        raise Failure(f"there is no cluster {name} in {home()}: `qsync local status` lists them")
+        raise Failure(
+            FailureReason.NOT_FOUND,
+            f"there is no cluster {name} in {home()}: `qsync local status` lists them",
+        )
     return store
 
 
@@ -47,14 +53,17 @@ def all_stores() -> list[Store]:
 def secrets_of(store: Store) -> Secrets:
     secrets = store.load_secrets()
     if secrets is None:
-        raise Failure(f"{store.directory}/secrets.json is gone: apply {store.name} again")
+        raise Failure(
+            FailureReason.NOT_FOUND,
+            f"{store.directory}/secrets.json is missing: apply {store.name} again",
+        )
     return secrets
 
 
 def load_cluster(store: Store) -> QsyncCluster:
     cluster = store.load_cluster()
     if cluster is None:
-        raise Failure(f"cluster {store.name} was deleted")
+        raise Failure(FailureReason.NOT_FOUND, f"cluster {store.name} was deleted")
     return cluster
 
 
@@ -72,10 +81,14 @@ def ensure_supervisor(store: Store) -> bool:
             code = child.wait(0.03)
             if code:
                 raise Failure(
+                    FailureReason.FAILED,
                     f"the supervisor of {store.name} ended with exit code {code}: see"
-                    f" {store.supervisor_log}"
+                    f" {store.supervisor_log}",
                 )
-    raise Failure(f"the supervisor of {store.name} did not start: see {store.supervisor_log}")
+    raise Failure(
+        FailureReason.TIMED_OUT,
+        f"the supervisor of {store.name} did not start: see {store.supervisor_log}",
+    )
 
 
 def look(store: Store) -> QsyncCluster:

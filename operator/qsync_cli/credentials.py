@@ -17,7 +17,7 @@ def credentials(where: Where, output: OutputOption = None) -> None:
 
         local(where.local, output)
         return
-    from qsync_cli.failure import Failure
+    from qsync_cli.failure import Failure, FailureReason
     from qsync_cli.kubernetes.session import Session, choose, converse
     from qsync_operator.desired.labels import app_secret_name
     from qsync_operator.desired.secrets import decoded
@@ -27,7 +27,10 @@ def credentials(where: Where, output: OutputOption = None) -> None:
         name = app_secret_name(str(cluster["metadata"]["name"]))
         secret = await session.api.get("Secret", session.namespace, name)
         if secret is None:
-            raise Failure(f"there is no Secret {name} yet: try again when the cluster is Ready")
+            raise Failure(
+                FailureReason.NOT_READY,
+                f"there is no Secret {name} yet: retry when the cluster is Ready",
+            )
         found: dict[str, object] = dict(decoded(secret))
         addresses = str(found.get("addresses", ""))
         return {**found, "port": int(str(found["port"])), "addresses": addresses.split(",")}

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import FAILURES, Failure, FailureReason
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, say
 
@@ -29,7 +29,7 @@ def explain(name: NameArgument, output: OutputOption = None) -> None:
     """Explain an error code, or a condition, reason or Event: meaning, outcome and action."""
     found = [topic for topic in topics() if _is_named(topic, name)]
     if not found:
-        raise Failure(_unknown(name))
+        raise Failure(FailureReason.NOT_FOUND, _unknown(name))
     if output in (Output.json, Output.yaml):
         print_document([_document(topic) for topic in found], output)
         return
@@ -42,6 +42,7 @@ def topics() -> Iterator[Topic]:
     yield from _refusals()
     yield from _conditions()
     yield from _events()
+    yield from _failures()
 
 
 def _codes() -> Iterator[Topic]:
@@ -102,6 +103,12 @@ def _events() -> Iterator[Topic]:
         failed = f"The action {action.name} failed; the message names the cause"
         facts = {"meaning": failed, "action": action.remedy}
         yield Topic(action.refused, "Event of type Warning", facts)
+
+
+def _failures() -> Iterator[Topic]:
+    for entry in FAILURES:
+        facts = {"meaning": entry.meaning, "action": entry.action}
+        yield Topic(str(entry.name), "reason of a failed command", facts)
 
 
 def _is_named(topic: Topic, name: str) -> bool:

@@ -2,6 +2,11 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # not at run time: commands import nothing heavy before they run
+    from qsync_operator.links import LinkError
+    from qsync_operator.platform.kubernetes.api import ApiError
 
 
 class FailureReason(StrEnum):
@@ -94,3 +99,11 @@ class Failure(Exception):  # noqa: N818  # an outcome that is shown to a person
     def __init__(self, reason: FailureReason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+def failure_of(error: "LinkError | ApiError") -> Failure:
+    """Return the failure for an error of a member or of the API server."""
+    status = getattr(error, "status", 0)
+    is_refusal = getattr(error, "is_refusal", False) or status >= 400
+    reason = FailureReason.REFUSED if is_refusal else FailureReason.UNREACHABLE
+    return Failure(FailureReason.NOT_FOUND if status == 404 else reason, str(error))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
@@ -55,8 +55,9 @@ def _force(
 
     if not disks_destroyed:
         raise Failure(
+            FailureReason.REFUSED,
             "running voters could elect another leader: destroy or fence off the disks of all "
-            "lost voters, then add --disks-destroyed"
+            "lost voters, then add --disks-destroyed",
         )
     target = resolve(where, lost[0])
     survivor = ask(target, lambda links: _order(links, target, verb, lost))
@@ -80,7 +81,9 @@ async def _order(links: Any, target: Any, verb: str, lost: list[str]) -> str:
         if said["can_stand"] and name not in lost and said["uuid"] not in lost
     }
     if not survivors:
-        raise Failure("no survivor may stand: look at `qsync status`")
+        raise Failure(
+            FailureReason.NOT_READY, "no survivor may stand for election: run `qsync status`"
+        )
     best = max(survivors, key=lambda n: (survivors[n]["last_term"], survivors[n]["last_index"]))
     uuids = {m["name"]: m["uuid"] for m in survivors[best]["members"]}
     order = {"lost": [uuids.get(one, one) for one in lost], "disks_destroyed": True}

@@ -59,7 +59,7 @@ async def _read(
 ) -> dict[str, list[str]]:
     import asyncio
 
-    from qsync_cli.failure import Failure
+    from qsync_cli.failure import Failure, FailureReason
     from qsync_cli.kubernetes.session import choose
 
     cluster = choose(await session.clusters(), where, session.namespace, member)
@@ -67,7 +67,10 @@ async def _read(
     names = sorted(str(pod["metadata"]["name"]) for pod in pods)
     if member is not None:
         if member not in names:
-            raise Failure(f"there is no member {member}: there are {', '.join(names)}")
+            raise Failure(
+                FailureReason.NOT_FOUND,
+                f"there is no member {member}: there are {', '.join(names)}",
+            )
         names = [member]
     found: dict[str, list[str]] = {name: [] for name in names}
 

@@ -168,7 +168,7 @@ def main() -> None:
     try:
         app()
     except Failure as failure:
-        sys.stderr.write(f"qsync: {failure}\n")
+        sys.stderr.write(f"qsync: {failure} ({failure.reason})\n")
         sys.exit(1)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of the output is closed

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
@@ -44,7 +44,7 @@ async def _promote(links: Any, target: Any, member: str) -> int:
 
     found = await statuses(links, target)
     if member not in found:
-        raise Failure(f"{member} does not answer: it cannot lead")
+        raise Failure(FailureReason.UNREACHABLE, f"{member} does not answer: it cannot lead")
     leader = leader_of(found)
     if leader == member and found[member]["is_writable"]:
         return int(found[member]["term"])
@@ -67,4 +67,7 @@ async def _until_writable(links: Any, address: str, member: str) -> int:
         if said["role"] == "leader" and said["is_writable"]:
             return int(said["term"])
         await asyncio.sleep(POLL_S)
-    raise Failure(f"{member} was asked to lead and does not after {WAIT_S:g} s: see status")
+    raise Failure(
+        FailureReason.TIMED_OUT,
+        f"{member} was nominated and does not lead after {WAIT_S:g} s: run `qsync status`",
+    )

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
@@ -36,7 +36,7 @@ async def _register(links: Any, node: str, name: str) -> int:
 
     said = await links.status(node)
     if said["role"] != "anonymous":
-        raise Failure(f"{name} is not anonymous: it is {said['role']}")
+        raise Failure(FailureReason.REFUSED, f"{name} is not anonymous: it is {said['role']}")
     await links.post(node, "/verb/configure", {"role": "async"})
     deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s:
@@ -45,4 +45,6 @@ async def _register(links: Any, node: str, name: str) -> int:
             return int(said["replica_id"])
         await asyncio.sleep(POLL_S)
     reason = said["refused"] or "no leader answered"
-    raise Failure(f"{name} is not registered after {WAIT_S:g} s: {reason}")
+    raise Failure(
+        FailureReason.TIMED_OUT, f"{name} was not registered within {WAIT_S:g} s: {reason}"
+    )

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
@@ -37,7 +37,7 @@ def replace(
     leader = leader_of(found)
     refusal = replacement_error(member, leader, found[leader] if leader else {}, is_forced=force)
     if refusal is not None:
-        raise Failure(f"{member} is not replaced: {refusal}")
+        raise Failure(FailureReason.REFUSED, f"{member} is not replaced: {refusal}")
     converse(where, lambda session: replace_volume(session, member, is_forced=force))
     done(
         f"{member} begins again on a new volume: `kubectl qsync status` shows when it follows",
@@ -85,7 +85,8 @@ async def replace_volume(session: "Session", member: str, *, is_forced: bool) ->
         if not is_forced and (not node or await session.api.get("Node", "", node) is not None):
             why = f"machine {node} is still known" if node else "no machine is recorded for it"
             raise Failure(
-                f"{claim_name} is not deleted: {why}; give it --force if the volume is lost"
+                FailureReason.REFUSED,
+                f"{claim_name} is not deleted: {why}; give it --force if the volume is lost",
             )
         uid = str(claim["metadata"]["uid"])
         await session.api.delete("PersistentVolumeClaim", session.namespace, claim_name, uid)

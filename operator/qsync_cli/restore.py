@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument, NoWaitOption, OutputOption, TimeoutOption
 
 FromOption = Annotated[
@@ -65,7 +65,10 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
     if to_time is not None and to_signature is not None:
         raise typer.BadParameter("--to-time and --to-signature exclude each other: give one")
     if store_of(name).exists():
-        raise Failure(f"there is a cluster {name} already: restore under another name")
+        raise Failure(
+            FailureReason.ALREADY_EXISTS,
+            f"cluster {name} exists already: restore under another name",
+        )
     begin: dict[str, Any] = {
         "url": archive,
         "toTime": None if to_time is None else _moment(to_time),
@@ -86,7 +89,7 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
         }  # fmt: skip
         cluster = parse_cluster(document, "restore")
     except ManifestError as error:
-        raise Failure(str(error)) from error
+        raise Failure(FailureReason.INVALID, str(error)) from error
     bring_up(Manifest(cluster, given.secrets if given else {}), no_wait, timeout, output)
     _say_what_was_compared(store_of(name).directory)
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason, failure_of
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, say
 from qsync_cli.where import Where, aimed
@@ -49,7 +49,9 @@ def _of_processes(cluster: str, member: str | None) -> dict[str, Any]:
     store = open_store(cluster)
     names = list(store.load_state().members)
     if member is not None and member not in names:
-        raise Failure(f"there is no member {member}: there are {', '.join(names)}")
+        raise Failure(
+            FailureReason.NOT_FOUND, f"there is no member {member}: there are {', '.join(names)}"
+        )
     chosen = [member] if member is not None else names
     return {name: rollback_rows(store.data_directory(name)) for name in chosen}
 
@@ -62,7 +64,9 @@ def _of_pods(where: Where, member: str | None) -> dict[str, Any]:
 
     names, open_links = pod_target(where, member)
     if member is not None and member not in names:
-        raise Failure(f"there is no member {member}: there are {', '.join(names)}")
+        raise Failure(
+            FailureReason.NOT_FOUND, f"there is no member {member}: there are {', '.join(names)}"
+        )
 
     async def read(links: "PodLinks") -> dict[str, Any]:
         try:
@@ -74,4 +78,4 @@ def _of_pods(where: Where, member: str | None) -> dict[str, Any]:
     try:
         return asyncio.run(read(open_links()))
     except LinkError as error:
-        raise Failure(str(error)) from error
+        raise failure_of(error) from error

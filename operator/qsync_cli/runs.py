@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import Output, OutputOption
 from qsync_cli.output import print_document, progress, say, step_of
 from qsync_cli.where import Where, aimed
@@ -97,7 +97,7 @@ async def _follow(session: "Session", run: "Document", advance: Callable[..., No
     while True:
         found = await session.api.get(kind, session.namespace, name)
         if found is None:
-            raise Failure(f"{name} was deleted before it had ended")
+            raise Failure(FailureReason.NOT_FOUND, f"{name} was deleted before it had ended")
         status = found.get("status") or {}
         if status.get("phase") in ENDED:
             return found

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import OutputOption
 from qsync_cli.output import done
 from qsync_cli.where import Where, aimed
@@ -32,12 +32,14 @@ async def _switch_over(links: Any, target: Any, member: str | None) -> str:
     found = await statuses(links, target)
     leader = leader_of(found)
     if leader is None:
-        raise Failure("no member leads: `qsync promote MEMBER` nominates one")
+        raise Failure(
+            FailureReason.NOT_READY, "no member leads: `qsync promote MEMBER` nominates one"
+        )
     if member is None:
         await links.post(target.address_of(leader), "/verb/demote", {})
         return leader
     if leader == member:
-        raise Failure(f"{member} leads already")
+        raise Failure(FailureReason.ALREADY_EXISTS, f"{member} leads already")
     uuid = found[member]["uuid"] if member in found else member
     await links.post(target.address_of(leader), "/verb/switchover", {"target": uuid})
     return leader

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason, failure_of
 from qsync_cli.where import Where
 from qsync_node.adminport import trusting
 from qsync_operator.links import LinkError, NodeLinks
@@ -44,7 +44,9 @@ class Target:
         address = self.addresses.get(member)
         if address is None:
             known = ", ".join(self.addresses)
-            raise Failure(f"there is no member {member}: there are {known}")
+            raise Failure(
+                FailureReason.NOT_FOUND, f"there is no member {member}: there are {known}"
+            )
         return address
 
 
@@ -68,7 +70,8 @@ def _context(ca: Path | None) -> ssl.SSLContext | None:
         return trusting(ca)
     except OSError as error:
         raise Failure(
-            f"--ca {ca} cannot be used: {error}; give a file of PEM certificates"
+            FailureReason.INVALID,
+            f"--ca {ca} cannot be used: {error}; give a file of PEM certificates",
         ) from error
 
 
@@ -98,7 +101,7 @@ def ask(target: Target, question: Callable[[Links], Awaitable[Result]]) -> Resul
     try:
         return asyncio.run(run())
     except LinkError as error:
-        raise Failure(str(error)) from error
+        raise failure_of(error) from error
 
 
 async def statuses(links: Links, target: Target) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from qsync_cli import output
 from qsync_cli.clusters import ensure_supervisor, is_settled, look
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import Output
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ def wait_ready(store: "Store", timeout_s: float, is_quiet: bool) -> "QsyncCluste
             _refuse_hopeless(cluster)
             if time.monotonic() >= deadline_s:
                 raise Failure(
+                    FailureReason.TIMED_OUT,
                     f"{cluster.name} is not Ready after {timeout_s:g} s: {sentence(cluster)};"
-                    f" `qsync local status {cluster.name}` and `events` show more"
+                    f" `qsync local status {cluster.name}` and `events` show more",
                 )
             ensure_supervisor(store)
             time.sleep(POLL_S)
@@ -45,7 +46,9 @@ def _refuse_hopeless(cluster: "QsyncCluster") -> None:
     if cluster.status.observed_generation != cluster.metadata.generation:
         return
     if degraded is not None and degraded.status == "True" and degraded.reason in HOPELESS:
-        raise Failure(f"{cluster.name} cannot become Ready: {degraded.message}")
+        raise Failure(
+            FailureReason.REFUSED, f"{cluster.name} cannot become Ready: {degraded.message}"
+        )
 
 
 def sentence(cluster: "QsyncCluster") -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import tarantool
+
+from qsync_cli.failure import FailureReason
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PATIENCE_S = 60.0
@@ -46,6 +49,9 @@ class Home:
         assert done.returncode == 1, (arguments, done.stdout, done.stderr)
         assert done.stderr.startswith("qsync: ")
         assert done.stderr.count("\n") == 1
+        reason = re.search(r" \((\w+)\)\n$", done.stderr)
+        assert reason is not None, done.stderr
+        assert reason[1] in set(FailureReason), done.stderr
         return done.stderr
 
     def logs(self) -> str:

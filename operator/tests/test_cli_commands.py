@@ -16,11 +16,14 @@ from typer.testing import CliRunner
 
 from qsync_cli import runs
 from qsync_cli.clusters import store_of
+from qsync_cli.failure import FAILURES, FailureReason, failure_of
 from qsync_cli.local import apply as local_apply
 from qsync_cli.main import app
 from qsync_cli.output import plain_table
+from qsync_operator.links import LinkError
 from qsync_operator.models.manifest import parse_cluster
 from qsync_operator.models.runs import QsyncAudit
+from qsync_operator.platform.kubernetes.api import ApiError
 
 VECTORS = Path(__file__).parents[2] / "node" / "tests" / "vectors"
 
@@ -78,20 +81,41 @@ def test_wrong_usage_is_exit_code_two(home: Home, arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "reason"),
     [
-        (["local", "apply", "-f", "/nonexistent.yaml"], "No such file"),
-        (["local", "status", "orders"], "there is no cluster orders"),
-        (["local", "status", "../etc"], "is not a cluster's name"),
-        (["local", "delete", "orders"], "there is no cluster orders"),
-        (["status", "--address", "127.0.0.1:1"], "127.0.0.1:1 cannot be reached"),
-        (["cat", "/nonexistent.xlog"], "No such file"),
+        (["local", "apply", "-f", "/nonexistent.yaml"], FailureReason.INVALID),
+        (["local", "status", "orders"], FailureReason.NOT_FOUND),
+        (["local", "status", "../etc"], FailureReason.INVALID),
+        (["local", "delete", "orders"], FailureReason.NOT_FOUND),
+        (["status", "--address", "127.0.0.1:1"], FailureReason.UNREACHABLE),
+        (["cat", "/nonexistent.xlog"], FailureReason.NOT_FOUND),
+        (["explain", "NoSuchReason"], FailureReason.NOT_FOUND),
     ],
 )
-def test_what_did_not_happen_is_exit_code_one_and_one_sentence(
-    home: Home, arguments: list[str], sentence: str
+def test_failure_is_exit_code_one_and_one_sentence_with_its_reason(
+    home: Home, arguments: list[str], reason: str
 ) -> None:
-    assert sentence in home.refuse(*arguments)
+    assert home.refuse(*arguments).endswith(f" ({reason})\n")
+
+
+def test_every_failure_reason_is_explained() -> None:
+    assert [entry.name for entry in FAILURES] == list(FailureReason)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (LinkError("no answer"), FailureReason.UNREACHABLE),
+        (LinkError("not the leader", is_refusal=True), FailureReason.REFUSED),
+        (ApiError("no connection"), FailureReason.UNREACHABLE),
+        (ApiError("forbidden", 403), FailureReason.REFUSED),
+        (ApiError("missing", 404), FailureReason.NOT_FOUND),
+    ],
+)
+def test_errors_of_members_and_of_the_api_server_have_a_reason(
+    error: LinkError | ApiError, reason: str
+) -> None:
+    assert failure_of(error).reason == reason
 
 
 def test_cat_prints_what_tarantool_wrote(home: Home) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason, failure_of
 from qsync_cli.where import Where
 from qsync_operator.links import LinkError
 from qsync_operator.platform.kubernetes.api import ApiError
@@ -47,7 +47,7 @@ def converse(where: Where, conversation: Callable[[Session], Awaitable[Result]])
     try:
         return asyncio.run(run())
     except (ApiError, LinkError) as error:
-        raise Failure(str(error)) from error
+        raise failure_of(error) from error
 
 
 def _namespace(where: Where) -> str:
@@ -55,8 +55,9 @@ def _namespace(where: Where) -> str:
         from qsync_operator.platform.kubernetes.client import current_namespace
     except ModuleNotFoundError as error:
         raise Failure(
+            FailureReason.NOT_INSTALLED,
             f"this installation has no {error.name}: `pip install 'qsync[operator]'`, or name"
-            " --local NAME or --address HOST:PORT"
+            " --local NAME or --address HOST:PORT",
         ) from error
     return where.namespace or current_namespace(where.context)
 
@@ -74,15 +75,23 @@ def choose(clusters: list[Document], where: Where, namespace: str, member: str |
     if where.cluster is not None:
         if where.cluster not in by_name:
             hint = f": there are {known}" if known else ""
-            raise Failure(f"namespace {namespace} has no QsyncCluster {where.cluster}{hint}")
+            raise Failure(
+                FailureReason.NOT_FOUND,
+                f"namespace {namespace} has no QsyncCluster {where.cluster}{hint}",
+            )
         return by_name[where.cluster]
     if len(by_name) == 1:
         return next(iter(by_name.values()))
     if not by_name:
-        raise Failure(f"namespace {namespace} has no QsyncCluster: name another one with -n")
+        raise Failure(
+            FailureReason.NOT_FOUND,
+            f"namespace {namespace} has no QsyncCluster: name another one with -n",
+        )
     owners = [name for name in by_name if member is not None and member.startswith(f"{name}-")]
     if not owners:
-        raise Failure(f"namespace {namespace} has {known}: name one with --cluster")
+        raise Failure(
+            FailureReason.INVALID, f"namespace {namespace} has {known}: name one with --cluster"
+        )
     return by_name[max(owners, key=len)]
 
 
@@ -98,5 +107,5 @@ def pod_target(where: Where, member: str | None) -> tuple[list[str], "Callable[[
 
     namespace, names = converse(where, look)
     if not names:
-        raise Failure("no member has a pod: look at `kubectl qsync status`")
+        raise Failure(FailureReason.NOT_READY, "no member has a pod: run `kubectl qsync status`")
     return sorted(names), lambda: PodLinks(lambda: _connect(where), namespace)

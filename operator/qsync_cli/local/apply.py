@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NoWaitOption, Output, OutputOption, TimeoutOption
 from qsync_cli.output import say, warn
 
@@ -45,7 +45,7 @@ def apply(
     try:
         manifest = load_manifest(file)
     except ManifestError as error:
-        raise Failure(str(error)) from error
+        raise Failure(FailureReason.INVALID, str(error)) from error
     if archive is None:
         manifest = _with_kept_archive(manifest)
     elif archive == NO_ARCHIVE:
@@ -110,7 +110,7 @@ def _with_archive(manifest: "Manifest", url: str) -> "Manifest":
     try:
         return replace(manifest, cluster=parse_cluster(document, "--archive"))
     except ManifestError as error:
-        raise Failure(str(error)) from error
+        raise Failure(FailureReason.INVALID, str(error)) from error
 
 
 def _warn(cluster: "QsyncCluster") -> None:
@@ -129,7 +129,10 @@ def _store(store: "Store", manifest: "Manifest") -> str:
 
     wanted, existing = manifest.cluster, store.load_cluster()
     if existing is not None and existing.metadata.deletion_timestamp is not None:
-        raise Failure(f"{store.name} is being deleted: wait until it is gone and apply again")
+        raise Failure(
+            FailureReason.NOT_READY,
+            f"{store.name} is being deleted: apply it again after its deletion",
+        )
     _store_secrets(store, manifest)
     if existing is None:
         wanted.metadata.generation = 1
@@ -139,7 +142,7 @@ def _store(store: "Store", manifest: "Manifest") -> str:
         return "created"
     refusal = refusal_to_change(existing, wanted)
     if refusal:
-        raise Failure(f"{store.name} stays as it is: {refusal}")
+        raise Failure(FailureReason.REFUSED, f"{store.name} stays as it is: {refusal}")
     if existing.spec.model_dump() == wanted.spec.model_dump():
         return "unchanged"
     existing.spec = wanted.spec
@@ -159,7 +162,7 @@ def _check_begin(cluster: "QsyncCluster") -> None:
     try:
         check_restore(cluster.spec.bootstrap.from_archive)
     except RestoreError as error:
-        raise Failure(str(error)) from error
+        raise Failure(FailureReason.INVALID, str(error)) from error
 
 
 def refusal_to_change(old: "QsyncCluster", new: "QsyncCluster") -> str:
@@ -189,8 +192,9 @@ def _store_secrets(store: "Store", manifest: "Manifest") -> None:
     if existing is not None:
         if given is not None and given != existing.password:
             raise Failure(
+                FailureReason.REFUSED,
                 f"the password of {existing.username} was given when {store.name} was created:"
-                " apply the manifest with that one"
+                " apply the manifest with that one",
             )
         return
     store.save_secrets(
@@ -208,8 +212,11 @@ def _given_password(manifest: "Manifest") -> str | None:
         return None
     secret = manifest.secrets.get(name)
     if secret is None:
-        raise Failure(f"auth.passwordSecret names Secret {name}: put it into the same file")
+        raise Failure(
+            FailureReason.NOT_FOUND,
+            f"auth.passwordSecret names Secret {name}: put it into the same file",
+        )
     password = secret.get("password")
     if not password:
-        raise Failure(f"Secret {name} has no key `password`")
+        raise Failure(FailureReason.INVALID, f"Secret {name} has no key `password`")
     return password

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.local.jobs import run_job
 from qsync_cli.options import NameArgument, Output, OutputOption
 from qsync_cli.output import print_document, print_table, say, warn
@@ -34,10 +34,11 @@ def audit(name: NameArgument, ledger: LedgerOption = None, output: OutputOption 
     cluster = load_cluster(store)
     if cluster.spec.archive is None:
         raise Failure(
-            f"{name} has no archive: set spec.archive.url (or apply with --archive file:///FOLDER)"
+            FailureReason.INVALID,
+            f"{name} has no archive: set spec.archive.url (or apply with --archive file:///FOLDER)",
         )
     if ledger is not None and "://" not in ledger and not Path(ledger).exists():
-        raise Failure(f"the ledger {ledger} is not there")
+        raise Failure(FailureReason.NOT_FOUND, f"the ledger {ledger} does not exist")
     for text in archive_now(store):
         warn(text)
     started = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")

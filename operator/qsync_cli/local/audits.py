@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument, Output, OutputOption
 from qsync_cli.output import print_document, print_table, say
 
@@ -35,7 +35,7 @@ def audits(name: NameArgument, output: OutputOption = None) -> None:
         print_document([{"name": folder.name, **said} for folder, said in found], output)
         return
     if not found:
-        say(f"no audit of {name} yet: `qsync local audit {name}` makes one")
+        say(f"no audit of {name} yet: run `qsync local audit {name}`")
         return
     rows = [
         [
@@ -56,10 +56,13 @@ def report(name: NameArgument, audit: AuditArgument = None) -> None:
 
     found = {folder.name: folder for folder, _ in _finished(open_store(name))}
     if not found:
-        raise Failure(f"no audit of {name} yet: `qsync local audit {name}` makes one")
+        raise Failure(
+            FailureReason.NOT_FOUND, f"no audit of {name} yet: run `qsync local audit {name}`"
+        )
     chosen = audit or max(found)
     if chosen not in found:
         raise Failure(
-            f"there is no audit {chosen} of {name}: `qsync local audits {name}` lists them"
+            FailureReason.NOT_FOUND,
+            f"there is no audit {chosen} of {name}: `qsync local audits {name}` lists them",
         )
     say(str(found[chosen] / "report.html"))

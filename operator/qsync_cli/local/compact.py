@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.local.audit import LAG_ALLOWED_S, archive_now
 from qsync_cli.local.jobs import run_job
 from qsync_cli.options import NameArgument, Output, OutputOption
@@ -46,7 +46,8 @@ def compact(  # as many as there are options
     archive = load_cluster(store).spec.archive
     if archive is None:
         raise Failure(
-            f"{name} has no archive: set spec.archive.url (or apply with --archive file:///FOLDER)"
+            FailureReason.INVALID,
+            f"{name} has no archive: set spec.archive.url (or apply with --archive file:///FOLDER)",
         )
     age = delete_older_than or archive.retention
     try:

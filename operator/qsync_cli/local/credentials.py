@@ -2,7 +2,7 @@
 
 from urllib.parse import quote
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument, Output, OutputOption
 from qsync_cli.output import print_document, say
 
@@ -16,7 +16,7 @@ def credentials(name: NameArgument, output: OutputOption = None) -> None:
     secrets, cluster = secrets_of(store), look(store)
     members = [m for m in cluster.status.members if not m.address.endswith(":0")]
     if not members:
-        raise Failure(f"{name} has no members yet: try again when it is Ready")
+        raise Failure(FailureReason.NOT_READY, f"{name} has no members yet: retry when it is Ready")
     first = next((m for m in members if m.role == "leader"), members[0])
     host, _, port = first.address.rpartition(":")
     shown = {

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument
 from qsync_cli.output import say
 
@@ -29,7 +29,10 @@ def delete(
     store = store_of(name)
     if not store.exists():
         if keep_data or not (store.directory / "state.json").exists():
-            raise Failure(f"there is no cluster {name}: `qsync local status` lists them")
+            raise Failure(
+                FailureReason.NOT_FOUND,
+                f"there is no cluster {name}: `qsync local status` lists them",
+            )
         store.forget(keeps_data=False)
         say(f"kept data of {name} deleted")
         return
@@ -46,8 +49,9 @@ def delete(
             pid = store.supervisor_pid() or pid
         if time.monotonic() > deadline_s:
             raise Failure(
-                f"{name} is not gone after {timeout:g} s: see {store.supervisor_log} and delete"
-                " again"
+                FailureReason.TIMED_OUT,
+                f"{name} still exists after {timeout:g} s: see {store.supervisor_log} and delete"
+                " again",
             )
         if store.exists():
             ensure_supervisor(store)

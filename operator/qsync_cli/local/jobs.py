@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.output import progress, step_of
 
 
@@ -57,12 +57,15 @@ def _failure(what: str, code: int, said: list[str], folder: Path) -> Failure:
     """Return the last output of the job in one sentence. A file contains all of it."""
     lines = [line for line in said if line]
     if any("No module named" in line for line in lines):
-        return Failure(f"{what} needs PySpark: install qsync[spark]")
+        return Failure(FailureReason.NOT_INSTALLED, f"{what} needs PySpark: install qsync[spark]")
     if any("JAVA_HOME" in line or "JAVA_GATEWAY_EXITED" in line for line in lines):
-        return Failure(f"{what} needs Java 17 or newer: install a JRE and try again")
+        return Failure(
+            FailureReason.NOT_INSTALLED,
+            f"{what} needs Java 17 or newer: install a JRE and retry",
+        )
     if code == 1 and lines and not any(line.startswith("Traceback") for line in lines):
-        return Failure(lines[-1])
+        return Failure(FailureReason.FAILED, lines[-1])
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"failure-{int(time.time())}.log"
     path.write_text("\n".join(said) + "\n")
-    return Failure(f"{what} ended with exit code {code}: see {path}")
+    return Failure(FailureReason.FAILED, f"{what} ended with exit code {code}: see {path}")

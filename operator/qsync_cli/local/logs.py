@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument
 
 MemberArgument = Annotated[
@@ -29,7 +29,10 @@ def logs(name: NameArgument, member: MemberArgument = None, follow: FollowOption
         chosen = {"": store.supervisor_log}
     elif member is not None:
         if member not in members:
-            raise Failure(f"{name} has no member {member}: it has {', '.join(members)}")
+            raise Failure(
+                FailureReason.NOT_FOUND,
+                f"{name} has no member {member}: it has {', '.join(members)}",
+            )
         chosen = {"": node_log(store, member)}
     else:
         chosen = {f"{one}: ": node_log(store, one) for one in members}

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument, NoWaitOption, Output, OutputOption, TimeoutOption
 from qsync_cli.output import say
 
@@ -46,7 +46,7 @@ def scale(
         try:
             cluster = parse_cluster(document, name)
         except ManifestError as error:
-            raise Failure(str(error)) from error
+            raise Failure(FailureReason.INVALID, str(error)) from error
         if cluster.document()["spec"] != before:
             cluster.metadata.generation += 1
             store.save_cluster(cluster)
