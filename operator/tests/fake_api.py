@@ -1,6 +1,6 @@
-"""The API server as far as the operator's code sees it: a place where documents are, with versions.
+"""A fake API server that stores versioned documents in memory.
 
-It replaces the boundary only (`platform/kubernetes/api.py`). Scenarios on a real cluster show the
+It replaces only the boundary `platform/kubernetes/api.py`. Scenarios on a real cluster test the
 rest.
 """
 
@@ -12,23 +12,26 @@ from qsync_operator.platform.kubernetes.api import ApiError
 
 
 class FakeApi:
-    """Records every write; `failing` makes calls fail that touch a kind."""
+    """API server that records every write.
+
+    Calls on a kind in `failing` fail as if the server could not be reached.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
         self.writes: list[tuple[str, str, str]] = []
         self.events: list[dict[str, Any]] = []
         self.failing: set[str] = set()
-        self.refusing: dict[str, int] = {}  # kind or kind/name -> HTTP status of writes
-        self._applied: dict[tuple[str, ...], dict[str, Any]] = {}  # by the one field manager
-        self.kinds: set[str] = set()  # of those that not every Kubernetes cluster has
+        self.refusing: dict[str, int] = {}  # kind or kind/name -> HTTP status of its writes
+        self._applied: dict[tuple[str, ...], dict[str, Any]] = {}  # by the only field manager
+        self.kinds: set[str] = set()  # optional kinds that are defined
         self._versions = itertools.count(1)
 
     def named(self, kind: str, name: str, namespace: str = "ns") -> dict[str, Any]:
         return self.objects[kind, namespace, name]
 
     def put(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Store a document as another client: it is not among the writes."""
+        """Store a document as another client would, without recording a write; return it."""
         return self._store(copy.deepcopy(document))
 
     async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
@@ -76,7 +79,7 @@ class FakeApi:
         if uid and (found is None or found["metadata"]["uid"] != uid):
             raise ApiError("it is another one", 409)
         self.writes.append(("status" if subresource else "apply", kind, key[2]))
-        # Fields that are no longer applied are removed, like those of a field manager.
+        # Like server-side apply, remove fields that were applied before and now are not.
         place = (*key, subresource)
         base = _without(found or {}, self._applied.get(place, {}), document) if found else {}
         self._applied[place] = copy.deepcopy(document)
@@ -125,7 +128,7 @@ def _key(document: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _patched(old: Any, change: Any) -> Any:
-    """RFC 7386."""
+    """Return `old` after a JSON Merge Patch (RFC 7386)."""
     if not isinstance(change, dict):
         return copy.deepcopy(change)
     found = dict(old) if isinstance(old, dict) else {}

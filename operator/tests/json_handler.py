@@ -1,4 +1,4 @@
-"""An HTTP handler of a test that answers JSON, as an admin port does."""
+"""An HTTP handler for tests that answers in JSON, as an admin port does."""
 
 import http.server
 import json
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class JsonHandler(http.server.BaseHTTPRequestHandler):
-    """Logs nothing."""
+    """Request handler that answers in JSON and logs no requests."""
 
     def answer(self, fields: dict[str, Any]) -> None:
         body = json.dumps(fields).encode()

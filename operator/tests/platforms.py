@@ -1,4 +1,4 @@
-"""Documents and an opened platform over the fake API, for the tests of the Kubernetes half."""
+"""Documents, and an open platform over the fake API, for tests of the Kubernetes platform."""
 
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Declared users and roles against a database: created as declared, others unchanged."""
+"""Declared users and roles are created in a database as declared; others stay unchanged."""
 
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ KEYS = {304: (0,), 312: (1, 2, 3), 280: (0,)}
 
 
 class Catalogue:
-    """The three system spaces, with the requests that this makes."""
+    """The system spaces `_space`, `_user` and `_priv` in memory, with the operator's requests."""
 
     def __init__(self) -> None:
         self.rows: dict[int, list[list[Any]]] = {

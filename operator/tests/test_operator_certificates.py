@@ -1,4 +1,4 @@
-"""Renewal of certificates, and the certificates that members present."""
+"""Certificates: renewal, announcement of new authorities, and refusal of unusable ones."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -49,7 +49,7 @@ def test_a_certificate_is_renewed_before_it_expires_and_for_other_names() -> Non
 
 def test_a_new_authority_is_announced_before_it_signs() -> None:
     _, bundle = made()
-    # The Secret of the authority was deleted: what members trust is in the bundle.
+    # The Secret of the authority was deleted, but the bundle still has the trusted authorities.
     at = NOW + timedelta(days=1)
     authority, announced = renew(None, bundle, "orders", NAMES, at)
     assert announced.certificate == bundle.certificate
@@ -66,7 +66,7 @@ def test_a_new_authority_is_announced_before_it_signs() -> None:
 def test_an_authority_signs_nothing_that_members_have_not_seen_announced() -> None:
     _, bundle = made()
     authority, _ = renew(None, bundle, "orders", NAMES, NOW)
-    # The bundle was never stored, however long ago that authority was made.
+    # The announcing bundle was never stored: even an old authority must not sign.
     _, late = renew(authority, bundle, "orders", NAMES, NOW + timedelta(days=1))
     assert late.certificate == bundle.certificate
     assert trusted(late) == 2
@@ -74,7 +74,7 @@ def test_an_authority_signs_nothing_that_members_have_not_seen_announced() -> No
 
 def test_an_authority_is_replaced_in_time_and_forgotten_when_it_expired() -> None:
     authority, _ = made()
-    # Founded a little before NOW by its own date, because clocks differ.
+    # The authority is valid from CLOCK_SKEW before NOW, because clocks differ.
     due = NOW - CLOCK_SKEW + (AUTHORITY_LIFE + CLOCK_SKEW) * 2 / 3
     recent, bundle = renew(authority, None, "orders", NAMES, due)
     assert recent != authority

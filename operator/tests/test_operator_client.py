@@ -1,4 +1,4 @@
-"""The API server's client: whatever goes wrong on the way is an ApiError, of status 0."""
+"""The API server's client raises ApiError on failure, with status 0 if no valid answer arrived."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ class Answer:
 
 
 class Client:
-    """Stands where the package's client does."""
+    """Replacement of the Kubernetes package's client that returns or raises one outcome."""
 
     def __init__(self, outcome: Any) -> None:
         self.outcome = outcome

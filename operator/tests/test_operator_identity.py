@@ -1,4 +1,4 @@
-"""Identity and credentials of a cluster: deleted, damaged and changed Secrets."""
+"""Identity and credentials of a cluster when Secrets are deleted, damaged or changed."""
 
 import base64
 from typing import Any, cast
@@ -48,7 +48,10 @@ def secret_of(name: str, **values: bytes) -> dict[str, Any]:
 
 @pytest.mark.asyncio
 async def test_no_second_identity_is_made_while_the_first_ones_members_are_there() -> None:
-    """An operator starts after a deletion of the Secret: all members would be stopped."""
+    """The operator starts after the Secret was deleted.
+
+    A second identity would stop all members.
+    """
     api = FakeApi()
     await formed(api)
     del api.objects[IDENTITY]
@@ -56,7 +59,7 @@ async def test_no_second_identity_is_made_while_the_first_ones_members_are_there
     with pytest.raises(ActionRefused, match="is gone and StatefulSet orders is not"):
         await KubernetesPlatform.open(api, Cache(), cluster_of(), IMAGE)
     assert not api.writes
-    # Neither where only volumes are left, of a cluster that was deleted.
+    # The same holds if only volumes of a deleted cluster remain.
     template = api.objects.pop(("StatefulSet", "ns", "orders"))
     labels = template["metadata"]["labels"]
     metadata = {"name": "data-orders-0", "namespace": "ns", "labels": labels}
@@ -79,7 +82,7 @@ async def test_an_operator_that_knows_it_puts_the_identity_back(looks_always: No
         await platform._look_aside(cluster)
         assert await platform.keep(cluster, look) == ()
         assert api.named("Secret", "orders-identity")["data"] == before
-        # Also where it has something to write before it looks.
+        # An action before the next poll is refused, and recreates the Secret as well.
         del api.objects[IDENTITY]
         with pytest.raises(ActionRefused):
             await platform.act(cluster, CreateMember("orders-3", "voter"))
@@ -101,7 +104,7 @@ async def test_what_belongs_to_the_data_goes_and_stays_with_it(
         assert await platform.keep(changed, await observed(platform, changed)) == ()
         identity = api.named("Secret", "orders-identity")["metadata"]
         assert bool(identity.get("ownerReferences")) == (then == "Delete")
-        # The fake's apply takes nothing away: what counts is that one was made.
+        # The Secret with the application's password was applied as well.
         assert ("apply", "Secret", "orders-app") in api.writes
         writes = len(api.writes)
         await platform._look_aside(changed)
@@ -109,7 +112,7 @@ async def test_what_belongs_to_the_data_goes_and_stays_with_it(
         assert len(api.writes) == writes
 
 
-# --- a cluster that cannot be looked after --------------------------------------------------------
+# --- clusters that cannot be reconciled -----------------------------------------------------------
 
 
 @pytest.mark.asyncio
@@ -182,7 +185,7 @@ async def test_what_is_not_watched_is_put_back_too(looks_always: None) -> None:
 
 @pytest.mark.asyncio
 async def test_a_field_that_is_wanted_no_more_is_applied_away() -> None:
-    """It is in the live object and in nothing that is compared."""
+    """A comparison does not detect the field, because only wanted fields are compared."""
     api, cluster = FakeApi(), cluster_of(bootstrap={"fromArchive": {"url": "s3://b/o"}})
     async with opened(api, cluster) as (platform, _):
         await platform.act(cluster, CreateMember("orders-0", "voter"))
@@ -198,7 +201,7 @@ async def test_a_field_that_is_wanted_no_more_is_applied_away() -> None:
 def test_the_applications_password_is_brought_and_its_grants_are_peoples() -> None:
     catalogue = Catalogue()
     database = cast(Connection, catalogue)
-    # A client dropped it: its grants are unknown, so it is not created again.
+    # A client dropped the user `gone`. Its grants are unknown, so it is not recreated.
     gone = [password_of("gone", "a")]
     assert differing(database, gone) == ()
     bring(database, gone)

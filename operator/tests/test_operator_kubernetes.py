@@ -57,7 +57,7 @@ async def test_of_two_operators_one_makes_the_identity_and_the_other_reads_it() 
         await one.act(cluster, CreateMember("orders-0", "voter"))
         with pytest.raises(ActionRefused, match="changed meanwhile"):
             await two.act(cluster, CreateMember("orders-0", "voter"))
-        # It reloaded the unknown state and continues with it.
+        # After the conflict, the second operator reloaded the state and continues with it.
         await two.act(cluster, RecordBootstrap("orders-0", "instance-0"))
         assert [m.name for m in (await observed(two, cluster)).members] == ["orders-0"]
 
@@ -362,7 +362,7 @@ async def _password(api: FakeApi, name: str) -> str | None:
 
 @pytest.mark.asyncio
 async def test_why_a_member_does_not_run_is_an_event_once() -> None:
-    """Also while the phase is about something else, such as a rollout."""
+    """The Event is recorded even while the phase reports something else, such as a rollout."""
     api, cluster = FakeApi(), cluster_of(replicas=1)
     api.put(document_of())
     waiting = {"name": "node", "state": {"waiting": {"reason": "ErrImagePull", "message": "gone"}}}

@@ -1,4 +1,4 @@
-"""Causes of a missing pod, from the Events of its StatefulSet."""
+"""The cause of a missing pod is found in the Events of its StatefulSet."""
 
 from typing import Any
 

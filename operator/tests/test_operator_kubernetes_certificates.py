@@ -1,4 +1,4 @@
-"""Certificates as the platform stores and reads them."""
+"""How the platform stores, reads and renews the certificates of a cluster."""
 
 import asyncio
 import base64
@@ -71,7 +71,7 @@ async def test_a_named_secret_is_read_and_nothing_is_made() -> None:
     keeper = CertificateKeeper(api, KEY, "cluster-uid")
     await keeper.look(cluster)
     assert "Secret mine of tls.secretName has no ca.crt, tls.crt or tls.key" in keeper.refusal
-    # None would be taken for a cluster without TLS: orders would go in the clear.
+    # `None` would mean a cluster without TLS: orders would be sent unencrypted.
     assert keeper.context().verify_mode is ssl.CERT_REQUIRED
     assert not keeper.context().get_ca_certs()
     names = ["orders-leader", "*.orders.ns.svc"]
@@ -113,7 +113,7 @@ async def test_certificate_without_a_namespace_is_used_as_before() -> None:
 
 
 class Hanging(FakeApi):
-    """Answers no read any more once `hangs`."""
+    """API server that stops answering reads once `hangs` is set."""
 
     hangs = False
 
@@ -128,7 +128,7 @@ async def test_an_api_server_that_hangs_holds_up_no_look_at_the_members() -> Non
     api = Hanging()
     async with opened(api, cluster_of()) as (platform, _):
         api.hangs = True
-        # Another Secret is named, so it has to be read now.
+        # The manifest names another Secret, so the operator must read it now.
         async with asyncio.timeout(5):
             for _ in range(3):
                 await observed(platform, cluster_of(secretName="mine"))

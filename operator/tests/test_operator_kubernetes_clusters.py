@@ -1,4 +1,4 @@
-"""Clusters' tasks against a fake API: bad specifications, the Lease, a silent API server."""
+"""Tasks of clusters against a fake API: invalid specifications, the Lease, a silent API server."""
 
 import asyncio
 from typing import Any
@@ -56,7 +56,7 @@ async def test_a_bad_specification_is_reported_and_the_last_valid_one_stays_in_e
     try:
         await clusters.on_event(document_of(replicas=3), False)
         await settled(lambda: ("StatefulSet", "ns", "orders") in api.objects)
-        # The API server refuses most; a formula is only understood here.
+        # The API server refuses most invalid values, but only the operator evaluates a formula.
         bad = document_of(replicas=3, replication={"quorum": "N-2"})
         await clusters.on_event(bad, False)
         await clusters.on_event(bad, False)
@@ -136,7 +136,7 @@ async def test_the_last_valid_specification_stays_in_effect_after_a_restart_of_t
             shown = next(c for c in found if c["type"] == "Degraded")
             return shown["reason"], len(found)
 
-        # Reported beside the result of the plan, which does not overwrite it.
+        # The conditions of the plan do not overwrite the refusal.
         await settled(lambda: degraded() == ("InvalidSpec", 7))
     finally:
         await second.close()
@@ -193,7 +193,7 @@ async def test_listener_that_was_replaced_does_not_take_the_new_one_away() -> No
 
 
 class SlowApi(FakeApi):
-    """Lets a test in while the first document is handled."""
+    """API server that delays the handling of the first document until the test allows it."""
 
     def __init__(self) -> None:
         super().__init__()

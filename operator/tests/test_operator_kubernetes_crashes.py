@@ -1,4 +1,4 @@
-"""An operator that ends before any single write is continued by the next one, to the same end."""
+"""If an operator ends before any single write, the next one reaches the same result."""
 
 import json
 from typing import Any
@@ -19,11 +19,11 @@ from qsync_operator.desired.secrets import decoded
 
 
 class Crash(BaseException):
-    """The process ended: nothing catches this."""
+    """End of the process. A BaseException, so that the operator cannot catch it."""
 
 
 class CrashingApi(FakeApi):
-    """Ends the process in place of write number `crash_at`, counted from 0."""
+    """API server that ends the process instead of write number `crash_at`, counted from 0."""
 
     crash_at = -1
     count = 0
@@ -49,7 +49,7 @@ class CrashingApi(FakeApi):
 
 
 async def live(api: FakeApi) -> None:
-    """All writes for a cluster, each step only if it is still missing."""
+    """Perform all writes for a cluster, except steps that an earlier run performed."""
     small, large = cluster_of(storage={"size": "1Gi"}), cluster_of(storage={"size": "2Gi"})
     async with opened(api, small) as (platform, cache):
         for document in list(api.objects.values()):
@@ -73,7 +73,7 @@ async def live(api: FakeApi) -> None:
 
 
 def outcome(api: FakeApi) -> dict[str, Any]:
-    """Return the objects without their random parts."""
+    """Return the result without random parts: keys of objects, state, replicas and volume size."""
     state = json.loads(decoded(api.named("Secret", "orders-identity"))["state.json"])
     found = api.named("StatefulSet", "orders")["spec"]
     claim = found["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]

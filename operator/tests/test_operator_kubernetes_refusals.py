@@ -1,5 +1,7 @@
-"""Refused and foreign objects: the others are applied, the problem is reported, and no member
-restarts."""
+"""Refused and foreign objects.
+
+The operator applies the other objects, reports the problem, and restarts no member.
+"""
 
 import base64
 from typing import Any
@@ -31,7 +33,7 @@ def condition(api: FakeApi, kind: str) -> tuple[str, str]:
 
 
 def recreate_pods(api: FakeApi, cache: Cache, names: list[str], **status: Any) -> None:
-    """As a StatefulSet controller does: from the stored template."""
+    """Recreate missing pods from the stored template, as the StatefulSet controller does."""
     template = api.named("StatefulSet", "orders")["spec"]["template"]["metadata"]
     for name in names:
         if ("Pod", "ns", name) in api.objects:
@@ -244,7 +246,7 @@ async def test_retention_releases_secrets_before_volumes_are_kept() -> None:
 
 @pytest.mark.asyncio
 async def test_corrected_manifest_reaches_pods_that_never_started() -> None:
-    """While the cluster is formed, when nothing else would ever restart them."""
+    """While the cluster is being formed, nothing else would ever restart these pods."""
     api, wrong, right = FakeApi(), cluster_of(image="wrong:1"), cluster_of(image="right:1")
     api.put(document_of())
     waiting = {"name": "node", "state": {"waiting": {"reason": "ErrImagePull"}}}

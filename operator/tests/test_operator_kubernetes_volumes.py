@@ -1,4 +1,4 @@
-"""Volumes that grow, and those that cannot, against a fake API."""
+"""Volumes that grow, and volumes that cannot grow, against a fake API."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def claim_of(name: str, size: str) -> dict[str, Any]:
 
 
 class NoExpansion(FakeApi):
-    """Of a class whose volumes stay as they are."""
+    """API server with a storage class whose volumes cannot be expanded."""
 
     async def apply(self, document: dict[str, Any], subresource: str = "") -> dict[str, Any]:
         if document["kind"] == "PersistentVolumeClaim":

@@ -1,4 +1,4 @@
-"""The Lease: one holder, taken over when it goes silent, at once when it is released."""
+"""The Lease: one holder, a takeover after its silence, and an immediate one after its release."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from qsync_operator.platform.kubernetes.leased import LeasedApi
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same proportions, two hundred times faster."""
+    """Divide the times of the Lease by 150 to 200, in about their real proportions."""
     monkeypatch.setattr(module, "RETRY_S", 0.01)
     monkeypatch.setattr(module, "RENEW_DEADLINE_S", 0.05)
     monkeypatch.setattr(module, "DURATION_S", 0.1)

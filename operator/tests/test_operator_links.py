@@ -1,4 +1,4 @@
-"""How the operator speaks to real members: TLS, signed orders, and no secret in any request."""
+"""Requests of the operator to real members: TLS, signed orders, and no secret in any request."""
 
 import asyncio
 import http.server
@@ -52,7 +52,7 @@ def made() -> tuple[Authority, Bundle]:
 def member(
     made: tuple[Authority, Bundle], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[NodeProcess]:
-    """One member as the operator configures it."""
+    """Run one member with TLS and without guest, as the operator configures it."""
     folder = tmp_path_factory.mktemp("links")
     cluster = Cluster(folder / "nodes", 1, guest=False)
     files = write(made[1], folder / "tls")
@@ -107,10 +107,10 @@ async def test_members_are_watched_where_guest_is_off(
     links.set_addresses({"n0": member.settings["tls"]["listen"]})
     try:
         async with asyncio.timeout(30):
-            await told.wait()  # it is connected
+            await told.wait()  # the link is connected
             assert links.state("n0").is_connected
             told.clear()
-            await told.wait()  # with its status, unlike a refusal
+            await told.wait()  # an event with its status arrived; a refused watch gets none
             assert links.state("n0").number == 1
     finally:
         await links.close()
@@ -155,7 +155,7 @@ CLUSTER = QsyncCluster.model_validate(
 
 
 class Older(JsonHandler):
-    """A node of a version whose admin port has no TLS, and obeys every sender of the secret."""
+    """Node of an earlier version: the admin port has no TLS and obeys any sender of the secret."""
 
     asked: list[tuple[str, str, dict[str, str]]]
 
@@ -172,7 +172,7 @@ class Older(JsonHandler):
 
 @contextmanager
 def older_node() -> Iterator[tuple[str, list[Any]]]:
-    """The address of an `Older` node, and the requests that it received."""
+    """Run an `Older` node; yield its address and the requests that it received."""
     asked: list[Any] = []
     handler = type("Handler", (Older,), {"asked": asked})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)

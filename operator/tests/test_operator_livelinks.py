@@ -1,4 +1,4 @@
-"""Live links: who listens hears at once, and a connection that stands is kept."""
+"""Live links report changes of members at once, and keep a connection while it is open."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ UUID = "0d4e6c2a-9d1f-4d0c-8a57-3f1f6a6f5a10"
 
 
 class Greeter:
-    """A server that sends a greeting and then nothing."""
+    """Server that sends a greeting and then nothing."""
 
     def __init__(self) -> None:
         self.writers: list[asyncio.StreamWriter] = []
@@ -67,7 +67,7 @@ async def test_the_end_of_a_process_is_noticed_at_once_and_forgotten_with_the_ne
 
 @pytest.mark.asyncio
 async def test_a_member_that_went_and_came_back_is_another_connection() -> None:
-    """Orders to the earlier process do not count for this one."""
+    """Orders to the earlier process must not count for the new one."""
     links, first, second = LiveLinks(lambda: None), Greeter(), Greeter()
     try:
         links.set_addresses({"a": await first.start()})

@@ -1,4 +1,4 @@
-"""Status without TLS: whose it is believed to be, and when it is not asked for any more."""
+"""Status without TLS: the answers that the operator trusts, and the images that it stops asking."""
 
 import http.server
 import ssl
@@ -26,7 +26,7 @@ NEW, EARLIER = "sha256:new", "sha256:earlier"
 
 
 class Admin(JsonHandler):
-    """A member's status."""
+    """Admin port that answers every GET with a member's status."""
 
     uuid = REAL
     members: ClassVar[list[Any]] = []
@@ -46,7 +46,7 @@ class Admin(JsonHandler):
 def answering(
     port: int, uuid: str, context: ssl.SSLContext | None = None, **fields: Any
 ) -> Iterator[int]:
-    """An admin port of 127.0.0.1, with TLS or without."""
+    """Run an admin port on 127.0.0.1, with TLS if `context` is given; yield its port."""
     handler = type("Handler", (Admin,), {"uuid": uuid, **fields})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
     if context is not None:
@@ -60,7 +60,7 @@ def answering(
 
 
 def context_of(api: FakeApi, folder: Path) -> ssl.SSLContext:
-    """As the member mounts the cluster's certificate."""
+    """Return a TLS context with the cluster's certificate, as the member mounts it."""
     secret = api.named("Secret", "orders-tls")["data"]
     file = folder / "tls.pem"
     file.write_bytes(b64decode(secret["tls.key"]) + b64decode(secret["tls.crt"]))
@@ -73,7 +73,7 @@ def context_of(api: FakeApi, folder: Path) -> ssl.SSLContext:
 async def platform_of(
     api: FakeApi, port: int, image: str
 ) -> AsyncIterator[tuple[KubernetesPlatform, Any]]:
-    """An operator that starts while `orders-0` runs `image`."""
+    """Start an operator while `orders-0` runs `image`; yield its platform and the cluster."""
     cluster = cluster_of(ports={"admin": port})
     node = {"name": "node", "state": {"running": {}}, "imageID": image}
     cache = Cache()
@@ -85,7 +85,10 @@ async def platform_of(
 
 
 async def look(api: FakeApi, port: int, image: str) -> str | None:
-    """The uuid that the member reports to an operator that has just started."""
+    """Return the uuid that a newly started operator accepts from the member.
+
+    None means that the operator accepts no status.
+    """
     async with platform_of(api, port, image) as (platform, cluster):
         status = (await observed(platform, cluster)).members[0].status
         return status.uuid if status is not None else None
@@ -135,7 +138,7 @@ def test_remembered_images_are_bounded() -> None:
 
 @pytest.mark.asyncio
 async def test_founder_is_named_by_a_proven_answer_only(tmp_path: Path) -> None:
-    """A false founder on record left `FounderLost`, and a cluster to delete."""
+    """A recorded false founder would end in `FounderLost`, which requires deleting the cluster."""
     api = FakeApi()
     with answering(0, FALSE) as port:
         async with platform_of(api, port, NEW) as (platform, cluster):

@@ -35,7 +35,7 @@ STARTED, ENDED = "2026-01-01T03:00:00Z", "2026-01-01T03:00:30Z"
 
 
 class Stage:
-    """One cluster's runs; everything that is written is seen by the watch at once."""
+    """The runs of one cluster. The watch immediately reports each document that `put` stores."""
 
     def __init__(self, **spec: Any) -> None:
         self.api, self.cache = FakeApi(), Cache()
@@ -130,10 +130,10 @@ def test_a_run_of_the_schedule_gets_an_object_once() -> None:
     stage.keep()
     run = stage.api.named("QsyncAudit", "orders-audit-1")
     assert run["metadata"]["ownerReferences"][0]["kind"] == "Job"
-    # The Job outlives its schedule, and not its cluster.
+    # The Job outlives its schedule but not its cluster.
     owners = stage.api.named("Job", "orders-audit-1")["metadata"]["ownerReferences"]
     assert "QsyncCluster" in [owner["kind"] for owner in owners]
-    # A person deletes it: it stays deleted.
+    # An object that a user deletes is not recreated.
     stage.cache.note("QsyncAudit", run_of_cluster(run, "QsyncAudit"), is_gone=True)
     del stage.api.objects["QsyncAudit", "ns", "orders-audit-1"]
     stage.keep()
@@ -286,7 +286,7 @@ def test_a_run_of_a_cluster_that_is_not_there_is_refused() -> None:
 
 
 def containers(cluster: QsyncCluster) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """(pod's specification, container) of the driver and of the executors."""
+    """Return (specification of the pod, container) of the driver, then of the executors."""
     cron = next(o for o in build_runs(cluster, SUPPLY) if o["kind"] == "CronJob")
     pod = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     env = {entry["name"]: entry.get("value", "") for entry in pod["containers"][0]["env"]}
@@ -329,7 +329,7 @@ def test_schedules_are_those_of_the_cluster() -> None:
     [
         ("15 * * * *", "Etc/UTC", "2026-03-28T12:15:00+00:00"),
         ("@daily", "Etc/UTC", "2026-03-30T00:00:00+00:00"),
-        # The clocks of Berlin go forward in that night.
+        # Summer time begins in Berlin in that night.
         ("0 4 * * *", "Europe/Berlin", "2026-03-30T02:00:00+00:00"),
         ("0 3 * * MON-FRI", "Etc/UTC", "2026-03-31T03:00:00+00:00"),
         ("0 0 30 2 *", "Etc/UTC", None),
@@ -424,7 +424,7 @@ def test_an_audit_reads_with_credentials_of_its_own() -> None:
 def containers_of(
     cluster: QsyncCluster, kind: RunKind
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Driver and executor of a schedule."""
+    """Return (specification of the pod, container) of a schedule's driver, then its executors."""
     found = next(
         o for o in build_runs(cluster, SUPPLY)
         if (o["kind"], o["metadata"]["name"]) == ("CronJob", f"orders-{kind}")

@@ -1,4 +1,4 @@
-"""Declared spaces against a database: created once, never dropped, never changed in place."""
+"""Declared spaces are created in a database once, never dropped, and never changed in place."""
 
 from typing import Any, cast
 
@@ -9,7 +9,7 @@ from qsync_operator.observed import SchemaView
 
 
 class Catalogue:
-    """The two system spaces, with the requests that DDL makes."""
+    """The system spaces `_space` and `_index` in memory, with the requests that change a schema."""
 
     def __init__(self) -> None:
         self.rows: dict[int, list[list[Any]]] = {

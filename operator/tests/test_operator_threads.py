@@ -13,7 +13,7 @@ from qsync_operator.platform.spaces import SpaceKeeper
 from qsync_operator.threads import in_thread
 
 pytestmark = pytest.mark.asyncio
-MEMBERS = 64  # more than a loop's own pool has threads
+MEMBERS = 64  # more than the threads of the event loop's own pool
 
 
 def cluster() -> QsyncCluster:
@@ -36,7 +36,7 @@ async def _application(_: QsyncCluster) -> str:
 async def test_hung_members_leave_the_loops_own_threads_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The API server's client and every look-up of a name need those."""
+    """The API server's client and every name resolution need these threads."""
     monkeypatch.setattr(access, "TIMEOUT_S", 2.0)
     monkeypatch.setattr(spaces, "DDL_TIMEOUT_S", 2.0)
     with socket.create_server(("127.0.0.1", 0), backlog=2 * MEMBERS) as silent:
@@ -49,7 +49,7 @@ async def test_hung_members_leave_the_loops_own_threads_free(
                 SpaceKeeper("secret").look(cluster(), address),
             ]
         talking = [asyncio.ensure_future(look) for look in looks]
-        await asyncio.sleep(0.1)  # all of them have begun
+        await asyncio.sleep(0.1)  # all requests have begun
         other = asyncio.ensure_future(asyncio.to_thread(time.monotonic))
         first, _ = await asyncio.wait({*talking, other}, return_when=asyncio.FIRST_COMPLETED)
         assert other in first, "it waited for the timeouts of members"
@@ -68,4 +68,4 @@ async def test_caller_that_stops_waiting_leaves_the_thread_running() -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    await asyncio.sleep(0.3)  # its end is unnoticed, and raises nothing
+    await asyncio.sleep(0.3)  # the thread ends unnoticed and raises nothing
