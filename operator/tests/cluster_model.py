@@ -1,7 +1,7 @@
-"""A cluster of plain objects that obeys the plan's actions: the world of the plan's tests.
+"""A simulated cluster of plain objects that performs the plan's actions, for tests of the plan.
 
-It is stricter than a real one: no member holds elections, and every action that would remove the
-quorum or break a rule of membership fails the test.
+It is stricter than a real cluster. Members hold no elections, and the test fails on every action
+that would break the quorum or a rule of membership.
 """
 
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,7 @@ STEP_NS = 100_000_000
 
 
 def ordered_member(action: act.Action) -> str:
-    """The member to which an action is an order, "" for one that is none."""
+    """Return the name of the member that receives `action` as an order, or "" if it is no order."""
     match action:
         case act.Switchover(leader) | act.Unregister(leader) | act.Bootstrap(leader):
             return leader
@@ -39,12 +39,12 @@ def ordered_member(action: act.Action) -> str:
 
 @dataclass
 class Life:
-    """One member."""
+    """State of one member: its disk, its process and its configuration."""
 
     kind: Kind
     uuid: str
     is_running: bool = True
-    is_dead: bool = False  # it will never run again
+    is_dead: bool = False  # its process never starts again
     has_disk: bool = True
     disk: str = ""
     cut_rows: int = 0
@@ -52,13 +52,13 @@ class Life:
     drift: Drift = "none"
     has_joined: bool = False
     is_fenced: bool = False
-    leaving: int = 0  # steps for which it still answers after its deletion
-    takes_orders: bool = True  # False for a version before signed orders
+    leaving: int = 0  # steps in which its deleted pod still answers
+    takes_orders: bool = True  # False for an image older than signed orders
 
 
 @dataclass
 class Entry:
-    """One registration."""
+    """One registration in the membership of the cluster."""
 
     name: str
     role: str
@@ -67,7 +67,7 @@ class Entry:
 
 @dataclass
 class World:
-    """Members, registrations, and the leader."""
+    """Members, registrations and leader of a cluster, and the memory of its controller."""
 
     cluster: QsyncCluster
     lives: dict[str, Life] = field(default_factory=dict)
@@ -81,12 +81,12 @@ class World:
     memory: Memory = field(default_factory=Memory)
     status: ClusterStatus = field(default_factory=ClusterStatus)
     is_forgetful: bool = False
-    lingers: bool = False  # a restart is a pod that goes slowly, and another one that comes
-    image_takes_orders: bool = True  # the image that a restart brings
+    lingers: bool = False  # a restarted pod stops slowly before its replacement starts
+    image_takes_orders: bool = True  # the image after a restart takes orders
     born: int = 0
     history: list[str] = field(default_factory=list)
 
-    # --- looking ----------------------------------------------------------------------------
+    # --- observation ------------------------------------------------------------------------
 
     def live_voters(self) -> list[str]:
         return [
@@ -171,10 +171,17 @@ class World:
             else (),
         )
 
-    # --- one step of the controller and of time -----------------------------------------------
+    # --- turns of the controller, and time ----------------------------------------------------
 
     def step(self, actions_max: int = 100) -> Plan:
-        """Perform one turn of the supervisor, then let time pass."""
+        """Run one turn of the controller, then advance time by one step.
+
+        Args:
+            actions_max: number of planned actions to perform; 1 if the world is forgetful.
+
+        Returns:
+            The whole plan, with the actions beyond this number.
+        """
         self.memory = Memory() if self.is_forgetful else self.memory
         observed = self.observe()
         self.memory = track_leader(observed, self.now_ns, self.now_ns / 1e9)
@@ -203,7 +210,7 @@ class World:
         for entry in self.registered.values():
             if entry.role == "voter" and not entry.is_voting:
                 entry.is_voting = True
-                return  # one change at a time
+                return  # one membership change at a time
         for name, life in self.lives.items():
             if not life.is_running or life.uuid in (*self.registered, *self.removed):
                 continue
@@ -315,7 +322,7 @@ class World:
             self.leader = ""
 
     def _hand_over(self, name: str) -> None:
-        """Act like the preStop hook of a leader's pod."""
+        """Transfer leadership like the preStop hook of the leader's pod."""
         others = [one for one, life in self.lives.items() if one != name and self._can_win(life)]
         self.leader, self.term = min(others, default=""), self.term + 1
 

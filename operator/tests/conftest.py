@@ -1,4 +1,4 @@
-"""A busy machine is no finding: nothing here asserts how long it takes."""
+"""Settings of Hypothesis: examples have no deadline, because a busy machine is not a failure."""
 
 from hypothesis import settings
 

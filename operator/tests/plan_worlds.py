@@ -1,4 +1,4 @@
-"""Worlds that the tests of the plan begin with, and the loop over them."""
+"""Initial worlds for tests of the plan, and the loop that runs the plan on them."""
 
 from dataclasses import replace
 
@@ -38,7 +38,10 @@ def cluster_of(
 def formed(
     wanted: QsyncCluster, existing: QsyncCluster | None = None, leader: str = "c-0"
 ) -> World:
-    """A healthy cluster of one shape, of which another one is wanted."""
+    """Return a healthy cluster of the shape `existing` whose manifest is `wanted`.
+
+    Without `existing`, the cluster already has the shape of its manifest.
+    """
     world = World(wanted)
     for name, kind in wanted_members("c", (existing or wanted).spec).items():
         world.lives[name] = Life(kind, f"uuid-{name}", has_joined=True)
@@ -55,7 +58,10 @@ def decide(world: World) -> tuple[object, ...]:
 
 
 def run(world: World) -> list[str]:
-    """Perform turns until the plan is empty and stable; return the actions."""
+    """Run turns until the cluster is Ready and a turn has no actions; return all actions.
+
+    The test fails after `STEPS_MAX` turns.
+    """
     for _ in range(STEPS_MAX):
         planned = world.step()
         if not planned.actions and planned.status.is_true("Ready"):

@@ -1,4 +1,7 @@
-"""Day 2, decided: fences, pauses, sleep, supervised rollouts, growing volumes, lost data."""
+"""The plan for day 2.
+
+Fences, pauses, hibernation, supervised rollouts, growing volumes, lost data.
+"""
 
 from dataclasses import replace
 
@@ -28,7 +31,7 @@ def condition(found: Plan, kind: str) -> Condition:
 
 def test_an_annotation_fences_and_takes_back_only_what_it_fenced() -> None:
     world = formed(cluster_of(3))
-    world.lives["c-2"].is_fenced = True  # by a person, through the node
+    world.lives["c-2"].is_fenced = True  # by an administrator, through the node
     world.cluster.metadata.annotations[FENCED] = "c-1, c-7"
     assert decide(world) == (RecordFenced(("c-1",)), Fence("c-1"))
     run(world)
@@ -58,7 +61,7 @@ def test_a_fence_is_removed_without_a_leader() -> None:
     assert decide(world) == (Unfence("c-0"), Unfence("c-1"), Unfence("c-2"))
 
 
-# --- pause and sleep ------------------------------------------------------------------------------
+# --- pause and hibernation ------------------------------------------------------------------------
 
 
 def test_a_pause_stops_changes_and_not_failover() -> None:
@@ -106,13 +109,13 @@ def test_a_full_disk_is_a_member_that_is_not_in_its_place() -> None:
 
 
 def test_members_that_are_down_restart_first() -> None:
-    """The second member of a rollout failed, and the specification is corrected."""
+    """The second member of a rollout failed, and then the specification was corrected."""
     world = formed(cluster_of(3))
     for name in ("c-1", "c-2"):
         world.lives[name].drift = "restart"
     world.lives["c-1"].is_running = False
     assert decide(world) == (Restart("c-1"),)
-    # No other member may stop meanwhile: one that reaches only the leader counts for the quorum.
+    # No other member may stop until c-1 answers: the leader needs c-2 for the quorum.
     world.lives["c-1"].drift = "none"
     assert decide(world) == ()
     world.lives["c-1"].is_running = True
@@ -177,7 +180,7 @@ def test_a_cluster_whose_volumes_are_all_new_is_never_founded_again() -> None:
     degraded = condition(found, "Degraded")
     assert degraded.reason == "DataLost"
     assert "its data is gone" in degraded.message
-    world.lives["c-1"].is_running = False  # it may be the one that has it
+    world.lives["c-1"].is_running = False  # this member may still have the data
     assert condition(planned(world), "Degraded").reason != "DataLost"
 
 

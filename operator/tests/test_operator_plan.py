@@ -1,4 +1,4 @@
-"""The plan: founding, spaces, status, and what stops everything."""
+"""The plan: bootstrap, spaces, status, and conditions that stop all actions."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The plan without a leader: the nominated member, the time, and the reported cost."""
+"""The plan without a leader: the nominated member, the delay, and the reported cost."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def test_only_members_that_take_orders_are_nominated() -> None:
     world.lives["c-0"].is_running, world.leader = False, ""
     world.lives["c-1"].takes_orders = False
     assert decide(world) == (Nominate("c-2", 1),)
-    # With a longer log it would win against any nomination, so the voters decide.
+    # With a longer log, c-1 would win against any nominated member, so the voters decide.
     world.lives["c-1"].index = 11
     assert decide(world) == ()
 
@@ -69,7 +69,7 @@ def test_a_failover_is_measured_from_the_end_of_the_process() -> None:
 
 
 def test_a_failover_reports_the_rows_that_the_old_leader_truncated() -> None:
-    """Rows that its process truncated before belong to another failover."""
+    """Rows that its process truncated earlier belong to another failover."""
 
     def rolled_back() -> int:
         failover = world.status.last_failover
@@ -85,7 +85,7 @@ def test_a_failover_reports_the_rows_that_the_old_leader_truncated() -> None:
     world.lives["c-0"].cut_rows = 9
     world.step()
     assert rolled_back() == 2
-    # Another one, and this time its process ended: the next one counts from zero.
+    # In the next failover the process ends, and its next process counts from zero.
     world.lives["c-1"].cut_rows = 5
     world.step()
     world.lives["c-1"].is_running, world.leader = False, ""

@@ -1,4 +1,4 @@
-"""The plan of membership: out, in, lost disks."""
+"""The plan of membership: members that are added or removed, and lost disks."""
 
 from dataclasses import replace
 
@@ -63,7 +63,10 @@ def test_a_lost_disk_is_unregistered_before_a_new_instance_takes_the_name() -> N
 
 
 def test_a_new_instance_that_only_the_leader_knows_yet_is_not_taken_for_the_lost_one() -> None:
-    """It registered between two observations without an answer: a removed one never returns."""
+    """The new instance registered between two polls that the member did not answer.
+
+    Its removal would be final, because a removed instance never returns.
+    """
     world = formed(cluster_of(3))
     life = world.lives["c-1"]
     life.is_running = False
@@ -71,7 +74,7 @@ def test_a_new_instance_that_only_the_leader_knows_yet_is_not_taken_for_the_lost
     assert decide(world) == ()
     life.uuid, life.is_running = "new", True
     assert decide(world) == (Unregister("c-0", "c-1", "uuid-c-1", "its disk is gone"),)
-    # The instance observed last is the later one: the other is lost, although none answers.
+    # The instance observed last is the new one; the other is lost, although neither answers.
     life.is_running = False
     assert decide(world) == (Unregister("c-0", "c-1", "uuid-c-1", "its disk is gone"),)
 

@@ -1,4 +1,4 @@
-"""The plan of restarts and of settings that change under way."""
+"""The plan of restarts, and of settings that change on running members."""
 
 from dataclasses import replace
 from typing import Any
@@ -42,7 +42,10 @@ def test_a_new_configuration_reaches_followers_first_and_the_leader_after_a_swit
 
 
 def earlier(world: World, is_outdated: bool = True) -> World:
-    """Its members run an image that takes no signed orders."""
+    """Change all members to an image that takes no signed orders; return the world.
+
+    If `is_outdated`, all members must also restart for a new configuration.
+    """
     for life in world.lives.values():
         life.takes_orders = False
         life.drift = "restart" if is_outdated else "none"
@@ -182,7 +185,7 @@ def test_outdated_member_that_never_started_is_replaced_without_a_leader() -> No
     idle = replace(third, status=None, is_running=False, has_process=False, drift="restart")
     planned = plan(world.cluster, replace(observed, members=(first, second, idle)), 0, 0)
     assert Restart("c-2") in planned.actions
-    # A process that only we do not reach may be the vote that is missing.
+    # A process that only the operator cannot reach may have the missing vote.
     unreached = replace(idle, has_process=True)
     planned = plan(world.cluster, replace(observed, members=(first, second, unreached)), 0, 0)
     assert Restart("c-2") not in planned.actions

@@ -1,4 +1,4 @@
-"""The loop from random states to Ready, and a controller that ends after any action."""
+"""The loop reaches Ready from random states, and after a controller that ends at any action."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,8 +21,13 @@ _SETTINGS = settings(
 
 @st.composite
 def worlds(draw: st.DrawFn, may_be_dead: bool) -> World:
-    """Any mixture of members that are there, down, without disk, outdated or superfluous, as
-    long as the voters that can come back are a quorum."""
+    """Draw a cluster whose members run, are down, without disk, outdated or superfluous.
+
+    The voters that can return always form a quorum.
+
+    Args:
+        may_be_dead: whether some members never return although their disk exists.
+    """
     count = st.integers(0, 2)
     wanted = cluster_of(draw(st.integers(1, 7)), draw(count), draw(count), draw(st.booleans()))
     world = World(wanted)
