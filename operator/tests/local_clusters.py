@@ -1,4 +1,4 @@
-"""Runs the `qsync` command in a home of its own, and leaves no process running."""
+"""The `qsync` command in a home directory of its own, without any process left at the end."""
 
 import json
 import os
@@ -21,7 +21,7 @@ POLL_S = 0.05
 
 
 class Home:
-    """One `$QSYNC_HOME`."""
+    """One `$QSYNC_HOME`, with its clusters and their processes."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -38,13 +38,13 @@ class Home:
         )
 
     def do(self, *arguments: str | Path) -> str:
-        """A command that must succeed."""
+        """Run a command that must succeed, and return its output."""
         done = self.run(*arguments)
         assert done.returncode == 0, (arguments, done.stdout, done.stderr, self.logs())
         return done.stdout
 
     def refuse(self, *arguments: str | Path) -> str:
-        """Run a command that must fail with a cause in one sentence, and return it."""
+        """Run a command that must fail with a cause in one sentence, and return the sentence."""
         done = self.run(*arguments)
         assert done.returncode == 1, (arguments, done.stdout, done.stderr)
         assert done.stderr.startswith("qsync: ")
@@ -58,7 +58,7 @@ class Home:
         paths = [*self.directory.glob("*/supervisor.log"), *self.directory.glob("*/nodes/*/*.log")]
         return "\n".join(f"{path}: {path.read_text()[-1500:]}" for path in paths)
 
-    # --- looking ----------------------------------------------------------------------------
+    # --- observation ------------------------------------------------------------------------
 
     def status(self, name: str) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(self.do("local", "status", name, "-o", "json"))
@@ -76,7 +76,11 @@ class Home:
         return [event["reason"] for event in found]
 
     def until(self, name: str, is_done: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The status of the moment when it became true."""
+        """Poll the status until `is_done` accepts it, and return it.
+
+        Raises:
+            AssertionError: no status was accepted within `PATIENCE_S`.
+        """
         deadline_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline_s:
             status: dict[str, Any] = self.status(name)["status"]
@@ -106,7 +110,7 @@ class Home:
         return [member["pid"] for member in self.state(name).get("members", {}).values()]
 
     def supervisor_pids(self) -> list[int]:
-        """Supervisors whose directory is in this home."""
+        """Return the pids of the supervisors whose directory is in this home."""
         return self._pids("qsync_operator.local_main")
 
     def all_pids(self) -> list[int]:

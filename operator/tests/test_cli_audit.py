@@ -1,4 +1,4 @@
-"""`qsync local audit` and its results, as far as they need no Spark."""
+"""The parts of `qsync local audit` and its results that need no Spark."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_audits_are_listed_and_their_pages_found(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         said = {"verdict": verdict, "auditedIndex": 7, "violationCount": 0, "seconds": 1.0}
         (folder / "audit.json").write_text(json.dumps(said))
-    (tmp_path / "orders" / "audits" / "20260103T000000Z").mkdir()  # not finished
+    (tmp_path / "orders" / "audits" / "20260103T000000Z").mkdir()  # an audit that did not finish
     shown = home.do("local", "audits", "orders").splitlines()
     assert [line.split()[:2] for line in shown[1:]] == [
         ["20260101T000000Z", "Passed"], ["20260102T000000Z", "Violated"],

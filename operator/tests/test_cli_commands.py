@@ -1,4 +1,4 @@
-"""The command line itself: help, exit codes, and what needs no cluster."""
+"""The command line itself: help, exit codes, and commands that need no cluster."""
 
 import os
 import re
@@ -152,7 +152,7 @@ def test_two_names_are_one_program() -> None:
 
 @pytest.fixture
 def applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The cluster `orders` with an archive, and what `apply` would bring up next."""
+    """Store the cluster `orders` with an archive; return the manifests that `apply` starts."""
     monkeypatch.setenv("QSYNC_HOME", str(tmp_path))
     document = yaml.safe_load((EXAMPLES / "three-nodes.yaml").read_text())
     document["spec"]["archive"] = {"url": "file:///archive"}

@@ -1,4 +1,4 @@
-"""`qsync explain`."""
+"""`qsync explain` describes codes, reasons, conditions and actions by name or number."""
 
 import json
 import re

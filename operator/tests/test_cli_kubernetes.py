@@ -1,4 +1,4 @@
-"""`kubectl qsync`: choice of the cluster, access to nodes through their pods, output."""
+"""`kubectl qsync`: selection of the cluster, access to nodes through their pods, output."""
 
 import http.server
 import json
@@ -39,7 +39,7 @@ def document(name: str = "orders", **status: Any) -> dict[str, Any]:
     }
 
 
-# --- which cluster --------------------------------------------------------------------------------
+# --- selection of the cluster ---------------------------------------------------------------------
 
 
 def test_the_cluster_is_named_or_found_by_its_member_or_the_only_one() -> None:
@@ -75,11 +75,11 @@ def test_events_are_of_one_cluster(subject: str, is_ours: bool) -> None:
     assert _is_of({"involvedObject": {"name": subject}}, "orders") == is_ours
 
 
-# --- through the pod ------------------------------------------------------------------------------
+# --- access through pods --------------------------------------------------------------------------
 
 
 class Pods:
-    """Answers as a command in a pod would."""
+    """Pods with fixed answers to every command; commands in other pods are forbidden."""
 
     def __init__(self, answers: dict[str, tuple[int, str, str]]) -> None:
         self.answers = answers
@@ -247,11 +247,11 @@ def test_a_bundle_is_one_archive(tmp_path: Path) -> None:
         _pack(tmp_path / "no" / "b.tar.gz", "orders", {})
 
 
-# --- runs -----------------------------------------------------------------------------------------
+# --- progress of audits ---------------------------------------------------------------------------
 
 
 class Runs:
-    """An API server on which a run advances by one step per request."""
+    """API server that returns the next status of a run on each request."""
 
     namespace = "ns"
 

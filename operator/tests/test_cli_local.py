@@ -1,4 +1,4 @@
-"""`qsync local` with real processes: commands of a user, and failures."""
+"""`qsync local` with real processes: user commands, and failures of members and supervisors."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 @pytest.fixture
 def orders(home: Home) -> Home:
-    """A home in which docs/examples/three-nodes.yaml is Ready."""
+    """Return a home in which docs/examples/three-nodes.yaml is Ready."""
     home.do("local", "apply", "-f", THREE)
     return home
 
@@ -106,7 +106,7 @@ def test_secrets_are_for_their_owner_only(orders: Home) -> None:
 
 
 class Writer(threading.Thread):
-    """Inserts numbers through one member, and knows which were acknowledged."""
+    """Thread that inserts numbers through one member and records the acknowledged ones."""
 
     def __init__(self, connection: tarantool.Connection) -> None:
         super().__init__()

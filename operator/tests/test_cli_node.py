@@ -63,7 +63,7 @@ def test_a_lost_quorum_is_abandoned_by_order_only(cluster: Cluster) -> None:
     assert "--disks-destroyed" in refused.stderr
 
     def is_forced() -> bool:
-        # A leader is heard of for up to an election timeout after its death.
+        # For one election timeout, the survivor still counts the killed leader as alive.
         return qsync("force-confirm", *names, "--disks-destroyed", *address).returncode == 0
 
     wait_until("the order is taken", is_forced)

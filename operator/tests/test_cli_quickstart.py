@@ -1,4 +1,4 @@
-"""The commands of docs/quickstart.md, run as printed."""
+"""The commands of docs/quickstart.md work as printed."""
 
 import os
 import re
@@ -21,7 +21,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 def scripts() -> list[list[str]]:
-    """Fenced blocks, in their order, as command lines."""
+    """Return the commands of the page as argument lists, in their order."""
     text = (ROOT / "docs" / "quickstart.md").read_text().partition("## On Kubernetes")[0]
     found = []
     for language, block in re.findall(r"```(console|python)\n(.*?)```", text, re.DOTALL):

@@ -1,4 +1,4 @@
-"""`kubectl qsync replace`: members that it deletes, and members that it refuses to delete."""
+"""`kubectl qsync replace`: the members that it deletes, and those that it refuses to delete."""
 
 from typing import Any
 

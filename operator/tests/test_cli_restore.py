@@ -1,5 +1,7 @@
-"""`qsync restore` and `bootstrap.fromArchive`, with real clusters: the restored rows are exactly
-those confirmed at the point, and the archive stays unchanged."""
+"""`qsync restore` and `bootstrap.fromArchive` with real clusters.
+
+The restored rows are exactly those confirmed at the restore point. The archive stays unchanged.
+"""
 
 import json
 import time
@@ -57,7 +59,7 @@ def rows(connection: tarantool.Connection, space: int = SPACE) -> dict[int, str]
 
 
 def in_a_pod(folder: Path, url: str, index: int) -> None:
-    """Act like the founding member's pod before its node starts; no other pod does this."""
+    """Restore as the founding member's pod does before its node starts; other pods do nothing."""
     config = folder / "config"
     config.mkdir()
     document = {"name": "orders-0", "directory": str(folder / "volume" / "data-0")}

@@ -1,4 +1,4 @@
-"""The charts as helm renders them, and the plain manifests, which are the same."""
+"""The charts as Helm renders them, and the plain manifests, which have the same content."""
 
 import shutil
 import subprocess

@@ -18,7 +18,10 @@ from qsync_operator.models.manifest import parse_manifest
 
 ROOT = Path(__file__).parents[2]
 BYTES_MAX = 200_000
-"""`kubectl apply` without `--server-side` keeps a copy in an annotation of 256 KiB at most."""
+"""Limit of the size of one file.
+
+`kubectl apply` without `--server-side` keeps a copy in an annotation, which has at most 256 KiB.
+"""
 
 
 def nodes(schema: dict[str, Any], path: str = "") -> list[tuple[str, dict[str, Any]]]:
@@ -133,7 +136,7 @@ def test_durations_that_the_api_server_takes(text: str) -> None:
     ],
 )
 def test_schedules_that_the_api_server_takes(text: str, is_taken: bool) -> None:
-    # RE2 has its flag in the middle; Python wants it at the start.
+    # RE2 accepts the flag in the middle of a pattern; Python requires it at the start.
     pattern = "(?i)" + SCHEDULE_PATTERN.replace("(?i)", "")
     assert bool(re.search(pattern, text)) == is_taken
 

@@ -1,6 +1,6 @@
 """Builders: golden manifests, and rules that hold for every specification.
 
-`QSYNC_WRITE_GOLDEN=1` rewrites the golden files.
+Set `QSYNC_WRITE_GOLDEN=1` to rewrite the golden files.
 """
 
 import json
@@ -286,13 +286,13 @@ def test_writes_find_a_voter_without_an_operator() -> None:
 def test_guest_is_off_unless_the_manifest_asks_for_it(asked: bool | None, is_on: bool) -> None:
     cluster = cluster_of(guest=asked)
     settings = member_settings(cluster, "voter")
-    # Nodes of earlier images refuse a file with a setting that they do not know.
+    # Nodes of earlier images refuse a configuration file with an unknown setting.
     assert ("guest" in settings) == is_on
     members = {"c-0": {"role": "voter", "advertise": "a:1", "address": "a:2"}}
     identity = {"replicasetUUID": "u", "secret": "s"}
     document = node_document(settings, members, identity, "c-0", Path("/volume"))
     assert document["guest"] is is_on
-    # An operator of this version restarts no pod because of it.
+    # The default changes no restart inputs, so an upgrade of the operator restarts no pod.
     is_restart = restart_inputs(cluster, IMAGE) != restart_inputs(cluster_of(), IMAGE)
     assert is_restart is is_on
 
@@ -303,7 +303,10 @@ EARLIER_SETTINGS = {
     "tls.cert", "tls.key", "tls.ca", "tls.listen", "tls.is_required",
     "archive.url", "archive.interval",
 }  # fmt: skip
-"""What nodes of commit b371f5583 know. They end with an error if their file names anything else."""
+"""Settings that nodes of commit b371f5583 know.
+
+These nodes exit with an error if their configuration file has any other setting.
+"""
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
@@ -333,7 +336,7 @@ def test_metrics_are_read_over_tls() -> None:
     assert endpoint["scheme"] == "https"
     assert endpoint["tlsConfig"]["ca"]["secret"] == {"name": "orders-tls", "key": "ca.crt"}
     assert endpoint["tlsConfig"]["serverName"] in certificate_names(cluster)
-    # Members of earlier images carry the label, whose value becomes the scheme.
+    # Pods of earlier images have this label; its value `http` becomes the scheme.
     (relabelling,) = endpoint["relabelings"]
     assert relabelling["sourceLabels"] == ["__meta_kubernetes_pod_label_qsync_dev_admin_scheme"]
     assert re.fullmatch(relabelling["regex"], "http")

@@ -1,4 +1,4 @@
-"""Manifests: accepted ones, and the one-sentence refusals of others."""
+"""Valid manifests are accepted, and invalid ones are refused in one sentence."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Alerts, their runbooks and tests; the dashboard; the existence of all series that they use."""
+"""Alerts with their runbooks and tests, the dashboard, and the metrics that both use."""
 
 import asyncio
 import json
@@ -112,7 +112,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 def exported_by_nodes(home: Home) -> set[str]:
-    """Of three running members: some things only a leader has."""
+    """Return the metrics that three running members export; only a leader exports some of them."""
     home.do("local", "apply", "-f", EXAMPLES / "three-nodes.yaml")
     secret = yaml.safe_load(next(home.directory.glob("*/nodes/*/node.yaml")).read_text())["secret"]
     found: set[str] = set()
@@ -134,7 +134,7 @@ def names_in(text: str) -> set[str]:
 
 
 def exported_by_the_operator() -> set[str]:
-    """After it has done each thing once."""
+    """Return the metrics that the operator exports after it has recorded each of them once."""
     failover = LastFailover(at="now", unavailable_milliseconds=80)
     metrics.note_status("ns", "orders", ClusterStatus(), ClusterStatus(last_failover=failover))
     metrics.note_audits("ns", "orders", LastRun(verdict="Passed"), 1.0)

@@ -13,7 +13,7 @@ from qsync_operator import pod_leave
 
 
 class Node(http.server.BaseHTTPRequestHandler):
-    """The admin side of a node that is ready, or not."""
+    """Admin port of a node that is ready if `is_ready` is set."""
 
     asked: list[tuple[str, str, str]]
     is_ready = True
@@ -26,7 +26,7 @@ class Node(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        self._answer(409)  # it does not lead: nothing to hand over
+        self._answer(409)  # a follower has no leadership to transfer
 
     def _answer(self, code: int, body: bytes = b"") -> None:
         self.asked.append((self.command, self.path, self.headers.get("Authorization", "")))

@@ -1,4 +1,4 @@
-"""The catalogue of conditions, reasons and events has exactly those that the code emits."""
+"""The catalogue of conditions, reasons and Events has exactly those that the code emits."""
 
 import ast
 import re
@@ -164,7 +164,7 @@ def test_each_event_has_one_entry() -> None:
 
 
 def conditions_with(reason: Reason) -> set[str]:
-    """Return the conditions that have a reason, in each of the ways in which it can arise."""
+    """Return the types of the conditions with `reason`, for each way in which it can arise."""
     cluster = QsyncCluster.model_validate(
         {
             "apiVersion": "qsync.dev/v1alpha1",
@@ -199,7 +199,7 @@ def conditions_with(reason: Reason) -> set[str]:
     [
         entry
         for entry in reasons.CLUSTER_REASONS
-        # These need members: test_operator_plan_worlds.py has them.
+        # These reasons need members, which the clusters of this test do not have.
         if entry.name not in (Reason.READY, Reason.AVAILABLE, Reason.RECONCILED, Reason.MEMBER_DOWN)
     ],
     ids=lambda entry: str(entry.name),

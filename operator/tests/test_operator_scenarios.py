@@ -1,4 +1,4 @@
-"""The page of scenarios lists all scenarios, and the commands of pages are complete."""
+"""The page of scenarios lists all of them, and the commands on pages are complete."""
 
 import json
 import subprocess

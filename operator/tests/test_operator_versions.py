@@ -1,4 +1,4 @@
-"""What operators of different versions write, read by each other."""
+"""Operators and nodes read data of other versions; operators keep fields that they do not know."""
 
 import json
 from pathlib import Path

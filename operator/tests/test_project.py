@@ -1,4 +1,4 @@
-"""The checks of the repository itself."""
+"""The repository's check of commit subjects."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The generated parts of reference pages."""
+"""The generated parts of reference pages agree with the code."""
 
 import importlib.util
 import shutil
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The program docs/site/pages.py, with copies of the pages in `tmp_path`."""
+    """Return the program docs/site/pages.py; it works on copies of the pages in `tmp_path`."""
     found = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "site" / "pages.py")
     assert found is not None
     assert found.loader is not None
