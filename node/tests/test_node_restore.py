@@ -109,7 +109,7 @@ def test_the_end_and_points_outside(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "no").exists()
     assert parse_time("2026-01-31T12:00:00Z") == parse_time("1769860800")
     assert shown(1769860800.0) == "2026-01-31T12:00:00.000Z"
-    for text, why in (("yesterday", "is no time"), ("2026-01-31T12:00:00", "no time zone")):
+    for text, why in (("yesterday", "is not a time"), ("2026-01-31T12:00:00", "no time zone")):
         with pytest.raises(PointError, match=why):
             parse_time(text)
 
@@ -126,7 +126,7 @@ def test_damage_is_passed_over_for_another_copy(folder: Path, tmp_path: Path) ->
     for manifest in copy.manifests.values():
         for entry in manifest.files:
             (copy.folder / manifest.instance_uuid / entry.name).unlink(missing_ok=True)
-    with pytest.raises(QsyncError, match="no sound snapshot at or before"):
+    with pytest.raises(QsyncError, match="no valid snapshot at or before"):
         restore(f"file://{copy.folder}", Point(to_signature=end.index), tmp_path / "none")
 
 
@@ -246,7 +246,7 @@ def test_a_hole_in_every_copy_ends_the_restore(folder: Path, tmp_path: Path) -> 
             manifest.instance_uuid].of_kind(SEGMENT)[-1:]]  # fmt: skip
         copy.save(manifest)
     end = max(e.last_index for m in copy.manifests.values() for e in m.files)
-    with pytest.raises(QsyncError, match=r"shows rows up to \d+ as confirmed, and"):
+    with pytest.raises(QsyncError, match=r"proves rows up to \d+ as confirmed, and"):
         restore(f"file://{copy.folder}", Point(to_signature=end), tmp_path / "none")
 
 

@@ -170,7 +170,7 @@ def again(reader: NodeProcess, **changes: Any) -> "subprocess.CompletedProcess[s
         ({"spaces": ["orders"]}, "only an anonymous replica may have a list of spaces"),
         ({"role": "async", "spaces": [600]}, "a registered one holds everything"),
         ({"role": "anonymous", "spaces": [280]}, "system spaces always come along"),
-        ({"role": "anonymous", "spaces": []}, "leave the field out"),
+        ({"role": "anonymous", "spaces": []}, "omit the field"),
         ({"role": "anonymous", "spaces": [1.5]}, "spaces"),
         ({"role": "anonymous", "spaces": "orders"}, "spaces"),
     ],

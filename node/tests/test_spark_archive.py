@@ -41,7 +41,7 @@ def test_a_report_is_one_page_that_names_the_row(folder: Path, tmp_path: Path) -
 
 
 def test_an_archive_that_cannot_be_read(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ArchiveError, match="is not there: check"):
+    with pytest.raises(ArchiveError, match="does not exist: check"):
         load_archive(f"file://{tmp_path}/nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ArchiveError, match="is empty: no member"):

@@ -57,7 +57,7 @@ def refuse(job: str, url: str, words: tuple[str, ...] = (), **environment: str) 
 
 @pytest.mark.parametrize("job", JOBS)
 def test_an_archive_that_cannot_be_read(job: str, folder: Path, tmp_path: Path) -> None:
-    assert "is not there: check" in refuse(job, f"file://{tmp_path}/nowhere")
+    assert "does not exist: check" in refuse(job, f"file://{tmp_path}/nowhere")
     assert "cannot be opened" in refuse(job, "nonsense://there")
     (tmp_path / "empty").mkdir()
     assert "is empty: no member" in refuse(job, f"file://{tmp_path}/empty")

@@ -187,5 +187,5 @@ def test_retention_that_overtook_a_stream_is_reported(
     fresh.read()
     assert set(fresh.seen()) <= set(after)
     shutil.rmtree(copy.folder)
-    with pytest.raises(PySparkException, match="is not there: check"):
+    with pytest.raises(PySparkException, match="does not exist: check"):
         fresh.read()

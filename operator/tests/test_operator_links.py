@@ -210,5 +210,5 @@ def test_the_command_line_asks_a_node_over_tls(member: NodeProcess) -> None:
     trusts = ["--ca", str(member.settings["tls"]["ca"])]
     plain = subprocess.run([qsync, "snapshot", *where], capture_output=True, text=True, check=False)
     assert plain.returncode == 1
-    assert "ask with https" in plain.stderr
+    assert "requires TLS" in plain.stderr
     subprocess.run([qsync, "snapshot", *where, *trusts], capture_output=True, check=True)

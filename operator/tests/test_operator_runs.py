@@ -181,8 +181,8 @@ def test_a_run_is_followed_to_its_verdict() -> None:
 @pytest.mark.parametrize(
     ("state", "message", "reason", "sentence"),
     [
-        ("Complete", "", "NoResult", "without saying"),
-        ("Complete", "not JSON", "NoResult", "without saying"),
+        ("Complete", "", "NoResult", "without a result"),
+        ("Complete", "not JSON", "NoResult", "without a result"),
         ("Complete", said(error="the archive is empty"), "NoResult", "the archive is empty"),
         ("Failed", "", "DeadlineExceeded", "too long"),
         ("Failed", said(error="the bucket is not there"), "DeadlineExceeded", "the bucket"),

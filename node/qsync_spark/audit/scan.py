@@ -173,7 +173,7 @@ def misdescribed(archive: Archive, few: list[Fact]) -> list[Fact]:
             if counted[key] != entry.rows:
                 text = f"it holds {counted[key]} rows, its manifest states {entry.rows}"
             if text:
-                text += ": one of both was changed"
+                text += ": one of the two was changed"
                 found.append(
                     {name: None for name in FACTS.names}
                     | {"fact": "changed", "member": manifest.instance_uuid, "kind": entry.kind,
