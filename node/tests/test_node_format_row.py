@@ -160,7 +160,7 @@ def test_a_batch_does_not_end_inside_a_transaction() -> None:
     rows = multi(1, 3)
     with pytest.raises(RowError, match="is incomplete"):
         split_batches(encode_rows(rows[:2]), 0)
-    with pytest.raises(RowError, match="cut by"):
+    with pytest.raises(RowError, match="interrupts a transaction"):
         split_batches(encode_rows(rows[:2] + multi(1, 1, replica_id=2)), 0)
     (batch,) = split_batches(encode_rows(rows), 0)
     with pytest.raises(RowError, match="inside a transaction"):
