@@ -86,7 +86,7 @@ class LocalScene:
         try:
             self._cluster.qsync("switchover", member, "--local", CLUSTER)
         except RuntimeError as error:
-            if "leads already" not in str(error):
+            if "already leads" not in str(error):
                 raise
         self.wait(f"{member} leading", lambda: self.leader() == member, FAILOVER_S)
 

@@ -131,7 +131,7 @@ class Scene(Namespace):
         try:
             self.qsync("switchover", member)
         except RuntimeError as error:
-            if "leads already" not in str(error):
+            if "already leads" not in str(error):
                 raise
         self.wait(f"{member} leading", lambda: self.leader() == member, FAILOVER_S)
 

@@ -139,8 +139,8 @@ def test_it_is_registered_on_an_empty_directory_only(cluster: Cluster, reader: N
     assert reader.stop() == 0
     for changes, words in (
         ({"role": "async"}, "empty the directory"),
-        ({"role": "anonymous"}, "the configuration wants everything"),
-        ({"role": "anonymous", "spaces": ["private"]}, "holds the spaces 800"),
+        ({"role": "anonymous"}, "lists none"),
+        ({"role": "anonymous", "spaces": ["private"]}, "holds only the spaces 800"),
     ):
         done = again(reader, **changes)
         assert done.returncode == 1
@@ -167,10 +167,10 @@ def again(reader: NodeProcess, **changes: Any) -> "subprocess.CompletedProcess[s
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"spaces": ["orders"]}, "only an anonymous replica may have a list of spaces"),
-        ({"role": "async", "spaces": [600]}, "a registered one holds everything"),
-        ({"role": "anonymous", "spaces": [280]}, "system spaces always come along"),
-        ({"role": "anonymous", "spaces": []}, "omit the field"),
+        ({"spaces": ["orders"]}, "only an anonymous replica"),
+        ({"role": "async", "spaces": [600]}, "only an anonymous replica"),
+        ({"role": "anonymous", "spaces": [280]}, "not the id of a user space"),
+        ({"role": "anonymous", "spaces": []}, "leave the field out"),
         ({"role": "anonymous", "spaces": [1.5]}, "spaces"),
         ({"role": "anonymous", "spaces": "orders"}, "spaces"),
     ],

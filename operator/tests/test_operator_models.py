@@ -47,7 +47,7 @@ REFUSED = [
     ({"replicas": 5, "replication": {"quorum": 2}}, "quorum 2 is below a majority of 5 replicas"),
     ({"replicas": 3, "replication": {"quorum": 4}}, "quorum 4 can never be reached by 3 replicas"),
     ({"replication": {"quorum": "N/0"}}, "quorum formula 'N/0' divides by zero"),
-    ({"replication": {"quorum": "import os"}}, "is not a chain of N and numbers"),
+    ({"replication": {"quorum": "import os"}}, "is invalid at position"),
     ({"replication": {"synchroTimeout": 5}}, "5 is not a duration: write it with its unit"),
     ({"replication": {"synchroTimeout": "soon"}}, "'soon' is not a duration such as 500ms"),
     ({"replication": {"heartbeat": "900ms"}}, "must be at least two heartbeats"),

@@ -289,8 +289,9 @@ class Applier:
         replica = self.replica
         if message.is_leader and message.term == replica.term and not self._is_leader_outdated():
             replica.on_split_brain(
-                f"the leader of term {message.term} lacks rows that are confirmed here: "
-                f"common {common}, confirmed {replica.limbo.confirmed_index}"
+                f"the leader of term {message.term} lacks rows that are confirmed on this "
+                f"member: common index {common}, confirmed index "
+                f"{replica.limbo.confirmed_index}"
             )
         else:
             self.retry_later()
@@ -386,7 +387,7 @@ class Applier:
             entries = read_entries(batch, replica.tail.last_term)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             replica.report("bad_rows", index=batch.first_index, reason=str(error))
-            replica.out.append(fx.CloseLink(self.link, f"rows that cannot be read: {error}"))
+            replica.out.append(fx.CloseLink(self.link, f"received rows do not decode: {error}"))
             self.retry_later()
             return False
         return all(self._take_entry(entry) for entry in entries)
@@ -395,15 +396,15 @@ class Applier:
         replica = self.replica
         if not self._continues(entry):
             index = entry.batch.first_index
-            replica.report("bad_rows", index=index, reason="they do not continue the log")
+            replica.report("bad_rows", index=index, reason="the rows do not continue the log")
             self.retry_later()
             return False
         decision = entry.decision
         if decision is not None and decision.first <= replica.limbo.confirmed_index:
             if decision.first < decision.at:
                 replica.on_split_brain(
-                    f"{entry.kind.name} at {decision.at} rolls back rows from {decision.first} on, "
-                    f"which are confirmed here"
+                    f"{entry.kind.name} at index {decision.at} rolls back rows from index "
+                    f"{decision.first}, which are confirmed on this member"
                 )
                 return False
         if not replica.machine.can_apply(entry):

@@ -78,7 +78,7 @@ class Ballot:
         """
         fields: Any = unpack(data)
         if not isinstance(fields, dict) or not isinstance(fields.get("term"), int):
-            raise ValueError("not a ballot")
+            raise ValueError("the ballot is not a map of the expected fields")
         return cls(
             term=fields["term"],
             vote=fields["vote"],

@@ -111,11 +111,16 @@ class Clients:
             if call.type not in (KEYED_STREAM_TYPES if call.stream else WRITE_TYPES):
                 raise ClientError(
                     ErrorCode.ILLEGAL_PARAMS,
-                    "an idempotency key goes with a write outside a transaction or with COMMIT",
+                    "the request cannot carry an idempotency key: only COMMIT and a "
+                    "write outside a transaction can; send it without header field 0x70",
                 )
             call.digest = digest_of(call.body)
         if not node.replica.has_origin:
-            raise ClientError(ErrorCode.LOADING, "this member has not joined its cluster yet")
+            raise ClientError(
+                ErrorCode.LOADING,
+                "the member is unavailable: it has not joined its cluster yet; use another "
+                "member or retry",
+            )
         if call.type in (Type.CALL, Type.CALL_16):
             node.procedures.on_call(call)
             return
@@ -185,7 +190,9 @@ class Clients:
             )
         if replica.doubt.is_open:
             raise ClientError(
-                ErrorCode.LOADING, "this member replaces its state by a snapshot of another one"
+                ErrorCode.LOADING,
+                "the member is unavailable: state repair is loading a snapshot from "
+                "another member; use another member or retry",
             )
 
     def user_of(self, call: Call) -> User:
@@ -239,7 +246,10 @@ class Clients:
                 continue
             if call.link:
                 self.refuse(
-                    call, ErrorCode.NOT_LEADER, "the member it was forwarded to is not the leader"
+                    call,
+                    ErrorCode.NOT_LEADER,
+                    "the request was not logged: it was forwarded to a member that does "
+                    "not lead; retry",
                 )
             else:
                 forwarding.forward(call)
@@ -266,8 +276,8 @@ class Clients:
                 self.refuse(
                     call,
                     ErrorCode.TRANSACTION_CONFLICT,
-                    "COMMIT with an idempotency key: no transaction is open in this stream; repeat"
-                    " it from BEGIN with the same key",
+                    "COMMIT with an idempotency key failed: no transaction is open in "
+                    "this stream; repeat the transaction from BEGIN with the same key",
                 )
                 return True
             elif call.type in (Type.COMMIT, Type.ROLLBACK):
@@ -286,7 +296,8 @@ class Clients:
             self.refuse(
                 call,
                 ErrorCode.TRANSACTION_CONFLICT,
-                "Transaction has been aborted by conflict: its leader is gone",
+                "Transaction has been aborted by conflict: its leader lost leadership; "
+                "run the transaction again from BEGIN",
             )
         return True
 
@@ -367,25 +378,35 @@ class Clients:
         assert replica.leader is not None
         if replica.is_space_low:
             raise ClientError(
-                ErrorCode.DISK_FULL, "the leader's disk is nearly full: free space first"
+                ErrorCode.DISK_FULL,
+                "the write was not logged: the leader's disk is nearly full; free space "
+                "on it, then retry",
             )
         if replica.election.is_caretaker:
-            raise ClientError(ErrorCode.READONLY, "this leader only waits for one that may lead")
+            raise ClientError(
+                ErrorCode.READONLY,
+                "the write was not logged: the leader is read-only until another member can "
+                "lead; retry",
+            )
         node.registrar.check_open()
         if settings.memory_bytes_max and node.database.memory_bytes > settings.memory_bytes_max:
             raise ClientError(
-                ErrorCode.MEMORY_ISSUE, "the memory limit is reached: delete rows or raise it"
+                ErrorCode.MEMORY_ISSUE,
+                "the write was not logged: the memory limit is reached; delete rows or "
+                "raise `memory`",
             )
         full = limbo.bytes + self.commits.batch_bytes > settings.limbo_bytes_max
         if full or len(limbo) > settings.limbo_entries_max:
             raise ClientError(
                 ErrorCode.SYNC_QUEUE_FULL,
-                "the queue of unconfirmed transactions is full: try later",
+                "the write was not logged: the queue of unconfirmed transactions is "
+                "full; retry later",
             )
         if limbo.oldest_wait_ns(replica.now_ns) > settings.synchro_timeout_ns // 2:
             raise ClientError(
                 ErrorCode.SYNC_QUEUE_FULL,
-                "the quorum confirms transactions more slowly than they arrive: try later",
+                "the write was not logged: the quorum confirms transactions more slowly "
+                "than they arrive; retry later",
             )
 
     # --- leadership ---------------------------------------------------------------------------
@@ -397,7 +418,11 @@ class Clients:
         remote = [call for call in self.queue if call.link]
         self.queue = deque(call for call in self.queue if not call.link)
         for call in remote:
-            self.refuse(call, ErrorCode.NOT_LEADER, "leadership moved on: nothing was logged")
+            self.refuse(
+                call,
+                ErrorCode.NOT_LEADER,
+                "the request was not logged: the leader lost leadership; retry",
+            )
 
     def on_state_replaced(self) -> None:
         """Discard caches that depend on the replaced state.
@@ -457,13 +482,14 @@ class Clients:
             is_any = True
             if call.may_be_logged:
                 reason = (
-                    "the outcome is unknown: no decision by the deadline; read before you repeat it"
+                    "the outcome is unknown: the deadline passed before the write was "
+                    "confirmed or rolled back; read the data before you retry"
                 )
                 self.refuse(call, ErrorCode.OUTCOME_UNKNOWN, reason)
             else:
                 if call.stream:
                     self.streams.doom(call)
-                reason = "the request timed out: nothing was logged; try again"
+                reason = "the request was not logged: its deadline passed; retry"
                 self.refuse(call, ErrorCode.TIMEOUT, reason)
             call.is_expired = True
         if is_any:
@@ -473,9 +499,11 @@ class Clients:
         replica = self.node.replica
         leader = replica.leader
         if leader is None:
-            return "no leader is known to this member: nothing was logged, try again"
+            return "the request was not logged: the member knows no leader; retry"
         if not leader.is_confirmed:
-            return "the leader's PROMOTE has no quorum yet: nothing was logged, try again"
+            return (
+                "the request was not logged: the PROMOTE of the leader is not confirmed yet; retry"
+            )
         if leader.switchover is not None:
-            return "leadership is being handed over: nothing was logged, try again"
-        return "the log waits for a decision: nothing was logged, try again"
+            return "the request was not logged: a switchover is in progress; retry"
+        return "the request was not logged: a rollback is in progress; retry"

@@ -77,8 +77,8 @@ class Commits:
             if touches_own_rows(executed.rows):
                 raise ClientError(
                     ErrorCode.UNSUPPORTED,
-                    "_cluster and what belongs to it is changed by joining and by `unregister`, "
-                    "not by hand",
+                    "the members of the cluster cannot be changed by a write: _cluster "
+                    "and its related rows belong to the node; use join and `unregister`",
                 )
             if self.batch or replica.limbo.confirmed_index < replica.tail.last_index:
                 return False
@@ -147,7 +147,8 @@ class Commits:
             return False
         if write.key[3] != wanted[3]:
             raise ClientError(
-                ErrorCode.KEY_REUSED, "this idempotency key was used for another request"
+                ErrorCode.KEY_REUSED,
+                "the idempotency key was already used for another request: use a new number",
             )
         # It has the first attempt's outcome: check again once that is decided.
         waiter = Waiter(call, -1, "", [])
@@ -315,7 +316,7 @@ class Commits:
         self.pending = None
         self.ddl_barrier = 0
         self.pending_keys.clear()
-        text = f"the outcome is unknown: {reason}; read before you repeat it"
+        text = f"the outcome is unknown: {reason}; read the data before you retry"
         unlogged = [write.call for write in self.batch]
         for call in unlogged:
             call.may_be_logged = False
@@ -338,7 +339,8 @@ class Commits:
                 self.clients.refuse(
                     waiter.call,
                     ErrorCode.TRANSACTION_CONFLICT,
-                    "the transaction was aborted: leadership moved on",
+                    "the transaction was aborted: its leader lost leadership; run it "
+                    "again from BEGIN",
                 )
             else:
                 unlogged.append(waiter.call)

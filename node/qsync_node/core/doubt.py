@@ -121,7 +121,7 @@ class Doubt:
         if index > confirmed:
             replica.confirm(index)
         loader, self._loader = self._loader, None
-        assert loader is not None, "a transfer that is complete was loaded"
+        assert loader is not None, "T7: a complete transfer has a loader"
         replica.machine.install(loader)
         self._sound_index = index
         self._ready_index = 0

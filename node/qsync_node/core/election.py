@@ -391,14 +391,16 @@ class Election:
         unknown = [uuid for uuid in lost if uuid not in voters]
         left = tuple(uuid for uuid in voters if uuid not in lost)
         if unknown:
-            return f"{unknown[0]} is not a voting member"
+            return f"instance {unknown[0]} is not a voter; name lost voters only"
         if replica.uuid not in left or replica.ballot.doubt_index or not self.can_stand():
-            return "this member is not a voter that may stand: order another survivor"
+            return (
+                "this member cannot stand for election; send the order to another surviving voter"
+            )
         if self.hears_leader():
-            return "a leader answers: nothing has to be forced"
+            return "a leader answers, so a forced election is not needed"
         connected = {link.peer_uuid for link in replica.links.values()} | {replica.uuid}
         if len(connected.intersection(voters)) > len(voters) // 2:
-            return "a quorum of the voters answers: nothing has to be forced"
+            return "a quorum of the voters answers, so a forced election is not needed"
         replica.store_ballot(replace(replica.ballot, forced_voters=left, was_forced=True))
         replica.report("forced", lost=lost, is_rollback=is_rollback, voters=list(left))
         self.start_round(nominated=True)
@@ -415,10 +417,16 @@ class Election:
         """
         replica = self.replica
         if message.term != replica.term:
-            return f"the nomination was decided in term {message.term}, this is term {replica.term}"
+            return (
+                f"the nomination is of term {message.term}, but the member is in term "
+                f"{replica.term}; read `status` and retry"
+            )
         if replica.leader is not None:
             return ""
         if not self.can_stand() or not self.may_lead():
-            return "this replica may not stand: it is not voting, fenced, a voter only, or in doubt"
+            return (
+                "the member cannot stand for election: it is not a voter, is fenced, has "
+                "election_mode voter, or its state is divergent; promote another member"
+            )
         self.start_round(nominated=True)
         return ""

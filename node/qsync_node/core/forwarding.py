@@ -153,7 +153,8 @@ class Forwarding:
             self.node.clients.refuse(
                 outgoing.call,
                 ErrorCode.OUTCOME_UNKNOWN,
-                "the outcome is unknown: the link to the leader broke; read before you repeat it",
+                "the outcome is unknown: the link to the leader broke; read the data "
+                "before you retry",
             )
         self._bound = {bound for bound in self._bound if bound[1] != link}
 
@@ -179,13 +180,19 @@ class Forwarding:
             call = Call(item, self.node.replica.now_ns)
             call.link = link
             if self.node.replica.leader is None:
-                reason = "the member it was forwarded to does not lead"
+                reason = (
+                    "the request was not logged: it was forwarded to a member that does not "
+                    "lead; retry"
+                )
                 self.reply(call, int(ErrorCode.NOT_LEADER), reason, [], 0)
                 return
             if message.stream and message.term != self.node.replica.term:
                 # Sent to an earlier term's leader: the transaction ended with that term.
                 code = int(ErrorCode.TRANSACTION_CONFLICT)
-                reason = "Transaction has been aborted by conflict: its leader is gone"
+                reason = (
+                    "Transaction has been aborted by conflict: its leader lost leadership; "
+                    "run the transaction again from BEGIN"
+                )
                 self.reply(call, code, reason, [], 0)
                 return
             self.node.clients.take(call)

@@ -122,8 +122,11 @@ def common_point(mine: History, my_last: int, theirs: History, their_last: int) 
     for start in mine.starts:
         twin = by_term.get(start.term, start)
         if twin != start:
-            raise SplitBrain(f"term {start.term} is {start} here and {twin} there")
+            raise SplitBrain(
+                f"term {start.term} differs between two logs: {start} on this member, {twin} "
+                "on the other"
+            )
         if start.term in by_term and start.first_index > common:
             # Equal terms with different pasts: log matching is broken; no truncation repairs it.
-            raise SplitBrain(f"term {start.term} has different rows before it in two logs")
+            raise SplitBrain(f"two logs contain different rows before term {start.term}")
     return common

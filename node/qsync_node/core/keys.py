@@ -38,7 +38,10 @@ def check_key(key: Any) -> None:
         and all(type(part) is int and 0 <= part < 1 << 64 for part in key[1:])
     )
     if not well_formed:
-        raise ClientError(ErrorCode.ILLEGAL_PARAMS, "an idempotency key is [client, number, mark]")
+        raise ClientError(
+            ErrorCode.ILLEGAL_PARAMS,
+            "the idempotency key is invalid: it must be [client, number, mark]",
+        )
 
 
 class KeyTable:
@@ -97,12 +100,14 @@ class KeyTable:
             digest, index = found
             if digest != wanted:
                 raise ClientError(
-                    ErrorCode.KEY_REUSED, "this idempotency key was used for another request"
+                    ErrorCode.KEY_REUSED,
+                    "the idempotency key was already used for another request: use a new number",
                 )
             return index
         if key[2] < self.start_of_window(confirmed_index):
             raise ClientError(
                 ErrorCode.KEY_EXPIRED,
-                "the outcome is unknown: this idempotency key is older than the window",
+                "the outcome is unknown: the idempotency key is older than the window; "
+                "read the data before you retry with a new mark",
             )
         return None

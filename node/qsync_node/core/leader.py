@@ -215,7 +215,7 @@ class Leader:
             if is_impossible(len(voters), refusals, self.quorum()):
                 entry = next(e for e in replica.limbo.entries if e.batch.last_index >= index)
                 if entry.is_own and entry.kind is Kind.USER and not self._is_decision_in_flight():
-                    self.roll_back(entry, "too many replicas cannot apply it")
+                    self.roll_back(entry, "too many voters cannot apply the row")
                 return
 
     # --- control rows -------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class Leader:
     def tick(self) -> None:
         replica = self.replica
         if self._lost_lease():
-            replica.step_down("no quorum of heartbeats for a lease")
+            replica.step_down("no quorum answered heartbeats for the duration of the lease")
             return
         if replica.is_write_path_hung():
             replica.step_down("the log write hangs")
@@ -283,7 +283,7 @@ class Leader:
         if not self.is_confirmed or self._is_decision_in_flight():
             return
         if self.rollback_at and replica.now_ns >= self.rollback_deadline_ns:
-            replica.step_down("a ROLLBACK had no quorum for a second synchro_timeout")
+            replica.step_down("no quorum confirmed a ROLLBACK within another synchro_timeout")
             return
         timeout = replica.settings.synchro_timeout_ns
         self.advance()
@@ -293,7 +293,7 @@ class Leader:
         not_before_ns = max(self.promote_confirmed_ns, self.progress_ns)
         entry = replica.limbo.first_timed_out(replica.now_ns, timeout, not_before_ns)
         if entry is not None and not self.rollback_at:
-            self.roll_back(entry, "no quorum within synchro_timeout")
+            self.roll_back(entry, "no quorum acknowledged the rows within synchro_timeout")
 
     def send_heartbeats(self) -> None:
         """Start a heartbeat round: send the term to every connected member."""
@@ -407,13 +407,13 @@ class Leader:
         The PROMOTE must be confirmed, and only one change runs at a time (M2).
         """
         if not self.is_confirmed:
-            return "the PROMOTE of this term is not confirmed yet"
+            return "the PROMOTE of this term is not confirmed yet; retry"
         if self.replica.limbo.has_pending_membership:
-            return "another membership change is not confirmed yet"
+            return "another membership change is not confirmed yet; retry"
         if self._is_decision_in_flight():
-            return "a decision is being written"
+            return "a CONFIRM or ROLLBACK is being written; retry"
         if self.switchover is not None:
-            return "leadership is being handed over"
+            return "a switchover is in progress; retry"
         return ""
 
     def write_members(self, rows: list[tuple[int, bytes]]) -> Entry:
@@ -456,14 +456,17 @@ class Leader:
         """Return the reason why `member` cannot be unregistered now, or "" if it can (M3)."""
         replica = self.replica
         if member.uuid == replica.uuid:
-            return "this member leads: switch over first"
+            return "it leads the cluster; switch over first"
         busy = self.can_change_membership()
         if busy:
             return busy
         voters = [uuid for uuid in replica.voter_uuids() if uuid != member.uuid]
         live = [uuid for uuid in self.live_voters(replica.now_ns) if uuid != member.uuid]
         if len(live) < needed(len(voters), replica.settings.quorum):
-            return f"only {len(live)} of the {len(voters)} voters left would be alive: no quorum"
+            return (
+                f"only {len(live)} of the {len(voters)} remaining voters are available, which "
+                "is no quorum; restore another voter first"
+            )
         return ""
 
     # --- switchover ---------------------------------------------------------------------------
@@ -476,18 +479,18 @@ class Leader:
         """
         replica = self.replica
         if target_uuid == replica.uuid:
-            return "this member leads already"
+            return "the target already leads"
         if target_uuid not in replica.voter_uuids():
-            return "the target is not a voting member"
+            return "the target is not a voter; choose a voter"
         if target_uuid not in self.live_voters(replica.now_ns):
-            return "the target does not answer"
+            return "the target does not answer; choose another voter"
         if target_uuid not in self.successors(replica.now_ns):
             return (
-                "the target may not lead: it is fenced, a voter only, in doubt, or its disk is"
-                " nearly full"
+                "the target cannot lead: it is fenced, has election_mode voter, its "
+                "state is divergent, or its disk is nearly full; choose another voter"
             )
         if self.switchover is not None:
-            return "another switchover is under way"
+            return "another switchover is in progress; wait for its end"
         self.switchover = Switchover(target_uuid, replica.now_ns + timeout_ns)
         replica.report("switchover", target=target_uuid)
         return ""

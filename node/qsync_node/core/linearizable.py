@@ -60,7 +60,9 @@ class LinearizableReads:
             return
         link = replica.link_to(replica.election.leader_uuid)
         if link is None:
-            raise ClientError(ErrorCode.NOT_LEADER, "no leader is known to this member: try again")
+            raise ClientError(
+                ErrorCode.NOT_LEADER, "the read failed: the member knows no leader; retry"
+            )
         number = self._next
         self._next += 1
         deadline = replica.now_ns + 2 * replica.settings.election_timeout_ns
@@ -153,7 +155,7 @@ class LinearizableReads:
         self.node.clients.refuse(
             call,
             ErrorCode.NOT_LEADER,
-            "the leader could not be asked for the read index: try again",
+            "the read failed: the leader did not return a read index; retry",
         )
 
     def on_leadership_lost(self) -> None:

@@ -184,24 +184,25 @@ class Procedures:
         if replica.leader is None:
             reason = replica.election.on_nominate(Nominate(replica.term))
             if reason:
-                raise ClientError(ErrorCode.UNSUPPORTED, f"promote: {reason}")
+                raise ClientError(ErrorCode.UNSUPPORTED, f"promote failed: {reason}")
         return self._wait(call, "promote", lambda: not read_only_reason(self.node))
 
     def nominate(self, term: int) -> Any:
         reason = self.node.replica.election.on_nominate(Nominate(term))
         if reason:
-            raise ClientError(ErrorCode.UNSUPPORTED, f"nominate: {reason}")
+            raise ClientError(ErrorCode.UNSUPPORTED, f"nominate failed: {reason}")
         return "nominated"
 
     def demote(self, call: Call) -> Any:
         """Hand leadership to the best other voter (E9)."""
         replica = self.node.replica
         if replica.leader is None:
-            return "this member does not lead"
+            return "the member does not lead"
         targets = replica.leader.successors(replica.now_ns)
         if not targets:
             raise ClientError(
-                ErrorCode.NO_ELECTION_QUORUM, "no other voting member is alive and may lead"
+                ErrorCode.NO_ELECTION_QUORUM,
+                "demote failed: no other voter is available to lead; restore a voter first",
             )
         return self.switchover(call, targets[0])
 
@@ -209,17 +210,19 @@ class Procedures:
         replica = self.node.replica
         leader = replica.leader
         if leader is None:
-            raise ClientError(ErrorCode.NOT_LEADER, "this member does not lead")
+            raise ClientError(
+                ErrorCode.NOT_LEADER, "the member does not lead: send the request to the leader"
+            )
         member = next(
             (m for m in replica.limbo.configuration.members if target in (m.uuid, m.name)), None
         )
         reason = (
             leader.start_switchover(member.uuid, SWITCHOVER_TIMEOUT_NS)
             if member is not None
-            else f"there is no member {target}"
+            else f"the cluster has no member {target}; `qsync status` lists the members"
         )
         if reason:
-            raise ClientError(ErrorCode.UNSUPPORTED, f"switchover: {reason}")
+            raise ClientError(ErrorCode.UNSUPPORTED, f"switchover failed: {reason}")
         return self._wait(call, "switchover", lambda: replica.leader is not leader)
 
     def force(self, call: Call, args: dict[str, Any], is_rollback: bool) -> Any:
@@ -227,13 +230,14 @@ class Procedures:
         if args.get("disks_destroyed") is not True:
             raise ClientError(
                 ErrorCode.ILLEGAL_PARAMS,
-                "the order must state disks_destroyed: true, because voters that still live could "
-                "elect among themselves: destroy or fence off their disks first",
+                "the order was refused: it must contain disks_destroyed: true, because "
+                "lost voters that still run could elect a second leader; destroy or "
+                "fence off their disks first",
             )
         lost = [str(uuid) for uuid in args["lost"]]
         reason = self.node.replica.election.force(lost, is_rollback)
         if reason:
-            raise ClientError(ErrorCode.UNSUPPORTED, f"force: {reason}")
+            raise ClientError(ErrorCode.UNSUPPORTED, f"force failed: {reason}")
         return self._wait(call, "force", lambda: not read_only_reason(self.node))
 
     def fence(self, is_fenced: bool) -> Any:
@@ -259,7 +263,10 @@ class Procedures:
 
     def snapshot(self, call: Call) -> Any:
         if not self.node.checkpoint():
-            raise ClientError(ErrorCode.UNSUPPORTED, "a snapshot is being written already")
+            raise ClientError(
+                ErrorCode.UNSUPPORTED,
+                "the snapshot was not started: another one is being written; wait for its end",
+            )
         self.snapshot_calls.append(call)
         return _LATER
 
@@ -267,7 +274,9 @@ class Procedures:
         calls, self.snapshot_calls = self.snapshot_calls, []
         for call in calls:
             if item.reason:
-                self.node.clients.refuse(call, ErrorCode.SYSTEM, f"snapshot: {item.reason}")
+                self.node.clients.refuse(
+                    call, ErrorCode.SYSTEM, f"the snapshot failed: {item.reason}"
+                )
             else:
                 self._answer(call, "ok")
 
@@ -282,7 +291,9 @@ class Procedures:
 
     def set_role(self, call: Call, uuid: str, role: str) -> Any:
         if role not in ("voter", "async"):
-            raise ClientError(ErrorCode.ILLEGAL_PARAMS, f"a role is voter or async, not {role}")
+            raise ClientError(
+                ErrorCode.ILLEGAL_PARAMS, f"invalid role {role}: choose voter or async"
+            )
         entry = self.node.registrar.set_role(uuid, role)
         if entry is None:
             return role
@@ -293,7 +304,8 @@ class Procedures:
         if not KEY_WINDOW_MIN <= rows <= KEY_WINDOW_MAX:
             raise ClientError(
                 ErrorCode.ILLEGAL_PARAMS,
-                f"set_key_window: {rows} rows; choose {KEY_WINDOW_MIN} to {KEY_WINDOW_MAX}",
+                f"set_key_window failed: {rows} rows is out of range; choose "
+                f"{KEY_WINDOW_MIN} to {KEY_WINDOW_MAX}",
             )
         if self.node.keys.window_rows != rows:
             self.node.registrar.set_key_window(rows)
@@ -309,7 +321,9 @@ class Procedures:
         settings = replace(before, **arguments)
         if settings.role == "anonymous" and before.role != "anonymous":
             raise ClientError(
-                ErrorCode.UNSUPPORTED, "a registered replica never becomes anonymous again (M5)"
+                ErrorCode.UNSUPPORTED,
+                "the role cannot change to anonymous: a registered replica stays "
+                "registered (M5); remove it and join with an empty directory",
             )
         reason = refusal_to_change(self.node.replica.ballot, before, settings)
         if reason:
@@ -339,7 +353,9 @@ class Procedures:
                 self._answer(wait.call, "ok")
             elif now >= wait.deadline_ns:
                 self.node.clients.refuse(
-                    wait.call, ErrorCode.TIMEOUT, f"{wait.what} did not finish in time: see status"
+                    wait.call,
+                    ErrorCode.TIMEOUT,
+                    f"{wait.what} did not finish in time: it may still take effect; check `status`",
                 )
             else:
                 waiting.append(wait)

@@ -25,13 +25,15 @@ def parse_formula(text: str) -> list[str]:
         match = expected.match(text, position)
         if match is None:
             raise ValueError(
-                f"quorum formula {text!r} is not a chain of N and numbers at {position}"
+                f"quorum formula {text!r} is invalid at position {position}: expected N or a number"
             )
         tokens.append(match.group(1))
         position = match.end()
         expected = _OPERATOR if expected is _TERM else _TERM
     if len(tokens) % 2 == 0:
-        raise ValueError(f"quorum formula {text!r} ends too early")
+        raise ValueError(
+            f"quorum formula {text!r} is incomplete: expected N or a number at its end"
+        )
     return tokens
 
 

@@ -46,7 +46,8 @@ class Registrar:
             planned = self.planned_voters()
             raise ClientError(
                 ErrorCode.LOADING,
-                f"the cluster is being formed: {voters} of {planned} planned voters are registered",
+                f"the cluster is being formed: {voters} of {planned} planned voters are "
+                "registered; retry",
             )
 
     def _consider_opening(self) -> None:
@@ -73,11 +74,11 @@ class Registrar:
         replica = self.node.replica
         leader = replica.leader
         if leader is None:
-            raise ClientError(ErrorCode.NOT_LEADER, "this member does not lead")
-        if not leader.is_confirmed or not leader.can_append():
             raise ClientError(
-                ErrorCode.NOT_LEADER, "the leader does not take writes yet: try again"
+                ErrorCode.NOT_LEADER, "the member does not lead: send the request to the leader"
             )
+        if not leader.is_confirmed or not leader.can_append():
+            raise ClientError(ErrorCode.NOT_LEADER, "the leader does not accept writes yet: retry")
         floor = self.node.keys.start_of_window(replica.tail.last_index + 1)
         body = body_of_key_window(rows, max(floor, 0))
         entry = replica.append_rows([[(3, body, None)]], SYNC_FLAGS)
@@ -90,7 +91,13 @@ class Registrar:
         replica = self.node.replica
         leader = replica.leader
         if leader is None:
-            self._reply(link, message.request, 0, ErrorCode.NOT_LEADER, "this member does not lead")
+            self._reply(
+                link,
+                message.request,
+                0,
+                ErrorCode.NOT_LEADER,
+                "the member does not lead: send the request to the leader",
+            )
             return
         known = replica.limbo.configuration.by_uuid(uuid)
         if known is not None:
@@ -101,11 +108,17 @@ class Registrar:
         configuration = replica.limbo.configuration
         replica_id = configuration.free_id()
         if uuid in configuration.removed:
-            reason, code = "this instance was removed: join as a new one", ErrorCode.UNKNOWN_REPLICA
+            reason, code = (
+                ("this instance was removed: join as a new instance with an empty directory"),
+                ErrorCode.UNKNOWN_REPLICA,
+            )
         elif replica.relays.list_of(link):
             reason, code = NEEDS_EVERYTHING, ErrorCode.UNSUPPORTED
         elif not replica_id:
-            reason, code = "31 replicas are registered, no id is free", ErrorCode.REPLICA_MAX
+            reason, code = (
+                ("no replica id is free: 31 replicas are registered; unregister one first"),
+                ErrorCode.REPLICA_MAX,
+            )
         if reason:
             self._reply(link, message.request, 0, code, reason)
             return
@@ -124,7 +137,10 @@ class Registrar:
         leader = replica.leader
         replica_id = replica.limbo.configuration.free_id()
         if leader is None or not replica_id:
-            raise ClientError(ErrorCode.REPLICA_MAX, "31 replicas are registered, no id is free")
+            raise ClientError(
+                ErrorCode.REPLICA_MAX,
+                "no replica id is free: 31 replicas are registered; unregister one first",
+            )
         member = Member(replica_id, uuid, f"tarantool-{uuid[:8]}", STOCK_ROLE, False)
         leader.write_members([put_member(member)])
         replica.report("register", uuid=uuid, replica_id=replica_id, role=STOCK_ROLE)
@@ -160,7 +176,9 @@ class Registrar:
         replica = self.node.replica
         leader = replica.leader
         if leader is None:
-            raise ClientError(ErrorCode.NOT_LEADER, "this member does not lead")
+            raise ClientError(
+                ErrorCode.NOT_LEADER, "the member does not lead: send the request to the leader"
+            )
         member = replica.limbo.configuration.by_uuid(uuid)
         if member is None:
             return None
@@ -182,22 +200,31 @@ class Registrar:
         replica = self.node.replica
         leader = replica.leader
         if leader is None:
-            raise ClientError(ErrorCode.NOT_LEADER, "this member does not lead")
+            raise ClientError(
+                ErrorCode.NOT_LEADER, "the member does not lead: send the request to the leader"
+            )
         member = replica.limbo.configuration.by_uuid(uuid)
         if member is None:
-            raise ClientError(ErrorCode.UNKNOWN_REPLICA, f"instance {uuid} is not registered")
+            raise ClientError(
+                ErrorCode.UNKNOWN_REPLICA,
+                f"instance {uuid} is not registered: `qsync status` lists the members",
+            )
         if role == member.role:
             return None
         if member.role == STOCK_ROLE:
             raise ClientError(
-                ErrorCode.UNSUPPORTED, f"{member.name} is a stock Tarantool: it never votes"
+                ErrorCode.UNSUPPORTED,
+                f"the role of {member.name} cannot change: it is an unmodified Tarantool, "
+                "which never votes",
             )
         if role == "async" and member.is_voting:
             reason = leader.refusal_to_remove(member)
         else:
             reason = leader.can_change_membership()
         if reason:
-            raise ClientError(ErrorCode.UNSUPPORTED, f"{member.name} cannot change: {reason}")
+            raise ClientError(
+                ErrorCode.UNSUPPORTED, f"the role of {member.name} cannot change: {reason}"
+            )
         changed = Member(
             member.replica_id,
             member.uuid,

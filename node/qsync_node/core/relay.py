@@ -126,14 +126,21 @@ class Relays:
     def _refusal(self, uuid: str, message: Subscribe) -> tuple[int, str] | None:
         replica = self.replica
         if uuid == replica.uuid:
-            return int(ErrorCode.CONNECTION_TO_SELF), "this is a connection to oneself"
+            return int(ErrorCode.CONNECTION_TO_SELF), "the connection leads to the member itself"
         if replica.is_removed(uuid):
-            return int(ErrorCode.UNKNOWN_REPLICA), f"instance {uuid} was removed: join as a new one"
+            return int(ErrorCode.UNKNOWN_REPLICA), (
+                f"instance {uuid} was removed: join as a new instance with an empty directory"
+            )
         if replica.split_brain or replica.applier.is_replacing_log or not replica.has_origin:
-            return int(ErrorCode.LOADING), "this member cannot serve rows now"
+            return int(ErrorCode.LOADING), (
+                "the member cannot serve rows: it is joining, is replacing its log or "
+                "stopped after a split brain"
+            )
         is_registered = replica.limbo.configuration.by_uuid(uuid) is not None
         if is_registered and replica.leader is None:
-            return int(ErrorCode.NOT_LEADER), "registered replicas follow the leader only"
+            return int(ErrorCode.NOT_LEADER), (
+                "the member does not lead: a registered replica follows the leader only"
+            )
         if message.spaces and (is_registered or not message.is_anonymous):
             return int(ErrorCode.UNSUPPORTED), NEEDS_EVERYTHING
         reason = refusal_to_serve(replica.ballot.spaces, message.spaces)
@@ -147,7 +154,7 @@ class Relays:
         spaces = self.list_of(link)
         lacking = refusal_to_serve(replica.ballot.spaces, spaces)
         if is_registered and (replica.leader is None or message.term != replica.term):
-            refusal = int(ErrorCode.NOT_LEADER), "this member does not lead that term"
+            refusal = int(ErrorCode.NOT_LEADER), "the member does not lead the term of the request"
         elif is_registered and spaces:
             refusal = int(ErrorCode.UNSUPPORTED), NEEDS_EVERYTHING
         elif lacking:
@@ -156,9 +163,12 @@ class Relays:
             message.log_index > tail.last_index
             or tail.term_at(message.log_index) != message.index_term
         ):
-            refusal = int(ErrorCode.XLOG_GAP), "the logs differ at that index"
+            refusal = int(ErrorCode.XLOG_GAP), "the logs differ at the requested index"
         elif message.log_index + 1 < tail.first_available_index:
-            refusal = int(ErrorCode.XLOG_GAP), "rows after that index are no longer kept"
+            refusal = (
+                int(ErrorCode.XLOG_GAP),
+                ("the member no longer has the rows after the requested index"),
+            )
         if refusal is not None:
             replica.send(link, Refusal(message.subscription, replica.term, *refusal))
             return
@@ -244,7 +254,7 @@ class Relays:
         relay.is_reading = False
         if batches is None:
             # The rows were removed meanwhile: the subscriber starts over and uses a snapshot.
-            reason = "rows after that index are no longer kept"
+            reason = "the member no longer has the rows after the requested index"
             code = int(ErrorCode.XLOG_GAP)
             self.replica.send(relay.link, Refusal(relay.subscription, relay.term, code, reason))
             self._drop(relay.peer_uuid)

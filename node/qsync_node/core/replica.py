@@ -185,7 +185,7 @@ class Replica:
     def take_up(self, term: int, vote: str = "") -> None:
         """Adopt `term`: from now on, send no ACK, answer or count for an older term (D2)."""
         assert term > self.ballot.term, f"D2: {term} is not above {self.ballot.term}"
-        self.step_down(f"term {term} was taken up")
+        self.step_down(f"the member adopted term {term}")
         self.applier.stop()
         self.election.on_term(term)
         self.store_ballot(replace(self.ballot.in_term(term), vote=vote))
@@ -332,7 +332,7 @@ class Replica:
             return
         if self.limbo.confirmed_index > self.tail.durable_index:
             # The state holds confirmed rows that this disk lacks: only the disk is trusted (E7).
-            self.out.append(fx.Restart("the disk is full and the state is ahead of it"))
+            self.out.append(fx.Restart("the disk is full and lacks rows that the state contains"))
             return
         self.is_disk_full = True
         self.forget_behind(self.tail.durable_index)
@@ -353,7 +353,7 @@ class Replica:
         self.tail.cut(index, self.limbo.vclock_at(index))
         self.unwritten.clear()
         self.to_write.clear()
-        self.relays.close_all("the log was cut")
+        self.relays.close_all("the log was truncated")
 
     # --- confirmation -------------------------------------------------------------------------
 
@@ -371,7 +371,7 @@ class Replica:
             self._end_forced_configuration()
         if self.doubt.is_open and not self.election.is_caretaker:
             # A divergent state must take no writes (T7, E1).
-            self.step_down("a row that this replica could not apply was confirmed")
+            self.step_down("a row was confirmed that this member could not apply")
 
     def _forget_nacks(self, taken: list[Entry], index: int) -> None:
         """Drop the NACKs of decided rows; a confirmed one makes the state divergent (T7)."""

@@ -122,23 +122,27 @@ class Settings:
             if field.type is not int:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
-                raise ValueError(f"{field.name} is a whole number from 0 on, not {value!r}")
+                raise ValueError(f"invalid {field.name} {value!r}: use a whole number, 0 or more")
         if isinstance(self.quorum, bool) or not isinstance(self.quorum, str | int):
-            raise ValueError(f"quorum is `majority`, a number or a formula, not {self.quorum!r}")
+            raise ValueError(
+                f"invalid quorum {self.quorum!r}: use `majority`, a number or a formula"
+            )
         for voters in range(1, REPLICAS_MAX + 1):
             needed(voters, self.quorum)
         if self.election_mode not in ("candidate", "manual", "voter"):
             raise ValueError(
-                f"election_mode {self.election_mode!r} is none of candidate, manual, voter"
+                f"invalid election_mode {self.election_mode!r}: use candidate, manual or voter"
             )
         if self.failover_unconfirmed not in ("adopt", "rollback"):
             raise ValueError(
-                f"failover_unconfirmed {self.failover_unconfirmed!r} is not adopt or rollback"
+                f"invalid failover_unconfirmed {self.failover_unconfirmed!r}: use adopt or rollback"
             )
         if self.role not in ("voter", "async", "anonymous"):
-            raise ValueError(f"role {self.role!r} is none of voter, async, anonymous")
+            raise ValueError(f"invalid role {self.role!r}: use voter, async or anonymous")
         reason = refusal_of_list(self.role, self.spaces)
         if reason:
             raise ValueError(reason)
         if self.heartbeat_ns * 2 > self.election_timeout_ns:
-            raise ValueError("the election timeout must be at least two heartbeats")
+            raise ValueError(
+                "invalid election_timeout: it must be at least twice the heartbeat interval"
+            )

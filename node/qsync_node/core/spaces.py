@@ -36,8 +36,8 @@ SPACE_ID_MAX = 0x7FFFFFFF
 SCHEMA_ONLY = (280,)
 """A list without user spaces: `_space`, like all system spaces, is always included."""
 NEEDS_EVERYTHING = (
-    "only an anonymous replica may have a list of spaces, a registered one holds everything: "
-    "remove the list and start it on an empty data directory"
+    "only an anonymous replica can have a list of spaces, because a registered one holds "
+    "all spaces; remove the list and start with an empty data directory"
 )
 
 _CHANGES = frozenset({INSERT, REPLACE, UPDATE, DELETE, UPSERT})
@@ -81,9 +81,14 @@ def ids_of(
     for item in listed:
         space_id = item if isinstance(item, int) else find(item)
         if space_id is None:
-            return (), f"there is no space {item!r} yet: create it, or name its id in `spaces`"
+            return (), (
+                f"unknown space {item!r} in `spaces`: create the space, or list its id instead"
+            )
         if not is_user_space(space_id):
-            return (), f"{item!r} is not a user space: system spaces always come along"
+            return (), (
+                f"{item!r} in `spaces` is not a user space: remove it, system spaces are "
+                "always included"
+            )
         found.add(space_id)
     return tuple(sorted(found)), ""
 
@@ -106,9 +111,12 @@ def refusal_of_list(role: str, listed: Iterable[str | int]) -> str:
         return NEEDS_EVERYTHING
     for item in items:
         if isinstance(item, bool) or item == "":
-            return f"{item!r} is neither the name nor the id of a space"
+            return f"{item!r} in `spaces` is neither the name nor the id of a space"
         if isinstance(item, int) and not is_user_space(item):
-            return f"{item} is not the id of a user space: system spaces always come along"
+            return (
+                f"{item} in `spaces` is not the id of a user space: remove it, system spaces "
+                "are always included"
+            )
     return ""
 
 
@@ -122,7 +130,9 @@ def refusal_to_serve(held: Collection[int], wanted: Collection[int]) -> str:
     asked = [space for space in wanted if is_user_space(space)]
     if wanted and all(space in held for space in asked):
         return ""
-    return f"this member holds the spaces {shown(held)} only: connect to one that holds the others"
+    return (
+        f"the member holds only the spaces {shown(held)}; connect to a member that holds the others"
+    )
 
 
 def refusal_to_change(ballot: "Ballot", before: "Settings", after: "Settings") -> str:
@@ -130,7 +140,10 @@ def refusal_to_change(ballot: "Ballot", before: "Settings", after: "Settings") -
     if after.role != before.role and (ballot.spaces or before.spaces):
         return NEEDS_EVERYTHING
     if tuple(after.spaces) != before.spaces:
-        return "the list of spaces is changed in the configuration, with an empty data directory"
+        return (
+            "the list of spaces cannot change while the member runs; change the "
+            "configuration and start with an empty data directory"
+        )
     return ""
 
 
@@ -149,10 +162,11 @@ def refusal_to_start(
         return ""
     if not listed:
         return (
-            f"it holds the spaces {shown(held)} only, the configuration wants everything: "
-            "give the same list of spaces, or empty the directory"
+            f"it holds only the spaces {shown(held)}, but the configuration lists none; "
+            "restore the list of spaces, or empty the directory"
         )
     return (
-        f"it holds {f'the spaces {shown(held)}' if held else 'all spaces'}, the configuration "
-        f"wants {shown(listed)}: give the same list of spaces, or empty the directory"
+        f"it holds {f'the spaces {shown(held)}' if held else 'all spaces'}, but the "
+        f"configuration lists {shown(listed)}; restore the list of spaces, or empty the "
+        "directory"
     )

@@ -125,7 +125,7 @@ class SteppedReads:
         paused, self._paused = self._paused, deque()
         for one in paused:
             if not one.call.done:
-                reason = "a snapshot has replaced the state of this member: try again"
+                reason = "the read failed: a snapshot replaced the state of the member; retry"
                 self.clients.refuse(one.call, ErrorCode.LOADING, reason)
 
     def _run_part(self, reading: Reading) -> bool:

@@ -196,12 +196,14 @@ class Stock:
         if replica.is_removed(uuid):
             raise ClientError(
                 ErrorCode.UNKNOWN_REPLICA,
-                f"Replica {uuid} was removed: join with an empty directory, as a new one",
+                f"Replica {uuid} was removed: join as a new replica with an empty directory",
             )
         member = replica.limbo.configuration.by_uuid(uuid)
         if member is not None and member.role != STOCK_ROLE:
             raise ClientError(
-                ErrorCode.CFG, f"Replica {uuid} is the member {member.name}, not a stock replica"
+                ErrorCode.CFG,
+                f"Replica {uuid} is the member {member.name}, not an unmodified "
+                "Tarantool: use another instance_uuid",
             )
 
     # --- joining --------------------------------------------------------------------------------
@@ -219,12 +221,18 @@ class Stock:
         leader = replica.leader
         if leader is None:
             known = replica.limbo.configuration.by_uuid(replica.election.leader_uuid)
-            where = f"join through {known.name}, which leads" if known else "no leader is known"
+            where = (
+                f"join through the leader, {known.name}"
+                if known
+                else ("the member knows no leader; retry")
+            )
             raise ClientError(
                 ErrorCode.READONLY, f"Can't modify data because this instance is read-only: {where}"
             )
         if not leader.is_confirmed or not node.registrar.is_open():
-            raise ClientError(ErrorCode.LOADING, "the leader has no quorum yet: try again")
+            raise ClientError(
+                ErrorCode.LOADING, "the replica cannot join: the leader has no quorum yet; retry"
+            )
         is_written = replica.limbo.configuration.by_uuid(session.uuid) is not None
         if not is_written and not leader.can_change_membership():
             node.registrar.register_stock(session.uuid)
@@ -309,8 +317,9 @@ class Stock:
         if index > replica.limbo.confirmed_index or not is_equal(mine, session.clock):
             raise ClientError(
                 ErrorCode.XLOG_GAP,
-                f"the replica is at {session.clock}, where this cluster never was: it has rows of "
-                "its own; join with an empty directory and read_only = true",
+                f"the replica cannot follow: its vclock {session.clock} contains rows "
+                "that this cluster never had; join with an empty directory and read_only "
+                "= true",
             )
         session.sent_index = session.acked_index = index
         session.until_index = replica.limbo.confirmed_index
@@ -477,6 +486,6 @@ class Stock:
 def _gap(index: int, first: int) -> ClientError:
     return ClientError(
         ErrorCode.XLOG_GAP,
-        f"Missing .xlog file between LSN {index} and {first}: restart the replica, it joins again "
-        "by itself",
+        f"Missing .xlog file between LSN {index} and {first}: restart the replica, which "
+        "then joins again",
     )

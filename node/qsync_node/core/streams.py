@@ -118,8 +118,8 @@ class Streams:
             if stream.written_bytes + wanted > settings.transaction_bytes_max:
                 raise ClientError(
                     ErrorCode.MEMORY_ISSUE,
-                    f"a transaction writes at most {settings.transaction_bytes_max} bytes: "
-                    "commit it in parts",
+                    "the transaction is too large: it can write at most "
+                    f"{settings.transaction_bytes_max} bytes; commit in parts",
                 )
             stream.written_bytes += wanted
         is_too_much = self.held_bytes + wanted > settings.transactions_bytes_max
@@ -127,7 +127,9 @@ class Streams:
             is_too_much |= self._strangers_bytes + wanted > STRANGERS_BYTES_MAX
         if is_too_much:
             raise ClientError(
-                ErrorCode.MEMORY_ISSUE, "open transactions hold too much: finish some first"
+                ErrorCode.MEMORY_ISSUE,
+                "the statement failed: open transactions hold too much memory; commit or "
+                "roll back some of them first",
             )
         self._hold(stream, wanted)
 
@@ -158,7 +160,11 @@ class Streams:
             or len(self._by_owner.get(call.owner, ())) >= SESSION_STREAMS_MAX
             or (is_strangers and self._strangers >= STRANGERS_STREAMS_MAX)
         ):
-            raise ClientError(ErrorCode.TOO_MANY, "too many open transactions: finish some first")
+            raise ClientError(
+                ErrorCode.TOO_MANY,
+                "BEGIN failed: too many transactions are open; commit or roll back some of "
+                "them first",
+            )
         timeout_ns = self.node.settings.transaction_timeout_ns
         fields = _options(call.body)
         wanted = fields.get(TIMEOUT_KEY)

@@ -378,7 +378,9 @@ def _reaches(state: "State", role_id: int, target: int) -> bool:
 def _refuse(what: str) -> Callable[["State", Fields, Fields], None]:
     def handler(_state: "State", _old: Fields, new: Fields) -> None:
         if new is not None:
-            raise ClientError(ErrorCode.UNSUPPORTED, f"Qsync does not support {what}")
+            raise ClientError(
+                ErrorCode.UNSUPPORTED, f"Qsync does not support {what}: see docs/compatibility.md"
+            )
 
     return handler
 

@@ -208,8 +208,8 @@ class Database(State):
         space = self.space(space_id)
         raise ClientError(
             ErrorCode.UNSUPPORTED,
-            f"Space '{space.name}' is not among the spaces that this member holds: "
-            "read it at another member",
+            f"Space '{space.name}' is not available on this member: it replicates only "
+            "the spaces in its configuration; read the space on another member",
         )
 
     def cluster(self) -> list[list[Any]]:

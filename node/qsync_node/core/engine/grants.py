@@ -78,7 +78,10 @@ def _check_builtin(state: "State", space_id: int, old: Fields, new: Fields) -> N
     row = new if new is not None else old
     assert row is not None
     if space_id == system.SCHEMA_ID and row[0] == system.SCHEMA_VERSION_KEY:
-        raise ClientError(ErrorCode.UNSUPPORTED, f"'{row[0]}' is kept by the node itself")
+        raise ClientError(
+            ErrorCode.UNSUPPORTED,
+            f"Can't modify '{row[0]}' in space '_schema': only the node changes it",
+        )
     if space_id not in (system.SPACE_ID, system.INDEX_ID) or row[0] not in system.BUILTIN_IDS:
         return
     is_refused_later = new is None and (space_id == system.SPACE_ID or row[1] == 0)
@@ -86,7 +89,8 @@ def _check_builtin(state: "State", space_id: int, old: Fields, new: Fields) -> N
         space = state.space(row[0])
         raise ClientError(
             ErrorCode.ALTER_SPACE,
-            f"Can't modify space '{space.name}': the definition of a system space is fixed",
+            f"Can't modify space '{space.name}': the definition of a system space cannot "
+            "be changed",
         )
 
 
@@ -116,7 +120,10 @@ def _check_schema(_state: "State", old: Fields, new: Fields) -> None:
     if not _UUID.fullmatch(uuid):
         raise ClientError(codes.INVALID_UUID, f"Invalid UUID: {uuid}")
     if old is not None and str(old[1]).lower() != uuid.lower():
-        raise ClientError(ErrorCode.UNSUPPORTED, "'cluster' is kept by the node itself")
+        raise ClientError(
+            ErrorCode.UNSUPPORTED,
+            "Can't modify 'cluster' in space '_schema': only the node changes it",
+        )
 
 
 def _check_collation(_state: "State", old: Fields, new: Fields) -> None:
@@ -129,7 +136,9 @@ def _check_collation(_state: "State", old: Fields, new: Fields) -> None:
         return
     raise ClientError(
         ErrorCode.UNSUPPORTED,
-        "Qsync does not support collations" if old is None else "collation does not support alter",
+        ("Qsync does not support new collations: see docs/compatibility.md")
+        if old is None
+        else "collation does not support alter",
     )
 
 

@@ -76,8 +76,8 @@ class Reading:
             if self.size > ANSWER_BYTES_MAX:
                 raise ClientError(
                     ErrorCode.MEMORY_ISSUE,
-                    f"the result has more than {ANSWER_BYTES_MAX} bytes: read it in pages, with a"
-                    " limit and the position after the last tuple",
+                    f"the read failed: its result has more than {ANSWER_BYTES_MAX} bytes; "
+                    "read in pages, with a limit and the position after the last tuple",
                 )
             self.found += part
             left -= len(part)
@@ -185,8 +185,8 @@ def _walk(entries: Iterator[tuple[Any, bytes]], request: Select) -> Iterator[byt
 def _walks_too_far() -> ClientError:
     return ClientError(
         ErrorCode.MEMORY_ISSUE,
-        f"the read walks over more than {WALKED_MAX} entries: read it in pages, with a limit and"
-        " the position after the last tuple",
+        f"the read failed: it visits more than {WALKED_MAX} index entries; read in pages, "
+        "with a limit and the position after the last tuple",
     )
 
 

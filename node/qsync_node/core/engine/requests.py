@@ -189,7 +189,7 @@ def _check_sizes(type_: int, body: bytes) -> None:
         if len(raw.get(key, b"")) > most:
             raise ClientError(
                 ErrorCode.ILLEGAL_PARAMS,
-                f"Illegal parameters, {_NAMES[key]} is larger than that of any tuple can be",
+                f"Illegal parameters, {_NAMES[key]} is larger than the largest tuple",
             )
 
 

@@ -203,8 +203,8 @@ def _note_work(state: Reader, work: int, work_max: int | None) -> None:
     if work_max is not None and work > work_max:
         raise ClientError(
             ErrorCode.ILLEGAL_PARAMS,
-            "Illegal parameters, the operations take too much work: large tuples, many operations "
-            "and long paths add up; divide them among several requests",
+            "Illegal parameters, the operations take too much work: large tuples, many "
+            "operations and long paths add up; split them into several requests",
         )
     state.note_work(work)
 
