@@ -85,7 +85,7 @@ def test_it_holds_its_spaces_and_nothing_else(cluster: Cluster, reader: NodeProc
     assert len(mine.select(ORDERS)[1][0x30]) == 20
     code, answer = mine.select(PRIVATE)
     assert code == ErrorCode.UNSUPPORTED
-    assert "'private' is not among the spaces" in answer[0x31]
+    assert "'private' is not available" in answer[0x31]
     # First the stream, then writes through the reader, which forwards them to the leader.
     leader.write_both(100, 20)
     mine.write_both(200, 2)
@@ -114,7 +114,7 @@ def test_no_reservation_exceeds_the_budget(cluster: Cluster, reader: NodeProcess
     start(cluster, reader)
     code, answer = Admin(reader).ask(FETCH_SNAPSHOT, {})
     assert code == ErrorCode.UNSUPPORTED
-    assert "holds the spaces 800 only" in answer[0x31]
+    assert "holds only the spaces 800" in answer[0x31]
     folder = reader.folder / "others"
     narrow = NodeProcess(folder, "narrow", role="anonymous", spaces=[ORDERS])
     whole = NodeProcess(folder, "whole", role="anonymous")
@@ -140,7 +140,7 @@ def test_it_is_registered_on_an_empty_directory_only(cluster: Cluster, reader: N
     for changes, words in (
         ({"role": "async"}, "empty the directory"),
         ({"role": "anonymous"}, "lists none"),
-        ({"role": "anonymous", "spaces": ["private"]}, "holds only the spaces 800"),
+        ({"role": "anonymous", "spaces": ["private"]}, "holds the spaces 800"),
     ):
         done = again(reader, **changes)
         assert done.returncode == 1
@@ -170,7 +170,7 @@ def again(reader: NodeProcess, **changes: Any) -> "subprocess.CompletedProcess[s
         ({"spaces": ["orders"]}, "only an anonymous replica"),
         ({"role": "async", "spaces": [600]}, "only an anonymous replica"),
         ({"role": "anonymous", "spaces": [280]}, "not the id of a user space"),
-        ({"role": "anonymous", "spaces": []}, "leave the field out"),
+        ({"role": "anonymous", "spaces": []}, "omit the field"),
         ({"role": "anonymous", "spaces": [1.5]}, "spaces"),
         ({"role": "anonymous", "spaces": "orders"}, "spaces"),
     ],

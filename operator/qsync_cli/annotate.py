@@ -14,14 +14,19 @@ from qsync_cli.where import Where, aimed
 def pause(where: Where, output: OutputOption = None) -> None:
     """Pause the operator for a cluster. Failover continues."""
     name = _annotate(where, "paused", "true")
-    done(f"{name} is paused: `kubectl qsync resume` ends it", output, cluster=name, paused=True)
+    done(
+        f"{name} is paused; `kubectl qsync resume` ends the pause",
+        output,
+        cluster=name,
+        paused=True,
+    )
 
 
 @aimed
 def resume(where: Where, output: OutputOption = None) -> None:
     """Resume a paused cluster."""
     name = _annotate(where, "paused", None)
-    done(f"{name} is looked after again", output, cluster=name, paused=False)
+    done(f"reconciliation of {name} has resumed", output, cluster=name, paused=False)
 
 
 @aimed
@@ -34,7 +39,7 @@ def restart(where: Where, output: OutputOption = None) -> None:
 
 def _annotate(where: Where, key: str, value: str | None) -> str:
     if not where.is_kubernetes:
-        raise typer.BadParameter("annotations are Kubernetes': name a cluster there")
+        raise typer.BadParameter("this command needs a cluster on Kubernetes: use --cluster NAME")
     from qsync_cli.kubernetes.session import Session, choose, converse
 
     async def write(session: Session) -> str:

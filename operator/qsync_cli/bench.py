@@ -58,7 +58,9 @@ def bench(
             _run(address, user, password, in_flight, seconds, size, space, as_json, ledger)
         )
     except (QsyncError, OSError) as error:
-        raise Failure(FailureReason.UNREACHABLE, f"{address}: {error}") from error
+        raise Failure(
+            FailureReason.UNREACHABLE, f"benchmark of {address} failed: {error}"
+        ) from error
     if as_json:
         typer.echo(json.dumps(result))
         return
@@ -118,7 +120,11 @@ async def _run(
         await workers
         took_s = time.perf_counter() - started
     if not latencies:
-        raise Failure(FailureReason.FAILED, f"{address}: no write was committed, {failed} failed")
+        raise Failure(
+            FailureReason.FAILED,
+            f"benchmark of {address} failed: no write was committed and {failed} failed; "
+            "check `qsync status`",
+        )
     return _summary(sorted(latencies), failed, took_s)
 
 
@@ -144,7 +150,9 @@ async def _space(client: Any, name: str) -> int:
 
     found = await client.select(_SPACES + 1, iterator=2, limit=10_000)
     if not isinstance(found, Committed):
-        raise Failure(FailureReason.REFUSED, f"the schema cannot be read: {found.reason}")
+        raise Failure(
+            FailureReason.REFUSED, f"benchmark failed: cannot read the schema: {found.reason}"
+        )
     for row in found.tuples:
         if row[2] == name:
             return int(row[0])
@@ -155,7 +163,10 @@ async def _space(client: Any, name: str) -> int:
     ):
         outcome = await client.insert(space, row)
         if not isinstance(outcome, Committed):
-            raise Failure(FailureReason.REFUSED, f"space {name} was not created: {outcome.reason}")
+            raise Failure(
+                FailureReason.REFUSED,
+                f"benchmark failed: cannot create the space {name}: {outcome.reason}",
+            )
     return made
 
 

@@ -31,13 +31,13 @@ KINDS = (
 def bundle(where: Where, file: FileOption = None, output: OutputOption = None) -> None:
     """Write objects, status, events and logs to one archive, without Secrets."""
     if not where.is_kubernetes:
-        raise typer.BadParameter("a bundle is made of a cluster on Kubernetes")
+        raise typer.BadParameter("this command needs a cluster on Kubernetes: use --cluster NAME")
     from qsync_cli.kubernetes.session import converse
 
     name, parts = converse(where, lambda session: _collect(session, where))
     path = file or Path(f"{name}-bundle.tar.gz")
     _pack(path, name, parts)
-    done(f"{path} has {len(parts)} files", output, file=str(path), parts=sorted(parts))
+    done(f"wrote {len(parts)} files to {path}", output, file=str(path), parts=sorted(parts))
 
 
 async def _collect(session: "Session", where: Where) -> tuple[str, dict[str, str]]:
@@ -87,6 +87,4 @@ def _pack(path: Path, name: str, parts: dict[str, str]) -> None:
                 entry.size, entry.mode = len(data), 0o600
                 archive.addfile(entry, io.BytesIO(data))
     except OSError as error:
-        raise Failure(
-            FailureReason.FAILED, f"{path} cannot be written: {error.strerror}"
-        ) from error
+        raise Failure(FailureReason.FAILED, f"cannot write {path}: {error.strerror}") from error

@@ -29,7 +29,7 @@ def cat(files: FilesArgument, output: FormatOption = Format.text) -> None:
     unreadable = [file for file in files if not file.is_file()]
     if unreadable:
         names = ", ".join(map(str, unreadable))
-        raise Failure(FailureReason.NOT_FOUND, f"{names} cannot be read: No such file")
+        raise Failure(FailureReason.NOT_FOUND, f"cannot read {names}: No such file")
     damages = [damage for file in files if (damage := _print_file(file, output))]
     if damages:
         raise Failure(FailureReason.DAMAGED, "; ".join(damages))
@@ -44,19 +44,20 @@ def _print_file(path: Path, output: Format) -> str:
     try:
         data = path.read_bytes()
     except OSError as error:
-        return f"{path} cannot be read: {error.strerror}"
+        return f"cannot read {path}: {error.strerror}"
     try:
         for record in cat_file(data):
             if not isinstance(record, Damage):
                 sys.stdout.write(_shown(record, output) + "\n")
             elif record.is_torn:
                 sys.stderr.write(
-                    f"{path}: torn at offset {record.offset} ({record.why}), as a crash leaves it\n"
+                    f"{path}: incomplete at offset {record.offset} ({record.why}), as "
+                    "after a crash\n"
                 )
             else:
                 return f"{path} is damaged at offset {record.offset}: {record.why}"
     except (XlogError, RowError) as error:
-        return f"{path} cannot be read: {error}"
+        return f"cannot read {path}: {error}"
     return ""
 
 

@@ -27,7 +27,7 @@ def store_of(name: str) -> Store:
     if not re.fullmatch(NAME_PATTERN, name):
         raise Failure(
             FailureReason.INVALID,
-            f"{name!r} is not a cluster's name: use lower case letters, digits and dashes",
+            f"invalid cluster name {name!r}: use lower case letters, digits and dashes",
         )
     return Store(home() / name)
 
@@ -37,7 +37,7 @@ def open_store(name: str) -> Store:
     if not store.exists():
         raise Failure(
             FailureReason.NOT_FOUND,
-            f"there is no cluster {name} in {home()}: `qsync local status` lists them",
+            f"cluster {name} not found in {home()}: `qsync local status` lists all clusters",
         )
     return store
 
@@ -55,7 +55,7 @@ def secrets_of(store: Store) -> Secrets:
     if secrets is None:
         raise Failure(
             FailureReason.NOT_FOUND,
-            f"{store.directory}/secrets.json is missing: apply {store.name} again",
+            f"{store.directory}/secrets.json is missing: apply the manifest of {store.name} again",
         )
     return secrets
 
@@ -82,12 +82,12 @@ def ensure_supervisor(store: Store) -> bool:
             if code:
                 raise Failure(
                     FailureReason.FAILED,
-                    f"the supervisor of {store.name} ended with exit code {code}: see"
-                    f" {store.supervisor_log}",
+                    f"the supervisor of {store.name} failed with exit code {code}: read "
+                    f"{store.supervisor_log}",
                 )
     raise Failure(
         FailureReason.TIMED_OUT,
-        f"the supervisor of {store.name} did not start: see {store.supervisor_log}",
+        f"the supervisor of {store.name} did not start in time: read {store.supervisor_log}",
     )
 
 

@@ -11,7 +11,10 @@ from qsync_cli.where import Where, aimed
 def credentials(where: Where, output: OutputOption = None) -> None:
     """Print the Secret NAME-app."""
     if where.address is not None:
-        raise typer.BadParameter("a node does not return passwords: use --local or --cluster")
+        raise typer.BadParameter(
+            "--address cannot be used here, because a node does not return passwords: use "
+            "--local or --cluster"
+        )
     if where.local is not None:
         from qsync_cli.local.credentials import credentials as local
 
@@ -29,7 +32,8 @@ def credentials(where: Where, output: OutputOption = None) -> None:
         if secret is None:
             raise Failure(
                 FailureReason.NOT_READY,
-                f"there is no Secret {name} yet: retry when the cluster is Ready",
+                f"Secret {name} not found: the operator has not created it yet; retry "
+                "when the cluster is Ready",
             )
         found: dict[str, object] = dict(decoded(secret))
         addresses = str(found.get("addresses", ""))

@@ -18,7 +18,10 @@ FIELDS = ("time", "type", "reason", "object", "message")
 def events(where: Where, output: OutputOption = None) -> None:
     """Print the events of a cluster and its pods."""
     if where.address is not None:
-        raise typer.BadParameter("a node keeps no events: name --local or a cluster")
+        raise typer.BadParameter(
+            "--address cannot be used here, because a node stores no events: use --local or "
+            "--cluster"
+        )
     if where.local is not None:
         from qsync_cli.local.events import events as local_events
 

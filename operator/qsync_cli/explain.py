@@ -129,7 +129,7 @@ def _number(text: str) -> int | None:
 def _unknown(name: str) -> str:
     import difflib
 
-    failed = f"{name} cannot be explained: no error code, condition, reason or Event has this name"
+    failed = f"cannot explain {name}: no error code, condition, reason or Event has this name"
     names = {topic.name.lower(): topic.name for topic in topics()}
     close = difflib.get_close_matches(name.lower(), names, n=3)
     if close:

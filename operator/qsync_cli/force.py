@@ -56,14 +56,15 @@ def _force(
     if not disks_destroyed:
         raise Failure(
             FailureReason.REFUSED,
-            "running voters could elect another leader: destroy or fence off the disks of all "
-            "lost voters, then add --disks-destroyed",
+            f"{verb} was not sent: lost voters that still run could elect a second "
+            "leader; destroy or fence off their disks, then add --disks-destroyed",
         )
     target = resolve(where, lost[0])
     survivor = ask(target, lambda links: _order(links, target, verb, lost))
     name = survivor or target.address_of("")
     done(
-        f"{name} leads without {', '.join(lost)}; they come back as new instances",
+        f"{name} leads without {', '.join(lost)}; restart these members as new instances "
+        "with empty directories",
         output,
         leader=name,
         lost=lost,
@@ -82,7 +83,8 @@ async def _order(links: Any, target: Any, verb: str, lost: list[str]) -> str:
     }
     if not survivors:
         raise Failure(
-            FailureReason.NOT_READY, "no survivor may stand for election: run `qsync status`"
+            FailureReason.NOT_READY,
+            f"{verb} failed: no surviving voter can stand for election; check `qsync status`",
         )
     best = max(survivors, key=lambda n: (survivors[n]["last_term"], survivors[n]["last_index"]))
     uuids = {m["name"]: m["uuid"] for m in survivors[best]["members"]}

@@ -32,7 +32,10 @@ def logs(
 ) -> None:
     """Print the log of a member, or of all members."""
     if where.address is not None:
-        raise typer.BadParameter("a node does not show its log: name --local or a cluster")
+        raise typer.BadParameter(
+            "--address cannot be used here, because a node does not serve its log: use "
+            "--local or --cluster"
+        )
     if where.local is not None:
         from qsync_cli.local.logs import logs as local_logs
 
@@ -69,7 +72,7 @@ async def _read(
         if member not in names:
             raise Failure(
                 FailureReason.NOT_FOUND,
-                f"there is no member {member}: there are {', '.join(names)}",
+                f"member {member} not found: the cluster has {', '.join(names)}",
             )
         names = [member]
     found: dict[str, list[str]] = {name: [] for name in names}

@@ -22,7 +22,7 @@ def promote(where: Where, member: MemberArgument = None, output: OutputOption = 
     from qsync_cli.targets import ask, resolve
 
     if (member is None) != (where.address is not None):
-        raise typer.BadParameter("name MEMBER, the new leader, unless --address is given")
+        raise typer.BadParameter("specify exactly one of MEMBER or --address")
     target = resolve(where, member)
     node = target.address_of(member or "")
     if member is None:
@@ -44,7 +44,10 @@ async def _promote(links: Any, target: Any, member: str) -> int:
 
     found = await statuses(links, target)
     if member not in found:
-        raise Failure(FailureReason.UNREACHABLE, f"{member} does not answer: it cannot lead")
+        raise Failure(
+            FailureReason.UNREACHABLE,
+            f"cannot promote {member}: it does not answer; check its pod or process",
+        )
     leader = leader_of(found)
     if leader == member and found[member]["is_writable"]:
         return int(found[member]["term"])
@@ -69,5 +72,5 @@ async def _until_writable(links: Any, address: str, member: str) -> int:
         await asyncio.sleep(POLL_S)
     raise Failure(
         FailureReason.TIMED_OUT,
-        f"{member} was nominated and does not lead after {WAIT_S:g} s: run `qsync status`",
+        f"promotion of {member} did not finish in {WAIT_S:g} s: check `qsync status`",
     )

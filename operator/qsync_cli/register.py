@@ -22,7 +22,7 @@ def register(where: Where, member: MemberArgument = None, output: OutputOption =
     from qsync_cli.targets import ask, resolve
 
     if (member is None) != (where.address is not None):
-        raise typer.BadParameter("name the MEMBER, but not with --address")
+        raise typer.BadParameter("specify exactly one of MEMBER or --address")
     target = resolve(where, member)
     node = target.address_of(member or "")
     name = member or node
@@ -36,7 +36,11 @@ async def _register(links: Any, node: str, name: str) -> int:
 
     said = await links.status(node)
     if said["role"] != "anonymous":
-        raise Failure(FailureReason.REFUSED, f"{name} is not anonymous: it is {said['role']}")
+        raise Failure(
+            FailureReason.REFUSED,
+            f"cannot register {name}: its role is {said['role']}, and only an anonymous "
+            "member can be registered",
+        )
     await links.post(node, "/verb/configure", {"role": "async"})
     deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s:
@@ -44,7 +48,7 @@ async def _register(links: Any, node: str, name: str) -> int:
         if said["replica_id"] and said["role"] == "async":
             return int(said["replica_id"])
         await asyncio.sleep(POLL_S)
-    reason = said["refused"] or "no leader answered"
+    reason = said["refused"] or "no leader answered; check `qsync status`"
     raise Failure(
-        FailureReason.TIMED_OUT, f"{name} was not registered within {WAIT_S:g} s: {reason}"
+        FailureReason.TIMED_OUT, f"registration of {name} did not finish in {WAIT_S:g} s: {reason}"
     )

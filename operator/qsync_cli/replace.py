@@ -28,7 +28,7 @@ def replace(
 ) -> None:
     """Replace a member: delete its volume and pod, so that it joins again."""
     if not where.is_kubernetes:
-        raise typer.BadParameter("volumes are Kubernetes': name a cluster there")
+        raise typer.BadParameter("this command needs a cluster on Kubernetes: use --cluster NAME")
     from qsync_cli.kubernetes.session import converse
     from qsync_cli.targets import ask, leader_of, resolve, statuses
 
@@ -37,10 +37,10 @@ def replace(
     leader = leader_of(found)
     refusal = replacement_error(member, leader, found[leader] if leader else {}, is_forced=force)
     if refusal is not None:
-        raise Failure(FailureReason.REFUSED, f"{member} is not replaced: {refusal}")
+        raise Failure(FailureReason.REFUSED, f"cannot replace {member}: {refusal}")
     converse(where, lambda session: replace_volume(session, member, is_forced=force))
     done(
-        f"{member} begins again on a new volume: `kubectl qsync status` shows when it follows",
+        f"{member} joins again on a new volume; `kubectl qsync status` shows when it follows",
         output,
         member=member,
         replaced=True,
@@ -55,19 +55,21 @@ def replacement_error(
     No flag overrides the quorum: without it the last copies of confirmed rows could be deleted.
     """
     if leader is None:
-        return "no member leads, so it is unknown what would be lost; bring a majority back first"
+        return "no member leads, so the loss cannot be determined; restore a majority first"
     if member == leader:
-        return "it leads; move leadership with `kubectl qsync switchover` first"
+        return "it is the leader; run `kubectl qsync switchover` first"
     registered = [one for one in status["members"] if one["name"] == member]
     if any(one.get("is_live") for one in registered) and not is_forced:
-        return "it answers the leader; give it --force if its data is to be deleted all the same"
+        return "it answers the leader; add --force to delete its data anyway"
     if not any(one["is_voting"] for one in registered):
         return None
     voters = [one for one in status["members"] if one["is_voting"]]
     live = [one for one in voters if one["name"] != member and one.get("is_live")]
     quorum = max(int(status.get("quorum") or 0), len(voters) // 2 + 1)
     if len(live) < quorum:
-        return f"{len(live)} other voters are alive, and {quorum} are needed; bring them back first"
+        return (
+            f"{len(live)} other voters are available, and {quorum} are needed; restore them first"
+        )
     return None
 
 
@@ -83,10 +85,11 @@ async def replace_volume(session: "Session", member: str, *, is_forced: bool) ->
     if claim is not None:
         node = (claim["metadata"].get("annotations") or {}).get(SELECTED_NODE, "")
         if not is_forced and (not node or await session.api.get("Node", "", node) is not None):
-            why = f"machine {node} is still known" if node else "no machine is recorded for it"
+            why = f"its machine {node} still exists" if node else "no machine is recorded for it"
             raise Failure(
                 FailureReason.REFUSED,
-                f"{claim_name} is not deleted: {why}; give it --force if the volume is lost",
+                f"cannot delete volume claim {claim_name}: {why}; add --force if the "
+                "volume is lost",
             )
         uid = str(claim["metadata"]["uid"])
         await session.api.delete("PersistentVolumeClaim", session.namespace, claim_name, uid)

@@ -63,11 +63,13 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
     )
 
     if to_time is not None and to_signature is not None:
-        raise typer.BadParameter("--to-time and --to-signature exclude each other: give one")
+        raise typer.BadParameter(
+            "--to-time and --to-signature exclude each other: specify only one"
+        )
     if store_of(name).exists():
         raise Failure(
             FailureReason.ALREADY_EXISTS,
-            f"cluster {name} exists already: restore under another name",
+            f"cluster {name} already exists: restore under another name",
         )
     begin: dict[str, Any] = {
         "url": archive,

@@ -21,7 +21,10 @@ MemberArgument = Annotated[
 def rollbacks(where: Where, member: MemberArgument = None, output: OutputOption = None) -> None:
     """Print the rows that members truncated from their logs after a failover."""
     if where.address is not None:
-        raise typer.BadParameter("files are read where they are: name --local or a cluster")
+        raise typer.BadParameter(
+            "--address cannot be used here, because the files are read from the data "
+            "directory: use --local or --cluster"
+        )
     found = _of_processes(where.local, member) if where.local else _of_pods(where, member)
     if output in (Output.json, Output.yaml):
         print_document(found, output)
@@ -33,7 +36,7 @@ def rollbacks(where: Where, member: MemberArgument = None, output: OutputOption 
             for row in file["rows"]:
                 count += 1
                 say(_line(row))
-    say(f"{count} rows were cut" if count else "no rows were cut")
+    say(f"{count} rows were truncated" if count else "no rows were truncated")
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -50,7 +53,8 @@ def _of_processes(cluster: str, member: str | None) -> dict[str, Any]:
     names = list(store.load_state().members)
     if member is not None and member not in names:
         raise Failure(
-            FailureReason.NOT_FOUND, f"there is no member {member}: there are {', '.join(names)}"
+            FailureReason.NOT_FOUND,
+            f"member {member} not found: the cluster has {', '.join(names)}",
         )
     chosen = [member] if member is not None else names
     return {name: rollback_rows(store.data_directory(name)) for name in chosen}
@@ -65,7 +69,8 @@ def _of_pods(where: Where, member: str | None) -> dict[str, Any]:
     names, open_links = pod_target(where, member)
     if member is not None and member not in names:
         raise Failure(
-            FailureReason.NOT_FOUND, f"there is no member {member}: there are {', '.join(names)}"
+            FailureReason.NOT_FOUND,
+            f"member {member} not found: the cluster has {', '.join(names)}",
         )
 
     async def read(links: "PodLinks") -> dict[str, Any]:

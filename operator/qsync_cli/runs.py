@@ -44,9 +44,13 @@ def compact(
 
 def _refuse_others(where: Where, verb: str) -> None:
     if where.local is not None:
-        raise typer.BadParameter(f"a local cluster has its own: `qsync local {verb} {where.local}`")
+        raise typer.BadParameter(
+            f"--local cannot be used here: run `qsync local {verb} {where.local}`"
+        )
     if where.address is not None:
-        raise typer.BadParameter("a run reads an archive and no node: name a cluster")
+        raise typer.BadParameter(
+            "--address cannot be used here, because the job reads the archive: use --cluster NAME"
+        )
 
 
 def _run(
@@ -97,7 +101,9 @@ async def _follow(session: "Session", run: "Document", advance: Callable[..., No
     while True:
         found = await session.api.get(kind, session.namespace, name)
         if found is None:
-            raise Failure(FailureReason.NOT_FOUND, f"{name} was deleted before it had ended")
+            raise Failure(
+                FailureReason.NOT_FOUND, f"{name} was deleted before it finished: create it again"
+            )
         status = found.get("status") or {}
         if status.get("phase") in ENDED:
             return found
@@ -112,7 +118,9 @@ def lines(run: "Document") -> list[str]:
     """Return the result of a job as text."""
     name, status = run["metadata"]["name"], run.get("status") or {}
     if status.get("phase") not in ENDED:
-        return [f"{name} is created: `kubectl get {run['kind'].lower()} {name}` shows its progress"]
+        return [
+            (f"{name} was created; `kubectl get {run['kind'].lower()} {name}` shows its progress")
+        ]
     took_s = int(status.get("durationMilliseconds", 0)) / 1000
     found = [
         f"{name}: {status.get('verdict') or status['phase']} · {status.get('message', '')}"

@@ -22,7 +22,7 @@ def snapshot(where: Where, member: MemberArgument = None, output: OutputOption =
     from qsync_cli.targets import resolve
 
     if where.address is not None and member is not None:
-        raise typer.BadParameter("--address names the node: leave MEMBER out")
+        raise typer.BadParameter("specify MEMBER or --address, not both")
     target = resolve(where, member)
     names = [member] if member is not None else list(target.addresses)
     written = [_write(target, name) for name in names]

@@ -33,13 +33,14 @@ async def _switch_over(links: Any, target: Any, member: str | None) -> str:
     leader = leader_of(found)
     if leader is None:
         raise Failure(
-            FailureReason.NOT_READY, "no member leads: `qsync promote MEMBER` nominates one"
+            FailureReason.NOT_READY,
+            "switchover failed: no member leads; run `qsync promote MEMBER` to nominate one",
         )
     if member is None:
         await links.post(target.address_of(leader), "/verb/demote", {})
         return leader
     if leader == member:
-        raise Failure(FailureReason.ALREADY_EXISTS, f"{member} leads already")
+        raise Failure(FailureReason.ALREADY_EXISTS, f"switchover failed: {member} already leads")
     uuid = found[member]["uuid"] if member in found else member
     await links.post(target.address_of(leader), "/verb/switchover", {"target": uuid})
     return leader

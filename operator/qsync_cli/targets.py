@@ -45,7 +45,7 @@ class Target:
         if address is None:
             known = ", ".join(self.addresses)
             raise Failure(
-                FailureReason.NOT_FOUND, f"there is no member {member}: there are {known}"
+                FailureReason.NOT_FOUND, f"member {member} not found: the cluster has {known}"
             )
         return address
 
@@ -71,7 +71,7 @@ def _context(ca: Path | None) -> ssl.SSLContext | None:
     except OSError as error:
         raise Failure(
             FailureReason.INVALID,
-            f"--ca {ca} cannot be used: {error}; give a file of PEM certificates",
+            f"cannot use --ca {ca}: {error}; specify a file of PEM certificates",
         ) from error
 
 

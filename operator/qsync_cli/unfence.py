@@ -19,7 +19,7 @@ def unfence(where: Where, member: MemberArgument = None, output: OutputOption = 
     from qsync_cli.targets import ask, resolve
 
     if (member is None) != (where.address is not None):
-        raise typer.BadParameter("name the MEMBER, but not with --address")
+        raise typer.BadParameter("specify exactly one of MEMBER or --address")
     target = resolve(where, member)
     node = target.address_of(member or "")
     ask(target, lambda links: links.post(node, "/verb/unfence", {}))

@@ -34,8 +34,9 @@ def wait_ready(store: "Store", timeout_s: float, is_quiet: bool) -> "QsyncCluste
             if time.monotonic() >= deadline_s:
                 raise Failure(
                     FailureReason.TIMED_OUT,
-                    f"{cluster.name} is not Ready after {timeout_s:g} s: {sentence(cluster)};"
-                    f" `qsync local status {cluster.name}` and `events` show more",
+                    f"{cluster.name} is not Ready after {timeout_s:g} s: "
+                    f"{sentence(cluster)}; check `qsync local status {cluster.name}` and "
+                    f"`qsync local events {cluster.name}`",
                 )
             ensure_supervisor(store)
             time.sleep(POLL_S)
@@ -53,9 +54,9 @@ def _refuse_hopeless(cluster: "QsyncCluster") -> None:
 
 def sentence(cluster: "QsyncCluster") -> str:
     if cluster.status.observed_generation != cluster.metadata.generation:
-        return "the change is being taken up"
+        return "the supervisor has not processed the change yet"
     ready = cluster.status.condition("Ready")
-    return ready.message if ready is not None and ready.message else "the members start"
+    return ready.message if ready is not None and ready.message else "the members are starting"
 
 
 @contextmanager

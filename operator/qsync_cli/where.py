@@ -62,8 +62,8 @@ class Where:
         named.append(any((self.cluster, self.namespace, self.context)))
         if sum(named) > 1:
             raise typer.BadParameter(
-                "--local NAME, --address HOST:PORT and a cluster on Kubernetes (--cluster,"
-                " --namespace, --context) are three places: give one"
+                "--local, --address and the options of Kubernetes (--cluster, "
+                "--namespace, --context) exclude each other: specify only one"
             )
 
 

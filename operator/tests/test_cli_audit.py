@@ -18,21 +18,21 @@ def cluster(home: Home, spec: str = "{}") -> None:
 
 def test_an_audit_needs_an_archive_and_its_ledger(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    assert "there is no cluster orders" in home.refuse("local", "audit", "orders")
+    assert "(NotFound)" in home.refuse("local", "audit", "orders")
     cluster(home)
     assert "set spec.archive.url" in home.refuse("local", "audit", "orders")
     (tmp_path / "orders" / "cluster.json").unlink()
     (tmp_path / "orders").rmdir()
     cluster(home, json.dumps({"archive": {"url": f"file://{tmp_path}/nowhere"}}))
     said = home.refuse("local", "audit", "orders", "--ledger", tmp_path / "no.jsonl")
-    assert "the ledger" in said
+    assert "(NotFound)" in said
 
 
 def test_audits_are_listed_and_their_pages_found(tmp_path: Path) -> None:
     home = Home(tmp_path)
     cluster(home)
-    assert "no audit of orders yet" in home.do("local", "audits", "orders")
-    assert "no audit of orders yet" in home.refuse("local", "report", "orders")
+    assert "has no audit" in home.do("local", "audits", "orders")
+    assert "(NotFound)" in home.refuse("local", "report", "orders")
     for name, verdict in (("20260101T000000Z", "Passed"), ("20260102T000000Z", "Violated")):
         folder = tmp_path / "orders" / "audits" / name
         folder.mkdir(parents=True)
@@ -44,4 +44,4 @@ def test_audits_are_listed_and_their_pages_found(tmp_path: Path) -> None:
         ["20260101T000000Z", "Passed"], ["20260102T000000Z", "Violated"],
     ]  # fmt: skip
     assert home.do("local", "report", "orders").strip().endswith("20260102T000000Z/report.html")
-    assert "lists them" in home.refuse("local", "report", "orders", "other")
+    assert "(NotFound)" in home.refuse("local", "report", "orders", "other")

@@ -82,5 +82,5 @@ def test_unknown_name_is_refused_with_a_way_to_find_it(name: str, sentence: str)
     result = explained(name)
     assert result.exit_code == 1
     assert isinstance(result.exception, Failure)
-    assert str(result.exception).startswith(f"{name} cannot be explained: ")
+    assert str(result.exception).startswith(f"cannot explain {name}: ")
     assert str(result.exception).endswith(sentence)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fake_api import FakeApi
 
-from qsync_cli.failure import Failure
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.kubernetes.session import Session
 from qsync_cli.replace import SELECTED_NODE, replace_volume, replacement_error
 
@@ -67,8 +67,9 @@ async def test_volume_is_deleted_when_its_machine_is_gone_or_by_force(
     if is_deleted:
         await replace_volume(session, "orders-1", is_forced=is_forced)
     else:
-        with pytest.raises(Failure, match="is not deleted"):
+        with pytest.raises(Failure) as failed:
             await replace_volume(session, "orders-1", is_forced=is_forced)
+        assert failed.value.reason == FailureReason.REFUSED
     left = {name for kind, _, name in api.objects if kind in ("PersistentVolumeClaim", "Pod")}
     expected = {"data-orders-2"} if is_deleted else {"data-orders-1", "data-orders-2", "orders-1"}
     assert left == expected

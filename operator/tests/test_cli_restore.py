@@ -98,7 +98,7 @@ def test_a_cluster_comes_back_as_it_was(home: Home, tmp_path: Path) -> None:
     said = home.refuse("restore", "late", "--archive", url, "--to-signature", str(10**9))
     assert "outside of the archive" in said
     assert not (home.directory / "late").exists()
-    assert "already" in home.refuse("restore", "orders", "--archive", url)
+    assert "(AlreadyExists)" in home.refuse("restore", "orders", "--archive", url)
     assert home.run("restore", "x", "--archive", url, "--to-time", "2026-01-01T00:00:00Z",
                     "--to-signature", "1").returncode == 2  # fmt: skip
 

@@ -56,8 +56,8 @@ def _namespace(where: Where) -> str:
     except ModuleNotFoundError as error:
         raise Failure(
             FailureReason.NOT_INSTALLED,
-            f"this installation has no {error.name}: `pip install 'qsync[operator]'`, or name"
-            " --local NAME or --address HOST:PORT",
+            f"cannot reach Kubernetes: the package {error.name} is missing; run `pip "
+            "install 'qsync[operator]'`, or use --local or --address",
         ) from error
     return where.namespace or current_namespace(where.context)
 
@@ -74,10 +74,10 @@ def choose(clusters: list[Document], where: Where, namespace: str, member: str |
     known = ", ".join(by_name)
     if where.cluster is not None:
         if where.cluster not in by_name:
-            hint = f": there are {known}" if known else ""
+            hint = f": it has {known}" if known else ""
             raise Failure(
                 FailureReason.NOT_FOUND,
-                f"namespace {namespace} has no QsyncCluster {where.cluster}{hint}",
+                f"QsyncCluster {where.cluster} not found in namespace {namespace}{hint}",
             )
         return by_name[where.cluster]
     if len(by_name) == 1:
@@ -85,12 +85,13 @@ def choose(clusters: list[Document], where: Where, namespace: str, member: str |
     if not by_name:
         raise Failure(
             FailureReason.NOT_FOUND,
-            f"namespace {namespace} has no QsyncCluster: name another one with -n",
+            f"namespace {namespace} has no QsyncCluster: select another namespace with -n",
         )
     owners = [name for name in by_name if member is not None and member.startswith(f"{name}-")]
     if not owners:
         raise Failure(
-            FailureReason.INVALID, f"namespace {namespace} has {known}: name one with --cluster"
+            FailureReason.INVALID,
+            f"namespace {namespace} has several QsyncClusters, {known}: select one with --cluster",
         )
     return by_name[max(owners, key=len)]
 
@@ -107,5 +108,5 @@ def pod_target(where: Where, member: str | None) -> tuple[list[str], "Callable[[
 
     namespace, names = converse(where, look)
     if not names:
-        raise Failure(FailureReason.NOT_READY, "no member has a pod: run `kubectl qsync status`")
+        raise Failure(FailureReason.NOT_READY, "no member has a pod: check `kubectl qsync status`")
     return sorted(names), lambda: PodLinks(lambda: _connect(where), namespace)

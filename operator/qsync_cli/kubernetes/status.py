@@ -78,16 +78,18 @@ def table(cluster: QsyncCluster, seen: Look, is_wide: bool) -> tuple[list[str], 
 def lines(cluster: QsyncCluster, seen: Look) -> list[str]:
     """Return the problems that the status of the operator omits, such as its own age."""
     found = [
-        f"{why}: the role is from the last status of the operator" for why in seen.silent.values()
+        f"{why}; its role is taken from the last status of the operator"
+        for why in seen.silent.values()
     ]
     leader = next((n for n, one in seen.said.items() if one["role"] == "leader"), "")
     if leader and leader != cluster.status.leader:
         found.append(
-            f"{leader} leads now, but the operator has not reported it: check that it runs"
-            " (`kubectl get pods -A -l app.kubernetes.io/name=qsync-operator`)"
+            f"{leader} leads, but the operator has not reported it: check that the "
+            "operator runs (`kubectl get pods -A -l "
+            "app.kubernetes.io/name=qsync-operator`)"
         )
     if cluster.status.observed_generation != cluster.metadata.generation:
-        found.append("the operator has not taken up the last change yet")
+        found.append("the operator has not processed the last change yet")
     for condition in cluster.status.conditions:
         is_bad = condition.type in ("Degraded", "SplitBrain") and condition.status == "True"
         if is_bad and condition.message:

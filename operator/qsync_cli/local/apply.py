@@ -86,7 +86,10 @@ def _with_kept_archive(manifest: "Manifest") -> "Manifest":
     if existing is None or existing.spec.archive is None:
         return manifest
     url = existing.spec.archive.url
-    warn(f"the manifest names no archive: {url} is kept; remove it with --archive {NO_ARCHIVE}")
+    warn(
+        f"the manifest names no archive: the cluster keeps {url}; remove it with --archive "
+        f"{NO_ARCHIVE}"
+    )
     return _with_archive(manifest, url)
 
 
@@ -120,7 +123,7 @@ def _warn(cluster: "QsyncCluster") -> None:
         warn(text)
     ignored = without_local_meaning(cluster.spec)
     if ignored:
-        warn(f"without meaning for local processes: {', '.join(ignored)}")
+        warn(f"these fields have no effect on local processes: {', '.join(ignored)}")
 
 
 def _store(store: "Store", manifest: "Manifest") -> str:
@@ -131,7 +134,7 @@ def _store(store: "Store", manifest: "Manifest") -> str:
     if existing is not None and existing.metadata.deletion_timestamp is not None:
         raise Failure(
             FailureReason.NOT_READY,
-            f"{store.name} is being deleted: apply it again after its deletion",
+            f"cannot apply {store.name}: it is being deleted; apply it again after its deletion",
         )
     _store_secrets(store, manifest)
     if existing is None:
@@ -142,7 +145,7 @@ def _store(store: "Store", manifest: "Manifest") -> str:
         return "created"
     refusal = refusal_to_change(existing, wanted)
     if refusal:
-        raise Failure(FailureReason.REFUSED, f"{store.name} stays as it is: {refusal}")
+        raise Failure(FailureReason.REFUSED, f"cannot change {store.name}: {refusal}")
     if existing.spec.model_dump() == wanted.spec.model_dump():
         return "unchanged"
     existing.spec = wanted.spec
@@ -170,11 +173,18 @@ def refusal_to_change(old: "QsyncCluster", new: "QsyncCluster") -> str:
     from qsync_operator.models.base import quantity
 
     if quantity(new.spec.storage.size) < quantity(old.spec.storage.size):
-        return f"storage.size cannot shrink from {old.spec.storage.size}"
+        return (
+            f"spec.storage.size cannot shrink from {old.spec.storage.size}; restore the old value"
+        )
     if new.spec.auth.username != old.spec.auth.username:
-        return f"auth.username cannot change from {old.spec.auth.username}"
+        return (
+            f"spec.auth.username cannot change from {old.spec.auth.username}; restore the old value"
+        )
     if new.spec.bootstrap != old.spec.bootstrap:
-        return "bootstrap cannot change: it describes the initial state of the cluster"
+        return (
+            "spec.bootstrap cannot change, because it describes the initial state of the "
+            "cluster; restore the old value"
+        )
     return ""
 
 
@@ -193,8 +203,8 @@ def _store_secrets(store: "Store", manifest: "Manifest") -> None:
         if given is not None and given != existing.password:
             raise Failure(
                 FailureReason.REFUSED,
-                f"the password of {existing.username} was given when {store.name} was created:"
-                " apply the manifest with that one",
+                f"the password of {existing.username} cannot change: it was set when "
+                f"{store.name} was created; apply the manifest with the first password",
             )
         return
     store.save_secrets(
@@ -214,9 +224,9 @@ def _given_password(manifest: "Manifest") -> str | None:
     if secret is None:
         raise Failure(
             FailureReason.NOT_FOUND,
-            f"auth.passwordSecret names Secret {name}: put it into the same file",
+            f"Secret {name} of spec.auth.passwordSecret not found: add it to the same file",
         )
     password = secret.get("password")
     if not password:
-        raise Failure(FailureReason.INVALID, f"Secret {name} has no key `password`")
+        raise Failure(FailureReason.INVALID, f"Secret {name} has no key `password`: add it")
     return password

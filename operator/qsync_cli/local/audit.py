@@ -35,10 +35,11 @@ def audit(name: NameArgument, ledger: LedgerOption = None, output: OutputOption 
     if cluster.spec.archive is None:
         raise Failure(
             FailureReason.INVALID,
-            f"{name} has no archive: set spec.archive.url (or apply with --archive file:///FOLDER)",
+            f"cannot audit {name}: it has no archive; set spec.archive.url, or apply with "
+            "--archive file:///FOLDER",
         )
     if ledger is not None and "://" not in ledger and not Path(ledger).exists():
-        raise Failure(FailureReason.NOT_FOUND, f"the ledger {ledger} does not exist")
+        raise Failure(FailureReason.NOT_FOUND, f"ledger {ledger} not found: correct --ledger")
     for text in archive_now(store):
         warn(text)
     started = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -71,7 +72,10 @@ def archive_now(store: "Store") -> list[str]:
             try:
                 await links.post(f"{HOST}:{port}", "/archive", {})
             except LinkError as error:
-                return f"{member} did not archive its newest rows: {error}"
+                return (
+                    f"{member} did not archive its newest rows, so the audit ends before "
+                    f"them: {error}"
+                )
             return ""
 
         try:
@@ -119,7 +123,7 @@ def _show(found: dict[str, Any]) -> None:
             say(f"  {one['message']} ({one['file'] or 'all members'} at {one['offset']})")
     for one in found["incomplete"]:
         where = f" ({one['file']} at {one['offset']})" if one["file"] else ""
-        say(f"  not known: {one['message']}{where}")
+        say(f"  unknown: {one['message']}{where}")
     for note in found["notes"]:
         say(f"  {note}")
     say(f"report: {found['report']}")

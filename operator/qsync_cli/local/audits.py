@@ -35,7 +35,7 @@ def audits(name: NameArgument, output: OutputOption = None) -> None:
         print_document([{"name": folder.name, **said} for folder, said in found], output)
         return
     if not found:
-        say(f"no audit of {name} yet: run `qsync local audit {name}`")
+        say(f"{name} has no audit yet: run `qsync local audit {name}`")
         return
     rows = [
         [
@@ -57,12 +57,12 @@ def report(name: NameArgument, audit: AuditArgument = None) -> None:
     found = {folder.name: folder for folder, _ in _finished(open_store(name))}
     if not found:
         raise Failure(
-            FailureReason.NOT_FOUND, f"no audit of {name} yet: run `qsync local audit {name}`"
+            FailureReason.NOT_FOUND, f"{name} has no audit yet: run `qsync local audit {name}`"
         )
     chosen = audit or max(found)
     if chosen not in found:
         raise Failure(
             FailureReason.NOT_FOUND,
-            f"there is no audit {chosen} of {name}: `qsync local audits {name}` lists them",
+            f"audit {chosen} of {name} not found: `qsync local audits {name}` lists all audits",
         )
     say(str(found[chosen] / "report.html"))

@@ -47,7 +47,8 @@ def compact(  # as many as there are options
     if archive is None:
         raise Failure(
             FailureReason.INVALID,
-            f"{name} has no archive: set spec.archive.url (or apply with --archive file:///FOLDER)",
+            f"cannot compact {name}: it has no archive; set spec.archive.url, or apply "
+            "with --archive file:///FOLDER",
         )
     age = delete_older_than or archive.retention
     try:

@@ -31,10 +31,10 @@ def delete(
         if keep_data or not (store.directory / "state.json").exists():
             raise Failure(
                 FailureReason.NOT_FOUND,
-                f"there is no cluster {name}: `qsync local status` lists them",
+                f"cluster {name} not found: `qsync local status` lists all clusters",
             )
         store.forget(keeps_data=False)
-        say(f"kept data of {name} deleted")
+        say(f"retained data of {name} deleted")
         return
     with store.editing():
         cluster = load_cluster(store)
@@ -50,10 +50,10 @@ def delete(
         if time.monotonic() > deadline_s:
             raise Failure(
                 FailureReason.TIMED_OUT,
-                f"{name} still exists after {timeout:g} s: see {store.supervisor_log} and delete"
-                " again",
+                f"deletion of {name} did not finish in {timeout:g} s: read "
+                f"{store.supervisor_log}, then retry",
             )
         if store.exists():
             ensure_supervisor(store)
         time.sleep(POLL_S)
-    say(f'qsynccluster.qsync.dev "{name}" deleted' + (", its data kept" if keep_data else ""))
+    say(f'qsynccluster.qsync.dev "{name}" deleted' + (", data retained" if keep_data else ""))

@@ -57,15 +57,18 @@ def _failure(what: str, code: int, said: list[str], folder: Path) -> Failure:
     """Return the last output of the job in one sentence. A file contains all of it."""
     lines = [line for line in said if line]
     if any("No module named" in line for line in lines):
-        return Failure(FailureReason.NOT_INSTALLED, f"{what} needs PySpark: install qsync[spark]")
+        return Failure(
+            FailureReason.NOT_INSTALLED,
+            f"{what} failed: PySpark is missing; run `pip install 'qsync[spark]'`",
+        )
     if any("JAVA_HOME" in line or "JAVA_GATEWAY_EXITED" in line for line in lines):
         return Failure(
             FailureReason.NOT_INSTALLED,
-            f"{what} needs Java 17 or newer: install a JRE and retry",
+            f"{what} failed: Java 17 or newer is missing; install a JRE, then retry",
         )
     if code == 1 and lines and not any(line.startswith("Traceback") for line in lines):
         return Failure(FailureReason.FAILED, lines[-1])
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"failure-{int(time.time())}.log"
     path.write_text("\n".join(said) + "\n")
-    return Failure(FailureReason.FAILED, f"{what} ended with exit code {code}: see {path}")
+    return Failure(FailureReason.FAILED, f"{what} failed with exit code {code}: read {path}")

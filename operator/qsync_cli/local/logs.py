@@ -31,7 +31,7 @@ def logs(name: NameArgument, member: MemberArgument = None, follow: FollowOption
         if member not in members:
             raise Failure(
                 FailureReason.NOT_FOUND,
-                f"{name} has no member {member}: it has {', '.join(members)}",
+                f"member {member} not found: {name} has {', '.join(members)}",
             )
         chosen = {"": node_log(store, member)}
     else:

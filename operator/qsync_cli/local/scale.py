@@ -37,7 +37,7 @@ def scale(
 
     wanted = {"replicas": replicas, "asyncReplicas": async_replicas, "readReplicas": read_replicas}
     if all(count is None for count in wanted.values()):
-        raise typer.BadParameter("give --replicas, --async-replicas or --read-replicas")
+        raise typer.BadParameter("specify --replicas, --async-replicas or --read-replicas")
     store = open_store(name)
     with store.editing():
         document = load_cluster(store).document()

@@ -24,7 +24,7 @@ def status(
     for store in stores:
         ensure_supervisor(store)
     if not stores and output is None:
-        printing.say("no clusters: `qsync local apply -f FILE` starts one")
+        printing.say("no clusters; run `qsync local apply -f FILE` to create one")
         return
     if watch:
         _watch(name, output)
