@@ -58,7 +58,7 @@ async def _hand_over(server: NodeServer, log: Log) -> None:
     try:
         answer = await server.command("demote", timeout_s=HANDOVER_TIMEOUT_S)
     except TimeoutError:
-        log("handover", result="no member took over in time")
+        log("handover", result="no other member became leader in time")
         return
     log("handover", result=answer.reason or "done")
 
@@ -94,7 +94,8 @@ def main(arguments: list[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     if not __debug__:
         sys.stderr.write(
-            "qsync-node: python -O strips the assertions that keep data safe: run without\n"
+            "qsync-node: cannot start with python -O, which removes assertions that "
+            "protect data: start without -O\n"
         )
         return 2
     try:

@@ -28,7 +28,10 @@ class AdminPort:
         status, text = self.get(CHALLENGE_PATH, timeout_s)
         given = json.loads(text) if status == 200 else None
         if not isinstance(given, dict):
-            raise ValueError(f"{self.address} gives no challenge for an order: HTTP {status}")
+            raise ValueError(
+                f"unexpected response from {self.address}: no challenge for the order (HTTP "
+                f"{status}); check the address"
+            )
         challenge, instance = str(given.get("challenge", "")), str(given.get("instance", ""))
         signed = sign_order(self.secret, challenge, instance, "POST", path, body)
         headers = {"Authorization": signed, "Content-Type": "application/json"}

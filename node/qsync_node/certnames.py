@@ -64,7 +64,7 @@ def subject_names(certificate: x509.Certificate) -> list[str]:
     except x509.ExtensionNotFound:
         return []
     except (x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
-        raise ValueError(f"its names cannot be read: {error}") from error
+        raise ValueError(f"cannot read its names: {error}") from error
     return [
         *found.get_values_for_type(x509.DNSName),
         *found.get_values_for_type(x509.UniformResourceIdentifier),
@@ -82,8 +82,8 @@ def trust_only(context: ssl.SSLContext, names: Callable[[], Collection[str]]) ->
         found, wanted = names_in(connection.getpeercert()), frozenset(names())
         if not found & wanted:
             raise ssl.SSLCertVerificationError(
-                f"the certificate names {', '.join(sorted(found)) or 'no one'}, none of the"
-                f" cluster's {', '.join(sorted(wanted))}"
+                f"the certificate is for {', '.join(sorted(found)) or 'no name'}, but "
+                f"none of the cluster's names {', '.join(sorted(wanted))}"
             )
 
     class CheckedObject(ssl.SSLObject):

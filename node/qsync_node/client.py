@@ -280,7 +280,7 @@ class Client:
 
     async def _connected(self, deadline: float) -> _Connection:
         """Return a connection to the leader if it is known, else to the first reachable member."""
-        reason = "no address was given"
+        reason = "the list of addresses is empty"
         patience_s = CONNECT_S
         try:
             async with asyncio.timeout_at(deadline), self._connecting:
@@ -309,7 +309,7 @@ class Client:
                     await asyncio.sleep(RETRY_WAIT_S * 5)
         except TimeoutError:
             raise ClientClosed(
-                f"no member could be reached within {self.deadline_s:.0f} s: {reason}"
+                f"no member answered within {self.deadline_s:.0f} s: {reason}"
             ) from None
 
     def _ask_last(self, address: str) -> None:
@@ -373,7 +373,9 @@ class Client:
             code = kind & 0x7FFF
             reason = str(msgpack.unpackb(answer, strict_map_key=False).get(0x31))
             if code in _DENIED:
-                raise AccessDenied(code, f"{connection.address}: log-in as {self.user}: {reason}")
+                raise AccessDenied(
+                    code, f"log-in as {self.user} at {connection.address} failed: {reason}"
+                )
             raise QsyncError(reason)
 
     async def _leader_of(self, connection: _Connection) -> str:
@@ -436,7 +438,7 @@ class Client:
                 async with asyncio.timeout_at(deadline):
                     return _outcome(*await connection.ask(kind, body))
             except (ConnectionError, TimeoutError) as error:
-                return Unknown(str(error) or "no answer in time")
+                return Unknown(str(error) or "no answer before the deadline")
         return await self._until_known(kind, body, is_keyed=True)
 
     async def _until_known(self, kind: int, body: bytes, *, is_keyed: bool = False) -> Outcome:
@@ -479,7 +481,7 @@ class Client:
             async with asyncio.timeout_at(deadline):
                 return _outcome(*await connection.ask(kind, body, 0, key))
         except (ConnectionError, TimeoutError) as error:
-            return Unknown(str(error) or "no answer in time")
+            return Unknown(str(error) or "no answer before the deadline")
 
     def transaction(self) -> "ClientTransaction":
         """Open a transaction: `async with` commits at the end and rolls back on an error."""
@@ -518,7 +520,7 @@ class ClientTransaction:
                     *await self._connection.ask(int(Type.COMMIT), b"\x80", self._stream)
                 )
         except (ConnectionError, TimeoutError) as broken:
-            self.outcome = Unknown(str(broken) or "no answer in time")
+            self.outcome = Unknown(str(broken) or "no answer before the deadline")
 
     async def _ask(self, kind: int, body: bytes, must_succeed: bool = True) -> list[Any]:
         assert self._connection is not None

@@ -47,7 +47,7 @@ def test_isolated_member_reports_it(tmp_path: Path) -> None:
 
         wait_until("the last member to notice", is_orphan)
         assert left.status()["ro_reason"] == (
-            "no leader is known: 1 of the 2 voters needed are connected"
+            "the member knows no leader: 1 of the 2 needed voters are connected"
         )
         _start(cluster, leader)
         wait_until("a quorum again", lambda: not left.status()["is_orphan"])

@@ -82,7 +82,7 @@ def test_any_other_error_ends_the_process_run() -> None:
     assert heard.wait(60)
     disk.stop()
     assert told == []
-    assert broken == ["the ballot cannot be stored: input/output error"]
+    assert broken == ["cannot store the ballot: input/output error"]
 
 
 class FaultyFiles(OsFileSystem):

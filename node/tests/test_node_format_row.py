@@ -109,7 +109,7 @@ def test_a_header_with_a_wrong_value_is_refused(header: dict[int, object]) -> No
 
 
 def test_a_body_that_is_no_map_is_refused() -> None:
-    with pytest.raises(RowError, match="not a map"):
+    with pytest.raises(RowError, match="a map"):
         decode_rows(msgpack.packb({0: 2, 3: 1}) + b"\x01")
 
 
@@ -129,11 +129,11 @@ def test_transactions_are_grouped() -> None:
 @pytest.mark.parametrize(
     ("broken", "why"),
     [
-        (multi(1, 3)[:2], "not finished"),
+        (multi(1, 3)[:2], "is incomplete"),
         (multi(1, 3)[1:], "begins with lsn 2"),
-        (multi(1, 3)[:1] + multi(1, 1, replica_id=2), "cut by"),
+        (multi(1, 3)[:1] + multi(1, 1, replica_id=2), "begins before"),
         ([multi(1, 3)[0], multi(1, 3)[2]], "follows"),
-        (multi(1, 2)[:1] + multi(9, 1), "cut by"),
+        (multi(1, 2)[:1] + multi(9, 1), "begins before"),
     ],
 )
 def test_interleaved_and_unfinished_transactions_are_refused(broken: list[Row], why: str) -> None:
@@ -160,7 +160,7 @@ def test_a_batch_does_not_end_inside_a_transaction() -> None:
     rows = multi(1, 3)
     with pytest.raises(RowError, match="is incomplete"):
         split_batches(encode_rows(rows[:2]), 0)
-    with pytest.raises(RowError, match="interrupts a transaction"):
+    with pytest.raises(RowError, match="another sequence"):
         split_batches(encode_rows(rows[:2] + multi(1, 1, replica_id=2)), 0)
     (batch,) = split_batches(encode_rows(rows), 0)
     with pytest.raises(RowError, match="inside a transaction"):

@@ -59,5 +59,5 @@ def test_an_archive_that_cannot_be_read(folder: Path, tmp_path: Path) -> None:
     path.unlink()
     other = json.loads((copy.folder / ROOT_NAME).read_text()) | {"replicaset_uuid": "another"}
     (copy.folder / ROOT_NAME).write_text(json.dumps(other))
-    with pytest.raises(ArchiveError, match="move that folder away"):
+    with pytest.raises(ArchiveError, match="move that folder to another place"):
         load_archive(f"file://{copy.folder}")

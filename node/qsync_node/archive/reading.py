@@ -57,7 +57,7 @@ def store_of(url: str) -> Any:
     try:
         return from_url(url)
     except (BaseError, OSError, ValueError) as error:
-        raise ArchiveError(f"archive {url} cannot be opened: {first_line(error)}") from error
+        raise ArchiveError(f"cannot open archive {url}: {first_line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:
@@ -147,13 +147,16 @@ def load_archive(url: str) -> Archive:
             raise ArchiveError(
                 f"archive {url} is empty: no member has archived a file yet"
                 if not listed
-                else f"{url} holds {listed[0]} but no {ROOT_NAME}: it is not an archive of Qsync"
+                else (
+                    f"{url} is not an archive of Qsync: it contains {listed[0]} but no "
+                    f"{ROOT_NAME}; check archive.url"
+                )
             )
         return _read_all(url, store, sorted(listed))
     except ManifestError as error:
         raise ArchiveError(str(error)) from error
     except (BaseError, OSError) as error:
-        raise ArchiveError(f"archive {url} cannot be read: {first_line(error)}") from error
+        raise ArchiveError(f"cannot read archive {url}: {first_line(error)}") from error
 
 
 def _read_all(url: str, store: Any, listed: list[str]) -> Archive:
@@ -177,8 +180,8 @@ def _read_all(url: str, store: Any, listed: list[str]) -> Archive:
         if one.replicaset_uuid != owner:
             place = one.instance_uuid if isinstance(one, Manifest) else one.folder
             raise ArchiveError(
-                f"{url}/{place} is of replica set {one.replicaset_uuid}, the archive of {owner}:"
-                " move that folder away"
+                f"{url}/{place} belongs to replica set {one.replicaset_uuid}, but the "
+                f"archive to {owner}: move that folder to another place"
             )
     changes = Changes()
     if CHANGES_NAME in listed:
@@ -187,8 +190,8 @@ def _read_all(url: str, store: Any, listed: list[str]) -> Archive:
     compactions = [one for one in compactions if one.index >= changes.floor]
     if changes.compaction and changes.compaction not in [one.name for one in compactions]:
         raise ArchiveError(
-            f"archive {url} has lost {FOLDER}/{changes.compaction}, which stands for everything up"
-            f" to index {changes.floor} and is missing: restore it from a copy"
+            f"{FOLDER}/{changes.compaction} is missing from archive {url}: it contains "
+            f"all rows up to index {changes.floor}; restore it from a copy"
         )
     now = [replace(manifest, files=changes.over(manifest)) for manifest in members]
     compactions.sort(key=lambda one: (one.index, one.created_at))

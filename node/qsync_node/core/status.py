@@ -44,14 +44,16 @@ def read_only_reason(node: "Node") -> str:
     if replica.split_brain:
         return f"split brain: {replica.split_brain}"
     if not replica.has_origin:
-        return "this member has not joined its cluster yet"
+        return "the member has not joined its cluster yet"
     if replica.is_disk_full:
         return "the disk is full"
     if replica.leader is None:
         if replica.election.hears_leader():
             return "another member leads"
         connected, needed = connect_quorum(node)
-        return f"no leader is known: {connected} of the {needed} voters needed are connected"
+        return (
+            f"the member knows no leader: {connected} of the {needed} needed voters are connected"
+        )
     if not replica.leader.is_confirmed:
         return "the PROMOTE of this term has no quorum yet"
     if replica.is_space_low:

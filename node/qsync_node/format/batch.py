@@ -46,7 +46,7 @@ def split_batches(data: bytes, before_index: int) -> list[LogBatch]:
     for replica_id, lsn, end, ends_transaction in scan_rows(data):
         if replica_id != owner or lsn != next_lsn:
             if is_open:
-                raise RowError(previous_end, "a row of another sequence interrupts a transaction")
+                raise RowError(previous_end, "a transaction contains a row of another sequence")
             if owner >= 0:
                 batches.append(
                     LogBatch(first, index - 1, owner, next_lsn - 1, data[start:previous_end])

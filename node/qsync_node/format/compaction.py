@@ -156,7 +156,7 @@ def decode_changes(data: bytes, where: str) -> Changes:
 def _check_name(value: Any) -> str:
     """Return `value`, the name of a compaction's folder. Raises ValueError."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise ValueError(f"{value!r} is not the name of a compaction")
+        raise ValueError(f"{value!r} is not a valid name of a compaction")
     return value
 
 
@@ -164,7 +164,7 @@ def _stored(fields: dict[str, Any], folder: str) -> StoredFile:
     """Return a file that a compaction wrote below its own folder. Raises ValueError."""
     file = StoredFile(**fields)
     if not file.path.startswith(f"{folder}/") or ".." in file.path.split("/"):
-        raise ValueError(f"{file.path!r} is not in {folder}")
+        raise ValueError(f"{file.path!r} is outside of {folder}")
     return file
 
 

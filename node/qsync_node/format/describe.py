@@ -42,7 +42,7 @@ def space_of(body: bytes | memoryview) -> int:
             return int.from_bytes(body[3 : 3 + width], "big")
     fields = unpack(bytes(body)) if body else {}
     if not isinstance(fields, dict):
-        raise ValueError("a row's body is no map")
+        raise ValueError("the body of a row is not a map")
     found = fields.get(KEY_SPACE_ID, 0)
     return found if isinstance(found, int) else 0
 
@@ -70,7 +70,9 @@ def walk_rows(data: bytes) -> Iterator[tuple[dict[int, Any], int, int, int]]:
                 skip()
                 end = tell()
         except (*_MALFORMED, AttributeError, RecursionError) as error:
-            raise ValueError(f"no row begins at {position} of the block: {error}") from None
+            raise ValueError(
+                f"position {position} of the block does not begin a row: {error}"
+            ) from None
         yield header, position, middle, end
         position = end
 

@@ -57,7 +57,7 @@ def decode_greeting(data: bytes) -> Greeting:
     try:
         salt = base64.b64decode(data[64:127].rstrip(), validate=True)
     except binascii.Error as error:
-        raise GreetingError(f"salt is not base64: {error}") from None
+        raise GreetingError(f"the salt is not base64: {error}") from None
     if len(salt) < 20:
-        raise GreetingError(f"salt has {len(salt)} bytes, at least 20 are needed")
+        raise GreetingError(f"the salt has {len(salt)} bytes, but must have at least 20")
     return Greeting(match[1].decode(), match[2].decode().lower(), salt)

@@ -114,14 +114,17 @@ def decode_document(data: bytes, where: str) -> dict[str, Any]:
         document = json.loads(data)
     except ValueError as error:
         raise ManifestError(
-            f"{where} is not a manifest ({error}): restore it from a copy, or remove the folder"
+            f"{where} is not a valid manifest ({error}): restore it from a copy, or "
+            "remove the folder"
         ) from None
     if not isinstance(document, dict) or not isinstance(document.get("version"), int):
-        raise ManifestError(f"{where} is not a manifest: it names no version")
+        raise ManifestError(
+            f"{where} is not a valid manifest: the version is missing; restore it from a copy"
+        )
     if document["version"] > VERSION:
         raise ManifestError(
-            f"{where} has version {document['version']}, this Qsync reads {VERSION}: use a newer"
-            " Qsync"
+            f"cannot read {where}: it has version {document['version']}, and this Qsync "
+            f"supports versions up to {VERSION}; use a newer Qsync"
         )
     return document
 
@@ -134,7 +137,9 @@ def decode_root(data: bytes, where: str) -> str:
     """
     uuid = decode_document(data, where).get("replicaset_uuid")
     if not isinstance(uuid, str):
-        raise ManifestError(f"{where} names no replica set")
+        raise ManifestError(
+            f"{where} is not valid: the replica set is missing; restore it from a copy"
+        )
     return uuid
 
 
@@ -150,14 +155,14 @@ NUMBER_MAX = (1 << 63) - 1
 def check_number(value: Any, what: str) -> int:
     """Return `value`, a natural number below 2**63. Raises ValueError."""
     if type(value) is not int or not 0 <= value <= NUMBER_MAX:
-        raise ValueError(f"{what} is {value!r}")
+        raise ValueError(f"{what} has the invalid value {value!r}")
     return value
 
 
 def check_instance(value: Any) -> str:
     """Return `value`, the uuid that names a member's folder. Raises ValueError."""
     if not isinstance(value, str) or not _INSTANCE.fullmatch(value):
-        raise ValueError(f"{value!r} is not the uuid of an instance")
+        raise ValueError(f"{value!r} is not a valid instance uuid")
     return value
 
 
@@ -168,26 +173,28 @@ def _check_entry(entry: FileEntry) -> None:
     for name in _TIMES:
         value = getattr(entry, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
-            raise ValueError(f"{name} is {value!r}")
+            raise ValueError(f"{name} has the invalid value {value!r}")
     clocks = [entry.start_vclock, entry.vclock, entry.previous_vclock or {}]
     clocks += [mark.vclock for mark in entry.marks]
     for number in (n for clock in clocks for n in (*clock, *clock.values())):
-        check_number(number, "a clock's number")
+        check_number(number, "a number of a vclock")
     for number in (n for three in entry.terms for n in three):
-        check_number(number, "a term's number")
+        check_number(number, "the number of a term")
     offsets = [mark.offset for mark in entry.marks]
     if offsets != sorted(set(offsets)) or any(not 0 <= one <= entry.size for one in offsets):
-        raise ValueError(f"marks at {offsets} in a file of {entry.size} bytes")
+        raise ValueError(f"the marks at offsets {offsets} do not fit a file of {entry.size} bytes")
     for mark in entry.marks:
-        check_number(mark.term, "a mark's term")
+        check_number(mark.term, "the term of a mark")
     if entry.last_index < entry.after_index:
-        raise ValueError(f"its last index {entry.last_index} is before {entry.after_index}")
+        raise ValueError(
+            f"its last index {entry.last_index} is before its first index {entry.after_index}"
+        )
     if not isinstance(entry.sha256, str) or not _SHA256.fullmatch(entry.sha256):
-        raise ValueError(f"{entry.sha256!r} is not a SHA-256")
+        raise ValueError(f"{entry.sha256!r} is not a valid SHA-256")
     if not isinstance(entry.name, str) or not _NAME.fullmatch(entry.name):
-        raise ValueError(f"the name {entry.name!r} does not have the form of an archiver's")
+        raise ValueError(f"the name {entry.name!r} does not have the form that the archiver writes")
     if f"-{entry.sha256}." not in entry.name:
-        raise ValueError(f"the name {entry.name!r} is not that of the SHA-256 {entry.sha256!r}")
+        raise ValueError(f"the name {entry.name!r} does not match the SHA-256 {entry.sha256!r}")
 
 
 def decode_entry(fields: dict[str, Any]) -> FileEntry:

@@ -226,18 +226,20 @@ def row_from_header(header: dict[Any, Any], body: bytes) -> Row:
     for key in _INT_KEYS:
         value = header.get(key, 0)
         if type(value) is not int or value < 0:
-            raise ValueError(f"header key {key} is {value!r}, not a natural number")
+            raise ValueError(
+                f"header key {key} has the invalid value {value!r}: expected a natural number"
+            )
     timestamp = header.get(KEY_TIMESTAMP, 0.0)
     if type(timestamp) is not float:
-        raise ValueError(f"timestamp is {timestamp!r}, not a double")
+        raise ValueError(f"the timestamp has the invalid value {timestamp!r}: expected a double")
     meta = header.get(KEY_TUPLE_META)
     if meta is not None and type(meta) is not dict:
-        raise ValueError(f"tuple meta is {meta!r}, not a map")
+        raise ValueError(f"the tuple meta has the invalid value {meta!r}: expected a map")
     lsn = header.get(KEY_LSN, 0)
     flags = header.get(KEY_FLAGS, 0)
     distance = header.get(KEY_TSN)
     if distance is not None and distance > lsn:
-        raise ValueError(f"tsn lies {distance} before lsn {lsn}")
+        raise ValueError(f"the tsn is {distance} below lsn {lsn}")
     return Row(
         header.get(KEY_TYPE, 0),
         header.get(KEY_REPLICA_ID, 0),
@@ -272,7 +274,7 @@ def decode_rows(data: bytes) -> list[Row]:
             rows.append(row_from_header(header, data[middle:end]))
             position = end
     except _MALFORMED as error:
-        raise RowError(position, str(error) or "a row is cut off") from None
+        raise RowError(position, str(error) or "a row is truncated") from None
     except IndexError:
         raise RowError(position, "a row has no body") from None
     return rows
@@ -301,9 +303,9 @@ def scan_rows(data: bytes) -> Iterator[tuple[int, int, int, bool]]:
             yield replica_id, lsn, end, ends
             position = end
     except KeyError as error:
-        raise RowError(position, f"a row has no header key {error}") from None
+        raise RowError(position, f"a row lacks the header key {error}") from None
     except _MALFORMED as error:
-        raise RowError(position, str(error) or "a row is cut off") from None
+        raise RowError(position, str(error) or "a row is truncated") from None
 
 
 def split_transactions(rows: Iterable[Row]) -> list[list[Row]]:
@@ -315,7 +317,9 @@ def split_transactions(rows: Iterable[Row]) -> list[list[Row]]:
         if current:
             first = current[0]
             if row.tsn != first.tsn or row.replica_id != first.replica_id:
-                raise RowError(number, f"transaction {first.tsn} is cut by {row.tsn}")
+                raise RowError(
+                    number, f"transaction {row.tsn} begins before transaction {first.tsn} ends"
+                )
             if row.lsn != current[-1].lsn + 1:
                 raise RowError(number, f"lsn {row.lsn} follows {current[-1].lsn}")
         elif row.tsn != row.lsn:
@@ -325,7 +329,7 @@ def split_transactions(rows: Iterable[Row]) -> list[list[Row]]:
             transactions.append(current)
             current = []
     if current:
-        raise RowError(number, f"transaction {current[0].tsn} is not finished")
+        raise RowError(number, f"transaction {current[0].tsn} is incomplete")
     return transactions
 
 

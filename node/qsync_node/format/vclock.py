@@ -19,7 +19,7 @@ def parse(text: str) -> VClock:
     """Parse `{1: 12, 2: 3}`. Raises ValueError."""
     text = text.strip()
     if len(text) < 2 or text[0] != "{" or text[-1] != "}":
-        raise ValueError(f"vclock {text!r} is not in braces")
+        raise ValueError(f"vclock {text!r} has no braces")
     inner = text[1:-1].strip()
     vclock: VClock = {}
     for part in inner.split(",") if inner else ():

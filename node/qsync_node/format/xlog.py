@@ -140,7 +140,7 @@ def decode_file_header(data: bytes) -> tuple[FileHeader, int]:
             values.get("Version", ""),
         )
     except KeyError as error:
-        raise XlogError(f"the file header has no line {error}") from None
+        raise XlogError(f"the file header lacks the line {error}") from None
     except ValueError as error:
         raise XlogError(str(error)) from None
     return header, end + 2
@@ -181,7 +181,7 @@ def decode_block_header(data: bytes, offset: int = 0) -> tuple[bytes, int, int]:
     """Return magic, length and checksum of the block at `offset`. Raises XlogError."""
     magic = data[offset : offset + 4]
     if magic not in (ROW_MAGIC, ZROW_MAGIC):
-        raise XlogError("no block begins here")
+        raise XlogError("the bytes do not begin a block")
     head = data[offset : offset + BLOCK_HEADER_BYTES]
     if len(head) < BLOCK_HEADER_BYTES:
         raise XlogError("a block header is truncated")
@@ -204,7 +204,7 @@ _TOO_LARGE = f"a block holds more than {BLOCK_ROWS_BYTES_MAX >> 20} MiB of rows"
 def decode_block_data(magic: bytes, data: bytes, crc: int) -> bytes:
     """Return the rows of a block whose stored bytes are `data`. Raises XlogError."""
     if checksum(data) != crc:
-        raise XlogError(f"checksum is {checksum(data):#010x}, the block states {crc:#010x}")
+        raise XlogError(f"checksum mismatch: computed {checksum(data):#010x}, stored {crc:#010x}")
     if magic == ROW_MAGIC:
         return data
     try:
@@ -224,7 +224,7 @@ def _block_at(data: bytes, offset: int) -> Block:
     start = offset + BLOCK_HEADER_BYTES
     end = start + length
     if end > len(data):
-        raise XlogError("a block is cut off")
+        raise XlogError("a block is truncated")
     return Block(offset, end, decode_block_data(magic, data[start:end], crc))
 
 

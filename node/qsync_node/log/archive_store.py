@@ -74,7 +74,7 @@ def open_store(url: str) -> Any:
             return from_url(url)
         return from_url(url, retry_config=_retry())
     except (BaseError, OSError, ValueError) as error:
-        raise ArchiveError(f"archive {url} cannot be opened: {_sentence(error)}") from error
+        raise ArchiveError(f"cannot open archive {url}: {_sentence(error)}") from error
 
 
 def _retry() -> Any:
@@ -108,8 +108,8 @@ class ArchiveStore:
                 self._put(ROOT_NAME, encode_root(self._replicaset_uuid))
             elif (owner := decode_root(root, f"{self.url}/{ROOT_NAME}")) != self._replicaset_uuid:
                 raise ArchiveConflictError(
-                    f"archive {self.url} belongs to replica set {owner}, this is"
-                    f" {self._replicaset_uuid}: give each cluster its own URL"
+                    f"archive {self.url} belongs to replica set {owner}, not to "
+                    f"{self._replicaset_uuid}: set a separate archive.url for each cluster"
                 )
             path = f"{self._uuid}/{MANIFEST_NAME}"
             data = self._read(path)
@@ -148,7 +148,7 @@ class ArchiveStore:
             raise ArchiveError(f"{path} was deleted before it was archived") from None
         except (BaseError, OSError) as error:
             raise ArchiveError(
-                f"archive {self.url} did not accept {entry.name}: {_sentence(error)}"
+                f"cannot write {entry.name} to archive {self.url}: {_sentence(error)}"
             ) from error
         self._flush(key)
 
@@ -163,8 +163,9 @@ class ArchiveStore:
                 digest.update(chunk)
         if digest.hexdigest() != entry.sha256:
             raise ArchiveConflictError(
-                f"archive {self.url} holds {key} with other contents ({found['size']} bytes, ours"
-                f" {entry.size}): move that file and find out what wrote it"
+                f"archive {self.url} already contains {key} with different contents "
+                f"({found['size']} bytes instead of {entry.size}): move that file and "
+                "find out what wrote it"
             )
         self._flush(key)
         return True
@@ -174,7 +175,7 @@ class ArchiveStore:
             self._put(f"{self._uuid}/{MANIFEST_NAME}", encode_manifest(manifest))
         except (BaseError, OSError) as error:
             raise ArchiveError(
-                f"archive {self.url} did not accept the manifest: {_sentence(error)}"
+                f"cannot write the manifest to archive {self.url}: {_sentence(error)}"
             ) from error
 
     def _read(self, key: str) -> bytes | None:
@@ -183,15 +184,13 @@ class ArchiveStore:
         except FileNotFoundError:
             return None
         except (BaseError, OSError) as error:
-            raise ArchiveError(f"archive {self.url} cannot be read: {_sentence(error)}") from error
+            raise ArchiveError(f"cannot read archive {self.url}: {_sentence(error)}") from error
 
     def _put(self, key: str, data: bytes) -> None:
         try:
             obstore.put(self._store, key, data)
         except (BaseError, OSError) as error:
-            raise ArchiveError(
-                f"archive {self.url} cannot be written: {_sentence(error)}"
-            ) from error
+            raise ArchiveError(f"cannot write archive {self.url}: {_sentence(error)}") from error
         self._flush(key)
 
     def _flush(self, key: str) -> None:
@@ -207,4 +206,4 @@ class ArchiveStore:
                 finally:
                     os.close(descriptor)
         except OSError as error:
-            raise ArchiveError(f"archive {self.url} cannot be flushed: {error}") from error
+            raise ArchiveError(f"cannot flush archive {self.url}: {error}") from error

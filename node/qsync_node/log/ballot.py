@@ -39,5 +39,5 @@ def load_ballot(fs: FileSystem, directory: str) -> bytes:
     magic, size, crc = _HEAD.unpack_from(stored)
     contents = stored[_HEAD.size :]
     if magic != _MAGIC or len(contents) != size or checksum(contents) != crc:
-        raise CorruptionError(path, 0, "the file of term and vote has changed")
+        raise CorruptionError(path, 0, "the checksum of the file of term and vote does not match")
     return contents

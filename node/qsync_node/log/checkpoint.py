@@ -154,7 +154,7 @@ def open_snapshot(fs: FileSystem, path: str) -> Snapshot:
     except XlogError as error:
         raise CorruptionError(path, 0, str(error)) from None
     if header.filetype != SNAP or not path.endswith(file_name(signature(header.vclock), "snap")):
-        raise CorruptionError(path, 0, "the file's name and its header disagree")
+        raise CorruptionError(path, 0, "the name of the file does not match its header")
     for magic, block_offset, data, crc in _stored_blocks(fs, path, offset):
         try:
             # Also decompressed: a checksum only proves that the stored bytes are unchanged.
@@ -179,6 +179,6 @@ def _stored_blocks(
             raise CorruptionError(path, offset, str(error)) from None
         data = fs.read(path, offset + BLOCK_HEADER_BYTES, length)
         if len(data) < length:
-            raise CorruptionError(path, offset, "a block is cut off")
+            raise CorruptionError(path, offset, "a block is truncated")
         yield magic, offset, data, crc
         offset += BLOCK_HEADER_BYTES + length

@@ -31,6 +31,9 @@ class NotInLog(QsyncError):  # noqa: N818  # a fact, not a failure
     """The requested rows are older than the oldest segment: the reader needs a snapshot (S3)."""
 
     def __init__(self, after_index: int, first_available_index: int) -> None:
-        super().__init__(f"rows after {after_index} are gone; oldest after {first_available_index}")
+        super().__init__(
+            f"rows after index {after_index} were removed; the first available index is "
+            f"{first_available_index}"
+        )
         self.after_index = after_index
         self.first_available_index = first_available_index

@@ -142,7 +142,7 @@ def _open_segments(
         except XlogError as error:
             raise CorruptionError(path, 0, str(error)) from None
         if header.filetype != XLOG or name != f"{signature(header.vclock):020d}.xlog":
-            raise CorruptionError(path, 0, "the file's name and its header disagree")
+            raise CorruptionError(path, 0, "the name of the file does not match its header")
         segment = Segment(path, header.vclock, data_start)
         segment.marks = None
         segment.end_bytes = fs.size(path)
@@ -157,11 +157,13 @@ def _open_segments(
 
 def _one_uuid(uuids: set[tuple[str, str]], directory: str) -> str:
     if not uuids:
-        raise CorruptionError(directory, 0, "there is neither a snapshot nor a log")
+        raise CorruptionError(directory, 0, "the directory has neither a snapshot nor a log")
     ordered = sorted(uuids, key=lambda pair: pair[1])
     for uuid, path in ordered:
         if uuid != ordered[-1][0]:
-            raise CorruptionError(path, 0, f"instance {uuid}, other files are {ordered[-1][0]}'s")
+            raise CorruptionError(
+                path, 0, f"the file belongs to instance {uuid}, but other files to {ordered[-1][0]}"
+            )
     return ordered[-1][0]
 
 
@@ -197,13 +199,16 @@ def _read_tail(fs: FileSystem, segments: list[Segment], snapshot: Snapshot | Non
         first += 1
     if segments[first].start_index > base:
         raise CorruptionError(
-            segments[first].path, 0, f"the log begins here, but the snapshot ends at {base}"
+            segments[first].path, 0, f"the log begins here, but the snapshot ends at index {base}"
         )
     tail = _Tail([], dict(segments[first].start_vclock))
     for segment in segments[first:]:
         if not is_equal(segment.start_vclock, tail.vclock):
             raise CorruptionError(
-                segment.path, 0, f"begins at {segment.start_vclock}, log ends at {tail.vclock}"
+                segment.path,
+                0,
+                f"the segment begins at {segment.start_vclock}, but the log before it "
+                f"ends at {tail.vclock}",
             )
         _check_base(segment.path, 0, tail.vclock, base_vclock)
         _read_segment(fs, segment, tail, base_vclock, segment is segments[-1])
@@ -218,9 +223,9 @@ def _check_ahead(
     if noted_ahead(fs, directory) >= snapshot_index:
         return
     path, offset = (segments[-1].path, segments[-1].end_bytes) if segments else (directory, 0)
-    found = f"ends here, at {signature(tail.vclock)}," if segments else "is missing,"
+    found = f"ends here, at index {signature(tail.vclock)}," if segments else "is missing,"
     raise CorruptionError(
-        path, offset, f"the log {found} and the snapshot at {snapshot_index} was not ahead of it"
+        path, offset, f"the log {found} but must reach the snapshot at index {snapshot_index}"
     )
 
 
@@ -228,7 +233,9 @@ def _check_base(path: str, offset: int, vclock: VClock, base_vclock: VClock) -> 
     """Require the snapshot's clock where the log has the snapshot's signature (S3)."""
     if signature(vclock) == signature(base_vclock) and not is_equal(vclock, base_vclock):
         raise CorruptionError(
-            path, offset, f"the log is at {vclock} where the snapshot is at {base_vclock}"
+            path,
+            offset,
+            f"the log has vclock {vclock} at the index where the snapshot has {base_vclock}",
         )
 
 
@@ -303,7 +310,7 @@ def _take_clean_mark(fs: FileSystem, directory: str, segments: list[Segment], ta
         raise CorruptionError(
             last.path if last is not None else directory,
             last.end_bytes if last is not None else 0,
-            f"the log ends here, at {index}, but was stopped cleanly at "
+            f"the log ends here, at index {index}, but a clean stop recorded "
             f"{mark.decode(errors='replace').strip()} (file, bytes, index)",
         )
     remove_if_there(fs, path)

@@ -63,7 +63,7 @@ class Storage:
         ballot: bytes = b"",
     ) -> "Storage":
         """Create an empty log, the ballot first: a log without one does not start (D2)."""
-        assert not cls.exists(fs, directory), f"{directory} holds a log already"
+        assert not cls.exists(fs, directory), f"{directory} already contains a log"
         fs.makedirs(join(directory, ROLLBACK_DIRECTORY))
         fs.sync_dir(directory)
         head, slash, _ = directory.rpartition("/")

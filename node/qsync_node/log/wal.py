@@ -110,7 +110,7 @@ def read_stored_blocks(
         except XlogError as error:
             raise CorruptionError(segment.path, offset + position, str(error)) from None
         if position == 0 and (len(data) < BLOCK_HEADER_BYTES or window > stop - offset):
-            raise CorruptionError(segment.path, offset, "a block is cut off")
+            raise CorruptionError(segment.path, offset, "a block is truncated")
         offset += position
 
 

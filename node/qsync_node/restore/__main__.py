@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--archive", required=True, metavar="URL")
     parser.add_argument("--into", type=Path, metavar="FOLDER", help="folder of the snapshot")
     parser.add_argument("--check", action="store_true", help="only verify that the point exists")
-    parser.add_argument("--lifeline", action="store_true", help="end together with standard input")
+    parser.add_argument("--lifeline", action="store_true", help="end when standard input is closed")
     parser.add_argument(
         "--member", metavar="NAME", help="use this member's copies, if any, without comparison"
     )
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     point.add_argument("--to-signature", type=int, metavar="INDEX")
     parsed = parser.parse_args(arguments)
     if parsed.into is None and not parsed.check:
-        parser.error("name a folder with --into, or only --check")
+        parser.error("specify exactly one of --into FOLDER and --check")
     if parsed.lifeline:
         hold_lifeline()
     try:

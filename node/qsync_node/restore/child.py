@@ -33,6 +33,6 @@ def restore_in_child(*words: str) -> dict[str, Any]:
         trouble.seek(0)
         lines = trouble.read().strip().splitlines()
     if code:
-        raise RestoreError(lines[-1] if lines else f"the restore ended with {code}")
+        raise RestoreError(lines[-1] if lines else f"the restore failed with exit code {code}")
     found: dict[str, Any] = json.loads(said)
     return found

@@ -32,10 +32,10 @@ def parse_time(text: str) -> float:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise PointError(
-            f"{text!r} is not a time: write it as 2026-01-31T12:00:00Z or in seconds since 1970"
+            f"invalid time {text!r}: use the form 2026-01-31T12:00:00Z, or seconds since 1970"
         ) from None
     if moment.tzinfo is None:
-        raise PointError(f"{text} names no time zone: write {text}Z if it is UTC")
+        raise PointError(f"{text} has no time zone: use {text}Z for UTC")
     return moment.timestamp()
 
 
@@ -54,7 +54,9 @@ def first_index(archive: Archive) -> int:
     """Return the index of the oldest snapshot, before which no state exists. Raises PointError."""
     snapshots = archive.snapshots()
     if not snapshots:
-        raise PointError(f"archive {archive.url} holds no snapshot yet: wait until one is archived")
+        raise PointError(
+            f"archive {archive.url} contains no snapshot yet: wait until a member archives one"
+        )
     return snapshots[-1][1].last_index
 
 
@@ -63,7 +65,8 @@ def check_signature(archive: Archive, index: int) -> None:
     first, last = first_index(archive), last_index(archive)
     if not first <= index <= last:
         raise PointError(
-            f"signature {index} is outside of the archive, which holds {first} to {last}"
+            f"index {index} is outside of the archive, which contains {first} to {last}: "
+            "choose another point"
         )
 
 
@@ -77,12 +80,15 @@ def late_segments(archive: Archive, time_s: float) -> list[tuple[Manifest, FileE
     """
     segments = archive.segments()
     if not segments:
-        raise PointError(f"archive {archive.url} holds no log yet: wait until it is archived")
+        raise PointError(
+            f"archive {archive.url} contains no log yet: wait until a member archives a segment"
+        )
     begin = min(segments, key=lambda pair: pair[1].after_index)[1].timestamp_min
     end = max(entry.timestamp_max for _, entry in segments)
     if not begin <= time_s <= end:
         raise PointError(
-            f"{shown(time_s)} is outside of the archive, which holds {shown(begin)} to {shown(end)}"
+            f"{shown(time_s)} is outside of the archive, which contains {shown(begin)} to "
+            f"{shown(end)}: choose another point"
         )
     found = []
     for manifest in archive.members:

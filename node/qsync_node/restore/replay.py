@@ -83,7 +83,7 @@ class Replay:
             self._take(batch)
         except (AssertionError, ValueError, KeyError, TypeError, QsyncError) as error:
             raise ReplayError(
-                f"the rows {batch.first_index} to {batch.last_index} cannot be replayed: {error}"
+                f"cannot replay the rows {batch.first_index} to {batch.last_index}: {error}"
             ) from error
 
     def _take(self, batch: LogBatch) -> None:
@@ -146,8 +146,9 @@ class Replay:
         )
         if self._limbo.last_index < self._until or not is_decided:
             raise ReplayError(
-                f"the archive proves rows up to {self._limbo.confirmed_index} as confirmed, and"
-                f" {self._until} was requested: choose an earlier point, or wait for the archive"
+                f"cannot restore to index {self._until}: the archive proves rows up to "
+                f"index {self._limbo.confirmed_index} only; choose an earlier point, or "
+                "wait for the archive"
             )
         self.is_done = True
 

@@ -96,7 +96,7 @@ def restore(url: str, point: Point, folder: Path, member: str | None = None) -> 
         lock.release()
     time_s = state.time or _time_near(archive, state.index)
     notes = [_comparison_note(comparison, file, member)]
-    notes += [f"passed over {one}" for one in comparison.passed]
+    notes += [f"skipped {one}" for one in comparison.passed]
     return Restored(writer.path, state.index, time_s, archive.replicaset_uuid, file,
                     state.vclock, state.rows, comparison.compared_rows, comparison.single_rows,
                     comparison.snapshot_copies, notes)  # fmt: skip
@@ -104,13 +104,16 @@ def restore(url: str, point: Point, folder: Path, member: str | None = None) -> 
 
 def _comparison_note(comparison: Comparison, snapshot: str, member: str | None) -> str:
     """Return a note about the rows that were compared and those that were not."""
-    text = f"the copies of {comparison.compared_rows} rows of log were compared"
+    text = f"compared the copies of {comparison.compared_rows} rows of log"
     if comparison.single_rows:
-        text += f", {comparison.single_rows} rows have one copy only"
+        text += f", {comparison.single_rows} rows have only one copy"
     if member is not None:
-        text += f", {comparison.forced_rows} rows are {member}'s copy, not compared"
+        text += f", {comparison.forced_rows} rows are from {member} without comparison"
     if comparison.snapshot_copies > 1:
-        return f"{text}; {comparison.snapshot_copies} copies of the snapshot are the same"
+        return f"{text}; {comparison.snapshot_copies} copies of the snapshot are equal"
     if snapshot.startswith(f"{FOLDER}/"):
         return f"{text}; an audit compared the compaction's snapshot with the log"
-    return f"{text}; the snapshot {snapshot} was not compared: an audit compares it with the log"
+    return (
+        f"{text}; the snapshot {snapshot} was not compared: run an audit, which compares it "
+        "with the log"
+    )

@@ -61,12 +61,12 @@ def instance_of(archive: Archive, name: str) -> str:
     if not uuids:
         names = ", ".join(sorted(one.member for one in archive.members))
         raise SourceError(
-            f"member {name} is not in archive {archive.url}: name one of its members ({names})"
+            f"member {name} not found in archive {archive.url}: choose one of its members ({names})"
         )
     if len(uuids) > 1:
         raise SourceError(
-            f"member {name} has {len(uuids)} archives in {archive.url}: name an instance"
-            f" ({', '.join(sorted(uuids))})"
+            f"member {name} has {len(uuids)} instances in archive {archive.url}: choose "
+            f"one of them ({', '.join(sorted(uuids))})"
         )
     return uuids[0]
 
@@ -101,7 +101,9 @@ def snapshot_at_or_before(
         if found is not None:
             return found
     why = f" ({comparison.passed[-1]})" if comparison.passed else ""
-    raise SourceError(f"archive {archive.url} has no valid snapshot at or before that point{why}")
+    raise SourceError(
+        f"archive {archive.url} has no valid snapshot at or before the requested point{why}"
+    )
 
 
 def _agreed_snapshot(
@@ -130,7 +132,7 @@ def _agreed_snapshot(
         for owner, entry in others:
             comparison.pass_over(
                 _name(owner, entry),
-                f"the snapshot at index {entry.last_index} differs from another member's",
+                f"the snapshot at index {entry.last_index} differs from the one of another member",
             )
     if 2 * len(holders) <= total:
         return None
@@ -239,8 +241,8 @@ def _agreed_rows(
         return split_batches(agreed, index)
     except RowError as error:
         raise SourceError(
-            f"the rows {index + 1} to {stop} cannot be restored: {error}; audit the archive, then"
-            " choose a copy with --member NAME"
+            f"cannot restore the rows {index + 1} to {stop}: {error}; audit the archive, "
+            "then choose a copy with --member NAME"
         ) from error
 
 
@@ -257,9 +259,9 @@ def _agreed_content(
         if 2 * holders <= len(copies):
             files = ", ".join(f"{copy.owner.member} ({copy.file})" for copy in copies)
             raise SourceError(
-                f"the row at index {index + 1 + number} cannot be restored: its copies differ and"
-                f" no content has a majority of them, {files}; audit the archive, then choose a"
-                " copy with --member NAME, or restore to an index before it"
+                f"cannot restore the row at index {index + 1 + number}: its copies differ "
+                f"and no content has a majority ({files}); audit the archive, then choose "
+                "a copy with --member NAME, or restore to an earlier index"
             )
         agreed.append(content)
         for copy, version in zip(copies, versions, strict=True):
@@ -298,7 +300,7 @@ def first_row_later(archive: Archive, time_s: float, forced: str = "") -> int | 
         except (_UnsoundError, XlogError, ValueError, KeyError) as error:
             unsound = f"{_name(owner, entry)}: {error}"
     if unsound and not found:
-        raise SourceError(f"the log at that time cannot be read: {unsound}")
+        raise SourceError(f"cannot read the log at the requested time: {unsound}")
     if forced in found:
         return found[forced]
     for index in sorted(set(found.values())):
@@ -313,13 +315,14 @@ def first_row_later(archive: Archive, time_s: float, forced: str = "") -> int | 
         if 2 * agreeing == len(holders):
             files = ", ".join(sorted(holders))
             raise SourceError(
-                f"the time of the row at index {index} cannot be known: the copies of {files}"
-                " differ; choose a copy with --member NAME, or an index with --to-signature"
+                f"cannot determine the time of the row at index {index}: the copies of "
+                f"{files} differ; choose a copy with --member NAME, or an index with "
+                "--to-signature"
             )
     if found:
         raise SourceError(
-            "the log at that time cannot be read: the copies of its members differ; choose a copy"
-            " with --member NAME, or an index with --to-signature"
+            "cannot read the log at the requested time: the copies of its members "
+            "differ; choose a copy with --member NAME, or an index with --to-signature"
         )
     return None
 
@@ -331,7 +334,9 @@ def index_at(archive: Archive, time_s: float, forced: str = "") -> int | None:
         return None
     begin = min((entry.after_index for _, entry in archive.segments()), default=0)
     if later <= begin + 1:
-        raise PointError("the archive has no row of that time or before: choose a later point")
+        raise PointError(
+            "the archive has no row at or before the requested time: choose a later point"
+        )
     return later - 1
 
 
@@ -342,7 +347,7 @@ def _whole(archive: Archive, owner: Manifest, entry: FileEntry) -> bytes:
     except FileNotFoundError:
         raise _UnsoundError("the file is missing") from None
     except OSError as error:
-        raise SourceError(f"{archive.url}/{key} cannot be read: {error}") from error
+        raise SourceError(f"cannot read {archive.url}/{key}: {error}") from error
     if hashlib.sha256(data).hexdigest() != entry.sha256:
         raise _UnsoundError("its SHA-256 differs from the one in its name")
     return data
@@ -364,7 +369,7 @@ def _batches(data: bytes, entry: FileEntry) -> list[LogBatch]:
         found += split_batches(block.data, index)
         index = found[-1].last_index
     if index != entry.last_index:
-        raise _UnsoundError(f"it ends at row {index}, its manifest states {entry.last_index}")
+        raise _UnsoundError(f"it ends at index {index}, but its manifest states {entry.last_index}")
     return found
 
 

@@ -123,7 +123,8 @@ class Admin:
             bound = await self._listener.listen(host, port)
         except OSError as error:
             raise ConfigError(
-                f"cannot listen on {host}:{port}: {error.strerror}; free the port or name another"
+                f"cannot listen on {host}:{port}: {error.strerror}; free the port or "
+                "configure another one"
             ) from error
         self.address = f"{bound[0]}:{bound[1]}"
 
@@ -147,15 +148,19 @@ class Admin:
 
     async def _live(self, request: web.Request) -> web.Response:
         if self.server.node.replica.is_write_path_hung():
-            return web.json_response({"error": "a write to the log hangs"}, status=503)
+            return web.json_response(
+                {"error": "a write to the log does not finish: check the disk"}, status=503
+            )
         return web.json_response({"live": True})
 
     async def _ready(self, request: web.Request) -> web.Response:
         replica = self.server.node.replica
         if not replica.has_origin:
-            return _refusal(503, "this member has not joined its cluster yet")
+            return _refusal(503, "the member has not joined its cluster yet")
         if replica.split_brain or replica.doubt.is_open:
-            return _refusal(503, "this member's state cannot be served")
+            return _refusal(
+                503, "the member cannot serve its state: split brain or state repair; check /status"
+            )
         # Readiness does not require a leader: confirmed rows are readable without one.
         return web.json_response({"ready": True})
 
@@ -205,7 +210,7 @@ class Admin:
         except ValueError:
             fields = None
         if not isinstance(fields, dict):
-            raise web.HTTPBadRequest(text="the body is not a JSON object")
+            raise web.HTTPBadRequest(text="the body of the request is not a JSON object")
         return fields
 
     async def _bootstrap(self, request: web.Request) -> web.Response:
@@ -214,11 +219,15 @@ class Admin:
         try:
             uuid, voters = str(fields["instance_uuid"]), int(fields["voters"])
         except (KeyError, ValueError, TypeError, OverflowError):
-            return _refusal(400, "bootstrap needs instance_uuid and voters")
+            return _refusal(400, "bootstrap failed: instance_uuid or voters is missing or invalid")
         if not 1 <= voters <= 31 or not isinstance(users, dict):
-            return _refusal(400, "voters is 1 to 31, users is an object of passwords")
+            return _refusal(
+                400, "bootstrap failed: voters must be 1 to 31, and users an object of passwords"
+            )
         if uuid != self.server.uuid:
-            return _refusal(409, f"the order names instance {uuid}, this is {self.server.uuid}")
+            return _refusal(
+                409, f"the order is for instance {uuid}, not for this one, {self.server.uuid}"
+            )
         try:
             self.server.bootstrap(uuid, voters, {str(k): str(v) for k, v in users.items()})
         except QsyncError as error:
@@ -229,12 +238,12 @@ class Admin:
         fields = await self._fields(request)
         addresses = fields.get("addresses")
         if not isinstance(addresses, dict):
-            return _refusal(400, "peers needs addresses: an object of name to host:port")
+            return _refusal(400, "peers failed: addresses must be an object of names and host:port")
         try:
             for address in addresses.values():
                 split_address(address)
         except (ConfigError, TypeError, AttributeError) as error:
-            return _refusal(400, f"peers: {error}")
+            return _refusal(400, f"peers failed: {error}")
         self.server.peers.set_addresses(addresses)
         return web.json_response({"result": "ok"})
 
@@ -243,14 +252,16 @@ class Admin:
         await self._fields(request)
         server, archiver = self.server, self.server.archiver
         if archiver is None:
-            return _refusal(409, "this member has no archive: set archive.url")
+            return _refusal(409, "the member has no archive: set archive.url")
         wanted = server.node.replica.tail.last_index
         deadline = time.monotonic() + ARCHIVE_PATIENCE_S
         while archiver.archived_index < wanted:
             if time.monotonic() > deadline or server.ended.done():
-                why = archiver.error or "its last rows are unconfirmed or not uploaded yet"
+                why = archiver.error or "its last rows are unconfirmed or not uploaded yet; retry"
                 return _refusal(
-                    504, f"archived up to {archiver.archived_index}, not {wanted}: {why}"
+                    504,
+                    f"the archive ends at index {archiver.archived_index} instead of "
+                    f"{wanted}: {why}",
                 )
             server.look_at_archive(seal_up_to=wanted)
             await asyncio.sleep(0.1)
@@ -260,13 +271,15 @@ class Admin:
         verb = request.match_info["verb"]
         fields = await self._fields(request)
         if verb not in VERBS:
-            return _refusal(404, f"there is no verb {verb}: {', '.join(sorted(VERBS))}")
+            return _refusal(404, f"unknown verb {verb}: choose one of {', '.join(sorted(VERBS))}")
         try:
             answer = await self.server.command(verb, **fields)
         except TimeoutError:
-            return _refusal(504, f"{verb} did not finish in time: see /status")
+            return _refusal(
+                504, f"{verb} did not finish in time: it may still take effect; check /status"
+            )
         except TypeError:
-            return _refusal(400, f"{verb} does not take these arguments")
+            return _refusal(400, f"{verb} failed: wrong arguments")
         if answer.code:
             http = 504 if answer.code in _TIMEOUTS else 409
             return web.json_response({"error": answer.reason, "code": answer.code}, status=http)
@@ -275,7 +288,7 @@ class Admin:
     async def _log_level(self, request: web.Request) -> web.Response:
         level = (await self._fields(request)).get("level")
         if not isinstance(level, str) or level not in LEVELS:
-            return _refusal(400, f"level is one of {', '.join(LEVELS)}")
+            return _refusal(400, f"invalid level: choose one of {', '.join(LEVELS)}")
         self.server.log.level = level
         return web.json_response({"result": level})
 

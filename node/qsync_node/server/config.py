@@ -40,7 +40,9 @@ def parse_duration_ns(value: Any) -> int:
         return int(value * 1_000_000_000)
     match = _DURATION.fullmatch(str(value))
     if match is None:
-        raise ValueError(f"{value!r} is not a duration such as 500ms or 5s")
+        raise ValueError(
+            f"invalid duration {value!r}: use a number with a unit, such as 500ms or 5s"
+        )
     return int(float(match.group(1)) * _UNITS_NS[match.group(2)])
 
 
@@ -48,7 +50,7 @@ def parse_size_bytes(value: Any) -> int:
     """Parse `64Mi`, `1Gi`; a bare number is bytes."""
     match = _SIZE.fullmatch(str(value))
     if match is None:
-        raise ValueError(f"{value!r} is not a size such as 64Mi")
+        raise ValueError(f"invalid size {value!r}: use a number with a unit, such as 64Mi")
     return int(float(match.group(1)) * _SIZES[match.group(2)])
 
 
@@ -179,22 +181,23 @@ def load_config(path: Path) -> NodeConfig:
     try:
         text = path.read_text()
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from error
+        raise ConfigError(f"{path} is not valid YAML: {error}") from error
     try:
         return NodeConfig.model_validate(document)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
-        raise ConfigError(f"{path}: {where}: {first['msg']}") from error
+        reason = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{path}: {where}: {reason}") from error
 
 
 def split_address(address: str) -> tuple[str, int]:
     """Return host and port of `host:port`. Raises ConfigError."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise ConfigError(f"{address!r} is not host:port")
+        raise ConfigError(f"invalid address {address!r}: use the form host:port")
     return host.strip("[]"), int(port)

@@ -34,11 +34,11 @@ class Describer:
             said = self._ask(child, [upload.path, upload.kind, upload.source, start_term])
         except (OSError, ValueError):
             self.close()
-            raise ArchiveError(f"{upload.path} was not described: retrying") from None
+            raise ArchiveError(f"cannot describe {upload.path} now: the node retries") from None
         finally:
             watchdog.cancel()
         if "error" in said:
-            raise ArchiveError(f"{upload.path} cannot be archived: {said['error']}")
+            raise ArchiveError(f"cannot archive {upload.path}: {said['error']}")
         return decode_entry(said["entry"])
 
     @staticmethod

@@ -224,7 +224,7 @@ class Disk:
             self.is_full = True
             return False
         except DiskError as error:
-            self._on_broken(f"the ballot cannot be stored: {error}")
+            self._on_broken(f"cannot store the ballot: {error}")
             return True
         self.is_full = False
         self._deliver([fx.BallotStored(ballot.sequence)])

@@ -115,8 +115,9 @@ class NodeServer:
         ballot = Ballot.decode(recovered.ballot)
         if ballot.replicaset_uuid != self.config.replicaset_uuid:
             raise StartError(
-                f"{directory} belongs to replica set {ballot.replicaset_uuid}, the configuration "
-                f"names {self.config.replicaset_uuid}: use the right directory or an empty one"
+                f"{directory} belongs to replica set {ballot.replicaset_uuid}, but the "
+                f"configuration names {self.config.replicaset_uuid}: use the directory of "
+                "this cluster or an empty one"
             )
         snapshot = recovered.snapshot
         birth = Birth(
@@ -134,7 +135,7 @@ class NodeServer:
         if snapshot is not None:
             reason = refusal_to_start(ballot, birth.settings, self.node.database.id_of_space)
             if reason:
-                raise StartError(f"{directory} cannot be used: {reason}")
+                raise StartError(f"cannot use {directory}: {reason}")
         self.trace = Trace(self.config.trace, birth) if self.config.trace is not None else None
         self.disk = Disk(storage, self._deliver, self._on_broken)
         self.archiver: Archiver | None = None
@@ -202,7 +203,8 @@ class NodeServer:
             )
         except OSError as error:
             raise StartError(
-                f"cannot listen on {address}: {error.strerror}; free the port or name another"
+                f"cannot listen on {address}: {error.strerror}; free the port or "
+                "configure another one"
             ) from error
 
     # --- turns ----------------------------------------------------------------------------------
@@ -488,7 +490,7 @@ class NodeServer:
     def bootstrap(self, uuid: str, voters: int, users: dict[str, str]) -> None:
         """Bootstrap the replica set. The order names one instance, which obeys once (M1)."""
         if uuid != self.uuid:
-            raise StartError(f"the order names instance {uuid}, this is {self.uuid}")
+            raise StartError(f"the order is for instance {uuid}, not for this one, {self.uuid}")
         if self.node.replica.has_origin:
             return
         vclock, bodies = self._first_state(voters)
@@ -513,8 +515,8 @@ class NodeServer:
         found = sorted(config.bootstrap_from.glob("*.snap"))
         if len(found) != 1:
             raise StartError(
-                f"{config.bootstrap_from} holds {len(found)} snapshots, one is needed: restore the"
-                " archive into an empty folder first"
+                f"cannot bootstrap from {config.bootstrap_from}: it contains {len(found)} "
+                "snapshots instead of one; restore the archive into an empty folder first"
             )
         snapshot = open_snapshot(OsFileSystem(), str(found[0]))
         bodies = restored_bodies(list(snapshot.bodies()), snapshot.index, *names, voters)

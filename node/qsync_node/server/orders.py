@@ -22,12 +22,18 @@ TAKEN_MAX = 4096
 
 SENTENCES = {
     OrderRefusal.UNSIGNED: "order refused: it is not signed; sign it with the cluster's secret",
-    OrderRefusal.EXPIRED: "order refused: its challenge is too old or of an earlier process run;"
-    " request another one from /order-challenge",
+    OrderRefusal.EXPIRED: (
+        "order refused: its challenge is too old or from an earlier process run; request "
+        "another one from /order-challenge"
+    ),
     OrderRefusal.WRONG: "order refused: its signature is wrong; sign it with the cluster's secret",
-    OrderRefusal.REPLAYED: "order refused: its challenge was used;"
-    " request another one from /order-challenge",
-    OrderRefusal.TOO_MANY: f"order refused: {TAKEN_MAX} orders came in {CHALLENGE_S:.0f} s; wait",
+    OrderRefusal.REPLAYED: (
+        "order refused: its challenge was already used; request another one from /order-challenge"
+    ),
+    OrderRefusal.TOO_MANY: (
+        f"order refused: more than {TAKEN_MAX} orders arrived within {CHALLENGE_S:.0f} s; "
+        "wait, then retry"
+    ),
 }
 
 

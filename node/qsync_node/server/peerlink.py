@@ -60,7 +60,7 @@ class PeerLink:
         if not self.transport.is_closing():
             self.transport.write(b"".join(parts))
             if self.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
-                self.close("the peer does not read")
+                self.close("the peer does not read its data")
 
     def keep_alive(self) -> None:
         """Send a keep-alive and check for silence, once per `KEEPALIVE_S`."""

@@ -53,7 +53,7 @@ _KNOWN = 0x76  # name -> host:port of members
 _LIFE = 0x77  # random, per process: a new value means that the peer was restarted
 _BOUND = 0x78  # the proof over TLS, instead of _PROOF
 KEEPALIVE_S = 1.0
-WRONG_PROOF = "the proof of the cluster's secret is wrong; give all members one secret"
+WRONG_PROOF = "the proof of the cluster's secret is wrong; configure the same secret on all members"
 
 
 class Dialer(asyncio.Protocol):
@@ -94,10 +94,10 @@ class Dialer(asyncio.Protocol):
         try:
             decoded = decode_greeting(greeting)
         except GreetingError as error:
-            self._give_up(f"{self.name} is not a member: {error}")
+            self._give_up(f"{self.name} is not a Qsync member: {error}")
             return
         if decoded.instance_uuid == server.uuid:
-            self._give_up("this address is our own")
+            self._give_up("the address leads to the member itself")
             return
         self.peer_uuid = decoded.instance_uuid
         self._decoder = FrameDecoder(1 << 16)
@@ -317,10 +317,10 @@ class Peers:
             or not isinstance(nonce, bytes)
             or not isinstance(given, bytes)
         ):
-            code, reason = ErrorCode.PROTOCOL, "a HELLO has a uuid, a nonce and a proof"
+            code, reason = ErrorCode.PROTOCOL, "HELLO refused: it lacks a uuid, a nonce or a proof"
         elif server.certificates is not None and not session.is_member:
             code = ErrorCode.ACCESS_DENIED
-            reason = "HELLO refused: it takes TLS and a certificate that names the cluster"
+            reason = "HELLO refused: it requires TLS and a certificate for the cluster"
         elif not _is_same(
             given, peer_proof(server.config.secret, b"dial", session.salt, uuid, binding)
         ):

@@ -75,9 +75,9 @@ PROTOCOL_VERSION = 6
 FEATURES = [0, 1, 2, 3, 4, 6, 11]
 _SCHEMA_VERSION, _STREAM, _IDEMPOTENCY = 0x05, 0x0A, 0x70
 _INSTEAD = {
-    int(Type.EVAL): "EVAL is not supported: there is no Lua here; use requests and streams",
-    int(Type.EXECUTE): "EXECUTE is not supported: there is no SQL here; use requests and streams",
-    int(Type.PREPARE): "PREPARE is not supported: there is no SQL here; use requests and streams",
+    int(Type.EVAL): "EVAL is not supported: Qsync has no Lua; use requests and streams",
+    int(Type.EXECUTE): "EXECUTE is not supported: Qsync has no SQL; use requests and streams",
+    int(Type.PREPARE): "PREPARE is not supported: Qsync has no SQL; use requests and streams",
 }
 _BAD_CREDENTIALS = "User not found or supplied credentials are invalid"
 
@@ -144,7 +144,8 @@ class Session(asyncio.Protocol):
         transport = self._speaking()
         if transport is not None:
             reason = (
-                f"log-in: no request within {LOGIN_S:.0f} s; connect again and log in immediately"
+                f"log-in failed: no request arrived within {LOGIN_S:.0f} s; connect again "
+                "and log in immediately"
             )
             transport.write(encode_error(0, self._schema_version(), ErrorCode.TIMEOUT, reason))
             transport.close()
@@ -333,7 +334,11 @@ class Session(asyncio.Protocol):
         elif kind == HELLO:
             if self.backlog:
                 self._drop_backlog()
-                self._refuse(sync, ErrorCode.PROTOCOL, "a HELLO is the last client packet")
+                self._refuse(
+                    sync,
+                    ErrorCode.PROTOCOL,
+                    "HELLO refused: it must be the last client packet of the connection",
+                )
             self._hello(sync, body)
         else:
             self._answer_here(kind, sync, header, body)
@@ -345,7 +350,9 @@ class Session(asyncio.Protocol):
         if kind in UNAUTHENTICATED_TYPES:
             if self.server.config.guest or self._packets <= UNAUTHENTICATED_PACKETS_MAX:
                 return True
-            self._refuse(sync, ErrorCode.TOO_MANY, "too many packets before log-in: log in first")
+            self._refuse(
+                sync, ErrorCode.TOO_MANY, "too many packets arrived before log-in: log in first"
+            )
             self._end()
             return False
         # The operator watches with a certificate, even before any user can log in.
@@ -388,7 +395,11 @@ class Session(asyncio.Protocol):
     def _take_stock(self, kind: int, sync: int, body: bytes) -> None:
         """Handle a replication request, the first of which dedicates the connection to a stream."""
         if kind not in STOCK_TYPES and kind != _ACK:
-            self._refuse(sync, ErrorCode.PROTOCOL, "this connection is a replication stream")
+            self._refuse(
+                sync,
+                ErrorCode.PROTOCOL,
+                "the request is not allowed: the connection is a replication stream",
+            )
             self._end()
             return
         self.is_stock = self.is_stock or kind != _VOTE
@@ -500,7 +511,11 @@ class Session(asyncio.Protocol):
         stored = user.password_hash if user is not None else None
         if name == "guest" and stored in (None, EMPTY_HASH) and not proof:
             if not self.server.config.guest:
-                self._refuse(sync, ErrorCode.ACCESS_DENIED, "log-in as guest: guest is off")
+                self._refuse(
+                    sync,
+                    ErrorCode.ACCESS_DENIED,
+                    "log-in as guest failed: guest is off; log in as another user",
+                )
                 return
         elif (
             stored is None
@@ -518,7 +533,10 @@ class Session(asyncio.Protocol):
             self._refuse(sync, error.code, error.message)
             return
         if name != "guest" and not self.server.admission.log_in(self.number, name):
-            reason = "log-in: too many connections; close some first, or raise max_connections"
+            reason = (
+                "log-in failed: too many connections are open; close some first, or raise "
+                "max_connections"
+            )
             self._refuse(sync, ErrorCode.TOO_MANY, reason)
             self._end()
             return
@@ -567,7 +585,11 @@ class Session(asyncio.Protocol):
             # A WATCH of an already watched key acknowledges its last event.
             first = key not in self.watched
             if first and len(self.watched) >= WATCHED_KEYS_MAX:
-                self._refuse(sync, ErrorCode.TOO_MANY, "too many keys are watched: unwatch some")
+                self._refuse(
+                    sync,
+                    ErrorCode.TOO_MANY,
+                    "the key cannot be watched: too many keys are watched; unwatch some first",
+                )
                 return
             self.watched[key] = sync
             self.server.watch(self, key, is_first=first)

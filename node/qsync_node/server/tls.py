@@ -66,7 +66,7 @@ class Certificates:
         try:
             return tuple(path.read_bytes() for path in (config.cert, config.key, config.ca))
         except OSError as error:
-            raise ConfigError(f"the certificates cannot be read: {error}") from error
+            raise ConfigError(f"cannot read the certificates: {error}") from error
 
     def _load(self) -> None:
         try:
@@ -74,7 +74,7 @@ class Certificates:
                 context.load_cert_chain(self._config.cert, self._config.key)
                 context.load_verify_locations(self._config.ca)
         except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"the certificates cannot be used: {error}") from error
+            raise ConfigError(f"cannot use the certificates: {error}") from error
         own = self._own_certificate()
         self.binding = certificate_binding(own.public_bytes(Encoding.DER))
         self.names = self._expected_names(own)
@@ -91,17 +91,17 @@ class Certificates:
         try:
             return x509.load_pem_x509_certificates(self._read[0])[0]
         except ValueError as error:
-            raise ConfigError(f"tls.cert: {self._config.cert} cannot be read: {error}") from error
+            raise ConfigError(f"tls.cert: cannot read {self._config.cert}: {error}") from error
 
     def _expected_names(self, own: x509.Certificate) -> frozenset[str]:
         try:
             given = cluster_names(self._config.names)
             found = given or identifying_names(subject_names(own))
         except ValueError as error:
-            raise ConfigError(f"tls.cert: {self._config.cert} cannot be read: {error}") from error
+            raise ConfigError(f"tls.cert: cannot read {self._config.cert}: {error}") from error
         if not found:
             raise ConfigError(
-                f"tls.cert: {self._config.cert} has no subject alternative name of the cluster;"
-                " issue one that has, or set tls.names"
+                f"tls.cert: {self._config.cert} has no subject alternative name of the "
+                "cluster; issue a certificate with one, or set tls.names"
             )
         return found
