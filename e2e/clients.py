@@ -234,8 +234,8 @@ def check(namespace: Namespace, writer: Writer) -> str:
     told = ", ".join(f"{n} {name}" for name, n in sorted(found.get("outcomes", {}).items()))
     if done.returncode or len(found.get("members", {})) != len(members):
         raise RuntimeError(
-            f"the checker found {json.dumps(found.get('members', {}))}, the client got {told}:"
-            f" {done.stderr.strip()[-800:]}"
+            f"the checker reported {json.dumps(found.get('members', {}))}, the client "
+            f"received {told}: {done.stderr.strip()[-800:]}"
         )
     rows = sorted({member["rows"] for member in found["members"].values()})
-    return f"{len(members)} members hold {rows} rows, nothing lost; the client got: {told}"
+    return f"{len(members)} members have all {rows} rows; the client received: {told}"

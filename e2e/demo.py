@@ -124,7 +124,7 @@ def run(cluster: LocalCluster, folder: Path) -> int:
         writer.wait(WRITER_S)
     except subprocess.TimeoutExpired:
         writer.kill()
-        console.print("[red]the writer did not end[/]")
+        console.print("[red]the writer did not finish[/]")
         return 1
     lost_ms = unavailability_ms(ledger, killed_at)
     cluster.wait("a new leader", lambda: cluster.leader() is not None, FAILOVER_S)
@@ -158,7 +158,7 @@ def audit(cluster: LocalCluster, ledger: Path) -> int:
     """Audit the archive if PySpark and Java are installed. Otherwise print why not."""
     console.print("[bold]5.[/] qsync local audit orders: proofs from the archived logs")
     if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
-        console.print("   left out: it needs Java 17 and qsync[spark] (`make venv` brings that)")
+        console.print("   skipped: it needs Java 17 and qsync[spark], which `make venv` installs")
         return 0
     try:
         said = cluster.qsync("local", "audit", cluster.name, "--ledger", str(ledger),
@@ -174,15 +174,17 @@ def audit(cluster: LocalCluster, ledger: Path) -> int:
 def report(check: "subprocess.CompletedProcess[str]", found: dict[str, Any], took_s: float) -> int:
     outcomes = found.get("outcomes", {})
     for address, member in found.get("members", {}).items():
-        problems = member["problems"] or "nothing lost, changed or invented"
+        problems = member["problems"] or "no row is lost, changed or unknown"
         console.print(f"   {address}: {member['rows']} rows, {problems}")
     told = ", ".join(f"{count} {name}" for name, count in sorted(outcomes.items()))
-    console.print(f"   clients got: {told}")
+    console.print(f"   clients received: {told}")
     if check.returncode or outcomes.get("committed", 0) < 10_000:
         console.print(f"[red]FAILED[/] {check.stderr.strip()[-500:]}")
         return 1
     committed = outcomes["committed"]
-    console.print(f"[green]OK[/] {committed} acknowledged writes are everywhere ({took_s:.0f} s)")
+    console.print(
+        f"[green]OK[/] every member has all {committed} acknowledged writes ({took_s:.0f} s)"
+    )
     return 0
 
 

@@ -90,7 +90,7 @@ def audit(namespace: Namespace) -> None:
     if status.get("verdict") != "Passed":
         raise RuntimeError(f"the audit did not pass: {status}")
     rows, hosts = status["counts"]["memberRows"], len(status["taskHosts"])
-    console.print(f"   {rows} rows of the members' logs, read by {hosts} executors: none is lost")
+    console.print(f"   {rows} rows of the members' logs, read by {hosts} executors: no row is lost")
 
 
 def demonstrate(namespace: Namespace, folder: Path) -> None:
@@ -102,13 +102,15 @@ def demonstrate(namespace: Namespace, folder: Path) -> None:
     show(namespace)
     writer = Writer(namespace, folder)
     console.print(
-        f"[bold]4.[/] {RATE} writes a second, by the leader's Service and by members' names"
+        f"[bold]4.[/] {RATE} writes a second, through the leader's Service and by members' names"
     )
     writer.start()
-    console.print("[bold]5.[/] the leader goes: as in a drain, and without a warning")
+    console.print(
+        "[bold]5.[/] the leader's pod is deleted: gracefully as in a drain, then by force"
+    )
     delete_leader(namespace, writer)
     delete_leader(namespace, writer, "--grace-period=0", "--force")
-    console.print("[bold]6.[/] five members, and three again")
+    console.print("[bold]6.[/] scale to five members, and back to three")
     scale(namespace, writer, 5)
     scale(namespace, writer, 3)
     show(namespace)
@@ -122,7 +124,7 @@ def demonstrate(namespace: Namespace, folder: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--namespace", default="qsync-demo")
-    parser.add_argument("--no-build", action="store_true", help="images and operator are there")
+    parser.add_argument("--no-build", action="store_true", help="images and operator are installed")
     arguments = parser.parse_args()
     started = time.monotonic()
     namespace = Namespace(arguments.namespace, "orders")
@@ -144,7 +146,7 @@ def main() -> int:
             raise
     if not os.environ.get("KEEP"):
         namespace.delete()
-    console.print(f"[green]OK[/] nothing was lost ({time.monotonic() - started:.0f} s)")
+    console.print(f"[green]OK[/] no row is lost ({time.monotonic() - started:.0f} s)")
     return 0
 
 

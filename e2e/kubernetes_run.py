@@ -132,14 +132,17 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="run the shortest scenarios only")
     parser.add_argument("--write", action="store_true", help="write the measurements into docs")
     parser.add_argument("--list", action="store_true", help="the table of docs/testing-kubernetes")
-    parser.add_argument("--no-build", action="store_true", help="images and operator are there")
+    parser.add_argument("--no-build", action="store_true", help="images and operator are installed")
     arguments = parser.parse_args()
     if arguments.list:
         print(table())
         return 0
     unknown = set(arguments.scenarios) - set(SCENARIOS)
     if unknown:
-        parser.error(f"{', '.join(sorted(unknown))}: choose of {', '.join(sorted(SCENARIOS))}")
+        parser.error(
+            f"unknown scenario {', '.join(sorted(unknown))}: choose from "
+            f"{', '.join(sorted(SCENARIOS))}"
+        )
     chosen = [
         one
         for one in SCENARIOS.values()
@@ -156,7 +159,9 @@ def main() -> int:
         build_images()
         load_images()
         install_operator()
-        console.print(f"images and operator are there after {time.monotonic() - started_s:.0f} s")
+        console.print(
+            f"images and operator are installed after {time.monotonic() - started_s:.0f} s"
+        )
     failed = _perform_all(chosen, here)
     console.print(
         f"{len(chosen)} scenarios, {len(failed)} failed"

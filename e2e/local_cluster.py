@@ -71,7 +71,7 @@ class LocalCluster:
             if is_done():
                 return
             time.sleep(0.1)  # between two looks: each starts a process
-        raise TimeoutError(f"{what}: not within {timeout_s:.0f} s: {self.status()}")
+        raise TimeoutError(f"waited {timeout_s:.0f} s for {what}: {self.status()}")
 
     def all_follow(self, count: int) -> bool:
         """One leader, the others at its confirmed signature."""

@@ -161,7 +161,9 @@ class LocalScene:
         found = self.pauses(since)
         self.figures.setdefault(what, []).append(found)
         if found.longest_ms > at_most_ms:
-            raise Wrong(f"{what}: writes paused for {found}, and {at_most_ms:g} ms is too long")
+            raise Wrong(
+                f"{what}: writes paused for {found}, longer than the limit of {at_most_ms:g} ms"
+            )
         return found
 
     def nothing_is_lost(self) -> str:
@@ -180,7 +182,7 @@ class LocalScene:
             capture_output=True, text=True, timeout=WRITER_S, check=False,
         )  # fmt: skip
         if done.returncode:
-            raise Wrong(f"the checker found {done.stdout}{done.stderr[-800:]}")
+            raise Wrong(f"the checker reported {done.stdout}{done.stderr[-800:]}")
         found = json.loads(done.stdout)
         rows = sorted({member["rows"] for member in found["members"].values()})
-        return f"{len(found['members'])} members hold {rows} rows, nothing lost"
+        return f"{len(found['members'])} members have all {rows} rows"

@@ -219,7 +219,9 @@ class Scene(Namespace):
         found.leaderless_ms = float(failover.get("unavailableMilliseconds", 0))
         self.figures.setdefault(what, []).append(found)
         if found.longest_ms > at_most_ms:
-            raise Wrong(f"{what}: writes paused for {found}, and {at_most_ms:g} ms is too long")
+            raise Wrong(
+                f"{what}: writes paused for {found}, longer than the limit of {at_most_ms:g} ms"
+            )
         return found
 
     def nothing_is_lost(self) -> str:

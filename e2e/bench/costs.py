@@ -101,7 +101,7 @@ def profile(
     measure(name, target, in_flight, s + 1)
     for watcher in watchers:
         if watcher.wait(60):
-            raise RuntimeError("py-spy could not look at a member: it needs root or ptrace")
+            raise RuntimeError("py-spy cannot profile a member: run as root or allow ptrace")
     return [by_file(output.read_text()) for output in outputs]
 
 

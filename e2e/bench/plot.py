@@ -33,7 +33,7 @@ APART = 1.35
 def medians(page: str) -> tuple[list[int], dict[str, list[float]]]:
     """Return the numbers of writes in flight, and the medians in writes per second by system."""
     head = re.search(r"^\| writes/s, .*?ms \|(.*)\|$", page, re.MULTILINE)
-    assert head is not None, "the page has no table of rates"
+    assert head is not None, "the page has no table of rates: run `make bench`"
     rows = re.findall(r"^\| ([\w-]+) \|(.* / \*\*.*)\|$", page, re.MULTILINE)
     found = {
         name: [float(rate.replace(",", "")) for rate in re.findall(r"\*\*([\d,]+)\*\*", cells)]

@@ -64,7 +64,7 @@ def main(url: str) -> None:
         obstore.put(store, path, encode_manifest(manifest))
         print(name, row.replica_id, row.lsn)
         return
-    sys.exit("no segment holds a row of the writer")
+    sys.exit("no segment contains a row of the writer")
 
 
 if __name__ == "__main__":

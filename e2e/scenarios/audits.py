@@ -60,16 +60,16 @@ def _compact(scene: Scene) -> str:
     scene.wait("its end", lambda: any(s.get("finishedAt") for s in runs()), SPARK_S)
     status = next(s for s in runs() if s.get("finishedAt"))
     if status["phase"] != "Succeeded" or not status["snapshot"]:
-        raise Wrong(f"a compaction was expected to succeed: {json.dumps(status)}")
+        raise Wrong(f"the compaction did not succeed: {json.dumps(status)}")
     assert scene.status()["lastCompaction"]["verdict"] == "Succeeded"
     left = json.loads(scene.kubectl("get", "cronjobs", "-o", "json"))["items"]
-    assert not left, "without a schedule there is none in Kubernetes"
+    assert not left, "the CronJob still exists after the schedule was removed"
     return f"compacted into {status['snapshot'].rpartition('/')[2]}"
 
 
 def _expect(status: dict[str, Any], verdict: str) -> None:
     if status.get("verdict") != verdict:
-        raise Wrong(f"{verdict} was expected: {json.dumps(status)}")
+        raise Wrong(f"expected verdict {verdict}: {json.dumps(status)}")
 
 
 @scenario(not_local="archive")
@@ -85,7 +85,7 @@ def audits(scene: Scene) -> str:
     status = _ended(scene)[0]
     _expect(status, "Passed")
     if len(status["taskHosts"]) < 2:
-        raise Wrong(f"tasks ran on {status['taskHosts']}, and not on two executors")
+        raise Wrong(f"tasks ran on {status['taskHosts']} instead of two executors")
     last = scene.status()["lastAudit"]
     assert last["verdict"] == "Passed", last
     assert scene.writer is not None
@@ -113,7 +113,9 @@ def audits(scene: Scene) -> str:
         raise Wrong(f"kubectl qsync audit printed {said!r}")
     places = [one["location"] for one in status["violations"] if row in one["message"]]
     if len(places) != 1 or damaged not in places[0] or places[0].endswith(":0"):
-        raise Wrong(f"{row} was damaged in {damaged}; reported were {status['violations']}")
+        raise Wrong(
+            f"{row} was damaged in {damaged}, but the audit reported {status['violations']}"
+        )
     events = scene.kubectl("get", "events", "--field-selector=reason=AuditViolated")
     assert "AuditViolated" in events
     metric = (
@@ -121,9 +123,9 @@ def audits(scene: Scene) -> str:
     )
     assert metric in _metrics(), metric
     return (
-        f"{status['counts']['memberRows']} rows audited, {stages} stages seen on Spark's own pages;"
-        f" {restored}; {compacted}; {joined};"
-        f" the damage was found in {places[0]}"
+        f"{status['counts']['memberRows']} rows audited, {stages} stages seen on the "
+        f"pages of Spark; {restored}; {compacted}; {joined}; the audit found the damage "
+        f"in {places[0]}"
     )
 
 
@@ -184,7 +186,7 @@ def _stages_shown(scene: Scene, name: str) -> int:
 
     def looks() -> bool:
         if _ended(scene):
-            raise Wrong("the run ended before Spark's pages were seen")
+            raise Wrong("the run ended before the pages of Spark answered")
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as one:
             try:
                 for _ in range(10):
@@ -232,9 +234,11 @@ def _restore(scene: Scene, archive: dict[str, Any], point_s: float) -> str:
     missing = [o["id"] for o in committed if o["ended"] <= point_s and o["id"] not in found]
     early = [o["id"] for o in committed if o["started"] > point_s and o["id"] in found]
     if missing or early:
-        raise Wrong(f"restored to {moment}: {missing[:20]} are missing, {early[:20]} came later")
+        raise Wrong(
+            f"restored to {moment}: rows {missing[:20]} are missing, rows {early[:20]} are too new"
+        )
     scene.kubectl("delete", f"qc/{RESTORED}")
-    return f"{len(found)} rows of {len(committed)} restored as of a moment"
+    return f"{len(found)} of {len(committed)} rows restored to a point in time"
 
 
 def _join(scene: Scene, archive: dict[str, Any]) -> str:
@@ -249,4 +253,4 @@ def _join(scene: Scene, archive: dict[str, Any]) -> str:
         if committed - found.keys():
             raise Wrong(f"{FOLDED}-{number} lacks {sorted(committed - found.keys())[:20]}")
     scene.kubectl("delete", f"qc/{FOLDED}")
-    return f"{len(members)} members joined from it"
+    return f"{len(members)} members joined from the compaction"

@@ -31,7 +31,7 @@ def _shown(address: str, authorities: str) -> bytes:
         context.wrap_socket(plain, server_hostname="orders-leader") as secure,
     ):
         if not secure.recv(9).startswith(b"Tarantool"):
-            raise Wrong(f"{address} speaks TLS and not IPROTO")
+            raise Wrong(f"{address} answers with TLS instead of IPROTO")
         return secure.getpeercert(binary_form=True) or b""
 
 
@@ -78,7 +78,9 @@ def certificates(scene: Scene) -> str:
         lambda: _secret(scene, "orders-app")["ca.crt"].count("BEGIN CERTIFICATE") == 2,
         CONVERGE_S,
     )
-    assert _secret(scene, "orders-tls")["tls.crt"] == after["tls.crt"], "announced, and not used"
+    assert _secret(scene, "orders-tls")["tls.crt"] == after["tls.crt"], (
+        "certificate announced but not used"
+    )
     leader = scene.current_leader()
     scene.kubectl("delete", "pod", leader, "--grace-period=0", "--force")
     scene.wait("a pod", lambda: scene.is_new_and_ready(leader, pods[leader]), CONVERGE_S)
@@ -88,7 +90,9 @@ def certificates(scene: Scene) -> str:
     time.sleep(LATE_S)  # late requests count as an outage as well
     what = "certificates changed, then the leader deleted by force"
     pauses = scene.measure(what, at_s, CHANGE_PAUSE_MS)
-    return f"a new certificate was shown by all after {took_s:.0f} s; writes paused for {pauses}"
+    return (
+        f"all members presented a new certificate after {took_s:.0f} s; writes paused for {pauses}"
+    )
 
 
 def _has(scene: Scene, name: str) -> bool:
@@ -115,13 +119,13 @@ def given_certificates(scene: Scene) -> str:
         with socket.create_connection((host, int(port)), CONVERGE_S) as plain:
             plain.settimeout(LATE_S)
             with contextlib.suppress(TimeoutError):
-                assert not plain.recv(9), "a client that does not encrypt is greeted"
+                assert not plain.recv(9), "a client without TLS received a greeting"
     pods = scene.pods()
     both = given[1] | {"ca.crt": given[1]["ca.crt"] + given[0]["ca.crt"]}
     _put(scene, both)
     scene.wait("it", lambda: _is_shown(scene, both["ca.crt"], both["tls.crt"]), ROLL_S)
     assert scene.pods() == pods, "no member restarts"
-    return f"{said}; then it was used, and so was the next one without a restart"
+    return f"{said}; the members then used the certificate, and the next one without a restart"
 
 
 def _put(scene: Scene, strings: dict[str, str]) -> None:

@@ -49,15 +49,13 @@ def wrong_clocks(scene: Scene) -> str:
     scene.start_with_load(image=IMAGE)
     ahead_s = _ahead_s(scene, AHEAD)
     if not AHEAD_S / 2 < ahead_s < AHEAD_S * 2:
-        raise Wrong(
-            f"the clock of {AHEAD} is {ahead_s:.0f} s ahead, and the scenario means {AHEAD_S}"
-        )
+        raise Wrong(f"the clock of {AHEAD} is {ahead_s:.0f} s ahead instead of {AHEAD_S} s")
     pauses = []
     for name in (AHEAD, HURRIED):
         scene.lead(name)
         time.sleep(SETTLE_S)  # a leader whose lease is measured wrongly loses it in this time
         status = scene.status()
-        assert status["leader"] == name, f"{name} leads, but the status names {status['leader']}"
+        assert status["leader"] == name, f"{name} leads, but the status reports {status['leader']}"
         assert scene.is_ready(3), status["conditions"]
         uid, at_s = scene.pods()[name], time.time()
         scene.kubectl("delete", "pod", name, "--grace-period=0", "--force")
@@ -68,6 +66,8 @@ def wrong_clocks(scene: Scene) -> str:
         found = scene.pauses(at_s - LATE_S)
         assert found.longest_ms < CHANGE_PAUSE_MS, f"writes paused for {found}"
         at = datetime.fromisoformat(scene.status()["lastFailover"]["at"]).timestamp()
-        assert abs(at - at_s) < READY_S, "the status has the operator's time, not a member's"
+        assert abs(at - at_s) < READY_S, (
+            "the status contains the time of a member instead of the operator's"
+        )
         pauses.append(f"{name} deleted: {found}")
     return f"{AHEAD} is {ahead_s:.0f} s ahead; {'; '.join(pauses)}; {scene.nothing_is_lost()}"

@@ -30,13 +30,17 @@ def absent(scene: Scene) -> str:
         )
         new = scene.leader_by_asking()
         if not scene.is_local:
-            assert scene.roles()[new] == "replica", "no operator was there to label it"
-            assert scene.status()["leader"] == old, "no operator was there to report it"
+            assert scene.roles()[new] == "replica", (
+                "the new leader has its label although no operator runs"
+            )
+            assert scene.status()["leader"] == old, (
+                "the status reports the new leader although no operator runs"
+            )
     scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
     if not scene.is_local:
         scene.wait("labels", lambda: scene.roles()[new] == "leader", CONVERGE_S)
         assert list(scene.roles().values()).count("leader") == 1
-    return f"{new} was seen to lead {took_s:.1f} s after the leader's end, without an operator"
+    return f"{new} led {took_s:.1f} s after the loss of the leader, without an operator"
 
 
 @scenario(load=True, needs=("machines",), not_local="operators")
@@ -59,7 +63,10 @@ def operator_killed(scene: Scene) -> str:
     scene.kubectl("scale", "qc", scene.cluster, "--replicas=3")
     scene.wait("three pods", lambda: len(scene.pods()) == 3, ROLL_S)
     scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
-    return f"with the leader: writes paused for {found}; during a scale: it continued"
+    return (
+        f"killed with the leader: writes paused for {found}; killed during a scale: the scale "
+        "continued"
+    )
 
 
 @scenario(load=True, needs=("machines",), not_local="operators")
@@ -78,15 +85,17 @@ def two_operators(scene: Scene) -> str:
             term = scene.status()["term"]
         scene.wait("a pod", lambda: scene.is_new_and_ready(leader, uid[leader]), CONVERGE_S)
         scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
-        assert acting() != first, "an operator without its Lease does not act"
+        assert acting() != first, "an operator acted without its Lease"
         time.sleep(SETTLE_S)  # time for a wrong action
-        assert scene.status()["term"] == term, "no member was nominated without need"
-        scene.measure("an operator asleep, the leader deleted", at_s - LATE_S, CHANGE_PAUSE_MS)
+        assert scene.status()["term"] == term, "a member was nominated without need"
+        scene.measure("an operator paused, the leader deleted", at_s - LATE_S, CHANGE_PAUSE_MS)
         assert list(scene.roles().values()).count("leader") == 1
     finally:
         set_operators(1)
     scene.wait("an operator", lambda: acting() in operator_pods(), READY_S)
-    return f"the other one acted after {took_s:.1f} s; the first one woke up and held its peace"
+    return (
+        f"the other operator acted after {took_s:.1f} s; the first one did not act after it resumed"
+    )
 
 
 @scenario(load=True, needs=("machines",), not_local="operators")
@@ -103,7 +112,9 @@ def api_server_stopped(scene: Scene) -> str:
     scene.wait("another leader", lambda: scene.leader() not in ("", leader), FAILOVER_S)
     scene.wait("its label", lambda: scene.roles()[scene.leader()] == "leader", CONVERGE_S)
     found = scene.pauses(at_s - LATE_S, at_s + API_SERVER_STOPPED_S / 2)
-    assert found.by_route["the members' names"] < 10_000, f"no client needs the API server: {found}"
+    assert found.by_route["the members' names"] < 10_000, (
+        f"clients do not depend on the API server: {found}"
+    )
     lives = [s for s in operator_log(time.time() - at_s + 60).splitlines() if "Traceback" in s]
     assert not lives
-    return f"the leader was killed meanwhile, and writes paused for {found}"
+    return f"the leader was killed while the API server hung; writes paused for {found}"

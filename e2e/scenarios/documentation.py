@@ -94,7 +94,7 @@ def documentation(scene: Scene) -> str:
     left = json.loads(scene.kubectl("get", "qc,pvc,secrets", "-o", "json"))["items"]
     # Kubernetes deletes owned objects a little later.
     kept = [i["metadata"]["name"] for i in left if not i["metadata"].get("ownerReferences")]
-    assert not kept, f"the page describes how to delete everything, and {kept} are left"
+    assert not kept, f"the commands of the page that delete everything left {kept}"
     return f"{len(ran)} commands have the documented effect"
 
 
@@ -179,7 +179,7 @@ def cluster_chart(scene: Scene) -> str:
     # The output of a test stays readable, so its pod stays, too.
     scene.kubectl("delete", "pod", f"{CLUSTER}-test")
     scene.wait("no pods", lambda: not scene.pods(), READY_S)
-    return "helm test logged in at the Service and three members, before and after `Require`"
+    return "`helm test` logged in at the Service and three members, before and after `Require`"
 
 
 @scenario(quick=True, not_local="objects")
@@ -192,4 +192,4 @@ def plain_manifests(scene: Scene) -> str:
     )  # fmt: skip
     assert f"namespace/{SYSTEM}" in taken
     assert scene.name not in taken
-    return f"{len(taken.splitlines())} objects would be taken"
+    return f"the API server accepts all {len(taken.splitlines())} objects"

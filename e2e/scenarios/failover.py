@@ -52,7 +52,9 @@ def graceful_delete(scene: Scene) -> str:
     """`kubectl delete pod` of the leader: no request of a client that retries may fail."""
     for _ in range(DELETES):
         found = _delete(scene)
-        assert not found.failed, f"{found}: leadership is handed over before the pod stops"
+        assert not found.failed, (
+            f"{found}: the leader must hand over leadership before its pod stops"
+        )
     return summary(scene.figures["kubectl delete pod of the leader"])
 
 
@@ -77,7 +79,7 @@ def all_at_once(scene: Scene) -> str:
     time.sleep(LATE_S)  # late requests count as an outage as well
     assert before == {m["name"]: m["uuid"] for m in scene.status()["members"]}
     found = scene.measure("all pods deleted by force at once", at_s - LATE_S, ALL_PAUSE_MS)
-    return f"the same instances came back; writes paused for {found}"
+    return f"the same instances returned; writes paused for {found}"
 
 
 @scenario(load=True, needs=("machines",))

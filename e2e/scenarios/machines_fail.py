@@ -26,7 +26,7 @@ def _lead_elsewhere(scene: Scene) -> str:
     taken |= {machine_of(SYSTEM, pod) for pod in operator_pods()}
     free = {name for name in scene.pods() if machine_of(scene.name, name) not in taken}
     if not free:
-        raise Wrong(f"every member shares a machine with one of {sorted(taken)}")
+        raise Wrong(f"no member has a machine without one of {sorted(taken)}")
     if scene.leader() not in free:
         scene.lead(sorted(free)[0])
     time.sleep(LATE_S)  # late requests count as an outage as well
@@ -82,7 +82,7 @@ def operators_machine_paused(scene: Scene) -> str:
     operator = _operator_on_a_worker()
     beside = [name for name in scene.pods() if machine_of(scene.name, name) == operator]
     if not beside or machine_of(scene.name, "writer") == operator:
-        raise Wrong(f"{operator} has the operator, and not a member without the writer")
+        raise Wrong(f"machine {operator} has the operator, but no member without the writer")
     if scene.leader() != beside[0]:
         scene.lead(beside[0])
     at_s = time.time()
@@ -92,9 +92,10 @@ def operators_machine_paused(scene: Scene) -> str:
             o for o in (scene.writer.ledger() if scene.writer else [])
             if o["outcome"] == "committed" and o["member"] == 1 and o["ended"] > at_s + 5
         ]  # fmt: skip
-        assert found, "by the members' names writes continue without an operator"
+        assert found, "writes by the members' names stopped without an operator"
     scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
     first = min(o["ended"] for o in found)
     return (
-        f"by names {len(found)} writes while both were away, the first seen at {first - at_s:.1f} s"
+        f"{len(found)} writes by names without leader and operator, the first after "
+        f"{first - at_s:.1f} s"
     )

@@ -38,7 +38,7 @@ def readers(scene: Scene) -> str:
         lambda: (roles()["orders-async-0"], roles()["orders-reader-0"]) == ("async", "anonymous"),
         ROLL_S,
     )
-    assert scene.status()["quorum"] == 2, "neither of them counts"
+    assert scene.status()["quorum"] == 2, "an async member or a reader counts for the quorum"
     scene.patch(asyncReplicas=0, readReplicas=0)
     scene.wait("three members", lambda: len(roles()) == 3 and len(scene.lives()) == 3, ROLL_S)
-    return "an asynchronous member and a reader came, counted for nothing, and went"
+    return "an async member and a reader were added and removed, and never counted for the quorum"

@@ -46,7 +46,10 @@ def secrets_elsewhere(scene: Scene) -> str:
         assert not _can(member, verb, what, scene.name), f"a member may {verb} {what}"
     token = "ls /var/run/secrets/kubernetes.io 2>/dev/null || true"
     assert not scene.kubectl("exec", "orders-0", "--", "sh", "-c", token).strip()
-    return "an operator of one namespace reads Secrets there only; members have no right, no token"
+    return (
+        "an operator of one namespace reads Secrets only there; members have no permission "
+        "and no token"
+    )
 
 
 @scenario(not_local="objects")
@@ -55,7 +58,7 @@ def monitoring(scene: Scene) -> str:
     names = [f"{plural}.monitoring.coreos.com" for plural in MONITORING]
     there = [name for name in names if run("kubectl", "get", "crd", name, "--ignore-not-found")]
     if there:
-        raise Wrong(f"{there} exist already: this scenario brings its own")
+        raise Wrong(f"{there} already exist, but this scenario creates its own")
     run("kubectl", "apply", "-f", "-", stdin=json.dumps(_definitions()))
     try:
         for name in names:
@@ -68,7 +71,7 @@ def monitoring(scene: Scene) -> str:
         scene.wait("neither", lambda: not _names(scene), CONVERGE_S)
     finally:
         run("kubectl", "delete", "crd", *names, timeout_s=READY_S)
-    return f"a PodMonitor and {len(rules)} alert rules came and went"
+    return f"a PodMonitor and {len(rules)} alert rules were created and deleted"
 
 
 def _names(scene: Scene) -> list[str]:
@@ -122,8 +125,8 @@ def rights(scene: Scene) -> str:
     used, refused = used_rights(ACCOUNT)
     granted = granted_rights(ACCOUNT)
     wrong = [f"was refused: {right}" for right in sorted(refused)]
-    wrong += [f"has no right and did: {right}" for right in sorted(used - granted)]
+    wrong += [f"used without permission: {right}" for right in sorted(used - granted)]
     wrong += [f"never used: {right}" for right in sorted(granted - used)]
     if wrong:
         raise Wrong("; ".join(wrong))
-    return f"{len(granted)} rights granted, the same {len(used)} used, none refused"
+    return f"{len(granted)} permissions granted, the same {len(used)} used, none refused"

@@ -77,14 +77,14 @@ def wrong(namespace: Namespace) -> list[str]:
     for spec, sentence in REFUSED:
         said = refusal_of(namespace, spec)
         if sentence not in said:
-            found.append(f"{spec}: expected {sentence!r}, got {said!r}")
+            found.append(f"{spec}: expected {sentence!r}, received {said!r}")
     found += [f"{spec}: {said}" for spec in TAKEN if (said := refusal_of(namespace, spec))]
     said = refusal_of(namespace, {}, "a" * 41)
     if "at most 40 lower-case letters" not in said:
-        found.append(f"a name of 41 letters: {said!r}")
+        found.append(f"name of 41 letters: {said!r}")
     said = refusal_of(namespace, {}, "orders-async")
     if "metadata.name cannot end with" not in said:
-        found.append(f"a name of another cluster's objects: {said!r}")
+        found.append(f"name of another cluster's objects: {said!r}")
     for manifest in sorted((ROOT / "docs" / "examples").rglob("*.yaml")):
         namespace.kubectl("apply", "--dry-run=server", "-f", str(manifest))
     return found + wrong_changes(namespace)
@@ -106,7 +106,7 @@ def wrong_changes(namespace: Namespace) -> list[str]:
             except RuntimeError as error:
                 said = str(error)
             if sentence not in said:
-                found.append(f"change {change}: expected {sentence!r}, got {said!r}")
+                found.append(f"change {change}: expected {sentence!r}, received {said!r}")
     finally:
         namespace.kubectl("delete", "qsynccluster", "existing")
     return found
@@ -118,4 +118,6 @@ def refusals(scene: Scene) -> str:
     found = wrong(scene)
     if found:
         raise Wrong("; ".join(found))
-    return f"{len(REFUSED) + len(CHANGES) + 1} manifests and changes were refused in words"
+    return (
+        f"{len(REFUSED) + len(CHANGES) + 1} manifests and changes were refused with their messages"
+    )

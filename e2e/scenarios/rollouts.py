@@ -44,7 +44,7 @@ def rolling_update(scene: Scene) -> str:
         scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
         took_s = time.time() - at_s
         time.sleep(LATE_S)  # late requests count as an outage as well
-        assert order[-1] == leader, f"{leader} led and went before the others: {order}"
+        assert order[-1] == leader, f"{leader} led and restarted before the others: {order}"
         found = scene.measure("a rolling update of three members", at_s - LATE_S, CHANGE_PAUSE_MS)
         said.append(f"{', '.join(change)} after {took_s:.0f} s, writes paused for {found}")
         images = {
@@ -101,15 +101,15 @@ def _bad(scene: Scene, spec: dict[str, Any], back: dict[str, Any], words: str) -
         return found["status"] == "True" and words in found["message"]
 
     try:
-        scene.wait(f"Degraded with {words!r}", is_said, ROLL_S)
+        scene.wait(f"status Degraded with {words!r}", is_said, ROLL_S)
     except RuntimeError as error:
         raise Wrong(str(error)) from error
     said = scene.condition("Degraded")["message"]
     untouched = [name for name, uid in scene.pods().items() if before.get(name) == uid]
-    assert len(untouched) == 2, f"two members continue as they were, and not {untouched}"
+    assert len(untouched) == 2, f"two members must be unchanged, but only {untouched} are"
     assert scene.status()["leader"] in untouched
     found = scene.pauses(at_s - LATE_S)
-    assert found.longest_ms < CHANGE_PAUSE_MS, f"two others serve: {found}"
+    assert found.longest_ms < CHANGE_PAUSE_MS, f"the two other members must serve: {found}"
     assert any(words in event for event in scene.events("MemberFailing")), "an Event reports it"
     scene.patch(**back)
     scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)

@@ -57,7 +57,7 @@ def access(scene: Scene) -> str:
                lambda: credentials(scene, "orders")[1] == "application's second",
                CONVERGE_S)  # fmt: skip
     assert scene.get("networkpolicy", "orders")["spec"]["policyTypes"] == ["Ingress"]
-    return f"a reader reads and does not write; a new password works after {took_s:.0f} s"
+    return f"a reader can read and not write; a new password works after {took_s:.0f} s"
 
 
 @scenario(not_local="objects")
@@ -99,7 +99,7 @@ def applied_again(scene: Scene) -> str:
         CONVERGE_S,
     )
     assert scene.get("service", "orders-leader")["metadata"]["labels"]["team"] == "a"
-    return "nothing changed, the selector was put back, a foreign label stayed"
+    return "the same manifest changed nothing, the selector was restored, a foreign label stayed"
 
 
 def _versions(scene: Scene) -> dict[str, str]:
@@ -144,7 +144,7 @@ def invalid(scene: Scene) -> str:
     assert scene.condition("Degraded")["reason"] == "InvalidSpec"
     scene.patch(replication={"quorum": "majority"})
     scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
-    return "failover continued with the last valid one"
+    return "failover continued with the last valid specification"
 
 
 @scenario(not_local="objects")
@@ -154,8 +154,8 @@ def idle(scene: Scene) -> str:
     time.sleep(NUMBERS_S)  # the last writes of its founding, its numbers among them
     before = _versions(scene)
     time.sleep(IDLE_S)  # the minute that is promised
-    assert before == _versions(scene), "an idle operator writes nothing"
-    return f"{len(before)} objects stayed as they were for a minute"
+    assert before == _versions(scene), "an idle operator wrote objects"
+    return f"{len(before)} objects were unchanged for a minute"
 
 
 @scenario(load=True, not_local="objects")
@@ -167,5 +167,7 @@ def busy(scene: Scene) -> str:
         process.terminate()
         assert process.stdout is not None
         written = len(process.stdout.read().splitlines())
-    assert 0 < written <= IDLE_S / 10 + 1, f"{written} writes in {IDLE_S:.0f} s"
+    assert 0 < written <= IDLE_S / 10 + 1, (
+        f"the operator wrote status {written} times in {IDLE_S:.0f} s"
+    )
     return f"{written} writes of status in {IDLE_S:.0f} s"

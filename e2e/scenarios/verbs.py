@@ -15,7 +15,7 @@ def hibernate(scene: Scene) -> str:
     scene.patch(hibernate=False)
     woke_s = scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
     assert before == {m["name"]: m["uuid"] for m in scene.status()["members"]}
-    return f"asleep after {slept_s:.0f} s, awake after {woke_s:.0f} s, the same instances"
+    return f"hibernated after {slept_s:.0f} s, resumed after {woke_s:.0f} s with the same instances"
 
 
 @scenario(quick=True, modest=True, not_local="verbs")
@@ -52,7 +52,7 @@ def pause(scene: Scene) -> str:
     assert len(scene.pods()) <= 3
     scene.qsync("resume")
     scene.wait("five nodes", lambda: scene.is_ready(5), ROLL_S)
-    return "a scale waited, a failover did not"
+    return "the scale waited, the failover did not"
 
 
 @scenario(modest=True, not_local="verbs")
@@ -69,4 +69,4 @@ def supervised(scene: Scene) -> str:
         "the last one", lambda: scene.pods().get(leader) not in (None, before[leader]), ROLL_S
     )
     scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
-    return f"{leader} restarted after `kubectl qsync switchover` only"
+    return f"{leader} restarted only after `kubectl qsync switchover`"

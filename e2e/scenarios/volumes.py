@@ -18,7 +18,7 @@ def grow(scene: Scene) -> str:
     scene.start()
     scene.patch(storage={"size": "128Mi"})
     scene.wait("a refusal", scene.has_reason("Degraded", "StorageRefused"), CONVERGE_S)
-    assert scene.status()["leader"], "it serves all the same"
+    assert scene.status()["leader"], "the members must continue to serve"
     said = scene.condition("Degraded")["message"]
     scene.patch(storage={"size": "64Mi"})
     scene.wait("it taken back", lambda: scene.is_ready(3), CONVERGE_S)
@@ -52,9 +52,9 @@ def grow(scene: Scene) -> str:
     time.sleep(3)  # a restart that was wrong would have begun by now
     scene.wait("three nodes", lambda: scene.is_ready(3), CONVERGE_S)
     assert scene.pods() == before, "no member restarts"
-    assert scene.claims() == volumes, "no volume is another one"
+    assert scene.claims() == volumes, "a volume was replaced"
     run("kubectl", "delete", "storageclass", CLASS)
-    return f"claims and template have 128Mi, no pod was replaced; refused before: {said}"
+    return f"claims and template have 128Mi and no pod was replaced; refused before: {said}"
 
 
 @scenario(modest=True, not_local="volumes")
@@ -71,13 +71,13 @@ def lost(scene: Scene) -> str:
         return scene.is_ready(3) and uuids[victim] != old
 
     scene.wait("a new instance", is_replaced, ROLL_S)
-    assert old not in _registered(scene), "who left for good votes no more"
+    assert old not in _registered(scene), "the replaced instance still votes"
     scene.kubectl("delete", "pvc", "--all", "--wait=false")
     scene.kubectl("delete", "pods", "--all", timeout_s=READY_S)
     scene.wait("the sentence", scene.has_reason("Degraded", "DataLost"), ROLL_S)
     time.sleep(SETTLE_S)  # several turns of the operator, any of which could have founded it again
     found = scene.condition("Degraded")
-    assert found["reason"] == "DataLost", "nothing is founded silently"
+    assert found["reason"] == "DataLost", "a new cluster was created without an order"
     return found["message"]
 
 
@@ -108,7 +108,7 @@ def majority(scene: Scene) -> str:
     scene.wait("three nodes", lambda: scene.is_ready(3), ROLL_S)
     took_s = time.monotonic() - started
     assert scene.status()["leader"] == leader
-    return f"{leader} continued alone, and three members were present {took_s:.0f} s later"
+    return f"{leader} continued alone, and three members followed {took_s:.0f} s later"
 
 
 @scenario(load=True, needs=("machines",), not_local="volumes")
@@ -133,7 +133,7 @@ def disk_full(scene: Scene) -> str:
     finally:
         _move(scene, leader, disk.unmount)
     if degraded != full:
-        raise Wrong(f"{full!r} was expected, not {degraded!r}")
+        raise Wrong(f"expected {full!r}, received {degraded!r}")
     return f"writes paused for {found}; status: {degraded}"
 
 
