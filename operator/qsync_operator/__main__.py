@@ -69,10 +69,10 @@ async def wait_for_api(api: Api, namespace: str, stopping: asyncio.Event) -> str
         except ApiError as error:
             if error.status in (403, 404):
                 return (
-                    f"QsyncClusters cannot be listed: {error}; install the definitions and the"
-                    " role of the chart"
+                    f"cannot list QsyncClusters: {error}; install the definitions and the "
+                    "role of the chart"
                 )
-            log.warning("the API server is waited for: %s", error)
+            log.warning("waiting for the API server: %s", error)
             await _rest(stopping, pause_s)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
         else:
@@ -137,7 +137,7 @@ async def _watch(
             await watch(settings, clusters, cache, stopping)
             stopping.set()  # kopf replaced the signal handler, so only kopf received the signal
         except Exception:  # a failed watch is restarted after any error
-            log.exception("watches ended and begin again")
+            log.exception("watches ended and restart")
             _handle_signals(stopping)
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
             if time.monotonic() - started_s > PAUSE_MAX_S:
@@ -153,7 +153,7 @@ async def _resync(
         try:
             await resync(api, cache, clusters, settings.namespaces)
         except ApiError as error:
-            log.warning("objects were not listed again: %s", error)
+            log.warning("cannot list objects again: %s", error)
 
 
 def main() -> int:

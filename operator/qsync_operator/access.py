@@ -135,8 +135,8 @@ def _is_same(row: list[Any], principal: Principal) -> bool:
     """
     if row[3] != principal.kind:
         raise AccessRefused(
-            f"{principal.name} is a {row[3]} in the database and declared as a {principal.kind}:"
-            " declare another name"
+            f"cannot create {principal.kind} {principal.name}: the database has a "
+            f"{row[3]} of this name; declare another name"
         )
     return principal.password_hash is None or row[4] == principal.auth
 
@@ -160,7 +160,10 @@ def _wanted(database: Connection, principal: Principal) -> Granted:
     for name in principal.roles:
         row = _row(database, name)
         if row is None or row[3] != "role":
-            raise AccessRefused(f"{principal.name} is given the role {name}, which is not there")
+            raise AccessRefused(
+                f"cannot grant role {name} to {principal.name}: the role does not exist; "
+                "declare it under roles"
+            )
         asked["role", row[0]] = BITS["execute"]
     for grant in principal.grants:
         place: tuple[str, Any] = ("universe", 0)
@@ -168,8 +171,8 @@ def _wanted(database: Connection, principal: Principal) -> Granted:
             rows = database.select(SPACE_SPACE, [grant.space], BY_NAME)
             if not rows:
                 raise AccessRefused(
-                    f"{principal.name} is granted the space {grant.space}, which is not there:"
-                    " declare it under spaces, or create it"
+                    f"cannot grant space {grant.space} to {principal.name}: the space "
+                    "does not exist; declare it under spaces, or create it"
                 )
             place = ("space", rows[0][0])
         for privilege in grant.privileges:

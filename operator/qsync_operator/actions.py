@@ -24,7 +24,7 @@ class RecordBootstrap:
     uuid: str
 
     def __str__(self) -> str:
-        return f"record that instance {self.uuid} of {self.member} founds the cluster"
+        return f"record instance {self.uuid} of {self.member} as the bootstrap instance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Bootstrap:
     voters: int
 
     def __str__(self) -> str:
-        return f"let {self.member} found a cluster of {self.voters} voters"
+        return f"bootstrap a cluster of {self.voters} voters on {self.member}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class RecordFormed:
     """Store that the cluster exists, so that no member can bootstrap it again."""
 
     def __str__(self) -> str:
-        return "record that the cluster exists"
+        return "record that the cluster is formed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class GrowStorage:
     size: str
 
     def __str__(self) -> str:
-        return f"let the volumes grow to {self.size}"
+        return f"grow the volumes to {self.size}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class GrantAccess:
     names: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"make users and roles as declared: {', '.join(self.names)}"
+        return f"apply the declared users and roles: {', '.join(self.names)}"
 
 
 Action = (

@@ -106,12 +106,14 @@ def refuse_unusable(bundle: Bundle, now: datetime, names: list[str]) -> None:
     if certificate.not_valid_after_utc <= now:
         raise CertificateError(f"tls.crt expired on {certificate.not_valid_after_utc:%Y-%m-%d}")
     if not any(_is_issued(certificate, one) for one in authorities):
-        raise CertificateError("tls.crt was not signed by ca.crt, so members would refuse it")
+        raise CertificateError(
+            "tls.crt is not signed by ca.crt: members would refuse it; issue it with this authority"
+        )
     if not names_of(bundle, names):
         hosts = [name for name in names if name in identifying_names(names)]
         raise CertificateError(
-            f"tls.crt names no host of the cluster with its namespace: issue it for"
-            f" {', '.join(hosts[:4])}"
+            "tls.crt contains no host name of the cluster with its namespace: issue it "
+            f"for {', '.join(hosts[:4])}"
         )
 
 
@@ -126,7 +128,7 @@ def names_of(bundle: Bundle, names: list[str]) -> frozenset[str]:
     try:
         return shared_names(subject_names(_one(bundle.certificate)), names)
     except ValueError as error:
-        raise CertificateError(f"tls.crt cannot be read: {error}") from error
+        raise CertificateError(f"cannot read tls.crt: {error}") from error
 
 
 def _must_sign(authority: Authority, bundle: Bundle, names: list[str], now: datetime) -> bool:

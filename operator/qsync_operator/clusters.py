@@ -104,10 +104,10 @@ class ClusterTask:
             except ActionRefused as error:
                 await self._say_why_it_waits(str(error), error.reason)
             except ApiError as error:
-                log.warning("cluster %s waits: %s", self.cluster.name, error)
+                log.warning("cluster %s is waiting: %s", self.cluster.name, error)
             except Exception:
                 # A bug that affects one cluster must not prevent the failover of others.
-                log.exception("the task of cluster %s failed and starts again", self.cluster.name)
+                log.exception("the task of cluster %s failed and restarts", self.cluster.name)
             if time.monotonic() - started_s > FAILURE_MAX_S:
                 pause_s = FAILURE_FIRST_S
             await self._rest(pause_s)
@@ -179,7 +179,7 @@ class ClusterTask:
         try:
             await runs.keep(self.cluster, self._spark.image)
         except ApiError as error:
-            log.warning("runs of %s wait: %s", self.cluster.name, error)
+            log.warning("runs of %s are waiting: %s", self.cluster.name, error)
 
     async def _turn(self, controller: Controller) -> float:
         before = controller.status
@@ -271,7 +271,7 @@ class Clusters:
                 await self._handle(key, document, is_gone)
         except Exception:
             # A bug that affects one document must not prevent the failover of other clusters.
-            log.exception("QsyncCluster %s/%s cannot be handled", *key)
+            log.exception("cannot reconcile QsyncCluster %s/%s", *key)
         finally:
             lock, users = self._locks.pop(key)
             if users > 1:
@@ -345,7 +345,7 @@ class Clusters:
             if await self._api.get("QsyncCluster", namespace, cluster) is None:
                 await refuse_run(self._api, document)
         except ApiError as error:
-            log.warning("run %s waits: %s", document["metadata"]["name"], error)
+            log.warning("run %s is waiting: %s", document["metadata"]["name"], error)
 
     async def _refuse_unknown(self, key: Key, document: dict[str, Any], sentence: str) -> None:
         """Continue with the specification that another operator stored; this one saw no good one.
@@ -372,11 +372,11 @@ class Clusters:
             )
             data = (found or {}).get("data", {})
             if data.get(SPEC_VERSION_KEY, VERSION) != VERSION:
-                raise ValueError(f"it is of version {data[SPEC_VERSION_KEY]}")
+                raise ValueError(f"it has version {data[SPEC_VERSION_KEY]}")
             spec = json.loads(data.get(SPEC_KEY, "null"))
             return QsyncCluster.model_validate({**document, "spec": spec}) if spec else None
         except (ApiError, ValueError) as error:
-            log.warning("no last specification of %s: %s", metadata["name"], error)
+            log.warning("cannot read the last specification of %s: %s", metadata["name"], error)
             return None
 
     async def _stop(self, key: Key) -> None:

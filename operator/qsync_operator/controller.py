@@ -136,8 +136,8 @@ class Controller:
             await self._voice.report(
                 EventReason.ROWS_ROLLED_BACK,
                 new.from_,
-                f"{new.rolled_back_rows} rows that were never confirmed were cut, and"
-                " are kept in rollback files",
+                f"{new.rolled_back_rows} unconfirmed rows were truncated and saved in "
+                "rollback files",
                 True,
             )
             return

@@ -43,43 +43,59 @@ def plan_failover(spec: ClusterSpec, observed: Observed, now_ns: int) -> Failove
     if not voters:
         return FailoverPlan(None, "no member answers yet")
     if len(reachable) < majority:
-        said = f"{len(reachable)} of {len(voters)} voters answer and {majority} are needed to elect"
-        return FailoverPlan(None, f"{said} a leader: {_way_back(observed)}")
+        said = (
+            f"no leader can be elected: {len(reachable)} of {len(voters)} voters answer and "
+            f"{majority} are needed"
+        )
+        return FailoverPlan(None, f"{said}; {_way_back(observed)}")
     memory = observed.memory
     if memory.lost_at_ns and now_ns - memory.lost_at_ns < duration_ns(spec.failover.delay):
-        return FailoverPlan(None, f"the leader is gone: acting after {spec.failover.delay}")
+        return FailoverPlan(
+            None, f"the leader is unavailable: the operator acts after {spec.failover.delay}"
+        )
     timeout_ns = duration_ns(spec.replication.election_timeout)
     if memory.reason == FailoverReason.UNREACHABLE:
         if any(m.status and m.status.hears_leader for m in observed.members):
-            return FailoverPlan(None, f"{memory.leader} does not answer, but voters hear it")
+            return FailoverPlan(
+                None,
+                f"{memory.leader} does not answer the operator, but voters receive its heartbeats",
+            )
         if now_ns - memory.lost_at_ns < 2 * timeout_ns:
-            return FailoverPlan(None, f"{memory.leader} does not answer: the voters decide")
+            return FailoverPlan(
+                None, f"{memory.leader} does not answer: the voters elect a new leader"
+            )
     if memory.reason == FailoverReason.STEPPED_DOWN and now_ns - memory.lost_at_ns < timeout_ns:
-        return FailoverPlan(None, f"{memory.leader} stepped down: its successor has its turn")
+        return FailoverPlan(None, f"{memory.leader} stepped down: waiting for its successor")
     recent = [n for n in memory.nominations if now_ns - n.at_ns < 4 * timeout_ns]
     if any(now_ns - nomination.at_ns < timeout_ns for nomination in recent):
-        return FailoverPlan(None, f"{recent[-1].member} was nominated: waiting for the vote")
+        return FailoverPlan(None, f"{recent[-1].member} was nominated: waiting for the election")
     best = _best([observed.by_uuid(v.uuid) for v in reachable], [n.member for n in recent])
     if best is None:
-        return FailoverPlan(None, "no voter that answers can stand: see the members' messages")
+        return FailoverPlan(
+            None, "no reachable voter can stand for election: check the messages of the members"
+        )
     if not best.takes_orders:
         return FailoverPlan(
             None,
-            f"{best.name} cannot be nominated: its version takes no signed orders; the voters elect"
-            f" a leader themselves, or promote one with `kubectl qsync promote {best.name}`",
+            f"cannot nominate {best.name}: its version does not accept signed orders; "
+            "wait for the voters to elect a leader, or run `kubectl qsync promote "
+            f"{best.name}`",
         )
     term = max((m.status.term for m in observed.members if m.status), default=0)
-    return FailoverPlan(Nominate(best.name, term), f"no member leads: {best.name} is nominated")
+    return FailoverPlan(
+        Nominate(best.name, term), f"no member leads: the operator nominates {best.name}"
+    )
 
 
 def _way_back(observed: Observed) -> str:
     names = {voter.name for voter in observed.voting()}
     empty = [m.name for m in observed.members if m.is_empty and m.name in names]
     if not empty:
-        return "bring the others back"
+        return "restore the other voters"
     return (
-        f"the volumes of {', '.join(empty)} are new. Put the old ones back, or, if their data is"
-        " lost permanently, continue without it: `qsync force-confirm` (docs/operations.md)"
+        f"the volumes of {', '.join(empty)} are new. Restore the old volumes. If their "
+        "data is lost permanently, continue without it: `qsync force-confirm` "
+        "(docs/operations.md)"
     )
 
 

@@ -56,7 +56,7 @@ class Connection:
                 self._socket = context.wrap_socket(self._socket)
             greeting = decode_greeting(self._read_exactly(GREETING_BYTES))
         except (OSError, GreetingError) as error:
-            raise DatabaseError(f"{address} cannot be reached: {error}") from error
+            raise DatabaseError(f"cannot connect to {address}: {error}") from error
         proof = scramble(password, greeting.salt)
         try:
             self._request(AUTH, {USER: user, TUPLE: [MECHANISM, proof]})
@@ -108,7 +108,7 @@ class Connection:
                 if sync == self._sync:
                     break
         except (OSError, FrameError) as error:
-            raise DatabaseError(f"the connection was lost: {error}") from error
+            raise DatabaseError(f"the connection to the node was lost: {error}") from error
         fields = msgpack.unpackb(data, strict_map_key=False) if data else {}
         if answer & 0x8000:
             code = answer & 0x7FFF
@@ -119,7 +119,7 @@ class Connection:
     def _read(self) -> bytes:
         data = self._socket.recv(1 << 16)
         if not data:
-            raise ConnectionResetError("closed by the node")
+            raise ConnectionResetError("the node closed it")
         return data
 
     def _read_exactly(self, count: int) -> bytes:
@@ -127,7 +127,7 @@ class Connection:
         while len(data) < count:
             piece = self._socket.recv(count - len(data))
             if not piece:
-                raise ConnectionResetError("closed by the node")
+                raise ConnectionResetError("the node closed it")
             data += piece
         return data
 

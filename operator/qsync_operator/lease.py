@@ -87,7 +87,7 @@ class Lease:
             await self._write(self._holder, DURATION_S)
             self._renewed_s = asked_s
         except ApiError as error:
-            log.warning("Lease %s was not written: %s", self._name, error)
+            log.warning("cannot write Lease %s: %s", self._name, error)
             return False
         return True
 

@@ -87,7 +87,10 @@ class NodeLinks:
         self._silent.discard(address)
         answer = await self._ask("GET", address, "/status", timeout_s)
         if not isinstance(answer, dict):
-            raise LinkError(f"{address} is not a node: its status is no object")
+            raise LinkError(
+                f"unexpected response from {address}: /status is not a JSON object; check the "
+                "address"
+            )
         return answer
 
     async def text(self, address: str, path: str) -> str:
@@ -114,10 +117,16 @@ class NodeLinks:
         """
         given = await self._ask("GET", address, CHALLENGE_PATH, STATUS_TIMEOUT_S)
         if not isinstance(given, dict) or not isinstance(given.get("challenge"), str):
-            raise LinkError(f"no order was sent to {address}: it gives no challenge to sign", True)
+            raise LinkError(
+                f"no order was sent to {address}: it returned no challenge to sign; check the "
+                "address and the version of the node",
+                True,
+            )
         target = str(given.get("instance"))
         if instance not in ("", target):
-            raise LinkError(f"no order was sent to {address}: it is {target}, not {instance}", True)
+            raise LinkError(
+                f"no order was sent to {address}: it is instance {target}, not {instance}", True
+            )
         body = json.dumps(fields).encode()
         signed = sign_order(self._secret, given["challenge"], target, "POST", path, body)
         headers = {"Authorization": signed, "Content-Type": "application/json"}
@@ -145,8 +154,8 @@ class NodeLinks:
                     raise
                 if path != "/status":
                     raise LinkError(
-                        f"{path} was not sent to {address}: its version has no TLS on the admin"
-                        " port; update the member's image",
+                        f"{path} was not sent to {address}: its version has no TLS on the "
+                        "admin port; update the image of the member",
                         is_refusal=True,
                     ) from error
                 status, answer = await self._send(request, None)
@@ -154,7 +163,7 @@ class NodeLinks:
             self._silent.add(address)
             raise LinkError(f"{address} did not answer within {timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise LinkError(f"{address} cannot be reached: {_reason(error)}") from error
+            raise LinkError(f"cannot connect to {address}: {_reason(error)}") from error
         if status >= 400:
             said = answer.get("error") if isinstance(answer, dict) else str(answer)
             raise LinkError(str(said or f"HTTP {status}"), is_refusal=True)

@@ -112,7 +112,9 @@ def _lock(store: Store) -> IO[str] | None:
 async def _supervise(store: Store) -> None:
     secrets = store.load_secrets()
     if secrets is None:
-        raise SystemExit(f"{store.directory} holds no secrets.json: apply the cluster again")
+        raise SystemExit(
+            f"{store.directory}/secrets.json is missing: apply the manifest of the cluster again"
+        )
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

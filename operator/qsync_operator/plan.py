@@ -40,13 +40,16 @@ from qsync_operator.rollout import is_blocked, plan_rollout
 from qsync_operator.scale import plan_scale
 from qsync_operator.status import Finding, build_status
 
-PAUSE = "changes wait until the annotation qsync.dev/paused is removed; failover continues"
+PAUSE = (
+    "the cluster is paused: changes wait, failover continues; remove the annotation "
+    "qsync.dev/paused to resume"
+)
 KEPT_FINDINGS = (Reason.NO_LEADER, Reason.HIBERNATED, Reason.PAUSED)
 """Reasons that describe a cluster better than the refusal of one of its objects."""
 DATA_LOST = (
-    "every volume is new, and the cluster existed before: its data is gone. Put the old volumes"
-    " back; or, to begin an empty cluster, delete this one with its volumes and its identity"
-    " (docs/operations.md) and apply it again"
+    "all data of the cluster is lost: every volume is new. Restore the old volumes. To "
+    "create an empty cluster instead, delete this one with its volumes and its identity "
+    "(docs/operations.md) and apply it again"
 )
 
 
@@ -90,7 +93,9 @@ def _decide(
         said = f"{split[0].name}: {split[0].status.split_brain}"
         return (), Finding(Reason.SPLIT_BRAIN, said, is_degraded=True)
     if cluster.spec.hibernate:
-        said = "the members are stopped, their data is kept: hibernate: false wakes them"
+        said = (
+            "the members are stopped and their data is retained; set hibernate to false to resume"
+        )
         return (), Finding(Reason.HIBERNATED, said)
     is_formed = observed.record.is_formed or any(
         m.status and m.status.is_proven and m.status.registered for m in observed.members
@@ -148,8 +153,8 @@ def _form(
     if record.bootstrap_uuid and _is_lost(observed):
         return (), Finding(
             Reason.FOUNDER_LOST,
-            f"the disk of {founder_name} was lost before the cluster was formed: delete the"
-            " cluster and apply it again",
+            f"the cluster cannot be formed: the disk of {founder_name} was lost; delete "
+            "the cluster and apply it again",
             is_degraded=True,
         )
     missing: tuple[Action, ...] = tuple(
@@ -157,7 +162,7 @@ def _form(
         for name, kind in wanted.items()
         if (member := observed.member(name)) is None or not member.has_disk
     )
-    finding = Finding(Reason.FORMING, "the members start and the cluster is formed")
+    finding = Finding(Reason.FORMING, "the members are starting and form the cluster")
     missing += plan_mends(observed)
     if not is_blocked(observed):
         # A corrected image also reaches members that could never be ordered to bootstrap the
@@ -172,11 +177,14 @@ def _form(
     if not record.bootstrap_uuid and founder.status.is_proven:
         return (*missing, RecordBootstrap(founder_name, founder.status.uuid)), finding
     if not founder.takes_orders:
-        said = f"{founder_name} takes no signed orders, so it cannot found the cluster"
-        sentence = f"{said}: set spec.image to a version that takes them"
+        said = (
+            f"{founder_name} cannot bootstrap the cluster: its version does not accept signed "
+            "orders"
+        )
+        sentence = f"{said}; set spec.image to a newer version"
         return missing, Finding(Reason.FORMING, sentence, is_degraded=True)
     if not record.bootstrap_uuid:
-        sentence = f"{founder_name} has not answered over TLS yet, so its identity is not proven"
+        sentence = f"waiting for {founder_name} to answer over TLS, which proves its identity"
         return missing, Finding(Reason.FORMING, sentence)
     order = Bootstrap(founder_name, record.bootstrap_uuid, cluster.spec.replicas)
     return (*missing, order), finding
@@ -205,7 +213,7 @@ def _keep(
     if not leader.takes_orders and any(is_for_leader(action) for action in scale.actions):
         # A new image comes first, because a leader with the old one never accepts the order.
         if not rollout.actions and not rollout.sentence:
-            said = f"{leader.name} takes no signed orders: set spec.image to a version that does"
+            said = f"{leader.name} does not accept signed orders: set spec.image to a newer version"
             return (), Finding(Reason.SCALE_REFUSED, f"{said} ({scale.sentence})", is_degraded=True)
     elif scale.actions or scale.sentence:
         reason = Reason.SCALE_REFUSED if scale.is_refused else Reason.SCALING
@@ -224,7 +232,9 @@ def _keep(
         action = CreateSpaces(leader.name, schema.missing)
         return (action,), Finding(Reason.CREATING_SPACES, str(action))
     if cluster.spec.spaces and not schema.is_known:
-        return (), Finding(Reason.CREATING_SPACES, "the spaces are being compared")
+        return (), Finding(
+            Reason.CREATING_SPACES, "the operator compares the declared spaces with the database"
+        )
     if observed.access.refusal:
         return (), Finding(Reason.ACCESS_REFUSED, observed.access.refusal, is_degraded=True)
     if observed.access.missing:
@@ -255,7 +265,7 @@ def _without_leader(
     leader = observed.leader()
     if leader is not None:
         why = leader.status.ro_reason if leader.status is not None else ""
-        said = f"{leader.name} leads and takes no writes{f': {why}' if why else ' yet'}"
+        said = f"{leader.name} leads but does not accept writes{f': {why}' if why else ' yet'}"
         return missing, Finding(Reason.NO_LEADER, said)
     failover = plan_failover(cluster.spec, observed, now_ns)
     actions: tuple[Action, ...] = (failover.action,) if failover.action is not None else ()

@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None, node_file: Path = NODE_FILE) -> int
             case ["rollbacks"]:
                 said = {"status": 200, "answer": rollback_rows(Path(document["directory"]))}
             case _:
-                sys.stderr.write("use: pod_ask ask METHOD PATH [JSON], or pod_ask rollbacks\n")
+                sys.stderr.write("usage: pod_ask ask METHOD PATH [JSON], or pod_ask rollbacks\n")
                 return 2
     except (OSError, KeyError, TypeError, ValueError) as error:
         sys.stderr.write(f"the node of this pod does not answer: {error}\n")

@@ -45,7 +45,7 @@ def leave(document: dict[str, Any], linger_s: float = LINGER_S) -> None:
     except (OSError, ValueError) as error:
         failure = str(error)
     if failure:
-        sys.stderr.write(f"qsync-pod: leadership was not handed over: {failure}\n")
+        sys.stderr.write(f"qsync-pod: cannot hand over leadership: {failure}\n")
     time.sleep(max(0.0, started_s + linger_s - time.monotonic()))
 
 

@@ -56,7 +56,10 @@ def node_document(
     if own is None:
         raise PodError(f"{name} is not among the members {', '.join(members)}")
     if "replicasetUUID" not in identity or "secret" not in identity:
-        raise PodError("the Secret of the cluster's identity has no replicasetUUID or no secret")
+        raise PodError(
+            "the identity Secret of the cluster lacks replicasetUUID or secret: restore it "
+            "from a backup"
+        )
     if own["role"] == "anonymous":
         # The member is not registered, so no member relies on a copy of its log.
         settings = {key: value for key, value in settings.items() if key != "archive"}

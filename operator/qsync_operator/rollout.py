@@ -80,16 +80,16 @@ def _restart(spec: ClusterSpec, observed: Observed, member: MemberView) -> Scale
         if len(live) < quorum:
             return ScalePlan(
                 (),
-                f"{member.name} cannot restart: {len(live)} other voters are alive, and"
-                f" {quorum} are needed",
+                f"cannot restart {member.name}: {len(live)} other voters are available, "
+                f"and {quorum} are needed; restore them first",
                 True,
             )
     action: Action = Restart(member.name)
     if member.is_leader:
         if spec.rollout.strategy == "Supervised":
             sentence = (
-                f"only {member.name} has yet to restart, and it leads: move leadership with"
-                f" `kubectl qsync switchover`, or delete its pod"
+                f"only the leader {member.name} has not restarted yet: run `kubectl qsync "
+                "switchover`, or delete its pod"
             )
             return ScalePlan((), sentence, is_awaited=True)
         target = successor(observed, member, [m.name for m in observed.members])

@@ -56,10 +56,10 @@ def _lost_instances(
         if refusal:
             return ScalePlan(
                 (),
-                f"the disk of {registered.name} is gone, and its registration stays: {refusal}",
+                f"cannot unregister {registered.name}, whose disk is lost: {refusal}",
                 True,
             )
-        reason = "its disk is gone" if registered.name in wanted else "nothing is left of it"
+        reason = "its disk is lost" if registered.name in wanted else "it no longer exists"
         action = Unregister(leader.name, registered.name, registered.uuid, reason)
         return ScalePlan((action,), str(action))
     return ScalePlan()
@@ -102,8 +102,8 @@ def _leaving(
         return _hand_over(observed, wanted, leader)
     refusal = _refusal_to_remove(spec, observed, registered)
     if refusal:
-        return ScalePlan((), f"{member.name} cannot be removed: {refusal}", True)
-    action = Unregister(leader.name, member.name, registered.uuid, "the cluster gets smaller")
+        return ScalePlan((), f"cannot remove {member.name}: {refusal}", True)
+    action = Unregister(leader.name, member.name, registered.uuid, "the cluster is scaled down")
     return ScalePlan((action,), str(action))
 
 
@@ -124,7 +124,10 @@ def _hand_over(observed: Observed, wanted: dict[str, Kind], leader: MemberView) 
     target = successor(observed, leader, [name for name, kind in wanted.items() if kind == "voter"])
     if target is None:
         return ScalePlan(
-            (), f"{leader.name} leads, and no other voter is alive to take over from it", True
+            (),
+            f"{leader.name} leads, and no other voter is available to take over; restore "
+            "a voter first",
+            True,
         )
     action = Switchover(leader.name, target, f"{leader.name} leaves the cluster")
     return ScalePlan((action,), str(action))
@@ -154,7 +157,9 @@ def _refusal_to_remove(spec: ClusterSpec, observed: Observed, leaving: Registere
     quorum = needed(len(rest), spec.replication.quorum) if rest else 1
     if len(live) >= quorum:
         return ""
-    return f"{len(live)} live voters would remain, and {quorum} are needed"
+    return (
+        f"{len(live)} available voters would remain, and {quorum} are needed; restore a voter first"
+    )
 
 
 def _entering(spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind]) -> ScalePlan:
@@ -169,7 +174,7 @@ def _entering(spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind]) ->
                 continue
             refusal = _refusal_to_add(spec, observed)
             if refusal:
-                return ScalePlan((), f"{name} cannot be added: {refusal}", True)
+                return ScalePlan((), f"cannot add {name}: {refusal}", True)
             has_room = False
         actions.append(CreateMember(name, kind))
     if actions:
@@ -178,7 +183,7 @@ def _entering(spec: ClusterSpec, observed: Observed, wanted: dict[str, Kind]) ->
     if not awaited:
         return ScalePlan()
     names = ", ".join(member.name for member in awaited)
-    return ScalePlan((), f"{names} on the way in", is_awaited=True)
+    return ScalePlan((), f"{names} joining", is_awaited=True)
 
 
 def _has_no_disk(observed: Observed, name: str) -> bool:
@@ -202,4 +207,7 @@ def _refusal_to_add(spec: ClusterSpec, observed: Observed) -> str:
     quorum = needed(len(voters) + 1, spec.replication.quorum)
     if len(live) + 1 >= quorum:
         return ""
-    return f"{len(live)} of {len(voters)} voters are alive, and with one more {quorum} are needed"
+    return (
+        f"{len(live)} of {len(voters)} voters are available, and {quorum} are needed with one "
+        "more; restore a voter first"
+    )

@@ -125,8 +125,8 @@ def _refusal(space: SpaceSpec, existing: dict[str, list[Any]]) -> str:
         row = existing.get(index.name)
         if row is not None and not _is_same_index(row, space, index):
             return (
-                f"index {index.name} of space {space.name} is another one in the database:"
-                " drop it by hand, or declare it as it is"
+                f"index {index.name} of space {space.name} differs from the one in the "
+                "database: drop it by hand, or declare it as it exists"
             )
     return ""
 

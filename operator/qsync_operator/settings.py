@@ -57,7 +57,7 @@ def load_settings() -> Settings:
     """
     image = os.environ.get("QSYNC_NODE_IMAGE", "")
     if not image:
-        raise SettingsError("QSYNC_NODE_IMAGE is empty: it names the image of nodes")
+        raise SettingsError("QSYNC_NODE_IMAGE is empty: set it to the image of nodes")
     names = os.environ.get("QSYNC_NAMESPACES", "").split(",")
     return Settings(
         node_image=image,
@@ -80,5 +80,5 @@ def load_settings() -> Settings:
 def _port(variable: str, default: str, what: str) -> int:
     text = os.environ.get(variable, default)
     if not text.isdigit():
-        raise SettingsError(f"{variable} is {text!r}: it is the port of {what}")
+        raise SettingsError(f"invalid {variable} {text!r}: set it to the port of {what}")
     return int(text)

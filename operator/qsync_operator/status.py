@@ -100,7 +100,7 @@ def build_status(
 
 def _fences(observed: Observed) -> list[str]:
     return [
-        f"{member.name} is fenced: it votes, and does not lead"
+        f"{member.name} is fenced: it votes but cannot lead; unfence it to end this"
         for member in observed.members
         if member.status is not None and member.status.is_fenced
     ]
@@ -108,7 +108,7 @@ def _fences(observed: Observed) -> list[str]:
 
 def _disks(observed: Observed) -> list[str]:
     return [
-        f"{member.name}: {member.status.disk}: free space, or give it a larger volume"
+        f"{member.name}: {member.status.disk}; free space, or increase storage.size"
         for member in observed.members
         if member.status is not None and member.status.disk
     ]
@@ -116,8 +116,10 @@ def _disks(observed: Observed) -> list[str]:
 
 def _unordered(observed: Observed) -> list[str]:
     return [
-        f"{member.name} takes no signed orders: nominations, switchovers, fences and settings that"
-        " change while it runs do not reach it; set spec.image to a version that takes them"
+        (
+            f"{member.name} does not accept signed orders: it receives no nominations, "
+            "switchovers, fences and changed settings; set spec.image to a newer version"
+        )
         for member in observed.members
         if not member.takes_orders
     ]
@@ -216,7 +218,7 @@ def _conditions(
          or "; ".join(down)),
         ("Available", leader is not None,
          finding.reason if finding.reason == Reason.HIBERNATED else Reason.NO_LEADER,
-         "no member takes writes"),
+         "no member accepts writes"),
         ("Progressing", is_progressing,
          finding.reason if is_progressing or is_resting else Reason.SETTLED,
          sentence if is_progressing else ""),
@@ -227,9 +229,9 @@ def _conditions(
          finding.sentence if is_split else ""),
     ]  # fmt: skip
     good: dict[str, tuple[Reason, str]] = {
-        "Ready": (Reason.READY, "every member is in its place"),
-        "Reconciled": (Reason.RECONCILED, "every object of the cluster is as it is wanted"),
-        "Available": (Reason.AVAILABLE, f"{leader.name} takes writes" if leader else ""),
+        "Ready": (Reason.READY, "all members are ready"),
+        "Reconciled": (Reason.RECONCILED, "all objects of the cluster are up to date"),
+        "Available": (Reason.AVAILABLE, f"{leader.name} accepts writes" if leader else ""),
     }
     now = datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="seconds")
     conditions = []

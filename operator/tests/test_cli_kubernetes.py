@@ -122,8 +122,8 @@ async def test_a_node_is_asked_by_a_command_in_its_pod() -> None:
     assert answers["orders-0"] == {"role": "leader", "result": "done"}
     for name, sentence in (
         ("orders-1", "it is fenced"),
-        ("orders-2", "orders-2 cannot be asked: ModuleNotFoundError"),
-        ("orders-3", "orders-3 cannot be asked: pods is forbidden"),
+        ("orders-2", "cannot query orders-2: ModuleNotFoundError"),
+        ("orders-3", "cannot query orders-3: pods is forbidden"),
     ):
         assert isinstance(answers[name], LinkError)
         assert sentence in str(answers[name])

@@ -139,8 +139,8 @@ def test_a_cluster_comes_back_as_it_was(home: Home, tmp_path: Path) -> None:
     ("begin", "why"),
     [
         ({"toTime": "2026-01-31T12:00:00Z", "toSignature": 5}, "exclude each other"),
-        ({"toTime": "2026-01-31T12:00:00"}, "names no time zone"),
-        ({"toTime": "soon"}, "is not a time such as"),
+        ({"toTime": "2026-01-31T12:00:00"}, "has no time zone"),
+        ({"toTime": "soon"}, "invalid time 'soon'"),
         ({"url": "file:///own"}, "a new cluster needs its own archive"),
     ],
 )

@@ -100,9 +100,9 @@ def test_a_new_password_and_a_hand_made_grant_are_put_right() -> None:
 @pytest.mark.parametrize(
     ("user", "sentence"),
     [
-        ({"grants": [{"space": "no", "privileges": ["read"]}]}, "granted the space no, which is"),
-        ({"roles": ["no"]}, "given the role no, which is not there"),
-        ({"name": "public2", "roles": ["app"]}, "given the role app, which is not there"),
+        ({"grants": [{"space": "no", "privileges": ["read"]}]}, "cannot grant space no to"),
+        ({"roles": ["no"]}, "cannot grant role no to"),
+        ({"name": "public2", "roles": ["app"]}, "cannot grant role app to"),
     ],
 )
 def test_missing_objects_are_reported(user: dict[str, Any], sentence: str) -> None:
@@ -116,7 +116,7 @@ def test_a_user_is_never_made_of_a_role() -> None:
     catalogue = Catalogue()
     catalogue.insert(304, [40, 1, "eve", "role", {}])
     spec = {"users": [{"name": "eve", "passwordSecret": "s"}]}
-    with pytest.raises(AccessRefused, match="is a role in the database"):
+    with pytest.raises(AccessRefused, match="database has a role"):
         differing(cast(Connection, catalogue), principals(cluster_of(**spec).spec, {"eve": "e"}))
 
 
@@ -125,15 +125,15 @@ def test_a_user_is_never_made_of_a_role() -> None:
     [
         ({"users": [{"name": "admin", "passwordSecret": "s"}]}, "exists in every database"),
         ({"users": [{"name": "app", "passwordSecret": "s"}]}, "app"),
-        ({"roles": [{"name": "r", "grants": [{"privileges": ["read"]}]}]}, "name one"),
+        ({"roles": [{"name": "r", "grants": [{"privileges": ["read"]}]}]}, "exactly one of space"),
         (
             {"podTemplate": {"spec": {"containers": [{"name": "node", "command": ["sh"]}]}}},
             "podTemplate.spec.containers[node].command cannot be set: the pod starts",
         ),
-        ({"podTemplate": {"spec": {"volumes": [{"name": "data"}]}}}, "give yours another name"),
+        ({"podTemplate": {"spec": {"volumes": [{"name": "data"}]}}}, "choose another name"),
         ({"podTemplate": {"metadata": {"labels": {"qsync.dev/role": "x"}}}}, "Services select"),
-        ({"podTemplate": {"spec": {"restartPolicy": "Never"}}}, "is started again"),
-        ({"podTemplate": {"spec": {"containers": "x"}}}, "are lists of mappings"),
+        ({"podTemplate": {"spec": {"restartPolicy": "Never"}}}, "must restart"),
+        ({"podTemplate": {"spec": {"containers": "x"}}}, "must be lists of maps"),
     ],
 )
 def test_a_bad_declaration_is_refused_with_a_sentence(spec: dict[str, Any], sentence: str) -> None:

@@ -38,7 +38,7 @@ def test_an_annotation_fences_and_takes_back_only_what_it_fenced() -> None:
     assert decide(world) == ()
     shown = planned(world).status
     assert [m.name for m in shown.members if m.fenced] == ["c-1", "c-2"]
-    assert "c-1 is fenced: it votes, and does not lead" in shown.warnings
+    assert any(one.startswith("c-1 is fenced") for one in shown.warnings)
     del world.cluster.metadata.annotations[FENCED]
     assert decide(world) == (Unfence("c-1"),)
     run(world)
@@ -95,7 +95,7 @@ def test_a_full_disk_is_a_member_that_is_not_in_its_place() -> None:
     world.lives["c-1"].disk = "its disk is nearly full"
     status = planned(world).status
     assert status.phase == "Ready"
-    assert "c-1: its disk is nearly full: free space" in status.warnings[0]
+    assert "c-1: its disk is nearly full; free space" in status.warnings[0]
     world.lives["c-1"].disk = DISK_FULL
     found = planned(world)
     assert (found.actions, found.status.phase) == ((), "Degraded")
@@ -151,7 +151,7 @@ def test_a_supervised_rollout_leaves_the_leader_to_a_person() -> None:
     found = planned(world)
     assert found.actions == ()
     assert condition(found, "Progressing").reason == "AwaitingSwitchover"
-    assert "only c-0 has yet to restart" in condition(found, "Ready").message
+    assert "only the leader c-0 has not restarted" in condition(found, "Ready").message
     world.leader = "c-1"
     assert decide(world) == (Restart("c-0"),)
 
@@ -179,7 +179,7 @@ def test_a_cluster_whose_volumes_are_all_new_is_never_founded_again() -> None:
     assert found.actions == ()
     degraded = condition(found, "Degraded")
     assert degraded.reason == "DataLost"
-    assert "its data is gone" in degraded.message
+    assert "data of the cluster is lost" in degraded.message
     world.lives["c-1"].is_running = False  # this member may still have the data
     assert condition(planned(world), "Degraded").reason != "DataLost"
 

@@ -209,7 +209,7 @@ def test_a_pod_that_cannot_start_reports_the_cause() -> None:
     settings, members = mounted(cluster_of())
     with pytest.raises(PodError, match="orders-7 is not among the members"):
         node_document(settings, members, {}, "orders-7", Path("/v"))
-    with pytest.raises(PodError, match="no replicasetUUID"):
+    with pytest.raises(PodError, match="lacks replicasetUUID"):
         node_document(settings, members, {}, "orders-0", Path("/v"))
 
 

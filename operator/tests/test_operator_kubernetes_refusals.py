@@ -188,7 +188,7 @@ async def test_foreign_secret_is_neither_read_nor_written(name: str) -> None:
     api, cluster = FakeApi(), cluster_of()
     data = {"password": base64.b64encode(b"of the shop").decode(), "tls.crt": "", "ca.crt": ""}
     before = api.put(foreign("Secret", name, data=data))
-    with pytest.raises(NameTaken, match=f"Secret {name} "):
+    with pytest.raises(NameTaken, match=f"Secret {name}"):
         await KubernetesPlatform.open(api, Cache(), cluster, IMAGE)
     assert api.named("Secret", name) == before
 

@@ -188,7 +188,7 @@ def older_node() -> Iterator[tuple[str, list[Any]]]:
 async def test_an_older_node_is_watched_and_gets_no_orders(links: NodeLinks) -> None:
     with older_node() as (address, asked):
         assert await links.status(address) == {"name": "n0"}
-        with pytest.raises(LinkError, match="update the member's image") as refused:
+        with pytest.raises(LinkError, match="update the image of the member") as refused:
             await links.post(address, "/verb/fence", {})
         assert refused.value.is_refusal
     assert [(method, path) for method, path, _ in asked] == [("GET", "/status")]

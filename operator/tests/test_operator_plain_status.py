@@ -145,7 +145,7 @@ async def test_founder_is_named_by_a_proven_answer_only(tmp_path: Path) -> None:
             waiting = plan(cluster, await observed(platform, cluster), 0, 0.0)
             secure = context_of(api, tmp_path)
     assert not [one for one in waiting.actions if isinstance(one, RecordBootstrap)]
-    assert "has not answered over TLS" in str(waiting.status)
+    assert "to answer over TLS" in str(waiting.status)
     with answering(port, REAL, secure):
         async with platform_of(api, port, NEW) as (platform, cluster):
             proven = plan(cluster, await observed(platform, cluster), 0, 0.0)

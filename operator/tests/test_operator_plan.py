@@ -22,9 +22,9 @@ def test_nothing_becomes_members_then_a_founder_then_an_order() -> None:
         "create voter c-2",
         "create async c-async-0",
         "create anonymous c-reader-0",
-        "record that instance new-1 of c-0 founds the cluster",
-        "let c-0 found a cluster of 3 voters",
-        "record that the cluster exists",
+        "record instance new-1 of c-0 as the bootstrap instance",
+        "bootstrap a cluster of 3 voters on c-0",
+        "record that the cluster is formed",
         "create s",
     ]
     assert world.status.phase == "Ready"
@@ -74,7 +74,7 @@ def test_a_member_that_cannot_start_reports_the_cause_in_status() -> None:
     assert planned.actions == ()
     ready = planned.status.condition("Ready")
     assert ready is not None
-    assert ready.message == "c-3 on the way in; c-3: it ended 3 times: no port"
+    assert ready.message == "c-3 joining; c-3: it ended 3 times: no port"
     assert planned.status.members[3].message == "it ended 3 times: no port"
 
 

@@ -126,7 +126,7 @@ def test_a_leader_that_is_silent_and_alive_is_left_to_the_voters() -> None:
     assert planned.actions == ()
     ready = planned.status.condition("Ready")
     assert ready is not None
-    assert ready.message == "c-0 does not answer, but voters hear it"
+    assert ready.message == "c-0 does not answer the operator, but voters receive its heartbeats"
 
 
 def test_whom_a_leader_handed_over_to_has_its_turn() -> None:

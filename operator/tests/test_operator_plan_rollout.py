@@ -97,7 +97,7 @@ def test_image_that_takes_no_orders_is_replaced_before_the_cluster_is_founded() 
     assert [*map(str, world.step().actions)] == [
         f"restart c-{number} with its new configuration" for number in range(3)
     ]
-    assert run(world)[-1] == "record that the cluster exists"
+    assert run(world)[-1] == "record that the cluster is formed"
 
 
 def test_members_that_take_no_orders_are_in_the_warnings() -> None:

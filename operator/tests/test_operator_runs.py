@@ -203,7 +203,10 @@ def test_a_run_without_a_result_has_failed_with_a_sentence(
 
 @pytest.mark.parametrize(
     ("snapshot", "sentence"),
-    [("compactions/1/1.snap", "compactions/1/1.snap is published"), ("", "nothing was folded")],
+    [
+        ("compactions/1/1.snap", "snapshot compactions/1/1.snap was published"),
+        ("", "nothing to fold"),
+    ],
 )
 def test_a_compaction_reports_its_result(snapshot: str, sentence: str) -> None:
     finished = job("by-hand", "QsyncCompaction", **ended("Complete"), completionTime=ENDED)
@@ -282,7 +285,9 @@ def test_a_run_of_a_cluster_that_is_not_there_is_refused() -> None:
     api = FakeApi()
     run = api.put(audit(cluster="missing"))
     asyncio.run(refuse_run(api, run))
-    assert "no QsyncCluster missing" in api.named("QsyncAudit", "by-hand")["status"]["message"]
+    assert (
+        "QsyncCluster missing not found" in api.named("QsyncAudit", "by-hand")["status"]["message"]
+    )
 
 
 def containers(cluster: QsyncCluster) -> list[tuple[dict[str, Any], dict[str, Any]]]:

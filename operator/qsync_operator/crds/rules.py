@@ -24,8 +24,8 @@ def rule(expression: str, message: str) -> Rule:
 def name_rule(pattern: str) -> Rule:
     return rule(
         f"self.metadata.name.matches('{pattern}')",
-        "metadata.name has at most 40 lower-case letters, digits and hyphens, and begins with a"
-        " letter: pods and jobs are named after it",
+        "metadata.name must have at most 40 lower-case letters, digits and hyphens, and "
+        "begin with a letter: the names of pods and Jobs contain it",
     )
 
 
@@ -51,8 +51,8 @@ HAS_NUMBER = f"has(self.replication) && has({QUORUM}) && type({QUORUM}) == int"
 CLUSTER_SPEC = [
     rule(
         f"self.replicas + self.asyncReplicas <= {REGISTERED_MAX}",
-        f"at most {REGISTERED_MAX} members can be registered: replicas and asyncReplicas are more"
-        " together",
+        f"at most {REGISTERED_MAX} members can be registered: the sum of replicas and "
+        "asyncReplicas is larger",
     ),
     rule(
         f"!({HAS_NUMBER}) || {QUORUM} >= self.replicas / 2 + 1",
@@ -71,7 +71,7 @@ CLUSTER_SPEC = [
     rule(
         """has(self.ports) == has(oldSelf.ports)
            && (!has(self.ports) || self.ports == oldSelf.ports)""",
-        "ports cannot change: members find each other by them",
+        "ports cannot change: members connect to each other by them",
     ),
     rule(
         """has(self.bootstrap) == has(oldSelf.bootstrap)
@@ -81,7 +81,7 @@ CLUSTER_SPEC = [
     rule(
         """!has(self.bootstrap) || !has(self.archive)
            || self.bootstrap.fromArchive.url != self.archive.url""",
-        "bootstrap.fromArchive.url is archive.url: a new cluster needs its own archive",
+        "bootstrap.fromArchive.url equals archive.url: a new cluster needs its own archive",
     ),
     rule(
         "has(self.archive) || !(has(self.audit) || has(self.compaction))",
@@ -129,7 +129,7 @@ AUTH = [
     ),
     rule(
         "!(self.username in ['admin', 'guest', 'public', 'replication', 'super'])",
-        "auth.username exists in every database: name another user",
+        "auth.username exists in every database: choose another name",
     ),
 ]
 

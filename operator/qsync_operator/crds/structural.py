@@ -100,7 +100,7 @@ def _resolved(node: dict[str, Any], definitions: dict[str, Any], path: str) -> d
         if len(branches) == 1:
             return _resolved({**branches[0], **node}, definitions, path)
         if {branch.get("type") for branch in branches} != {"integer", "string"}:
-            raise SchemaError(f"{path}: only a number or a text can be alternatives")
+            raise SchemaError(f"{path}: only a number and a text can be alternatives")
         node["x-kubernetes-int-or-string"] = True
     if "const" in node:
         node["enum"] = [node["const"]]

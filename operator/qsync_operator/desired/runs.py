@@ -211,7 +211,7 @@ def _driver(
     cluster: QsyncCluster, kind: RunKind, spark: SparkSpec, arguments: tuple[str, ...], image: str
 ) -> Object:
     archive = cluster.spec.archive
-    assert archive is not None, "runs are refused without an archive"
+    assert archive is not None, "a run requires an archive"
     verb = "audit" if kind == "audit" else "compact"
     memory = int(quantity(spark.driver.memory) * DRIVER_OVERHEAD)
     return {

@@ -119,7 +119,7 @@ def duration_ns(text: str) -> int:
         ValueError: the text is not a duration.
     """
     if not _DURATION.fullmatch(text):
-        raise ValueError(f"{text!r} is not a duration such as 500ms, 5s or 1m30s")
+        raise ValueError(f"invalid duration {text!r}: use a form such as 500ms, 5s or 1m30s")
     return sum(int(float(n) * _UNITS_NS[unit]) for n, unit in _DURATION_PART.findall(text))
 
 
@@ -131,39 +131,39 @@ def quantity(text: str) -> float:
     """
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a quantity such as 10Gi or 500m")
+        raise ValueError(f"invalid quantity {text!r}: use a form such as 10Gi or 500m")
     return float(match.group(1)) * _SCALES[match.group(2) or ""]
 
 
 def _checked_duration(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a duration: write it with its unit, such as 5s")
+        raise ValueError(f"invalid duration {value!r}: write it with its unit, such as 5s")
     duration_ns(value)
     return value
 
 
 def _checked_quantity(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise ValueError(f"{value!r} is not a quantity such as 10Gi or 500m")
+        raise ValueError(f"invalid quantity {value!r}: use a form such as 10Gi or 500m")
     quantity(str(value))
     return str(value)
 
 
 def _checked_schedule(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a schedule such as '15 * * * *'")
+        raise ValueError(f"invalid schedule {value!r}: use a form such as '15 * * * *'")
     if value in _CRON_MACROS:
         return value
     fields = value.split()
     if len(fields) != len(_CRON_LIMITS):
         raise ValueError(
-            f"schedule {value!r} has {len(fields)} fields: minute, hour, day, month and weekday"
-            " are five"
+            f"invalid schedule {value!r}: it has {len(fields)} fields instead of five "
+            "(minute, hour, day, month, weekday)"
         )
     for text, (name, low, high) in zip(fields, _CRON_LIMITS, strict=True):
         if not all(_is_cron_item(item, name, low, high) for item in text.split(",")):
             raise ValueError(
-                f"schedule {value!r}: {text!r} is not a {name} between {low} and {high}"
+                f"invalid schedule {value!r}: {text!r} is not a {name} between {low} and {high}"
             )
     return value
 
@@ -226,7 +226,7 @@ def _formed(form: str, rule: str, message: str, length_max: int = 64) -> WithJso
 def _checked_by(pattern: str, sentence: str) -> AfterValidator:
     def check(value: str) -> str:
         if not re.fullmatch(pattern.removeprefix("^").removesuffix("$"), value):
-            raise ValueError(f"{value!r} cannot be used: {sentence}")
+            raise ValueError(f"invalid value {value!r}: {sentence}")
         return value
 
     return AfterValidator(check)
@@ -242,7 +242,7 @@ def _checked_time_zone(value: str) -> str:
     known = _known_time_zones()
     # A machine without a time zone database cannot check the zone; the API server does.
     if known and value not in known:
-        raise ValueError(f"{value!r} cannot be used: {TIME_ZONE_SENTENCE}")
+        raise ValueError(f"invalid time zone {value!r}: {TIME_ZONE_SENTENCE}")
     return value
 
 

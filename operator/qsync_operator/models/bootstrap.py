@@ -18,9 +18,11 @@ def _checked_moment(value: Any) -> str:
     try:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
     except ValueError:
-        raise ValueError(f"{value!r} is not a time such as 2026-01-31T12:00:00Z") from None
+        raise ValueError(
+            f"invalid time {value!r}: use a form such as 2026-01-31T12:00:00Z"
+        ) from None
     if moment.tzinfo is None:
-        raise ValueError(f"{value} names no time zone: write it as 2026-01-31T12:00:00Z")
+        raise ValueError(f"{value} has no time zone: use a form such as 2026-01-31T12:00:00Z")
     text = moment.isoformat() if isinstance(value, datetime) else str(value)
     return text.replace("+00:00", "Z")
 

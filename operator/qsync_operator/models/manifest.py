@@ -42,9 +42,9 @@ def load_manifest(path: Path) -> Manifest:
     try:
         text = path.read_text()
     except OSError as error:
-        raise ManifestError(f"{path} cannot be read: {error.strerror}") from error
+        raise ManifestError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ManifestError(f"{path} is not text: {error.reason}") from error
+        raise ManifestError(f"{path} is not a text file: {error.reason}") from error
     return parse_manifest(text, str(path))
 
 
@@ -66,14 +66,14 @@ def parse_manifest(text: str, source: str = "the manifest") -> Manifest:
         else:
             raise ManifestError(f"{source}: {_unknown_kind(kind)}")
     if len(clusters) != 1:
-        raise ManifestError(f"{source} holds {len(clusters)} QsyncClusters: one is needed")
+        raise ManifestError(f"{source} contains {len(clusters)} QsyncClusters instead of one")
     return Manifest(clusters[0], secrets)
 
 
 def _unknown_kind(kind: object) -> str:
     if kind in LATER_KINDS:
-        return f"kind {kind} is applied with kubectl, a local cluster does not take it"
-    return f"kind {kind!r} is neither QsyncCluster nor Secret"
+        return f"kind {kind} is not supported by a local cluster: apply it with kubectl"
+    return f"kind {kind!r} is not supported: use QsyncCluster or Secret"
 
 
 def _documents(text: str, source: str) -> Iterator[dict[str, Any]]:
@@ -83,12 +83,14 @@ def _documents(text: str, source: str) -> Iterator[dict[str, Any]]:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or "it cannot be parsed"
-        raise ManifestError(f"{source} is not YAML{where}: {problem}") from error
+        raise ManifestError(f"{source} is not valid YAML{where}: {problem}") from error
     for document in documents:
         if document is None:
             continue
         if not isinstance(document, dict):
-            raise ManifestError(f"{source} is not a manifest: it holds a {type(document).__name__}")
+            raise ManifestError(
+                f"{source} is invalid: it contains a {type(document).__name__} instead of a map"
+            )
         yield document
 
 
@@ -100,9 +102,7 @@ def parse_cluster(document: dict[str, Any], source: str = "the manifest") -> Qsy
     """
     version = document.get("apiVersion")
     if version != API_VERSION:
-        raise ManifestError(
-            f"{source}: apiVersion is {version!r}, this version reads {API_VERSION}"
-        )
+        raise ManifestError(f"{source}: apiVersion {version!r} is not supported: use {API_VERSION}")
     try:
         return QsyncCluster.model_validate(document)
     except ValidationError as error:
@@ -162,15 +162,14 @@ def _secret(document: dict[str, Any], source: str) -> tuple[str, dict[str, str]]
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or not name:
-        raise ManifestError(f"{source}: a Secret has no metadata.name")
+        raise ManifestError(f"{source}: metadata.name of a Secret is missing")
     values: dict[str, str] = {}
     for key, value in (document.get("data") or {}).items():
         try:
             values[str(key)] = base64.b64decode(str(value), validate=True).decode()
         except (binascii.Error, UnicodeDecodeError) as error:
             raise ManifestError(
-                f"{source}: data.{key} of Secret {name} is not base64 of text: write it under"
-                " stringData"
+                f"{source}: data.{key} of Secret {name} is not base64 text: use stringData instead"
             ) from error
     values.update(
         {str(key): str(value) for key, value in (document.get("stringData") or {}).items()}

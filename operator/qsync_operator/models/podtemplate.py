@@ -10,7 +10,7 @@ from typing import Any
 _POD = {
     "hostname": "members find each other by it",
     "subdomain": "members find each other by it",
-    "restartPolicy": "a member that ends is started again",
+    "restartPolicy": "a member that ends must restart",
     "volumeClaimTemplates": "use spec.storage",
 }
 _NODE = {
@@ -19,7 +19,7 @@ _NODE = {
     "args": "the pod starts the node",
     "ports": "use spec.ports",
     "lifecycle": "leadership is handed over there before a pod stops",
-    "livenessProbe": "the operator decides who is alive by the same address",
+    "livenessProbe": "the operator probes members at the same address",
     "readinessProbe": "Services follow it",
     "startupProbe": "a large log takes long to read",
 }
@@ -170,20 +170,20 @@ def _refusals(template: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for key in template.keys() - {"metadata", "spec"}:
         yield key, "a template has metadata and spec"
     for key in metadata.keys() - {"labels", "annotations"}:
-        yield f"metadata.{key}", "give labels and annotations only"
+        yield f"metadata.{key}", "specify only labels and annotations"
     for label in _mapping(metadata.get("labels")):
         if label.startswith(_LABEL_PREFIXES):
             yield f"metadata.labels[{label}]", "Services select by it"
     for annotation in _mapping(metadata.get("annotations")):
         if annotation.startswith("qsync.dev/"):
-            yield f"metadata.annotations[{annotation}]", "restarts are decided by it"
+            yield f"metadata.annotations[{annotation}]", "the operator decides restarts by it"
     for field, why in _POD.items():
         if field in spec:
             yield f"spec.{field}", why
     yield from _unknown(spec)
     for volume in _named(spec.get("volumes")):
         if volume.get("name") in _OWN_VOLUMES:
-            yield f"spec.volumes[{volume['name']}]", "give yours another name"
+            yield f"spec.volumes[{volume['name']}]", "choose another name"
     for container in _named(spec.get("containers")):
         if container.get("name") == "node":
             yield from _node_refusals(container)
@@ -195,14 +195,14 @@ def _node_refusals(container: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"spec.containers[node].{field}", why
     for variable in _named(container.get("env")):
         if variable.get("name") == "POD_NAME":
-            yield "spec.containers[node].env[POD_NAME]", "the member is called so"
+            yield "spec.containers[node].env[POD_NAME]", "the container of the member has this name"
 
 
 def _mapping(value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ValueError("podTemplate: metadata, spec, labels and annotations are mappings")
+        raise ValueError("podTemplate: metadata, spec, labels and annotations must be maps")
     return value
 
 
@@ -210,5 +210,5 @@ def _named(value: Any) -> list[dict[str, Any]]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise ValueError("podTemplate: containers, volumes and env are lists of mappings")
+        raise ValueError("podTemplate: containers, volumes and env must be lists of maps")
     return value

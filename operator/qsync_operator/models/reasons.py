@@ -188,9 +188,9 @@ PROGRESS_REASONS = (
     ReasonEntry(
         Reason.FORMING,
         ("Ready", "Progressing", "Degraded"),
-        "The members start, and one of them founds the cluster",
-        "None. If `Degraded` has this reason, the image of the founder takes no signed orders:"
-        " set `spec.image` to a version that does",
+        "The members are starting, and one of them bootstraps the cluster",
+        "None. If `Degraded` has this reason, the image of the bootstrap member does not accept"
+        " signed orders: set `spec.image` to a newer version",
     ),
     ReasonEntry(
         Reason.NO_LEADER,
@@ -294,14 +294,14 @@ PROBLEM_REASONS = (
     ReasonEntry(
         Reason.SCALE_REFUSED,
         ("Ready", "Degraded"),
-        "A member cannot be added or removed: too few voters would be alive, or the leader takes"
-        " no signed orders",
-        "Restore the members that are down, or set `spec.image` to a version that takes orders",
+        "A member cannot be added or removed: too few voters would be available, or the leader"
+        " does not accept signed orders",
+        "Restore the members that are down, or set `spec.image` to a newer version",
     ),
     ReasonEntry(
         Reason.ROLLOUT_REFUSED,
         ("Ready", "Degraded"),
-        "A voter cannot restart, because too few other voters are alive",
+        "A voter cannot restart, because too few other voters are available",
         "Restore the members that are down",
     ),
     ReasonEntry(
@@ -333,7 +333,7 @@ PROBLEM_REASONS = (
     ReasonEntry(
         Reason.DATA_LOST,
         ("Ready", "Degraded"),
-        "Every volume is new, and the cluster existed before: its data is gone",
+        "All data of the cluster is lost: every volume is new",
         "Restore the former volumes, or follow [Data loss](operations.md#data-loss)",
     ),
     ReasonEntry(

@@ -76,8 +76,8 @@ class SpaceSpec(SpecModel):
         refuse_repeated([index.name for index in self.indexes], "index")
         if not self.indexes[0].unique:
             raise ValueError(
-                f"index {self.indexes[0].name} of space {self.name} comes first, so it is the"
-                " primary key: it must be unique"
+                f"index {self.indexes[0].name} of space {self.name} is the first one and "
+                "thus the primary key: it must be unique"
             )
         for index in self.indexes:
             for part in index.parts:
@@ -89,11 +89,15 @@ class SpaceSpec(SpecModel):
         field = self.field_of(part)
         if field is None:
             if isinstance(part.field, str):
-                raise ValueError(f"{where}: the format has no field {part.field}")
+                raise ValueError(f"{where}: field {part.field} not found in the format")
             if part.field < 1:
-                raise ValueError(f"{where}: fields are numbered from 1, not {part.field}")
+                raise ValueError(
+                    f"{where}: invalid field number {part.field}: numbers begin with 1"
+                )
             if part.type is None:
-                raise ValueError(f"{where}: field {part.field} is not in the format: give its type")
+                raise ValueError(
+                    f"{where}: field {part.field} is not in the format: specify its type"
+                )
             return
         if part.type is None and field.type in _NOT_KEYS:
             raise ValueError(f"{where}: a field of type {field.type} cannot be part of a key")

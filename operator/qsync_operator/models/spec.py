@@ -92,8 +92,8 @@ class ReplicationSpec(SpecModel):
     def _check(self) -> "ReplicationSpec":
         if duration_ns(self.heartbeat) * 2 > duration_ns(self.election_timeout):
             raise ValueError(
-                f"electionTimeout {self.election_timeout} must be at least two heartbeats"
-                f" of {self.heartbeat}"
+                f"electionTimeout {self.election_timeout} is too short: it must be at "
+                f"least twice the heartbeat {self.heartbeat}"
             )
         if duration_ns(self.heartbeat) < 10**6 or duration_ns(self.synchro_timeout) < 10**6:
             raise ValueError("heartbeat and synchroTimeout must be at least 1ms")
@@ -140,8 +140,8 @@ class ResourcesSpec(SpecModel):
             limit = self.limits.get(name)
             if limit is not None and quantity(amount) > quantity(limit):
                 raise ValueError(
-                    f"requests.{name} {amount} is more than limits.{name} {limit}: nothing could"
-                    " be scheduled"
+                    f"requests.{name} {amount} exceeds limits.{name} {limit}: no pod "
+                    "could be scheduled"
                 )
         return self
 
@@ -171,7 +171,7 @@ class AuthSpec(SpecModel):
     @classmethod
     def _check_username(cls, value: str) -> str:
         if value in ("admin", "guest", "public", "replication", "super"):
-            raise ValueError(f"{value} exists in every database: name another user")
+            raise ValueError(f"{value} exists in every database: choose another name")
         return value
 
 
@@ -233,10 +233,14 @@ class SparkSpec(SpecModel):
     def _check_conf(cls, conf: dict[str, str]) -> dict[str, str]:
         for key, value in conf.items():
             if not CONF_VALUE.fullmatch(value):
-                raise ValueError(f"{key} is a number, a size or a word: letters, digits and .,-")
+                raise ValueError(
+                    f"invalid value of {key}: use a number, a size or a word of letters, "
+                    "digits and .,-"
+                )
             if not CONF_ALLOWED.fullmatch(key):
                 raise ValueError(
-                    f"{key} cannot be set: conf takes sizes, shuffles and SQL; see docs/spark.md"
+                    f"{key} cannot be set: conf accepts only settings of sizes, shuffles "
+                    "and SQL; see docs/spark.md"
                 )
         return conf
 
@@ -345,8 +349,8 @@ class ClusterSpec(SpecModel):
         registered = self.replicas + self.async_replicas
         if registered > REGISTERED_MAX:
             raise ValueError(
-                f"replicas and asyncReplicas are {registered} together: at most"
-                f" {REGISTERED_MAX} can be registered"
+                f"the sum of replicas and asyncReplicas is {registered}: at most "
+                f"{REGISTERED_MAX} members can be registered"
             )
         self._check_quorum()
         refuse_repeated([space.name for space in self.spaces], "space")
@@ -356,7 +360,7 @@ class ClusterSpec(SpecModel):
         begin = self.bootstrap.from_archive if self.bootstrap is not None else None
         if begin and self.archive and begin.url.rstrip("/") == self.archive.url.rstrip("/"):
             raise ValueError(
-                "bootstrap.fromArchive.url is archive.url: a new cluster needs its own archive"
+                "bootstrap.fromArchive.url equals archive.url: a new cluster needs its own archive"
             )
         for job, what in ((self.audit, "audit"), (self.compaction, "compaction")):
             if job is not None and self.archive is None:
@@ -385,8 +389,8 @@ def spec_warnings(spec: ClusterSpec) -> list[str]:
     found = []
     if spec.replicas % 2 == 0:
         found.append(
-            f"{spec.replicas} voters survive the loss of no more than {spec.replicas - 1} do:"
-            " an odd number is better"
+            f"{spec.replicas} voters tolerate no more failures than {spec.replicas - 1}: "
+            "use an odd number"
         )
     if spec.replication.wal_mode == "write":
         found.append("walMode write: a power failure may lose acknowledged writes")

@@ -13,7 +13,7 @@ NAME = r"^[A-Za-z][A-Za-z0-9_-]{0,62}$"
 
 def refuse_reserved(name: str) -> str:
     if name in RESERVED:
-        raise ValueError(f"{name} exists in every database: name another one")
+        raise ValueError(f"{name} exists in every database: choose another name")
     return name
 
 
@@ -30,7 +30,7 @@ class GrantSpec(SpecModel):
     @model_validator(mode="after")
     def _check(self) -> "GrantSpec":
         if (self.space is None) != self.universe:
-            raise ValueError("a grant is for one space, or for the universe: true; name one")
+            raise ValueError("a grant needs exactly one of space and universe: true")
         return self
 
 

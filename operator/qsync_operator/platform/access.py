@@ -92,7 +92,8 @@ class AccessKeeper:
             password = await self._read_password(user.password_secret)
             if not password:
                 raise ActionRefused(
-                    f"Secret {user.password_secret} of user {user.name} has no password: create it"
+                    f"Secret {user.password_secret} of user {user.name} has no key "
+                    "`password`: create it"
                 )
             passwords[user.name] = password
         name = cluster.spec.auth.username

@@ -37,4 +37,6 @@ def choose_port(taken: Container[int]) -> int:
         port = random.randint(FIRST_PORT, LAST_PORT)
         if port not in taken and is_free(port):
             return port
-    raise NoFreePort(f"no free port was found between {FIRST_PORT} and {LAST_PORT}")
+    raise NoFreePort(
+        f"all ports between {FIRST_PORT} and {LAST_PORT} are in use: stop another cluster"
+    )

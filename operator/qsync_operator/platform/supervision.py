@@ -113,7 +113,7 @@ class Supervision:
         watched.child = child
         self._store.save_state(self._state)
         self._watch(member, child.pid)
-        self._store.add_event(EventReason.PROCESS_STARTED, member, f"process {child.pid} runs")
+        self._store.add_event(EventReason.PROCESS_STARTED, member, f"started process {child.pid}")
 
     def adopt(self, member: str, pid: int) -> None:
         """Adopt a process that answers as this member although its pid was not stored."""
@@ -145,13 +145,16 @@ class Supervision:
         watched = self.watched(member)
         if watched.failures < FAILURES_TOLD:
             return ""
-        return f"it ended {watched.failures} times after its start: {self._last_words(member)}"
+        return (
+            f"its process ended {watched.failures} times after its start: "
+            f"{self._last_words(member)}"
+        )
 
     def _last_words(self, member: str) -> str:
         try:
             log = (self._store.node_directory(member) / "node.log").read_bytes()[-4096:]
         except OSError:
-            return "it left no log"
+            return "it wrote no log"
         return last_words(log.decode(errors="replace"))
 
     def forget(self, member: str) -> None:

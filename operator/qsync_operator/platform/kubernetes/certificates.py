@@ -96,14 +96,14 @@ class CertificateKeeper:
         bundle = bundle_of(_strings(await self._api.get("Secret", self._key[0], name)))
         if bundle is None:
             raise CertificateError(
-                f"Secret {name} of tls.secretName has no ca.crt, tls.crt or tls.key: create it, or"
-                " have cert-manager do so"
+                f"Secret {name} of tls.secretName has no ca.crt, tls.crt or tls.key: "
+                "create it by hand or with cert-manager"
             )
         try:
             refuse_unusable(bundle, datetime.now(UTC), certificate_names(cluster))
         except CertificateError as error:
             raise CertificateError(
-                f"Secret {name} of tls.secretName cannot be used: {error}"
+                f"cannot use Secret {name} of tls.secretName: {error}"
             ) from error
         return bundle
 
@@ -145,7 +145,9 @@ def _strings(secret: Object | None) -> dict[str, str]:
     try:
         return decoded(secret)
     except ValueError as error:
-        raise CertificateError(f"Secret {secret['metadata']['name']} holds no text") from error
+        raise CertificateError(
+            f"Secret {secret['metadata']['name']} does not contain text"
+        ) from error
 
 
 def context_of(bundle: Bundle, names: list[str]) -> ssl.SSLContext:
@@ -168,5 +170,5 @@ def context_of(bundle: Bundle, names: list[str]) -> ssl.SSLContext:
             file.flush()
             context.load_cert_chain(file.name)
     except (ssl.SSLError, OSError) as error:
-        raise CertificateError(f"ca.crt, tls.crt or tls.key cannot be used: {error}") from error
+        raise CertificateError(f"cannot use ca.crt, tls.crt or tls.key: {error}") from error
     return context

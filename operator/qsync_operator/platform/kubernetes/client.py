@@ -59,7 +59,7 @@ class KubernetesApi:
             try:
                 config.load_incluster_config(configuration)
             except config.ConfigException:
-                raise ApiError(f"no Kubernetes cluster is known: {error}") from error
+                raise ApiError(f"no Kubernetes cluster is configured: {error}") from error
         return cls(ApiClient(configuration))
 
     async def close(self) -> None:
@@ -131,7 +131,7 @@ class KubernetesApi:
         except TimeoutError as error:
             raise ApiError(f"exec in {pod}: no answer within {EXECUTE_S:g} s") from error
         except (OSError, aiohttp.ClientError) as error:
-            raise ApiError(f"the API server cannot be reached: {error}") from error
+            raise ApiError(f"cannot connect to the API server: {error}") from error
         finally:
             await client.close()
         out, err = (said[channel].decode(errors="replace") for channel in (STDOUT, STDERR))
@@ -213,7 +213,7 @@ class KubernetesApi:
         except TimeoutError as error:
             raise ApiError(f"{method} {path}: no answer within {DEADLINE_S:g} s") from error
         except (OSError, aiohttp.ClientError) as error:
-            raise ApiError(f"the API server cannot be reached: {error}") from error
+            raise ApiError(f"cannot connect to the API server: {error}") from error
         finally:
             metrics.REQUESTS.labels(method, str(status)).inc()
         if not 200 <= answer.status <= 299:
@@ -221,7 +221,7 @@ class KubernetesApi:
         try:
             found: Object = json.loads(text)
         except ValueError as error:
-            raise ApiError(f"{method} {path}: the answer is not JSON") from error
+            raise ApiError(f"{method} {path}: the response is not JSON") from error
         return found
 
 
@@ -236,10 +236,10 @@ def current_namespace(context: str | None) -> str:
     except config.ConfigException as error:
         if context is None:
             return "default"  # inside a pod
-        raise ApiError(f"context {context} is not known: {error}") from error
+        raise ApiError(f"unknown context {context}: {error}") from error
     found = active if context is None else next((c for c in contexts if c["name"] == context), None)
     if found is None:
-        raise ApiError(f"context {context} is not in the kubeconfig")
+        raise ApiError(f"context {context} not found in the kubeconfig")
     return str(found["context"].get("namespace") or "default")
 
 

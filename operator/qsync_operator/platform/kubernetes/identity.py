@@ -55,15 +55,15 @@ class Identity:
             raise NameTaken(taken_sentence("Secret", found, cluster.name))
         if found is None or _is_leaving(found, cluster):
             raise ActionRefused(
-                f"Secret {identity_name(cluster.name)} belongs to an earlier cluster of this"
-                " name and is being deleted"
+                f"waiting for the deletion of Secret {identity_name(cluster.name)} of an "
+                "earlier cluster with this name"
             )
         try:
             state = ClusterState.from_strings(decoded(found))
         except (KeyError, TypeError, ValueError) as error:
             raise ActionRefused(
-                f"Secret {identity_name(cluster.name)} cannot be read ({error!r}): put it back"
-                " from a backup"
+                f"cannot read Secret {identity_name(cluster.name)} ({error!r}): restore "
+                "it from a backup"
             ) from error
         return cls(api, state, str(found["metadata"]["resourceVersion"]))
 
@@ -160,7 +160,9 @@ class Identity:
         found = text_of(secret, "password")
         if given is not None and (found is None or not self.state.is_formed):
             # A formed cluster keeps its existing password and stays supervised.
-            raise ActionRefused(f"Secret {given} of auth.passwordSecret has no password: create it")
+            raise ActionRefused(
+                f"Secret {given} of auth.passwordSecret has no key `password`: create it"
+            )
         return found or secrets.token_urlsafe(PASSWORD_BYTES)
 
 
@@ -181,8 +183,9 @@ async def _refuse_second_life(api: Api, cluster: QsyncCluster) -> None:
     ]
     if left:
         raise ActionRefused(
-            f"Secret {name} is gone and {left[0]} is not: put the Secret back from a backup, or"
-            f" delete {cluster.name} and its volumes to start again"
+            f"Secret {name} is missing, but {left[0]} exists: restore the Secret from a "
+            f"backup, or delete {cluster.name} and its volumes to start with an empty "
+            "cluster"
         )
 
 

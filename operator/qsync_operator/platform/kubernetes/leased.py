@@ -20,7 +20,7 @@ class LeasedApi:
 
     def _checked(self) -> Api:
         if not self._is_held():
-            raise ApiError("the Lease cannot be renewed: the API server is not used until it can")
+            raise ApiError("the request was not sent: the operator cannot renew its Lease")
         return self._api
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:

@@ -60,6 +60,6 @@ class MonitoringKinds:
         if not missing or not self._looked[0]:
             return ()
         return (
-            f"monitoring asks for {' and '.join(missing)}, which this Kubernetes cluster does not"
-            " know: install Prometheus' operator, or do not ask",
+            f"cannot create {' and '.join(missing)} for spec.monitoring: the kind is not "
+            "installed; install the Prometheus operator, or remove the field",
         )

@@ -95,7 +95,7 @@ class ObjectKeeper:
             try:
                 await self._remove_unwanted(kind, wanted)
             except ApiError as error:
-                troubles.append(trouble_of(f"{kind} cannot be deleted", error, False))
+                troubles.append(trouble_of(f"cannot delete {kind}", error, False))
         return tuple(troubles)
 
     async def _try_one(self, document: Object, mark: str) -> Trouble | None:
@@ -110,7 +110,7 @@ class ObjectKeeper:
         except NameTaken as taken:
             trouble = Trouble(taken.reason, str(taken), is_essential)
         except ApiError as error:
-            trouble = trouble_of(f"{kind} {name} cannot be applied", error, is_essential)
+            trouble = trouble_of(f"cannot apply {kind} {name}", error, is_essential)
             if trouble.reason == Reason.API_UNAVAILABLE:
                 return trouble
         else:
@@ -154,7 +154,7 @@ class ObjectKeeper:
                 break
             await asyncio.sleep(GONE_POLL_S)
         else:
-            raise ApiError(f"StatefulSet {name} is not gone yet")
+            raise ApiError(f"waiting for the deletion of StatefulSet {name}")
         self._cache.note(kind, live, is_gone=True)
         self._applied.pop((kind, name), None)
 

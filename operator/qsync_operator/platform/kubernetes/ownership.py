@@ -20,6 +20,7 @@ def is_ours(live: Object, cluster: str, uid: str | None) -> bool:
 
 def taken_sentence(kind: str, live: Object, cluster: str) -> str:
     return (
-        f"{kind} {name_of(live)} cannot be used: the object exists and does not belong to"
-        f" QsyncCluster {cluster}; delete or rename it, or give the cluster another name"
+        f"cannot use {kind} {name_of(live)}: the object exists and does not belong to "
+        f"QsyncCluster {cluster}; delete or rename it, or choose another name for the "
+        "cluster"
     )

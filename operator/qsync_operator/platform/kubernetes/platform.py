@@ -398,7 +398,7 @@ class KubernetesPlatform:
     ) -> Any:
         address = self._address(member, ports(cluster)[1])
         if not address:
-            raise LinkError(f"{member} has no address yet")
+            raise LinkError(f"the pod of {member} has no address yet")
         instance = self._state.members[member].uuid
         return await self._links.post(address, path, fields, instance)
 
@@ -408,7 +408,7 @@ class KubernetesPlatform:
         try:
             await self._keep_labels(observed)
         except ApiError as error:
-            return (trouble_of("the role labels of pods cannot be moved", error, False),)
+            return (trouble_of("cannot change the role labels of pods", error, False),)
         if is_paused(cluster):
             return ()
         troubles = list(await self._keep_objects(cluster, self._state))
@@ -443,7 +443,7 @@ class KubernetesPlatform:
             await self._identity.keep(cluster)
             await self._identity.keep_password(cluster)
         except ApiError as error:
-            return trouble_of("storage.retention cannot be applied to the Secrets", error, True)
+            return trouble_of("cannot apply storage.retention to the Secrets", error, True)
         self._kept_retention = cluster.spec.storage.retention
         return None
 
@@ -453,7 +453,7 @@ class KubernetesPlatform:
             for kind in await self._monitoring.remove_unwanted(cluster):
                 self._objects.forget(kind, cluster.name)
         except ApiError as error:
-            return (trouble_of("kinds of Prometheus' operator cannot be read", error, False),)
+            return (trouble_of("cannot read the kinds of the Prometheus operator", error, False),)
         return ()
 
     async def _keep_labels(self, observed: Observed) -> None:
@@ -511,7 +511,9 @@ class KubernetesPlatform:
         match action:
             case CreateMember(name, kind):
                 if name not in state.members and self._pod(name) is not None:
-                    raise ActionAwaits(f"{action}: the pod that had this name is still leaving")
+                    raise ActionAwaits(
+                        f"{action}: waiting for the deletion of the former pod of this name"
+                    )
                 await self._change(cluster, state.with_member(name, kind))
             case RecordBootstrap(name, instance):
                 await self._change(cluster, state.founded_by(name, instance))

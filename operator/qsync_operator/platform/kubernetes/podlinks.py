@@ -45,7 +45,7 @@ class PodLinks:
         """
         answer = await self._ask(address, "ask", "GET", "/status")
         if not isinstance(answer, dict):
-            raise LinkError(f"{address} is not a node: its status is no object")
+            raise LinkError(f"unexpected response from {address}: /status is not a JSON object")
         return answer
 
     async def post(self, address: str, path: str, fields: dict[str, Any]) -> Any:
@@ -80,14 +80,14 @@ class PodLinks:
                 self._api = await self._connect()
             code, out, err = await self._api.execute(self._namespace, pod, (*ASK, *arguments))
         except ApiError as error:
-            raise LinkError(f"{pod} cannot be asked: {error}") from error
+            raise LinkError(f"cannot query {pod}: {error}") from error
         try:
             said = json.loads(out)
             status, answer = int(said["status"]), said["answer"]
         except (ValueError, KeyError, TypeError) as error:
             why = (err or out).strip().splitlines()
             raise LinkError(
-                f"{pod} cannot be asked: {why[-1] if why else f'exit code {code}'}"
+                f"cannot query {pod}: {why[-1] if why else f'exit code {code}'}"
             ) from error
         if status >= 400:
             text = answer.get("error") if isinstance(answer, dict) else str(answer)

@@ -75,7 +75,7 @@ class RunKeeper:
                     if not error.status:
                         raise
                     # The error concerns this object only: the others continue.
-                    log.warning("run %s waits: %s", name_of(run), error)
+                    log.warning("run %s is waiting: %s", name_of(run), error)
                     if error.status == 404:
                         self._cache.note(OBJECT_KINDS[kind], run, is_gone=True)
             await self._record_scheduled(cluster, kind, {name_of(run) for run in runs})
@@ -142,8 +142,8 @@ class RunKeeper:
             live = await self._api.get("Job", self._key[0], name_of(run))
             if live is not None and not _is_of_run(live, run):
                 sentence = (
-                    f"Job {name_of(run)} cannot be made: another Job has this name; delete it, or"
-                    " create the run under another name"
+                    f"cannot create Job {name_of(run)}: another Job has this name; delete "
+                    "it, or create the run under another name"
                 )
                 return refused(before, generation, RunReason.NAME_TAKEN, sentence, now())
         return before
@@ -275,7 +275,10 @@ async def refuse_run(api: Api, run: Object) -> None:
     if (run.get("status") or {}).get("phase") in TERMINAL:
         return
     metadata = run["metadata"]
-    sentence = f"there is no QsyncCluster {run['spec'].get('cluster')} in this namespace"
+    sentence = (
+        f"QsyncCluster {run['spec'].get('cluster')} not found in this namespace: create the "
+        "run again with an existing cluster"
+    )
     generation = int(metadata.get("generation", 0))
     status = refused(RunStatus(), generation, RunReason.NO_CLUSTER, sentence, now())
     await api.apply(
@@ -295,9 +298,12 @@ def why_not(cluster: QsyncCluster, image: str) -> str:
     Jobs need only the archive, so a hibernated cluster does not prevent them.
     """
     if cluster.spec.archive is None:
-        return f"cluster {cluster.name} has no archive to read: set spec.archive.url first"
+        return (
+            f"cluster {cluster.name} has no archive: set spec.archive.url, then create the "
+            "run again"
+        )
     if not image:
-        return "the operator knows no image with Spark: set sparkImage in the values of its chart"
+        return "the operator has no image with Spark: set sparkImage in the values of its chart"
     return ""
 
 

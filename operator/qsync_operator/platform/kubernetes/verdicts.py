@@ -40,11 +40,13 @@ def judge(
         _take_result(kind, status, _with_all_violations(said, driver))
         _end(status, job, "Succeeded", "Complete", RunReason.FINISHED, _sentence(status, said))
     elif _is_true(conditions, "Complete"):
-        sentence = said.get("error") or "the driver ended without a result"
+        sentence = said.get("error") or "the driver ended without a result: read the log of its pod"
         _end(status, job, "Failed", "Failed", RunReason.NO_RESULT, str(sentence))
     elif _is_true(conditions, "Failed"):
         why = conditions["Failed"]
-        sentence = said.get("error") or why.get("message") or "the Job failed"
+        sentence = (
+            said.get("error") or why.get("message") or "the Job failed: read the log of its pod"
+        )
         reason = why.get("reason") or RunReason.JOB_FAILED
         _end(status, job, "Failed", "Failed", str(reason), str(sentence))
     elif driver is not None and driver.get("status", {}).get("phase") == "Running":
@@ -128,12 +130,12 @@ def _end(status: RunStatus, job: Object, phase: Any, type_: Any, reason: str, wh
 def _sentence(status: RunStatus, said: dict[str, Any]) -> str:
     if isinstance(status, CompactionStatus):
         if not status.snapshot:
-            return "nothing was confirmed since the last compaction: nothing was folded"
-        return f"{status.snapshot} is published"
+            return "nothing to fold: no row was confirmed since the last compaction"
+        return f"snapshot {status.snapshot} was published"
     assert isinstance(status, AuditStatus)
     found = status.counts.get("violations", len(status.violations))
     return {
-        "Passed": "every proof holds",
+        "Passed": "all proofs hold",
         "Violated": f"{found} violations, the first: "
         + (status.violations[0].message if status.violations else "see the report"),
     }.get(status.verdict, _incomplete(said))
@@ -141,7 +143,7 @@ def _sentence(status: RunStatus, said: dict[str, Any]) -> str:
 
 def _incomplete(said: dict[str, Any]) -> str:
     why = str(said.get("incomplete") or "see the report")
-    return f"the archive does not hold all that the proofs need: {why}"
+    return f"the archive lacks data that the proofs need: {why}"
 
 
 def _is_true(conditions: dict[str, Any], type_: str) -> bool:

@@ -40,7 +40,7 @@ class KubernetesVoice:
         try:
             await self._api.apply(document, "status")
         except ApiError as error:
-            log.warning("status of %s was not stored: %s", cluster.name, error)
+            log.warning("cannot store the status of %s: %s", cluster.name, error)
             return False
         return True
 
@@ -69,4 +69,4 @@ class KubernetesVoice:
         try:
             await self._api.create(event)
         except ApiError as error:
-            log.warning("event %s of %s was not stored: %s", reason, cluster, error)
+            log.warning("cannot store event %s of %s: %s", reason, cluster, error)

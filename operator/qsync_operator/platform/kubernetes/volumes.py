@@ -91,8 +91,9 @@ class VolumeKeeper:
                     raise
                 self._refused = (size, time.monotonic())
                 self._refusal = (
-                    f"the volumes cannot grow to {size}: {error}. Let their StorageClass"
-                    " expand them (allowVolumeExpansion: true); until then they stay as they are"
+                    f"the volumes cannot grow to {size}: {error}; set "
+                    "allowVolumeExpansion: true in their StorageClass, or restore the "
+                    "old size"
                 )
                 raise ActionRefused(self._refusal) from error
         self._small = ()
