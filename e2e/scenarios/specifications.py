@@ -29,7 +29,7 @@ def access(scene: Scene) -> str:
     put_password("application's first", "mine")
     scene.apply(spaces=[space], roles=[role], users=[user], auth={"passwordSecret": "mine"})
     scene.wait("the sentence", scene.has_reason("Degraded", "AccessRefused"), READY_S)
-    assert "Secret alice of user alice has no password" in scene.condition("Degraded")["message"]
+    assert "Secret alice of user alice has no key" in scene.condition("Degraded")["message"]
     put_password("first")
     scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
 
