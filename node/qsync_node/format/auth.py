@@ -1,4 +1,4 @@
-"""chap-sha1: a proof that a client knows the password, without transmission of the password.
+"""chap-sha1: proves that a client knows the password, without transmitting the password.
 
 With `s1 = sha1(password)` and `s2 = sha1(s1)` the server stores base64(s2). The client sends
 `s1 XOR sha1(salt[:20] + s2)`. The server reverses the XOR, hashes the result once, and compares it
@@ -31,6 +31,7 @@ EMPTY_HASH = stored_hash("")
 
 
 def scramble(password: str, salt: bytes) -> bytes:
+    """Return the client's proof of `password` for the `salt` of a greeting, 20 bytes."""
     first = _sha1(password.encode())
     return _xor(first, _sha1(salt[:20], _sha1(first)))
 

@@ -15,7 +15,7 @@ from qsync_node.format.row import RowError, scan_rows
 class LogBatch(NamedTuple):
     """Rows `first_index .. last_index` of the log, concatenated in `data`.
 
-    It is a tuple rather than a dataclass, so that a message with batches packs without copies.
+    A tuple rather than a dataclass lets a message with batches be packed without copies.
     """
 
     first_index: int
@@ -64,7 +64,11 @@ def split_batches(data: bytes, before_index: int) -> list[LogBatch]:
 
 
 def drop_rows_up_to(batches: Iterable[LogBatch], index: int) -> list[LogBatch]:
-    """Return the rows of `batches` after `index`; the batch that contains it is split."""
+    """Return the rows of `batches` after `index`. A batch that contains `index` is split.
+
+    Raises:
+        RowError: `index` is inside a transaction.
+    """
     result = []
     for batch in batches:
         if batch.first_index > index:
@@ -75,7 +79,14 @@ def drop_rows_up_to(batches: Iterable[LogBatch], index: int) -> list[LogBatch]:
 
 
 def cut_batch(batch: LogBatch, index: int) -> tuple[LogBatch, LogBatch]:
-    """Split `batch` after `index`, which lies inside it."""
+    """Split `batch` after `index`, which must be one of its rows but not the last.
+
+    Returns:
+        the rows up to `index`, and the rows after it.
+
+    Raises:
+        RowError: `index` is inside a transaction.
+    """
     assert batch.first_index <= index < batch.last_index, (batch.first_index, index)
     wanted = index - batch.first_index
     for row, (_, lsn, end, ends_transaction) in enumerate(scan_rows(batch.data)):

@@ -1,7 +1,7 @@
 """Rows of a log file in the form of `tarantoolctl cat --show-system`.
 
 A record is `{"HEADER": {...}, "BODY": {...}}` with the names, the omissions and the rounding of
-Tarantool 2.6's tool, so that its parsed json output equals ours row for row. Details:
+Tarantool 2.6's tool. The parsed JSON output of both is equal row for row. Details:
 
 * A zero LSN, replica id, group or timestamp is omitted. TSN is decoded, and shown only in
   transactions of several rows. Flags other than COMMIT are not shown.
@@ -31,7 +31,7 @@ _KEY_NAMES = {
     0x24: "instance_uuid", 0x25: "cluster_uuid", 0x26: "vector_clock", 0x27: "expression",
     0x28: "operations",
 }  # fmt: skip
-# Rows of our members nest less deeply. A foreign file may nest deeper than Python can walk.
+# Rows of members nest less deeply. A file of another origin may nest deeper than Python can walk.
 LEVELS_SHOWN_MAX = 200
 SCALE_SHOWN_MAX = 100
 _SPARSE_RATIO = 2
@@ -116,7 +116,7 @@ def _shown_extension(code: int, data: bytes) -> Any:
 
 
 def _decimal_text(data: bytes) -> str:
-    """Decode a packed decimal: scale, then nibbles of digits, the last of which is the sign."""
+    """Decode a packed decimal: the scale, then one digit per nibble, then a nibble for the sign."""
     scale = unpack(data[: _int_bytes(data)])
     nibbles = data[_int_bytes(data) :].hex()
     digits = nibbles[:-1].lstrip("0") or "0"
@@ -134,7 +134,7 @@ def _int_bytes(data: bytes) -> int:
 
 
 def cat_file(data: bytes) -> Iterator[Record | Damage]:
-    """Yield the records of a whole file. A Damage, torn or not, is the last item if one exists.
+    """Yield the records of a whole file. If the file is damaged, the last item is a Damage.
 
     Raises:
         XlogError: the file's header cannot be read.

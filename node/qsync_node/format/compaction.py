@@ -44,7 +44,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """One published compaction: the state at `index`. None of its rows is later than `time`.
+    """One published compaction: the state at `index`. No row of the state is later than `time`.
 
     `verdict` is the result of the audit of its source archive, including its own snapshot.
     """
@@ -71,7 +71,7 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """`entry`, in the folder of `member`, has the contents of the files `replaces`."""
+    """A merge: `entry`, in the folder of `member`, has the contents of the files `replaces`."""
 
     member: str
     replaces: list[str]
@@ -80,7 +80,10 @@ class Merged:
 
 @dataclass(slots=True)
 class Changes:
-    """`floor`: only `compaction` contains the data up to this index."""
+    """Changes of compactions to the members' files.
+
+    Only the compaction named `compaction` still contains the data up to index `floor`.
+    """
 
     floor: int = 0
     compaction: str = ""

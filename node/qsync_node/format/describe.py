@@ -1,7 +1,7 @@
 """The manifest entry of a log file, from one pass over its bytes.
 
-The pass checks only what reading requires: the file's own framing. An archive records the content
-of the disk, and the audit judges it.
+The pass checks only the file's own framing, which reading requires. An archive records the content
+of the disk, and the audit judges that content.
 """
 
 import hashlib
@@ -116,6 +116,12 @@ class _Walk:
 
 def describe(data: bytes, kind: str, source: str, start_term: int) -> FileEntry:
     """Return the manifest entry of a whole file.
+
+    Args:
+        data: the contents of the file.
+        kind: one of `manifest.KINDS`.
+        source: the local name of the file.
+        start_term: the term before the first row.
 
     Raises:
         XlogError: the file is damaged.

@@ -6,8 +6,8 @@ malformed.
 
 Invalid input is handled as by Tarantool 2.6. A length that is not an unsigned number or exceeds the
 limit ends the stream (`FrameError`, code 20; the caller answers and closes the connection). A
-header that is not a valid map gives a frame of type `MALFORMED`, to be answered with error 20, and
-the stream resumes at the next packet.
+header that is not a valid map becomes a frame of type `MALFORMED`, which the caller answers with
+error 20. The stream then resumes at the next packet.
 
 The cost of a feed is proportional to the bytes fed: bytes of an unfinished packet are kept in a
 list and joined once, when the packet is complete.
@@ -78,7 +78,7 @@ class FrameDecoder:
         """Return the frames that `data` completes.
 
         Raises:
-            FrameError: the stream is invalid, and the decoder must not be used again.
+            FrameError: the stream is invalid. The decoder must not be used again.
         """
         if self._chunks:
             self._chunks.append(data)
@@ -161,7 +161,7 @@ class FrameDecoder:
 
 
 def _has_good_values(header: dict[Any, Any]) -> bool:
-    """Return whether known keys have values of their type. Unknown keys must be numbers."""
+    """Return whether all keys are numbers, and known keys have values of their type."""
     for key, value in header.items():
         if type(key) is not int:
             return False
@@ -227,7 +227,7 @@ def encode_error(
     message: str,
     causes: Iterable[tuple[int, str]] = (),
 ) -> bytes:
-    """Encode an error: its text for old clients, the stack of errors, newest first, for others."""
+    """Encode an error: a text for old clients, and a stack of errors, newest first, for others."""
     stack = [
         {0: "ClientError", 2: 0, 1: "qsync", 3: text, 4: 0, 5: int(number)}
         for number, text in ((code, message), *causes)

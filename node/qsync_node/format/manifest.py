@@ -8,9 +8,9 @@ An archive is a folder of an object store that belongs to one replica set:
     INSTANCE/INDEX-TERM-SHA256.snap              snapshots
     INSTANCE/INDEX-TERM-SHA256.rollback.xlog     rows truncated from its log (L6)
 
-INDEX is that of the first row (of the state, for a snapshot), TERM is that row's term. A name
-identifies the contents, so a file is never replaced. Readers use the manifest and never a listing:
-a file that no manifest lists does not exist yet.
+INDEX is the index of the first row (of the state, for a snapshot), and TERM the term of that row. A
+name identifies the contents, so a file is never replaced. Readers use the manifest and never a
+listing: a file that no manifest lists does not exist yet.
 """
 
 import json
@@ -28,11 +28,11 @@ _SUFFIXES = {SEGMENT: "xlog", SNAPSHOT: "snap", ROLLBACK: "rollback.xlog"}
 
 
 class ManifestError(ValueError):
-    """A manifest is invalid; the text states the cause and the remedy."""
+    """An invalid manifest; the text states the cause and the remedy."""
 
 
 class Mark(NamedTuple):
-    """Reading may begin at the block at `offset`, where the log is at `vclock`, in `term`."""
+    """A block at which reading may begin: at `offset`, the log is at `vclock`, in `term`."""
 
     offset: int
     term: int

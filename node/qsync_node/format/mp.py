@@ -2,7 +2,7 @@
 
 Bytes that are not UTF-8 are decoded to lone surrogates and encoded to the same bytes. A name stored
 by a client can therefore be repeated in an answer, an error or a row. `unpack` raises only the
-errors of `BAD_MSGPACK`, also for input of unauthenticated clients.
+errors of `BAD_MSGPACK` for any input, which may come from an unauthenticated client.
 
 A decoded value can occupy a hundred times its encoded size: an empty map is one byte and takes 0.1
 to 0.3 us. Callers bound the work of decoding user input beforehand: by a size, or by
@@ -53,9 +53,9 @@ _SHORT_EXTENSION = bytes((_EXTENSION, _CODE))
 def decoding_work(packed: bytes) -> int:
     """Return an upper bound for the work of decoding and of this estimate, in units of 25 ns.
 
-    First, every byte that could begin an array, a map or an extension counts, which takes one pass
-    in C. Text contains such bytes, too. If they would mean too much work, values are counted one by
-    one, up to `_VALUES_MAX` of them.
+    A first pass, in C, counts every byte that could begin an array, a map or an extension. Bytes of
+    text can match as well. If the result is too high, values are counted one by one, up to
+    `_VALUES_MAX` of them.
 
     Args:
         packed: msgpack, well-formed or not.
@@ -71,7 +71,7 @@ def _counted_work(packed: bytes, bound: int) -> int:
     unpacker = msgpack.Unpacker(max_buffer_size=len(packed))
     unpacker.feed(packed)
     work = len(packed) // 2
-    left = 1  # values that were announced and not read yet
+    left = 1  # announced values that are not read yet
     try:
         for _ in range(_VALUES_MAX):
             if not left:
@@ -89,7 +89,7 @@ def _counted_work(packed: bytes, bound: int) -> int:
                 unpacker.skip()
                 work += _EXTENSION_WORK if _KINDS[first] in _EXTENSIONS else 0
     except (IndexError, ValueError, msgpack.UnpackException):
-        return work  # decoding fails here, too
+        return work  # decoding fails at the same byte
     return max(bound, work)
 
 
@@ -101,7 +101,7 @@ def unpack_bounded(packed: bytes) -> Any:
 
 
 def is_number(value: object) -> bool:
-    """Return whether `value` is an int or a finite float, as in msgpack and JSON, and no bool."""
+    """Return whether `value` is an int or a finite float, but not a bool."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return math.isfinite(value)

@@ -26,12 +26,15 @@ import os
 from dataclasses import dataclass
 
 ORDER_SCHEME = "Qsync-HMAC-SHA256-2"
-"""Its number increases with each change of the header: a member accepts its own scheme only."""
+"""The number increases with each change of the header. A member accepts only its own scheme."""
 CHALLENGE_PATH = "/order-challenge"
 
 
 def derive(secret: str, label: str) -> bytes:
-    """Return the key of one purpose. The input of HELLO without TLS begins with no label."""
+    """Return the key of one purpose.
+
+    Its label cannot be mistaken for the input of a HELLO without TLS, which begins with no label.
+    """
     return hmac.digest(secret.encode(), b"qsync/1 " + label.encode(), hashlib.sha256)
 
 
@@ -79,13 +82,13 @@ class SignedOrder:
 
     @classmethod
     def from_header(cls, authorization: str) -> "SignedOrder | None":
-        """Return None if the header is no signature of `ORDER_SCHEME`."""
+        """Parse a header; return None if it is not a signature of `ORDER_SCHEME`."""
         scheme, _, rest = authorization.partition(" ")
         parts = rest.split(":")
         return cls(*parts) if scheme == ORDER_SCHEME and len(parts) == 3 else None
 
     def is_by(self, secret: str, instance: str, method: str, path: str) -> bool:
-        """Return whether a client that knows `secret` signed it for this request."""
+        """Return whether a client that knows `secret` signed this request."""
         expected = _order_signature(secret, self.challenge, instance, method, path, self.digest)
         return _is_same(self.signature, expected)
 

@@ -8,7 +8,7 @@ where tsn is the LSN of the transaction's first row, and the last row has the CO
 one transaction are contiguous.
 
 Header keys are written in Tarantool's order and in shortest form, so that re-encoding a row of
-Tarantool gives the same bytes. Qsync's addition to a header, the idempotency key of a transaction,
+Tarantool yields the same bytes. Qsync's addition to a header, the idempotency key of a transaction,
 is in a TUPLE_META map, which every version of Tarantool skips there. This module never decodes a
 body: it stays the slice that the client sent, and C code skips it.
 """
@@ -34,7 +34,7 @@ from qsync_node.format.keys import (
 )
 
 ROW_BYTES_MAX = 2**31 - 1
-# Errors of msgpack for bytes that are not msgpack or have another type.
+# Errors of msgpack for bytes that are not msgpack, or whose values have another type.
 _MALFORMED = (ValueError, TypeError, msgpack.OutOfData, RecursionError)
 _INT_KEYS = (KEY_TYPE, KEY_REPLICA_ID, KEY_LSN, KEY_GROUP_ID, KEY_TSN, KEY_FLAGS)
 
@@ -162,7 +162,7 @@ _TIMESTAMP_MARK = 0x04CB
 def encode_single_header(
     type: int, replica_id: int, lsn: int, timestamp: float, flags: int = 0
 ) -> bytes:
-    """Encode the header of a transaction of one row, in about 0.3 µs instead of 2.
+    """Encode the header of a one-row transaction, in about 0.3 µs instead of 2 µs.
 
     The result equals `encode_header(Row(type, replica_id, lsn, timestamp, flags=flags))` for types
     and replica ids below 128, a non-zero LSN and a non-zero timestamp.
@@ -283,7 +283,7 @@ def decode_rows(data: bytes) -> list[Row]:
 def scan_rows(data: bytes) -> Iterator[tuple[int, int, int, bool]]:
     """Yield (replica id, LSN, end offset, whether it ends its transaction) of each row in `data`.
 
-    Readers of a log need only boundaries and positions; this costs half as much as Rows.
+    Readers of a log need only boundaries and positions. Scanning costs half as much as decoding.
     """
     unpacker = _unpacker(data)
     tell, unpack, skip = unpacker.tell, unpacker.unpack, unpacker.skip

@@ -44,7 +44,7 @@ def signature(vclock: Mapping[int, int]) -> int:
 
 
 def normalised(vclock: Mapping[int, int]) -> VClock:
-    """Return the clock without zero components, ids ascending: equal clocks give equal dicts."""
+    """Return the clock without zero components, ids ascending. Equal clocks yield equal dicts."""
     return {replica_id: vclock[replica_id] for replica_id in sorted(vclock) if vclock[replica_id]}
 
 

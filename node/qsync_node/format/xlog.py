@@ -36,8 +36,9 @@ EOF_MARKER = b"\xd5\x10\xad\xed"
 BLOCK_HEADER_BYTES = 19
 COMPRESS_FROM_BYTES = 2048
 BLOCK_ROWS_BYTES_MAX = 128 << 20
-"""Size of the rows of one block. A writer stays far below it, because the queue of unconfirmed
-transactions limits a write. A reader refuses more: 32 KB of zstd can expand to gigabytes."""
+"""Maximum size of the rows of one block. A writer stays far below it, because the queue of
+unconfirmed transactions limits a write. A reader refuses larger blocks: 32 KB of zstd can expand to
+gigabytes."""
 SECTOR_BYTES = 512
 ZERO_RUN_BYTES = 8
 
@@ -55,7 +56,7 @@ _compressor = _Compressor()
 
 
 class XlogError(ValueError):
-    """A file's header or a block cannot be read."""
+    """An unreadable file header or block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """An error at `offset` that ends reading; `is_torn` if a crash explains it (D7)."""
+    """An error at `offset` that ends reading. `is_torn` is true if a crash explains it (D7)."""
 
     offset: int
     why: str
@@ -272,7 +273,10 @@ def _is_short(data: bytes, offset: int) -> bool:
 
 
 def judge_damage(data: bytes, offset: int, why: str, file_offset: int = 0) -> Damage:
-    """Apply rule D7 to bytes at `offset` that are no block; `data` reaches to the file's end."""
+    """Apply rule D7 to bytes at `offset` that are not a block.
+
+    `data` begins at `file_offset` of the file and extends to its end.
+    """
     is_torn = (
         _is_short(data, offset)
         or not any(data[offset:])
@@ -284,8 +288,8 @@ def judge_damage(data: bytes, offset: int, why: str, file_offset: int = 0) -> Da
 def read_blocks(data: bytes, offset: int, file_offset: int = 0) -> Iterator[Block | Damage | End]:
     """Yield the blocks of a file from `offset`. A Damage or an End is the last item.
 
-    `data` reaches to the end of the file and begins at `file_offset` of it. Offsets in the items
-    are relative to `data`.
+    `data` begins at `file_offset` of the file and extends to its end. Offsets in the items are
+    relative to `data`.
     """
     size = len(data)
     while offset < size:
