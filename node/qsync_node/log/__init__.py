@@ -1,1 +1,1 @@
-"""The only code that touches data files: WAL, recovery, rewind, checkpoints."""
+"""The only code that reads or writes data files: WAL, recovery, truncation, snapshots."""

@@ -1,9 +1,10 @@
 """A file that records how far a snapshot is ahead of the log.
 
-A crash can leave a log that ends before the newest snapshot in two cases: during a re-join (S3),
-and if other members confirmed the state before this disk had the rows (S2). In any other case,
-rows that were durable, and possibly acknowledged, are missing. The index is therefore noted before
-such a snapshot is renamed to its final name. The note is removed once the log reaches that index.
+A crash can leave a log that ends before the newest snapshot in two cases. It may happen during a
+re-join (S3), or after other members confirmed the state before this disk had the rows (S2). In any
+other case, rows that were durable, and possibly acknowledged, are missing. The index is therefore
+noted before such a snapshot is renamed to its final name. The note is removed once the log reaches
+that index.
 """
 
 from qsync_node.log.atomic import put_file
@@ -25,7 +26,7 @@ def forget_ahead(fs: FileSystem, directory: str) -> None:
 
 
 def noted_ahead(fs: FileSystem, directory: str) -> int:
-    """Return the noted index, 0 if there is none.
+    """Return the noted index, or 0 without a note.
 
     Raises:
         CorruptionError: the note is not a number.

@@ -2,10 +2,10 @@
 
 Theory. A segment is uploaded once it is sealed and its last row is confirmed: then no truncation
 can affect it (S6, L4). A snapshot is uploaded once it has its final name, a file under `rollback/`
-immediately. The snapshot at which a segment begins is uploaded before the segment, so that an
-archive never contains rows without the state that they build on. Only the manifest records the
-archived files, by their local names. A crash between an upload and the manifest repeats the
-upload, which finds the file in place.
+immediately. The snapshot at which a segment begins is uploaded before the segment. An archive
+therefore never contains rows without the state that they build on. Only the manifest records the
+archived files, by their local names. After a crash between an upload and the manifest, the upload
+is repeated and finds the file in place.
 
 This module is pure. `archive_store.py` transfers bytes, `server/archiver.py` runs the thread.
 """
@@ -29,7 +29,7 @@ class Upload(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """The contents of a data directory: (path, size) of snapshots and rollback files, segments."""
+    """The contents of a data directory: segments, paths of snapshots, rollback files with sizes."""
 
     segments: Sequence[SegmentRange]
     snapshots: Sequence[str]
@@ -50,14 +50,23 @@ def _sealed(contents: Contents) -> list[SegmentRange]:
 
 
 def _segments_of(archived: Iterable[FileEntry]) -> set[tuple[str, int]]:
-    """Return names with last rows: a member that rejoins at an index reuses a file name."""
+    """Return (local name, last index) of the archived segments.
+
+    The name alone is ambiguous: a member that rejoins at an index reuses a file name.
+    """
     return {(entry.source, entry.last_index) for entry in archived if entry.kind == SEGMENT}
 
 
 def plan_uploads(
     contents: Contents, confirmed_index: int, archived: Iterable[FileEntry]
 ) -> list[Upload]:
-    """Return the due uploads in order: rollback files, then snapshots and segments by index."""
+    """Return the due uploads in order: rollback files, then snapshots and segments by index.
+
+    Args:
+        contents: the files on disk.
+        confirmed_index: the last confirmed index; segments that end after it must wait.
+        archived: the entries of the manifest.
+    """
     archived = list(archived)
     done = {entry.source for entry in archived if entry.kind == SNAPSHOT}
     done_segments = _segments_of(archived)
@@ -100,7 +109,7 @@ def still_named(
 
 
 def archived_index(contents: Contents, archived: Iterable[FileEntry]) -> int:
-    """Return the index up to which rows are archived, or never were in this log (S5)."""
+    """Return the last index whose rows, and all before, are archived or precede this log (S5)."""
     done = _segments_of(archived)
     index = contents.segments[0].after_index
     for one in contents.segments[:-1]:
@@ -113,8 +122,8 @@ def archived_index(contents: Contents, archived: Iterable[FileEntry]) -> int:
 def needed_snapshot(contents: Contents, archived: Iterable[FileEntry]) -> int | None:
     """Return the index of the oldest snapshot that starts a segment and is not archived yet.
 
-    Newer snapshots may replace the others before their upload, so that they do not fill the disk
-    during an outage of the archive.
+    Newer snapshots may replace other snapshots before their upload. Otherwise snapshots would fill
+    the disk during an outage of the archive.
     """
     done = {entry.source for entry in archived if entry.kind == SNAPSHOT}
     starts = {one.after_index for one in contents.segments}

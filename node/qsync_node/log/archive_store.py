@@ -1,8 +1,8 @@
 """Access to the archive: an object store or folder, selected by URL.
 
-A file is stored under a name that contains its SHA-256 and is never replaced. If different content
+A file is stored under a name that contains its SHA-256, and is never replaced. If other content
 exists under that name, the archive was changed (`ArchiveConflictError`). Only the manifest is
-replaced, as a whole: atomically by an object store, by a rename in a folder. A folder is flushed
+replaced, as a whole: atomically in an object store, by a rename in a folder. A folder is flushed
 like the log's own directory, because the local copy is removed once the manifest lists the
 archived file (D1).
 """
@@ -40,7 +40,7 @@ class ArchiveError(QsyncError):
 
 
 class ArchiveConflictError(ArchiveError):
-    """The archive contains different content under one of our names: a person must act."""
+    """The archive contains different content under a name of this member: a person must act."""
 
 
 def _sentence(error: BaseException) -> str:
@@ -134,8 +134,12 @@ class ArchiveStore:
     def put_file(self, entry: FileEntry, path: str) -> None:
         """Store the file at `path` durably.
 
-        The file may exist since before a crash. It is then read back and compared, because its name
-        alone does not prove its content.
+        The file may already exist, uploaded before a crash. It is then read back and compared,
+        because its name alone does not prove its content.
+
+        Raises:
+            ArchiveError: the archive is unavailable, or the local file was deleted.
+            ArchiveConflictError: the archive contains other content under this name.
         """
         key = f"{self._uuid}/{entry.name}"
         try:
@@ -194,7 +198,7 @@ class ArchiveStore:
         self._flush(key)
 
     def _flush(self, key: str) -> None:
-        """Flush a folder's files and names. An object store flushes before it answers."""
+        """Flush a file in a folder, and its name. An object store flushes before it answers."""
         if self._folder is None:
             return
         path = self._folder / key

@@ -1,11 +1,11 @@
-"""Snapshots: .snap files of a confirmed state, written beside the log and read at start.
+"""Snapshots: .snap files of a confirmed state, written next to the log and read at start.
 
-A snapshot is written under a temporary name, flushed, and then renamed, so that a file with the
-final name is complete. It contains INSERT rows numbered from 0, like Tarantool's, in blocks of
+A snapshot is written under a temporary name, flushed, and then renamed. A file with the final name
+is therefore complete. It contains INSERT rows numbered from 0, like Tarantool's, in blocks of
 about 128 KiB. It is valid only with its end marker and correct checksums.
 
-Writing does not touch the state of the WAL, so that a separate thread can write a snapshot while
-the log grows (S2).
+Writing a snapshot does not access the state of the WAL. A separate thread can therefore write it
+while the log grows (S2).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,7 +36,10 @@ BLOCK_ROWS_BYTES = 128 * 1024
 
 
 class SnapshotWriter:
-    """A snapshot under construction. `finish` gives it its final name durably."""
+    """A snapshot under construction; `finish` completes it, `abort` deletes it.
+
+    A failed write or flush deletes it and raises DiskError.
+    """
 
     __slots__ = ("_directory", "_file", "_fs", "_lsn", "_pending", "_pending_bytes",
                  "_temporary", "_timestamp", "path", "vclock")  # fmt: skip
@@ -72,6 +75,7 @@ class SnapshotWriter:
             self._flush()
 
     def finish(self) -> None:
+        """Flush the snapshot, and rename it durably to its final name."""
         assert self._file is not None, "the snapshot is finished or aborted"
         self._flush()
         self._append([EOF_MARKER])
@@ -157,7 +161,7 @@ def open_snapshot(fs: FileSystem, path: str) -> Snapshot:
         raise CorruptionError(path, 0, "the name of the file does not match its header")
     for magic, block_offset, data, crc in _stored_blocks(fs, path, offset):
         try:
-            # Also decompressed: a checksum only proves that the stored bytes are unchanged.
+            # Decompress too: a checksum proves only that the stored bytes are unchanged.
             decode_block_data(magic, data, crc)
         except XlogError as error:
             raise CorruptionError(path, block_offset, str(error)) from None

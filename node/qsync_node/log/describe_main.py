@@ -1,10 +1,10 @@
-"""`python -m qsync_node.log.describe_main`: manifest entries of the files named on standard input.
+"""`python -m qsync_node.log.describe_main`: print manifest entries of the files named on stdin.
 
-For each JSON line of input, `[path, kind, source, start term]`, it prints one line,
-`{"entry": ...}` or `{"error": sentence}`, until the input ends.
+Each line of input is a JSON array, `[path, kind, source, start term]`. The answer is one line,
+`{"entry": ...}` or `{"error": sentence}`. The program ends with its input.
 
-It is a separate process with low priority: describing a segment decodes each of its rows, which
-would block the interpreter of a serving node.
+It runs as a separate process with low priority. Describing a segment decodes each of its rows,
+which would block the interpreter of a serving node.
 """
 
 import json

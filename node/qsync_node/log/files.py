@@ -1,7 +1,7 @@
 """The filesystem interface of the log: two small protocols and their real implementation.
 
-The log uses only operations that can be simulated: whole reads, appends, flushes, renames. The
-simulator's disk implements the same protocols and loses unflushed data.
+The log uses only operations that can be simulated: reads, appends, flushes, renames, truncations
+and removals. The simulator's disk implements the same protocols and loses unflushed data.
 
 A failed or short write or flush is reported once and never retried here (D4). After a failed fsync
 the kernel may have marked the lost pages clean, so a later successful fsync proves nothing.
@@ -27,7 +27,7 @@ class File(Protocol):
         """Append all of `data`.
 
         Raises:
-            DiskError, DiskFull: part of `data` may have been appended.
+            DiskError, DiskFull: the append failed, and part of `data` may have been appended.
         """
 
     def sync(self) -> None:

@@ -3,7 +3,8 @@
 Each segment records where its successor must begin, but not whether a successor exists. A log
 without its last file looks like a log that ended earlier, although the missing rows may have been
 acknowledged. The newest segment is therefore noted once it is durable, before it receives a row.
-Before segments are removed (L6, S3), the note is deleted. Without a note no check takes place.
+The note is deleted before the newest segment is removed (L6, S3). Without a note, recovery does not
+check.
 """
 
 from qsync_node.log.atomic import put_file
@@ -14,7 +15,7 @@ NEWEST_NAME = "newest"
 
 
 def note_newest(fs: FileSystem, directory: str, name: str) -> None:
-    """Note `name`, whose file must already be durable. An equal note is not rewritten."""
+    """Note `name`, whose file must already be durable, unless the note already has this name."""
     path = join(directory, NEWEST_NAME)
     contents = f"{name}\n".encode()
     if not fs.exists(path) or fs.read(path) != contents:

@@ -1,19 +1,23 @@
 """Recovery of a data directory: the newest valid snapshot, then the WAL after it (S1).
 
-Steps: delete leftovers of a crash (`.inprogress`); read the ballot (a directory without one is a
-lost disk, D2); require the segment that was noted as the newest (D7); open the newest valid
-snapshot; read the segments that continue it row by row, and refuse them with file and offset where
-they do not (W1, S3). Older segments are not read; slow followers read them later.
+Steps:
+
+  1. Delete leftovers of a crash (`.inprogress`).
+  2. Read the ballot. A directory without one is a lost disk (D2).
+  3. Require the segment that is noted as the newest (D7).
+  4. Open the newest valid snapshot.
+  5. Read the segments after it. They must continue the snapshot row by row; otherwise recovery
+     fails with file and offset (W1, S3). Older segments are read only later, for slow followers.
 
 A crash may tear the end of the last segment, which is then truncated to its last whole block. Any
 other damage is refused (D7).
 
-The data that was read may exist in the page cache only, and a flush after a failed flush proves
-nothing. Before any other write, the last segment is therefore copied to a new file, which is
+The bytes of the last segment may exist in the page cache only, and a flush after a failed flush
+proves nothing. Before any other write, the segment is therefore copied to a new file, which is
 flushed and renamed over the original (D3). The copy omits the torn tail. The ballot is rewritten
-for the same reason. A clean mark of the last stop makes the copy unnecessary. A log that does not
-end at its clean mark was changed since, and is refused. Earlier segments were flushed before their
-successors were created, and a snapshot before it was renamed.
+for the same reason. A clean mark of the last stop makes both unnecessary. A log that does not end
+at its clean mark was changed since, and is refused. Other files need no copy: a segment is flushed
+before its successor is created, and a snapshot before it is renamed.
 
 A crash during a re-join leaves a log that ends before the snapshot (S3): the snapshot is durable,
 and the old segments were about to be removed. They are removed now if the snapshot was noted to be
@@ -82,8 +86,11 @@ class _Tail:
 def recover(fs: FileSystem, directory: str, limits: Limits) -> tuple[Wal, Recovered]:
     """Recover a directory.
 
+    Returns:
+        the log, open for writing, and the recovered contents.
+
     Raises:
-        CorruptionError: a person must decide.
+        CorruptionError: the directory is damaged, and a person must act.
     """
     fs.makedirs(join(directory, ROLLBACK_DIRECTORY))
     fs.sync_dir(directory)
@@ -132,7 +139,7 @@ def recover(fs: FileSystem, directory: str, limits: Limits) -> tuple[Wal, Recove
 def _open_segments(
     fs: FileSystem, directory: str, names: list[str]
 ) -> tuple[list[Segment], set[tuple[str, str]]]:
-    """Return segments by their headers, unread, and their (instance uuid, file) pairs."""
+    """Read only the headers of segments; return the segments and their (instance uuid, path)."""
     segments: list[Segment] = []
     uuids: set[tuple[str, str]] = set()
     for name in sorted(name for name in names if name.endswith(".xlog")):
@@ -170,7 +177,13 @@ def _one_uuid(uuids: set[tuple[str, str]], directory: str) -> str:
 def _newest_snapshot(
     fs: FileSystem, directory: str, names: list[str], segments: list[Segment]
 ) -> Snapshot | None:
-    """Return the newest valid snapshot; an older one only if the log reaches back to it."""
+    """Return the newest valid snapshot, None without one.
+
+    If the newest is damaged, the log must reach back to an older one or to its own beginning.
+
+    Raises:
+        CorruptionError: the newest is damaged, and the log does not reach back.
+    """
     first_damage: CorruptionError | None = None
     for name in sorted((name for name in names if name.endswith(".snap")), reverse=True):
         try:
@@ -287,7 +300,7 @@ def _take_block(segment: Segment, block: Block, tail: _Tail, base_vclock: VClock
 
 
 def _copy_last_segment(fs: FileSystem, directory: str, segment: Segment) -> None:
-    """Make the data durable that was read, despite an earlier failed flush (D3)."""
+    """Make the bytes that were read durable, despite an earlier failed flush (D3)."""
     data = fs.read(segment.path, 0, segment.end_bytes)
     put_file(fs, directory, segment.path.rsplit("/", 1)[1], [data])
 
@@ -306,7 +319,7 @@ def _take_clean_mark(fs: FileSystem, directory: str, segments: list[Segment], ta
     last = segments[-1] if segments else None
     index = signature(tail.vclock)
     if last is None or tail.torn_bytes or mark != clean_mark(last, index):
-        # Not the result of a crash: the log was complete at its stop, and no process wrote since.
+        # No crash explains this: the log was complete at its stop, and no process wrote since.
         raise CorruptionError(
             last.path if last is not None else directory,
             last.end_bytes if last is not None else 0,

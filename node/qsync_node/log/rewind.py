@@ -2,13 +2,13 @@
 
 The truncated rows are first saved durably under `rollback/`. Then whole files are removed, newest
 first, with a flush of the directory after each. Finally the file that contains the cut is
-shortened. A cut between two blocks truncates and flushes it. A cut inside a block, which may
-contain several transactions, must never lose the remaining rows: they may be confirmed and
-acknowledged. The file is therefore rewritten without the truncated rows and renamed over the
+shortened. If the cut is between two blocks, the file is truncated and flushed. A block may contain
+several transactions, and a cut inside it must never lose the remaining rows: they may be confirmed
+and acknowledged. The file is therefore rewritten without the truncated rows and renamed over the
 original.
 
-After a crash at any step the log starts with all of the tail, with a prefix of it, or without it.
-The node then compares histories and truncates again.
+After a crash at any step, the log contains all of the tail, a prefix of it, or none of it. The node
+then compares histories and truncates again.
 """
 
 from collections.abc import Mapping
@@ -37,14 +37,23 @@ ROLLBACK_DIRECTORY = "rollback"
 
 @dataclass(frozen=True, slots=True)
 class RewindReport:
-    """The number of truncated rows, and the file that contains them (None without rows)."""
+    """The number of truncated rows, and the file with their copy (None without rows)."""
 
     rows: int
     file: str | None
 
 
 def rewind(wal: Wal, after_index: int, first_cut_term: int) -> RewindReport:
-    """Truncate the log after `after_index`, which must end a transaction."""
+    """Truncate the log after `after_index`, which must end a transaction.
+
+    Args:
+        wal: the log.
+        after_index: the last index to keep.
+        first_cut_term: the term of the first truncated row, for the name of the saved file.
+
+    Raises:
+        DiskError: a write failed. Unless only saving the rows failed, `wal.failed` is set.
+    """
     wal.check_usable()
     assert wal.first_available_index <= after_index <= wal.last_index, (
         after_index,

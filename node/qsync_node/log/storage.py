@@ -1,6 +1,6 @@
 """One data directory: the facade that the WAL thread and the simulator drive.
 
-It is synchronous and blocking, on top of a `FileSystem`, without threads, clocks or random numbers.
+It is synchronous and blocking, built on a `FileSystem`, without threads, clocks or random numbers.
 One thread at a time calls `write`, `rewind`, `store_ballot`, `rotate`, `install_snapshot`, removals
 and `clean_stop`. `read` and `write_snapshot` may run concurrently, each in another thread.
 
@@ -29,7 +29,7 @@ __all__ = ["Limits", "Recovered", "RewindReport", "SegmentRange", "Storage"]
 
 
 class SegmentRange(NamedTuple):
-    """A segment with the rows after `after_index` up to `last_index`."""
+    """A segment that contains the rows after `after_index` up to `last_index`."""
 
     path: str
     after_index: int
@@ -62,7 +62,7 @@ class Storage:
         limits: Limits | None = None,
         ballot: bytes = b"",
     ) -> "Storage":
-        """Create an empty log, the ballot first: a log without one does not start (D2)."""
+        """Create an empty log, after its ballot: a log without one does not start (D2)."""
         assert not cls.exists(fs, directory), f"{directory} already contains a log"
         fs.makedirs(join(directory, ROLLBACK_DIRECTORY))
         fs.sync_dir(directory)
@@ -79,14 +79,14 @@ class Storage:
         """Recover a directory.
 
         Raises:
-            CorruptionError: a person must decide.
+            CorruptionError: the directory is damaged, and a person must act.
         """
         wal, recovered = recover(fs, directory, limits or Limits())
         index = recovered.snapshot.index if recovered.snapshot is not None else 0
         return cls(wal, index), recovered
 
     def clean_stop(self) -> None:
-        """Write end marker and clean mark: the next start need not copy the last segment (D3)."""
+        """Write end marker and clean mark, so that the next start copies no segment (D3)."""
         wal = self._wal
         wal.check_usable()
         wal.seal()
@@ -146,7 +146,7 @@ class Storage:
             self._catch_up()
 
     def _catch_up(self) -> None:
-        """Delete the note once the log reaches the snapshot; unflushed rows do not count."""
+        """Delete the note: the log has reached the snapshot. Unflushed rows do not count."""
         wal = self._wal
         if not wal.limits.is_synced:
             return
@@ -161,7 +161,7 @@ class Storage:
         """Return durable rows after `after_index`.
 
         Returns:
-            at most about `bytes_max` bytes, [] at the end.
+            whole blocks until they reach `bytes_max`; empty at the end of the log.
 
         Raises:
             NotInLog: the rows were removed.
@@ -169,15 +169,15 @@ class Storage:
         return self._wal.read(after_index, bytes_max)
 
     def rotate(self) -> None:
-        """Start a new segment, so that the rows before can be removed or archived."""
+        """Start a new segment, so that the rows before it can be removed or archived."""
         self._wal.rotate()
 
     def rewind(self, after_index: int, first_cut_term: int) -> RewindReport:
-        """Truncate the log after `after_index` and save the rows (L6)."""
+        """Save the rows after `after_index` under `rollback/`, and truncate the log (L6)."""
         return rewind(self._wal, after_index, first_cut_term)
 
     def remove_segments_before(self, index: int) -> int:
-        """Remove segments whose rows all lie at or before `index` and in a snapshot (S5)."""
+        """Remove segments whose rows end at or before `index` and are in a snapshot (S5)."""
         return self._wal.remove_segments_before(min(index, self._snapshot_index))
 
     # -- ballot and snapshots --------------------------------------------------------------------

@@ -2,9 +2,9 @@
 
 Theory. A *segment* is one .xlog file, named after the index before its first row. Rows are appended
 to the last segment only. One `write` is one block, one writev and one fdatasync, with any number of
-batches, and the next write begins only once this one is durable. A crash can therefore damage only
-the last block of the last segment, so that rule D7 can distinguish a torn tail from corruption. A
-new segment is created under a temporary name, flushed and renamed. Its directory is flushed and its
+batches. The next write begins only once this one is durable. A crash can therefore damage only the
+last block of the last segment, and rule D7 can distinguish a torn tail from corruption. A new
+segment is created under a temporary name, flushed and renamed. Its directory is flushed and its
 name noted before it receives a row (D1).
 
 Positions of a segment cover durable bytes only: `read` never returns a row before its write has
@@ -73,7 +73,7 @@ class Segment:
         self.data_start = data_start
         self.end_bytes = data_start  # end of the last durable block
         self.end_index = self.start_index
-        # None: not read yet, a reader determines them.
+        # None: not read yet; the first reader of the segment determines them.
         self.marks: list[tuple[int, int]] | None = [(self.start_index, data_start)]
 
     def add_block(self, end_index: int, end_bytes: int) -> None:
@@ -87,7 +87,7 @@ class Segment:
 def read_stored_blocks(
     fs: FileSystem, segment: Segment, offset: int
 ) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (offset, end, rows) of each durable block of `segment` from `offset` on.
+    """Yield (offset, end, rows) of each durable block of `segment`, beginning at `offset`.
 
     These bytes were valid when they were written, so every error is corruption.
     """
@@ -170,6 +170,7 @@ class Wal:
 
         Raises:
             DiskFull: none of them was written.
+            DiskError: the write failed, and `failed` is set.
         """
         self.check_usable()
         vclock = self._continued_vclock(batches)
@@ -250,7 +251,7 @@ class Wal:
         self._is_sealed = True
 
     def _take_back(self) -> None:
-        """Truncate the remains of a refused write; the next write starts a new segment (D5)."""
+        """Truncate the remains of a refused write. The next write starts a new segment (D5)."""
         segment = self.segments[-1]
         try:
             self.fs.truncate(segment.path, segment.end_bytes)
@@ -302,7 +303,7 @@ class Wal:
         """Return durable rows after `after_index`.
 
         Returns:
-            at least one block, about `bytes_max` bytes; empty at the end of the log.
+            whole blocks until they reach `bytes_max`; empty at the end of the log.
 
         Raises:
             NotInLog: the rows were removed.
@@ -348,7 +349,7 @@ class Wal:
         return marks
 
     def vclock_at(self, index: int) -> VClock:
-        """Return the clock at which the row at `index` was the last one.
+        """Return the clock of the log that ends at `index`.
 
         Raises:
             NotInLog: the clock is unknown.
@@ -373,7 +374,8 @@ class Wal:
     def remove_segments_before(self, index: int) -> int:
         """Remove segments that end at or before `index`, except the last. Return their number.
 
-        The oldest is removed first with a flush each, so that a crash leaves them contiguous (W1).
+        The oldest is removed first, with a flush of the directory after each. A crash therefore
+        leaves contiguous segments (W1).
         """
         self.check_usable()
         removed = 0
@@ -386,7 +388,7 @@ class Wal:
         return removed
 
     def replace_all(self, vclock: Mapping[int, int]) -> None:
-        """Discard all segments and restart at `vclock`, which a durable snapshot contains."""
+        """Remove all segments and continue at `vclock`, the state of a durable snapshot."""
         self.check_usable()
         with self.readers_lock:
             try:
@@ -410,7 +412,15 @@ def create_segment(
     vclock: Mapping[int, int],
     previous_vclock: Mapping[int, int] | None,
 ) -> Segment:
-    """Return a durable, empty segment at `vclock`."""
+    """Create a durable, empty segment that begins at `vclock`.
+
+    Args:
+        fs: the filesystem.
+        directory: the data directory.
+        instance_uuid: the owner of the log.
+        vclock: the clock before the first row.
+        previous_vclock: the start of the previous segment; None without one.
+    """
     previous = None if previous_vclock is None else dict(previous_vclock)
     header = encode_file_header(FileHeader(XLOG, instance_uuid, normalised(vclock), previous))
     name = file_name(signature(vclock), "xlog")
@@ -418,7 +428,7 @@ def create_segment(
     try:
         note_newest(fs, directory, name)
     except DiskFull:
-        # The log continues in the previous segment, which this one would not continue.
+        # The log continues in the previous segment, so this one would no longer be contiguous.
         fs.remove(join(directory, name))
         fs.sync_dir(directory)
         raise
@@ -426,7 +436,10 @@ def create_segment(
 
 
 def remove_all_segments(fs: FileSystem, directory: str, segments: Sequence[Segment]) -> None:
-    """Remove all segments, newest first with a flush each: the rest stays contiguous."""
+    """Remove all segments, newest first, with a flush of the directory after each.
+
+    The remaining segments are contiguous after a crash.
+    """
     forget_newest(fs, directory)
     for segment in reversed(segments):
         fs.remove(segment.path)
