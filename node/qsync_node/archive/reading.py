@@ -1,7 +1,7 @@
 """The readers' view of an archive: its replica set, each member's files, and ranges of files.
 
-Files are read in ranges, also by executors of Spark, so that each description of a file's location
-can be pickled. Files that compactions removed or merged are omitted (`format/compaction.py`).
+Executors of Spark also read files, in ranges, so every description of a file's location can be
+pickled. Files that compactions removed or merged are omitted (`format/compaction.py`).
 """
 
 import re
@@ -39,7 +39,7 @@ from qsync_node.format.manifest import (
 
 
 class ArchiveError(QsyncError):
-    """The archive cannot be read; the text is one sentence for a person."""
+    """The archive cannot be read; the text is one sentence for the user."""
 
 
 def folder_of(url: str) -> Path | None:
@@ -50,7 +50,11 @@ def folder_of(url: str) -> Path | None:
 
 @lru_cache(maxsize=8)
 def store_of(url: str) -> Any:
-    """Return the object store below `url`, one per process. Raises ArchiveError."""
+    """Return the object store below `url`, cached per process.
+
+    Raises:
+        ArchiveError: the folder does not exist, or the store cannot be opened.
+    """
     folder = folder_of(url)
     if folder is not None and not folder.is_dir():
         raise ArchiveError(f"archive {url} does not exist: check archive.url")
@@ -66,7 +70,7 @@ def first_line(error: BaseException) -> str:
 
 
 def read_range(url: str, key: str, start: int, end: int) -> bytes:
-    """Return bytes `start .. end` of a file, fewer at its end.
+    """Return the bytes from `start` to before `end`, or fewer at the end of the file.
 
     Raises:
         FileNotFoundError: the file does not exist.
@@ -90,12 +94,12 @@ def read_range(url: str, key: str, start: int, end: int) -> bytes:
 
 
 _INSTANCE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""Pattern of a member's folder; other folders are not members'."""
+"""Pattern of the folders of members."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The current manifests of all members; `foreign` are files that no manifest lists."""
+    """The current manifests of all members; `foreign` are the files that no manifest lists."""
 
     url: str
     replicaset_uuid: str
@@ -103,7 +107,7 @@ class Archive:
     foreign: list[str] = field(default_factory=list)
     compactions: list[Compaction] = field(default_factory=list)  # by index
     changes: Changes = field(default_factory=Changes)
-    written: list[Manifest] = field(default_factory=list)  # members' own, without changes
+    written: list[Manifest] = field(default_factory=list)  # members' own, without `changes`
 
     def name_of(self, uuid: str) -> str:
         return next((m.member for m in self.owners() if m.instance_uuid == uuid), uuid)
@@ -138,7 +142,11 @@ class Archive:
 
 
 def load_archive(url: str) -> Archive:
-    """Read every manifest. Raises ArchiveError with one sentence."""
+    """Read every manifest of an archive.
+
+    Raises:
+        ArchiveError: the archive is empty, unreadable or inconsistent.
+    """
     url = url.rstrip("/")
     store = store_of(url)
     try:
@@ -160,7 +168,7 @@ def load_archive(url: str) -> Archive:
 
 
 def _read_all(url: str, store: Any, listed: list[str]) -> Archive:
-    """Read the changes after the compactions that they may name, and after the manifests."""
+    """Read the changes last, after the manifests and the compactions that they may name."""
 
     def read(path: str) -> bytes:
         return bytes(obstore.get(store, path).bytes())
