@@ -1,7 +1,7 @@
-"""`python -m qsync_node.restore --archive URL --into FOLDER`: a snapshot at a point of an archive.
+"""`python -m qsync_node.restore --archive URL --into FOLDER`: restore one point of an archive.
 
-It prints one JSON object. Exit codes: 0 done, 1 failed (a sentence on standard error), 2 wrong
-usage. With `--check` it only verifies that the point exists.
+The command writes a snapshot and prints one JSON object. Exit codes: 0 done, 1 failed (the cause is
+on standard error), 2 wrong usage. With `--check` it only verifies that the point exists.
 """
 
 import argparse

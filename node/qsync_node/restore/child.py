@@ -1,4 +1,4 @@
-"""Runs `python -m qsync_node.restore` for processes without a state or an engine of their own."""
+"""Runs `python -m qsync_node.restore` for processes that do not load the database engine."""
 
 import json
 import subprocess
@@ -14,9 +14,12 @@ class RestoreError(QsyncError):
 
 
 def restore_in_child(*words: str) -> dict[str, Any]:
-    """Run the command with these words and return its result.
+    """Run the command and return its result.
 
-    The child's lifeline is its standard input: it ends with this process in any case.
+    The child's standard input is its lifeline: the child never outlives this process.
+
+    Args:
+        words: the arguments of the command.
 
     Raises:
         RestoreError: the command failed.
@@ -28,7 +31,7 @@ def restore_in_child(*words: str) -> dict[str, Any]:
         subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=trouble, text=True) as process,
     ):
         assert process.stdout is not None
-        said = process.stdout.read()  # not communicate(): that closes standard input immediately
+        said = process.stdout.read()  # communicate() would close standard input immediately
         code = process.wait()
         trouble.seek(0)
         lines = trouble.read().strip().splitlines()

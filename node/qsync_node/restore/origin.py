@@ -1,4 +1,4 @@
-"""Turns a restored state into the first state of a new replica set (pure).
+"""Conversion of a restored state to the first state of a new replica set (pure).
 
 The data stays: spaces, users and their rights, positions of sequences, idempotency keys, terms and
 the clock. Indexes therefore continue at the restored point, and a retry of an old request is
@@ -37,7 +37,16 @@ EXECUTE = 4
 def restored_bodies(
     bodies: list[bytes], index: int, uuid: str, name: str, replicaset_uuid: str, voters: int
 ) -> list[bytes]:
-    """Return the rows of the first snapshot of the new replica set, whose only member is `uuid`."""
+    """Return the rows of the first snapshot of the new replica set, whose only member is `uuid`.
+
+    Args:
+        bodies: the rows of the restored snapshot.
+        index: the index of that snapshot.
+        uuid: the instance that bootstraps the new replica set.
+        name: its name.
+        replicaset_uuid: the new replica set.
+        voters: the planned number of voters.
+    """
     database, kept = _load(bodies)
     before = schema_value(database, "cluster")
     _delete_all(database, CLUSTER_SPACE)
@@ -51,10 +60,10 @@ def restored_bodies(
 
 
 def with_users(bodies: list[bytes], users: dict[str, str], secret: str) -> list[bytes]:
-    """Return the first rows with passwords: `admin`'s derived from the secret, others as given.
+    """Return the rows with passwords set: that of `admin` is derived from the secret.
 
-    Each of `users` (name -> password) may read, write and create in the whole cluster, for the
-    application. A user that exists in a restored state keeps its id, its rights and its objects.
+    Each of `users` (name -> password) may read, write and create in the whole cluster. A user that
+    exists in a restored state keeps its id, its rights and its objects.
     """
     database, kept = _load(bodies)
     known = {row[2]: row for row in rows_of(database, USER_SPACE)}
@@ -88,7 +97,7 @@ def _bits_of(database: Database, user: int) -> int:
 
 
 def _load(bodies: list[bytes]) -> tuple[Database, list[bytes]]:
-    """Load a database, and return terms and keys separately: keys are ordered by age."""
+    """Load a database. Return it, and separately the terms and keys, whose order (age) matters."""
     database, kept = Database(), []
     for body in bodies:
         if read_term_body(body) is not None or read_key_body(body) is not None:

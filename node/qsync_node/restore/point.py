@@ -45,7 +45,7 @@ def shown(time_s: float) -> str:
 
 
 def last_index(archive: Archive) -> int:
-    """Return the last archived index, confirmed or not."""
+    """Return the last archived index, whether confirmed or not."""
     entries = [e for owner in archive.owners() for e in owner.files if e.kind != "rollback"]
     return max((entry.last_index for entry in entries), default=0)
 
@@ -71,9 +71,9 @@ def check_signature(archive: Archive, index: int) -> None:
 
 
 def late_segments(archive: Archive, time_s: float) -> list[tuple[Manifest, FileEntry]]:
-    """Return for each member its first segment with a row later than `time_s`.
+    """Return the first segment of each member that contains a row later than `time_s`.
 
-    One of them, of any member, contains the first such row of the log.
+    One of these segments contains the first such row of the log.
 
     Raises:
         PointError: the time is outside of the archived range.
@@ -101,6 +101,6 @@ def late_segments(archive: Archive, time_s: float) -> list[tuple[Manifest, FileE
 def next_segments(
     segments: Iterable[tuple[Manifest, FileEntry]], index: int
 ) -> list[tuple[Manifest, FileEntry]]:
-    """Return the copies of the row after `index`, those with the highest last index first."""
+    """Return the segments with the row after `index`, those with the highest last index first."""
     found = [(m, e) for m, e in segments if e.after_index <= index < e.last_index]
     return sorted(found, key=lambda pair: (-pair[1].last_index, pair[0].instance_uuid))

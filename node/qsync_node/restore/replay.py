@@ -1,8 +1,9 @@
-"""The state at one point of a log: a snapshot and the rows after it, applied as by every member.
+"""Replay of a log: applies the rows after a snapshot, up to one point, in the way of a member.
 
 This module reads no files and knows no archives (pure). Rows count once a CONFIRM in the log covers
 them. Rows that a decision rolled back never count. The state ends at the last whole transaction at
-or before `until`, and never inside a range that a decision rolls back: members had that state.
+or before `until`, and never inside a range that a decision rolls back. Every result is therefore a
+state that members had.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,11 +34,11 @@ _WITHOUT_STATE = frozenset({Kind.CONFIRM, Kind.PROMOTE})
 
 
 class ReplayError(QsyncError):
-    """The rows do not give a valid state; the text names the position."""
+    """The rows do not lead to a valid state; the text names the position."""
 
 
 class Replay:
-    """A replay that begins with a snapshot; `take` rows in order until `is_done`."""
+    """A replay that begins with a snapshot. Callers `take` rows in order until `is_done`."""
 
     def __init__(self, vclock: dict[int, int], bodies: Iterable[bytes], until: int | None) -> None:
         self._database = Database()
@@ -78,7 +79,7 @@ class Replay:
         return self._limbo.last_index
 
     def take(self, batch: LogBatch) -> None:
-        """Apply the rows after the previous ones. Raises ReplayError."""
+        """Apply the next rows of the log. Raises ReplayError if they are invalid."""
         try:
             self._take(batch)
         except (AssertionError, ValueError, KeyError, TypeError, QsyncError) as error:
@@ -121,7 +122,7 @@ class Replay:
         self.is_done = self._until is not None and position >= self._until
 
     def _keep(self, batch: LogBatch, rows: list[Row], kind: Kind) -> None:
-        """Add these rows to the state; all rows before them are decided."""
+        """Add confirmed rows to the state. All rows before them must be decided."""
         if kind in (Kind.USER, Kind.MEMBERSHIP):
             for index, row in enumerate(rows, batch.first_index):
                 if row.type in _CHANGES:
@@ -136,7 +137,11 @@ class Replay:
         self.time = rows[-1].timestamp or self.time
 
     def finish(self) -> None:
-        """End the log: rows that change nothing need no CONFIRM. Raises ReplayError."""
+        """End the log. Rows without an effect on the state need no CONFIRM.
+
+        Raises:
+            ReplayError: the log does not prove the state at `until`.
+        """
         if self._until is None or self.is_done:
             return
         open_ones = [e for e in self._limbo.entries if e.batch.first_index <= self._until]

@@ -1,7 +1,7 @@
-"""A restore: creates a snapshot file for a new cluster from a point of an archive.
+"""Restores one point of an archive to a snapshot file, from which a new cluster starts.
 
-It only reads the archive. The file has a temporary name until it is complete, so that a killed
-restore can be repeated and leaves no file that could be mistaken for a snapshot.
+A restore only reads the archive. The file has a temporary name until it is complete. A killed
+restore therefore leaves no file that could be mistaken for a snapshot, and can be repeated.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -27,7 +27,7 @@ NOBODY = "00000000-0000-0000-0000-000000000000"
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The result: `index` and `time` are those of the last row in the state at `file`."""
+    """The result of a restore. `index` and `time` belong to the last row of the state in `file`."""
 
     file: str
     index: int
@@ -46,7 +46,16 @@ class Restored:
 
 
 def index_of(archive: Archive, point: Point, member: str | None = None) -> int | None:
-    """Return the index of a point, None for the end. Raises QsyncError with one sentence."""
+    """Return the index of a point, or None for the end of the archive.
+
+    Args:
+        archive: the archive.
+        point: the point.
+        member: a name or uuid, whose copies decide alone; None to compare the copies.
+
+    Raises:
+        QsyncError: the archive does not contain the point.
+    """
     forced = instance_of(archive, member) if member is not None else ""
     first_index(archive)
     if point.to_signature is not None:
@@ -69,7 +78,7 @@ def _time_near(archive: Archive, index: int) -> float:
 
 
 def restore(url: str, point: Point, folder: Path, member: str | None = None) -> Restored:
-    """Write the snapshot into `folder`. Copies of `member`, if given, are used without comparison.
+    """Write the snapshot into `folder`. The copies of `member`, if given, are used uncompared.
 
     Raises:
         QsyncError: the restore failed; the text is one sentence.
@@ -103,7 +112,7 @@ def restore(url: str, point: Point, folder: Path, member: str | None = None) -> 
 
 
 def _comparison_note(comparison: Comparison, snapshot: str, member: str | None) -> str:
-    """Return a note about the rows that were compared and those that were not."""
+    """Return a note about the compared and the uncompared rows."""
     text = f"compared the copies of {comparison.compared_rows} rows of log"
     if comparison.single_rows:
         text += f", {comparison.single_rows} rows have only one copy"

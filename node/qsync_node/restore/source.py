@@ -1,11 +1,10 @@
-"""Reads an archive for a restore: the content of each row on which most copies agree.
+"""Reads an archive for a restore: returns the content of each row that most copies have.
 
-If a file is missing, truncated or changed, another member's copy is used. Valid files are compared:
-checksums and manifests prove that a file is unchanged since its member wrote it, but not that the
-member wrote the leader's rows. Of different copies of a row, the one that more than half of the
-members have is used. Without such a majority the restore is refused with files and index, because
-the archive does not reveal the correct copy. A row that only one member archived cannot be
-compared; such rows are counted.
+If a file is missing, truncated or changed, another member's copy is used. Valid files are compared.
+Checksums and manifests prove that a file is unchanged since its member wrote it, but not that the
+member wrote the leader's rows. If the copies of a row differ, the content of more than half of them
+is used. Without such a majority the archive does not reveal the correct copy, and the restore fails
+with files and index. A row that only one member archived cannot be compared; such rows are counted.
 
 One file per member is in memory at a time.
 """
@@ -39,9 +38,9 @@ class _UnsoundError(Exception):
 
 @dataclass(slots=True)
 class Comparison:
-    """The comparison of a restore: rows by the number of members whose copies were read.
+    """Counts of the compared and the uncompared rows of a restore.
 
-    Copies of the instance `forced`, if it has any, are used without a comparison.
+    Copies of the instance `forced`, if any, are used without comparison.
     """
 
     forced: str = ""
@@ -56,7 +55,11 @@ class Comparison:
 
 
 def instance_of(archive: Archive, name: str) -> str:
-    """Return the instance with the name or uuid `name`. Raises SourceError."""
+    """Return the uuid of the instance with the name or uuid `name`.
+
+    Raises:
+        SourceError: no instance, or more than one, has this name.
+    """
     uuids = [m.instance_uuid for m in archive.members if name in (m.member, m.instance_uuid)]
     if not uuids:
         names = ", ".join(sorted(one.member for one in archive.members))
@@ -81,10 +84,11 @@ def _name(owner: Manifest, entry: FileEntry) -> str:
 def snapshot_at_or_before(
     archive: Archive, index: int | None, comparison: Comparison
 ) -> tuple[FileEntry, str, list[bytes]]:
-    """Return the newest trustworthy snapshot: its entry, its file, its rows' bodies.
+    """Return the newest usable snapshot at or before `index`: its entry, its file, its rows.
 
-    Copies at one index are compared. If they differ and none has a majority, an older snapshot is
-    used, and the rows of the log decide.
+    The copies of one index are compared. If they differ and none has a majority, an older snapshot
+    is used, and the log replaces the newer one. Snapshots of the instance `comparison.forced` come
+    first.
 
     Raises:
         SourceError: no snapshot is usable.
@@ -109,7 +113,7 @@ def snapshot_at_or_before(
 def _agreed_snapshot(
     archive: Archive, copies: list[tuple[Manifest, FileEntry]], comparison: Comparison
 ) -> tuple[FileEntry, str, list[bytes]] | None:
-    """Return the snapshot at one index that most members have; None if none is usable."""
+    """Return the snapshot that most of the readable copies agree on; None without a majority."""
     by_content: dict[bytes, list[tuple[Manifest, FileEntry]]] = {}
     bodies: dict[bytes, list[bytes]] = {}
     for owner, entry in copies:
@@ -139,12 +143,12 @@ def _agreed_snapshot(
     comparison.snapshot_copies = len(holders)
     owner, entry = next(
         (one for one in holders if one[0] in verified), holders[0]
-    )  # an audit compared a compaction's with the log
+    )  # an audit compared the snapshot of a compaction with the log
     return entry, _name(owner, entry), bodies[content]
 
 
 def _content_of(bodies: list[bytes]) -> bytes:
-    """Return a digest that is equal for equal tuples in any order: members' orders differ."""
+    """Return a digest of the tuples that ignores their order, which differs between members."""
     digests = sorted(hashlib.sha256(body).digest() for body in bodies)
     return hashlib.sha256(b"".join(digests)).digest()
 
@@ -154,7 +158,7 @@ def _content_of(bodies: list[bytes]) -> bytes:
 
 @dataclass(slots=True)
 class _Copy:
-    """The rows of one member after an index, to the end of one of its files."""
+    """The rows of one member after some index, up to the end of one of its files."""
 
     owner: Manifest
     entry: FileEntry
@@ -175,7 +179,7 @@ class _Copy:
 
 
 def batches_behind(archive: Archive, index: int, comparison: Comparison) -> Iterator[LogBatch]:
-    """Yield all rows after `index` without a gap, to the end of the archive or its first gap.
+    """Yield the rows after `index`, up to the first gap or the end of the archive.
 
     Raises:
         SourceError: copies of a row differ, and none has a majority.
@@ -214,7 +218,7 @@ def _copies_behind(
                 continue
         try:
             copies[uuid] = replace(copy, batches=drop_rows_up_to(copy.batches, index))
-        except RowError as error:  # it ends a transaction at another index than the others
+        except RowError as error:  # its transactions end at other indexes
             comparison.pass_over(copy.file, error)
     held.clear()
     held.update(copies)
@@ -249,7 +253,7 @@ def _agreed_rows(
 def _agreed_content(
     copies: list[_Copy], data: list[bytes], index: int, stop: int, comparison: Comparison
 ) -> list[bytes]:
-    """Return each row as more than half of the copies have it. Raises SourceError."""
+    """Return the content of each row that more than half of the copies have. Raises SourceError."""
     rows = [_rows_of(one) for one in data]
     agreed: list[bytes] = []
     wrong: set[str] = set()
@@ -284,9 +288,9 @@ def _rows_of(data: bytes) -> list[bytes]:
 
 
 def first_row_later(archive: Archive, time_s: float, forced: str = "") -> int | None:
-    """Return the index of the first row of the log with a later time; None without one.
+    """Return the index of the first row of the log that is later than `time_s`; None without one.
 
-    Members that have the row decide by majority.
+    The members that have the row decide by majority, unless `forced` is one of them.
 
     Raises:
         PointError, SourceError: the archive does not contain the point or required data.
@@ -309,7 +313,7 @@ def first_row_later(archive: Archive, time_s: float, forced: str = "") -> int | 
             if owner.instance_uuid in found and entry.after_index < index <= entry.last_index
         }  # fmt: skip
         agreeing = sum(found[uuid] == index for uuid in holders)
-        # Another copy disagrees: this row is not later there, or an earlier one is.
+        # A copy disagrees if this row is not later in it, or if an earlier row is.
         if 2 * agreeing > len(holders):
             return index
         if 2 * agreeing == len(holders):
@@ -328,7 +332,14 @@ def first_row_later(archive: Archive, time_s: float, forced: str = "") -> int | 
 
 
 def index_at(archive: Archive, time_s: float, forced: str = "") -> int | None:
-    """Return the index up to which the log is not later than `time_s`; None without later rows."""
+    """Return the last index before the first row that is later than `time_s`.
+
+    Returns:
+        None if no row is later.
+
+    Raises:
+        PointError, SourceError: the archive does not contain the point or required data.
+    """
     later = first_row_later(archive, time_s, forced)
     if later is None:
         return None
