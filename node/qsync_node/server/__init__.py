@@ -1,1 +1,1 @@
-"""The asyncio shell: performs the effects of the core and feeds it inputs."""
+"""The asyncio shell of the core: feeds it inputs and performs its effects."""

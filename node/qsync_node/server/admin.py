@@ -1,8 +1,8 @@
-"""HTTP for people, probes and supervisors: live, ready, status, metrics and the admin verbs.
+"""The admin port: HTTP for users, probes and supervisors (health, status, metrics, admin verbs).
 
 Every client that reaches the admin address may read. Every POST is an order, which must be signed
-(`orders.py`). If `tls` is set, the port speaks TLS, and a client without TLS gets answers to probes
-only: a kubelet trusts no authority of the cluster.
+(`orders.py`). If `tls` is set, the port requires TLS, except for probes: a kubelet does not trust
+the authority of the cluster.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ VERBS = frozenset(
     }
 )
 PROBES = frozenset({"/live", "/ready"})
-"""Paths answered without TLS even if `tls` is set: a kubelet does not have our authority."""
+"""Paths answered without TLS even if `tls` is set."""
 BODY_BYTES_MAX = 1 << 20
 UNDECIDED_MAX = 256
 FIRST_BYTE_S = 10.0
@@ -62,9 +62,9 @@ _TIMEOUTS = (int(ErrorCode.TIMEOUT),)
 
 
 def _is_of_the_node(record: logging.LogRecord) -> bool:
-    """Return whether the node itself failed.
+    """Return whether a log record reports a failure of the node itself.
 
-    aiohttp logs each malformed request with a traceback, too: any client could fill the log.
+    aiohttp also logs each malformed request with a traceback, so any client could fill the log.
     """
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError | ConnectionError)
@@ -75,7 +75,7 @@ _LOGGER.addFilter(_is_of_the_node)
 
 
 class Admin:
-    """The HTTP side of one node."""
+    """The admin port of one node."""
 
     def __init__(self, server: "NodeServer") -> None:
         self.server = server
@@ -186,7 +186,7 @@ class Admin:
         return web.Response(text=render_metrics(self.server), content_type="text/plain")
 
     async def _challenge(self, request: web.Request) -> web.Response:
-        """Return the challenge that the next order must sign, and the instance that made it."""
+        """Return a challenge for one order to sign, and the instance that issued it."""
         return web.json_response(
             {"challenge": self._orders.challenge(), "instance": self.server.uuid}
         )
@@ -194,7 +194,11 @@ class Admin:
     # --- changing -------------------------------------------------------------------------------
 
     async def _fields(self, request: web.Request) -> dict[str, Any]:
-        """Return the JSON object of an order. Raises 400, 401 (signature) or 429 (rate)."""
+        """Return the JSON object in the body of an order, {} without a body.
+
+        Raises:
+            web.HTTPException: 400 (not an object), 401 (signature) or 429 (rate).
+        """
         signed = SignedOrder.from_header(request.headers.get("Authorization", ""))
         refusal = self._orders.refusal_for(signed, request.method, request.raw_path)
         if refusal is not None or signed is None:
@@ -248,7 +252,7 @@ class Admin:
         return web.json_response({"result": "ok"})
 
     async def _archive(self, request: web.Request) -> web.Response:
-        """Answer once all rows that are confirmed now are in the archive."""
+        """Answer once all present rows of the log are archived, or after `ARCHIVE_PATIENCE_S`."""
         await self._fields(request)
         server, archiver = self.server, self.server.archiver
         if archiver is None:
@@ -297,7 +301,7 @@ async def _skip_body(request: web.Request) -> None:
     """Discard the body of a refused order, if it is short and arrives immediately.
 
     Closing a connection with unread bytes resets it, and its client may miss the answer. If bytes
-    remain after this, aiohttp closes the connection (`lingering_time`).
+    remain afterwards, aiohttp closes the connection immediately (`lingering_time`).
     """
     skipped = 0
     with contextlib.suppress(OSError, TimeoutError, web.RequestPayloadError):

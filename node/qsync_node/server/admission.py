@@ -1,4 +1,4 @@
-"""Limits of client connections: their number, and the bytes that a member holds for them (pure).
+"""Budgets of client connections: their number, and the bytes held for them (pure).
 
 Three budgets, each for the whole process:
 
@@ -7,7 +7,7 @@ Three budgets, each for the whole process:
                                 others, and a flood of idle connections cannot lock it out.
   authenticated connections     a bounded number, and a reserve above it for `admin`. Members are
                                 not counted: the membership bounds their connections.
-  unread answers                a bounded number of bytes. Beyond it, the connection with most
+  unread answers                a bounded number of bytes. Above it, the connection with most
                                 unread bytes is closed.
 
 `RequestBytes` is a separate bound for requests in flight. `listener.py` bounds TLS handshakes,
@@ -46,7 +46,7 @@ class Admission:
         return len(self._clients) + len(self._admins)
 
     def connect(self, number: int) -> int | None:
-        """Count a new connection, and return the one that it replaces, if any."""
+        """Count a new connection, and return the number of the one that it replaces, or None."""
         self._unauthenticated[number] = None
         if len(self._unauthenticated) <= self._unauthenticated_max:
             return None
@@ -54,7 +54,7 @@ class Admission:
         return evicted
 
     def log_in(self, number: int, user: str) -> bool:
-        """Count the connection as authenticated; return False if the limit is reached."""
+        """Count a connection as authenticated. Return False if the limit is reached."""
         if number not in self._clients and number not in self._admins:
             if user == "admin" and len(self._admins) < ADMIN_RESERVE:
                 self._admins.add(number)
@@ -66,14 +66,14 @@ class Admission:
         return True
 
     def close(self, number: int) -> None:
-        """Forget the connection: it ended, or it belongs to a member now."""
+        """Stop counting a connection that has ended, or that now belongs to a member."""
         self._unauthenticated.pop(number, None)
         self._clients.discard(number)
         self._admins.discard(number)
         self.set_unread(number, 0)
 
     def set_unread(self, number: int, size: int) -> None:
-        """Record the number of unread bytes of answers of a connection."""
+        """Record the size in bytes of the unread answers of a connection."""
         before = self._unread.pop(number, 0)
         if size:
             self._unread[number] = size
@@ -88,7 +88,7 @@ class Admission:
 
 
 class RequestBytes:
-    """Bytes of requests in flight over all connections, for back-pressure (T11)."""
+    """Bytes of the requests in flight on all connections, for back-pressure (T11)."""
 
     def __init__(self, limit: int = REQUESTS_TOTAL_BYTES_MAX) -> None:
         self._limit = limit

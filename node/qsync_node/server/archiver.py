@@ -3,11 +3,12 @@
 Twice a second, the event loop seals the last segment if its oldest row has waited for
 `archive.interval`, and passes the confirmed index and the history of terms. This thread does all
 I/O, waits and retries. A child process decodes rows (`describe_main`). While the archive is
-unavailable, no data is lost and no request is blocked: files stay, and `status` reports it.
+unavailable, no data is lost and no request is blocked: local files stay, and `status` reports the
+error.
 
 A node that restarts within its process does not wait for a running upload, so a thread can outlive
 its archiver. Its list of files is then older than its successor's, and a manifest written from it
-would omit files that are no longer local. Two rules prevent that: a stopped thread writes no
+would omit files that are no longer local. Two rules prevent that. A stopped thread writes no
 manifest, and the successor's thread reads the manifest only after the earlier thread has ended.
 """
 
@@ -51,7 +52,7 @@ _turns: dict[Path, threading.Lock] = {}
 
 
 class View(NamedTuple):
-    """The state that the event loop passed last."""
+    """The state that the event loop passed most recently."""
 
     segments: list[SegmentRange]
     confirmed_index: int
@@ -90,7 +91,13 @@ class Archiver:
     # --- the event loop's side ------------------------------------------------------------------
 
     def look(self, confirmed_index: int, starts: list[TermStart], seal_up_to: int = 0) -> None:
-        """Pass the state, twice a second; rows up to `seal_up_to` must leave immediately."""
+        """Pass the state of the node to the thread. The event loop calls this twice a second.
+
+        Args:
+            confirmed_index: the last confirmed index.
+            starts: the history of terms.
+            seal_up_to: index of rows that must not wait; a segment with such rows is sealed now.
+        """
         segments = self._storage.segments()
         now = time.monotonic()
         self._seal_when_due(segments[-1], now, segments[-1].after_index < seal_up_to)
@@ -205,7 +212,7 @@ class Archiver:
             except ArchiveError:
                 if upload.kind == ROLLBACK or Path(upload.path).exists():
                     raise
-                continue  # a newer one has replaced it
+                continue  # a newer snapshot has replaced the file
             store.put_file(entry, upload.path)
             if self._is_stopping:
                 return  # the file is in the archive under its own name; the successor finds it
@@ -218,7 +225,7 @@ class Archiver:
             self._log("archived", file=entry.name, rows=entry.rows, bytes=entry.size)
 
     def _tidy(self, manifest: Manifest, store: ArchiveStore, contents: Contents) -> None:
-        """Drop files that compactions deleted or merged; the next upload writes the manifest."""
+        """Drop entries of files that compactions deleted or merged. The next upload stores this."""
         self._tidy_at = time.monotonic() + TIDY_EVERY_S
         paths = [one.path for one in contents.segments]
         paths += [*contents.snapshots, *(path for path, _ in contents.rollbacks)]

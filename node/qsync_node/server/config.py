@@ -1,7 +1,7 @@
-"""Configuration of one node: a YAML file, checked before anything is opened.
+"""Configuration of one node: a YAML file, validated before the node opens any resource.
 
-A supervisor (`qsync local`, the operator) or a person writes the file. `core/settings.py` states
-the reason for every field. Unknown settings are ignored and reported: a newer supervisor may have
+A supervisor (`qsync local`, the operator) or a user writes the file. `core/settings.py` states
+the reason for each default. Unknown settings are ignored and reported: a newer supervisor may have
 written the file, and a node that refused it could not start at all.
 """
 
@@ -35,7 +35,7 @@ class ConfigError(QsyncError):
 
 
 def parse_duration_ns(value: Any) -> int:
-    """Parse `500ms`, `5s`, `2m`, `1h`; a bare number is seconds."""
+    """Parse `500ms`, `5s`, `2m`, `1h`, or a number of seconds. Raises ValueError."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return int(value * 1_000_000_000)
     match = _DURATION.fullmatch(str(value))
@@ -47,7 +47,7 @@ def parse_duration_ns(value: Any) -> int:
 
 
 def parse_size_bytes(value: Any) -> int:
-    """Parse `64Mi`, `1Gi`; a bare number is bytes."""
+    """Parse `64Mi`, `1Gi`, or a number of bytes. Raises ValueError."""
     match = _SIZE.fullmatch(str(value))
     if match is None:
         raise ValueError(f"invalid size {value!r}: use a number with a unit, such as 64Mi")
@@ -63,8 +63,8 @@ class TlsConfig(BaseModel):
 
     With `listen` the TLS port is separate from the plain one, and `peers` name TLS ports. Without
     it, or with `is_required`, the main port accepts TLS only. The admin port always accepts TLS,
-    and plain HTTP for probes. A peer's certificate must have one of `names`; if none is given, one
-    of the names in `cert`.
+    and plain HTTP for probes. A peer's certificate must have one of `names`. If `names` is empty,
+    it must have one of the names in `cert`.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -81,7 +81,7 @@ class ArchiveConfig(BaseModel):
     """The archive of sealed segments, snapshots and rollback files.
 
     `interval` is the longest time until the segment of a row is sealed. Credentials come from the
-    environment variables of the object store's own tools (`AWS_ACCESS_KEY_ID` and the like).
+    environment variables of the object store's own tools, such as `AWS_ACCESS_KEY_ID`.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -177,7 +177,7 @@ class NodeConfig(BaseModel):
 
 
 def load_config(path: Path) -> NodeConfig:
-    """Load a file. Raises ConfigError with one sentence that names the field."""
+    """Load a configuration file. Raises ConfigError, which names the field."""
     try:
         text = path.read_text()
     except OSError as error:

@@ -15,7 +15,7 @@ TIMEOUT_S = 600.0
 
 
 class Describer:
-    """A child for many files. It starts with the first file, and `close` ends it."""
+    """A child process for many files; the first file starts it, and `close` ends it."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[str] | None = None

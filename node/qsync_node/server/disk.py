@@ -1,10 +1,9 @@
-"""The threads that access the disk: log operations in order, and beside them ballots, readers and
-checkpoints.
+"""The disk threads: one each for log operations, ballots, readers and checkpoints.
 
 One thread performs log writes, truncations, installations and removals in the order in which the
 core requests them. It merges queued writes into one `writev` and one `fdatasync` (D6). Ballots have
-a thread of their own, so that a slow log write never delays term and vote (E6). Reads for slow
-followers have one, so that no follower waits for a checkpoint, which may take minutes.
+a separate thread, so that a slow log write never delays term and vote (E6). So have reads for slow
+followers: none of them waits for a checkpoint, which may take minutes.
 
 A thread survives every exception. An unexpected one, such as a `MemoryError`, ends the process run:
 `on_broken` restarts the member from disk. A thread that ended silently would leave the member
@@ -25,7 +24,7 @@ from qsync_node.log.storage import Storage
 
 FULL_RETRY_S = 0.25
 Deliver = Callable[[list[Any]], None]
-"""Passes inputs to the event loop; called by the threads."""
+"""A function that passes inputs to the event loop. The threads call it."""
 
 
 class Worker(threading.Thread):
@@ -51,7 +50,11 @@ class Worker(threading.Thread):
             self._ready.notify()
 
     def wait_for_more(self, timeout_s: float) -> "deque[Any] | None":
-        """Return the items queued within that time, or None at the end. The thread calls this."""
+        """Wait for further items, on this worker's thread.
+
+        Returns:
+            the items queued within `timeout_s` seconds, or None if the worker is stopping.
+        """
         with self._ready:
             if not self._queue and not self._is_stopping:
                 self._ready.wait(timeout_s)
@@ -85,15 +88,17 @@ class Worker(threading.Thread):
 
 
 class ArchiveFloor(NamedTuple):
-    """The state of the archive: segments after `log_index` stay, and snapshots from
-    `snapshot_index` (S5)."""
+    """The progress of the archive, which limits removals (S5).
+
+    Segments after `log_index` stay, and snapshots from `snapshot_index`, if it is not None.
+    """
 
     log_index: int
     snapshot_index: int | None
 
 
 class _Seal:
-    """A request for a new segment, so that the rows before can be archived."""
+    """A request for a new segment, so that the rows before it can be archived."""
 
 
 class Disk:
@@ -166,7 +171,7 @@ class Disk:
         while items and type(items[0]) is fx.WriteLog and items[0].epoch == first.epoch:
             batches += items.popleft().batches
         if batches[0].first_index > self.storage.last_index + 1:
-            return  # it was queued after a refused write, which failed it, too (D4, D5)
+            return  # queued after a failed write, whose failure covers it (D4, D5)
         try:
             self.storage.write(batches)
         except DiskFull as error:
@@ -210,14 +215,17 @@ class Disk:
         # A ballot replaces earlier queued ones.
         last = items[-1]
         while not self._is_stored(last):
-            # Nothing was promised on its basis yet: requests that need it wait for space (D5).
+            # No promise relies on an unstored ballot: requests that need it wait for space (D5).
             newer = self._ballots.wait_for_more(FULL_RETRY_S)
             if newer is None:
                 return
             last = newer[-1] if newer else last
 
     def _is_stored(self, ballot: fx.StoreBallot) -> bool:
-        """Return False while the disk is full; any other error ends the process run."""
+        """Store a ballot, and return whether the disk had space for it.
+
+        Any other error ends the process run.
+        """
         try:
             self.storage.store_ballot(ballot.data)
         except DiskFull:
@@ -260,7 +268,13 @@ class Disk:
             self._deliver([fx.SnapshotWritten(effect.log_index, reason)])
 
     def _until_stopped(self, bodies: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the bodies until the stop: no restart waits for a checkpoint, which is removed."""
+        """Yield the bodies until the worker stops, and then abort the checkpoint.
+
+        A restart therefore does not wait for a checkpoint.
+
+        Raises:
+            _Stopped: the worker is stopping.
+        """
         for body in bodies:
             if self._checkpoints.is_stopping:
                 raise _Stopped

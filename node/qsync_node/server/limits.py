@@ -1,6 +1,7 @@
-"""The limits of one member, with the error or effect beyond each; values come from the constants.
+"""The limits of one member, and the error or effect when each is exceeded.
 
-`make references` writes them as a table into docs/limits.md.
+The values come from the constants that enforce them. `make references` writes the limits as a table
+into docs/limits.md.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from qsync_node.server.config import NodeConfig
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit, in Markdown; `setting` is "" for a fixed limit."""
+    """One limit, in Markdown. `setting` is empty for a fixed limit."""
 
     subject: str
     value: str
@@ -35,7 +36,7 @@ def count(value: int) -> str:
 
 
 def size(value: int) -> str:
-    """Return bytes as MiB or KiB."""
+    """Format a number of bytes as MiB or KiB."""
     return f"{value >> 20} MiB" if value >= 1 << 20 else f"{value >> 10} KiB"
 
 

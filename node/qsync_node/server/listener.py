@@ -2,19 +2,20 @@
 
 States of a connection:
 
-  undecided   accepted; its first byte or its handshake has not arrived. At most `undecided_max`
-              connections have this state, each for a limited time: a new one replaces the oldest.
-              A plain connection whose first byte is available or not needed waits for no peer and
-              replaces none, however many arrive together.
-  served      it has a protocol of the factory. At most `served_max` connections have, if that is
-              given: a new one replaces the oldest. Otherwise the protocol limits them.
-  closed      by its peer, by a failed handshake, or because another one replaced it.
+  undecided   accepted, but its first byte or its handshake has not arrived. At most
+              `undecided_max` connections have this state, each for a limited time. A new one
+              replaces the oldest. A plain connection leaves the state once its first byte is
+              available, so a burst of them replaces none: a turn accepts only
+              `ACCEPTS_PER_TURN`. On a port without TLS no connection has this state.
+  served      handed to a protocol of the factory. `served_max` limits these connections if it
+              is set, and a new one replaces the oldest. Otherwise the protocol limits them.
+  closed      by the peer, by a failed handshake, or because another connection replaced it.
 
 A handshake holds about 100 KiB before a session exists that `admission.py` could count, and silent
 connections must not block a kubelet's probe. Both are therefore bounded here.
 
-The first byte distinguishes TLS from plain connections: 22 begins a TLS handshake. It is only
-peeked at, so that the protocol reads it again.
+The first byte distinguishes TLS from plain connections: 22 begins a TLS handshake. The listener
+only peeks at it, so that the protocol reads it again.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ Place = tuple[socket.AddressFamily, tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits: undecided connections, seconds of each of their steps, served connections."""
+    """Limits of a listener. `deadline_s` limits each step of an undecided connection."""
 
     undecided_max: int
     deadline_s: float
@@ -65,7 +66,7 @@ class Listener:
             factory: creates the protocol of a connection.
             context: TLS context; None for plain connections only.
             bounds: the limits.
-            takes_plain: whether plain connections are accepted beside TLS.
+            takes_plain: whether plain connections are accepted on the same port as TLS.
         """
         self.sockets: tuple[socket.socket, ...] = ()
         self._factory = factory
@@ -78,12 +79,12 @@ class Listener:
         self._served: dict[asyncio.Transport, None] = {}  # oldest first
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Bind all addresses of `host`, or all of the machine if it is empty.
+        """Bind all addresses of `host`, or all addresses of the machine if it is empty.
 
-        Port 0 selects one free port for all of them.
+        Port 0 selects one free port for all addresses.
 
         Returns:
-            the first address.
+            host and port of the first address.
 
         Raises:
             OSError: an address cannot be bound.
@@ -100,7 +101,7 @@ class Listener:
         return str(bound[0]), int(bound[1])
 
     def close(self) -> None:
-        """End listening, and the connections that are undecided."""
+        """Stop listening, and cancel undecided connections."""
         for listening in self.sockets:
             self._loop.remove_reader(listening)
             listening.close()
@@ -113,7 +114,7 @@ class Listener:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _resume(self, listening: socket.socket) -> None:
-        if listening in self.sockets:  # otherwise it was closed meanwhile
+        if listening in self.sockets:  # false if `close` was called in the meantime
             self._loop.add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
@@ -155,8 +156,8 @@ class Listener:
                 context = None
                 task = asyncio.current_task()
                 assert task is not None, "created by _accept"
-                # Decided. If its task were cancelled after this point, uvloop would close the
-                # connection without notice to the protocol, which has it already without TLS.
+                # The connection is decided. Without TLS the protocol already has it: if the task
+                # were cancelled from here on, uvloop would close it without notice to the protocol.
                 self._undecided.pop(task, None)
         is_tls = context is not None
         try:
@@ -212,14 +213,18 @@ def _bind_all(places: list[Place]) -> tuple[socket.socket, ...]:
         try:
             return _bind_once(places)
         except OSError as error:
-            # Another address has the port of the first one in use: try another port.
+            # The port that was free at the first address is in use at another: try a new port.
             if places[0][1][1] or error.errno != errno.EADDRINUSE:
                 raise
     return _bind_once(places)
 
 
 def _bind_once(places: list[Place]) -> tuple[socket.socket, ...]:
-    """Bind the places. Raises OSError; unavailable addresses count only if no other exists."""
+    """Bind one port on all places that the machine has.
+
+    Raises:
+        OSError: a place cannot be bound, or the machine has none of them.
+    """
     bound: list[socket.socket] = []
     absent: OSError | None = None
     try:

@@ -1,8 +1,7 @@
 """The node's event loop: all inputs of one turn are one step of the core.
 
 Sockets and disk threads append inputs to a list. One scheduled callback takes the list, steps the
-core and performs the effects. There is no task, future, lock or queue per request
-(architecture.md).
+core and performs the effects. A request needs no task, future, lock or queue (architecture.md).
 """
 
 import asyncio
@@ -50,7 +49,7 @@ class StartError(QsyncError):
 
 
 class NodeServer:
-    """One incarnation of a node, from opening the directory to closing it."""
+    """One incarnation of a node, from the opening of its directory to the closing."""
 
     def __init__(self, config: NodeConfig, log: Log) -> None:
         self.config = config
@@ -68,8 +67,8 @@ class NodeServer:
         self._dirty_sessions: list[Session] = []
         self._dirty_links: list[PeerLink] = []
         self._event_state: dict[str, bytes] = {}
-        self._ready: dict[Session, None] = {}  # with reads for the next turn
-        self._starved: dict[Session, None] = {}  # waiting until others' requests are answered
+        self._ready: dict[Session, None] = {}  # sessions with deferred reads for the next turn
+        self._starved: dict[Session, None] = {}  # sessions that wait for the budget of requests
         self.admission = Admission(config.max_connections)
         self.requests = RequestBytes()
         self.failed_log_ins = 0
@@ -150,7 +149,7 @@ class NodeServer:
             last_index=recovered.last_index,
             torn_bytes=recovered.torn_bytes,
         )
-        # Objects from recovery live long: the collector need not traverse them again.
+        # Objects from recovery stay until the end: the collector need not traverse them again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)
@@ -173,7 +172,10 @@ class NodeServer:
         self._schedule()
 
     def peer_address(self) -> tuple[str, int] | None:
-        """Return (host, port) for other members: of the TLS port if it is separate."""
+        """Return (host, port) for other members, or None while the node does not listen.
+
+        If the TLS port is separate, it is the one for members.
+        """
         server = self.tls_server or self.server
         if server is None or not server.sockets:
             return None  # not listening yet, or no longer
@@ -231,8 +233,8 @@ class NodeServer:
     def _turn(self) -> None:
         """Perform one step of the core and all of its effects, or end this process run.
 
-        Half a turn is worse than none: rows would be counted that never reach the disk. After an
-        unforeseen error only the disk is trusted, as after a failed write (D4).
+        After an unforeseen error the run must not continue: the core might count rows that never
+        reach the disk. As after a failed write, only the disk is trusted (D4).
         """
         if self.ended.done():
             self._is_scheduled = False
@@ -330,7 +332,7 @@ class NodeServer:
                 waiting.set_result(answer)
 
     def _on_broken(self, reason: str) -> None:
-        """End the process run on behalf of a disk thread: memory is no longer trusted (D4)."""
+        """End this incarnation on behalf of a disk thread: memory is no longer trusted (D4)."""
 
         def restart() -> None:
             self.log("restart", reason=reason)
@@ -363,14 +365,14 @@ class NodeServer:
             self._schedule()
 
     def may_read(self, session: Session) -> bool:
-        """Return whether the budget permits more requests; if not, the session resumes later."""
+        """Return whether the budget permits more requests. If not, resume the session later."""
         if self.requests.is_full():
             self._starved[session] = None
             return False
         return True
 
     def _close_slowest_readers(self) -> None:
-        """Close the connections with most unread bytes while all together exceed the budget."""
+        """Close the connections with most unread bytes until the others fit the budget."""
         for number in self.admission.unread_sessions():
             session = self.sessions.get(number)
             size = session.unread_bytes() if session is not None else 0
@@ -385,7 +387,7 @@ class NodeServer:
             session.evict()
 
     def note_failed_log_in(self, session: Session, user: str) -> None:
-        """Count a failed log-in, and report at most once per second."""
+        """Count a failed log-in. Report the count at most once per `LOG_IN_REPORT_S`."""
         self.failed_log_ins += 1
         self._unreported_log_ins += 1
         now_s = time.monotonic()
@@ -421,7 +423,7 @@ class NodeServer:
     # --- watchers -------------------------------------------------------------------------------
 
     def event_value(self, key: str) -> bytes | None:
-        """Return the value of `key` as msgpack; None for a key that is not broadcast."""
+        """Return the value of `key` as msgpack, or None for an unknown key."""
         now = self.status()
         values: dict[str, Any] = {
             "box.id": {
@@ -459,7 +461,7 @@ class NodeServer:
             session.notify(key, value)
 
     def _notify_watchers(self) -> None:
-        """Notify watchers of changed keys, if any key is watched."""
+        """Notify watchers of changed keys: when this member becomes leader, and every 16th turn."""
         if self.turns % 16 and self.reports.get("leader", 0) == self._reports_seen:
             return
         self._reports_seen = self.reports.get("leader", 0)
@@ -478,7 +480,11 @@ class NodeServer:
     # --- admin ----------------------------------------------------------------------------------
 
     async def command(self, verb: str, timeout_s: float = 30.0, **arguments: Any) -> fx.Answer:
-        """Execute one admin verb in the core and return its answer. Raises TimeoutError."""
+        """Execute one admin verb in the core and return its answer.
+
+        Raises:
+            TimeoutError: no answer within `timeout_s` seconds. The verb may still take effect.
+        """
         number = self._next_command
         self._next_command += 1
         future: asyncio.Future[fx.Answer] = self.loop.create_future()
@@ -488,7 +494,16 @@ class NodeServer:
             return await future
 
     def bootstrap(self, uuid: str, voters: int, users: dict[str, str]) -> None:
-        """Bootstrap the replica set. The order names one instance, which obeys once (M1)."""
+        """Bootstrap the replica set. The order names one instance, which obeys it once (M1).
+
+        Args:
+            uuid: the instance that the order is for.
+            voters: the planned number of voters.
+            users: name -> password.
+
+        Raises:
+            StartError: the order is for another instance, or the restored snapshot is missing.
+        """
         if uuid != self.uuid:
             raise StartError(f"the order is for instance {uuid}, not for this one, {self.uuid}")
         if self.node.replica.has_origin:
@@ -507,7 +522,7 @@ class NodeServer:
         self.end("restart")
 
     def _first_state(self, voters: int) -> tuple[dict[int, int], list[bytes]]:
-        """Return clock and rows of the first snapshot: an empty database, or a restored state."""
+        """Return clock and rows of the first state: an empty database, or the restored snapshot."""
         config = self.config
         names = (self.uuid, config.name, config.replicaset_uuid)
         if config.bootstrap_from is None:
@@ -523,12 +538,12 @@ class NodeServer:
         return dict(snapshot.vclock), bodies
 
     def end(self, how: str) -> None:
-        """End this incarnation; `restart` begins the next one from disk."""
+        """End this incarnation. `how` is `restart`, or the reason why a person must act."""
         if not self.ended.done():
             self.ended.set_result(how)
 
     def close(self, is_clean: bool) -> None:
-        """Release all resources; a clean stop leaves its mark (D3)."""
+        """Release all resources. A clean stop writes the clean mark (D3)."""
         if self._timer is not None:
             self._timer.cancel()
         self.peers.stop()
@@ -568,7 +583,7 @@ class NodeServer:
             self.loop.call_later(LOOK_EVERY_S, self._watch_archive)
 
     def look_at_archive(self, seal_up_to: int = 0) -> None:
-        """Pass the confirmed index to the archiver; rows up to `seal_up_to` leave immediately."""
+        """Pass the state to the archiver. Rows up to `seal_up_to` are sealed immediately."""
         replica = self.node.replica
         if self.archiver is not None and replica.has_origin:
             starts = list(replica.tail.history.starts)
@@ -582,7 +597,7 @@ class NodeServer:
         try:
             free = self.disk.storage.free_bytes()
         except (DiskError, OSError) as error:
-            # The free space is unknown, so nothing changes until it is known.
+            # The free space is unknown: keep the present state until it is known.
             if not self._is_space_unknown:
                 self._is_space_unknown = True
                 self.log("disk_space_unknown", reason=str(error))

@@ -1,11 +1,11 @@
 """Authorization of orders: signatures over a challenge from this process run.
 
-Theory. A signature covers method, path, a hash of the body, the instance and a challenge, and the
-secret never travels. The hash is part of the header, so the node reads no body before it knows the
-client. A challenge holds its creation time and a code made with a random key of this process run.
-Issuing one therefore costs no memory, clocks of two machines are never compared, and a restart
-invalidates every earlier order. A challenge is valid once, within `CHALLENGE_S`. The node remembers
-only the challenges of accepted orders, until they expire.
+Theory. A signature covers method, path, a hash of the body, the instance and a challenge. The
+secret is never transmitted. The hash is part of the header, so the node authenticates the client
+before it reads the body. A challenge holds its creation time, and a code made with a random key of
+this process run. Issuing one therefore costs no memory, clocks of two machines are never compared,
+and a restart invalidates every earlier order. A challenge is valid once, within `CHALLENGE_S`. The
+node remembers only the challenges of accepted orders, until they expire.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ class Orders:
         self._instance = instance
         self._clock_s = clock_s
         self._key = os.urandom(32)
-        self._taken: dict[str, float] = {}  # challenge -> when it expires
+        self._taken: dict[str, float] = {}  # challenge -> time of its expiry
 
     def challenge(self) -> str:
         given = f"{int(self._clock_s() * 1000):x}-{os.urandom(12).hex()}"
@@ -56,9 +56,10 @@ class Orders:
     def refusal_for(
         self, signed: SignedOrder | None, method: str, path: str
     ) -> OrderRefusal | None:
-        """Return None if the order is accepted, provided that it `covers` its body.
+        """Return the reason to refuse an order, or None if it is accepted.
 
-        Acceptance consumes the challenge, regardless of the body.
+        The caller must also check that the signature `covers` the body. Acceptance consumes the
+        challenge, regardless of the body.
         """
         if signed is None:
             return OrderRefusal.UNSIGNED
@@ -78,7 +79,7 @@ class Orders:
         return None
 
     def _expiry_s(self, challenge: str) -> float | None:
-        """Return None if this process run did not issue the challenge."""
+        """Return the time of expiry, or None if this process run did not issue the challenge."""
         given, _, code = challenge.rpartition("-")
         if not _is_same(code, self._code(given)):
             return None

@@ -1,9 +1,9 @@
 """One authenticated connection between two members: messages of the core with length prefixes.
 
-Theory. TCP does not detect a failed machine, and data sent to it is lost for minutes. Each end
-therefore sends at least an empty frame per `KEEPALIVE_S`, and closes a link without any byte for
-`SILENT_TICKS` of its own ticks. It counts ticks, not seconds: a process that was paused has not
-ticked, and does not consider its peers failed.
+Theory. TCP may take minutes to detect a failed machine, and data sent to it until then is lost.
+Each end therefore sends at least an empty frame per `KEEPALIVE_S`, and closes a link on which no
+byte arrived for `SILENT_TICKS` ticks. It counts its own ticks, not seconds: a process that was
+paused has not ticked, and does not consider its peers failed.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _EMPTY_FRAME = bytes(4)
 
 
 class PeerLink:
-    """An authenticated connection, opened by either end."""
+    """An authenticated connection that either end has opened."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class PeerLink:
         self._has_said = False
 
     def feed(self, data: bytes) -> None:
-        """Decode bytes of the connection; whole messages go to the core."""
+        """Decode bytes of the connection, and pass whole messages to the core."""
         self._was_heard = True
         self._parts.append(data)
         self._size += len(data)

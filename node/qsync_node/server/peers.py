@@ -2,14 +2,14 @@
 
 A member opens a connection to every known address, reads the greeting, and sends HELLO: its
 instance uuid, the replica set's uuid, and a proof over the greeting's salt with the cluster's
-secret. The other end answers with its own proof over the nonce in the HELLO. Neither end accepts
-any other message before. Both send their addresses, and the accepting end names the members that it
-knows, so that one address is enough to find all members.
+secret. The other end answers with its own proof over the nonce in the HELLO. Until then, neither
+end accepts any other message. Both send their addresses, and the accepting end names the members
+that it knows, so that one address is enough to find all members.
 
 If `tls` is set, a HELLO is accepted over TLS only, from an end whose certificate names the cluster
-(`tls.py`), and the proofs are bound to the connection (`format/proofs.py`). Earlier versions prove
-the secret without a binding. Their proofs are accepted from an end with such a certificate at any
-time, because an image may be rolled back. Two members that know bound proofs never exchange others:
+(`tls.py`). The proofs are bound to the connection (`format/proofs.py`). Earlier versions prove the
+secret without a binding. Their proofs are always accepted from an end with such a certificate,
+because an image may be rolled back. Two members that know bound proofs never exchange unbound ones:
 the challenge reveals this capability. Without TLS a proof covers the challenge and the identity. It
 shows knowledge of the secret and cannot be replayed, but does not protect later data of the
 connection.
@@ -57,7 +57,7 @@ WRONG_PROOF = "the proof of the cluster's secret is wrong; configure the same se
 
 
 class Dialer(asyncio.Protocol):
-    """Our end of a connection that we opened: greeting, HELLO, then a `PeerLink`."""
+    """The opening end of a connection: greeting, HELLO, then a `PeerLink`."""
 
     def __init__(self, server: "NodeServer", name: str, done: "asyncio.Future[str]") -> None:
         self.server = server
@@ -168,14 +168,14 @@ def _is_same(given: Any, expected: bytes) -> bool:
 
 
 def _packet_length(data: bytes) -> int | None:
-    """Return the size of the first packet with its five-byte length; None if incomplete."""
+    """Return the size of the first packet, with its five-byte length; None if not yet known."""
     if len(data) < 5:
         return None
     return 5 + int.from_bytes(data[1:5], "big")
 
 
 class Peers:
-    """One open connection to each known address, and accepted connections of others."""
+    """The connections of a member: one opened to each known address, and accepted ones."""
 
     def __init__(self, server: "NodeServer") -> None:
         self.server = server
@@ -186,7 +186,7 @@ class Peers:
         self._watch: asyncio.TimerHandle | None = None
 
     def set_addresses(self, addresses: dict[str, str]) -> None:
-        """Set the targets of connections: name -> host:port. Removed ones are no longer dialled."""
+        """Set the configured targets, name -> host:port, and stop dialling removed ones."""
         before = {**self.discovered, **self.addresses}
         self.addresses = dict(addresses)
         self.discovered = {
@@ -208,7 +208,7 @@ class Peers:
                 )
 
     def own_address(self) -> dict[str, str]:
-        """Return the address of this member for others, if its configuration contains one."""
+        """Return the name and address of this member; {} if others cannot use the address."""
         config = self.server.config
         address = self.server.peer_address()
         if address is None:
@@ -216,7 +216,7 @@ class Peers:
         host, port = address
         if config.advertise:
             host = split_address(config.advertise)[0]
-        if host in ("0.0.0.0", "::", ""):  # every interface: useless for others
+        if host in ("0.0.0.0", "::", ""):  # every interface: not an address for others
             return {}
         return {config.name: f"{host}:{port}"}
 
@@ -224,7 +224,7 @@ class Peers:
         return {**self.discovered, **self.addresses, **self.own_address()}
 
     def discover(self, said: Any) -> None:
-        """Dial members that another member reported and the configuration lacks."""
+        """Dial the members that another member reported and that are not known yet."""
         if not isinstance(said, dict):
             return
         fresh: dict[str, str] = {}
@@ -243,7 +243,7 @@ class Peers:
         self._dial(fresh)
 
     def on_link(self, link: PeerLink, life: Any) -> None:
-        """Register a link. A link to an earlier process of the same instance is closed."""
+        """Register a link, and close links to earlier processes of the same instance."""
         link.life = life if isinstance(life, bytes) else b""
         for other in list(self.server.links.values()):
             if other.uuid == link.uuid and other.life != link.life:
@@ -282,7 +282,11 @@ class Peers:
                 await asyncio.sleep(RETRY_S)
 
     async def _connect(self, name: str, address: str) -> str:
-        """Connect and stay connected. Return why no connection was made, or ""."""
+        """Connect, and wait until the link is lost.
+
+        Returns:
+            the reason of a failure to connect, or "" after a link was lost.
+        """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[str] = loop.create_future()
         try:
@@ -304,11 +308,11 @@ class Peers:
         return ""
 
     def accept(self, session: "Session", sync: int, fields: dict[int, Any]) -> None:
-        """Check a HELLO, answer it, and turn the session into a peer link."""
+        """Check and answer a HELLO; if it is valid, turn the session into a peer link."""
         server = self.server
         uuid, replicaset = fields.get(_UUID), fields.get(_REPLICASET)
         nonce, given = fields.get(_NONCE), fields.get(_BOUND, fields.get(_PROOF))
-        # An end of an earlier version, authenticated by a certificate, has no other proof.
+        # An end of an earlier version, authenticated by a certificate, sends only an unbound proof.
         binding = session.binding if _BOUND in fields else b""
         assert session.transport is not None
         code, reason = ErrorCode.UNKNOWN, ""

@@ -1,16 +1,18 @@
 """Client connections: IPROTO in, requests to the core, answers out (data path).
 
-A connection begins as a client's. A `HELLO` packet with the cluster's proof turns it into a peer's
-(`peers.py`). Requests of one turn of the event loop reach the core together, and the answers of a
-turn leave in one write. Requests without the core are answered here: PING, ID, AUTH, WATCH.
+Every connection begins as a client connection. A `HELLO` packet with the cluster's proof turns it
+into a peer connection (`peers.py`). Requests of one turn of the event loop reach the core together,
+and the answers of a turn leave in one write. Requests that do not need the core are answered here:
+PING, ID, AUTH, WATCH.
 
 The resources of a connection are bounded (`admission.py` bounds all connections together):
 
-  before log-in   `LOGIN_S` seconds, packets of `UNAUTHENTICATED_BYTES_MAX`, a few packets in all
-                  (log-in only if `guest` is off), a delay after each failed log-in;
-  requests        `IN_FLIGHT_MAX` requests and `REQUEST_BYTES_MAX` bytes that await their answer;
-  answers         once `UNREAD_BYTES_MAX` bytes wait for the client, its next requests are neither
-                  executed nor read from the socket until it has read most of them.
+  before log-in   `LOGIN_S` seconds, and packets of at most `UNAUTHENTICATED_BYTES_MAX`. If
+                  `guest` is off, also at most `UNAUTHENTICATED_PACKETS_MAX` packets, of the types
+                  that precede a log-in. The answer to each failed log-in is delayed.
+  requests        `IN_FLIGHT_MAX` requests and `REQUEST_BYTES_MAX` bytes that await their answer.
+  answers         `UNREAD_BYTES_MAX` bytes that the client has not read. Above that, its requests
+                  are neither executed nor read from the socket until less than half remains.
 """
 
 import asyncio
@@ -56,7 +58,7 @@ WATCHED_KEYS_MAX = 1024
 DRAINED_BYTES = 1 << 20
 PACKETS_PER_CHECK = 32
 REQUEST_OVERHEAD_BYTES = 256
-# A refused client may still be sending. A reset would discard the reason of the refusal.
+# A refused client may still be sending. A reset would discard the reason for the refusal.
 LINGER_S = 2.0
 LINGER_BYTES_MAX = 64 << 20
 UNAUTHENTICATED_TYPES = frozenset(
@@ -93,11 +95,11 @@ class Session(asyncio.Protocol):
         self.decoder = FrameDecoder(min(server.config.max_request, UNAUTHENTICATED_BYTES_MAX))
         self.transport: asyncio.Transport | None = None
         self.binding = b""  # of this TLS connection; empty without TLS
-        self.is_member = False  # a certificate of the cluster was presented
-        self.calls: dict[int, fx.Request] = {}  # in the core, by the core's number
-        self.syncs: dict[int, int] = {}  # the client's number of each
+        self.is_member = False  # the client presented a certificate of the cluster
+        self.calls: dict[int, fx.Request] = {}  # requests in the core, by the number passed to it
+        self.syncs: dict[int, int] = {}  # the client's number of each request
         self._next_call = 1
-        self.request_bytes = 0  # of calls and backlog
+        self.request_bytes = 0  # size of calls and backlog
         self.backlog: deque[Frame] = deque()  # packets that wait for the budget
         self.deferred: deque[fx.Request] = deque()  # reads that the core returned
         self.out: list[bytes] = []
@@ -138,7 +140,7 @@ class Session(asyncio.Protocol):
         self._login_timer = server.loop.call_later(LOGIN_S, self._check_log_in)
 
     def _check_log_in(self) -> None:
-        """Close a connection without log-in after its time limit."""
+        """Close the connection if it has neither logged in nor sent a request as guest."""
         if self.is_authenticated or self._has_used_guest or self.is_stock or self.peer is not None:
             return
         transport = self._speaking()
@@ -156,7 +158,7 @@ class Session(asyncio.Protocol):
         return f"{name[0]}:{name[1]}" if name else "unknown"
 
     def evict(self) -> None:
-        """Close the connection immediately, in favour of others."""
+        """Close the connection immediately, to free resources for others."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -188,7 +190,7 @@ class Session(asyncio.Protocol):
         return self.out_bytes + self.transport.get_write_buffer_size()
 
     def _is_blocked(self) -> bool:
-        """Return whether the next request must wait, for the budget or a delayed log-in answer."""
+        """Return whether the next request must wait for the budget or a delayed log-in answer."""
         return (
             self._is_held
             or len(self.calls) >= IN_FLIGHT_MAX
@@ -247,11 +249,11 @@ class Session(asyncio.Protocol):
         self.backlog.clear()
 
     def work(self) -> None:
-        """Handle the packets that the budget permits; the rest and the socket wait."""
+        """Handle the packets that the budget permits. If others remain, stop reading the socket."""
         if self._speaking() is None:
             return
         if self.deferred and not self._is_blocked():
-            # One per turn: it was returned because reads of a turn have a budget.
+            # One per turn: the core returned it because the reads of a turn have a budget.
             self.server.feed(self.deferred.popleft())
         unchecked = 0
         while self.backlog and not self.deferred and not self._is_held:
@@ -275,7 +277,7 @@ class Session(asyncio.Protocol):
             self._consider_reading()
 
     def _end(self) -> None:
-        """Close the connection after the client could read the last answer.
+        """Close the connection, with time for the client to read the last answer.
 
         Closing with unread bytes makes the kernel reset the connection, and a reset discards data
         that the client has not read yet.
@@ -345,7 +347,7 @@ class Session(asyncio.Protocol):
         return False
 
     def _may_say(self, kind: int, sync: int) -> bool:
-        """Return whether an unauthenticated client may send this packet; refuse it otherwise."""
+        """Return whether an unauthenticated client may send this packet; if not, refuse it."""
         self._packets += 1
         if kind in UNAUTHENTICATED_TYPES:
             if self.server.config.guest or self._packets <= UNAUTHENTICATED_PACKETS_MAX:
@@ -380,7 +382,7 @@ class Session(asyncio.Protocol):
         return True
 
     def _is_bad_key(self, header: dict[int, Any], sync: int) -> bool:
-        """Refuse a malformed idempotency key in the header; return whether there was one (T9)."""
+        """Return whether the header contains a malformed idempotency key; if so, refuse it (T9)."""
         if _IDEMPOTENCY not in header:
             return False
         try:
@@ -393,7 +395,7 @@ class Session(asyncio.Protocol):
     # --- replication streams ----------------------------------------------------------------------
 
     def _take_stock(self, kind: int, sync: int, body: bytes) -> None:
-        """Handle a replication request, the first of which dedicates the connection to a stream."""
+        """Handle a replication request. The first one dedicates the connection to a stream."""
         if kind not in STOCK_TYPES and kind != _ACK:
             self._refuse(
                 sync,
@@ -406,7 +408,7 @@ class Session(asyncio.Protocol):
         self.server.feed(fx.StockRequest(self.number, sync, kind, body, self.user))
 
     def send_stock(self, effect: fx.StockPackets) -> None:
-        """Send packets of a stream; the core sends the next ones after these."""
+        """Send packets of a stream. The core sends more once the connection has taken these."""
         transport = self._speaking()
         if transport is None:
             return
@@ -422,7 +424,7 @@ class Session(asyncio.Protocol):
     # --- answers --------------------------------------------------------------------------------
 
     def answer(self, answer: fx.Answer) -> None:
-        """Add one answer of the core to those of this turn."""
+        """Add one answer of the core to the answers of this turn."""
         request = self.calls.pop(answer.sync)
         sync = self.syncs.pop(answer.sync)
         self._hold_bytes(-len(request.body) - REQUEST_OVERHEAD_BYTES)
@@ -434,12 +436,12 @@ class Session(asyncio.Protocol):
         self.out_bytes += len(data)
 
     def defer(self, number: int) -> None:
-        """Queue a read that the core did not execute for a later turn."""
+        """Queue, for a later turn, a read that the core did not execute."""
         self.deferred.append(self.calls[number])
         self.server.note_ready(self)
 
     def flush(self) -> None:
-        """Write the answers of this turn immediately."""
+        """Write the answers of this turn, and resume requests that waited for them."""
         out, self.out, self.out_bytes = self.out, [], 0
         transport = self._speaking()
         if transport is None:
@@ -478,7 +480,7 @@ class Session(asyncio.Protocol):
             self._refuse(sync, ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {kind}")
 
     def _fields(self, sync: int, body: bytes) -> dict[int, Any] | None:
-        """Return the body's map, or None after an error 20."""
+        """Return the map in a body. If it is invalid, answer with error 20 and return None."""
         try:
             fields = unpack_bounded(body)
         except BAD_MSGPACK:
@@ -545,12 +547,12 @@ class Session(asyncio.Protocol):
             self.is_authenticated = True
             self.decoder.limit_bytes = self.server.config.max_request
             if self.transport is not None:
-                # Below `UNREAD_BYTES_MAX`, so that `resume_writing` ends a block by that limit.
+                # Below `UNREAD_BYTES_MAX`: `resume_writing` must end a pause caused by that limit.
                 self.transport.set_write_buffer_limits(high=UNREAD_BYTES_MAX // 2)
         self._write(encode_ok(sync, self._schema_version()))
 
     def _fail_log_in(self, sync: int, name: str) -> None:
-        """Delay the answer and read nothing meanwhile: each guess costs `LOGIN_DELAY_S`."""
+        """Delay the answer, and stop reading until then: each guess costs `LOGIN_DELAY_S`."""
         self._login_failures += 1
         self.server.note_failed_log_in(self, name)
         self._is_held = True
@@ -595,7 +597,7 @@ class Session(asyncio.Protocol):
             self.server.watch(self, key, is_first=first)
 
     def notify(self, key: str, value: bytes | None) -> None:
-        """Send one event; the next one for this key waits for the client's acknowledgement."""
+        """Send one event. The next one for this key waits for the client's acknowledgement."""
         sync = self.watched.get(key, 0)
         body = pack({0x57: key})
         if value is not None:

@@ -29,10 +29,10 @@ RELOAD_CHECK_S = 5.0
 
 
 class Certificates:
-    """The contexts of one node: `listening` for accepted and `dialling` for opened connections."""
+    """The TLS contexts of one node: `listening` for accepted connections, `dialling` for opened."""
 
     def __init__(self, config: TlsConfig) -> None:
-        """Load the files. Raises `ConfigError`."""
+        """Load the files. Raises ConfigError if they are unusable."""
         self._config = config
         self.listening = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.listening.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -56,7 +56,7 @@ class Certificates:
         if found == self._read:
             return False
         self._read = found
-        # A mismatched pair must not reach the contexts in use.
+        # Try new contexts first: a key that does not fit its certificate must not be used.
         Certificates(self._config)
         self._load()
         return True
@@ -87,7 +87,7 @@ class Certificates:
         return bool(names_in(connection.getpeercert()) & self.names)
 
     def _own_certificate(self) -> x509.Certificate:
-        """Return the first certificate of the file, which those of its issuers may follow."""
+        """Return the first certificate of the file. Certificates of its issuers may follow it."""
         try:
             return x509.load_pem_x509_certificates(self._read[0])[0]
         except ValueError as error:

@@ -1,10 +1,10 @@
-"""Traces: all events and effects of a core, step by step, for a later replay.
+"""Traces: all inputs and effects of a core, step by step, for a later replay.
 
-A trace of a real process, replayed through `core/` alone, gives identical effects: the shell adds
-nothing that is invisible to the simulator. The core's only sources of randomness are its seed, the
-two clocks and its inputs, all of which are in the file.
+A replay of a real process through `core/` alone yields identical effects. The shell therefore adds
+nothing that is invisible to the simulator. A core depends only on its seed, the two clocks and its
+inputs, and the file contains all of them.
 
-The file is a pickle: tests write and read it on one machine. Never read one from another source.
+The file is a pickle: tests write and read it on one machine. Never read a file of another source.
 """
 
 import pickle
@@ -53,7 +53,7 @@ class Step(NamedTuple):
 
 
 class Trace:
-    """A writer for one incarnation of a node; the next one of the process is appended."""
+    """A writer for one incarnation of a node. The next incarnation appends to the same file."""
 
     def __init__(self, path: Path, birth: Birth) -> None:
         self._file = path.open("ab")
@@ -67,7 +67,7 @@ class Trace:
 
 
 def comparable(effects: list[Any]) -> list[Any]:
-    """Return effects without the bodies of a snapshot, which only the disk can read, once."""
+    """Return effects without the rows of snapshots, an iterator that only the disk may consume."""
     return [
         effect._replace(bodies=None)
         if isinstance(effect, WriteSnapshot | InstallSnapshot)
@@ -86,7 +86,7 @@ def read_trace(path: Path) -> Iterator[Birth | Step]:
 
 
 def replay(path: Path) -> Iterator[tuple[int, list[Any], list[Any]]]:
-    """Yield (number of the step, recorded effects, current effects) of all steps."""
+    """Yield (number of the record, recorded effects, effects of the replay) of all steps."""
     node: Node | None = None
     for number, item in enumerate(read_trace(path)):
         if isinstance(item, Birth):
