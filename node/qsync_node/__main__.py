@@ -1,8 +1,8 @@
 """`python -m qsync_node --config FILE`: run one node in the foreground.
 
-SIGTERM and SIGINT transfer leadership, stop the node cleanly and exit with 0. A node that does not
-trust its memory (a failed write) restarts from disk automatically. One that needs a person exits
-with 1 and prints the cause in one sentence.
+On SIGTERM or SIGINT the node transfers leadership, stops cleanly and exits with 0. After a failed
+write it no longer trusts its memory, and restarts from disk automatically. If a person must act, it
+prints the cause in one sentence and exits with 1. An invalid configuration exits with 2.
 """
 
 import argparse
@@ -26,7 +26,7 @@ RESTART_WAIT_S = 0.2
 
 
 async def _live(config: NodeConfig, log: Log, stopping: asyncio.Event) -> str:
-    """Run one incarnation. Return `restart`, `stopped` or the reason why a person must act."""
+    """Run one incarnation. Return `restart`, `stopped`, or the reason why a person must act."""
     server = NodeServer(config, log)
     admin = Admin(server)
     is_clean = False
@@ -50,7 +50,7 @@ async def _live(config: NodeConfig, log: Log, stopping: asyncio.Event) -> str:
 
 
 async def _hand_over(server: NodeServer, log: Log) -> None:
-    """Transfer leadership before the stop: clients see a pause, not a failover."""
+    """Transfer leadership before the stop, so that clients see a pause and not a failover."""
     if server.node.replica.leader is None:
         return
     if len(server.node.replica.voter_uuids()) == 1:

@@ -1,4 +1,4 @@
-"""One request to a node's admin port, or one signed order."""
+"""Requests and signed orders to the admin port of a node."""
 
 import json
 import ssl
@@ -13,18 +13,27 @@ from qsync_node.format.proofs import CHALLENGE_PATH, sign_order
 
 @dataclass(frozen=True, slots=True)
 class AdminPort:
-    """The address of a node and the means to authenticate; orders need the secret."""
+    """The address of an admin port, and the means to authenticate. Orders need the secret."""
 
     address: str
     secret: str = ""
     context: ssl.SSLContext | None = None
 
     def get(self, path: str, timeout_s: float) -> tuple[int, str]:
-        """Return the HTTP status and the body. Raises OSError without an answer."""
+        """Send a request, and return the HTTP status and the body of the answer.
+
+        Raises:
+            OSError: no answer arrived, or a step took longer than `timeout_s` seconds.
+        """
         return self._ask("GET", path, None, {}, timeout_s)
 
     def post(self, path: str, body: bytes, timeout_s: float) -> tuple[int, str]:
-        """Send a signed order. Raises OSError without an answer, ValueError if it is no node's."""
+        """Send a signed order, and return the HTTP status and the body of the answer.
+
+        Raises:
+            OSError: no answer arrived, or a step took longer than `timeout_s` seconds.
+            ValueError: the address does not belong to a node.
+        """
         status, text = self.get(CHALLENGE_PATH, timeout_s)
         given = json.loads(text) if status == 200 else None
         if not isinstance(given, dict):
@@ -44,7 +53,7 @@ class AdminPort:
         request = urllib.request.Request(
             f"{scheme}://{self.address}{path}", data=body, method=method, headers=headers
         )
-        # Connects directly: a proxy of the environment must not intercept this traffic.
+        # Connect directly: a proxy from the environment must not intercept this traffic.
         handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
         if self.context is not None:
             handlers.append(urllib.request.HTTPSHandler(context=self.context))
@@ -56,7 +65,7 @@ class AdminPort:
 
 
 def trusting(ca: Path) -> ssl.SSLContext:
-    """Trust certificates signed by `ca`, for any name. Raises OSError."""
+    """Return a context that trusts certificates signed by `ca`, for any name. Raises OSError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
@@ -65,7 +74,7 @@ def trusting(ca: Path) -> ssl.SSLContext:
 
 
 def own_admin_port(document: dict[str, Any]) -> AdminPort:
-    """Return the admin port of the local node with the configuration `document`. Raises OSError."""
+    """Return the admin port of the local node that has this configuration. Raises OSError."""
     port = str(document["admin_listen"]).rpartition(":")[2]
     tls = document.get("tls")
     context = trusting(Path(tls["ca"])) if tls else None

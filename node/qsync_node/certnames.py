@@ -1,9 +1,9 @@
 """Names in certificates: whether the peer of a TLS connection belongs to the cluster.
 
-Members are addressed by addresses that no certificate contains. A certificate is therefore accepted
-if one of its subject alternative names is one of the cluster's. Names are compared as text,
-wildcards included. Addresses are compared in their shortest form, because the ssl module writes
-IPv6 without abbreviation.
+Members connect to addresses that no certificate contains. A certificate is therefore accepted if
+one of its subject alternative names is a name of the cluster. Names are compared as text, wildcards
+included. Addresses are compared in their shortest form, because the ssl module writes IPv6 without
+abbreviation.
 """
 
 import ipaddress
@@ -27,15 +27,15 @@ def names_in(certificate: Mapping[str, Any] | None) -> frozenset[str]:
 
 
 def cluster_names(names: Iterable[str]) -> frozenset[str]:
-    """Return names in their compared form, without those that any certificate may have."""
+    """Return names in comparable form, without the names that any certificate may have."""
     return frozenset(map(_comparable, names)) - ANY_CLUSTER
 
 
 def identifying_names(names: Iterable[str]) -> frozenset[str]:
-    """Return the names of which a certificate of the cluster must have one.
+    """Return the names that identify a cluster: each of its certificates must have one of them.
 
-    Clusters of one name in two Kubernetes namespaces have common short names, and one company
-    authority may sign for both. If names of Services with their namespace exist, only those count.
+    Clusters of the same name in two Kubernetes namespaces share short names, and one company
+    authority may sign for both. If names of Services with a namespace exist, only those count.
     """
     found = cluster_names(names)
     return frozenset(name for name in found if name.endswith(SERVICE_SUFFIXES)) or found
@@ -57,7 +57,7 @@ def subject_names(certificate: x509.Certificate) -> list[str]:
     """Return the DNS names, URIs and addresses of a certificate, grouped by kind.
 
     Raises:
-        ValueError: they cannot be read.
+        ValueError: the names cannot be read.
     """
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -73,9 +73,9 @@ def subject_names(certificate: x509.Certificate) -> list[str]:
 
 
 def trust_only(context: ssl.SSLContext, names: Callable[[], Collection[str]]) -> None:
-    """End handshakes with a server whose certificate has none of `names`.
+    """Make a context refuse servers whose certificate has none of `names`.
 
-    The check is part of the handshake, so that no data was sent before. It calls `names` each time.
+    The check is part of the handshake, so no data is sent before it. It calls `names` each time.
     """
 
     def check(connection: ssl.SSLObject | ssl.SSLSocket) -> None:

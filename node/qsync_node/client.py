@@ -18,12 +18,14 @@
         print(transaction.outcome)
 
 The client sends requests to the leader, and finds it again after a failover: every member knows the
-leader and could forward. A connection without any answer, even to a PING, belongs to a machine that
-is unavailable; the client closes it and connects to another member. With `retry=True` (the default
-for writes) each write carries an idempotency key. If the outcome is *unknown*, the client retries
-under the same key until the outcome is known or `deadline_s` has passed; the cluster executes it at
-most once (T9). The key carries a mark, a recent index of the log, that the client renews as it
-writes. Wrong credentials end the first request with `AccessDenied`.
+leader and can forward requests. If a connection returns no answer, even to a PING, the client
+considers the machine unavailable and connects to another member.
+
+With `retry=True` (the default for writes) each write carries an idempotency key. If the outcome is
+*unknown*, the client retries under the same key until the outcome is known or `deadline_s` has
+passed. The cluster executes the write at most once (T9). The key carries a mark, a recent index of
+the log, that the client renews as it writes. Wrong credentials end the first request with
+`AccessDenied`.
 """
 
 import asyncio
@@ -48,7 +50,7 @@ from qsync_node.format.row import encode_uint
 _ROLLED_BACK = (int(ErrorCode.SYNC_QUORUM_TIMEOUT), int(ErrorCode.SYNC_ROLLBACK))
 _UNKNOWN = (int(ErrorCode.OUTCOME_UNKNOWN), int(ErrorCode.KEY_EXPIRED))
 _TRY_AGAIN = (int(ErrorCode.NOT_LEADER), int(ErrorCode.LOADING), int(ErrorCode.READONLY))
-# Returned before the key is looked up, so they reveal nothing about an earlier attempt.
+# A member may return these before it searches for the key: an earlier attempt may have succeeded.
 _UNHEARD = (
     *_TRY_AGAIN,
     int(ErrorCode.DISK_FULL),
@@ -71,10 +73,11 @@ CONNECT_S = 1.0
 must not delay the connection to another one, and a busy one needs time."""
 CONNECT_MAX_S = 8.0
 DOUBT_S = 5.0
-"""Time after a lost connection in which hints that this member leads are ignored."""
+"""Time after the loss of a connection in which hints that its member leads are ignored."""
 SILENCE_S = 1.0
-"""After this time without a byte, while answers are pending, a PING is sent; after twice that time
-the connection is closed. A write may wait longer for its quorum: PINGs are answered meanwhile."""
+"""Time without a byte, while answers are pending, after which the client sends a PING. After twice
+that time it closes the connection. A write may wait longer for its quorum, because the member still
+answers PINGs."""
 
 
 class ClientClosed(QsyncError):  # noqa: N818  # a state, not a failure
@@ -91,7 +94,11 @@ class AccessDenied(QsyncError):  # noqa: N818  # named like Python's PermissionE
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A quorum has the write, and every later leader will. `tuples` are those of the answer."""
+    """An executed request, with the tuples of its answer.
+
+    A quorum has a write to a synchronous space, and every later leader will have it. A failover may
+    lose a write to an asynchronous space.
+    """
 
     tuples: list[Any]
 
@@ -105,7 +112,7 @@ class RolledBack:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The write may or may not take effect: read before a retry. `code` is 0 without any answer."""
+    """The write may or may not take effect: read before a retry. `code` is 0 without an answer."""
 
     reason: str
     code: int = 0
@@ -228,17 +235,17 @@ class Client:
         deadline_s: float = 30.0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Connect at the first request.
+        """Create a client, which connects at its first request.
 
         Args:
-            addresses: HOST:PORT of some members; the others are found through them.
-            user: Name of the user.
-            password: Its password.
-            deadline_s: How long a request may take with all its attempts, in seconds.
-            tls: Context of the connections, None for plain ones.
+            addresses: HOST:PORT of members. The client connects to no other addresses.
+            user: name of the user.
+            password: password of the user.
+            deadline_s: time limit of a request with all its attempts, in seconds.
+            tls: context of the connections; None for plain ones.
 
-        Requests raise ClientClosed if no member could be reached by the deadline, and AccessDenied
-        as soon as the members that answer refuse the credentials.
+        Requests raise ClientClosed if no member could be reached by the deadline. They raise
+        AccessDenied as soon as a member refuses the credentials and no other one accepts them.
         """
         self.addresses = list(addresses)
         self.tls = tls
@@ -252,7 +259,7 @@ class Client:
         self._connecting: asyncio.Lock = asyncio.Lock()
         self._uuids: dict[str, str] = {}  # instance uuid -> address
         self._mark = 0
-        self._mark_s = 0.0  # time of the request
+        self._mark_s = 0.0  # time of the request for the mark
         self._marking: asyncio.Lock = asyncio.Lock()
         self._lost = ("", 0.0)  # address of the last lost connection, and its time
 
@@ -279,7 +286,12 @@ class Client:
         return asyncio.get_running_loop().time() + self.deadline_s
 
     async def _connected(self, deadline: float) -> _Connection:
-        """Return a connection to the leader if it is known, else to the first reachable member."""
+        """Return a connection to the leader if it is known, else to the first reachable member.
+
+        Raises:
+            AccessDenied: a member refused the credentials, and no other one accepted them.
+            ClientClosed: no member was reachable by the deadline.
+        """
         reason = "the list of addresses is empty"
         patience_s = CONNECT_S
         try:
@@ -340,7 +352,7 @@ class Client:
         self._mark_s = asked_s
 
     async def _new_key(self, deadline: float) -> list[Any]:
-        """Return a key with a recent mark, or with the old one if no member returns another."""
+        """Return a key with a recent mark, or with the old mark if no member returns a new one."""
         loop = asyncio.get_running_loop()
         async with self._marking:
             if loop.time() - self._mark_s > MARK_AGE_S:
@@ -424,7 +436,16 @@ class Client:
         limit: int = 1000,
         linearizable: bool = False,
     ) -> Outcome:
-        """Read confirmed rows; with `linearizable` none older than any earlier answer."""
+        """Read confirmed rows.
+
+        Args:
+            space: id of the space.
+            key: parts of the key; () for all rows.
+            index: id of the index.
+            iterator: a value of `format.keys.Iterator`.
+            limit: maximum number of rows.
+            linearizable: True for a state that is no older than any earlier answer.
+        """
         more: dict[int, Any] = {0x11: index, 0x12: limit, 0x13: 0, 0x14: iterator, 0x20: list(key)}
         if linearizable:
             more[0x59] = 4
@@ -442,14 +463,14 @@ class Client:
         return await self._until_known(kind, body, is_keyed=True)
 
     async def _until_known(self, kind: int, body: bytes, *, is_keyed: bool = False) -> Outcome:
-        """Send a request, and retry it under the same key while the outcome is unknown."""
+        """Send a request, and retry it under the same key until the outcome is known."""
         deadline = self._deadline()
         unknown: Unknown | None = None  # an attempt may have been logged
         key = await self._new_key(deadline) if is_keyed else None
         while True:
             outcome = await self._attempt(kind, body, key, deadline, unknown)
             if isinstance(outcome, Unknown):
-                # A key that expired before any attempt was executed is worthless: renew it.
+                # The key expired, and no earlier attempt can have used it: renew it.
                 is_unused = outcome.code == ErrorCode.KEY_EXPIRED and unknown is None
                 if is_unused and asyncio.get_running_loop().time() + RETRY_WAIT_S < deadline:
                     self._mark_s = 0.0
@@ -470,7 +491,18 @@ class Client:
     async def _attempt(
         self, kind: int, body: bytes, key: Any, deadline: float, unknown: Unknown | None
     ) -> Outcome:
-        """Make one attempt. Raises ClientClosed if none was ever sent and no member answers."""
+        """Make one attempt.
+
+        Args:
+            kind: type of the request.
+            body: body of the request.
+            key: idempotency key, or None.
+            deadline: time of the event loop.
+            unknown: outcome of an earlier attempt that may have been logged, or None.
+
+        Raises:
+            ClientClosed: no member is reachable, and `unknown` is None.
+        """
         try:
             connection = await self._connected(deadline)
         except ClientClosed:
@@ -484,12 +516,12 @@ class Client:
             return Unknown(str(error) or "no answer before the deadline")
 
     def transaction(self) -> "ClientTransaction":
-        """Open a transaction: `async with` commits at the end and rolls back on an error."""
+        """Return a transaction. `async with` commits it, or rolls it back on an error."""
         return ClientTransaction(self, next(self._streams))
 
 
 class ClientTransaction:
-    """One interactive transaction; `outcome` contains its outcome after the block."""
+    """One interactive transaction. After the block, `outcome` contains its outcome."""
 
     def __init__(self, client: Client, stream: int) -> None:
         self._client = client
@@ -509,7 +541,7 @@ class ClientTransaction:
         trace: TracebackType | None,
     ) -> None:
         if kind is not None:
-            # The end of the connection ends the transaction, too.
+            # If the connection ends, the member rolls the transaction back.
             with contextlib.suppress(ConnectionError, TimeoutError):
                 await self._ask(int(Type.ROLLBACK), b"\x80", must_succeed=False)
             return
@@ -555,7 +587,7 @@ class ClientTransaction:
 
 
 def _body(space: int, more: dict[int, Any]) -> bytes:
-    """Encode a request's body, space and tuple first, for the server's fast path."""
+    """Encode the body of a request. The space comes first, for the fast path of the server."""
     parts = [bytes((0x81 + len(more),)), b"\x10", encode_uint(space)]
     for key, value in more.items():
         parts += [encode_uint(key), msgpack.packb(value)]

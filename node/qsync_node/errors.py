@@ -1,15 +1,15 @@
 """Error codes and the exceptions that carry them.
 
-Exceptions branch by *the party that must act*: the caller (`ClientError`), a person
-(`log.errors.CorruptionError`), the node itself (`log.errors.DiskError`: restart from disk).
-Numbers are Tarantool's if one exists; those from 0x4000 are Qsync's own.
+The class of an exception shows *the party that must act*: the caller (`ClientError`), a person
+(`log.errors.CorruptionError`), or the node itself (`log.errors.DiskError`: restart from disk).
+Codes are Tarantool's where Tarantool has one. Codes from 0x4000 are Qsync's own.
 """
 
 from enum import IntEnum, StrEnum
 
 
 class ErrorCode(IntEnum):
-    """The code of an error answer, whose type is 0x8000 + code. `explanations.py` explains each."""
+    """Codes of error answers; the type of an answer is 0x8000 + code. See `explanations.py`."""
 
     UNKNOWN = 0
     ILLEGAL_PARAMS = 1
@@ -89,7 +89,7 @@ class ErrorCode(IntEnum):
 
 
 class OrderRefusal(StrEnum):
-    """The reason why an order was refused. `explanations.py` explains each."""
+    """Reasons for refusing an order. See `explanations.py`."""
 
     UNSIGNED = "OrderUnsigned"
     EXPIRED = "OrderExpired"
@@ -103,7 +103,7 @@ class QsyncError(Exception):
 
 
 class ClientError(QsyncError):
-    """A request is refused; the client receives `code` and `message`."""
+    """A refused request; the client receives `code` and `message`."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)

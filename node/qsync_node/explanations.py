@@ -1,8 +1,8 @@
 """The explanation of each error code and of each reason for which an order is refused.
 
-The texts are data: `make references` writes them into docs/errors.md, and `qsync explain` prints
-them. They are Markdown, and links are relative to docs/. Each begins with a capital letter and ends
-without a full stop.
+The texts are data. `make references` writes them into docs/errors.md, and `qsync explain` prints
+them. They are Markdown, and links are relative to docs/. Each text begins with a capital letter and
+ends without a full stop.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class OrderExplanation:
-    """One way in which the admin port refuses an order; `reason` is None without one."""
+    """One way in which the admin port refuses an order. `reason` is None if it states none."""
 
     status: int
     """HTTP status of the answer."""
@@ -533,7 +533,7 @@ ENGINE_CODES: dict[int, str] = {
 }
 """Tarantool's codes that only the engine returns, by number (core/engine/codes.py).
 
-They have Tarantool's number, name and text, and share one explanation.
+They have the number, name and text of Tarantool, and share one explanation.
 """
 
 ENGINE_MEANING = "A definition, a name or a value in the request is invalid"

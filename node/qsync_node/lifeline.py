@@ -1,4 +1,4 @@
-"""A lifeline ends a job together with its parent process, which closes the job's standard input."""
+"""Lifeline of a job: ends it with its parent process, whose end closes the job's standard input."""
 
 import os
 import sys
@@ -15,5 +15,5 @@ def hold_lifeline() -> None:
 def _wait() -> None:
     while os.read(sys.stdin.fileno(), 4096):
         pass
-    # No process waits for the result. Spark's JVM notices the end of its own parent.
+    # No process waits for the result. The JVM of Spark detects the end of this process.
     os._exit(ENDED)
