@@ -16,8 +16,8 @@ byte, and the next write starts a new segment. Any other failure sets `failed` p
 writes no more, and the node restarts from disk.
 
 Invariants
-  W1  segments are contiguous: each starts at the clock at which its predecessor ends;
-  W2  batches continue the log: index and LSN follow the previous ones without a gap;
+  W1  Segments are contiguous: each starts at the clock at which its predecessor ends.
+  W2  Batches continue the log: index and LSN follow the previous ones without a gap.
   W3  `last_index` equals the signature of `vclock`.
 """
 

@@ -1,4 +1,4 @@
-"""Replay of a log: applies the rows after a snapshot, up to one point, in the way of a member.
+"""Replay of a log: applies the rows after a snapshot, up to one point, as a member does.
 
 This module reads no files and knows no archives (pure). Rows count once a CONFIRM in the log covers
 them. Rows that a decision rolled back never count. The state ends at the last whole transaction at
