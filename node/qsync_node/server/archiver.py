@@ -1,8 +1,8 @@
 """The thread that uploads files to the archive, and its interface to the rest of the node.
 
-Twice a second, the event loop seals the last segment if its oldest row has waited for
-`archive.interval`, and passes the confirmed index and the history of terms. This thread does all
-I/O, waits and retries. A child process decodes rows (`describe_main`). While the archive is
+Twice a second, the event loop passes the confirmed index and the history of terms. It also seals
+the last segment if its oldest row has waited for `archive.interval`. This thread does all I/O,
+waits and retries. A child process decodes rows (`describe_main`). While the archive is
 unavailable, no data is lost and no request is blocked: local files stay, and `status` reports the
 error.
 
