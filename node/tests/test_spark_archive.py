@@ -47,7 +47,7 @@ def test_an_archive_that_cannot_be_read(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="is empty: no member"):
         load_archive(f"file://{tmp_path}/empty")
     (tmp_path / "empty" / "letter.txt").write_text("hello")
-    with pytest.raises(ArchiveError, match="it is not an archive of Qsync"):
+    with pytest.raises(ArchiveError, match="is not an archive of Qsync"):
         load_archive(f"file://{tmp_path}/empty")
     copy = Copy(folder, tmp_path / "copy", 1)
     (copy.folder / "letter.txt").write_text("hello")
