@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -181,8 +180,9 @@ def test_wrong_credentials_end_the_first_request(tmp_path: Path, user: str, pass
 
 def test_documented_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert client_module.__doc__ is not None
-    example = textwrap.dedent(client_module.__doc__.split("\n\n", 1)[1].rsplit("\n\n", 1)[0])
-    source = "async def main(addresses, password):\n" + textwrap.indent(example, "    ")
+    lines = client_module.__doc__.splitlines()
+    example = "\n".join(line for line in lines if not line or line.startswith("    "))
+    source = "async def main(addresses, password):\n" + example
     names = dict(vars(client_module))
     exec(compile(source, "docstring", "exec"), names)  # noqa: S102  # runs the documented example
     with running_cluster(tmp_path, 3) as cluster:
