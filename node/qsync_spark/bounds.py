@@ -53,7 +53,7 @@ def _parse(column: str, text: str, parse: Callable[[str], Any]) -> Bounds:
         ends = [parse(end.strip()) if end.strip() else None for end in (low, high if dots else low)]
     except (ValueError, PointError) as error:
         raise ArchiveError(
-            f"{column} is {text!r}: give a value, or two as A..B, A.. or ..B; {error}"
+            f"invalid {column} {text!r}: specify a value, or a range A..B, A.. or ..B; {error}"
         ) from None
     return Bounds(column, *ends)
 
@@ -61,7 +61,7 @@ def _parse(column: str, text: str, parse: Callable[[str], Any]) -> Bounds:
 def _integer(text: str) -> int:
     number = int(text)
     if abs(number) > _INT64_MAX:
-        raise ValueError(f"{number} has no room in 64 bits")
+        raise ValueError(f"{number} exceeds 64 bits")
     return number
 
 

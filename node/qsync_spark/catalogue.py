@@ -82,7 +82,7 @@ class Catalogue:
     def key_of_tuple(self, space: int, fields: list[Any]) -> bytes:
         parts = self.keys.get(space)
         if parts is None:
-            raise Unkeyed(f"no primary key of space {space} is known")
+            raise Unkeyed(f"the primary key of space {space} is unknown")
         packed: bytes = pack([normal_key(fields[number]) for number in parts])
         return packed
 
@@ -166,7 +166,7 @@ def _take_delete(found: Catalogue, index: int, space: int, key: list[Any]) -> No
 def _define(found: Catalogue, space: int, parts: Iterable[Any]) -> None:
     numbers = parts_of_index(parts)
     if numbers is None:
-        found.unsupported[space] = "its primary key goes into documents"
+        found.unsupported[space] = "its primary key contains paths into documents"
     elif found.keys.get(space, numbers) != numbers:
         found.unsupported[space] = "its primary key has changed"
     else:

@@ -94,11 +94,11 @@ def cover(manifest: Manifest, damage: Iterable[Unknown] = (), floor: int = 0) ->
     if first is not None and first.after_index in snapshots and not _names_one(first, floor):
         covered.append((0, first.after_index))
     elif first is not None and first.after_index > floor:
-        why = f"its archive begins with the row at {first.after_index + 1}, and "
+        why = f"its archive begins at index {first.after_index + 1}, and "
         if first.after_index in snapshots:
-            why += "the file before that is missing"
+            why += "the file before it is missing"
         else:
-            why += f"no snapshot at {first.after_index} is there"
+            why += f"the snapshot at index {first.after_index} is missing"
         found.unknown.append(Unknown(found.member, floor, first.after_index, why))
     for entry in segments:
         if previous is not None:
@@ -114,7 +114,7 @@ def cover(manifest: Manifest, damage: Iterable[Unknown] = (), floor: int = 0) ->
                 covered.append((last, after))
             elif after > last:
                 found.unknown.append(
-                    Unknown(found.member, last, after, "its archive holds no file with these rows")
+                    Unknown(found.member, last, after, "its archive has no file with these rows")
                 )
         rows.append((entry.after_index, entry.last_index))
         found.files.append((entry.after_index, entry.last_index))

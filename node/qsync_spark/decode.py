@@ -123,9 +123,9 @@ def _refuse_header(part: Part) -> str:
     header, end = decode_file_header(head)
     is_members = not part.member.startswith(f"{FOLDER}/")
     if is_members and header.instance_uuid != part.member:
-        return f"it is a file of the instance {header.instance_uuid}"
+        return f"the file belongs to instance {header.instance_uuid}"
     if end == part.marks[0].offset and header.vclock != part.marks[0].vclock:
-        return f"its header states {header.vclock}, the manifest {part.marks[0].vclock}"
+        return f"its header states vclock {header.vclock}, but the manifest {part.marks[0].vclock}"
     return ""
 
 
@@ -142,8 +142,8 @@ def _blocks(data: bytes, base: int, stop: int, part: Part) -> Iterator[Rows | Ho
         else:
             position = item.offset + len(EOF_MARKER)
     if base + position != stop:
-        why = f"the file ends at {base + len(data)}, the manifest states {stop}"
-        yield Hole(base + position, why if is_end else "a block is cut off", 0)
+        why = f"the file ends at offset {base + len(data)}, but the manifest states {stop}"
+        yield Hole(base + position, why if is_end else "a block is truncated", 0)
 
 
 class RowHash:
@@ -192,15 +192,15 @@ def checked_rows(rows: Rows) -> list[tuple[dict[int, Any], int, int, int]]:
         for key, limit in LIMITS.items():
             value = header.get(key, 0)
             if type(value) is not int or not 0 <= value <= limit:
-                raise ValueError(f"header key {key} is {value!r}")
+                raise ValueError(f"header key {key} has the invalid value {value!r}")
         time = header.get(KEY_TIMESTAMP, 0.0)
         if type(time) not in (int, float):
-            raise ValueError(f"a row's time is {time!r}")
+            raise ValueError(f"a row has the invalid time {time!r}")
         row_type = header.get(KEY_TYPE, 0)
         if row_type < RAFT_PROMOTE and row_type != NOP:
             space = space_of(rows.data[middle:end])
             if not 0 <= space <= INT64_MAX:
-                raise ValueError(f"a row is of space {space}")
+                raise ValueError(f"a row has the invalid space {space}")
     return found
 
 

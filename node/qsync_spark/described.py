@@ -60,12 +60,16 @@ class Described:
         """Return the differing field of the manifest and its value; "" without a difference."""
         said = (entry.timestamp_min, entry.timestamp_max)
         if self.times is not None and not self._are_times_as(said, entry.kind):
-            return f"its rows have the times {_shown(self.times)}, its manifest {_shown(said)}"
+            return (
+                f"the rows have the times {_shown(self.times)}, but the manifest states "
+                f"{_shown(said)}"
+            )
         if entry.kind != SNAPSHOT and self.lsns != entry.lsns:
-            return f"its rows have the LSNs {self.lsns}, its manifest states {entry.lsns}"
+            return f"the rows have the LSNs {self.lsns}, but the manifest states {entry.lsns}"
         if self.spaces != set(entry.spaces):
             return (
-                f"its rows are of spaces {sorted(self.spaces)}, its manifest states {entry.spaces}"
+                f"the rows belong to spaces {sorted(self.spaces)}, but the manifest "
+                f"states {entry.spaces}"
             )
         return ""
 

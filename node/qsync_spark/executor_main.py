@@ -45,5 +45,5 @@ def main() -> None:
     try:
         command = executor_command(os.environ, home / "jars")
     except KeyError as missing:
-        sys.exit(f"executor: {missing} is not set: only a driver starts this")
+        sys.exit(f"executor: {missing} is not set: only a Spark driver can start this program")
     os.execvp(command[0], command)

@@ -29,7 +29,7 @@ def normal_key(value: Any) -> Any:
             return _normal_decimal(_decode_decimal(value.data))
         if value.code == DATETIME:
             if len(value.data) not in (8, 16):
-                raise Unkeyed("its primary key is no time")
+                raise Unkeyed("its primary key is not a valid time")
             return ExtType(DATETIME, value.data[:_DATETIME_BYTES].ljust(_DATETIME_BYTES, b"\0"))
     return value
 
@@ -61,4 +61,4 @@ def _decode_decimal(data: bytes) -> Decimal:
             raise ValueError(sign)
         return Decimal((int(sign in "bd"), tuple(map(int, digits)), -scale))
     except Exception as error:  # msgpack and Decimal raise many types for invalid bytes
-        raise Unkeyed(f"its primary key is no decimal: {error}") from error
+        raise Unkeyed(f"its primary key is not a valid decimal: {error}") from error

@@ -69,7 +69,7 @@ def _apply(fields: list[Any], operation: list[Any], base: int, names: Mapping[st
 
 def _sum(left: Any, right: Any, name: str) -> Any:
     if not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (left, right)):
-        raise Unsupported("arithmetic on something else than integers and doubles")
+        raise Unsupported("arithmetic on a value that is not an integer or a double")
     value = left + right if name == "+" else left - right
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise Impossible("integer overflow")
@@ -78,13 +78,13 @@ def _sum(left: Any, right: Any, name: str) -> Any:
 
 def _bits(left: Any, right: Any, name: str) -> int:
     if not all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in (left, right)):
-        raise Impossible("bits of something else than natural numbers")
+        raise Impossible("bit operation on a value that is not a natural number")
     return _BITS[name](left, right)
 
 
 def _splice(text: Any, start: Any, cut: Any, paste: Any) -> Any:
     if not isinstance(text, str) or not isinstance(paste, str) or not text.isascii():
-        raise Unsupported("splice of something else than ASCII")
+        raise Unsupported("splice of a string that is not ASCII")
     if start < 0:
         start += len(text) + 1
         if start < 0:

@@ -79,7 +79,7 @@ def find_files(place: str, suffix: str) -> list[StoredFile]:
     else:
         found = _stored_files(above, name, suffix)
     if not found:
-        raise PlaceError(f"{place} cannot be read: it is not there; check the path or URL")
+        raise PlaceError(f"cannot read {place}: not found; check the path or URL")
     return found
 
 
@@ -104,7 +104,7 @@ def _stored_files(above: str, name: str, suffix: str) -> list[StoredFile]:
             listed = [one for batch in obstore.list(store, f"{name}/") for one in batch]
     except (BaseError, OSError, ArchiveError) as error:
         raise PlaceError(
-            f"{above}/{name} cannot be read: {first_line(error)}; check the URL and the credentials"
+            f"cannot read {above}/{name}: {first_line(error)}; check the URL and the credentials"
         ) from error
     found = [StoredFile(above, str(one["path"]), int(one["size"])) for one in listed]
     return sorted((one for one in found if one.key.endswith(suffix)), key=lambda one: one.key)
@@ -125,6 +125,5 @@ def put_files(place: str, files: dict[str, bytes]) -> None:
             obstore.put(store, name, data)
     except (BaseError, OSError, ArchiveError) as error:
         raise PlaceError(
-            f"{place} cannot be written: {first_line(error)}; check the path or URL and the"
-            " credentials"
+            f"cannot write {place}: {first_line(error)}; check the path or URL and the credentials"
         ) from error

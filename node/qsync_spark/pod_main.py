@@ -160,7 +160,7 @@ class Annotations:
             trusted = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
             urllib.request.urlopen(request, timeout=5, context=trusted).close()
         except OSError as error:
-            sys.stderr.write(f"{key} could not be noted: {error}\n")
+            sys.stderr.write(f"cannot annotate the pod with {key}: {error}\n")
 
 
 def run_audit(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def run_audit(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str,
     result = audit(spark, archive, arguments.cluster, progress=note)
     alone = [host for host in result.hosts if host == socket.gethostname()]
     if alone:
-        raise RuntimeError("tasks ran in the driver: an audit in a cluster needs executors")
+        raise RuntimeError("tasks ran in the driver: an audit on Kubernetes requires executors")
     report = write_report(result, f"{archive.url}/audits/{os.environ['RUN_NAME']}")
     return audit_word(result.document(), report, spark.sparkContext.applicationId)
 

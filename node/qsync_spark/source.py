@@ -47,14 +47,18 @@ class _Reader(DataSourceReader):
         self._columns = columns
         self._url = options.get("path", "")
         if not self._url:
-            raise ArchiveError("name the archive: .load('file:///folder') or s3://bucket/folder")
+            raise ArchiveError(
+                "the archive is missing: use .load('file:///folder') or .load('s3://bucket/folder')"
+            )
         try:
             self._part_bytes = int(options.get("partbytes", PART_BYTES))
         except ValueError:
-            raise ArchiveError(f"partBytes is {options['partbytes']!r}, not a number") from None
+            raise ArchiveError(
+                f"invalid partBytes {options['partbytes']!r}: use a number"
+            ) from None
         chosen = options.get("kind")
         if chosen is not None and chosen not in kinds:
-            raise ArchiveError(f"kind {chosen!r} is not one of {', '.join(kinds)}")
+            raise ArchiveError(f"invalid kind {chosen!r}: use one of {', '.join(kinds)}")
         self._kinds = kinds if chosen is None else (chosen,)
         self._bounds = bounds_of(options)
 

@@ -78,7 +78,9 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = list(columns)
         self._url = options.get("path", "")
         if not self._url:
-            raise ArchiveError("name the archive: .load('file:///folder') or s3://bucket/folder")
+            raise ArchiveError(
+                "the archive is missing: use .load('file:///folder') or .load('s3://bucket/folder')"
+            )
         self._bounds = bounds_of(options)
         self._starting = _one_of(options, "startingoffsets", ("earliest", "latest"))
         self._on_loss = _one_of(options, "onloss", ("fail", "skip"))
@@ -117,9 +119,10 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             gone = lost(archive, manifest, start)
             if gone is not None:
                 raise ArchiveError(
-                    f"rows {gone[0] + 1} to {gone[1]} of {manifest.member} were deleted before this"
-                    " stream read them: begin a new one from the tables of compaction"
-                    f" {archive.changes.compaction}, or resume after them with onLoss=skip"
+                    f"rows {gone[0] + 1} to {gone[1]} of {manifest.member} were deleted "
+                    "before this stream read them: begin a new stream from the tables of "
+                    f"compaction {archive.changes.compaction}, or resume after them with "
+                    "onLoss=skip"
                 )
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
@@ -139,7 +142,7 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, StreamPartition), "what `partitions` gave"
+        assert isinstance(partition, StreamPartition), "a value of `partitions`"
         for batch in rows_of(Part.decode(partition.text)):
             index = batch.column(batch.schema.get_field_index("index"))
             is_new = pc.and_(
@@ -153,7 +156,7 @@ class WalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _one_of(options: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
     value = options.get(name, known[0])
     if value not in known:
-        raise ArchiveError(f"{name} {value!r} is not one of {', '.join(known)}")
+        raise ArchiveError(f"invalid {name} {value!r}: use one of {', '.join(known)}")
     return value
 
 
@@ -162,5 +165,5 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
     if value is None:
         return None
     if not value.isdigit() or int(value) < 1:
-        raise ArchiveError(f"{name} is {value!r}, not a number from 1 on")
+        raise ArchiveError(f"invalid {name} {value!r}: use a number of at least 1")
     return int(value)

@@ -151,7 +151,7 @@ class Walk:
         self.offset = offset
         found = checked_rows(rows)
         if not all(header.get(KEY_REPLICA_ID) and header.get(KEY_LSN) for header, *_ in found):
-            raise ValueError("a row has no replica id or no LSN")
+            raise ValueError("a row lacks its replica id or LSN")
         for (header, start, middle, end), said, following in labelled(found, behind):
             replica_id, lsn = true_label(said, vclock, following)
             row_type = header.get(KEY_TYPE, 0)
@@ -227,7 +227,11 @@ class Walk:
         except BAD_MSGPACK:
             is_one = False
         if not is_one:
-            self.facts.add("unreadable", *place, text=f"a row of space {space} is none")
+            self.facts.add(
+                "unreadable",
+                *place,
+                text=f"a row in system space {space} does not match its schema",
+            )
             return
         name = "cluster" if space in (CLUSTER, REMOVED_SPACE) else "ddl"
         time = header.get(KEY_TIMESTAMP, 0.0)
@@ -245,9 +249,13 @@ class Walk:
             # A decision refers to earlier rows, possibly to none.
             first = position + (row_type == RAFT_PROMOTE)
             if row_type in (RAFT_PROMOTE, RAFT_ROLLBACK) and first > index:
-                raise ValueError(f"it rolls back rows from index {first}, and is itself at {index}")
+                raise ValueError(
+                    f"it rolls back rows from index {first} although its own index is {index}"
+                )
         except (*BAD_MSGPACK, KeyError, IndexError) as error:
-            self.facts.add("unreadable", *place, text=f"a control row names no position: {error}")
+            self.facts.add(
+                "unreadable", *place, text=f"a control row has no valid position: {error}"
+            )
             return
         time = header.get(KEY_TIMESTAMP, 0.0)
         if self.part.kind == SEGMENT and position < index:
@@ -330,7 +338,7 @@ class Walk:
         if odd.any() and not self._is_misnumbered:
             row = int(np.argmax(odd))
             self._is_misnumbered = True  # reported once
-            text = f"row {self.rows + row + 1} has another number, type or time than it should"
+            text = f"row {self.rows + row + 1} has a wrong number, type or time"
             self.facts.add("misnumbered", int(offset[row]), self.part.last_index, text=text)
         self.rows += count
 
@@ -344,9 +352,9 @@ class Walk:
                 continue
             fields = unpack(body)
             if not is_readable(space, INSERT, fields):
-                raise ValueError(f"a tuple of space {space} is none")
+                raise ValueError(f"a tuple of system space {space} does not match its schema")
             if space == KEYS:
-                index = check_number(fields[KEY_TUPLE][3], "a request's index")
+                index = check_number(fields[KEY_TUPLE][3], "the index of a request")
                 oldest = index if oldest is None else min(oldest, index)
             elif space == TERMS:
                 terms.append(fields[KEY_TUPLE])
@@ -445,7 +453,7 @@ def _take_block(log: Walk, block: Rows, behind: Label | None) -> None:
         else:
             log.take(block, behind)
     except (*BAD_MSGPACK, KeyError, IndexError) as error:
-        why = f"a block holds no rows: {error}"
+        why = f"a block does not decode as rows: {error}"
         log.hole(Hole(block.offset, why, _mark_of(log.part, block)), is_written=True)
 
 

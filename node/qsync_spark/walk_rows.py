@@ -60,7 +60,7 @@ def chosen_columns(wanted: Iterable[tuple[str, str]]) -> list[str]:
     for name, kind in wanted:
         if known.get(name) != kind:
             raise ArchiveError(
-                f"the table has no column {name} of type {kind}: it has {SCHEMA_SQL}"
+                f"the table lacks the column {name} of type {kind}: its schema is {SCHEMA_SQL}"
             )
         names.append(name)
     return names
@@ -90,7 +90,14 @@ def rows_of(part: Part) -> Iterator[pa.RecordBatch]:
             try:
                 term = _add_rows(part, block, behind, vclock, term, out)
             except (*BAD_MSGPACK, KeyError, IndexError) as error:
-                out.append((*place, block.offset, *(None,) * 11, f"a block holds no rows: {error}"))
+                out.append(
+                    (
+                        *place,
+                        block.offset,
+                        *(None,) * 11,
+                        f"a block does not decode as rows: {error}",
+                    )
+                )
         if len(out) >= ROWS_MAX:
             yield batch_of(out, SCHEMA)
             out = []

@@ -18,7 +18,7 @@ from qsync_node.format.row import Row
 from qsync_spark.audit.findings import VIOLATED, Result
 
 SEEDS = range(30)
-BEGINS_LATE = "its first snapshot cannot be replayed"
+BEGINS_LATE = "its first snapshot is not verified"
 TYPES = {2: 3, 3: 2, 4: 5, 5: 4, 9: 3, 12: 2, 31: 40, 40: 41, 41: 40}
 
 

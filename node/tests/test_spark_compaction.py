@@ -102,7 +102,7 @@ def test_a_compaction_is_the_state_and_its_tables(
     }
     again = run(spark, archive)
     assert again.name == ""
-    assert "nothing was folded" in again.notes[0]
+    assert "nothing to fold" in again.notes[0]
     result = plain_audit(archive)
     assert result.verdict == "Passed", (result.violations, result.gaps)
     assert result.counts["snapshotsReplayed"] >= 4
@@ -139,7 +139,7 @@ def test_small_segments_are_merged(spark: "SparkSession", archive: Path, tmp_pat
 
 def test_one_at_a_time(spark: "SparkSession", archive: Path) -> None:
     url = f"file://{archive}"
-    why = "is being compacted by the first since"
+    why = "the first compacts it since"
     with Lock(store_of(url), url, "the first"), pytest.raises(ArchiveError, match=why):
         run(spark, archive)
     left = {"run": "r", "token": "t", "host": os.uname().nodename, "pid": 2**22 - 3, "since": 1.0,

@@ -15,8 +15,8 @@ The above exception was the direct cause of the following exception:
 
 Traceback (most recent call last):
   File "files.py", line 21, in put_bytes
-    raise ArchiveError(f"archive {url} did not take {path}: {first_line(error)}") from error
-qsync_node.archive.reading.ArchiveError: archive file:///a did not take b: no space left
+    raise ArchiveError(f"cannot write {path} to archive {url}: {first_line(error)}") from error
+qsync_node.archive.reading.ArchiveError: cannot write b to archive file:///a: no space left
  SQLSTATE: 38000
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handle(PythonRunner.scala:1097)
 Caused by: java.lang.IllegalStateException: something else
@@ -42,7 +42,7 @@ OF_NEITHER = """An error occurred while calling None.org.apache.spark.api.java.J
     ("error", "cause"),
     [
         (RuntimeError(OF_A_TASK.replace("qsync_node.archive.reading.ArchiveError", "KeyError")),
-         "a task of Spark failed: KeyError: archive file:///a did not take b: no space left"),
+         "a task of Spark failed: KeyError: cannot write b to archive file:///a: no space left"),
         (RuntimeError(OF_JAVA), "a task of Spark failed: java.lang.OutOfMemoryError: Java heap"
          " space"),
         (RuntimeError(OF_NEITHER), "RuntimeError: java.net.BindException: Cannot assign requested"
@@ -65,7 +65,9 @@ def test_a_sentence_of_the_project_stands_alone() -> None:
 
 
 def test_error_of_a_task_is_reported_without_its_traceback() -> None:
-    assert sentence_of(RuntimeError(OF_A_TASK)) == "archive file:///a did not take b: no space left"
+    assert (
+        sentence_of(RuntimeError(OF_A_TASK)) == "cannot write b to archive file:///a: no space left"
+    )
 
 
 def test_other_errors_are_reported_by_their_first_line() -> None:

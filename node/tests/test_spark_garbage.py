@@ -32,7 +32,7 @@ def test_garbage_between_blocks_is_what_the_member_wrote(copy: Copy, garbage: by
     result = plain_audit(copy.folder)
     place = f"{member.instance_uuid}/{made.name}"
     assert [(one.proofs, one.file) for one in result.violations] == [([1], place)]
-    assert "holds no rows" in result.violations[0].message
+    assert "does not decode as rows" in result.violations[0].message
     assert not result.gaps
 
 

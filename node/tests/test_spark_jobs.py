@@ -144,7 +144,7 @@ def test_without_java_a_job_names_the_package_to_install(folder: Path) -> None:
 
 def test_a_ledger_that_is_not_there_is_one_line(folder: Path) -> None:
     said = refuse(JOBS[0], f"file://{folder}", words=("--ledger", "/nowhere/ledger.jsonl"))
-    assert "/nowhere/ledger.jsonl cannot be read" in said
+    assert "/nowhere/ledger.jsonl: not found" in said
 
 
 def test_a_job_ends_with_its_command(folder: Path, tmp_path: Path) -> None:

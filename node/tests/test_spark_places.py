@@ -66,15 +66,15 @@ def test_a_parquet_ledger_is_a_file_or_a_folder(place: str) -> None:
     assert lines_at(f"{place}/ledger.parquet") == wanted
     assert lines_at(f"{place}/ledger.parquet/part-0.parquet") == wanted
     put_files(place, {"broken.parquet": b"no table"})
-    with pytest.raises(PlaceError, match=r"broken\.parquet cannot be read"):
+    with pytest.raises(PlaceError, match=r"cannot read .*broken\.parquet"):
         lines_at(f"{place}/broken.parquet")
 
 
 def test_a_place_that_is_not_there_is_refused(place: str, tmp_path: Path) -> None:
-    with pytest.raises(PlaceError, match="nothing cannot be read"):
+    with pytest.raises(PlaceError, match="nothing: not found"):
         find_files(f"{place}/nothing", SUFFIX)
-    with pytest.raises(PlaceError, match="cannot be read"):
+    with pytest.raises(PlaceError, match="cannot read"):
         find_files("nonsense://there/ledger", SUFFIX)
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(PlaceError, match="cannot be written"):
+    with pytest.raises(PlaceError, match="cannot write"):
         put_files(str(tmp_path / "file" / "report"), {"a": b""})

@@ -75,7 +75,7 @@ def test_deletion_of_unused_segments_is_unnoticed(archive: Path, tmp_path: Path)
         state(archive, tmp_path / "no", to_signature=middle.index - 1)
     result = plain_audit(archive)
     assert result.verdict == "Passed", (result.violations, result.gaps)
-    assert "stands for them" in result.notes[0]
+    assert "replaces them" in result.notes[0]
     assert result.counts["snapshotsReplayed"] >= 1
     # Without a retention only the newest state remains.
     assert removed(archive, time.time(), 0.0).floor == newest.index
@@ -214,7 +214,7 @@ def test_of_an_archive_that_is_incomplete_nothing_goes(
     before = sorted((tmp_path / "copy").rglob("*.xlog"))
     outcome = compacted(tmp_path / "copy", made, monkeypatch, delete_older_than_s=0.0)
     assert outcome.merged_files == outcome.deleted_files == 0
-    assert "nothing is merged or deleted" in " ".join(outcome.notes)
+    assert "no file is merged or deleted" in " ".join(outcome.notes)
     assert sorted((tmp_path / "copy").rglob("*.xlog")) == before
 
 

@@ -142,7 +142,7 @@ def test_files_of_another_member_are_no_copies(copy: Copy) -> None:
         copy.save(manifest)
     result = plain_audit(copy.folder)
     assert result.verdict == INCOMPLETE
-    assert any("a file of the instance" in gap.message for gap in result.gaps)
+    assert any("the file belongs to instance" in gap.message for gap in result.gaps)
 
 
 @pytest.mark.parametrize("kind", [SEGMENT, ROLLBACK, SNAPSHOT])
@@ -273,7 +273,7 @@ def test_a_manifest_that_contradicts_its_rows(copy: Copy, changed: str) -> None:
     result = plain_audit(copy.folder)
     assert result.verdict == INCOMPLETE, result.violations
     (gap,) = result.gaps
-    assert "its manifest" in gap.message
+    assert "manifest" in gap.message
     assert gap.file == f"{manifest.instance_uuid}/{entry.name}"
 
 
@@ -316,7 +316,7 @@ def test_one_number_is_one_key() -> None:
     assert key(moment(500, 0, 60)) == key(moment(500, 0, 0)) != key(moment(500, 1, 0))
     assert key(ExtType(4, (500).to_bytes(8, "little"))) == key(moment(500, 0, 7))
     for broken in (ExtType(1, b"\x00"), ExtType(1, b""), ExtType(4, b"1")):
-        with pytest.raises(Unkeyed, match="its primary key is no"):
+        with pytest.raises(Unkeyed, match="its primary key is not"):
             key(broken)
 
 
@@ -327,7 +327,7 @@ def test_a_file_that_goes_between_two_looks_ends_the_audit(copy: Copy, kind: str
     part = parts_of_kind(archive, kind)[0]
     reading = Reading({part.member: [(0, part.last_index)]}, [], Catalogue())
     (copy.folder / part.key).unlink()
-    with pytest.raises(OSError, match="was read a moment ago"):
+    with pytest.raises(OSError, match=r"cannot read .* again"):
         list(
             log_events(part, reading) if kind == SEGMENT else snapshot_events(part, Catalogue(), "")
         )

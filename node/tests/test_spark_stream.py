@@ -124,9 +124,9 @@ def test_offsets_of_a_reader(folder: Path, tmp_path: Path) -> None:
     again, end = drained(reader, {})
     assert (Counter(again), end) == (everything, offsets)
     for options, why in (
-        ({}, "name the archive"),
-        ({"path": url, "startingoffsets": "soon"}, "is not one of earliest, latest"),
-        ({"path": url, "maxfilespertrigger": "0"}, "not a number from 1 on"),
+        ({}, "the archive is missing"),
+        ({"path": url, "startingoffsets": "soon"}, "use one of earliest, latest"),
+        ({"path": url, "maxfilespertrigger": "0"}, "at least 1"),
     ):
         with pytest.raises(ArchiveError, match=why):
             WalStreamReader(options)

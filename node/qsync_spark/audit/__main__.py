@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--cluster", default="", help="name for the report")
     parser.add_argument(
         "--ledger",
-        help="path or URL of the outcomes that clients got: JSON Lines or Parquet",
+        help="path or URL of the outcomes that clients recorded: JSON Lines or Parquet",
         metavar="FILE",
     )
     parser.add_argument("--report", help="path or URL of a folder for the report", metavar="FOLDER")
@@ -36,8 +36,10 @@ def main() -> int:
         "--lag-allowed", type=float, default=LAG_ALLOWED_S, help="seconds that a member may lag"
     )
     parser.add_argument("--progress", action="store_true", help="JSON lines on stderr")
-    parser.add_argument("--debug", action="store_true", help="Spark's log and whole tracebacks")
-    parser.add_argument("--lifeline", action="store_true", help="end together with standard input")
+    parser.add_argument(
+        "--debug", action="store_true", help="print the log of Spark and complete tracebacks"
+    )
+    parser.add_argument("--lifeline", action="store_true", help="end when standard input is closed")
     arguments = parser.parse_args()
     if arguments.lifeline:
         hold_lifeline()

@@ -171,7 +171,7 @@ def _refuse_new_hole(part: Part, hole: Hole, after: int, reading: Reading) -> No
     until = sum(marks[0].vclock.values()) if marks else part.last_index
     chosen = reading.chosen.get(part.member, ())
     if any(max(first, after) < min(last, until) for first, last in chosen):
-        raise OSError(f"{part.key} was read a moment ago, and now it cannot be: {hole.why}")
+        raise OSError(f"cannot read {part.key} again: {hole.why}; run the audit again")
 
 
 def _is_in_order(rows: Columns, vclock: dict[int, int]) -> bool:
@@ -281,7 +281,7 @@ def _keys_of(rows: Columns, chosen: Ints, catalogue: Catalogue) -> tuple[list[by
     for number in [n for n, key in enumerate(found) if key is None]:
         row = chosen[number]
         event = _event(int(ops[number]), data[middles[row] : ends[row]], catalogue)
-        assert event is not None, "rows of spaces that are not replayed were left out"
+        assert event is not None, "rows of spaces that the audit does not replay are omitted"
         found[number], ops[number] = event[1:]
     return found, ops  # type: ignore[return-value]  # none is None here
 
@@ -322,7 +322,7 @@ def snapshot_events(part: Part, catalogue: Catalogue, base: str) -> Iterator[pa.
     op = BASE if part.key == base else CHECK
     for item in batches_of(part):
         if isinstance(item, Hole) and item.mark >= 0:
-            raise OSError(f"{part.key} was read a moment ago, and now it cannot be: {item.why}")
+            raise OSError(f"cannot read {part.key} again: {item.why}; run the audit again")
         if isinstance(item, Hole | State):
             continue
         columns = columns_of(item)

@@ -12,13 +12,15 @@ PASSED, VIOLATED, INCOMPLETE, NOT_APPLICABLE = "Passed", "Violated", "Incomplete
 SHOWN_MAX = 20
 
 PROOFS = {
-    1: "no replica misses, reorders or invents a row",
-    2: "no gap and no repeat in LSN, index or term",
-    3: "everything confirmed had its quorum, and nothing confirmed was rolled back",
+    1: "no replica lacks, reorders or adds a row",
+    2: "no gap and no repetition in LSN, index or term",
+    3: "every confirmed row had its quorum, and none was rolled back",
     4: "every confirmed row can be replayed, and every snapshot equals the replay of the log",
     5: "every journal fragment matches its name",
-    6: "every INSERT, REPLACE and UPSERT that a client's ledger has as committed is in the log, and"
-    " none that it has as refused",
+    6: (
+        "every INSERT, REPLACE and UPSERT that a ledger records as committed is in the log, "
+        "and none that it records as refused"
+    ),
 }
 
 

@@ -64,13 +64,13 @@ class Snapshots:
 
 
 NO_SNAPSHOTS = Snapshots([], (0, ""), {})
-LACKS = "the snapshot lacks a tuple that the log made"
-INVENTED = "the snapshot has a tuple that the log did not make"
-NO_KEY = "a row names no primary key that can be read"
+LACKS = "the snapshot lacks a tuple that the log contains"
+INVENTED = "the snapshot has a tuple that the log does not contain"
+NO_KEY = "a row has no readable primary key"
 OF_NO_SPACE = "the snapshot has a tuple without a readable primary key"
-DIFFERS = "the snapshot has another tuple than the log"
-BASE_DIFFERS = "{} later snapshots differ, and no row lies between them"
-BASE_OR_LOG = BASE_DIFFERS + ": it is wrong, or the log lost a row up to index {}"
+DIFFERS = "the tuple in the snapshot differs from the log"
+BASE_DIFFERS = "{} later snapshots differ without a row between them"
+BASE_OR_LOG = BASE_DIFFERS + ": the snapshot is wrong, or the log lost a row up to index {}"
 
 
 class Vote(NamedTuple):
@@ -205,11 +205,15 @@ class Fold:
             return ""  # rows are not the only source of this tuple
         is_there = self._body is not None or self._fields is not None
         if op == INSERT and is_there:
-            return f"an INSERT over the tuple that is there since index {self.since}"
+            return f"an INSERT of a key that exists since index {self.since}"
         if op == DELETE and not is_there:
-            return "a DELETE of a tuple that is not there"
+            return "a DELETE of a tuple that does not exist"
         if op == UPDATE:
-            return self._refusal_to_update(body) if is_there else "an UPDATE of no tuple"
+            return (
+                self._refusal_to_update(body)
+                if is_there
+                else "an UPDATE of a tuple that does not exist"
+            )
         return self._refusal_to_repeat(index, body) if op == REMEMBER and is_there else ""
 
     def _refusal_to_update(self, body: bytes) -> str:
@@ -242,7 +246,7 @@ class Fold:
         window = self.catalogue.window_between(at, index)
         is_again = mark < at or (window is not None and index - at <= window)
         if at < begin and is_again:
-            return f"an idempotency key that ran at index {at} already"
+            return f"an idempotency key that was already used at index {at}"
         return ""
 
     def _clear(self, before: int) -> None:
@@ -273,7 +277,7 @@ class Fold:
     def _count(self, op: int, body: bytes) -> None:
         fields = self.fields
         if fields is not None and not _is_count(fields):
-            self._set(fields, why="it holds no number")
+            self._set(fields, why="its value is not a number")
         elif op == ADVANCE:
             self._set(advance(fields, body, unpack(self.key)[0]))
         else:
@@ -344,14 +348,18 @@ class Fold:
         first = others[0]
         before = [at for at, _ in agreeing if at < first.at]
         after = max([self.since, self.snapshots.base[0], *before])
-        what = "has" if first.body is not None and self.fields is None else "has another"
+        what = (
+            "has"
+            if first.body is not None and self.fields is None
+            else "has a different version of"
+        )
         if first.body is None:
             what = "lacks"
-        changed = f"index {self.since}" if self.since else "none in the log"
+        changed = f"index {self.since}" if self.since else "not in the log"
         text = (
-            f"{len(others)} snapshots of {_members(vote.file for vote in others)} members differ"
-            f" from the log alike, and the first of them {what} the tuple; its last change:"
-            f" {changed}"
+            f"{len(others)} snapshots of {_members(vote.file for vote in others)} "
+            f"members agree and differ from the log: the first of them {what} the tuple; "
+            f"last change of the tuple: {changed}"
         )
         self._odd(first.at, first.file, first.offset, True, text, LOST, after)
 

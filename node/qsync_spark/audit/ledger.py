@@ -87,10 +87,10 @@ def operation_of(fields: dict[str, Any], line: int) -> tuple[Any, ...]:
         if space is not None:
             check_number(space, "space")
         if "id" in fields and fields.get("key", key) != key:
-            raise ValueError("key and id are two names of one thing, and differ")
+            raise ValueError("key and id must be equal")
         outcome = fields["outcome"]
         if outcome not in _OUTCOMES:
-            raise ValueError(f"outcome {outcome!r} is unknown")
+            raise ValueError(f"has the unknown outcome {outcome!r}")
         parts = key if isinstance(key, list) else [key]
         value = fields.get("value")
         packed: bytes = pack([normal_key(part) for part in parts])
@@ -108,7 +108,7 @@ def _moment(fields: dict[str, Any], name: str) -> float:
     """Return seconds since 1970; 0 if the line has no such time."""
     moment = float(fields.get(name, 0.0))
     if not math.isfinite(moment):
-        raise ValueError(f"{name} is {moment}")
+        raise ValueError(f"has the invalid time {name} {moment}")
     return moment
 
 
@@ -164,7 +164,7 @@ def _row_of(line: int, found: bytes | dict[str, Any]) -> tuple[Any, ...]:
         fields = None
     if fields is None:
         shown = found[:80].decode(errors="replace")
-        return None, None, None, "", 0.0, 0.0, line, shown, "is not JSON"
+        return None, None, None, "", 0.0, 0.0, line, shown, "is not valid JSON"
     return operation_of(fields, line)
 
 
@@ -194,8 +194,9 @@ def _lines_of(piece: _Piece) -> Iterator[bytes | dict[str, Any]]:
         data = read_range(file.url, file.key, before, end)
     except OSError as error:
         raise PlaceError(
-            f"{file.url}/{file.key} cannot be read on {gethostname()}: {first_line(error)}; give"
-            " the ledger as a URL that every executor can read, such as s3://BUCKET/ledger.jsonl"
+            f"cannot read {file.url}/{file.key} on {gethostname()}: {first_line(error)}; "
+            "specify the ledger by a URL that every executor can read, such as "
+            "s3://BUCKET/ledger.jsonl"
         ) from error
     at = data.find(b"\n") + 1 if piece.start else 0
     if piece.start and not at:
@@ -225,7 +226,7 @@ def _parquet(file: StoredFile) -> Iterator[pq.ParquetFile]:
             yield table
     except (OSError, pa.ArrowException) as error:
         raise PlaceError(
-            f"the ledger {file.url}/{file.key} cannot be read: {first_line(error)}; check the file"
+            f"cannot read the ledger {file.url}/{file.key}: {first_line(error)}; check the file"
         ) from error
 
 
@@ -266,7 +267,9 @@ def _prove(
     result.counts["ledgerOperations"] = sum(counts.values())
     result.counts["ledgerCommitted"] = counts.get("committed", 0)
     if events is None:
-        result.gaps.append(Gap([6], "without a snapshot no space is known: nothing can be found"))
+        result.gaps.append(
+            Gap([6], "cannot search the ledger's writes: without a snapshot the spaces are unknown")
+        )
         return
     writes = events.mapInArrow(writes_of, WRITES_SQL)
     on = (
@@ -291,9 +294,9 @@ def _prove(
     )
     listed = there.orderBy("line").limit(LISTED_MAX).collect()
     for row in listed:
-        text = f"a client got the outcome {row['outcome']} for the write of {row['shown']}"
+        text = f"a client received the outcome {row['outcome']} for the write of {row['shown']}"
         result.violations.append(
-            Violation([6], "unacknowledged write present", f"{text}, and it is in the log", [],
+            Violation([6], "unacknowledged write present", f"{text}, but it is in the log", [],
                       index=row["index"], file=path, offset=row["line"] + 1)
         )  # fmt: skip
     result.violation_count += len(listed)
@@ -302,7 +305,9 @@ def _prove(
 def _check_lines(ledger: "DataFrame", path: str) -> None:
     bad = ledger.where("problem is not null").orderBy("line").limit(1).collect()
     if bad:
-        raise LedgerError(f"{path}: line {bad[0]['line'] + 1} {bad[0]['problem']}: mend the ledger")
+        raise LedgerError(
+            f"{path}: line {bad[0]['line'] + 1} {bad[0]['problem']}: correct the ledger"
+        )
 
 
 def _judge_lost(
@@ -317,8 +322,8 @@ def _judge_lost(
     certain = lost.where(f"ended <= {newest - CLOCK_TOLERANCE_S}")
     if late:
         result.gaps.append(
-            Gap([6], f"{late} committed writes ended when the archive does: they may be archived"
-                " later")
+            Gap([6], f"{late} committed writes ended at the end of the archive, which may not "
+                "contain them yet")
         )  # fmt: skip
     base = ground.archive.base
     if base is None and ground.snapshot is not None and ground.snapshot[0] != ground.origin:
@@ -327,7 +332,7 @@ def _judge_lost(
         certain = certain.where(f"ended > {begins + CLOCK_TOLERANCE_S}")
         if early:
             result.gaps.append(
-                Gap([6], f"{early} committed writes are from before the archive begins", "", 0,
+                Gap([6], f"{early} committed writes are older than the archive", "", 0,
                     ground.snapshot[0])
             )  # fmt: skip
     if base is not None:
@@ -335,8 +340,8 @@ def _judge_lost(
         certain = certain.where(f"ended > {base.time + CLOCK_TOLERANCE_S}")
         if early:
             result.gaps.append(
-                Gap([6], f"{early} committed writes are of rows that were deleted after a"
-                    " compaction", "", 0, base.index)
+                Gap([6], f"{early} committed writes belong to rows that were deleted after a "
+                    "compaction", "", 0, base.index)
             )  # fmt: skip
     spaces = {*unread, *make_reading(ground).catalogue.unsupported}
     if spaces:
@@ -353,13 +358,13 @@ def _judge_lost(
         return
     if any(6 in gap.proofs or 2 in gap.proofs for gap in result.gaps) and _has_holes(ground):
         result.gaps.append(
-            Gap([6], f"{number} committed writes are not in the archive, which has holes")
+            Gap([6], f"{number} committed writes are not in the archive, which has gaps")
         )
         return
     for row in certain.orderBy("line").limit(LISTED_MAX).collect():
         result.violations.append(
             Violation([6], "acknowledged write missing", f"the write of {row['shown']} was"
-                      " acknowledged and is not in the log", [], file="ledger",
+                      " acknowledged, but it is not in the log", [], file="ledger",
                       offset=row["line"] + 1)
         )  # fmt: skip
     result.violation_count += number

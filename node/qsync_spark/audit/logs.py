@@ -96,14 +96,14 @@ def _judge(row: dict[str, Any], ground: "Ground", found: list[Violation], result
     if different:
         problems.append("different content")
         holders = ground.names_of(row["holders"] & ~row["different"])
-        other = f"than on {_and(holders)}" if holders else "on each of them"
-        parts.append(f"{_and(different)} has other content in {place} {other}")
+        other = f"than on {_and(holders)}" if holders else "on each member"
+        parts.append(f"{_and(different)} has different content in {place} {other}")
     if row["lost"] == 1:
         proofs.append(3)
         problems.append("no quorum")
-        parts.append("fewer than a quorum of the voters hold it although it is confirmed")
+        parts.append("fewer than a quorum of the voters have the row although it is confirmed")
     elif row["lost"] == 2:
-        result.gaps.append(Gap([3], f"{place}: with archives missing, its quorum is not known", "",
+        result.gaps.append(Gap([3], f"{place}: missing archives leave its quorum unknown", "",
                                row["index"] - 1, row["index"]))  # fmt: skip
     file, offset = row["file"], row["offset"]
     if not file and missing:
@@ -193,7 +193,10 @@ def _nonsense(ground: "Ground") -> list[Violation]:
         if row["fact"] == "damage" and row["b"] and row["file"] in files:
             name = ground.name_of(row["member"])
             proof = 4 if row["kind"] == SNAPSHOT else 1
-            text = f"{name} wrote a block with right checksums that is none: {row['text']}"
+            text = (
+                f"{name} wrote a block with a valid checksum that does not decode as rows: "
+                f"{row['text']}"
+            )
             found.append(
                 Violation([proof], "unreadable rows", text, [name], term=row["term"],
                           index=row["index"], file=row["file"], offset=row["offset"])
@@ -211,8 +214,8 @@ def _cut_rows_out_of_order(ground: "Ground") -> list[Violation]:
         if row["fact"] == "gap":
             count = row["a"] - row["lsn"] + 1
             one.message = (
-                f"{count} rows from row {row['lsn']} of replica {row['replica_id']} on are not in"
-                " the file of cut rows that held them"
+                f"{count} rows from row {row['lsn']} of replica {row['replica_id']} are "
+                "missing from the rollback file that contained them"
             )
         found.append(one)
     return found
@@ -250,7 +253,10 @@ def _lost_ends(ground: "Ground") -> list[Violation]:
                     continue
                 place = f"row {first} of replica {replica_id} (index {before.last_index + 1})"
                 count = last - first + 1
-                text = f"{_rows(count)} from {place} on {_are(count)} in no member's log"
+                text = (
+                    f"{_rows(count)} from {place} {_are(count)} missing from the logs of all "
+                    "members"
+                )
                 found.append(
                     Violation([2], "missing LSN", text, [ground.name_of(uuid)], replica_id, first,
                               before.last_term, before.last_index + 1, f"{uuid}/{before.name}",
@@ -291,10 +297,12 @@ def _wrong_terms(ground: "Ground") -> list[Violation]:
         if not place or begins[place - 1][1] == row["a"]:
             continue  # correct, or unknown without a PROMOTE and a first snapshot
         known = begins[place - 1][1]
-        where = f"index {row['c']}, which is of" if row["c"] else "itself, and stands in"
+        where = (
+            f"index {row['c']}, which belongs to" if row["c"] else "its own index, which belongs to"
+        )
         text = (
-            f"the control row {row['lsn']} of replica {row['replica_id']} (index {row['index']})"
-            f" names term {row['a']} for {where} term {known}"
+            f"the control row {row['lsn']} of replica {row['replica_id']} (index "
+            f"{row['index']}) states term {row['a']} for {where} term {known}"
         )
         found.append(
             Violation([3], "decision of another term", text, [ground.name_of(row["member"])],
@@ -335,13 +343,13 @@ def _odd_violation(row: Fact, name: str) -> Violation:
         text = f"the PROMOTE in {place} opens term {row['c']} after term {row['term']}"
     elif row["fact"] == "confirm":
         proofs, problem = [3], "CONFIRM without quorum"
-        text = f"the CONFIRM in {place} names index {row['a']}, which no member can have had then"
+        text = f"the CONFIRM in {place} confirms index {row['a']}, which no member had at that time"
     else:
         proofs, problem = _ODD[row["fact"]]
         text = f"{problem}: {place}"
         if row["fact"] == "gap":
             count = row["a"] - row["lsn"] + 1
-            text = f"{_rows(count)} from {place} on {_are(count)} in no member's log"
+            text = f"{_rows(count)} from {place} {_are(count)} missing from the logs of all members"
         elif row["fact"] == "mislabelled":
             problem = _mislabel(row)
             text = f"{problem}: {place} contains the label of row {row['a']} of replica {row['b']}"
@@ -388,9 +396,9 @@ def _confirmed_rows_cut(ground: "Ground") -> list[Violation]:
             continue  # its confirmed rows stayed in the log
         name = ground.name_of(row["member"])
         text = (
-            f"{name} cut row {row['lsn']} of replica {row['replica_id']} (term {row['term']}), a"
-            f" CONFIRM of index {row['a']}, together with its confirmed rows: no quorum had them,"
-            " or the row was lost"
+            f"{name} truncated row {row['lsn']} of replica {row['replica_id']} (term "
+            f"{row['term']}), a CONFIRM of index {row['a']}, together with the rows that "
+            "it confirms: no quorum had them, or the row was lost"
         )
         found.append(
             Violation([3], "CONFIRM without quorum", text, [name], row["replica_id"], row["lsn"],

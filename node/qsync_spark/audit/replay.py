@@ -67,7 +67,7 @@ class ReplayPlan(NamedTuple):
 
 def plan_replay(ground: "Ground", reading: Reading, result: Result) -> ReplayPlan:
     """Plan the replay, and add a gap for each part that is not replayed."""
-    assert ground.snapshot is not None, "there is nothing to begin from"
+    assert ground.snapshot is not None, "the replay requires a snapshot"
     base = ground.snapshot[0]
     parts = parts_of_kind(ground.archive, SNAPSHOT)
     until = known_until(reading, base)
@@ -75,8 +75,8 @@ def plan_replay(ground: "Ground", reading: Reading, result: Result) -> ReplayPla
     for part in parts:
         if part.last_index > until:
             result.gaps.append(
-                Gap([4], f"the log before the snapshot at {part.last_index} has a gap after"
-                    f" {until}", ground.name_of(part.member), until, part.last_index, part.key)
+                Gap([4], f"the log before the snapshot at index {part.last_index} has a gap after "
+                    f"index {until}", ground.name_of(part.member), until, part.last_index, part.key)
             )  # fmt: skip
     for space, why in reading.catalogue.unsupported.items():
         result.gaps.append(Gap([4], f"space {space} is not replayed: {why}", "", base, until))
@@ -174,7 +174,7 @@ def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
             by_file[group].message += f"; and {count - KEYS_SHOWN_MAX + 1} more tuples"
     for one in _misnumbered(ground):
         name = ground.name_of(one["member"])
-        text = f"{one['text']}, in {name}'s snapshot at index {one['index']}"
+        text = f"{one['text']}, in the snapshot of {name} at index {one['index']}"
         found = Violation([4], "snapshot differs", text, [name], 0, 0, 0, one["index"],
                           one["file"], one["offset"])  # fmt: skip
         by_file.setdefault(one["file"], found)
@@ -182,7 +182,7 @@ def _report(odd: "DataFrame", ground: "Ground", result: Result) -> None:
     result.violation_count += len(by_file)
     for (space, why), count in unknown.items():
         if space in blind:
-            why = f"space {space} is not replayed from index {blind[space]} on: {why}"
+            why = f"space {space} is not replayed from index {blind[space]}: {why}"
             result.gaps.append(Gap([4], why, "", blind[space], ground.end))
         else:
             why = f"{count} tuples of space {space} are not replayed: {why}"
@@ -204,19 +204,20 @@ def _violation_of(row: "Row | Fact", ground: "Ground", owners: dict[str, str]) -
     if row["cause"] == LOST:
         after = row["after"]
         text = (
-            f"the log lost a row of {_place(row)} between index {after + 1} and {index}:"
-            f" {row['text']}; {name}'s snapshot at index {index} is the first that differs"
+            f"the log lost a row of {_place(row)} between index {after + 1} and {index}: "
+            f"{row['text']}; the first snapshot that differs is the one of {name} at "
+            f"index {index}"
         )
         nops = [n for n in _nops(ground) if after < n <= index]
         if nops:
             shown = ", ".join(map(str, nops[:KEYS_SHOWN_MAX]))
-            text += f"; the log has a row that does nothing (NOP) at index {shown}"
+            text += f"; the log has a row without effect (NOP) at index {shown}"
         for one in ground.decisions:
             if one.first <= index and one.at > after + 1:
-                text += f"; the row at index {one.at} takes rows {one.first} to {one.at - 1} away"
+                text += f"; the row at index {one.at} rolls back rows {one.first} to {one.at - 1}"
         return Violation([4], "lost row", text, [], index=after + 1,
                          file=_file_of(ground, after + 1))  # fmt: skip
-    text = f"{row['text']}: {_place(row)}, in {name}'s snapshot at index {index}"
+    text = f"{row['text']}: {_place(row)}, in the snapshot of {name} at index {index}"
     return Violation([4], "snapshot differs", text, [name], index=index, file=row["file"],
                      offset=row["offset"])  # fmt: skip
 
@@ -263,8 +264,8 @@ def _check_terms(ground: "Ground", judged: list[tuple[int, str]], result: Result
             if said != made:
                 name = ground.name_of(manifest.instance_uuid)
                 result.violations.append(
-                    Violation([4], "snapshot differs", f"{name}'s snapshot at index"
-                              f" {entry.last_index} has terms {said}, the log {made}", [name],
+                    Violation([4], "snapshot differs", f"the snapshot of {name} at index"
+                              f" {entry.last_index} has the terms {said}, the log {made}", [name],
                               index=entry.last_index, file=key)
                 )  # fmt: skip
                 result.violation_count += 1

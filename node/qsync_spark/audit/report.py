@@ -122,7 +122,7 @@ def draw_coverage(members: list[dict[str, Any]], end: int) -> str:
                 parts.append(_bar(left + after * scale, 2 + 24 * row, (last - after) * scale,
                                   colour, title))  # fmt: skip
     height = 24 * len(members) + 4
-    return _svg(height, "".join(parts), "Rows in each member's archive, by log index")
+    return _svg(height, "".join(parts), "Archived rows of each member, by log index")
 
 
 def draw_bars(pairs: list[tuple[str, float]], title: str, unit: str) -> str:
@@ -160,11 +160,11 @@ def _plots(result: Result) -> list[tuple[str, str]]:
     ]  # fmt: skip
     return [
         ("Terms and their leaders", draw_terms(plots.get("terms", []), end)),
-        ("Rows in each member's archive", draw_coverage(members, end)),
+        ("Archived rows of each member", draw_coverage(members, end)),
         ("Bytes of each member", draw_bars(
             [(m["name"], float(sum(m["bytes"].values()))) for m in members], "Bytes", "bytes")),
         ("From one CONFIRM to the next", draw_bars(delays, "Pace of the quorum", "CONFIRM rows")),
-        ("From a segment's last row to the archive, seconds", draw_bars(lag, "Lag", "s")),
+        ("Seconds from the last row of a segment to its upload", draw_bars(lag, "Lag", "s")),
     ]  # fmt: skip
 
 

@@ -173,27 +173,27 @@ def gaps_of(ground: Ground, lag_allowed_s: float) -> tuple[list[Gap], list[str],
     notes: list[str] = []
     newest = max((e.timestamp_max for _, e in ground.archive.segments()), default=0.0)
     if ground.snapshot is None:
-        gaps.append(Gap([1, 3, 4], "no member archived a snapshot: who votes cannot be known"))
+        gaps.append(Gap([1, 3, 4], "no member archived a snapshot, so the voters are unknown"))
     elif ground.archive.changes.floor:
         changes = ground.archive.changes
         notes.append(
-            f"rows up to index {changes.floor} were deleted after they were verified: the snapshot"
-            f" of compaction {changes.compaction} stands for them"
+            f"rows up to index {changes.floor} were verified and deleted: the snapshot of "
+            f"compaction {changes.compaction} replaces them"
         )
     elif ground.snapshot[0] != ground.origin:
         before = ground.snapshot[0]
         gaps.append(
-            Gap([4], f"the archive begins at index {before}: its first snapshot cannot be replayed",
+            Gap([4], f"the archive begins at index {before}: its first snapshot is not verified",
                 "", 0, before, ground.snapshot[1])
         )  # fmt: skip
     if ground.cut:
-        gaps.append(Gap([1, 2, 3], "more rows are odd than can be listed: what follows was not"
-                        " judged", "", ground.cut - 1, ground.end))  # fmt: skip
+        gaps.append(Gap([1, 2, 3], "too many anomalous rows to list: the audit did not judge"
+                        " the rows after them", "", ground.cut - 1, ground.end))  # fmt: skip
     for uuid in ground.hidden:
         _, ranges = ground.registered.get(uuid, ("", []))
         for after, last in merge(ranges):
-            gaps.append(Gap([1, 3], f"{ground.name_of(uuid)} is not compared: more than {BITS}"
-                            " instances were members", uuid, after, last))  # fmt: skip
+            gaps.append(Gap([1, 3], f"{ground.name_of(uuid)} is not compared: the cluster had"
+                            f" more than {BITS} instances", uuid, after, last))  # fmt: skip
     nonsense = files_of_nonsense(ground.few)
     for uuid, (_, ranges) in ground.registered.items():
         name = ground.name_of(uuid)
@@ -212,18 +212,18 @@ def gaps_of(ground: Ground, lag_allowed_s: float) -> tuple[list[Gap], list[str],
                 # These copies left with the member; the quorum of the rows is checked elsewhere.
                 span = f"{after + 1} to {last}"
                 notes.append(
-                    f"{name} ceased to be a member (removed, or replaced after the loss of its"
-                    f" volume) before it had archived rows {span}"
+                    f"{name} was removed, or replaced after the loss of its volume, "
+                    f"before it had archived rows {span}"
                 )
                 continue
             if uuid not in ground.coverage:
                 gaps.append(Gap([1, 3], f"{name} has no archive", name, after, last))
                 continue
-            text = f"{name} has archived up to {after}, others up to {last}"
+            text = f"{name} has archived rows up to index {after}, other members up to {last}"
             is_newest = last == ground.end and after >= held.end and written_s > 0
             if is_newest and newest - written_s <= lag_allowed_s:
                 late_s = newest - written_s
-                notes.append(f"{text}: {late_s:.0f} s late, its newest rows are not audited yet")
+                notes.append(f"{text}: its newest rows are {late_s:.0f} s late and not audited yet")
             else:
                 gaps.append(Gap([1, 3], text, name, after, last))
     return gaps, notes, _audited(ground, gaps)
@@ -318,7 +318,9 @@ def _audit(
         result.gaps += gaps
         result.audited_time = max((e.timestamp_max for _, e in archive.segments()), default=0.0)
         for path in archive.foreign[:5]:
-            result.notes.append(f"{path} is in the archive and in no manifest: it was not read")
+            result.notes.append(
+                f"{path} is in the archive but in no manifest: the audit did not read it"
+            )
         watch.begin(1)
         prove_logs(spark, ground, result)
         watch.begin(3)

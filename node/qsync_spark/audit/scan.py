@@ -171,9 +171,9 @@ def misdescribed(archive: Archive, few: list[Fact]) -> list[Fact]:
                 continue
             text = described_of(texts[key]).differs_from(entry)
             if counted[key] != entry.rows:
-                text = f"it holds {counted[key]} rows, its manifest states {entry.rows}"
+                text = f"the file has {counted[key]} rows, but its manifest states {entry.rows}"
             if text:
-                text += ": one of the two was changed"
+                text += ": one of them was modified"
                 found.append(
                     {name: None for name in FACTS.names}
                     | {"fact": "changed", "member": manifest.instance_uuid, "kind": entry.kind,

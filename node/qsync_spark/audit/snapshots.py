@@ -59,7 +59,7 @@ def tuples_of(part: Part, spaces: frozenset[int] | None = None) -> Iterator[pa.R
                     if spaces is None or space in spaces:
                         rows.append((*place, space, body, None))
             except BAD_MSGPACK as error:
-                rows.append((*place, 0, b"", f"a block holds no rows: {error}"))
+                rows.append((*place, 0, b"", f"a block does not decode as rows: {error}"))
         if len(rows) >= ROWS_MAX:
             yield batch_of(rows, TUPLES)
             rows = []

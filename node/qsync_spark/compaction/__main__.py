@@ -25,19 +25,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {JOB}", description=__doc__)
     parser.add_argument("--archive", required=True, help="URL of the archive", metavar="URL")
     parser.add_argument("--cluster", default="", help="name for messages")
-    parser.add_argument("--to-signature", type=int, metavar="INDEX", help="fold up to here")
-    parser.add_argument("--history", action="store_true", help="tables of all versions too")
+    parser.add_argument("--to-signature", type=int, metavar="INDEX", help="last log index to fold")
+    parser.add_argument("--history", action="store_true", help="also write tables of all versions")
     parser.add_argument(
         "--delete-older-than", type=duration_s, metavar="DURATION",
-        help="delete what neither a restore to that age nor an audit needs, such as 30d",
+        help=(
+            "delete folded data older than this, such as 30d, unless a restore or an audit "
+            "needs it"
+        ),
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="only report the planned actions")
     parser.add_argument("--lag-allowed", type=float, default=LAG_ALLOWED_S)
     parser.add_argument("--master", help="Spark master, such as local[*]")
-    parser.add_argument("--result", type=Path, help="file for the JSON too")
+    parser.add_argument("--result", type=Path, help="also write the JSON result to this file")
     parser.add_argument("--progress", action="store_true", help="JSON lines on stderr")
-    parser.add_argument("--debug", action="store_true", help="Spark's log and whole tracebacks")
-    parser.add_argument("--lifeline", action="store_true", help="end together with standard input")
+    parser.add_argument(
+        "--debug", action="store_true", help="print the log of Spark and complete tracebacks"
+    )
+    parser.add_argument("--lifeline", action="store_true", help="end when standard input is closed")
     arguments = parser.parse_args()
     if arguments.lifeline:
         hold_lifeline()

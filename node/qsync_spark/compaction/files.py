@@ -18,7 +18,7 @@ def put_bytes(url: str, path: str, data: bytes) -> StoredFile:
     try:
         obstore.put(store_of(url), path, data)
     except (BaseError, OSError) as error:
-        raise ArchiveError(f"archive {url} did not take {path}: {first_line(error)}") from error
+        raise ArchiveError(f"cannot write {path} to archive {url}: {first_line(error)}") from error
     return StoredFile(path, len(data), hashlib.sha256(data).hexdigest())
 
 
@@ -32,7 +32,7 @@ def put_local(url: str, path: str, source: Path) -> StoredFile:
         with source.open("rb") as file:
             obstore.put(store_of(url), path, file)
     except (BaseError, OSError) as error:
-        raise ArchiveError(f"archive {url} did not take {path}: {first_line(error)}") from error
+        raise ArchiveError(f"cannot write {path} to archive {url}: {first_line(error)}") from error
     return StoredFile(path, source.stat().st_size, digest.hexdigest())
 
 
@@ -43,7 +43,7 @@ def verify(url: str, file: StoredFile) -> None:
         for start in range(0, file.size + 1, CHUNK_BYTES):
             digest.update(read_range(url, file.path, start, start + CHUNK_BYTES))
     except OSError as error:
-        raise ArchiveError(f"{url}/{file.path} cannot be read back: {first_line(error)}") from error
+        raise ArchiveError(f"cannot read back {url}/{file.path}: {first_line(error)}") from error
     if digest.hexdigest() != file.sha256:
         raise ArchiveError(
             f"{url}/{file.path} differs from the written file: find out what changed it"
@@ -78,5 +78,5 @@ def delete_all(url: str, paths: list[str]) -> int:
         except FileNotFoundError:
             continue
         except (BaseError, OSError) as error:
-            raise ArchiveError(f"{url}/{path} cannot be deleted: {first_line(error)}") from error
+            raise ArchiveError(f"cannot delete {url}/{path}: {first_line(error)}") from error
     return deleted

@@ -41,8 +41,8 @@ class Lock:
             if held is not None and not self._is_left(held):
                 since = time.strftime("%H:%M:%S UTC", time.gmtime(held.get("since", 0)))
                 raise ArchiveError(
-                    f"archive {self._url} is being compacted by {held.get('run')} since {since}:"
-                    " wait until it has ended"
+                    f"cannot compact archive {self._url}: {held.get('run')} compacts it "
+                    f"since {since}; wait until it has ended"
                 )
             obstore.put(self._store, LOCK_NAME, self._contents())
             time.sleep(SETTLE_S)  # of two concurrent takeovers, the last one holds the lock
@@ -67,7 +67,9 @@ class Lock:
         held = self._read()
         if held is None or held.get("token") != self._token:
             run = held.get("run") if held is not None else "no run"
-            raise ArchiveError(f"archive {self._url} is compacted by {run} now: this one ends")
+            raise ArchiveError(
+                f"the compaction of archive {self._url} was stopped: {run} compacts it now"
+            )
 
     def _contents(self) -> bytes:
         return json.dumps(
@@ -83,9 +85,7 @@ class Lock:
         except AlreadyExistsError:
             return False
         except (BaseError, OSError) as error:
-            raise ArchiveError(
-                f"archive {self._url} cannot be written: {first_line(error)}"
-            ) from error
+            raise ArchiveError(f"cannot write archive {self._url}: {first_line(error)}") from error
         return True
 
     def _read(self) -> dict[str, Any] | None:
@@ -94,9 +94,7 @@ class Lock:
         except FileNotFoundError:
             return None
         except (BaseError, OSError) as error:
-            raise ArchiveError(
-                f"archive {self._url} cannot be read: {first_line(error)}"
-            ) from error
+            raise ArchiveError(f"cannot read archive {self._url}: {first_line(error)}") from error
         except ValueError:
             return {}  # incomplete: its writer was killed
         return found if isinstance(found, dict) else {}

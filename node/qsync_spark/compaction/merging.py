@@ -47,7 +47,7 @@ def merge(url: str, member: str, group: list[FileEntry]) -> Merged:
         try:
             data = read_range(url, key, 0, entry.size + 1)
         except OSError as error:
-            raise ArchiveError(f"{url}/{key} cannot be read: {error}") from error
+            raise ArchiveError(f"cannot read {url}/{key}: {error}") from error
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             raise ArchiveError(f"{url}/{key} does not match its name: audit the archive first")
         _, start = decode_file_header(data)
@@ -59,7 +59,9 @@ def merge(url: str, member: str, group: list[FileEntry]) -> Merged:
     if (made.after_index, made.last_index, made.rows) != (
         group[0].after_index, group[-1].last_index, sum(entry.rows for entry in group)
     ):  # fmt: skip
-        raise ArchiveError(f"segments of {member} do not add up: audit the archive first")
+        raise ArchiveError(
+            f"segments of {member} do not continue each other: audit the archive first"
+        )
     verify(url, put_bytes(url, f"{member}/{made.name}", whole))
     archived = max(entry.archived_at for entry in group)
     return Merged(member, [entry.name for entry in group], replace(made, archived_at=archived))
@@ -69,7 +71,7 @@ def _end_of_blocks(data: bytes, start: int, key: str) -> int:
     end = start
     for item in read_blocks(data, start):
         if isinstance(item, Damage):
-            raise ArchiveError(f"{key} is damaged at {item.offset}: audit the archive first")
+            raise ArchiveError(f"{key} is damaged at offset {item.offset}: audit the archive first")
         if isinstance(item, Block):
             end = item.end
     return end

@@ -156,15 +156,17 @@ def _audit(spark: "SparkSession", archive: Archive, wish: Wish) -> Result:
     result = audit(spark, archive, wish.cluster, None, wish.lag_allowed_s)
     if result.verdict == VIOLATED:
         first = result.violations[0].message
-        raise ArchiveError(f"the archive is Violated ({first}): nothing was compacted, audit it")
+        raise ArchiveError(
+            f"the compaction made no change: the archive is Violated ({first}); audit the archive"
+        )
     return result
 
 
 def _say_what_stays(result: Result, outcome: Outcome) -> None:
     if result.verdict != PASSED:
         outcome.notes.append(
-            f"the audit is {result.verdict} ({result.gaps[0].message}): nothing is merged or"
-            " deleted, and nothing will be on account of this compaction"
+            "no file is merged or deleted, now or because of this compaction: the audit "
+            f"is {result.verdict} ({result.gaps[0].message})"
         )
 
 
@@ -193,7 +195,9 @@ def _fold(
     known = archive.compactions[-1].index if archive.compactions else first
     needed = max((entry.size for _, entry in snapshots), default=0)
     if shutil.disk_usage(scratch).free < needed + FREE_BYTES_MIN:
-        raise ArchiveError(f"{scratch} has no room for a snapshot of {needed} bytes: free some")
+        raise ArchiveError(
+            f"{scratch} has no space for a snapshot of {needed} bytes: free space there"
+        )
     said = _restore(archive.url, wish.to_signature, scratch)
     has_history = any(
         "history" in table for one in archive.compactions for table in one.tables
@@ -201,7 +205,7 @@ def _fold(
     )  # fmt: skip
     wants_history = wish.is_history and not has_history and bool(archive.compactions)
     if said["index"] < known or (said["index"] == known and not wants_history):
-        outcome.notes.append(f"nothing is confirmed after index {known}: nothing was folded")
+        outcome.notes.append(f"nothing to fold: no row is confirmed after index {known}")
         outcome.index = known
         return None
     file = Path(said["file"])
@@ -259,8 +263,8 @@ def _publish(  # the parts of one action
     result = _audit(spark, whole, wish)
     if _is_open(result, made):
         raise ArchiveError(
-            f"the state at index {made.index} cannot be verified ({result.gaps[0].message}):"
-            " nothing was compacted, audit the archive"
+            "the compaction made no change: cannot verify the state at index "
+            f"{made.index} ({result.gaps[0].message}); audit the archive"
         )
     step(3)
     files, tables = _tables(spark, whole, made, wish)
@@ -305,7 +309,7 @@ def _tables(
     if wish.is_history:
         ground = lay_ground(spark, archive)
         try:
-            assert ground.snapshot is not None, "the compaction's own is one"
+            assert ground.snapshot is not None, "the compaction wrote a snapshot"
             reading = make_reading(ground)
             history = write_history(spark, archive, made, tables_of(archive, made, True), reading,
                                     ground.snapshot)  # fmt: skip
@@ -347,7 +351,7 @@ def _merge(
         if isinstance(found, Merged):
             merged.append(found)
         else:
-            outcome.notes.append(f"some small segments stay as they are: {found}")
+            outcome.notes.append(f"some small segments were not merged: {found}")
     if not merged:
         return
     changes = Changes(

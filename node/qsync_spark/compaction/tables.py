@@ -172,7 +172,9 @@ def write_state(
         for batch in tuples_of(part, frozenset(tables)):
             for row in batch.to_pylist():
                 if row["damage"] is not None:
-                    raise ValueError(f"{part.key} is damaged at {row['offset']}: {row['damage']}")
+                    raise ValueError(
+                        f"{part.key} is damaged at offset {row['offset']}: {row['damage']}"
+                    )
                 table = tables[row["space"]]
                 fields = unpack(row["body"])[KEY_TUPLE]
                 writers.of(table).add(tuple(values_of(table.columns, fields)))
