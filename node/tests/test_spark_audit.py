@@ -307,7 +307,7 @@ def test_the_archive_is_a_table(spark: "SparkSession", folder: Path, tmp_path: P
         chosen = spark.read.format("qsync.wal").options(**options).load(url)
         wanted = sorted(rows.where(condition).select("file", "offset", "lsn").collect())
         assert sorted(chosen.select("file", "offset", "lsn").collect()) == wanted, options
-    with pytest.raises(Exception, match="lsn is 'ten': give a value"):
+    with pytest.raises(Exception, match="invalid lsn 'ten': specify a value"):
         spark.read.format("qsync.wal").option("lsn", "ten").load(url).collect()
     copy = Copy(folder, tmp_path / "copy", 3)
     manifest = copy.full_members()[0]
