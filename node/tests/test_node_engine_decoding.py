@@ -122,6 +122,7 @@ def test_rows_of_the_log_are_read_whatever_their_size() -> None:
 
 
 @pytest.mark.parametrize("body", [b"\x82\x21" + HUGE + b"\x22\xa1f", HUGE])
+@pytest.mark.untraced
 def test_other_bodies_take_bounded_work(body: bytes) -> None:
     def refuse() -> None:
         with pytest.raises(BAD_MSGPACK):
@@ -153,6 +154,7 @@ def update_of(ops: bytes) -> Update:
 
 @pytest.mark.parametrize("item", [pytest.param(item, id=name) for name, item in DEAR.items()])
 @pytest.mark.parametrize("operation", ["=", "!", "+", "#"])
+@pytest.mark.untraced
 def test_operations_with_large_values_take_what_is_claimed(operation: str, item: bytes) -> None:
     ops = b"\x91\x93" + packb(operation) + b"\x01" + array_of(item, 2 * TUPLE_BYTES_MAX)
     claimed = work_of(b"\x91\x07", ops)

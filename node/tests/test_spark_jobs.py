@@ -189,6 +189,7 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.untraced
 def test_a_disk_that_fills_during_a_compaction(folder: Path, tmp_path: Path) -> None:
     """Nothing is published in part, and nothing is deleted."""
     copy = tmp_path / "copy"
