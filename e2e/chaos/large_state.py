@@ -3,8 +3,9 @@
     python e2e/chaos/large_state.py [--tuples 700000]
 
 Three members hold tuples with keys of two parts. While one client writes, the leader takes a
-snapshot on demand, a fourth voter joins with an empty disk, and all members take automatic
-checkpoints. Goals: the term never changes, and no write waits longer than 250 ms.
+snapshot on demand, a fourth voter joins with an empty disk, all members take automatic checkpoints
+and build an index, and the index is dropped. Goals: the term never changes, and no write waits
+longer than 250 ms.
 """
 
 import argparse
@@ -38,6 +39,7 @@ TRANSACTION_ROWS = 500
 CHECKPOINT_BYTES = 64 * 1024
 CHECKPOINTS_S = 25.0
 JOIN_S = 300.0
+INDEX_S = 300.0
 WRITE_GOAL_MS = 250
 
 
@@ -86,6 +88,10 @@ def is_joined(cluster: Cluster, joiner: NodeProcess) -> bool:
     return status["role"] == "follower" and status["uuid"] in voting
 
 
+def least_confirmed(cluster: Cluster) -> int:
+    return min(node.status()["confirmed_index"] for node in cluster.nodes)
+
+
 async def run(cluster: Cluster, tuples: int) -> int:
     leader = cluster.leader()
     connection = asynctnt.Connection(
@@ -113,6 +119,18 @@ async def run(cluster: Cluster, tuples: int) -> int:
             await asyncio.to_thread(node.post, "/verb/configure", order)
         await asyncio.sleep(CHECKPOINTS_S)  # load, not a wait
 
+    async def index() -> None:
+        parts = [[1, "unsigned"]]
+        await connection.insert(288, [SPACE, 1, "by_number", "tree", {"unique": False}, parts])
+        built = cluster.leader().status()["confirmed_index"]
+        await asyncio.to_thread(
+            wait_until, "built by all", lambda: least_confirmed(cluster) >= built, INDEX_S
+        )
+
+    async def drop() -> None:
+        await connection.delete(288, [SPACE, 1])
+        await asyncio.sleep(2)  # while the index is freed
+
     async def idle() -> None:
         await asyncio.sleep(2)  # load to compare with
 
@@ -121,6 +139,8 @@ async def run(cluster: Cluster, tuples: int) -> int:
         "snapshot of the leader": snapshot,
         "join of a fourth voter": join,
         "checkpoints of all members": checkpoints,
+        "index of the large space": index,
+        "drop of the index": drop,
     }
     for name, phase in phases.items():
         writer.reset()

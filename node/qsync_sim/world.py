@@ -53,6 +53,7 @@ class World:
             confirm_rows_max=5,
             work_per_step=1_200,
             read_part_tuples=2,
+            build_tuples_max=5,
         )
         self.replicaset_uuid = self._uuid()
         self.shells: dict[str, Shell] = {}

@@ -15,7 +15,18 @@ from typing import Any
 
 import pytest
 from msgpack import packb
-from worlds import BEGIN, COMMIT, REPLACE, SELECT, UPSERT, Driven, put
+from worlds import (
+    BEGIN,
+    COMMIT,
+    DELETE,
+    INSERT,
+    REPLACE,
+    SELECT,
+    UPSERT,
+    Driven,
+    node_of,
+    put,
+)
 
 from qsync_node.core import effects as fx
 from qsync_node.core.effects import Report
@@ -299,3 +310,44 @@ def test_snapshot_with_a_row_that_does_not_fit_is_refused_and_fetched_again(
     world.run_for(3 * SECOND)
     assert reader.node.replica.applier.state.value == "following"
     assert world.counters["event restart"] == 0
+
+
+def least_confirmed(driven: Driven) -> int:
+    return min(node_of(shell).replica.limbo.confirmed_index for shell in driven.shells)
+
+
+def test_schema_changes_of_a_large_space_take_short_steps_only(
+    keys: list[tuple[str, int]], one_sort_s: float, steps: dict[str, float]
+) -> None:
+    usual = Settings()
+    driven = Driven(3, work_per_step=usual.work_per_step, build_tuples_max=usual.build_tuples_max)
+    leader = driven.leader()
+    tuples = keys[: TUPLES // 3]
+    for shell in driven.shells:
+        assert shell.node is not None
+        for body in space_rows(SPACE, "tree"):
+            shell.node.database.load(body)
+        fill(shell.node.database, SPACE, tuples)
+    gc.collect()
+    term = node_of(leader).replica.term
+    by_number = [SPACE, 1, "by_number", "tree", {"unique": True}, [[1, "unsigned"]]]
+    fields = [{"name": "text", "type": "string"}, {"name": "number", "type": "unsigned"}]
+    changes = {
+        "index": (INSERT, build_body(288, tuple=by_number)),
+        "format": (REPLACE, build_body(280, tuple=[SPACE, 1, "s600", "memtx", 0, {}, fields])),
+        "drop of the index": (DELETE, build_body(288, key=[SPACE, 1])),
+        "truncation": (REPLACE, build_body(330, tuple=[SPACE, 1])),
+    }
+    for name, (kind, body) in changes.items():
+        steps.clear()
+        asked = driven.send(leader, kind, body)
+        assert driven.ask(leader, REPLACE, put(1, "x")).code == 0
+        assert driven.run(120_000, lambda asked=asked: asked in driven.answers), name
+        assert driven.answers[asked].code == 0, driven.answers[asked].reason
+        goal = node_of(leader).replica.limbo.confirmed_index
+        assert driven.run(120_000, lambda goal=goal: least_confirmed(driven) >= goal), name
+        driven.run(100)
+        for uuid, longest in steps.items():
+            assert longest < one_sort_s / 8, f"{name}, {uuid}: {longest:.3f} of {one_sort_s:.3f} s"
+    assert node_of(leader).replica.term == term
+    assert not len(node_of(leader).database.space(SPACE).indexes[0])

@@ -223,21 +223,6 @@ def test_a_too_large_tuple_is_refused_to_users_and_applied_from_the_log(leader: 
     assert leader.confirmed() == [[1, "x" * 100]]
 
 
-def test_a_new_leader_takes_over_pending_rows(leader: Leader) -> None:
-    rows = [
-        *leader.push(insert(1, "a")).rows,
-        *leader.push(request(4, key=[1], tuple=[["=", 1, "b"]])).rows,
-        *leader.push(request(9, tuple=[1, "x"], ops=[["=", 1, "c"]])).rows,
-    ]
-    successor = Leader()
-    changes = successor.pending.changes_of(rows)
-    assert successor.dirty() == []
-    successor.pending.push(changes)
-    assert successor.dirty() == [[1, "c"]]
-    successor.pending.confirm(changes)
-    assert successor.confirmed("c", index=1) == [[1, "c"]]
-
-
 def test_a_transaction_alone_sees_its_own_writes(leader: Leader) -> None:
     execute = leader.begin()
     assert execute(insert(1, "a")) == [[1, "a"]]

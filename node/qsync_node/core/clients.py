@@ -21,6 +21,7 @@ from qsync_node.core import effects as fx
 from qsync_node.core.calls import Call
 from qsync_node.core.commits import BATCH_BYTES_MAX, Commits
 from qsync_node.core.engine.access import User
+from qsync_node.core.engine.build import NeedsBuildError
 from qsync_node.core.engine.requests import decode_user_request
 from qsync_node.core.keys import check_key, digest_of
 from qsync_node.core.stepped_reads import TUPLE_WORK, SteppedReads
@@ -344,11 +345,18 @@ class Clients:
         if self.is_refused(call):
             return True
         assert commits.pending is not None
+        builds = self.node.builds
+        if not builds.is_ready(call):
+            return False
         request = call.request
         if request is None:
             request = call.request = decode_user_request(call.type, call.body)
         self.charge(len(call.body))
-        executed = commits.pending.execute(request, self.user_of(call))
+        try:
+            executed = commits.pending.execute(request, self.user_of(call))
+        except NeedsBuildError as needed:
+            builds.begin(call, needed.build)
+            return True
         self._work += sum(map(len, executed.answer))
         return commits.log(call, executed)
 
@@ -414,6 +422,7 @@ class Clients:
     def on_leadership_lost(self, reason: str) -> None:
         """Requeue unlogged requests for the next leader and refuse forwarded ones."""
         self.queue.extend(self.commits.on_leadership_lost(reason))
+        self.queue.extend(self.node.builds.take_back())
         self.streams.on_leadership_lost()
         remote = [call for call in self.queue if call.link]
         self.queue = deque(call for call in self.queue if not call.link)
@@ -439,6 +448,7 @@ class Clients:
         """End the open transactions of a closed session; logged writes are unaffected."""
         self.streams.close((0, session))
         self.stepped_reads.on_session_closed((0, session))
+        self.node.builds.drop(session, 0)
         for stream in self._streams_of.pop(session, ()):
             self.homes.pop((session, stream), None)
         if self.queue:
@@ -450,6 +460,7 @@ class Clients:
         for call in [call for call in self.waiting if call.link == link]:
             del self.waiting[call]
         self.stepped_reads.on_link_down(link)
+        self.node.builds.drop_link(link)
         self.streams.close_link(link)
 
     def tick(self) -> None:

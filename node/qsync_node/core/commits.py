@@ -80,7 +80,7 @@ class Commits:
                     "the members of the cluster cannot be changed by a write: _cluster "
                     "and its related rows belong to the node; use join and `unregister`",
                 )
-            if self.batch or replica.limbo.confirmed_index < replica.tail.last_index:
+            if not self.is_log_decided():
                 return False
         key = self.node.keys.row_key(call.key, call.digest) if call.key is not None else None
         write = Write(call, executed, key)
@@ -97,6 +97,11 @@ class Commits:
             self.flush()
             self.ddl_barrier = replica.tail.last_index
         return True
+
+    def is_log_decided(self) -> bool:
+        """Return whether the pending state equals the confirmed state."""
+        replica = self.node.replica
+        return not self.batch and replica.limbo.confirmed_index >= replica.tail.last_index
 
     def flush(self) -> None:
         """Append this step's writes as one batch, after a CONFIRM if one is due (T3)."""
@@ -168,8 +173,7 @@ class Commits:
         """
         replica = self.node.replica
         limbo = replica.limbo
-        is_decided = not self.batch and limbo.confirmed_index >= replica.tail.last_index
-        if is_decided and not needs_proof:
+        if self.is_log_decided() and not needs_proof:
             self.clients.finish(call, code, reason, tuples, limbo.confirmed_index)
             return
         waiter = Waiter(call, code, reason, tuples)

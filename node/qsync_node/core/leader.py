@@ -182,8 +182,11 @@ class Leader:
         self.is_confirm_due = False
         if index <= replica.limbo.confirmed_index:
             return
-        goal, index = index, replica.limbo.step_towards(index, replica.settings.confirm_rows_max)
+        part = replica.limbo.step_towards(index, replica.settings.confirm_rows_max)
+        goal, index = index, replica.machine.confirmable(part)
         self.is_confirm_due = index < goal
+        if index <= replica.limbo.confirmed_index:
+            return
         self.progress_ns = replica.now_ns
         was_confirmed = self.is_confirmed
         replica.confirm(index)

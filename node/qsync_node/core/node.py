@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from qsync_node.core import effects as fx
 from qsync_node.core import messages as msg
 from qsync_node.core.ballot import Ballot
+from qsync_node.core.builds import Builds
 from qsync_node.core.clients import Clients
 from qsync_node.core.engine.database import Database
 from qsync_node.core.entries import Entry, Kind, read_entries
@@ -66,6 +67,7 @@ class Node:
         self.replica = Replica(uuid, settings, rng, self, ballot)
         self.replica.limbo = Limbo(0, {}, Configuration())
         self.replica.tail = Tail({}, History(), 1, settings.tail_cache_bytes)
+        self.builds = Builds(self)
         self.clients = Clients(self)
         self.forwarding = Forwarding(self)
         self.reads = LinearizableReads(self)
@@ -190,6 +192,7 @@ class Node:
         self.registrar.on_confirmed()
         self.clients.run_queue()
         self.clients.stepped_reads.advance()
+        self.builds.advance()
         self.clients.commits.flush()
         self._consider_checkpoint()
         self._free_retired()
@@ -206,6 +209,8 @@ class Node:
         if replica.applier.is_confirm_due or (leader is not None and leader.is_confirm_due):
             return replica.now_ns
         if self.clients.is_read_budget_spent() or len(self.clients.stepped_reads):
+            return replica.now_ns
+        if self.builds.is_active:
             return replica.now_ns
         horizon = replica.now_ns + replica.settings.heartbeat_ns // 2
         if leader is not None:
@@ -412,6 +417,9 @@ class Node:
     def on_decision_written(self) -> None:
         self.clients.commits.on_decision_written()
 
+    def confirmable(self, index: int) -> int:
+        return self.builds.limit(index)
+
     def can_apply(self, entry: Entry) -> bool:
         return not (self.refuse_rows and entry.kind is Kind.USER)
 
@@ -437,6 +445,8 @@ class Node:
         self.retire(self.database)
         self.database = loader.database
         self.database.held_spaces = self.replica.ballot.spaces
+        self.database.build_tuples_max = self.settings.build_tuples_max
+        self.builds.on_state_replaced()
         self.keys = loader.keys
         self.keys.set_window(*key_window_of(self.database))
         self.clients.on_state_replaced()
@@ -448,6 +458,7 @@ class Node:
         self._retired.append(database)
 
     def _free_retired(self) -> None:
+        self.database.free_discarded(RETIRED_ENTRIES)
         if self._retired and self._retired[0].dismantle(RETIRED_ENTRIES):
             self._retired.popleft()
 

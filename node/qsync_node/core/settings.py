@@ -61,6 +61,12 @@ class Settings:
     heartbeats (G1).
     """
 
+    build_tuples_max: int = 1_000
+    """Tuples of a space for which one step may build an index or check a new format.
+
+    With more, the change is made in parts before its row takes effect (G1, builds.py).
+    """
+
     quorum: str | int = "majority"
     """`majority`, a number or a formula over N; never less than a majority (quorum.py)."""
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from qsync_node.errors import ClientError, ErrorCode
 
 from . import codes, grants, rows, sequences, system
+from .build import add_entry
 from .definitions import IndexDef, SpaceDef
 from .fields import decode
-from .index import IndexView, holder_of
+from .index import IndexView
 from .keydef import KeyDef
-from .space import SequenceUse, Space, duplicate_key
+from .space import SequenceUse, Space
 from .tupleformat import TupleFormat
 
 if TYPE_CHECKING:
@@ -66,11 +67,16 @@ def _replace_definition(state: "State", known: Space, definition: SpaceDef) -> N
         definition.fields != known.definition.fields
         or definition.field_count != known.definition.field_count
     ):
-        _check_tuples(known, space.format)
+        _check_tuples(state, known, definition, space.format)
     state.set_space(definition.id, space)
 
 
-def _check_tuples(space: Space, tuple_format: TupleFormat) -> None:
+def _check_tuples(
+    state: "State", space: Space, definition: SpaceDef, tuple_format: TupleFormat
+) -> None:
+    if state.build_of(space.id, definition) is not None:
+        return
+    state.check_extent(space.id, definition, tuple_format, {})
     primary = space.indexes.get(0)
     if primary is not None:
         for _, packed in primary.entries():
@@ -182,33 +188,29 @@ def _build_indexes(
 
     A new primary key rebuilds all of them.
     """
+    finished = state.build_of(space.id, changed)
+    if finished is not None:
+        adopted = {
+            index_id: state.adopt_index(definition, index)
+            for index_id, (definition, index) in finished.targets.items()
+        }
+        return dict(sorted({**space.indexes, **adopted}.items()))
     primary_parts = index_defs[0].parts if 0 in index_defs else changed.parts
-    rebuilt = list(index_defs) if changed.id == 0 else [changed.id]
-    indexes = dict(space.indexes)
-    for index_id in rebuilt:
-        definition = index_defs[index_id]
-        key_def = KeyDef(definition.parts, definition.is_unique, primary_parts)
-        indexes[index_id] = state.new_index(definition, key_def)
+    rebuilt = {
+        index_id: (definition, KeyDef(definition.parts, definition.is_unique, primary_parts))
+        for index_id, definition in index_defs.items()
+        if changed.id in (0, index_id)
+    }
+    state.check_extent(space.id, changed, tuple_format, rebuilt)
+    added = {index_id: state.new_index(*wanted) for index_id, wanted in rebuilt.items()}
     old_primary = space.indexes.get(0)
     if old_primary is not None:
         for _, packed in old_primary.entries():
             fields = decode(packed)
             tuple_format.validate(fields)
-            for index_id in rebuilt:
-                _add_entry(space, index_defs[index_id], indexes[index_id], fields, packed)
-    return dict(sorted(indexes.items()))
-
-
-def _add_entry(
-    space: Space,
-    definition: IndexDef,
-    index: IndexView,
-    fields: list[Any],
-    packed: bytes,
-) -> None:
-    if definition.is_unique and holder_of(index, fields) is not None:
-        raise duplicate_key(definition.name, space.name)
-    index.put(index.key_def.entry_key(fields), packed)
+            for index_id, index in added.items():
+                add_entry(space, index_defs[index_id], index, fields, packed)
+    return dict(sorted({**space.indexes, **added}.items()))
 
 
 # --- sequences ------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ produce the same bytes for the same history.
 not.
 """
 
+from collections import deque
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -19,15 +20,17 @@ from qsync_node.format.mp import pack
 from . import codes, reads, system
 from .access import User, fill_user
 from .bootstrap import bootstrap_rows, index_rows, space_rows
+from .build import Build, Definition
 from .definitions import IndexDef
 from .fields import decode
-from .index import HashIndex, IndexView, ReadView, TreeIndex
+from .index import ConfirmedIndex, HashIndex, IndexView, ReadView, TreeIndex
 from .keydef import KeyDef
 from .requests import Select, decode_request, put_body, split_put
 from .rows import read_index, read_space
 from .space import Change, Space, apply_puts
-from .state import State
+from .state import NewIndexes, State
 from .statements import execute_write
+from .tupleformat import TupleFormat
 
 # Rows of a snapshot that have no effect beyond storage and were checked when written.
 _STORED_ONLY = frozenset(
@@ -37,18 +40,26 @@ _STORED_ONLY = frozenset(
 # from measured process sizes.
 TUPLE_OVERHEAD_BYTES = 48
 ENTRY_OVERHEAD_BYTES = 112
+BUILD_BYTES_MAX = 1 << 20
+"""Bytes of tuples that one step of a schema change handles, see `build_tuples_max`."""
 
 
 class Database(State):
     """All spaces in their confirmed state."""
 
-    __slots__ = ("_users", "held_spaces", "memory_bytes", "schema_version")
+    __slots__ = ("_users", "build", "build_tuples_max", "discarded", "held_spaces",
+                 "memory_bytes", "schema_version")  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__()
         self.schema_version = 1
         self.memory_bytes = 0
         self.held_spaces: tuple[int, ...] = ()  # user spaces whose rows come here, () for all
+        self.build: Build | None = None  # of the next change of the schema
+        # Spaces with more tuples are altered in parts, and discarded indexes are kept until
+        # `free_discarded`; None outside a node, where nothing waits meanwhile.
+        self.build_tuples_max: int | None = None
+        self.discarded: deque[ConfirmedIndex] = deque()
         self._users: dict[int, User] = {}
         self._open_system_spaces()
 
@@ -84,6 +95,39 @@ class Database(State):
     def new_index(self, definition: IndexDef, key_def: KeyDef) -> IndexView:
         return TreeIndex(key_def) if definition.is_tree else HashIndex(key_def)
 
+    def adopt_index(self, definition: IndexDef, index: IndexView) -> IndexView:
+        return index
+
+    def build_of(self, space_id: int, definition: Definition) -> Build | None:
+        build = self.build
+        if build is None or build.definition != definition or not build.is_complete:
+            return None
+        assert build.space is self.spaces.get(space_id), "U1: a replaced space ends its build"
+        return build
+
+    def is_large(self, space_id: int) -> bool:
+        """Return whether the space has more tuples than one step may handle."""
+        space = self.spaces.get(space_id)
+        if self.build_tuples_max is None or space is None or 0 not in space.indexes:
+            return False
+        primary = space.indexes[0]
+        assert isinstance(primary, ConfirmedIndex)
+        return len(primary) > self.build_tuples_max or primary.tuple_bytes > BUILD_BYTES_MAX
+
+    def new_build(
+        self, space_id: int, definition: Definition, tuple_format: TupleFormat, indexes: NewIndexes
+    ) -> Build:
+        """Return a build over the confirmed tuples that has not begun; see `check_extent`."""
+        targets = {
+            index_id: (wanted, self.new_index(wanted, key_def))
+            for index_id, (wanted, key_def) in indexes.items()
+        }
+        return Build(self.space(space_id), definition, tuple_format, targets)
+
+    def memory_of(self, build: Build) -> int:
+        """Return the memory that the indexes of a build will take, in bytes."""
+        return ENTRY_OVERHEAD_BYTES * len(build.targets) * build.extent
+
     # --- changes ----------------------------------------------------------------------------------
 
     def apply(self, type: int, body: bytes) -> None:
@@ -109,11 +153,19 @@ class Database(State):
             self._refresh_users()
 
     def account(self, space: Space, old: bytes | None, new: bytes | None) -> None:
+        """Count the memory of a change that was applied, and show it to a build of the space."""
+        size = 0
         entry = TUPLE_OVERHEAD_BYTES + ENTRY_OVERHEAD_BYTES * len(space.indexes)
         if new is not None:
-            self.memory_bytes += len(new) + entry
+            size += len(new)
+            self.memory_bytes += entry
         if old is not None:
-            self.memory_bytes -= len(old) + entry
+            size -= len(old)
+            self.memory_bytes -= entry
+        self.memory_bytes += size
+        space.indexes[0].tuple_bytes += size  # type: ignore[union-attr]  # confirmed, not layered
+        if self.build is not None and self.build.space is space:
+            self.build.record(old, new)
 
     def load(self, body: bytes) -> None:
         """Load one row of a snapshot."""
@@ -151,8 +203,39 @@ class Database(State):
         """Replace a space, and account for tuples and index entries that are added or removed."""
         known = self.spaces.get(space_id)
         if known is not None:
-            self.memory_bytes += _memory_change(known, space)
+            _keep_tuple_bytes(known, space)
+            self.memory_bytes += _memory_of(space) - _memory_of(known)
+            self._discard(known, space)
         super().set_space(space_id, space)
+
+    def _discard(self, known: Space, space: Space | None) -> None:
+        """Keep the indexes that the space loses: a large one is freed in parts (G1)."""
+        if self.build is not None and self.build.space is known:
+            build, self.build = self.build, None
+            kept = space.indexes if space is not None else {}
+            self.discarded += [
+                index
+                for index_id, (_, index) in build.targets.items()
+                if isinstance(index, ConfirmedIndex) and kept.get(index_id) is not index
+            ]
+        if self.build_tuples_max is None:
+            return
+        left = [] if space is None else list(space.indexes.values())
+        for index in known.indexes.values():
+            if isinstance(index, ConfirmedIndex) and not any(index is other for other in left):
+                self.discarded.append(index)
+
+    def discard_build(self) -> None:
+        """Discard the build under way, if any."""
+        build, self.build = self.build, None
+        for _, index in build.targets.values() if build is not None else ():
+            assert isinstance(index, ConfirmedIndex)
+            self.discarded.append(index)
+
+    def free_discarded(self, entries_max: int) -> None:
+        """Free some entries of the indexes that nothing uses any more."""
+        if self.discarded and self.discarded[0].dismantle(entries_max):
+            self.discarded.popleft()
 
     # --- reads ------------------------------------------------------------------------------------
 
@@ -183,12 +266,14 @@ class Database(State):
 
         Python frees a large dict in one call, which takes longer than a step may (G1).
         """
+        self.discard_build()  # its view would keep an index whole
         for space in self.spaces.values():
             for index in space.indexes.values() if space is not None else ():
                 assert isinstance(index, TreeIndex | HashIndex)
                 if not index.dismantle(entries_max):
                     return False
-        return True
+        self.free_discarded(entries_max)
+        return not self.discarded
 
     def select(self, request: Select, user: User) -> list[bytes]:
         if self.held_spaces:
@@ -259,17 +344,18 @@ class StateView:
                 yield put_body(space_id, packed)
 
 
-def _memory_change(old: Space, new: Space | None) -> int:
+def _keep_tuple_bytes(old: Space, new: Space | None) -> None:
+    """Take over the size of the tuples where a new primary index holds the same ones."""
     before = old.indexes.get(0)
     after = new.indexes.get(0) if new is not None else None
-    if before is not None and after is before and new is not None:
-        return ENTRY_OVERHEAD_BYTES * len(before) * (len(new.indexes) - len(old.indexes))
-    return (_memory_of(new) if new is not None else 0) - _memory_of(old)
+    if isinstance(before, ConfirmedIndex) and isinstance(after, ConfirmedIndex) and len(after):
+        after.tuple_bytes = before.tuple_bytes
 
 
-def _memory_of(space: Space) -> int:
-    primary = space.indexes.get(0)
-    if primary is None:
+def _memory_of(space: Space | None) -> int:
+    primary = space.indexes.get(0) if space is not None else None
+    if space is None or primary is None:
         return 0
+    assert isinstance(primary, ConfirmedIndex)
     entry = TUPLE_OVERHEAD_BYTES + ENTRY_OVERHEAD_BYTES * len(space.indexes)
-    return sum(len(packed) + entry for _, packed in primary.entries())
+    return primary.tuple_bytes + entry * len(primary)

@@ -161,13 +161,15 @@ class ReadView:
         return merged[: bisect_right(merged, min(known))] if known else merged
 
 
-class _ConfirmedIndex:
+class ConfirmedIndex:
     """Confirmed entries by key, and their order for readers that need it."""
 
-    __slots__ = ("_fresh", "_lock", "_ordered", "_stale", "_views", "key_def", "tuples")
+    __slots__ = ("_fresh", "_lock", "_ordered", "_stale", "_views", "key_def", "tuple_bytes",
+                 "tuples")  # fmt: skip
 
     def __init__(self, key_def: KeyDef) -> None:
         self.key_def = key_def
+        self.tuple_bytes = 0  # of a primary index, kept by the database
         self.tuples: dict[Any, bytes] = {}
         self._ordered: Any = SortedList()
         self._fresh: set[Any] = set()
@@ -245,7 +247,7 @@ class _ConfirmedIndex:
         return not (self.tuples or self._ordered)
 
 
-class TreeIndex(_ConfirmedIndex):
+class TreeIndex(ConfirmedIndex):
     """Confirmed entries in the order of their keys."""
 
     __slots__ = ()
@@ -290,7 +292,7 @@ class TreeIndex(_ConfirmedIndex):
         return keys
 
 
-class HashIndex(_ConfirmedIndex):
+class HashIndex(ConfirmedIndex):
     """Confirmed entries in arbitrary order; full keys only."""
 
     __slots__ = ()

@@ -14,19 +14,24 @@ rows that were applied outside the layer change the database's catalogue.
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import codes, reads, system
+from qsync_node.errors import ClientError, ErrorCode
+
+from . import reads, system
 from .access import User
+from .build import Build, Definition, NeedsBuildError
 from .definitions import IndexDef
 from .fields import decode
 from .grants import check_change, check_sequence
 from .index import IndexView, LayerIndex
 from .keydef import KeyDef
-from .requests import Put, Request, Select, decode_request
+from .requests import Put, Request, Select
 from .space import Change, Space
-from .state import State
+from .state import NewIndexes, State
 from .statements import Outcome, Row, execute_write
+from .tupleformat import TupleFormat
 from .tuples import TUPLE_BYTES_MAX, tuple_too_large
 
 if TYPE_CHECKING:
@@ -51,14 +56,23 @@ class Executed(NamedTuple):
     is_sync: bool
 
 
+class Extent(Enum):
+    """How many tuples a schema change in a layer may concern."""
+
+    ANY = "any"  # all at once, for rows of the log
+    IN_PARTS = "in parts"  # a statement of its own: `NeedsBuildError` if there are many
+    SMALL = "small"  # a transaction: refused if there are many
+
+
 class Layer(State):
     """A state that differs from its parent by the changes that were put into it."""
 
-    __slots__ = ("max_tuple_bytes", "parent")
+    __slots__ = ("extent", "max_tuple_bytes", "parent")
 
-    def __init__(self, parent: State) -> None:
+    def __init__(self, parent: "Layer | Database", extent: Extent = Extent.ANY) -> None:
         super().__init__()
         self.parent = parent
+        self.extent = extent
         self.max_tuple_bytes: int = (
             parent.max_tuple_bytes if isinstance(parent, Layer) else TUPLE_BYTES_MAX
         )
@@ -89,6 +103,30 @@ class Layer(State):
 
     def new_index(self, definition: IndexDef, key_def: KeyDef) -> IndexView:
         return LayerIndex(key_def, None, definition.is_tree)
+
+    def adopt_index(self, definition: IndexDef, index: IndexView) -> IndexView:
+        return LayerIndex(index.key_def, index, definition.is_tree)
+
+    def build_of(self, space_id: int, definition: Definition) -> Build | None:
+        return self.parent.build_of(space_id, definition)
+
+    def check_extent(
+        self, space_id: int, definition: Definition, tuple_format: TupleFormat, indexes: NewIndexes
+    ) -> None:
+        database = self.confirmed()
+        if self.extent is Extent.ANY or not database.is_large(space_id):
+            return
+        if self.extent is Extent.SMALL:
+            raise ClientError(
+                ErrorCode.UNSUPPORTED,
+                "an index or a format of a space with many tuples cannot be changed in a "
+                "transaction: send the statement outside of one",
+            )
+        raise NeedsBuildError(database.new_build(space_id, definition, tuple_format, indexes))
+
+    def confirmed(self) -> "Database":
+        """Return the confirmed state below this layer."""
+        return self.parent.confirmed() if isinstance(self.parent, Layer) else self.parent
 
     def take(self, changes: Iterable[Change]) -> None:
         """Make the changes part of this layer."""
@@ -163,7 +201,7 @@ class Pending(Layer):
         return Executed(rows, changes, answer, False, space.is_sync)
 
     def _execute_system(self, request: Request, user: User) -> Executed:
-        rows, changes, answer = Layer(self).run(request, user)
+        rows, changes, answer = Layer(self, Extent.IN_PARTS).run(request, user)
         return Executed(rows, changes, answer, bool(rows), True)
 
     def push(self, changes: Sequence[Change]) -> None:
@@ -219,20 +257,6 @@ class Pending(Layer):
         self.epoch += 1
         for changes in remaining:
             self.push(changes)
-
-    def changes_of(self, rows: Iterable[Row]) -> list[Change]:
-        """Return the changes of one transaction's rows over the current pending state."""
-        scratch = Layer(self)
-        changes: list[Change] = []
-        for type_, body in rows:
-            if type_ != codes.NOP:
-                request = decode_request(type_, body)
-                assert not isinstance(request, Select)
-                space = scratch.space(request.space_id)
-                outcome = execute_write(scratch, space, request)
-                scratch.take(outcome.changes)
-                changes += outcome.changes
-        return changes
 
     def find_space(self, space_id: int) -> Space | None:
         if self.database.epoch != self._database_epoch:

@@ -4,17 +4,21 @@
 no longer belong to the state; it executes its statements again instead of using them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from qsync_node.errors import ClientError, ErrorCode
 
 from . import catalogue, codes, system
+from .build import Build, Definition
 from .definitions import IndexDef
 from .fields import decode
 from .index import IndexView, range_of
 from .keydef import KeyDef
 from .space import Space
+from .tupleformat import TupleFormat
+
+NewIndexes = Mapping[int, tuple[IndexDef, KeyDef]]
 
 
 class State:
@@ -51,6 +55,29 @@ class State:
     def new_index(self, definition: IndexDef, key_def: KeyDef) -> IndexView:
         """Return an empty index that belongs to this state."""
         raise NotImplementedError
+
+    def adopt_index(self, definition: IndexDef, index: IndexView) -> IndexView:
+        """Return a finished index of confirmed tuples as one of this state."""
+        raise NotImplementedError
+
+    def build_of(self, space_id: int, definition: Definition) -> Build | None:
+        """Return the complete build for a new definition in the space, or None."""
+        raise NotImplementedError
+
+    def check_extent(
+        self, space_id: int, definition: Definition, tuple_format: TupleFormat, indexes: NewIndexes
+    ) -> None:
+        """Raise unless this state may handle every tuple of the space at once.
+
+        Args:
+            definition: the definition that the space gets.
+            tuple_format: the format that every tuple must have.
+            indexes: the indexes to build, by id.
+
+        Raises:
+            NeedsBuildError: the change must be made in parts.
+            ClientError: the change must be made in parts, and cannot be here.
+        """
 
     def rows_with(self, space_id: int, index_id: int, *prefix: Any) -> Iterator[list[Any]]:
         """Yield the decoded tuples of a system space whose keys begin with the prefix."""

@@ -17,7 +17,7 @@ from qsync_node.errors import ClientError, ErrorCode
 
 from . import reads
 from .access import User
-from .overlay import Executed, Layer
+from .overlay import Executed, Extent, Layer
 from .requests import Request, Select
 from .space import Change
 from .statements import Row
@@ -45,7 +45,7 @@ class _Replay:
     def __init__(self, pending: "Pending") -> None:
         self.epoch = pending.epoch
         self.pushes = pending.pushes
-        self.layer = Layer(pending)
+        self.layer = Layer(pending, Extent.SMALL)
         self.rows: list[Row] = []
         self.changes: list[Change] = []
         self.statements = 0
@@ -58,7 +58,7 @@ class Transaction:
 
     def __init__(self, pending: "Pending") -> None:
         self._pending = pending
-        self._layer = Layer(pending)
+        self._layer = Layer(pending, Extent.SMALL)
         self._epoch = pending.epoch
         self._statements: list[tuple[Request, User, _Result]] = []
         self._replay: _Replay | None = None

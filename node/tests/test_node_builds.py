@@ -1,0 +1,373 @@
+"""Schema changes of spaces with more tuples than one step may handle (builds.py)."""
+
+from typing import Any
+
+import pytest
+from msgpack import packb
+from worlds import BEGIN, COMMIT, DELETE, INSERT, REPLACE, ROLLBACK, UPDATE, Driven, node_of, put
+
+from qsync_node.core.engine.codes import EQ
+from qsync_node.core.engine.database import Database
+from qsync_node.core.engine.fields import decode
+from qsync_node.core.engine.index import TreeIndex
+from qsync_node.core.node import Node
+from qsync_node.core.settings import MILLISECOND
+from qsync_node.errors import ErrorCode
+from qsync_sim.clients import build_body
+from qsync_sim.model import SPACE
+from qsync_sim.shell import Shell
+
+TUPLES = 60
+SPACES, INDEXES, TRUNCATIONS = 280, 288, 330
+
+
+def index_row(index_id: int, parts: list[Any], *, unique: bool = False) -> list[Any]:
+    return [SPACE, index_id, f"i{index_id}", "tree", {"unique": unique}, parts]
+
+
+def create(row: list[Any]) -> bytes:
+    return build_body(INDEXES, tuple=row)
+
+
+BY_VALUE = index_row(1, [[1, "string"]])
+
+
+def filled(**settings: Any) -> Driven:
+    """Return three members that hold `TUPLES` tuples."""
+    driven = Driven(3, **settings)
+    for key in range(TUPLES):
+        assert driven.ask(driven.leader(), REPLACE, put(key, f"v{key % 10}")).code == 0
+    assert driven.run(10_000, lambda: all(size_of(shell) == TUPLES for shell in driven.shells))
+    return driven
+
+
+def database_of(shell: Shell) -> Database:
+    return node_of(shell).database
+
+
+def size_of(shell: Shell) -> int:
+    return len(database_of(shell).space(SPACE).indexes[0])
+
+
+def is_building(shell: Shell) -> bool:
+    return node_of(shell).builds.is_active
+
+
+def check_indexes(driven: Driven) -> None:
+    """Check that every index of every living member holds exactly the tuples of the space."""
+    states = []
+    for shell in driven.world.alive():
+        database = database_of(shell)
+        space = database.space(SPACE)
+        wanted = {packed for _, packed in space.indexes[0].entries()}
+        for index in space.indexes.values():
+            assert isinstance(index, TreeIndex)
+            entries = dict(index.entries())
+            assert sorted(entries.values()) == sorted(wanted)
+            for key, packed in entries.items():
+                assert index.key_def.entry_key(decode(packed)) == key
+        states.append((sorted(space.indexes), sorted(wanted), database.memory_bytes))
+        copy = Database()
+        for body in database.snapshot_bodies():
+            copy.load(body)
+        assert copy.memory_bytes == database.memory_bytes
+    assert all(state == states[0] for state in states)
+
+
+def is_everywhere(driven: Driven, index_id: int) -> bool:
+    return all(
+        index_id in database_of(shell).space(SPACE).indexes for shell in driven.world.alive()
+    )
+
+
+def count_parts(shell: Shell) -> list[int]:
+    """Return a list that grows by one with each step that continues a build."""
+    builds = node_of(shell).builds
+    advance, taken = builds.advance, []
+
+    def counted() -> None:
+        if builds.is_active:
+            taken.append(1)
+        advance()
+
+    builds.advance = counted  # type: ignore[method-assign]
+    return taken
+
+
+def test_index_is_built_in_parts_on_every_member_while_writes_go_on() -> None:
+    driven = filled()
+    parts = {shell.name: count_parts(shell) for shell in driven.shells}
+    leader = driven.leader()
+    asked = driven.send(leader, INSERT, create(BY_VALUE))
+    assert is_building(leader)
+    during = [driven.send(leader, REPLACE, put(key, f"new{key % 3}")) for key in range(50, 70)]
+    during += [driven.send(leader, DELETE, build_body(SPACE, key=[key])) for key in range(0, 40, 4)]
+    assert driven.run(10_000, lambda: asked in driven.answers)
+    assert driven.answers[asked].code == 0
+    assert all(driven.answers[sync].code == 0 for sync in during)
+    assert driven.run(10_000, lambda: is_everywhere(driven, 1))
+    assert all(len(taken) > 5 for taken in parts.values()), parts
+    assert driven.world.counters["event build"] == 3, "once on every member"
+    check_indexes(driven)
+    found = driven.ask(leader, 1, build_body(SPACE, index=1, key=["new1"], limit=99, iterator=EQ))
+    assert len(found.tuples) == 6
+
+
+def test_new_primary_key_rebuilds_every_index() -> None:
+    driven = filled()
+    assert driven.ask(driven.leader(), INSERT, create(BY_VALUE)).code == 0
+    primary = index_row(0, [[1, "string"], [0, "unsigned"]], unique=True)
+    changed = build_body(INDEXES, tuple=primary)
+    asked = driven.send(driven.leader(), REPLACE, changed)
+    assert is_building(driven.leader())
+    driven.send(driven.leader(), REPLACE, put(200, "during"))
+    assert driven.run(10_000, lambda: asked in driven.answers)
+    assert driven.answers[asked].code == 0
+    driven.run(1000)
+    check_indexes(driven)
+    key = database_of(driven.leader()).space(SPACE).indexes[0].key_def
+    assert [part.field for part in key.parts] == [1, 0]
+
+
+@pytest.mark.parametrize("clash", ["before", "during"])
+def test_duplicate_ends_the_build_and_logs_nothing(clash: str) -> None:
+    driven = filled()
+    leader = driven.leader()
+    for key in range(TUPLES):
+        assert driven.ask(leader, REPLACE, put(key, f"unique{key}")).code == 0
+    if clash == "before":
+        assert driven.ask(leader, REPLACE, put(TUPLES + 1, "unique3")).code == 0
+    last = node_of(leader).replica.tail.last_index
+    asked = driven.send(leader, INSERT, create(index_row(1, [[1, "string"]], unique=True)))
+    assert is_building(leader)
+    if clash == "during":
+        driven.send(leader, REPLACE, put(TUPLES + 1, "unique3"))
+    assert driven.run(10_000, lambda: asked in driven.answers)
+    assert driven.answers[asked].code == ErrorCode.TUPLE_FOUND
+    assert "'i1'" in driven.answers[asked].reason
+    assert node_of(leader).replica.tail.last_index <= last + 3
+    assert database_of(leader).build is None
+    assert not is_everywhere(driven, 1)
+    check_indexes(driven)
+
+
+def test_tuple_of_the_wrong_type_refuses_a_new_format() -> None:
+    driven = filled()
+    assert driven.ask(driven.leader(), REPLACE, build_body(SPACE, tuple=[500, 7, 0])).code == 0
+    fields = [{"name": "id", "type": "unsigned"}, {"name": "value", "type": "string"}]
+    row = [SPACE, 1, f"s{SPACE}", "memtx", 0, {"is_sync": True}, fields]
+    changed = build_body(SPACES, tuple=row)
+    refused = driven.ask(driven.leader(), REPLACE, changed)
+    assert refused.code == ErrorCode.FIELD_TYPE
+    assert driven.ask(driven.leader(), DELETE, build_body(SPACE, key=[500])).code == 0
+    assert driven.ask(driven.leader(), REPLACE, changed).code == 0
+    wrong = driven.ask(driven.leader(), REPLACE, build_body(SPACE, tuple=[501, 7, 0]))
+    assert wrong.code == ErrorCode.FIELD_TYPE
+    driven.run(1000)
+    check_indexes(driven)
+
+
+def test_follower_acknowledges_rows_while_its_build_delays_confirmation() -> None:
+    driven = filled()
+    leader, (behind, other) = driven.leader(), driven.followers()
+    driven.cut_off(other)
+    advance = node_of(behind).builds.advance
+    node_of(behind).builds.advance = lambda: None  # type: ignore[method-assign]  # it takes long
+    assert driven.ask(leader, INSERT, create(BY_VALUE)).code == 0
+    assert driven.ask(leader, REPLACE, put(1, "after")).code == 0
+    assert is_building(behind)
+    assert driven.run(3000, lambda: driven.leader() is not leader) is False
+    replica = node_of(behind).replica
+    assert replica.limbo.confirmed_index < node_of(leader).replica.limbo.confirmed_index
+    node_of(behind).builds.advance = advance  # type: ignore[method-assign]
+    driven.world.network.heal()
+    assert driven.run(10_000, lambda: is_everywhere(driven, 1))
+    driven.run(1000)
+    check_indexes(driven)
+
+
+def test_rows_before_a_build_are_confirmed_without_it() -> None:
+    driven = filled(retention_ns=10**12, confirm_rows_max=500, work_per_step=10**6)
+    leader, (behind, _) = driven.leader(), driven.followers()
+    driven.cut_off(behind)
+    for key in range(30):
+        assert driven.ask(leader, REPLACE, put(key, "missed")).code == 0
+    assert driven.ask(leader, INSERT, create(BY_VALUE)).code == 0
+    row_index = driven.answers[max(driven.answers)].log_index
+    assert driven.ask(leader, REPLACE, put(1, "after")).code == 0
+    node = node_of(behind)
+    advance, confirm = node.builds.advance, node.replica.applier._confirm
+    node.builds.advance = lambda: None  # type: ignore[method-assign]  # it takes long
+    node.replica.applier._confirm = lambda: None  # type: ignore[method-assign]  # until all arrived
+    driven.world.network.heal()
+    limbo = node.replica.limbo
+    assert driven.run(10_000, lambda: limbo.last_index > row_index)
+    driven.run(100)
+    node.replica.applier._confirm = confirm  # type: ignore[method-assign]
+    assert driven.run(10_000, lambda: limbo.confirmed_index >= row_index - 1)
+    driven.run(1000)
+    assert limbo.confirmed_index == row_index - 1
+    node.builds.advance = advance  # type: ignore[method-assign]
+    assert driven.run(10_000, lambda: is_everywhere(driven, 1))
+    check_indexes(driven)
+
+
+def test_row_that_is_rolled_back_needs_no_build() -> None:
+    driven = filled(synchro_timeout_ns=150 * MILLISECOND)
+    leader, followers = driven.leader(), driven.followers()
+    asked = driven.send(leader, INSERT, create(BY_VALUE))
+    assert driven.run(1000, lambda: node_of(leader).clients.commits.ddl_barrier)
+    for follower in followers:
+        driven.mute(follower, leader)
+    assert driven.run(1000, lambda: node_of(leader).replica.limbo.decisions)
+    driven.world.network.heal()
+    assert driven.run(10_000, lambda: asked in driven.answers)
+    assert driven.answers[asked].code == ErrorCode.SYNC_QUORUM_TIMEOUT
+    driven.run(1000)
+    assert driven.leader() is leader
+    assert driven.world.counters["event build"] == 1, "on the leader"
+    assert all(database_of(shell).build is None for shell in driven.shells)
+    check_indexes(driven)
+
+
+@pytest.mark.parametrize("milliseconds", [0, 1, 2, 3, 5, 8, 20])
+def test_leader_that_dies_leaves_a_whole_index_or_none(milliseconds: int) -> None:
+    driven = filled()
+    leader = driven.leader()
+    asked = driven.send(leader, INSERT, create(BY_VALUE))
+    driven.send(leader, REPLACE, put(3, "beside"))
+    driven.run(milliseconds)
+    leader.stop(power_loss=False)
+    assert driven.run(10_000, lambda: driven.world.leader() not in (None, leader))
+    assert driven.run(10_000, lambda: driven.ask(driven.leader(), REPLACE, put(4, "x")).code == 0)
+    leader.start()
+    driven.run(3000)
+    check_indexes(driven)
+    answer = driven.answers.get(asked)
+    if answer is not None and answer.code == 0:
+        assert is_everywhere(driven, 1)
+    again = driven.ask(driven.leader(), REPLACE, create(BY_VALUE))
+    assert again.code == 0
+    driven.run(1000)
+    assert is_everywhere(driven, 1)
+    check_indexes(driven)
+
+
+def test_statement_moves_to_the_next_leader_when_its_own_steps_down() -> None:
+    driven = filled()
+    leader = driven.leader()
+    asked = driven.send(leader, INSERT, create(BY_VALUE))
+    node_of(leader).replica.step_down("test")
+    assert database_of(leader).build is None
+    assert driven.run(10_000, lambda: asked in driven.answers)
+    assert driven.answers[asked].code == 0
+    driven.run(1000)
+    assert is_everywhere(driven, 1)
+    check_indexes(driven)
+
+
+def test_space_that_is_emptied_during_the_build_needs_none() -> None:
+    driven = filled()
+    leader = driven.leader()
+    asked = driven.send(leader, INSERT, create(BY_VALUE))
+    emptied = driven.send(leader, REPLACE, build_body(TRUNCATIONS, tuple=[SPACE, 1]))
+    assert driven.run(10_000, lambda: {asked, emptied} <= set(driven.answers))
+    assert (driven.answers[asked].code, driven.answers[emptied].code) == (0, 0)
+    driven.run(1000)
+    assert is_everywhere(driven, 1)
+    assert size_of(leader) == 0
+    check_indexes(driven)
+    assert all(not database_of(shell).discarded for shell in driven.shells), "all were freed"
+
+
+def test_second_build_waits_for_the_first() -> None:
+    driven = filled()
+    leader = driven.leader()
+    first = driven.send(leader, INSERT, create(BY_VALUE))
+    second = driven.send(leader, INSERT, create(index_row(2, [[2, "unsigned"]])))
+    twice = driven.send(leader, INSERT, create(BY_VALUE))
+    assert driven.run(10_000, lambda: {first, second, twice} <= set(driven.answers))
+    codes = [driven.answers[sync].code for sync in (first, second, twice)]
+    assert codes == [0, 0, ErrorCode.TUPLE_FOUND]
+    driven.run(1000)
+    assert is_everywhere(driven, 1)
+    assert is_everywhere(driven, 2)
+    check_indexes(driven)
+
+
+def test_closed_session_gives_its_build_up() -> None:
+    driven = filled()
+    leader = driven.leader()
+    asked = driven.send(leader, INSERT, create(BY_VALUE), session=55)
+    assert is_building(leader)
+    node_of(leader).clients.on_session_closed(55)
+    driven.run(1000)
+    assert asked not in driven.answers
+    assert database_of(leader).build is None
+    assert driven.ask(leader, INSERT, create(BY_VALUE)).code == 0
+
+
+def test_build_in_a_transaction_is_refused() -> None:
+    driven = filled()
+    leader = driven.leader()
+    assert driven.ask(leader, BEGIN, stream=1).code == 0
+    refused = driven.ask(leader, INSERT, create(BY_VALUE), stream=1)
+    assert refused.code == ErrorCode.UNSUPPORTED
+    assert "outside" in refused.reason
+    assert driven.ask(leader, ROLLBACK, stream=1).code == 0
+    assert driven.ask(leader, BEGIN, stream=1).code == 0
+    empty = [700, 1, "empty", "memtx", 0, {}, []]
+    assert driven.ask(leader, INSERT, build_body(SPACES, tuple=empty), stream=1).code == 0
+    assert driven.ask(leader, COMMIT, stream=1).code == 0
+
+
+def test_build_that_exceeds_the_memory_limit_is_refused() -> None:
+    driven = filled()
+    leader = driven.leader()
+    node = node_of(leader)
+    limit = node.database.memory_bytes + TUPLES * 50
+    node.settings = node.replica.settings = _with(node, memory_bytes_max=limit)
+    refused = driven.ask(leader, INSERT, create(BY_VALUE))
+    assert refused.code == ErrorCode.MEMORY_ISSUE
+    assert not is_building(leader)
+
+
+def _with(node: Node, **settings: Any) -> Any:
+    from dataclasses import replace  # noqa: PLC0415
+
+    return replace(node.settings, **settings)
+
+
+def test_build_takes_longer_than_the_deadline_of_a_request() -> None:
+    driven = filled(request_timeout_ns=400 * MILLISECOND)
+    leader = driven.leader()
+    advance = node_of(leader).builds.advance
+    node_of(leader).builds.advance = lambda: None  # type: ignore[method-assign]  # it takes long
+    asked = driven.send(leader, INSERT, create(BY_VALUE))
+    driven.run(2000)
+    assert asked not in driven.answers
+    node_of(leader).builds.advance = advance  # type: ignore[method-assign]
+    assert driven.run(10_000, lambda: asked in driven.answers)
+    assert driven.answers[asked].code == 0
+
+
+@pytest.mark.parametrize("head", [b"\x82\x10\xcd\x01\x20\x21", b"\x82\x10\xce\x00\x00\x01\x20\x21"])
+def test_followers_recognise_every_form_of_the_row(head: bytes) -> None:
+    driven = filled()
+    assert driven.ask(driven.leader(), INSERT, head + packb(BY_VALUE)).code == 0
+    assert driven.run(10_000, lambda: is_everywhere(driven, 1))
+    assert all(node_of(shell).builds._row_index for shell in driven.followers())
+
+
+def test_update_of_an_index_is_built_in_parts() -> None:
+    driven = filled()
+    leader = driven.leader()
+    assert driven.ask(leader, INSERT, create(BY_VALUE)).code == 0
+    operations = [["=", 5, [[2, "unsigned"]]]]
+    body = build_body(INDEXES, key=[SPACE, 1], tuple=operations)
+    asked = driven.send(leader, UPDATE, body)
+    assert is_building(leader)
+    assert driven.run(10_000, lambda: asked in driven.answers)
+    assert driven.answers[asked].code == 0
+    driven.run(1000)
+    check_indexes(driven)
