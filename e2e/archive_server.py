@@ -1,4 +1,4 @@
-"""An S3 server in a namespace, and the Secret that members and Spark reach it by."""
+"""An S3 server in a namespace, and the Secret with which members and Spark access it."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ PORT = 5000
 
 
 def build() -> None:
-    """The images, on every machine: slow the first time only."""
+    """Load the images on every machine; only the first time is slow."""
     dockerfile = ROOT / "e2e" / "pods" / "archive.Dockerfile"
     run(
         "docker", "build", "-t", IMAGE, "-f", str(dockerfile), str(dockerfile.parent),
@@ -26,7 +26,7 @@ def build() -> None:
 
 
 def start(namespace: Namespace) -> dict[str, Any]:
-    """`spec.archive` of a cluster that archives there."""
+    """Start the server and return the `spec.archive` of a cluster that uses it."""
     for document in (_server(), _service(), _secret()):
         namespace.kubectl("apply", "-f", "-", stdin=json.dumps(document))
     namespace.kubectl("wait", "pod/s3", "--for=condition=Ready", f"--timeout={READY_S:g}s",

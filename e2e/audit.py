@@ -30,7 +30,7 @@ POLICY = {
 
 
 class Right(NamedTuple):
-    """One verb upon one kind of object, as a Role has it."""
+    """One verb on one kind of object, as a Role grants it."""
 
     group: str
     resource: str
@@ -114,7 +114,7 @@ def used_rights(account: str) -> tuple[set[Right], set[Right]]:
 
 
 def granted_rights(account: str) -> set[Right]:
-    """By every Role and ClusterRole that is bound to a service account `NAMESPACE:NAME`."""
+    """Return the permissions in all roles that are bound to a service account `NAMESPACE:NAME`."""
     namespace, _, name = account.removeprefix("system:serviceaccount:").partition(":")
     found: set[Right] = set()
     for kind in ("clusterrolebindings", "rolebindings"):

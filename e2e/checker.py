@@ -1,4 +1,4 @@
-"""Holds a writer's ledger against what every member returns. Imports nothing of Qsync.
+"""Compares a writer's ledger with the rows of every member. It imports no code of Qsync.
 
     python e2e/checker.py --ledger FILE --addresses HOST:PORT,... --user U --password P --space S
 
@@ -20,7 +20,7 @@ PAGE = 5000
 
 
 def read_ledger(path: str) -> dict[int, dict[str, Any]]:
-    """Operations by id; an id is used once."""
+    """Return the operations by id; each id is used once."""
     operations: dict[int, dict[str, Any]] = {}
     with open(path) as lines:
         for line in lines:
@@ -31,7 +31,7 @@ def read_ledger(path: str) -> dict[int, dict[str, Any]]:
 
 
 async def read_member(address: str, arguments: argparse.Namespace) -> dict[int, str]:
-    """All tuples of the space on one member."""
+    """Return all tuples of the space on one member."""
     host, _, port = address.rpartition(":")
     connection = asynctnt.Connection(
         host=host,

@@ -1,4 +1,4 @@
-"""Who writes to a cluster on Kubernetes, and who reads everything back.
+"""The writer of a cluster on Kubernetes, and the checker that reads everything back.
 
 The writer is a pod with the project's client, half of its workers by the leader's Service and half
 by the members' names; the checker is `e2e/checker.py` through `kubectl port-forward`.
@@ -31,12 +31,12 @@ ROUTES = ("the Service", "the members' names")
 
 
 def routes(cluster: str) -> list[str]:
-    """Two ways in: by the leader's Service, and by the members' names."""
+    """Return the two routes to the cluster: the leader's Service and the members' names."""
     return [f"{cluster}-leader:3301", ",".join(f"{cluster}-{n}.{cluster}:3301" for n in range(3))]
 
 
 def writer_pod(namespace: Namespace, machine: str) -> str:
-    """A pod of the node's image: its client, the application's Secret, a script from outside."""
+    """Return a pod with the node's image, the application's Secret and a script of the tests."""
     secret = f"{namespace.cluster}-app"
     pod = {
         "apiVersion": "v1",
@@ -89,7 +89,7 @@ def writer_pod(namespace: Namespace, machine: str) -> str:
 
 
 def _on(machine: str) -> dict[str, Any]:
-    """On this machine and no other, also if it is a control plane that is kept free of pods."""
+    """Return fields that bind a pod to this machine, even to a tainted control plane."""
     taint = "node-role.kubernetes.io/control-plane"
     return {
         "nodeSelector": {"kubernetes.io/hostname": machine},
@@ -98,7 +98,7 @@ def _on(machine: str) -> dict[str, Any]:
 
 
 class Writer:
-    """The pod that writes, and its ledger."""
+    """The writing pod and its ledger."""
 
     def __init__(self, namespace: Namespace, folder: Path, machine: str = "") -> None:
         self.namespace = namespace
@@ -140,12 +140,12 @@ class Writer:
         return self.lines() != before
 
     def ledger(self) -> list[dict[str, Any]]:
-        """Every operation so far."""
+        """Return all operations so far."""
         self.fetch()
         return list(read_ledger(str(self.path)).values())
 
     def longest_pauses(self, since: float, until: float) -> str:
-        """Between two acknowledgements in a span of time, by each route."""
+        """Return the longest time between two acknowledgements in a period, per route."""
         self.fetch()
         said = []
         for route, name in enumerate(ROUTES):
@@ -163,7 +163,7 @@ class Writer:
 
 @contextlib.contextmanager
 def forwarded(namespace: Namespace, pods: list[str], *ports: int) -> Iterator[list[str]]:
-    """A local address for each port of each pod, by `kubectl port-forward`."""
+    """Yield a local address for each port of each pod, forwarded by `kubectl port-forward`."""
     processes, addresses = [], []
     try:
         for pod in pods:
@@ -206,7 +206,7 @@ def credentials(namespace: Namespace, cluster: str) -> tuple[str, str]:
 
 
 def rows_of(namespace: Namespace, cluster: str, pod: str) -> dict[int, str]:
-    """Id -> value of every row of the writer's space, by asynctnt."""
+    """Return the value of every row of the writer's space by id, read with asynctnt."""
     user, password = credentials(namespace, cluster)
     asked = argparse.Namespace(user=user, password=password, space=512)
     with forwarded(namespace, [pod]) as addresses:
@@ -214,9 +214,9 @@ def rows_of(namespace: Namespace, cluster: str, pod: str) -> dict[int, str]:
 
 
 def check(namespace: Namespace, writer: Writer) -> str:
-    """Every acknowledged write, from every member, by asynctnt: a sentence.
+    """Read every acknowledged write from every member with asynctnt; return a summary.
 
-    Raises RuntimeError that names each lost, changed or invented row.
+    Raises RuntimeError with each lost, changed or unknown row.
     """
     user, password = credentials(namespace, namespace.cluster)
     members = [member["name"] for member in namespace.status()["members"]]

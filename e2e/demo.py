@@ -28,7 +28,7 @@ console = Console(highlight=False)
 
 
 def space_id(credentials: dict[str, Any], address: str) -> int:
-    """Id of the demo's space, made by hand through the connector: DDL is an insert."""
+    """Create the demo's space through the connector and return its id: DDL is an insert."""
     script = """
 import asyncio, asynctnt, sys
 async def main(host, port, user, password, name):
@@ -74,7 +74,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def unavailability_ms(ledger: Path, killed_at: float) -> float | None:
-    """From the kill to the first acknowledgement of a write that began after it."""
+    """Return the time from the kill to the first acknowledged write that began after it."""
     ends = [
         operation["ended"]
         for operation in read_ledger(str(ledger)).values()

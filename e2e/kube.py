@@ -1,4 +1,4 @@
-"""A Kubernetes cluster, driven as a person would: with kubectl, helm and docker.
+"""A Kubernetes cluster, operated with kubectl, helm and docker.
 
 It is the one of `$KUBECONFIG`; else the one that the command in `$E2E_CLUSTER_UP` brings up; else
 one of three machines that `kind create cluster` makes. Images get there by the program in
@@ -34,7 +34,7 @@ THREE_MACHINES = {
 
 
 def run(*command: str, timeout_s: float = COMMAND_S, stdin: str | None = None) -> str:
-    """Standard output of a command. Raises RuntimeError with its output."""
+    """Run a command and return its output. Raises RuntimeError with the output if it fails."""
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, check=False, input=stdin
     )
@@ -44,7 +44,7 @@ def run(*command: str, timeout_s: float = COMMAND_S, stdin: str | None = None) -
 
 
 def bring_up() -> str:
-    """Make sure of a cluster; returns how."""
+    """Find or bring up a cluster and return its origin."""
     if os.environ.get("KUBECONFIG"):
         run("kubectl", "version")
         return "the cluster of $KUBECONFIG"
@@ -66,7 +66,7 @@ def build_images() -> None:
 
 
 def load_images(*images: str) -> None:
-    """Those of every scenario, if none are named."""
+    """Load these images, or those of all scenarios."""
     program = os.environ.get("E2E_IMAGE_LOAD")
     command = [program] if program else ["kind", "load", "docker-image", "--name", KIND_NAME]
     run(*command, *(images or IMAGES.values()), timeout_s=IMAGE_BUILD_S)
@@ -126,7 +126,7 @@ class Namespace:
         return found
 
     def is_ready(self, voters: int, others: int = 0) -> bool:
-        """`others`: members that no quorum counts."""
+        """Return whether all members are ready; `others` are members without a vote."""
         status = self.status()
         ready = [c for c in status.get("conditions", []) if c["type"] == "Ready"]
         roles = [member["role"] for member in status.get("members", [])]
@@ -138,7 +138,7 @@ class Namespace:
         )
 
     def is_new_and_ready(self, pod: str, old_uid: str) -> bool:
-        """Whether another pod of that name has taken its place: the old one answers for a while."""
+        """Return whether a new pod of that name is ready: the old one still answers for a while."""
         try:
             found = self.get("pod", pod)
         except RuntimeError:
@@ -148,7 +148,7 @@ class Namespace:
         return found["metadata"]["uid"] != old_uid and ready == ["True"]
 
     def wait(self, what: str, is_done: Callable[[], bool], timeout_s: float) -> float:
-        """Seconds until it was so. Raises RuntimeError with the status when it never was."""
+        """Wait for a condition; return the seconds, or raise RuntimeError with the status."""
         started = time.monotonic()
         while time.monotonic() - started < timeout_s:
             if is_done():

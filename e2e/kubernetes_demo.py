@@ -69,13 +69,13 @@ def scale(namespace: Namespace, writer: Writer, replicas: int) -> None:
 
 
 def audits(namespace: Namespace) -> list[dict[str, Any]]:
-    """Status of those that have ended."""
+    """Return the statuses of the audits that have ended."""
     found = json.loads(namespace.kubectl("get", "qsyncaudits", "-o", "json"))["items"]
     return [one["status"] for one in found if one.get("status", {}).get("finishedAt")]
 
 
 def audit(namespace: Namespace) -> None:
-    """Of the schedule: every minute, so that no viewer has to wait for an hour."""
+    """Wait for a scheduled audit; the schedule is every minute, to save an hour of waiting."""
     change = json.dumps({"spec": {"audit": {"schedule": "* * * * *"}}})
     console.print(f"   $ kubectl patch qsynccluster {namespace.cluster} --type=merge -p '{change}'")
     namespace.kubectl("patch", "qsynccluster", namespace.cluster, "--type=merge", "-p", change)

@@ -1,4 +1,4 @@
-"""`make e2e`: every scenario on Kubernetes, on the cluster that is there.
+"""`make e2e`: every scenario on Kubernetes, on the present cluster.
 
     python e2e/kubernetes_run.py [--quick] [--write] [--no-build] [SCENARIO...]
 
@@ -54,7 +54,7 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 def found_here(is_whole_run: bool, is_ours: bool) -> set[str]:
-    """Which needs this cluster meets; one that we brought up is made to meet them."""
+    """Return the needs that this cluster meets; one that we brought up meets them all."""
     found: set[str] = set()
     if is_whole_run:
         found.add("all before")
@@ -173,7 +173,7 @@ def main() -> int:
 
 
 def _perform_all(chosen: list[Scenario], here: set[str]) -> list[str]:
-    """The names of those that failed."""
+    """Run the scenarios and return the names of those that failed."""
 
     def passes(scenario: Scenario) -> bool:
         return _passes(scenario, here)

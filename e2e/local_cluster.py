@@ -1,4 +1,4 @@
-"""A cluster of local processes, driven as a person would: with the `qsync` command."""
+"""A cluster of local processes, operated with the `qsync` command."""
 
 import json
 import os
@@ -19,7 +19,7 @@ QSYNC = str(Path(sys.executable).parent / "qsync")
 
 
 class LocalCluster:
-    """`qsync local` under a home of its own."""
+    """`qsync local` with its own home directory."""
 
     def __init__(self, name: str, manifest: Path, home: Path) -> None:
         self.name = name
@@ -27,7 +27,7 @@ class LocalCluster:
         self.environment = {**os.environ, "QSYNC_HOME": str(home)}
 
     def qsync(self, *arguments: str, timeout_s: float = COMMAND_S) -> str:
-        """Run one command; its standard output. Raises on a non-zero exit."""
+        """Run one command and return its output. Raises if it fails."""
         done = subprocess.run(
             [QSYNC, *arguments],
             env=self.environment,
@@ -74,7 +74,7 @@ class LocalCluster:
         raise TimeoutError(f"waited {timeout_s:.0f} s for {what}: {self.status()}")
 
     def all_follow(self, count: int) -> bool:
-        """One leader, the others at its confirmed signature."""
+        """Return whether one member leads and the others have its confirmed signature."""
         members = [m for m in self.members() if m["role"] in ("leader", "follower")]
         leaders = [m for m in members if m["role"] == "leader"]
         return (
@@ -86,7 +86,7 @@ class LocalCluster:
 
 @contextmanager
 def temporary_cluster(manifest: Path, purpose: str) -> Iterator[tuple[LocalCluster, Path]]:
-    """A cluster named `orders` and a folder for what belongs to it; both are gone afterwards."""
+    """Yield a cluster named `orders` with its folder, and remove both afterwards."""
     with tempfile.TemporaryDirectory(prefix=f"qsync-{purpose}-") as temporary:
         folder = Path(temporary)
         cluster = LocalCluster("orders", manifest, folder / "home")

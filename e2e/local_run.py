@@ -1,4 +1,4 @@
-"""`make e2e-local`: the scenarios that make sense without Kubernetes, on local processes.
+"""`make e2e-local`: the scenarios that local processes can run, without Kubernetes.
 
 python e2e/local_run.py [SCENARIO...]
 """

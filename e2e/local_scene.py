@@ -1,4 +1,4 @@
-"""A scenario's cluster as local processes: what `scenario.Scene` does, by `qsync local`.
+"""A scenario's cluster as local processes: `scenario.Scene` by means of `qsync local`.
 
 The client is `e2e/writer.py`, which imports nothing of Qsync and knows every member's address.
 """
@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 
 
 class LocalScene:
-    """One home of `qsync local`, the cluster in it, and who writes to it."""
+    """A home directory of `qsync local`, its cluster and its writer."""
 
     is_local = True
 
@@ -93,7 +93,7 @@ class LocalScene:
     # --- what breaks ----------------------------------------------------------------------------
 
     def kill(self, *members: str) -> float:
-        """`kill -9` of their processes; returns when, in seconds of the wall clock."""
+        """Kill the processes with SIGKILL and return the wall-clock time in seconds."""
         lives, at_s = self.lives(), time.time()
         for member in members:
             kill(int(lives[member]))
@@ -118,18 +118,18 @@ class LocalScene:
         return self._cluster.status()
 
     def leader(self) -> str:
-        """The leader by the status; "" while there is none."""
+        """Return the leader that the status names, or ""."""
         return str(self.status().get("leader", ""))
 
     def current_leader(self) -> str:
-        """On a machine that is too busy leadership may just be on its way."""
+        """Return the leader; on a busy machine, wait until one is elected."""
         self.wait("a leader", lambda: bool(self.leader()), CONVERGE_S)
         return self.leader()
 
     leader_by_asking = leader  # `qsync local status` asks the members, too
 
     def lives(self) -> dict[str, str]:
-        """Members that run: name -> process."""
+        """Return the processes of running members by name."""
         return {m["name"]: str(m["pid"]) for m in self.status()["members"] if m.get("pid")}
 
     def is_ready(self, voters: int, others: int = 0) -> bool:
@@ -167,7 +167,7 @@ class LocalScene:
         return found
 
     def nothing_is_lost(self) -> str:
-        """Every acknowledged write, from every member, by a third-party connector."""
+        """Check every acknowledged write on every member with a third-party connector."""
         assert self._writer is not None
         self._writer.terminate()
         self._writer.wait(WRITER_S)

@@ -18,7 +18,7 @@ TASKS = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 
 @functools.cache
 def machines() -> list[str]:
-    """Names of those that docker knows; the control plane's is the first."""
+    """Return the names of the machines that docker knows, the control plane first."""
     found = json.loads(run("kubectl", "get", "nodes", "-o", "json"))["items"]
     names = [item["metadata"]["name"] for item in found]
     try:
@@ -57,7 +57,7 @@ class Process:
         self._pid_file = f"{TASKS}/{_container_of(namespace, pod)}/init.pid"
 
     def signal(self, name: str) -> float:
-        """Send it; returns when, in seconds of the wall clock."""
+        """Send the signal and return the wall-clock time in seconds."""
         at_s = time.time()
         on(self.machine, f"kill -{name} $(cat {self._pid_file})")
         return at_s
@@ -69,7 +69,7 @@ def api_server() -> Process:
 
 @contextlib.contextmanager
 def paused(machine: str) -> Iterator[None]:
-    """As if it had lost its power: nothing runs, nothing is closed."""
+    """Pause a machine: no process runs, and no connection is closed."""
     run("docker", "pause", machine)
     try:
         yield
@@ -79,7 +79,7 @@ def paused(machine: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def frozen(process: Process) -> Iterator[None]:
-    """Stopped, with every connection standing."""
+    """Stop a process while its connections remain open."""
     process.signal("STOP")
     try:
         yield
@@ -89,7 +89,7 @@ def frozen(process: Process) -> Iterator[None]:
 
 @contextlib.contextmanager
 def cut_off(namespace: str, pod: str) -> Iterator[None]:
-    """Packets from and to a pod are dropped without an error."""
+    """Drop all packets from and to a pod without an error."""
     machine = machine_of(namespace, pod)
     path = "jsonpath={.status.podIP}"
     ip = run("kubectl", "-n", namespace, "get", "pod", pod, "-o", path).strip()
@@ -140,7 +140,7 @@ class SmallDisk:
 
 
 def whether(ask: str) -> bool:
-    """Whether a command of docker's or kubectl's succeeds."""
+    """Return whether a docker or kubectl command succeeds."""
     try:
         run(*ask.split())
     except (RuntimeError, subprocess.TimeoutExpired, FileNotFoundError):

@@ -1,4 +1,4 @@
-"""The pods of the operator: their number, the acting one, their logs."""
+"""The operator's pods: their number, the active one and their logs."""
 
 import json
 import time
@@ -19,7 +19,7 @@ def _all_pods() -> list[dict[str, Any]]:
 
 
 def operator_pods() -> list[str]:
-    """Those that are to stay."""
+    """Return the pods that are not being deleted."""
     return [
         item["metadata"]["name"]
         for item in _all_pods()
@@ -33,7 +33,7 @@ def _is_ready(pod: dict[str, Any]) -> bool:
 
 
 def set_operators(count: int) -> None:
-    """Returns when there are as many, all of them ready, and no other one."""
+    """Scale the operator and wait until exactly that number of pods is ready."""
     run("kubectl", "-n", SYSTEM, "scale", DEPLOYMENT, f"--replicas={count}")
     deadline_s = time.monotonic() + CONVERGE_S
     while time.monotonic() < deadline_s:
@@ -45,7 +45,7 @@ def set_operators(count: int) -> None:
 
 
 def acting() -> str:
-    """The pod that holds the Lease, "" if none does."""
+    """Return the pod that holds the Lease, or ""."""
     path = "jsonpath={.spec.holderIdentity}"
     return run("kubectl", "-n", SYSTEM, "get", "lease", "qsync-operator", "-o", path).strip()
 
@@ -55,7 +55,7 @@ def operator_process(pod: str) -> Process:
 
 
 def operator_log(since_s: float) -> str:
-    """Logs of all pods, ended containers included, in the last seconds."""
+    """Return the recent logs of all pods, including those of ended containers."""
     said = []
     for pod in operator_pods():
         command = ["kubectl", "-n", SYSTEM, "logs", pod, f"--since={max(1, int(since_s))}s"]

@@ -25,7 +25,7 @@ def voters(cluster: LocalCluster) -> int:
 
 
 def longest_pause_ms(ledger: Path, since: float) -> float:
-    """The longest time without an acknowledgement since `since`."""
+    """Return the longest time without an acknowledgement after `since`."""
     ends = sorted(
         o["ended"]
         for o in read_ledger(str(ledger)).values()

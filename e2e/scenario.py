@@ -42,7 +42,7 @@ class Wrong(Exception):  # noqa: N818 - it is a finding, not a fault
 
 @dataclass
 class Pauses:
-    """How long a client waited, in milliseconds, and the answers that it got meanwhile."""
+    """A client's longest waits in milliseconds, and the answers that it received meanwhile."""
 
     by_route: dict[str, float]
     failed: int
@@ -59,7 +59,7 @@ class Pauses:
 
 @dataclass
 class Scene(Namespace):
-    """One namespace, the cluster in it, and who writes to it."""
+    """A namespace with its cluster and its writer."""
 
     name: str
     folder: Path
@@ -102,7 +102,7 @@ class Scene(Namespace):
         self.kubectl("scale", "qsynccluster", self.cluster, f"--replicas={replicas}")
 
     def kill(self, *members: str) -> float:
-        """`kill -9` of their processes; returns when, in seconds of the wall clock."""
+        """Kill the processes with SIGKILL and return the wall-clock time in seconds."""
         processes = [Process(self.name, member) for member in members]
         at_s = time.time()
         for process in processes:
@@ -110,7 +110,7 @@ class Scene(Namespace):
         return at_s
 
     def renew(self, member: str) -> None:
-        """A container that ends again and again is started later and later: a new pod is not."""
+        """Replace a pod, because Kubernetes restarts its container with growing delays."""
         uid = self.pods()[member]
         self.kubectl("delete", "pod", member, "--wait=false")
         self.wait("a new pod", lambda: self.is_new_and_ready(member, uid), CONVERGE_S)
@@ -127,7 +127,7 @@ class Scene(Namespace):
         return run(QSYNC, *arguments, "-n", self.name)
 
     def lead(self, member: str) -> None:
-        """Give it the lead, if it has not got it."""
+        """Switch over to the member unless it already leads."""
         try:
             self.qsync("switchover", member)
         except RuntimeError as error:
@@ -146,24 +146,24 @@ class Scene(Namespace):
         return lambda: self.condition(kind)["reason"] == reason
 
     def leader(self) -> str:
-        """The leader by the status; "" while there is none."""
+        """Return the leader that the status names, or ""."""
         return str(self.status().get("leader", ""))
 
     def current_leader(self) -> str:
-        """On a machine that is too busy leadership may just be on its way."""
+        """Return the leader; on a busy machine, wait until one is elected."""
         self.wait("a leader", lambda: bool(self.leader()), CONVERGE_S)
         return self.leader()
 
     def lives(self) -> dict[str, str]:
-        """Members that run: name -> pod."""
+        """Return the pods of running members by name."""
         return self.pods()
 
     def pods(self) -> dict[str, str]:
-        """Members' pods: name -> uid."""
+        """Return the UIDs of the members' pods by name."""
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self._members()}
 
     def roles(self) -> dict[str, str]:
-        """Members' pods: name -> role label."""
+        """Return the role labels of the members' pods by name."""
         return {
             pod["metadata"]["name"]: pod["metadata"]["labels"].get("qsync.dev/role", "")
             for pod in self._members()
@@ -176,7 +176,7 @@ class Scene(Namespace):
         return found
 
     def claims(self) -> dict[str, str]:
-        """Name -> uid."""
+        """Return the UIDs of the members' claims by name."""
         found = json.loads(self.kubectl("get", "pvc", "-o", "json"))["items"]
         return {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in found}
 
@@ -195,7 +195,7 @@ class Scene(Namespace):
     # --- view of a client -----------------------------------------------------------------------
 
     def pauses(self, since: float, until: float | None = None) -> Pauses:
-        """Between two acknowledgements in a span of the wall clock."""
+        """Return the pauses between acknowledgements since `since`, in wall-clock seconds."""
         assert self.writer is not None
         end = time.time() if until is None else until
         operations = [o for o in self.writer.ledger() if since <= o["ended"] <= end]
@@ -213,7 +213,7 @@ class Scene(Namespace):
         return Pauses(found, failed)
 
     def measure(self, what: str, since: float, at_most_ms: float) -> Pauses:
-        """Kept for the distribution; raises Wrong where a client waited ten times too long."""
+        """Keep the pauses for the distribution; raise Wrong for a wait ten times too long."""
         found = self.pauses(since)
         failover = self.status().get("lastFailover") or {}
         found.leaderless_ms = float(failover.get("unavailableMilliseconds", 0))
@@ -277,7 +277,7 @@ def scenario(
 
 
 def summary(pauses: list[Pauses]) -> str:
-    """Median and worst by each route, as a sentence of a result."""
+    """Return the median and the maximum for each route as a sentence."""
     said = []
     for route in pauses[0].by_route:
         found = [p.by_route[route] for p in pauses]

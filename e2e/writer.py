@@ -26,7 +26,7 @@ UNKNOWN, ROLLED_BACK = {295, 0x4002}, {216, 217}
 
 
 class Writer:
-    """Workers over one connection a member."""
+    """Workers that share one connection per member."""
 
     def __init__(self, arguments: argparse.Namespace, ledger: TextIO) -> None:
         self.arguments = arguments

@@ -1,4 +1,4 @@
-"""docs/kubernetes-failover.md: how long writes paused, as the scenarios measured it."""
+"""Writes docs/kubernetes-failover.md: the measured pauses of writes."""
 
 import json
 import os
@@ -17,7 +17,7 @@ FIGURES = ROOT / "artifacts" / "e2e" / "figures"
 
 
 def keep(scenario: str, figures: dict[str, list[Pauses]]) -> None:
-    """The last figures of a scenario that held, until the next ones."""
+    """Keep the figures of a scenario that passed, in place of earlier ones."""
     FIGURES.mkdir(parents=True, exist_ok=True)
     shown = {what: [asdict(one) for one in pauses] for what, pauses in figures.items()}
     (FIGURES / f"{scenario}.json").write_text(json.dumps(shown, indent=1))

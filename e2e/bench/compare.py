@@ -84,7 +84,7 @@ def table(results: dict[tuple[str, int], list[Any]]) -> list[str]:
 
 
 def ratios(results: dict[tuple[str, int], list[Any]]) -> list[str]:
-    """Qsync against each peer: medians of the same run."""
+    """Return the ratio of Qsync to each peer, from the medians of one run."""
 
     def median(name: str, in_flight: int) -> float:
         return statistics.median(figures["rate"] for figures in results[name, in_flight])

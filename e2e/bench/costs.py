@@ -35,7 +35,7 @@ _OURS = re.compile(r"\((?:.*/)?qsync_node/([\w/]+\.py):\d+\)")
 
 @dataclass(frozen=True)
 class Costs:
-    """Microseconds of CPU time a write, by process; `loop` is the part of a member's event loop."""
+    """Microseconds of CPU time per write and process; `loop` is the share of the event loop."""
 
     rate: float
     client: float
@@ -48,7 +48,7 @@ class Costs:
 
 
 def cpu_s(pid: int) -> tuple[float, float]:
-    """CPU seconds of a process, and of its first thread, which runs the event loop."""
+    """Return the CPU seconds of a process and of its first thread, which runs the event loop."""
     process = psutil.Process(pid)
     threads = {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
     times = process.cpu_times()
@@ -84,7 +84,7 @@ def watch(pid: int, seconds: float, output: Path) -> "subprocess.Popen[bytes]":
 
 
 def by_file(stacks: str) -> Counter[str]:
-    """Looks by the innermost of our files; `(interpreter, libraries)` where there is none."""
+    """Count samples by the innermost file of Qsync, or `(interpreter, libraries)` without one."""
     looks: Counter[str] = Counter()
     for line in stacks.splitlines():
         stack, _, number = line.rpartition(" ")

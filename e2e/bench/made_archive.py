@@ -43,7 +43,7 @@ STARTED = 1_700_000_000.0
 
 @dataclass
 class Writes:
-    """Rows of the leader. `last` holds the LSN of the last write of each key."""
+    """The leader's rows; `last` holds the LSN of each key's last write."""
 
     keys: int
     value_bytes: int
@@ -65,7 +65,7 @@ class Writes:
 
 
 def first_bodies() -> list[bytes]:
-    """Three voters and a space."""
+    """Return the rows of the first snapshot: three voters and a space."""
     bodies = Node.bootstrap_bodies(MEMBERS[0], "bench-0", SET, 3)
     for number, uuid in enumerate(MEMBERS[1:], 2):
         member = Member(number, uuid, f"bench-{number - 1}", "voter", True)
@@ -94,7 +94,7 @@ def snapshot(bodies: Iterable[bytes], clock: dict[int, int]) -> bytes:
 
 
 def blocks(first_lsn: int, count: int, writes: Writes) -> Iterator[bytes]:
-    """`count` rows of one leader; each block ends with the CONFIRM of the one before."""
+    """Yield blocks with `count` rows in all; each ends with the CONFIRM of the previous block."""
     lsn, end = first_lsn, first_lsn + count
     while lsn < end:
         size = min(BLOCK_ROWS, end - lsn)
@@ -120,7 +120,7 @@ def make_archive(
     is_skewed: bool = False,
     value_bytes: int = VALUE_BYTES,
 ) -> int:
-    """Three members with the same log; returns the log's bytes, of one member."""
+    """Write the archive of three members with equal logs; return the size of one log in bytes."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / ROOT_NAME).write_bytes(encode_root(SET))
@@ -129,7 +129,7 @@ def make_archive(
     entries: dict[str, list[FileEntry]] = {uuid: [] for uuid in MEMBERS}
 
     def put(data: bytes, entry: FileEntry) -> None:
-        """To each member, under its own header."""
+        """Store a file for each member, with that member's header."""
         for uuid in MEMBERS:
             mine = data.replace(MEMBERS[0].encode(), uuid.encode(), 1)
             digest = hashlib.sha256(mine).hexdigest()

@@ -78,14 +78,14 @@ def wait_ready(count: int) -> float:
 
 
 def idle_cpu(process: psutil.Process) -> float:
-    """Share of one core, in percent, while nothing happens."""
+    """Return the idle CPU time of the operator, in percent of a core."""
     before = sum(process.cpu_times()[:2])
     time.sleep(IDLE_S)  # the span whose cost is measured
     return 100 * (sum(process.cpu_times()[:2]) - before) / IDLE_S
 
 
 def time_to_act(orders: Path, count: int) -> list[float]:
-    """Seconds from a change of a specification to the order at each cluster's last member."""
+    """Return the seconds from a changed specification to the order at each last member."""
     found = []
     for number in range(CHANGES):
         cluster = f"c{number * count // CHANGES:03}"

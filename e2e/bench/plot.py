@@ -43,7 +43,7 @@ def medians(page: str) -> tuple[list[int], dict[str, list[float]]]:
 
 
 def heights(ends: dict[str, float]) -> dict[str, float]:
-    """Return where the names stand: near the ends of their lines, and apart from each other."""
+    """Return the positions of the names: near the ends of their lines, without overlap."""
     placed: dict[str, float] = {}
     least = 0.0
     for name, end in sorted(ends.items(), key=lambda item: item[1]):

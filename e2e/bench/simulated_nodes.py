@@ -92,7 +92,7 @@ class Cluster:
 
 
 def answer(database: Database, kind: int, sync: int, body: bytes) -> bytes:
-    """The answer of a member to a request; none to a request to watch changes."""
+    """Return a member's answer to a request, or None for a request that watches changes."""
     if kind == Type.WATCH:
         return b""
     if kind == Type.AUTH:
@@ -112,7 +112,7 @@ def answer(database: Database, kind: int, sync: int, body: bytes) -> bytes:
 
 
 class Simulation:
-    """Of one namespace."""
+    """The simulated members of one namespace."""
 
     def __init__(self, api: CoreV1Api, namespace: str, orders: TextIO) -> None:
         self.api = api

@@ -57,7 +57,7 @@ ALONE_ROWS_MAX = 1_000_000  # three times as many, with all that is to be judged
 
 @dataclass(frozen=True)
 class Audits:
-    """Seconds by rows: by Spark, and in one process."""
+    """Seconds of an audit by number of rows, with Spark and in a single process."""
 
     spark: dict[int, float]
     alone: dict[int, float]
@@ -73,7 +73,7 @@ class Figure:
 
 
 class Memory:
-    """The greatest resident size of the JVM and of a Python worker, looked at often."""
+    """The largest resident size of the JVM and of a Python worker, sampled often."""
 
     def __init__(self) -> None:
         self.jvm_mib = self.workers_mib = 0.0
@@ -117,7 +117,7 @@ def took(work: Callable[[], Any]) -> float:
 
 
 class Figures(list[Figure]):
-    """Each is printed as soon as it is known: the last one may be half an hour away."""
+    """The figures, printed one by one: the last one may take half an hour."""
 
     def add(self, what: str, value: str, goal: str = "-") -> None:
         self.append(Figure(what, value, goal))
@@ -125,7 +125,7 @@ class Figures(list[Figure]):
 
 
 def audited(spark: Any, folder: Path) -> float:
-    """Seconds of an audit that passes."""
+    """Run an audit, which must pass, and return its seconds."""
     archive = load_archive(f"file://{folder}")
     started = time.monotonic()
     result = audit(spark, archive, "bench")
@@ -134,13 +134,13 @@ def audited(spark: Any, folder: Path) -> float:
 
 
 def audit_alone(folder: Path) -> None:
-    """As a user begins it: a process and a JVM of its own."""
+    """Run an audit as a user does, with its own process and JVM."""
     words = [sys.executable, "-m", "qsync_spark.audit", "--archive", f"file://{folder}"]
     subprocess.run([*words, "--master", "local[*]"], check=True, capture_output=True)
 
 
 def profile_of(folder: Path) -> list[tuple[str, float]]:
-    """Where the time of one file's walk goes: (function, share), the largest first."""
+    """Return (function, share) of the time in which one file is read, the largest first."""
     part = parts_of_kind(load_archive(f"file://{folder}"), "segment")[0]
     profiler = cProfile.Profile()
     profiler.runcall(lambda: list(walk(part, b"")))
@@ -190,7 +190,7 @@ def measure(spark: Any, work: Path, sizes: list[int], figures: Figures) -> Audit
 
 
 def over_parquet(spark: Any, work: Path, figures: Figures) -> None:
-    """One question of the history's files: by Spark, and by one process without it."""
+    """Measure one query of the history's files, with Spark and without it."""
     import duckdb  # of the extra `bench`: without it, the figures above were written already
 
     made = load_archive(f"file://{work / 'archive'}").compactions[-1]
@@ -234,7 +234,7 @@ def huge(spark: Any, work: Path, figures: Figures) -> None:
 
 
 def plot_of(audits: Audits) -> str:
-    """Seconds by rows, drawn by the viewer of the page."""
+    """Return a Mermaid plot of seconds by rows."""
     sizes = sorted(audits.alone)
     axis = ", ".join(f'"{n:,}"' for n in sizes)
     lines = "\n".join(
@@ -283,7 +283,7 @@ Where the walk over a file spends its time (with a profiler, which weighs calls 
 
 
 def write(text: str) -> None:
-    """In place of the last one, before what follows it."""
+    """Replace the measured part of the page and keep the rest."""
     page = PAGE.read_text()
     head, _, rest = page.partition(HEADING)
     _, mark, tail = rest.partition("\n## ")

@@ -60,7 +60,7 @@ class Writer:
             self.writes += 1
 
     def reset(self) -> float:
-        """Return the longest wait in milliseconds, a write under way included."""
+        """Return the longest wait in milliseconds, including that of the current write."""
         worst_s = max(self._worst_s, time.monotonic() - self._started)
         self._worst_s = 0.0
         return worst_s * 1000

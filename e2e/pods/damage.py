@@ -1,4 +1,4 @@
-"""Changes one byte of one row in one member's archive, under right checksums: in a member's pod.
+"""Changes one byte of a row in a member's archive and corrects the checksums.
 
     python damage.py URL
 
@@ -26,7 +26,7 @@ WRITTEN = b"value-"  # how every value of the writer begins
 
 
 def damaged(data: bytes) -> tuple[bytes, Row] | None:
-    """The file with another row, and that row; None if no row of the writer is in it."""
+    """Return the changed file and its changed row, or None if it has no row of the writer."""
     _, start = decode_file_header(data)
     parts, found = [data[:start]], None
     for item in read_blocks(data, start):

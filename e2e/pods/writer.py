@@ -75,7 +75,7 @@ async def main(name: str, path: str, workers: int, rate: float, routes: list[str
     numbers = itertools.count(1)
 
     def connect(worker: int) -> Client:
-        """Each worker has a client, and so a connection, of its own."""
+        """Return a new client: each worker has its own connection."""
         addresses = routes[worker % len(routes)].split(",")
         return Client(addresses, user, password)
 

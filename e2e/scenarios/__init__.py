@@ -1,4 +1,4 @@
-"""Scenarios on Kubernetes, by meaning; to import this package is to register all of them."""
+"""Scenarios on Kubernetes by topic; importing this package registers all of them."""
 
 from scenarios import (
     audits,

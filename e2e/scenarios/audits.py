@@ -1,4 +1,4 @@
-"""Audits by Spark: scheduled, by hand, and of a damaged archive."""
+"""Spark audits: scheduled, manual, and of a damaged archive."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ def _ended(scene: Scene) -> list[dict[str, Any]]:
 
 
 def _create(scene: Scene, name: str) -> None:
-    """An audit by hand."""
+    """Create a manual audit."""
     _put(scene, _run("QsyncAudit", scene.cluster), name)
 
 
@@ -48,7 +48,7 @@ def _ended_as(scene: Scene, name: str) -> dict[str, Any]:
 
 
 def _compact(scene: Scene) -> str:
-    """By the schedule, which then goes, and so does its object."""
+    """Wait for a scheduled compaction, then remove the schedule and its object."""
     scene.patch(compaction={"schedule": "* * * * *", "spark": SMALL})
 
     def runs() -> list[dict[str, Any]]:
@@ -176,7 +176,7 @@ def _reasons(scene: Scene, kind: str, name: str) -> list[str]:
 
 
 def _stages_shown(scene: Scene, name: str) -> int:
-    """By Spark's pages of a run while it works, through `kubectl port-forward job/RUN 4040`."""
+    """Return the stages on Spark's pages during a run (`kubectl port-forward job/RUN 4040`)."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -214,7 +214,7 @@ def _metrics() -> str:
 def _begin(
     scene: Scene, name: str, replicas: int, archive: dict[str, Any], **point: Any
 ) -> list[dict[int, str]]:
-    """What each member of a new cluster holds that begins with a point of the archive."""
+    """Start a cluster from a point of the archive and return the content of each member."""
     begin = {key: archive[key] for key in ("url", "credentialsSecret")}
     document = json.loads(scene.manifest(replicas=replicas))
     document["metadata"]["name"] = name
@@ -226,7 +226,7 @@ def _begin(
 
 
 def _restore(scene: Scene, archive: dict[str, Any], point_s: float) -> str:
-    """Another cluster begins with the archive as it was at a moment: by the client's ledger."""
+    """Restore the archive at a point in time and compare with the client's ledger."""
     assert scene.writer is not None
     moment = datetime.fromtimestamp(point_s, UTC).isoformat()
     found = _begin(scene, RESTORED, 1, archive, toTime=moment)[0]
@@ -242,7 +242,7 @@ def _restore(scene: Scene, archive: dict[str, Any], point_s: float) -> str:
 
 
 def _join(scene: Scene, archive: dict[str, Any]) -> str:
-    """A cluster begins with the compaction's snapshot, and its second member joins from it."""
+    """Start a cluster from the compacted snapshot, from which its second member joins."""
     assert scene.writer is not None
     members = _begin(scene, FOLDED, 2, archive)
     said = scene.kubectl("logs", f"{FOLDED}-0", "-c", "node")

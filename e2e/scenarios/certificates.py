@@ -1,4 +1,4 @@
-"""TLS: between members always, to clients as asked, and certificates that change under way."""
+"""TLS between members and, on request, for clients; certificates change meanwhile."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ def _secret(scene: Scene, name: str) -> dict[str, str]:
 
 
 def _shown(address: str, authorities: str) -> bytes:
-    """The certificate that a member shows a client that trusts these. Raises OSError."""
+    """Return the certificate that a member presents to a client. Raises OSError."""
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cadata=authorities)
     with (
@@ -36,7 +36,7 @@ def _shown(address: str, authorities: str) -> bytes:
 
 
 def _is_shown(scene: Scene, authorities: str, pem: str) -> bool:
-    """Whether every member shows this certificate."""
+    """Return whether every member presents this certificate."""
     wanted = ssl.PEM_cert_to_DER_cert(pem.strip())
     with forwarded(scene, sorted(scene.pods()), TLS) as addresses:
         for address in addresses:
@@ -48,7 +48,7 @@ def _is_shown(scene: Scene, authorities: str, pem: str) -> bool:
 
 
 def _members_connect_by_tls(scene: Scene) -> bool:
-    """Members' connections among each other, as the kernel of one of them lists them."""
+    """Return whether the kernel of orders-0 lists connections on the TLS port to its peers."""
     script = (
         "import re\n"
         "lines = open('/proc/net/tcp').read() + open('/proc/net/tcp6').read()\n"

@@ -1,4 +1,4 @@
-"""Clocks that are wrong: no rule of safety reads one."""
+"""Wrong clocks: no safety rule reads a clock."""
 
 import base64
 import json
@@ -35,7 +35,7 @@ def _build() -> None:
 
 
 def _ahead_s(scene: Scene, pod: str) -> float:
-    """How far a member's clock is ahead: its last line of log, beside the machine's own time."""
+    """Return how far a member's clock is ahead of its machine, by its last log line."""
     line = scene.kubectl("logs", pod, "-c", "node", "--timestamps", "--tail=1").strip()
     written, _, text = line.partition(" ")
     said = datetime.fromisoformat(json.loads(text)["time"])

@@ -1,4 +1,4 @@
-"""The operator itself: absent, killed, two at once, and without an API server."""
+"""The operator: absent, killed, twice at once, and without an API server."""
 
 import time
 

@@ -51,7 +51,7 @@ def _is_open(command: str) -> bool:
 
 @contextlib.contextmanager
 def _as_somebody_there(scene: Scene) -> Iterator[dict[str, str]]:
-    """An environment whose kubectl stands in the scenario's namespace."""
+    """Return an environment whose kubectl uses the scenario's namespace."""
     path = scene.folder / "kubeconfig"
     path.write_text(run("kubectl", "config", "view", "--raw", "--minify"))
     path.chmod(0o600)
@@ -125,7 +125,7 @@ def operations(scene: Scene) -> str:
 
 
 def _lose_a_machine(scene: Scene) -> None:
-    """orders-1 does not answer, and its claim names a machine that Kubernetes does not know."""
+    """Make orders-1 silent, and bind its claim to a machine that Kubernetes does not know."""
     scene.lead("orders-0")
     scene.kubectl("annotate", "--overwrite", "pvc", "data-orders-1", f"{SELECTED_NODE}=gone")
     Process(scene.name, "orders-1").signal("STOP")

@@ -1,4 +1,4 @@
-"""The leader goes: its process, its pod with and without a warning, all pods at once."""
+"""Loss of the leader: its process, its pod with and without notice, and all pods."""
 
 import time
 
@@ -17,7 +17,7 @@ KILLS, DELETES = 10, 3
 
 
 def _settled(scene: Scene, old: str) -> None:
-    """Another one leads, and the old leader follows."""
+    """Wait until another member leads and the old leader follows it."""
     scene.wait("another leader", lambda: scene.leader() not in ("", old), FAILOVER_S)
     scene.wait("the old leader following", lambda: scene.is_ready(3), CONVERGE_S)
     time.sleep(LATE_S)  # late requests count as an outage as well

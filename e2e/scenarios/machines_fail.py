@@ -1,4 +1,4 @@
-"""Machines and networks that fail without a word: no connection is closed or refused."""
+"""Silent failures of machines and networks: no connection is closed or refused."""
 
 import time
 
@@ -67,7 +67,7 @@ def packets_dropped(scene: Scene) -> str:
 
 
 def _operator_on_a_worker() -> str:
-    """Its machine; it is moved there if it was beside the API server, which must keep running."""
+    """Return the operator's machine, after moving the operator away from the API server."""
     if machine_of(SYSTEM, operator_pods()[0]) == control_plane():
         run("kubectl", "cordon", control_plane())
         set_operators(0)

@@ -72,7 +72,7 @@ def refusal_of(namespace: Namespace, spec: dict[str, Any], name: str = "refused"
 
 
 def wrong(namespace: Namespace) -> list[str]:
-    """Sentences about every answer that is another one than it should be."""
+    """Return a sentence about each unexpected answer."""
     found = []
     for spec, sentence in REFUSED:
         said = refusal_of(namespace, spec)
@@ -91,7 +91,7 @@ def wrong(namespace: Namespace) -> list[str]:
 
 
 def wrong_changes(namespace: Namespace) -> list[str]:
-    """An object that exists, while no operator acts on it: its members would take time to make."""
+    """Return wrong answers to changes of an existing object, without an acting operator."""
     namespace.kubectl("apply", "-f", "-", stdin=document({}, "existing"))
     found = []
     try:

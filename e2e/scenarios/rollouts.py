@@ -1,4 +1,4 @@
-"""Changes that restart members, machines that are drained, and changes that are bad."""
+"""Changes that restart members, drained machines, and bad changes."""
 
 import shlex
 import time

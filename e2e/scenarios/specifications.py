@@ -34,7 +34,7 @@ def access(scene: Scene) -> str:
     scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
 
     def tries(password: str, request: str, user: str = "alice") -> str:
-        """In a member's pod: the refusal for the user, "" if allowed."""
+        """Run a statement in a member's pod; return the user's refusal, or "" if it is allowed."""
         script = (
             "import sys; from qsync_operator.iproto import Connection, DatabaseError\n"
             "try:\n"

@@ -1,4 +1,4 @@
-"""Orders of a person: fence, pause, hibernate, restart under supervision."""
+"""Commands of an administrator: fence, pause, hibernate and supervised restarts."""
 
 from scenario import Scene, scenario
 from timeouts import CONVERGE_S, FAILOVER_S, READY_S, ROLL_S

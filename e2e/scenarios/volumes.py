@@ -1,4 +1,4 @@
-"""Volumes: larger ones, lost ones, full ones."""
+"""Volumes that are enlarged, lost or full."""
 
 import json
 import time
@@ -59,7 +59,7 @@ def grow(scene: Scene) -> str:
 
 @scenario(modest=True, not_local="volumes")
 def lost(scene: Scene) -> str:
-    """One volume is deleted by hand, and then all of them."""
+    """One volume is deleted, and then all of them."""
     scene.start()
     victim = next(m["name"] for m in scene.status()["members"] if m["role"] == "follower")
     old = next(m["uuid"] for m in scene.status()["members"] if m["name"] == victim)
@@ -82,7 +82,7 @@ def lost(scene: Scene) -> str:
 
 
 def _registered(scene: Scene) -> list[str]:
-    """Uuids of the members that the leader knows."""
+    """Return the UUIDs of the members that the leader knows."""
     leader = scene.status()["leader"]
     ask = ("python", "-m", "qsync_operator.pod_ask", "ask", "GET", "/status")
     said = json.loads(scene.kubectl("exec", leader, "-c", "node", "--", *ask))["answer"]
@@ -138,7 +138,7 @@ def disk_full(scene: Scene) -> str:
 
 
 def _move(scene: Scene, member: str, volume: Callable[[], None]) -> None:
-    """Its volume is moved while its process stands still; then another process begins."""
+    """Move a member's volume while its process is stopped; then start another process."""
     uid, process = scene.pods()[member], Process(scene.name, member)
     process.signal("STOP")
     volume()

@@ -1,1 +1,1 @@
-"""A second shell around the same core: simulated network, disks, clocks, clients."""
+"""The simulator: the production core with simulated networks, disks, clocks and clients."""

@@ -55,7 +55,7 @@ MUST_HAPPEN = (
 
 
 def run_seed(seed: int, faults_limit: int | None = None) -> tuple[int, str, Counter[str]]:
-    """(seed, what went wrong or "", counters)."""
+    """Run one schedule; return its seed, its failure or "", and its counters."""
     schedule = Schedule(seed, faults_limit)
     try:
         schedule.run()
@@ -67,7 +67,7 @@ def run_seed(seed: int, faults_limit: int | None = None) -> tuple[int, str, Coun
 
 
 def shrink(seed: int) -> int:
-    """The fewest faults of this seed that still fail."""
+    """Return the smallest number of faults with which this seed still fails."""
     for limit in range(40):
         if run_seed(seed, limit)[1]:
             return limit
@@ -85,7 +85,7 @@ def show(seed: int, limit: int | None) -> None:
 
 
 def hunt(first: int, last: int) -> int:
-    """Run seeds until one fails: how soon is a planted bug found?"""
+    """Run seeds until one fails, and print their number."""
     for seed in range(first, last + 1):
         problem = run_seed(seed)[1]
         if problem:

@@ -74,7 +74,7 @@ class Checker:
             self.index_of.setdefault(value, []).append(index)
 
     def _at(self, space: int, key: int, index: int) -> list[Any] | None:
-        """The tuple under `key` after the row at `index`."""
+        """Return the tuple under `key` after the row at `index`."""
         found: list[Any] | None = None
         for at, state in self.versions.get((space, key), []):
             if at > index:
@@ -83,7 +83,7 @@ class Checker:
         return found
 
     def _between(self, space: int, key: int, first: int, last: int) -> list[list[Any] | None]:
-        """Every state of `key` that was current at some index of `first .. last`."""
+        """Return every state of `key` that was current at an index of `first .. last`."""
         states = [self._at(space, key, first)]
         for at, state in self.versions.get((space, key), []):
             if first < at <= last:
@@ -181,7 +181,7 @@ class Checker:
             self._fail(operation, f"R1/R2: it read {got}, possible were {states}")
 
     def _check_scan(self, operation: "Operation") -> None:
-        """A read of a whole space, in however many parts, saw the state at one index (R1, R2)."""
+        """Check that a read of a whole space shows the state at one index (R1, R2)."""
         if operation.outcome != "committed":
             return
         is_linearizable = operation.kind == "linearizable scan"
@@ -227,7 +227,7 @@ class Checker:
             self._check_attempts(commits)
 
     def _check_attempts(self, commits: "list[Operation]") -> None:
-        """All attempts of one keyed transaction that were acknowledged name one place (T9)."""
+        """Check that all acknowledged attempts of a keyed transaction name one index (T9)."""
         told = {o.index for o in commits if o.outcome == "committed" and o.index <= self.last}
         rows = {index for index in told if self.world.ledger[index][4] in ROW_TYPES}
         if len(rows) > 1:
@@ -268,7 +268,7 @@ class Checker:
             self._replay_transaction(operations, commit)
 
     def _replay_transaction(self, operations: "list[Operation]", commit: "Operation") -> None:
-        """Serializable: all its answers hold at its one place in the order (T8)."""
+        """Check that all answers of a transaction hold at its one place in the order (T8)."""
         statements = [o for o in operations if o.kind not in ("begin", "commit")]
         if any(o.outcome != "committed" for o in statements):
             return

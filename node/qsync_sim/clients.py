@@ -1,4 +1,4 @@
-"""Simulated clients: each does one thing after another and records the outcomes.
+"""Simulated clients: each performs one operation at a time and records its outcome.
 
 An operation carries a unique value, so that its row is recognised in the log. A client that hears
 *unknown* does something else next, except with an idempotency key: then it asks again, until it
@@ -28,7 +28,7 @@ UNKNOWN = (int(ErrorCode.OUTCOME_UNKNOWN), int(ErrorCode.KEY_EXPIRED))
 
 @dataclass(slots=True)
 class Operation:
-    """One request as its client saw it. `outcome` is empty while it waits."""
+    """A request from the client's point of view; `outcome` is empty until the answer."""
 
     client: int
     kind: str
@@ -53,7 +53,7 @@ class Operation:
 
 
 def build_body(space: int, **more: Any) -> bytes:
-    """Body of a request on `space` by the names of its fields."""
+    """Return the body of a request on `space` from named fields."""
     names = {
         "key": 0x20,
         "tuple": 0x21,
@@ -76,7 +76,7 @@ SCAN_LIMIT = 0xFFFFFFFF
 
 
 class Client:
-    """One session at one member at a time."""
+    """A client with one session at a time."""
 
     def __init__(self, world: "World", number: int) -> None:
         self.world = world
@@ -102,7 +102,7 @@ class Client:
     # --- what next ----------------------------------------------------------------------------
 
     def act(self) -> None:
-        """Do the next thing, or connect first."""
+        """Begin the next operation, or connect first."""
         if self.is_stopped or self.waiting is not None:
             return
         if self.member is None or self.member.life != self.member_life or not self.member.is_alive:
@@ -276,7 +276,7 @@ class Client:
         world.after(30_000 * MILLISECOND, lambda: self._give_up(session, sync))
 
     def _give_up(self, session: int, sync: int) -> None:
-        """A person would look elsewhere by now: the outcome stays unknown."""
+        """Stop waiting for the answer; the outcome remains unknown."""
         if self.waiting is not None and (session, sync) == (self.session, self.sync):
             self.world.count("gave_up")
             self._disconnect()
@@ -304,7 +304,7 @@ class Client:
         self._ended(operation)
 
     def on_lost(self, session: int, sync: int) -> None:
-        """The member or the connection is gone: the outcome is unknown."""
+        """Record an unknown outcome: the member or the connection is lost."""
         if self.waiting is None or (session, sync) != (self.session, self.sync):
             return
         self.waiting.outcome = "unknown"

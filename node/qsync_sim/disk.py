@@ -47,7 +47,7 @@ class _Truncate:
 
 
 class _Inode:
-    """A file: its visible content, its durable content, and the operations between them."""
+    """A file: its visible content, its durable content and the unflushed operations."""
 
     __slots__ = ("durable", "pending", "seen")
 
@@ -116,7 +116,7 @@ def _tear(data: bytes, offset: int, rng: Random) -> bytes:
 
 
 def _sectors(size: int, offset: int) -> Iterator[tuple[int, int]]:
-    """(start, end) of the sectors that an append of `size` bytes at `offset` touches."""
+    """Return (start, end) of the sectors that an append of `size` bytes at `offset` touches."""
     start = 0
     while start < size:
         end = min(start + SECTOR_BYTES - (start + offset) % SECTOR_BYTES, size)
@@ -125,7 +125,7 @@ def _sectors(size: int, offset: int) -> Iterator[tuple[int, int]]:
 
 
 class _Directory:
-    """Names: as seen, as durable, and the changes between the two."""
+    """The visible names, the durable names and the unflushed changes."""
 
     __slots__ = ("durable", "pending", "seen")
 
@@ -206,7 +206,7 @@ class SimFile:
         self._disk.leave(fault)
 
     def close(self) -> None:
-        """Never fails and flushes nothing."""
+        """Close the file; this never fails and flushes nothing."""
 
     def _enter(self, call: str) -> Fault | None:
         if self._life != self._disk.life:
@@ -228,7 +228,7 @@ class SimDisk:
     # -- crashes ---------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """The process is gone, the page cache stays."""
+        """End the process; the page cache survives."""
         self.life += 1
         self._is_off = False
 
@@ -239,7 +239,7 @@ class SimDisk:
         self.used_bytes = sum(len(inode.seen) for inode in _inodes(self._root))
 
     def enter(self, call: str, path: str) -> Fault | None:
-        """Every changing call begins here; raises PowerLoss after a crash."""
+        """Begin a call that changes something; raise PowerLoss after a crash."""
         if self._is_off:
             raise PowerLoss
         fault = self.on_call(call, path) if self.on_call is not None else None

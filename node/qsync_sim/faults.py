@@ -1,4 +1,4 @@
-"""Faults: functions of the world. Most faults end some time later."""
+"""Faults: functions that disturb a world. Most of them end after some time."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ Fault = Callable[["World"], None]
 
 
 def _pick(world: "World") -> "Shell | None":
-    """A living member, the leader as often as all others together."""
+    """Return a living member; the leader is as likely as all others together."""
     alive = [shell for shell in world.alive() if not shell.is_removed]
     leader = world.leader()
     if leader is not None and leader in alive and world.rng.random() < 0.5:
@@ -24,7 +24,7 @@ def _pick(world: "World") -> "Shell | None":
 
 
 def kill(world: "World") -> None:
-    """kill -9; started again soon or late."""
+    """Kill a process and start it again after a short or long time."""
     shell = _pick(world)
     if shell is not None:
         world.count("fault kill")
@@ -33,7 +33,7 @@ def kill(world: "World") -> None:
 
 
 def power_loss(world: "World") -> None:
-    """A machine loses power: unflushed data is lost or torn."""
+    """Cut a machine's power: unflushed data is lost or torn."""
     shell = _pick(world)
     if shell is not None:
         world.count("fault power loss")
@@ -49,7 +49,7 @@ def power_loss_everywhere(world: "World") -> None:
 
 
 def partition(world: "World") -> None:
-    """Two groups that do not hear each other; connections break after a while, or do not."""
+    """Divide the members into two groups; connections may break after some time."""
     world.count("fault partition")
     shells = world.alive()
     world.rng.shuffle(shells)
@@ -75,7 +75,7 @@ def isolate_leader(world: "World") -> None:
 
 
 def one_way(world: "World") -> None:
-    """One direction between two members is gone."""
+    """Cut one direction between two members."""
     shells = world.alive()
     if len(shells) < 2:
         return
@@ -144,7 +144,7 @@ def full_disk(world: "World") -> None:
 
 
 def pause(world: "World") -> None:
-    """SIGSTOP: nothing is handled, connections stay."""
+    """Stop a process with SIGSTOP; its connections remain."""
     shell = _pick(world)
     if shell is None:
         return
@@ -154,7 +154,7 @@ def pause(world: "World") -> None:
 
 
 def clock(world: "World") -> None:
-    """Clocks drift, and wall clocks jump."""
+    """Let clocks drift and wall clocks jump."""
     world.count("fault clock")
     for shell in world.alive():
         if world.rng.random() < 0.5:
@@ -165,7 +165,7 @@ def clock(world: "World") -> None:
 
 
 def nack(world: "World") -> None:
-    """A member cannot apply user rows for a while (T7)."""
+    """Prevent a member from applying user rows for some time (T7)."""
     shell = _pick(world)
     if shell is None or shell.node is None:
         return
@@ -196,7 +196,7 @@ def _apply_again(shell: "Shell") -> None:
 
 
 def nominate(world: "World") -> None:
-    """An operator that is wrong, late or repeats itself."""
+    """Nominate a member as an operator that is wrong, late or repeats itself."""
     shell = _pick(world)
     if shell is None or shell.node is None:
         return
@@ -232,7 +232,7 @@ def snapshot(world: "World") -> None:
 
 
 def add_member(world: "World") -> None:
-    """A new instance joins: voter, async or anonymous."""
+    """Add an instance: a voter, an async replica or an anonymous one."""
     if len([s for s in world.shells.values() if not s.is_removed]) >= 7:
         return
     role = world.rng.choice(["voter", "voter", "async", "anonymous"])
@@ -241,7 +241,7 @@ def add_member(world: "World") -> None:
 
 
 def remove_member(world: "World") -> None:
-    """An operator unregisters a member, dead or alive; the leader may refuse."""
+    """Unregister a member, dead or alive; the leader may refuse."""
     leader = world.leader()
     candidates = [s for s in world.shells.values() if s is not leader and not s.is_removed]
     if leader is None or leader.node is None or len(candidates) < 3:
@@ -253,7 +253,7 @@ def remove_member(world: "World") -> None:
 
 
 def lose_disk(world: "World") -> None:
-    """A disk is gone: the instance is a new one; the old one is unregistered when allowed (M6)."""
+    """Lose a disk: a new instance replaces the old one, which is unregistered (M6)."""
     leader = world.leader()
     if leader is None or leader.node is None:
         return
@@ -283,14 +283,14 @@ def lose_disk(world: "World") -> None:
 
 
 def raise_quorum(world: "World") -> None:
-    """A changed quorum acts at once, on entries already waiting too."""
+    """Change the quorum, which also applies to waiting entries at once."""
     world.count("fault quorum changed")
     for shell in world.alive():
         world.command(shell, "configure", quorum=world.rng.choice(["majority", "N", "N/2+1", 1]))
 
 
 def change_key_window(world: "World") -> None:
-    """An administrator changes for how long idempotency keys are remembered (T9)."""
+    """Change the number of rows for which idempotency keys are kept (T9)."""
     leader = world.leader()
     if leader is not None:
         world.count("fault key window changed")
@@ -316,7 +316,7 @@ EVENTS = (
 
 
 def ambush(world: "World") -> None:
-    """A fault that waits for an event and strikes who reported it, in the middle of its work."""
+    """Wait for an event, then strike the member that reported it, in the middle of its work."""
     event = world.rng.choice(EVENTS)
     strike = world.rng.choice([_kill_shell, _cut_power, _isolate, _slow_down, _partition_off])
     world.count("fault ambush")
@@ -342,7 +342,7 @@ def _isolate(world: "World", shell: "Shell") -> None:
 
 
 def _partition_off(world: "World", shell: "Shell") -> None:
-    """`shell` keeps one companion; the rest continues without the two."""
+    """Separate `shell` and one companion from the other members."""
     others = [other for other in world.alive() if other is not shell]
     if len(others) < 2:
         return

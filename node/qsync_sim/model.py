@@ -15,24 +15,24 @@ ROW_TYPES = frozenset({INSERT, REPLACE, UPDATE, DELETE, UPSERT})
 
 
 def held_by(listed: tuple[str | int, ...]) -> frozenset[int]:
-    """The user spaces of an instance's list; worlds name a space `s` and its id."""
+    """Return the ids of the listed spaces; a name is `s` and the id."""
     return frozenset(item if isinstance(item, int) else int(item[1:]) for item in listed)
 
 
 def is_held(body: bytes, held: frozenset[int]) -> bool:
-    """Whether a replica with this list gets a row; system spaces are below 512, empty is all."""
+    """Return whether a replica with this list receives a row; an empty list holds all spaces."""
     space = msgpack.unpackb(body, strict_map_key=False)[0x10]
     return not held or space < SPACE or space in held
 
 
 class Model:
-    """State after a prefix of the order, and what each row answered."""
+    """The state after a prefix of the order, and the answer of each row."""
 
     def __init__(self) -> None:
         self.spaces: dict[int, dict[int, list[Any]]] = {SPACE: {}, ASYNC_SPACE: {}}
 
     def apply(self, row_type: int, body: bytes) -> list[Any] | None:
-        """Apply one row; returns the tuple that its client is answered with, if any."""
+        """Apply one row and return the tuple of its answer, if any."""
         if row_type not in ROW_TYPES:
             return None
         fields = msgpack.unpackb(body, strict_map_key=False)

@@ -27,7 +27,7 @@ SOUND, BROKEN, END = "<<<<<<< sound", "======= broken", ">>>>>>>"
 
 
 class StaleMutant(Exception):  # noqa: N818  # a mutant is stale, nothing failed
-    """The text that a mutant replaces is not in the source, or is there more than once."""
+    """The source does not contain the text of a mutant exactly once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`seed` is the first that found the mutant; -1 if none did."""
+    """The result for a mutant; `seed` is the first schedule that found it, or -1."""
 
     mutant: Mutant
     seed: int
@@ -61,7 +61,7 @@ class Verdict:
 
 
 def read_mutant(path: Path) -> Mutant:
-    """Raises ValueError for a file that is not a mutant."""
+    """Read a mutant from its file. Raises ValueError for any other file."""
     lines = path.read_text().splitlines()
     if len(lines) < 3 or not lines[0].startswith("rule: ") or not lines[1].startswith("bug: "):
         raise ValueError(f"{path.name} does not begin with `rule:` and `bug:`")

@@ -1,4 +1,4 @@
-"""The simulated network: connections that are ordered within themselves and with nothing else.
+"""The simulated network: each connection is ordered, independently of the others.
 
 Every instance keeps one connection open to every other one it knows, so there are two between a
 pair, one opened by each end. Messages of one connection arrive in order after random delays; a cut
@@ -19,7 +19,7 @@ MILLISECOND = 1_000_000
 
 
 class Connection:
-    """Opened by `ends[0]` to `ends[1]`; `numbers` are the link numbers at the two ends."""
+    """A connection from `ends[0]` to `ends[1]`; `numbers` are the link numbers of both ends."""
 
     def __init__(self, opener: "Shell", other: "Shell", numbers: tuple[int, int]) -> None:
         self.ends = (opener, other)
@@ -34,7 +34,7 @@ class Connection:
 
 
 class Network:
-    """All connections, and the pairs that are cut off."""
+    """All connections and the pairs that cannot communicate."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -48,7 +48,7 @@ class Network:
     # --- connecting ---------------------------------------------------------------------------
 
     def connect_all(self) -> None:
-        """Members that are not connected retry; called now and then."""
+        """Connect members that have no connection, as their retries do."""
         shells = [shell for shell in self.world.shells.values() if shell.is_alive]
         for opener in shells:
             for other in shells:
@@ -112,7 +112,7 @@ class Network:
         self.cuts.add((sender.uuid, receiver.uuid))
 
     def heal(self) -> None:
-        """Held messages arrive now, in order, if their connection still stands."""
+        """End all cuts; held messages arrive in order if their connection still exists."""
         self.cuts.clear()
         for connection in list(self.open.values()):
             for side in (0, 1):
@@ -158,7 +158,7 @@ class Network:
                 self.break_connection(connection)
 
     def on_stopped(self, shell: "Shell", is_silent: bool) -> None:
-        """A dead process' kernel closes its connections; a dead machine is silent for a while."""
+        """Close the connections of a killed process; those of a dead machine remain for a time."""
         for connection in list(self.open.values()):
             if shell not in connection.ends:
                 continue

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Onlooker:
-    """Sees all instances of one world."""
+    """The observer of all instances of a world."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -73,7 +73,7 @@ class Onlooker:
     # --- transitions --------------------------------------------------------------------------
 
     def on_leader(self, shell: "Shell", term: int) -> None:
-        """E1: the votes that made this leader."""
+        """Check the votes that elected this leader (E1)."""
         # Its PROMOTE may already have restored an earlier configuration (M2).
         voters = shell.voters_before
         granted = sum(1 for uuid in voters if self._may_have_voted(uuid, term, shell.uuid))
@@ -97,7 +97,7 @@ class Onlooker:
                 refusers.discard(shell.uuid)
 
     def on_confirmed(self, shell: "Shell", node: "Node", index: int, is_taken: bool) -> None:
-        """A member is the first to take `index` for confirmed: a leader must have the proof."""
+        """Check that a leader has proof when the first member confirms `index`."""
         leader = node.replica.leader
         if leader is None:
             return
@@ -116,7 +116,7 @@ class Onlooker:
             raise Violation(f"T7: {shell.name} confirms {index}, which {len(refusers)} refused")
 
     def _may_hold(self, uuid: str, index: int, term: int) -> bool:
-        """Whether the disk of `uuid` holds the log up to `index`, and the PROMOTE of `term`."""
+        """Return whether the disk of `uuid` holds the log to `index` and the PROMOTE of `term`."""
         shell = self.world.shells[uuid]
         if shell.is_removed or shell.storage is None or shell.node is None:
             return shell.disk_index >= index
@@ -128,7 +128,7 @@ class Onlooker:
         self._check_majorities(shell, node)
 
     def _check_majorities(self, shell: "Shell", node: "Node") -> None:
-        """M2: two members that could both win, or lead, cannot do so by disjoint majorities."""
+        """Check that no two members could win or lead by disjoint majorities (M2)."""
         mine = node.replica.voter_uuids()
         for other in self.world.alive():
             theirs = _replica(other).voter_uuids()
@@ -143,7 +143,7 @@ class Onlooker:
                 )
 
     def _may_decide(self, shell: "Shell") -> bool:
-        """Whether a majority of the voters in its own log could elect `shell` or acknowledge it."""
+        """Return whether a majority of the voters in its own log could elect `shell`."""
         replica = _replica(shell)
         voters = replica.voter_uuids()
         if shell.uuid not in voters:
@@ -176,7 +176,7 @@ class Onlooker:
 
 
 def have_overlapping_majorities(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether every majority of `one` has a member in common with every majority of `other`."""
+    """Return whether every majority of `one` shares a member with every majority of `other`."""
     common = len(set(one) & set(other))
     # Disjoint majorities take first the voters that only one side has, then share the common ones.
     wanted = sum(max(0, len(voters) // 2 + 1 - (len(voters) - common)) for voters in (one, other))

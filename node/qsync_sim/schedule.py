@@ -1,4 +1,4 @@
-"""One schedule: a cluster forms, clients work, faults come and go, everything is checked."""
+"""One schedule: a cluster forms, clients work, faults occur, and everything is checked."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ CHECKPOINT_DELAYS = 500
 
 
 class Schedule:
-    """What one seed does. `faults_limit` and `operations` shrink a failing one."""
+    """The schedule of one seed; `faults_limit` and `operations` shrink a failing one."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Schedule:
         world.network.break_cut_off()
 
     def check_liveness(self) -> None:
-        """E12: within a bounded time writes are accepted and all members have all rows."""
+        """Check that writes are accepted and all members catch up within bounded time (E12)."""
         world = self.world
         operations = len(world.history)
         world.run_for(
@@ -150,7 +150,7 @@ class Schedule:
         return "; ".join(parts)
 
     def check_states(self) -> None:
-        """Equal logs give equal states, byte for byte (S1, S2)."""
+        """Check that equal logs give equal states, byte for byte (S1, S2)."""
         first: list[bytes] | None = None
         # Members with a list of spaces come last: they hold a part of the state.
         for shell in sorted(self.world.alive(), key=lambda one: bool(one.settings.spaces)):

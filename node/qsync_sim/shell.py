@@ -33,7 +33,7 @@ WRITES_AT_ONCE = 4
 
 
 class Shell:
-    """One instance on one disk, over many incarnations."""
+    """One instance on one disk, over all its process runs."""
 
     def __init__(self, world: "World", name: str, uuid: str, settings: Settings) -> None:
         self.world = world
@@ -77,7 +77,7 @@ class Shell:
         return self.clock_offset_ns + int(self.world.now_ns * self.clock_rate)
 
     def bootstrap(self, voters: int, key_window_rows: int) -> None:
-        """The order to bootstrap, obeyed by this instance on its empty disk (M1)."""
+        """Bootstrap this instance on its empty disk, as ordered (M1)."""
         bodies = Node.bootstrap_bodies(
             self.uuid, self.name, self.world.replicaset_uuid, voters, key_window_rows
         )
@@ -158,14 +158,14 @@ class Shell:
         self.world.on_stopped(self, power_loss)
 
     def _lose_power(self) -> None:
-        """The power goes while a checkpoint and a log operation are under way, or neither is."""
+        """Cut the power, possibly during a checkpoint and a log operation."""
         if self.checkpoint is not None and self.rng.random() < 0.3:
             self._tear(self.checkpoint)
         if self.log_queue and self.is_log_busy and self.rng.random() < 0.7:
             self._tear(self.log_queue[0])
 
     def _tear(self, effect: Any) -> None:
-        """The power goes while an effect is somewhere in its calls."""
+        """Cut the power at one of the disk calls of an effect."""
         left = self.rng.randrange(6)
 
         def hook(call: str, path: str) -> Any:
@@ -244,7 +244,7 @@ class Shell:
             self._run_log()
 
     def _give_again(self, effect: fx.Deferred) -> None:
-        """A read that this step did not run: it comes again in a step of its own."""
+        """Repeat a deferred read in a later step."""
         self.world.count("reads deferred")
         request = self.reads[effect.session, effect.sync]
         life = self.life
@@ -348,7 +348,7 @@ class Shell:
         self.world.after(self._delay(), done)
 
     def _next_operation(self) -> Any:
-        """The next operation; neighbouring writes are one (D6)."""
+        """Return the next operation; adjacent writes are joined (D6)."""
         first = self.log_queue.popleft()
         if type(first) is not fx.WriteLog:
             return first
@@ -434,7 +434,7 @@ class Shell:
 
 
 def content_of(entry: Entry) -> list[tuple[int, int, int, bytes]]:
-    """What identifies each row of an entry: (index, replica id, lsn, bytes of its body)."""
+    """Return the identity of each row of an entry: (index, replica id, LSN, body)."""
     index = entry.batch.first_index
     return [
         (index + position, row.replica_id, row.lsn, row.body)

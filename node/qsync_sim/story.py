@@ -100,7 +100,7 @@ class Story:
         }
 
     def play(self) -> str:
-        """The script with the output of this run."""
+        """Run the script and return it with its output."""
         result: list[str] = []
         for line in self.text.splitlines():
             if line.startswith("> "):

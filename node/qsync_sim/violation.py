@@ -1,4 +1,4 @@
-"""The one exception of the simulation."""
+"""The exception of the simulation."""
 
 
 class Violation(Exception):  # noqa: N818  # a broken rule is not an error of the simulation

@@ -107,7 +107,7 @@ class World:
     # --- instances ----------------------------------------------------------------------------
 
     def add(self, role: str = "voter", **settings: Any) -> Shell:
-        """A new instance on an empty disk."""
+        """Add an instance on an empty disk."""
         self._made += 1
         name = f"n{self._made}"
         chosen = replace(self.base, name=name, role=role, **settings)
@@ -116,7 +116,7 @@ class World:
         return shell
 
     def bootstrap(self, voters: int, **settings: Any) -> None:
-        """A cluster of `voters` that is open for writes, with its spaces."""
+        """Form a cluster of `voters` that accepts writes, with its spaces."""
         shells = [self.add(**settings) for _ in range(voters)]
         shells[0].bootstrap(voters, KEY_WINDOW_ROWS)
         for shell in shells:
@@ -156,7 +156,7 @@ class World:
         return [shell for shell in self.shells.values() if shell.is_alive]
 
     def insert(self, space: int, fields: list[Any]) -> None:
-        """A row by the administrator, done when this returns."""
+        """Insert a row as the administrator and wait for it."""
         body = b"\x82\x10\xce" + space.to_bytes(4, "big") + b"\x21" + msgpack.packb(fields)
         for _ in range(20):
             answer = self.ask_leader(
@@ -184,7 +184,7 @@ class World:
         return self._admin_answers.get(sync)
 
     def command(self, shell: Shell, verb: str, **arguments: Any) -> None:
-        """An admin verb; its answer is not awaited."""
+        """Send an admin verb without waiting for its answer."""
         self._admin_sync += 1
         shell.step([fx.Command(ADMIN_SESSION, self._admin_sync, verb, arguments)])
 
@@ -206,7 +206,7 @@ class World:
             client.on_member_stopped(shell)
 
     def on_restart_wanted(self, shell: Shell) -> None:
-        """The core does not trust its memory any more (D4)."""
+        """Restart a member because its core no longer trusts its memory (D4)."""
         self.count("restarts after a failed write")
         shell.stop(power_loss=False)
         self.after(self.rng.randrange(300 * MILLISECOND), lambda: self.start_again(shell))
@@ -263,7 +263,7 @@ class World:
             raise Violation(f"T7: {shell.name}: {fields['reason']}")
 
     def _watch_switchover(self, event: str) -> None:
-        """Whether clients that waited through a switchover saw nothing but a pause (E9)."""
+        """Count the switchovers that cost waiting clients no more than a pause (E9)."""
         if event == "switchover":
             self.switchover_ns = self.now_ns
         elif event == "promote_confirmed" and self.switchover_ns:
@@ -277,14 +277,14 @@ class World:
             self.count("switchovers without a failed request")
 
     def _spring(self, shell: Shell, event: str) -> None:
-        """Faults that wait for an event strike a moment after it."""
+        """Let the faults that wait for this event strike shortly after it."""
         for ambush in [ambush for ambush in self.ambushes if ambush[0] == event]:
             self.ambushes.remove(ambush)
             self.count("ambushes")
             self.after(self.rng.choice([0, 200_000, 2_000_000]), partial(ambush[1], shell))
 
     def observe(self, shell: Shell, node: Node) -> None:
-        """Write down what each instance takes for confirmed, and compare (L3)."""
+        """Record the confirmed rows of each instance and compare them (L3)."""
 
         def see(taken: list[Entry], removed: list[Entry]) -> None:
             for entries, is_taken in ((taken, True), (removed, False)):
@@ -315,7 +315,7 @@ class World:
 def _as_sent_to(
     shell: Shell, row: tuple[int, int, bytes, bool, int]
 ) -> tuple[int, int, bytes, bool, int]:
-    """The row as an instance with a list of spaces gets it: a NOP where it holds nothing."""
+    """Return the row as an instance with a list of spaces receives it, possibly as a NOP."""
     replica_id, lsn, body, is_taken, row_type = row
     if row_type not in ROW_TYPES or is_held(body, held_by(shell.settings.spaces)):
         return row
