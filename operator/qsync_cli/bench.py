@@ -132,7 +132,7 @@ _OUTCOMES = {"Committed": "committed", "RolledBack": "rolled back", "Refused": "
 
 
 def _ledger_line(space_id: int, key: int, size: int, outcome: Any, asked_at: float) -> str:
-    """Outcomes of a client, in the format of `qsync local audit --ledger`."""
+    """Return a client's outcomes in the format of `qsync local audit --ledger`."""
     line = {
         "space": space_id,
         "id": key,

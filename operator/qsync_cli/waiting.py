@@ -22,7 +22,7 @@ HOPELESS = frozenset({"SchemaRefused", "FounderLost", "SplitBrain"})
 
 
 def wait_ready(store: "Store", timeout_s: float, is_quiet: bool) -> "QsyncCluster":
-    """Raises Failure when it is not Ready in time, or never will be."""
+    """Wait until the cluster is Ready. Raises Failure when it is late or never will be."""
     deadline_s = time.monotonic() + timeout_s
     with _display(is_quiet) as show:
         while True:

@@ -79,7 +79,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 def aimed(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb with the options of `Where` in place of its parameter `where`."""
+    """Return the verb with the options of `Where` in place of its parameter `where`."""
 
     def run(**given: Any) -> None:
         where = Where(**{name: given.pop(name) for name in _OPTIONS})

@@ -69,7 +69,7 @@ async def _connect(where: Where) -> "KubernetesApi":
 
 
 def choose(clusters: list[Document], where: Where, namespace: str, member: str | None) -> Document:
-    """The one that was named, or whose member was, or the only one. Raises Failure."""
+    """Return the named cluster, the one of a named member, or the only one. Raises Failure."""
     by_name = {str(cluster["metadata"]["name"]): cluster for cluster in clusters}
     known = ", ".join(by_name)
     if where.cluster is not None:
@@ -97,7 +97,7 @@ def choose(clusters: list[Document], where: Where, namespace: str, member: str |
 
 
 def pod_target(where: Where, member: str | None) -> tuple[list[str], "Callable[[], PodLinks]"]:
-    """Names of members that have a pod, and how they are asked."""
+    """Return the names of members that have a pod, and the way to query them."""
     from qsync_operator.platform.kubernetes.podlinks import PodLinks
 
     async def look(session: Session) -> tuple[str, list[str]]:
