@@ -113,6 +113,39 @@ def test_index_is_built_in_parts_on_every_member_while_writes_go_on() -> None:
     assert len(found.tuples) == 6
 
 
+def test_writes_of_any_rate_let_the_build_end() -> None:
+    driven = filled(work_per_step=10**5)
+    leader = driven.leader()
+    asked = driven.send(leader, INSERT, create(BY_VALUE))
+    for number in range(2000):
+        driven.send(leader, REPLACE, put(number % TUPLES, f"w{number}"))
+        driven.run(0.1)
+        if asked in driven.answers:
+            break
+    assert driven.answers[asked].code == 0
+    driven.run(2000)
+    check_indexes(driven)
+
+
+def test_build_catches_up_with_changes_faster_than_they_come() -> None:
+    driven = filled()
+    database = database_of(driven.leader())
+    wanted = [create(BY_VALUE)]
+    leader = driven.leader()
+    driven.send(leader, INSERT, wanted[0])
+    build = database.build
+    assert build is not None
+    tuples = [packed for _, packed in database.space(SPACE).indexes[0].entries()]
+    for turn in range(2 * TUPLES):
+        for packed in tuples[turn % TUPLES :][:7]:
+            build.record(packed, packed)
+        build.advance(1)
+        if build.is_complete:
+            break
+    assert build.is_complete
+    assert build.failure is None
+
+
 def test_new_primary_key_rebuilds_every_index() -> None:
     driven = filled()
     assert driven.ask(driven.leader(), INSERT, create(BY_VALUE)).code == 0

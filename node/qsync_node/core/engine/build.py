@@ -39,8 +39,8 @@ class Build:
         targets: the new indexes with their definitions, by index id; they belong to the build.
     """
 
-    __slots__ = ("_changes", "_format", "_tuples", "definition", "extent", "failure", "space",
-                 "targets")  # fmt: skip
+    __slots__ = ("_changes", "_format", "_recorded", "_tuples", "definition", "extent", "failure",
+                 "space", "targets")  # fmt: skip
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class Build:
         self._tuples: Iterator[bytes] | None = None
         self.extent = 0  # tuples of the space when the build began
         self._changes: deque[tuple[bytes | None, bytes | None]] = deque()
+        self._recorded = 0  # changes since the last `advance`
         primary = space.indexes.get(0)
         if primary is not None:
             assert isinstance(primary, TreeIndex | HashIndex)
@@ -72,16 +73,21 @@ class Build:
         """Note a change of the space that was confirmed after the build began."""
         if self.failure is None:
             self._changes.append((old, new))
+            self._recorded += 1
 
     def advance(self, work_max: int) -> None:
         """Handle at least one tuple, and more until the work reaches `work_max`.
 
-        A tuple that does not fit ends the build: `failure` is the error of the statement.
+        Once every tuple of the view was handled, at least twice as many changes are handled as were
+        recorded since the last call: no rate of writes keeps the build from its end. A tuple that
+        does not fit ends the build: `failure` is the error of the statement.
         """
-        work = 0
+        work, owed = 0, 2 * self._recorded
+        self._recorded = 0
         per_tuple = TUPLE_WORK * (1 + len(self.targets))
         try:
-            while work < work_max and not self.is_complete and self.failure is None:
+            while not self.is_complete and (work < work_max or (self._tuples is None and owed > 0)):
+                owed -= self._tuples is None
                 work += per_tuple + self._handle_next()
         except ClientError as error:
             self.failure = error
