@@ -233,8 +233,6 @@ class Shell:
             self.world.network.break_link(self, effect.link)
         elif kind is fx.Restart:
             self.world.on_restart_wanted(self)
-        elif kind is fx.Stop:
-            self.world.fail(f"{self.name} stopped: {effect.reason}")
         elif kind is fx.ReadLog:
             self._begin(effect, self._delay())
         elif kind is fx.WriteSnapshot:

@@ -112,12 +112,6 @@ class Restart(NamedTuple):
     reason: str
 
 
-class Stop(NamedTuple):
-    """Stop this instance: it cannot continue without an administrator."""
-
-    reason: str
-
-
 class Report(NamedTuple):
     """Emit one line for log, metrics and traces: an event name of the design and its fields."""
 
@@ -139,7 +133,6 @@ Effect = (
     | Deferred
     | StockPackets
     | Restart
-    | Stop
     | Report
 )
 

@@ -41,7 +41,6 @@ from qsync_node.server.trace import Birth, Trace
 COMMAND_SESSION = -1
 SPACE_CHECK_S = 1.0
 LOG_IN_REPORT_S = 1.0
-EVENT_KEYS = ("box.id", "box.status", "box.election", "internal.ballot")
 
 
 class StartError(QsyncError):
@@ -314,9 +313,9 @@ class NodeServer:
             closing = self.links.get(effect.link)
             if closing is not None:
                 closing.close(effect.reason)
-        elif kind in (fx.Restart, fx.Stop):
-            self.log("restart" if kind is fx.Restart else "stop", reason=effect.reason)
-            self.end("restart" if kind is fx.Restart else effect.reason)
+        elif kind is fx.Restart:
+            self.log("restart", reason=effect.reason)
+            self.end("restart")
         else:
             self.disk.take(effect)
 
