@@ -36,7 +36,8 @@ def certificates(folder: Path, name: str, names: str = "DNS:orders") -> dict[str
     folder.mkdir()
     ca, ca_key = folder / "ca.pem", folder / "ca.key"
     openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(ca_key), "-out",
-            str(ca), "-days", "2", "-subj", f"/CN={name}")  # fmt: skip
+            str(ca), "-days", "2", "-subj", f"/CN={name}",
+            "-addext", "keyUsage=critical,keyCertSign,cRLSign")  # fmt: skip
     key, request, cert = folder / "key.pem", folder / "request.pem", folder / "cert.pem"
     issue(ca, ca_key, key, request, cert, names)
     return {"cert": str(cert), "key": str(key), "ca": str(ca)}
