@@ -4,9 +4,22 @@ from typing import Any
 
 import pytest
 from msgpack import packb
-from worlds import BEGIN, COMMIT, DELETE, INSERT, REPLACE, ROLLBACK, UPDATE, Driven, node_of, put
+from worlds import (
+    BEGIN,
+    COMMIT,
+    DELETE,
+    INSERT,
+    REPLACE,
+    ROLLBACK,
+    SELECT,
+    UPDATE,
+    Driven,
+    node_of,
+    put,
+)
 
-from qsync_node.core.engine.codes import EQ
+from qsync_node.core import effects as fx
+from qsync_node.core.engine.codes import ALL, EQ
 from qsync_node.core.engine.database import Database
 from qsync_node.core.engine.fields import decode
 from qsync_node.core.engine.index import TreeIndex
@@ -340,6 +353,103 @@ def test_closed_session_gives_its_build_up() -> None:
     assert driven.ask(leader, INSERT, create(BY_VALUE)).code == 0
 
 
+@pytest.mark.parametrize("quarters", range(14, 26))
+def test_forwarding_member_that_stops_leaves_the_leader_alone(quarters: int) -> None:
+    driven = filled()
+    leader, (origin, _) = driven.leader(), driven.followers()
+    driven.send(origin, INSERT, create(BY_VALUE))
+    driven.run(quarters / 4)
+    origin.stop(power_loss=False)
+    driven.run(1000)
+    origin.start()
+    driven.run(3000)
+    assert driven.leader() is leader
+    assert database_of(leader).build is None
+    check_indexes(driven)
+
+
+def test_session_that_closes_lets_the_next_build_begin() -> None:
+    driven = filled(request_timeout_ns=8000 * MILLISECOND)
+    leader = driven.leader()
+    node = node_of(leader)
+    first = driven.send(leader, INSERT, create(BY_VALUE), session=55)
+    second_row = create(index_row(2, [[2, "unsigned"]]))
+    second = driven.send(leader, INSERT, second_row, session=56)
+
+    def is_first_queued() -> bool:
+        return any(call.sync == first for call in node.clients.queue)
+
+    for _ in range(1000):
+        if is_first_queued():
+            break
+        driven.send(leader, REPLACE, put(3, "x"))
+        driven.run(0.2)
+    assert is_first_queued()
+    leader.step([fx.SessionClosed(55)])
+    assert driven.run(1000, lambda: second in driven.answers)
+    assert driven.answers[second].code == 0
+
+
+def test_logged_statement_keeps_its_build_past_its_deadline() -> None:
+    driven = filled(request_timeout_ns=300 * MILLISECOND)
+    leader = driven.leader()
+    node = node_of(leader)
+    asked = driven.send(leader, INSERT, create(BY_VALUE))
+    assert driven.run(5000, lambda: node.clients.commits.ddl_barrier)
+    on_ack = node.replica.relays.on_ack
+    node.replica.relays.on_ack = lambda uuid, message: None  # type: ignore[method-assign]
+    assert driven.run(5000, lambda: asked in driven.answers)
+    assert driven.answers[asked].code == ErrorCode.OUTCOME_UNKNOWN
+    assert database_of(leader).build is not None
+    everything = build_body(SPACE, index=1, key=[], limit=999, iterator=ALL, isolation=1)
+    assert len(driven.ask(leader, SELECT, everything).tuples) == TUPLES
+    node.replica.relays.on_ack = on_ack  # type: ignore[method-assign]
+    driven.run(1000)
+    assert is_everywhere(driven, 1)
+    assert database_of(leader).build is None
+    check_indexes(driven)
+
+
+def test_build_that_begins_again_and_again_has_a_deadline() -> None:
+    driven = filled(request_timeout_ns=1000 * MILLISECOND)
+    leader = driven.leader()
+    asked = driven.send(leader, INSERT, create(BY_VALUE))
+    for number in range(400):
+        rename = build_body(INDEXES, key=[SPACE, 0], tuple=[["=", 2, f"n{number}"]])
+        driven.send(leader, UPDATE, rename)
+        driven.run(5)
+    assert driven.answers[asked].code == ErrorCode.TIMEOUT
+    driven.run(100)
+    assert database_of(leader).build is None
+    check_indexes(driven)
+
+
+def test_view_keeps_no_more_than_the_index_that_it_shows() -> None:
+    driven = filled()
+    leader = driven.leader()
+    database = database_of(leader)
+    view = database.view()
+    for turn in range(5):
+        assert driven.ask(leader, REPLACE, put(1, "again")).code == 0
+        emptied = build_body(TRUNCATIONS, tuple=[SPACE, turn])
+        assert driven.ask(leader, REPLACE, emptied).code == 0
+    driven.run(1000)
+    assert len(database.discarded) == 1
+    del view
+    driven.run(1000)
+    assert not database.discarded
+
+
+def test_build_over_many_pending_tuples_is_refused_in_their_transaction() -> None:
+    driven = Driven(3)
+    leader = driven.leader()
+    assert driven.ask(leader, BEGIN, stream=1).code == 0
+    for key in range(7):
+        assert driven.ask(leader, INSERT, put(key, "x"), stream=1).code == 0
+    refused = driven.ask(leader, INSERT, create(BY_VALUE), stream=1)
+    assert refused.code == ErrorCode.UNSUPPORTED
+
+
 def test_build_in_a_transaction_is_refused() -> None:
     driven = filled()
     leader = driven.leader()
@@ -363,6 +473,22 @@ def test_build_that_exceeds_the_memory_limit_is_refused() -> None:
     refused = driven.ask(leader, INSERT, create(BY_VALUE))
     assert refused.code == ErrorCode.MEMORY_ISSUE
     assert not is_building(leader)
+
+
+def test_changes_beside_a_build_count_for_the_memory_limit() -> None:
+    driven = filled()
+    leader = driven.leader()
+    node = node_of(leader)
+    asked = driven.send(leader, INSERT, create(BY_VALUE))
+    build = node.database.build
+    assert build is not None
+    limit = node.database.memory_bytes + node.database.memory_of(build) + 2000
+    node.settings = node.replica.settings = _with(node, memory_bytes_max=limit)
+    for _ in range(20):
+        build.record(None, packb([900, "x" * 100, 0]))
+    driven.run(100)
+    assert driven.answers[asked].code == ErrorCode.MEMORY_ISSUE
+    assert node.database.build is None
 
 
 def _with(node: Node, **settings: Any) -> Any:

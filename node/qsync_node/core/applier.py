@@ -475,8 +475,9 @@ class Applier:
                 return
             before = limbo.confirmed_index
             rows = min(CONFIRM_PART_ROWS, rows_end - before)
-            index = replica.machine.confirmable(limbo.step_towards(goal, rows))
+            index = limbo.step_towards(goal, rows)
             replica.doubt.before_confirm(index)
+            index = replica.machine.confirmable(index)
             if index <= limbo.confirmed_index:
                 self.is_confirm_due = index < goal
                 return

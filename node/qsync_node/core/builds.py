@@ -52,6 +52,7 @@ class Builds:
     def __init__(self, node: "Node") -> None:
         self.node = node
         self._call: Call | None = None  # the statement whose build runs
+        self._is_aside = False  # it is in no queue until its build has caught up
         self._waiting: deque[Call] = deque()  # statements that need a build after it
         self._row_index = 0  # the row of the log that was looked at last
 
@@ -70,21 +71,32 @@ class Builds:
             ClientError: the new indexes would exceed the memory limit.
         """
         node = self.node
-        limit = node.settings.memory_bytes_max
-        if limit and node.database.memory_bytes + node.database.memory_of(build) > limit:
-            raise ClientError(
-                ErrorCode.MEMORY_ISSUE,
-                "the write was not logged: the new index would exceed the memory limit; delete "
-                "rows or raise `memory`",
-            )
+        self._check_memory(build)
+        if build.failure is not None:
+            raise build.failure
         if self._call is not None and self._call is not call:
             self._waiting.append(call)
             return
+        if self._call is None:
+            # A build that begins again, because the space was replaced, has the usual deadline.
+            node.clients.waiting.pop(call, None)
         self._call = call
+        self._is_aside = True
         self._discard()
         node.database.build = build
-        node.clients.waiting.pop(call, None)
         node.replica.report("build", space=build.space.name, tuples=build.extent)
+
+    def _check_memory(self, build: Build) -> None:
+        """End a build whose indexes and recorded changes would exceed the memory limit."""
+        database, limit = self.node.database, self.node.settings.memory_bytes_max
+        if limit and database.memory_bytes + database.memory_of(build) > limit:
+            build.fail(
+                ClientError(
+                    ErrorCode.MEMORY_ISSUE,
+                    "the write was not logged: the new index would exceed the memory limit; "
+                    "delete rows or raise `memory`",
+                )
+            )
 
     def is_ready(self, call: "Call") -> bool:
         """Return whether the statement may run; a statement without a build always may.
@@ -107,16 +119,25 @@ class Builds:
         build = node.database.build
         if build is not None and self.is_active:
             build.advance(node.settings.work_per_step // BUILD_SHARE)
+            if self._is_aside:
+                self._check_memory(build)
         call = self._call
         if call is None:
             return
-        clients = node.clients
         if call.done:
-            self._end()
-        elif call not in clients.waiting and not call.may_be_logged and not self.is_active:
-            call.arrived_ns = node.replica.now_ns
-            clients.waiting[call] = None
-            clients.queue.appendleft(call)
+            # A row in the log still needs the build, even if its deadline passed.
+            if node.clients.commits.ddl_barrier <= node.replica.limbo.confirmed_index:
+                self._end()
+        elif self._is_aside and not self.is_active:
+            self._is_aside = False
+            self._await_answer(call)
+            node.clients.queue.appendleft(call)
+
+    def _await_answer(self, call: "Call") -> None:
+        """Give the statement a deadline from now on, unless it has one."""
+        if call not in self.node.clients.waiting:
+            call.arrived_ns = self.node.replica.now_ns
+            self.node.clients.waiting[call] = None
 
     def _end(self) -> None:
         """Let the next statement run: the row of this one was confirmed, or there is none."""
@@ -131,25 +152,25 @@ class Builds:
 
     def take_back(self) -> "list[Call]":
         """Return the statements that wait aside: this member no longer leads."""
-        node = self.node
-        waiting, queue = node.clients.waiting, node.clients.queue
         call, self._call = self._call, None
         calls = list(self._waiting)
         self._waiting.clear()
-        if call is not None and not call.done and call not in waiting:
-            call.arrived_ns = node.replica.now_ns
-            waiting[call] = None
+        if call is not None and self._is_aside and not call.done:
+            self._await_answer(call)
             calls.append(call)
+        self._is_aside = False
         self._discard()
-        return [call for call in calls if not call.done and call not in queue]
+        return [call for call in calls if not call.done]
 
     def drop(self, session: int, link: int) -> None:
         """Discard the statements of a closed session or link that wait aside."""
         owner = link, session
         self._waiting = deque(call for call in self._waiting if call.owner != owner)
         call = self._call
-        if call is not None and call.owner == owner and call not in self.node.clients.waiting:
-            call.done = True
+        if call is None or call.owner != owner or call.may_be_logged:
+            return
+        self.node.clients.waiting.pop(call, None)
+        call.done = True
 
     def drop_link(self, link: int) -> None:
         """Discard the statements that a peer forwarded on a closed link."""

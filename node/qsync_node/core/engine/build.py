@@ -25,6 +25,8 @@ from .space import Space, duplicate_key
 from .tupleformat import TupleFormat
 
 Definition = IndexDef | SpaceDef
+CHANGE_BYTES = 120
+"""Memory of a recorded change in addition to its tuples."""
 TUPLE_WORK = 200
 """Cost of a tuple in one index in addition to its bytes, in units of 25 ns."""
 
@@ -39,8 +41,8 @@ class Build:
         targets: the new indexes with their definitions, by index id; they belong to the build.
     """
 
-    __slots__ = ("_changes", "_format", "_recorded", "_tuples", "definition", "extent", "failure",
-                 "space", "targets")  # fmt: skip
+    __slots__ = ("_changes", "_format", "_recorded", "_tuples", "changes_bytes", "definition",
+                 "extent", "failure", "space", "targets")  # fmt: skip
 
     def __init__(
         self,
@@ -58,6 +60,7 @@ class Build:
         self.extent = 0  # tuples of the space when the build began
         self._changes: deque[tuple[bytes | None, bytes | None]] = deque()
         self._recorded = 0  # changes since the last `advance`
+        self.changes_bytes = 0  # memory of the changes that wait
         primary = space.indexes.get(0)
         if primary is not None:
             assert isinstance(primary, TreeIndex | HashIndex)
@@ -73,6 +76,7 @@ class Build:
         """Note a change of the space that was confirmed after the build began."""
         if self.failure is None:
             self._changes.append((old, new))
+            self.changes_bytes += _size_of(old, new)
             self._recorded += 1
 
     def advance(self, work_max: int) -> None:
@@ -90,9 +94,14 @@ class Build:
                 owed -= self._tuples is None
                 work += per_tuple + self._handle_next()
         except ClientError as error:
-            self.failure = error
-            self._tuples = None
-            self._changes.clear()
+            self.fail(error)
+
+    def fail(self, error: ClientError) -> None:
+        """End the build; `error` becomes the answer of its statement."""
+        self.failure = error
+        self._tuples = None
+        self._changes.clear()
+        self.changes_bytes = 0
 
     def _handle_next(self) -> int:
         """Handle the next tuple or change and return the bytes that it took."""
@@ -104,6 +113,7 @@ class Build:
             self._add(packed)
             return len(packed)
         old, new = self._changes.popleft()
+        self.changes_bytes -= _size_of(old, new)
         if old is not None:
             self._remove(old)
         if new is not None:
@@ -120,6 +130,10 @@ class Build:
         fields = decode(packed)
         for _, index in self.targets.values():
             index.put(index.key_def.entry_key(fields), None)
+
+
+def _size_of(old: bytes | None, new: bytes | None) -> int:
+    return CHANGE_BYTES + len(old or b"") + len(new or b"")
 
 
 def add_entry(

@@ -125,8 +125,8 @@ class Database(State):
         return Build(self.space(space_id), definition, tuple_format, targets)
 
     def memory_of(self, build: Build) -> int:
-        """Return the memory that the indexes of a build will take, in bytes."""
-        return ENTRY_OVERHEAD_BYTES * len(build.targets) * build.extent
+        """Return the memory that a build takes at most, in bytes."""
+        return ENTRY_OVERHEAD_BYTES * len(build.targets) * build.extent + build.changes_bytes
 
     # --- changes ----------------------------------------------------------------------------------
 
@@ -234,8 +234,12 @@ class Database(State):
 
     def free_discarded(self, entries_max: int) -> None:
         """Free some entries of the indexes that nothing uses any more."""
-        if self.discarded and self.discarded[0].dismantle(entries_max):
+        if not self.discarded:
+            return
+        if self.discarded[0].dismantle(entries_max):
             self.discarded.popleft()
+        else:
+            self.discarded.rotate(-1)  # a view may keep this one for long
 
     # --- reads ------------------------------------------------------------------------------------
 

@@ -114,7 +114,10 @@ class Layer(State):
         self, space_id: int, definition: Definition, tuple_format: TupleFormat, indexes: NewIndexes
     ) -> None:
         database = self.confirmed()
-        if self.extent is Extent.ANY or not database.is_large(space_id):
+        most = database.build_tuples_max
+        if self.extent is Extent.ANY or most is None:
+            return
+        if not database.is_large(space_id) and self.count_changes(space_id) <= most:
             return
         if self.extent is Extent.SMALL:
             raise ClientError(
@@ -123,6 +126,13 @@ class Layer(State):
                 "transaction: send the statement outside of one",
             )
         raise NeedsBuildError(database.new_build(space_id, definition, tuple_format, indexes))
+
+    def count_changes(self, space_id: int) -> int:
+        """Return how many tuples of the space this layer and those below it have changed."""
+        below = self.parent.count_changes(space_id) if isinstance(self.parent, Layer) else 0
+        space = self.spaces.get(space_id)
+        primary = space.indexes.get(0) if space is not None else None
+        return below + (len(primary.puts) if isinstance(primary, LayerIndex) else 0)
 
     def confirmed(self) -> "Database":
         """Return the confirmed state below this layer."""
