@@ -1,0 +1,214 @@
+"""Rows of the key space of journals: specifications, brokers with leases, and assignments.
+
+Three synchronous spaces hold them:
+
+    _qsync_journal     (493)   a journal's specification, by name
+    _qsync_broker      (494)   a broker and its lease, by zone and suffix
+    _qsync_assignment  (495)   one broker in one slot of one journal
+
+They are created by ordinary rows of `_space` and `_index` when journals are enabled, so a cluster
+without journals does not contain them. The leader removes a broker whose lease expired, together
+with its assignments (docs/journals.md). Everything else is written by clients: the operator writes
+specifications, brokers write their own rows and the assignments.
+
+`mod_revision` is the revision of the last change of a row and `create_revision` that of its
+insertion. A writer cannot know the index of its row in advance. It computes both by `next_revision`
+from the revision that it knows and from the row that it replaces. They therefore rise with each
+change of a row, and never exceed the index of the row in the log.
+"""
+
+from typing import Any, NamedTuple, TypeAlias
+
+JOURNAL_SPACE = 493
+BROKER_SPACE = 494
+ASSIGNMENT_SPACE = 495
+KEY_SPACES = (JOURNAL_SPACE, BROKER_SPACE, ASSIGNMENT_SPACE)
+
+_SPACE, _INDEX = 280, 288
+_ADMIN = 1
+
+
+class BrokerId(NamedTuple):
+    """A broker: the zone of failures that it belongs to, and its name in that zone."""
+
+    zone: str
+    suffix: str
+
+
+Members: TypeAlias = tuple[BrokerId, ...]
+
+
+class Route(NamedTuple):
+    """The brokers of a journal in ascending order, and the index of its primary, or -1."""
+
+    members: Members
+    primary: int
+
+
+NO_ROUTE = Route((), -1)
+
+
+class JournalRow(NamedTuple):
+    """A journal: `spec` has the fields of Gazette's JournalSpec, by their names in Protobuf."""
+
+    name: str
+    spec: dict[str, Any]
+    create_revision: int
+    mod_revision: int
+
+    @property
+    def key(self) -> list[Any]:
+        return [self.name]
+
+
+class BrokerRow(NamedTuple):
+    """A broker and its lease.
+
+    Attributes:
+        id: zone and suffix.
+        endpoint: absolute URL at which clients reach the broker, `http://host:port`.
+        peer_address: `host:port` at which other brokers reach it.
+        journal_limit: number of assignments that it accepts.
+        is_exiting: whether it wants to hand its assignments over.
+        lease_ms: time without a renewal after which the leader removes the broker.
+        process: UUID of the process, so that a restarted broker differs from the former one.
+        renewals: count of renewals; a renewal changes nothing else.
+        create_revision: revision at which the process was announced; it orders brokers by age.
+        mod_revision: revision of the last change other than a renewal.
+    """
+
+    id: BrokerId
+    endpoint: str
+    peer_address: str
+    journal_limit: int
+    is_exiting: bool
+    lease_ms: int
+    process: str
+    renewals: int
+    create_revision: int
+    mod_revision: int
+
+    @property
+    def key(self) -> list[Any]:
+        return list(self.id)
+
+
+class AssignmentRow(NamedTuple):
+    """A broker's place in a journal.
+
+    Attributes:
+        journal: name of the journal.
+        broker: the assigned broker.
+        slot: 0 for the primary.
+        route: the route that the primary has synchronised, or `NO_ROUTE` before that.
+        create_revision: revision of the assignment.
+        mod_revision: revision of the last change.
+    """
+
+    journal: str
+    broker: BrokerId
+    slot: int
+    route: Route
+    create_revision: int
+    mod_revision: int
+
+    @property
+    def key(self) -> list[Any]:
+        return [self.journal, *self.broker]
+
+
+Row: TypeAlias = JournalRow | BrokerRow | AssignmentRow
+
+
+def next_revision(known: int, replaced: Row | None = None) -> int:
+    """Return a revision for a change that is made with knowledge of the revision `known`."""
+    return max(known, replaced.mod_revision if replaced is not None else 0) + 1
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def space_of(row: Row) -> int:
+    """Return the space that holds a row."""
+    if isinstance(row, JournalRow):
+        return JOURNAL_SPACE
+    return BROKER_SPACE if isinstance(row, BrokerRow) else ASSIGNMENT_SPACE
+
+
+def encode_row(row: Row) -> list[Any]:
+    """Return the tuple of a row."""
+    if isinstance(row, JournalRow):
+        return list(row)
+    if isinstance(row, BrokerRow):
+        return [*row.id, *row[1:]]
+    route = [[list(member) for member in row.route.members], row.route.primary]
+    return [row.journal, *row.broker, row.slot, route, row.create_revision, row.mod_revision]
+
+
+def decode_row(space: int, fields: list[Any]) -> Row:
+    """Return the row of a tuple of one of the three spaces.
+
+    Raises:
+        ValueError: the tuple has another form.
+    """
+    try:
+        if space == JOURNAL_SPACE:
+            return JournalRow(*fields)
+        if space == BROKER_SPACE:
+            zone, suffix, *rest = fields
+            return BrokerRow(BrokerId(zone, suffix), *rest)
+        journal, zone, suffix, slot, (members, primary), *revisions = fields
+        route = Route(tuple(BrokerId(*member) for member in members), primary)
+        return AssignmentRow(journal, BrokerId(zone, suffix), slot, route, *revisions)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"space {space} holds no such tuple: {error}") from None
+
+
+# --- definitions ----------------------------------------------------------------------------------
+
+_FIELDS = {
+    JOURNAL_SPACE: (
+        "_qsync_journal",
+        ("name", "string"),
+        ("spec", "map"),
+        ("create_revision", "unsigned"),
+        ("mod_revision", "unsigned"),
+    ),
+    BROKER_SPACE: (
+        "_qsync_broker",
+        ("zone", "string"),
+        ("suffix", "string"),
+        ("endpoint", "string"),
+        ("peer_address", "string"),
+        ("journal_limit", "unsigned"),
+        ("is_exiting", "boolean"),
+        ("lease_ms", "unsigned"),
+        ("process", "string"),
+        ("renewals", "unsigned"),
+        ("create_revision", "unsigned"),
+        ("mod_revision", "unsigned"),
+    ),
+    ASSIGNMENT_SPACE: (
+        "_qsync_assignment",
+        ("journal", "string"),
+        ("zone", "string"),
+        ("suffix", "string"),
+        ("slot", "unsigned"),
+        ("route", "array"),
+        ("create_revision", "unsigned"),
+        ("mod_revision", "unsigned"),
+    ),
+}
+_KEY_FIELDS = {JOURNAL_SPACE: 1, BROKER_SPACE: 2, ASSIGNMENT_SPACE: 3}
+
+
+def definitions() -> list[tuple[int, list[Any]]]:
+    """Return the rows that create the spaces: (space to insert into, tuple), in order."""
+    rows: list[tuple[int, list[Any]]] = []
+    for space, (name, *fields) in _FIELDS.items():
+        layout = [{"name": field, "type": kind} for field, kind in fields]
+        parts = [[number, "string"] for number in range(_KEY_FIELDS[space])]
+        options = {"is_sync": True}
+        rows.append((_SPACE, [space, _ADMIN, name, "memtx", 0, options, layout]))
+        rows.append((_INDEX, [space, 0, "primary", "tree", {"unique": True}, parts]))
+    return rows
