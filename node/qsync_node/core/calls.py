@@ -8,6 +8,10 @@ if TYPE_CHECKING:
     from qsync_node.core.engine.overlay import Executed
 
 
+NODE_SESSION = -2
+"""Session of statements that the leader itself runs: nothing waits for their answers."""
+
+
 class Call:
     """One client request until its answer; `link` is set when a peer forwarded it."""
 

@@ -18,7 +18,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 from qsync_node.core import effects as fx
-from qsync_node.core.calls import Call
+from qsync_node.core.calls import NODE_SESSION, Call
 from qsync_node.core.commits import BATCH_BYTES_MAX, Commits
 from qsync_node.core.engine.access import User
 from qsync_node.core.engine.build import NeedsBuildError
@@ -84,7 +84,7 @@ class Clients:
             self._forget_stream(call)
         if call.link:
             self.node.forwarding.reply(call, int(code), reason, tuples, index)
-        else:
+        elif call.session != NODE_SESSION:
             self.node.replica.out.append(
                 fx.Answer(call.session, call.sync, int(code), reason, tuples, index, call.position)
             )
@@ -425,7 +425,10 @@ class Clients:
         self.queue.extend(self.node.builds.take_back())
         self.streams.on_leadership_lost()
         remote = [call for call in self.queue if call.link]
-        self.queue = deque(call for call in self.queue if not call.link)
+        # Statements of the leader itself end with its leadership.
+        self.queue = deque(
+            call for call in self.queue if not call.link and call.session != NODE_SESSION
+        )
         for call in remote:
             self.refuse(
                 call,

@@ -26,6 +26,7 @@ from qsync_node.core.entries import Entry, Kind, read_entries
 from qsync_node.core.forwarding import Forwarding
 from qsync_node.core.history import History, TermStart
 from qsync_node.core.keys import KeyTable
+from qsync_node.core.leases import Leases
 from qsync_node.core.limbo import Limbo
 from qsync_node.core.linearizable import LinearizableReads
 from qsync_node.core.loading import StateLoader
@@ -72,6 +73,7 @@ class Node:
         self.forwarding = Forwarding(self)
         self.reads = LinearizableReads(self)
         self.registrar = Registrar(self)
+        self.leases = Leases(self)
         self.procedures = Procedures(self)
         self.stock = Stock(self)
         self._control = self._routes()
@@ -191,6 +193,7 @@ class Node:
         self.procedures.tick()
         self.registrar.on_confirmed()
         self.builds.advance()
+        self.leases.tick()
         self.clients.run_queue()
         self.clients.stepped_reads.advance()
         self.clients.commits.flush()
@@ -405,6 +408,7 @@ class Node:
         self.clients.on_leadership_lost(reason)
         self.reads.on_leadership_lost()
         self.registrar.on_leadership_lost()
+        self.leases.on_leadership_lost()
 
     def on_acknowledged_lost(self, writes: int) -> None:
         """Count and report answered asynchronous writes that a truncation discarded (T1, L6).

@@ -166,37 +166,43 @@ def decode_row(space: int, fields: list[Any]) -> Row:
 
 # --- definitions ----------------------------------------------------------------------------------
 
-_FIELDS = {
+_FIELDS: dict[int, tuple[str, tuple[tuple[str, str], ...]]] = {
     JOURNAL_SPACE: (
         "_qsync_journal",
-        ("name", "string"),
-        ("spec", "map"),
-        ("create_revision", "unsigned"),
-        ("mod_revision", "unsigned"),
+        (
+            ("name", "string"),
+            ("spec", "map"),
+            ("create_revision", "unsigned"),
+            ("mod_revision", "unsigned"),
+        ),
     ),
     BROKER_SPACE: (
         "_qsync_broker",
-        ("zone", "string"),
-        ("suffix", "string"),
-        ("endpoint", "string"),
-        ("peer_address", "string"),
-        ("journal_limit", "unsigned"),
-        ("is_exiting", "boolean"),
-        ("lease_ms", "unsigned"),
-        ("process", "string"),
-        ("renewals", "unsigned"),
-        ("create_revision", "unsigned"),
-        ("mod_revision", "unsigned"),
+        (
+            ("zone", "string"),
+            ("suffix", "string"),
+            ("endpoint", "string"),
+            ("peer_address", "string"),
+            ("journal_limit", "unsigned"),
+            ("is_exiting", "boolean"),
+            ("lease_ms", "unsigned"),
+            ("process", "string"),
+            ("renewals", "unsigned"),
+            ("create_revision", "unsigned"),
+            ("mod_revision", "unsigned"),
+        ),
     ),
     ASSIGNMENT_SPACE: (
         "_qsync_assignment",
-        ("journal", "string"),
-        ("zone", "string"),
-        ("suffix", "string"),
-        ("slot", "unsigned"),
-        ("route", "array"),
-        ("create_revision", "unsigned"),
-        ("mod_revision", "unsigned"),
+        (
+            ("journal", "string"),
+            ("zone", "string"),
+            ("suffix", "string"),
+            ("slot", "unsigned"),
+            ("route", "array"),
+            ("create_revision", "unsigned"),
+            ("mod_revision", "unsigned"),
+        ),
     ),
 }
 _KEY_FIELDS = {JOURNAL_SPACE: 1, BROKER_SPACE: 2, ASSIGNMENT_SPACE: 3}
@@ -205,7 +211,7 @@ _KEY_FIELDS = {JOURNAL_SPACE: 1, BROKER_SPACE: 2, ASSIGNMENT_SPACE: 3}
 def definitions() -> list[tuple[int, list[Any]]]:
     """Return the rows that create the spaces: (space to insert into, tuple), in order."""
     rows: list[tuple[int, list[Any]]] = []
-    for space, (name, *fields) in _FIELDS.items():
+    for space, (name, fields) in _FIELDS.items():
         layout = [{"name": field, "type": kind} for field, kind in fields]
         parts = [[number, "string"] for number in range(_KEY_FIELDS[space])]
         options = {"is_sync": True}

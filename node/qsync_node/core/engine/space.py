@@ -8,6 +8,7 @@ nothing; the owner of the state applies it.
 from typing import Any, NoReturn
 
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.journals import KEY_SPACES
 
 from . import codes
 from .definitions import IndexDef, SpaceDef
@@ -59,7 +60,8 @@ class Space:
         self.definition = definition
         self.id = definition.id
         self.name = definition.name
-        self.is_system = definition.id <= SYSTEM_ID_MAX
+        # Rows of a system space change the schema. Those of the key space of journals are data.
+        self.is_system = definition.id <= SYSTEM_ID_MAX and definition.id not in KEY_SPACES
         # A space is synchronous unless its row disables that: a client that is answered before the
         # quorum could not read its own write (T1).
         self.is_sync = self.is_system or bool(definition.flags.get("is_sync", True))
