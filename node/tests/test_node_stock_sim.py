@@ -12,6 +12,7 @@ from typing import Any
 
 import msgpack
 import pytest
+from worlds import Driven
 
 from qsync_node.core import effects as fx
 from qsync_node.core.engine.database import Database
@@ -23,19 +24,20 @@ from qsync_sim.schedule import Schedule
 from qsync_sim.shell import Shell
 from qsync_sim.world import World
 
-JOIN, SUBSCRIBE, FETCH_SNAPSHOT, OK, NOP = 65, 66, 69, 0, 12
-GAP = 219
+JOIN, SUBSCRIBE, FETCH_SNAPSHOT, REGISTER, OK, NOP = 65, 66, 69, 70, 0, 12
+UNSUPPORTED, INVALID_MSGPACK, GAP = 5, 20, 219
 LIVES_MIN = 6
 
 
 class Subscriber:
     """One Tarantool replica, registered or anonymous."""
 
-    def __init__(self, world: World, is_anonymous: bool) -> None:
+    def __init__(self, world: World, is_anonymous: bool, spaces: tuple[int, ...] = ()) -> None:
         self.world = world
         self.rng = Random(world.seed)
         self.uuid = str(uuids.UUID(int=self.rng.getrandbits(128), version=4))
         self.is_anonymous = is_anonymous
+        self.wanted = {0x73: spaces} if spaces else {}
         self.database = Database()
         self.clock: dict[int, int] = {}
         self.is_joined = False
@@ -79,11 +81,11 @@ class Subscriber:
             return
         self.joins += 1
         self.database = Database()
-        self.say(FETCH_SNAPSHOT if self.is_anonymous else JOIN, {0x24: self.uuid})
+        self.say(FETCH_SNAPSHOT if self.is_anonymous else JOIN, {0x24: self.uuid, **self.wanted})
 
     def subscribe(self) -> None:
         fields = {0x24: self.uuid, 0x25: self.world.replicaset_uuid, 0x26: self.clock}
-        self.say(SUBSCRIBE, {**fields, 0x50: self.is_anonymous})
+        self.say(SUBSCRIBE, {**fields, **self.wanted, 0x50: self.is_anonymous})
 
     def say(self, kind: int, fields: dict[int, Any]) -> None:
         assert self.shell is not None
@@ -157,18 +159,17 @@ class Subscriber:
         return removed
 
 
-def user_tuples(database: Database) -> list[list[bytes]]:
-    return [
-        [packed for _, packed in database.space(space).indexes[0].entries()]
-        for space in (SPACE, ASYNC_SPACE)
-    ]
+def tuples_of(database: Database, space: int) -> list[bytes]:
+    return [packed for _, packed in database.space(space).indexes[0].entries()]
 
 
-def live(seed: int, is_anonymous: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[Subscriber, int]:
+def live(
+    seed: int, is_anonymous: bool, monkeypatch: pytest.MonkeyPatch, spaces: tuple[int, ...] = ()
+) -> tuple[Subscriber, int]:
     """Run one schedule with faults; return the subscriber and its number of reads from disk."""
     schedule = Schedule(seed)
     world = schedule.world
-    subscriber = Subscriber(world, is_anonymous)
+    subscriber = Subscriber(world, is_anonymous, spaces)
     reads = 0
     take = Shell._take
 
@@ -195,7 +196,11 @@ def live(seed: int, is_anonymous: bool, monkeypatch: pytest.MonkeyPatch) -> tupl
     leader = world.leader()
     assert leader is not None
     assert leader.node is not None
-    assert user_tuples(subscriber.database) == user_tuples(leader.node.database)
+    for space in (SPACE, ASYNC_SPACE):
+        wanted = tuples_of(leader.node.database, space)
+        assert wanted
+        is_listed = not spaces or space in spaces
+        assert tuples_of(subscriber.database, space) == (wanted if is_listed else [])
     return subscriber, reads
 
 
@@ -215,6 +220,46 @@ def test_it_has_the_one_history_whatever_fails(
     assert removed
     assert reads
     assert moves
+
+
+@pytest.mark.parametrize("spaces", [(SPACE,), (ASYNC_SPACE,), (280,)])
+def test_it_gets_the_listed_spaces_and_every_index(
+    spaces: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(LIVES_MIN):
+        with monkeypatch.context() as patch:
+            live(seed, True, patch, spaces)
+
+
+@pytest.mark.parametrize("kind", [JOIN, REGISTER, SUBSCRIBE])
+def test_registered_replica_cannot_list_spaces(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert errors_of(kind, {0x50: False, 0x73: [SPACE]}, monkeypatch) == [UNSUPPORTED]
+
+
+@pytest.mark.parametrize("spaces", [7, [[1]], ["orders"], [True]])
+def test_malformed_list_is_refused(spaces: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert errors_of(FETCH_SNAPSHOT, {0x73: spaces}, monkeypatch) == [INVALID_MSGPACK]
+
+
+def errors_of(kind: int, fields: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the errors that a member answers to one request."""
+    driven = Driven(1)
+    packets: list[bytes] = []
+    take = Shell._take
+
+    def seen(shell: Shell, effect: Any) -> None:
+        if type(effect) is fx.StockPackets:
+            packets.extend(effect.packets)
+        else:
+            take(shell, effect)
+
+    monkeypatch.setattr(Shell, "_take", seen)
+    uuid = str(uuids.uuid4())
+    identity = {0x24: uuid, 0x25: driven.world.replicaset_uuid, 0x26: {}}
+    body = msgpack.packb({**identity, **fields})
+    driven.leader().step([fx.StockRequest(1, 0, kind, body, "admin")])
+    frames = FrameDecoder().feed(b"".join(packets))
+    return [frame[0] & 0x7FFF for frame in frames if frame[0] >= 0x8000]
 
 
 def test_the_clock_of_an_index_follows_from_the_history_of_terms() -> None:

@@ -15,6 +15,9 @@ A replica may SUBSCRIBE from a position that this member has not confirmed yet. 
 it those rows, so they are confirmed and stay so (L3). This member answers once it has confirmed
 them too.
 
+An anonymous replica may list the user spaces that it wants, which Tarantool never does. The rows of
+other user spaces then become NOPs, and the view omits their tuples (F1).
+
 Back-pressure. After each group of rows a stream waits until the shell reports that the connection
 has taken them. A step therefore holds one group per stream, from memory or from disk (T11).
 
@@ -34,7 +37,7 @@ from qsync_node.core import effects as fx
 from qsync_node.core.engine import system
 from qsync_node.core.entries import Entry
 from qsync_node.core.membership import STOCK_ROLE
-from qsync_node.core.spaces import refusal_to_serve
+from qsync_node.core.spaces import NEEDS_EVERYTHING, refusal_to_serve
 from qsync_node.core.stockrows import snapshot_row, stock_rows
 from qsync_node.core.stockwire import (
     OK,
@@ -43,6 +46,7 @@ from qsync_node.core.stockwire import (
     ok_packet,
     read_clock,
     read_fields,
+    read_spaces,
     read_uuid,
 )
 from qsync_node.errors import ClientError, ErrorCode
@@ -133,14 +137,18 @@ class Stock:
         if item.type == Type.VOTE:
             self._vote(item)
             return
-        self._check_served()
+        fields = read_fields(item.body)
+        spaces = read_spaces(fields)
+        self._check_served(spaces)
         self._check_access(item)
+        if spaces and not _is_anonymous(item.type, fields):
+            raise ClientError(ErrorCode.UNSUPPORTED, NEEDS_EVERYTHING)
         session = self.sessions.get(item.session)
         if session is None:
             session = self.sessions[item.session] = StockSession(item.session)
         session.sync, session.request = item.sync, item.type
         session.touched_ns = self.node.replica.now_ns
-        fields = read_fields(item.body)
+        session.spaces = spaces
         if item.type == Type.FETCH_SNAPSHOT:
             self._begin_view(session)
         elif item.type == Type.SUBSCRIBE:
@@ -170,10 +178,10 @@ class Stock:
         answer = encode_ok(item.sync, self.node.database.schema_version, body)
         replica.out.append(fx.StockPackets(item.session, [answer], False, False))
 
-    def _check_served(self) -> None:
+    def _check_served(self, spaces: frozenset[int]) -> None:
         if not self.node.replica.has_origin:
             raise ClientError(ErrorCode.LOADING, "Instance bootstrap hasn't finished yet")
-        reason = refusal_to_serve(self.node.replica.ballot.spaces, ())
+        reason = refusal_to_serve(self.node.replica.ballot.spaces, spaces)
         if reason:
             raise ClientError(ErrorCode.UNSUPPORTED, reason)
         self.node.clients.check_state_is_served()
@@ -242,7 +250,7 @@ class Stock:
         replica = node.replica
         session.clock = normalised(replica.limbo.confirmed_vclock)
         session.stage = Stage.VIEW
-        session.rows = self._view_packets(session, node.database.view().bodies())
+        session.rows = self._view_packets(session, node.database.view(session.spaces).bodies())
         index = replica.limbo.confirmed_index
         if session.request == Type.JOIN:
             self._hold_files(session.uuid, index)
@@ -350,7 +358,7 @@ class Stock:
         replica = self.node.replica
         if session.stage is Stage.IDLE:
             return
-        self._check_served()
+        self._check_served(session.spaces)
         if session.stage is Stage.JOINING:
             self._join(session)
         elif session.stage is Stage.WAITING:
@@ -414,7 +422,7 @@ class Stock:
                 break
             assert batch.first_index == session.sent_index + 1, "Q2: sent batches are contiguous"
             part = batch if batch.last_index <= limit else cut_batch(batch, limit)[0]
-            rows = stock_rows(part, self.is_removed, own_uuid, own_id)
+            rows = stock_rows(part, self.is_removed, own_uuid, own_id, session.spaces)
             packets += [encode_replication_row(row, session.sync) for row in rows]
             session.sent_index = part.last_index
         if packets:
@@ -481,6 +489,12 @@ class Stock:
             }
             for session in self.sessions.values()
         ]
+
+
+def _is_anonymous(request: int, fields: dict[int, Any]) -> bool:
+    if request == Type.SUBSCRIBE:
+        return bool(fields.get(Key.REPLICA_ANON, False))
+    return request == Type.FETCH_SNAPSHOT
 
 
 def _gap(index: int, first: int) -> ClientError:

@@ -11,7 +11,7 @@ because a replica that gets only confirmed rows has nothing to wait for. Idempot
 WAIT flags are removed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from qsync_node.core.membership import CLUSTER_SPACE
@@ -34,7 +34,11 @@ Body = dict[int, Any]
 
 
 def stock_rows(
-    batch: LogBatch, is_removed: Callable[[int], bool], own_uuid: str, own_id: int
+    batch: LogBatch,
+    is_removed: Callable[[int], bool],
+    own_uuid: str,
+    own_id: int,
+    spaces: Collection[int] = (),
 ) -> list[Row]:
     """Return the rows of `batch` for one subscriber.
 
@@ -44,6 +48,7 @@ def stock_rows(
         own_uuid: UUID of a registered subscriber, "" for an anonymous one. The row of its own
             registration becomes a NOP: it came with the join, and Tarantool refuses to change it.
         own_id: replica id of the registered subscriber.
+        spaces: ids of the wanted user spaces, empty for all. Rows of the others become NOPs (F1).
     """
     rows = decode_rows(batch.data)
     index = batch.first_index
@@ -55,6 +60,8 @@ def stock_rows(
         elif space_of(row.body) < _FIRST_USER_SPACE:
             body = _system_body(row.type, row.body, own_uuid, own_id)
             row.type, row.body = (NOP, b"") if body is None else (row.type, body)
+        elif spaces and space_of(row.body) not in spaces:
+            row.type, row.body = NOP, b""
         index += 1
     return rows
 

@@ -38,6 +38,7 @@ class StockSession:
         "request",
         "rows",
         "sent_index",
+        "spaces",
         "stage",
         "sync",
         "touched_ns",
@@ -51,6 +52,7 @@ class StockSession:
         self.request = 0
         self.uuid = ""
         self.is_anonymous = False
+        self.spaces: frozenset[int] = frozenset()  # wanted user spaces; empty for all
         self.stage = Stage.IDLE
         self.clock: VClock = {}  # of the view in transfer, or where its rows begin
         self.rows: Iterator[bytes] = iter(())
@@ -104,3 +106,11 @@ def read_clock(fields: dict[int, Any]) -> VClock:
         if type(replica_id) is not int or type(lsn) is not int or replica_id < 0 or lsn < 0:
             raise _malformed()
     return normalised({replica_id: lsn for replica_id, lsn in clock.items() if replica_id})
+
+
+def read_spaces(fields: dict[int, Any]) -> frozenset[int]:
+    """Return the ids of the user spaces that a subscriber wants; empty for all (F1)."""
+    listed = fields.get(int(Key.SPACES), [])
+    if not isinstance(listed, list) or any(type(space) is not int for space in listed):
+        raise _malformed()
+    return frozenset(listed)
