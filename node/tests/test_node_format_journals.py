@@ -24,10 +24,20 @@ from qsync_node.format.journals import (
 from qsync_sim.clients import build_body
 
 A, B = BrokerId("z1", "broker-a"), BrokerId("z2", "broker-b")
-JOURNAL = JournalRow("a/journal", {"replication": 2, "labels": {"labels": []}}, 7, 9)
+JOURNAL = JournalRow(
+    "a/journal",
+    {"replication": 2, "labels": {"labels": []}},
+    1,
+    300,
+    21,
+    20,
+    Route((A, B), 1),
+    7,
+    9,
+)
 BROKER = BrokerRow(A, "http://a:8080", "a:8081", 1024, False, 10_000, "u-u-i-d", 3, 5, 6)
-ASSIGNMENT = AssignmentRow("a/journal", A, 0, Route((A, B), 0), 11, 12)
-ROWS = [JOURNAL, BROKER, ASSIGNMENT, ASSIGNMENT._replace(route=NO_ROUTE)]
+ASSIGNMENT = AssignmentRow("a/journal", A, 0, 11, 12)
+ROWS = [JOURNAL, JOURNAL._replace(route=NO_ROUTE), BROKER, ASSIGNMENT]
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -7,9 +7,12 @@ Three synchronous spaces hold them:
     _qsync_assignment  (495)   one broker in one slot of one journal
 
 They are created by ordinary rows of `_space` and `_index` when journals are enabled, so a cluster
-without journals does not contain them. The leader removes a broker whose lease expired, together
-with its assignments (docs/journals.md). Everything else is written by clients: the operator writes
-specifications, brokers write their own rows and the assignments.
+without journals does not contain them. The leader removes a broker whose lease expired
+(docs/journals.md). Everything else is written by clients: the operator writes specifications,
+brokers write their own rows, the assignments, and the state of their journals.
+
+An assignment is in force while the row of its broker exists. It outlives a broker's lease, so that
+a restarted broker resumes its journals with the bytes that it has on disk.
 
 `mod_revision` is the revision of the last change of a row and `create_revision` that of its
 insertion. A writer cannot know the index of its row in advance. It computes both by `next_revision`
@@ -49,10 +52,27 @@ NO_ROUTE = Route((), -1)
 
 
 class JournalRow(NamedTuple):
-    """A journal: `spec` has the fields of Gazette's JournalSpec, by their names in Protobuf."""
+    """A journal: its specification, and the state that its brokers agree on.
+
+    Attributes:
+        name: name of the journal.
+        spec: fields of Gazette's JournalSpec, by their names in Protobuf, without `suspend`.
+        suspend_level: 0 for none, 1 for partial, 2 for full.
+        suspend_offset: least write head of the journal after it resumes.
+        ballot: greatest epoch that a primary has reserved.
+        epoch: epoch of the last synchronisation of all brokers, 0 before the first one.
+        route: brokers of that synchronisation. Each of them has every acknowledged byte.
+        create_revision: revision of the journal's creation; identifies it if names are reused.
+        mod_revision: revision of the last change of `spec` or of the suspension.
+    """
 
     name: str
     spec: dict[str, Any]
+    suspend_level: int
+    suspend_offset: int
+    ballot: int
+    epoch: int
+    route: Route
     create_revision: int
     mod_revision: int
 
@@ -100,7 +120,6 @@ class AssignmentRow(NamedTuple):
         journal: name of the journal.
         broker: the assigned broker.
         slot: 0 for the primary.
-        route: the route that the primary has synchronised, or `NO_ROUTE` before that.
         create_revision: revision of the assignment.
         mod_revision: revision of the last change.
     """
@@ -108,7 +127,6 @@ class AssignmentRow(NamedTuple):
     journal: str
     broker: BrokerId
     slot: int
-    route: Route
     create_revision: int
     mod_revision: int
 
@@ -138,11 +156,11 @@ def space_of(row: Row) -> int:
 def encode_row(row: Row) -> list[Any]:
     """Return the tuple of a row."""
     if isinstance(row, JournalRow):
-        return list(row)
+        route = [[list(member) for member in row.route.members], row.route.primary]
+        return [*row[:6], route, *row[7:]]
     if isinstance(row, BrokerRow):
         return [*row.id, *row[1:]]
-    route = [[list(member) for member in row.route.members], row.route.primary]
-    return [row.journal, *row.broker, row.slot, route, row.create_revision, row.mod_revision]
+    return [row.journal, *row.broker, *row[2:]]
 
 
 def decode_row(space: int, fields: list[Any]) -> Row:
@@ -153,13 +171,14 @@ def decode_row(space: int, fields: list[Any]) -> Row:
     """
     try:
         if space == JOURNAL_SPACE:
-            return JournalRow(*fields)
+            name, spec, level, offset, ballot, epoch, (members, primary), created, modified = fields
+            route = Route(tuple(BrokerId(*member) for member in members), primary)
+            return JournalRow(name, spec, level, offset, ballot, epoch, route, created, modified)
         if space == BROKER_SPACE:
             zone, suffix, *rest = fields
             return BrokerRow(BrokerId(zone, suffix), *rest)
-        journal, zone, suffix, slot, (members, primary), *revisions = fields
-        route = Route(tuple(BrokerId(*member) for member in members), primary)
-        return AssignmentRow(journal, BrokerId(zone, suffix), slot, route, *revisions)
+        journal, zone, suffix, *rest = fields
+        return AssignmentRow(journal, BrokerId(zone, suffix), *rest)
     except (TypeError, ValueError) as error:
         raise ValueError(f"space {space} holds no such tuple: {error}") from None
 
@@ -172,6 +191,11 @@ _FIELDS: dict[int, tuple[str, tuple[tuple[str, str], ...]]] = {
         (
             ("name", "string"),
             ("spec", "map"),
+            ("suspend_level", "unsigned"),
+            ("suspend_offset", "unsigned"),
+            ("ballot", "unsigned"),
+            ("epoch", "unsigned"),
+            ("route", "array"),
             ("create_revision", "unsigned"),
             ("mod_revision", "unsigned"),
         ),
@@ -199,7 +223,6 @@ _FIELDS: dict[int, tuple[str, tuple[tuple[str, str], ...]]] = {
             ("zone", "string"),
             ("suffix", "string"),
             ("slot", "unsigned"),
-            ("route", "array"),
             ("create_revision", "unsigned"),
             ("mod_revision", "unsigned"),
         ),
