@@ -1,0 +1,41 @@
+"""Names of persisted fragments: offsets, checksum and codec, so that a listing is an index.
+
+    JOURNAL/[POSTFIX/]BEGIN-END-SHA1.EXTENSION
+
+Offsets are 16 hexadecimal digits, so the lexicographic order is that of the offsets.
+"""
+
+import re
+
+from qsync_broker.codecs import EXTENSIONS, Codec, codec_of_extension
+from qsync_broker.index import LocalFragment, RemoteFragment
+
+_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{40})(\.[A-Za-z]+)?")
+_OFFSET_MAX = (1 << 63) - 1
+
+
+def content_name(begin: int, end: int, checksum: bytes, codec: int) -> str:
+    """Return the name of a fragment."""
+    return f"{begin:016x}-{end:016x}-{checksum.hex()}{EXTENSIONS[Codec(codec)]}"
+
+
+def path_of(journal: str, fragment: LocalFragment) -> str:
+    """Return the path of a fragment below the URL of its store."""
+    name = content_name(fragment.begin, fragment.end, fragment.sum, fragment.codec)
+    return f"{journal}/{name}"
+
+
+def parse_path(store: str, journal: str, path: str, mod_time: int) -> RemoteFragment | None:
+    """Return the fragment with a path, or None if the object is no fragment of the journal.
+
+    Objects in deeper folders belong to a journal with a longer name.
+    """
+    folder, _, name = path.rpartition("/")
+    found = _NAME.fullmatch(name)
+    if folder != journal or found is None:
+        return None
+    begin, end = int(found[1], 16), int(found[2], 16)
+    codec = codec_of_extension(found[4] or "")
+    if codec is None or not begin <= end <= _OFFSET_MAX:
+        return None
+    return RemoteFragment(begin, end, bytes.fromhex(found[3]), codec, store, path, mod_time)

@@ -1,0 +1,208 @@
+"""Recovery: from the files of a directory to the state that the broker resumes.
+
+Steps
+  1. Read the segments of the log. Cut off a torn record at the end of the last one, and make the
+     last record durable.
+  2. Write the content that records include to the files of its spools.
+  3. Delete files of unknown spools: they have no commit, or their deletion was interrupted.
+  4. Read each open spool once and compare it with the checksum of each commit. If the last commits
+     do not match, fall back to the last one that does. If that one ends before the confirmed
+     offset, the disk has lost confirmed bytes: set the file aside and report the journal.
+  5. Record the fallbacks and losses, so that the next recovery has the same result.
+"""
+
+import hashlib
+from typing import NamedTuple
+
+from qsync_broker.operations import (
+    NO_SUM,
+    CompletedSpool,
+    Drop,
+    HistoryEntry,
+    Recovered,
+    RecoveredSpool,
+    SpoolKey,
+)
+from qsync_broker.storage.catalogue import Catalogue, OpenSpool, journal_of
+from qsync_broker.storage.errors import StorageDamaged
+from qsync_broker.storage.files import Files, join
+from qsync_broker.storage.health import Health
+from qsync_broker.storage.log import (
+    IN_PROGRESS,
+    CommitLog,
+    Current,
+    Older,
+    create_segment,
+    rewrite_tail,
+)
+from qsync_broker.storage.records import Included, Record
+from qsync_broker.storage.replay import Replay, read_log
+from qsync_broker.storage.spools import DAMAGED, SpoolFiles, spool_name
+
+READ_BYTES = 1 << 20
+
+
+class Opened(NamedTuple):
+    """The parts of an open storage. The sets name spools with content that only the log has."""
+
+    log: CommitLog
+    catalogue: Catalogue
+    recovered: Recovered
+    in_current: set[SpoolKey]
+    in_older: set[SpoolKey]
+
+
+def recover(files: Files, directory: str, spools: SpoolFiles, health: Health) -> Opened:
+    """Open the log and the spools of a directory.
+
+    Args:
+        files: the filesystem.
+        directory: the directory of the log.
+        spools: the files of spools, whose sizes are not known yet.
+        health: is set to failed if a flush fails.
+
+    Raises:
+        StorageDamaged: the log is damaged before its last record.
+        OSError: an operation on a file failed.
+    """
+    names = _remove_in_progress(files, directory)
+    segments = read_log(files, directory, names)
+    _find_files(files, spools)
+    if not segments:
+        if spools.names():
+            raise StorageDamaged(directory, 0, "the commit log is missing, but spools exist")
+        current, end = create_segment(files, directory, health, 1, Catalogue())
+        log = CommitLog(files, directory, health, current, end)
+        return Opened(log, Catalogue(), Recovered([], [], []), set(), set())
+    replay = Replay()
+    for segment in segments:
+        replay.segment(segment)
+    last = segments[-1]
+    handle = rewrite_tail(files, last, health)
+    log = CommitLog(
+        files, directory, health, Current(last.header, last.path, handle, last.state_end), last.end
+    )
+    log.older = [Older(one.path, one.end) for one in segments[:-1]]
+    catalogue = replay.catalogue
+    in_current, in_older = _write_pieces(replay, spools, log.number)
+    _remove_unknown(spools, catalogue)
+    recovered, records = _verify(catalogue, spools)
+    if records:
+        log.append(records, ())
+    known = set(catalogue)
+    return Opened(log, catalogue, recovered, in_current & known, in_older & known)
+
+
+def _remove_in_progress(files: Files, directory: str) -> list[str]:
+    """Delete the segments that a crash left under a temporary name. Return the other names."""
+    names = files.listdir(directory)
+    for name in names:
+        if name.endswith(IN_PROGRESS):
+            files.remove(join(directory, name))
+    return [name for name in names if not name.endswith(IN_PROGRESS)]
+
+
+def _find_files(files: Files, spools: SpoolFiles) -> None:
+    for name in files.listdir(spools.directory):
+        if not name.endswith(DAMAGED):
+            spools.note_size(name, files.size(join(spools.directory, name)))
+
+
+def _write_pieces(
+    replay: Replay, spools: SpoolFiles, number: int
+) -> tuple[set[SpoolKey], set[SpoolKey]]:
+    """Write the content of records to its files. Return its spools, by current or older segment."""
+    in_current: set[SpoolKey] = set()
+    in_older: set[SpoolKey] = set()
+    for key, pieces in replay.pieces.items():
+        if key not in replay.catalogue:
+            continue
+        for piece in pieces:
+            spools.write(key, piece.offset, [piece.data])
+            (in_current if piece.number == number else in_older).add(key)
+    return in_current, in_older
+
+
+def _remove_unknown(spools: SpoolFiles, catalogue: Catalogue) -> None:
+    known = {spool_name(key) for key in catalogue}
+    for name in spools.names():
+        if name not in known:
+            spools.remove_name(name)
+
+
+def _verify(catalogue: Catalogue, spools: SpoolFiles) -> tuple[Recovered, list[Record]]:
+    """Verify the open spools. Return them, and the records of fallbacks and losses."""
+    recovered = Recovered([], list(catalogue.completed.values()), [])
+    records: list[Record] = []
+    for completed in recovered.completed:
+        spools.truncate(completed.key, completed.end)
+    for spool in list(catalogue.open.values()):
+        history = _read_history(spool, spools)
+        state = spool.state
+        key = state.key
+        if not history or history[-1].end < max(state.confirmed, key.begin):
+            recovered.lost.append((key.journal, _reason(spool, history, spools)))
+            spools.set_aside(key)
+            records.append(Drop(key))
+            del catalogue.open[journal_of(key)]
+            continue
+        commits = spool.commits[: len(history)]
+        if len(commits) < len(spool.commits):
+            last = commits[-1]._replace(confirmed=min(state.confirmed, commits[-1].end))
+            commits = (*commits[:-1], last)
+            records.append(Included(last, 0))
+        spool = OpenSpool(commits, commits[-1].end)
+        catalogue.open[journal_of(key)] = spool
+        spools.truncate(key, spool.state.end)
+        recovered.open.append(RecoveredSpool(spool.state, history))
+    return recovered, records
+
+
+def _reason(spool: OpenSpool, history: tuple[HistoryEntry, ...], spools: SpoolFiles) -> str:
+    key = spool.state.key
+    size = spools.size_of(key)
+    found = f"{size} bytes" if key in spools else "no file"
+    good = history[-1].end if history else key.begin
+    return (
+        f"the spool of journal {key.journal} at offset {key.begin} has lost confirmed bytes: they "
+        f"are confirmed up to {spool.state.confirmed}, but the checksum is right only up to "
+        f"{good} ({found} on disk); check the disk"
+    )
+
+
+def _read_history(spool: OpenSpool, spools: SpoolFiles) -> tuple[HistoryEntry, ...]:
+    """Return the commits whose checksums match the file, up to the first one that does not."""
+    key = spool.state.key
+    digest = hashlib.sha1(usedforsecurity=False)
+    at = key.begin
+    history: list[HistoryEntry] = []
+    for commit in spool.commits:
+        while at < commit.end:
+            data = spools.read(key, at, min(READ_BYTES, commit.end - at)) if key in spools else b""
+            if not data:
+                return tuple(history)
+            digest.update(data)
+            at += len(data)
+        if commit.sum != (NO_SUM if at == key.begin else digest.digest()):
+            break
+        history.append(HistoryEntry(commit.end, commit.sum, commit.registers, digest.copy()))
+    return tuple(history)
+
+
+def problem_of(completed: CompletedSpool, spools: SpoolFiles) -> str | None:
+    """Return why the bytes of a completed spool do not match its checksum; None if they do."""
+    digest = hashlib.sha1(usedforsecurity=False)
+    key = completed.key
+    at = key.begin
+    while at < completed.end:
+        try:
+            data = spools.read(key, at, min(READ_BYTES, completed.end - at))
+        except FileNotFoundError:
+            data = b""
+        if not data:
+            return f"{spools.path_of(key)} ends at offset {at} instead of {completed.end}"
+        digest.update(data)
+        at += len(data)
+    if digest.digest() != completed.sum:
+        return f"{spools.path_of(key)} does not match its checksum"
+    return None
