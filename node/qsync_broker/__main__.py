@@ -1,0 +1,73 @@
+"""`python -m qsync_broker CONFIG`: run one broker in the foreground.
+
+On SIGTERM the broker hands its journals over and exits with 0. An invalid configuration exits
+with 2.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from aiohttp import web
+
+from qsync_broker.config import ConfigError, ServerConfig, load_config, split_address
+from qsync_broker.coordination import Coordination
+from qsync_broker.http import Gateway
+from qsync_broker.server import BrokerServer
+
+
+async def _run(config: ServerConfig) -> int:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    password = config.password_file.read_text().strip()
+    server = BrokerServer(config, Coordination(config.node, config.user, password))
+    gateway = Gateway(server)
+    app = web.Application(client_max_size=0)
+    app.add_routes(gateway.routes())
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await server.start()
+        host, port = split_address(config.listen)
+        await web.TCPSite(runner, host, port).start()
+        stop = asyncio.ensure_future(stopping.wait())
+        futures: list[asyncio.Future[Any]] = [stop, server.halted]
+        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if server.halted.done():
+            logging.getLogger("qsync.broker").error("the broker stops: %s", server.halted.result())
+            return 1
+        await server.exit()
+        return 0
+    finally:
+        await gateway.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(15):
+                await runner.cleanup()
+        await server.stop()
+
+
+def main() -> int:
+    """Run the broker, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="qsync_broker", description=__doc__)
+    parser.add_argument("config", type=Path, help="file with the configuration")
+    arguments = parser.parse_args()
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    try:
+        config = load_config(arguments.config)
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return uvloop.run(_run(config))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,611 @@
+"""The state machine of an append (Gazette's append FSM).
+
+Each state is a method `on_<state>`. It returns True when it moved the machine to another state, and
+False when it waits. `advance` runs states until one waits, and is called whenever something changed
+that a state of this journal could wait for. A state therefore checks its conditions again each time
+and keeps no subscriptions.
+
+    state                    next
+    ----------------------   -----------------------------------------------------------------
+    RESOLVE                  ACQUIRE_PIPELINE; START_PIPELINE if this append owns the pipeline;
+                             AWAIT_DESIRED_REPLICAS if another broker is the primary;
+                             UPDATE_SUSPEND to resume a suspended journal
+    ACQUIRE_PIPELINE         START_PIPELINE; RESOLVE if the route changed
+    START_PIPELINE           UPDATE_ASSIGNMENTS if the pipeline fits; else RESERVE_EPOCH;
+                             RESOLVE if the route changed
+    RESERVE_EPOCH            SEND_PIPELINE_SYNC; RESOLVE if the key space changed (J1)
+    SEND_PIPELINE_SYNC       RECV_PIPELINE_SYNC
+    RECV_PIPELINE_SYNC       SEND_PIPELINE_SYNC with the chosen state (J3); UPDATE_ASSIGNMENTS
+                             once adopted; RESOLVE if a peer knows a later route
+    UPDATE_ASSIGNMENTS       AWAIT_DESIRED_REPLICAS; RESOLVE after recording the epoch (J5)
+    AWAIT_DESIRED_REPLICAS   VALIDATE_PRECONDITIONS; PROXY if another broker is the primary;
+                             RESOLVE at the next revision if there are too many brokers
+    VALIDATE_PRECONDITIONS   STREAM_CONTENT; UPDATE_SUSPEND; RESOLVE if the route changed
+    UPDATE_SUSPEND           RESOLVE
+    STREAM_CONTENT           READ_ACKNOWLEDGEMENTS once the proposal is sent
+    READ_ACKNOWLEDGEMENTS    FINISHED once all brokers have acknowledged it
+    any                      ERROR
+
+RESERVE_EPOCH does not exist in Gazette: its etcd transaction of UPDATE_ASSIGNMENTS orders routes,
+but not the synchronisations of one route.
+"""
+
+import hashlib
+from collections import deque
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import msgpack
+
+from qsync_broker.keyspace import Change
+from qsync_broker.labels import LabelSelector, LabelSet
+from qsync_broker.operations import Buffer
+from qsync_broker.pipeline import Phase, Pipeline, choose
+from qsync_broker.resolver import NO_BROKER, Resolution, resolve
+from qsync_broker.spool import Choice, SpoolMismatchError
+from qsync_broker.status import Status
+from qsync_node.format.journals import NO_ROUTE, JournalRow, Row, next_revision
+
+if TYPE_CHECKING:
+    from qsync_broker.replica import Host, Replica
+
+
+class State(Enum):
+    """State of an append."""
+
+    RESOLVE = "resolve"
+    ACQUIRE_PIPELINE = "acquire_pipeline"
+    START_PIPELINE = "start_pipeline"
+    RESERVE_EPOCH = "reserve_epoch"
+    SEND_PIPELINE_SYNC = "send_pipeline_sync"
+    RECV_PIPELINE_SYNC = "recv_pipeline_sync"
+    UPDATE_ASSIGNMENTS = "update_assignments"
+    AWAIT_DESIRED_REPLICAS = "await_desired_replicas"
+    VALIDATE_PRECONDITIONS = "validate_preconditions"
+    UPDATE_SUSPEND = "update_suspend"
+    STREAM_CONTENT = "stream_content"
+    READ_ACKNOWLEDGEMENTS = "read_acknowledgements"
+    ERROR = "error"
+    PROXY = "proxy"
+    FINISHED = "finished"
+
+
+TERMINAL = (State.ERROR, State.PROXY, State.FINISHED)
+
+
+class Suspend(IntEnum):
+    """An append's effect on the journal's suspension; the values are Gazette's."""
+
+    RESUME = 0
+    NO_RESUME = 1
+    IF_FLUSHED = 2
+    NOW = 3
+    KEEP = 4
+
+
+class Append(NamedTuple):
+    """A request to append.
+
+    Attributes:
+        journal: name of the journal.
+        offset: offset at which the bytes must begin, 0 for any.
+        check: selector that the registers must match, or None.
+        union: registers to add, or None.
+        subtract: registers to remove, or None.
+        suspend: what to do about the journal's suspension.
+        may_proxy: whether another broker may serve the request.
+        min_revision: least revision of the key space under which to resolve it.
+    """
+
+    journal: str
+    offset: int = 0
+    check: LabelSelector | None = None
+    union: LabelSet | None = None
+    subtract: LabelSet | None = None
+    suspend: Suspend = Suspend.RESUME
+    may_proxy: bool = True
+    min_revision: int = 0
+
+
+class Appended(NamedTuple):
+    """The result of an append.
+
+    Attributes:
+        resolution: status, route and revision under which it was served.
+        begin: first offset of the appended bytes.
+        end: offset after them.
+        sum: SHA-1 of the appended bytes.
+        registers: registers after the append.
+        error: sentence, if the append failed without a status; its outcome may be unknown.
+    """
+
+    resolution: Resolution
+    begin: int = 0
+    end: int = 0
+    sum: bytes = b""
+    registers: LabelSet | None = None
+    error: str = ""
+
+
+class Piece(NamedTuple):
+    """A part of the content."""
+
+    data: Buffer
+
+
+class Finish(NamedTuple):
+    """The client has sent everything, and wants it committed."""
+
+
+class Break(NamedTuple):
+    """The client broke off, or violated the protocol."""
+
+    reason: str
+
+
+Input: TypeAlias = Piece | Finish | Break
+
+
+def pack_registers(registers: LabelSet) -> bytes:
+    """Return registers as peers and storage keep them."""
+    packed: bytes = msgpack.packb([list(pair) for pair in registers]) if registers else b""
+    return packed
+
+
+def unpack_registers(packed: bytes) -> LabelSet:
+    """Return the registers of `pack_registers`."""
+    pairs = msgpack.unpackb(packed) if packed else []
+    return LabelSet.of((name, value) for name, value in pairs)
+
+
+class AppendMachine:
+    """One append at one broker.
+
+    Attributes:
+        number: number of the request; negative for a pulse of the broker itself.
+        request: the request.
+        state: see above.
+        inputs: received parts that STREAM_CONTENT has not handled yet.
+        deadline_ns: time at which the append fails if it has no result.
+        result: the result, once the state is terminal.
+    """
+
+    def __init__(self, host: "Host", number: int, request: Append, deadline_ns: int) -> None:
+        self.number = number
+        self.request = request
+        self.state = State.RESOLVE
+        self.inputs: deque[Input] = deque()
+        self.deadline_ns = deadline_ns
+        self.result: Appended | None = None
+        self.resolution = Resolution(Status.OK, None, NO_ROUTE, NO_BROKER, 0)
+        self.replica: Replica | None = None
+        self.is_streaming = False  # its content was asked for
+        self.sequence = 0  # of its proposal
+        self._host = host
+        self._min_revision = request.min_revision
+        self._roll_to = 0
+        self._change: str = ""  # of the transaction under way: "", "pending", "done", "refused"
+        self._begin = 0
+        self._sum = hashlib.sha1()
+        self._registers = LabelSet.of(())
+        self._is_finished = False
+        self._epoch = 0  # that is reserved
+        self._choice: Choice | None = None
+        self._end_offset = 0
+        self._sent_on: Pipeline | None = None
+
+    # --- running ------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Run states until one waits, or the append has a result."""
+        while self.state not in TERMINAL:
+            handler = getattr(self, f"on_{self.state.value}")
+            if not handler():
+                return
+
+    def fail(self, reason: str) -> None:
+        """End the append with an error, wherever it is."""
+        if self.state not in TERMINAL:
+            self._end(State.ERROR, error=reason)
+
+    def _go(self, state: State) -> bool:
+        self.state = state
+        return True
+
+    def _refuse(self, status: Status) -> bool:
+        self.resolution = self.resolution._replace(status=status, broker=self._host.me)
+        return self._end(State.ERROR)
+
+    def _end(self, state: State, error: str = "", **fields: Any) -> bool:
+        replica, pipeline = self.replica, self._pipeline
+        if replica is not None:
+            if self.is_streaming and self.state is State.STREAM_CONTENT and pipeline is not None:
+                if pipeline.is_ready:
+                    pipeline.abort()
+            replica.release(self)
+        registers = self._registers
+        if replica is not None and "registers" not in fields:
+            registers = unpack_registers(replica.spool.registers)
+            fields["registers"] = registers
+        self.state = state
+        self.result = Appended(self.resolution, error=error, **fields)
+        self._host.finish(self)
+        return False
+
+    # --- resolution ---------------------------------------------------------------------------
+
+    def on_resolve(self) -> bool:
+        """Find the journal's primary at a sufficient revision of the key space."""
+        host, request = self._host, self.request
+        if host.keys.revision < self._min_revision:
+            return False
+        self.resolution = found = resolve(
+            host.keys,
+            request.journal,
+            host.me,
+            needs_primary=True,
+            may_proxy=request.may_proxy,
+        )
+        if found.status is Status.SUSPENDED and request.suspend is Suspend.RESUME:
+            return self._go(State.UPDATE_SUSPEND)
+        if found.status is not Status.OK:
+            return self._end(State.ERROR)
+        if found.broker != host.me:
+            self._let_go()
+            return self._go(State.AWAIT_DESIRED_REPLICAS)
+        replica = host.replica(request.journal)
+        if replica is None:
+            return False  # the assignment is news that the broker handles in the same step
+        if self.replica is not replica:
+            self._let_go()
+            self.replica = replica
+            replica.enqueue(self)
+        if replica.sender is self:
+            return self._go(State.START_PIPELINE)
+        return self._go(State.ACQUIRE_PIPELINE)
+
+    def _let_go(self) -> None:
+        if self.replica is not None:
+            self.replica.release(self)
+            self.replica = None
+
+    def _is_stale(self) -> bool:
+        """Return whether the journal has another route, or is another one, than was resolved."""
+        keys, found = self._host.keys, self.resolution
+        name = self.request.journal.partition(";")[0]
+        now = keys.journals.get(name)
+        return (
+            now is None
+            or found.journal is None
+            or now.create_revision != found.journal.create_revision
+            or keys.route(name) != found.route
+            or self._host.replica(name) is not self.replica
+        )
+
+    def _again(self, revision: int = 0) -> bool:
+        self._min_revision = max(self._min_revision, revision)
+        self._change = ""
+        return self._go(State.RESOLVE)
+
+    @property
+    def _pipeline(self) -> Pipeline | None:
+        return self.replica.pipeline if self.replica is not None else None
+
+    def _journal(self) -> JournalRow:
+        assert self.replica is not None
+        return self._host.keys.journals[self.replica.journal]
+
+    # --- pipeline -----------------------------------------------------------------------------
+
+    def on_acquire_pipeline(self) -> bool:
+        """Wait for the turn of this append."""
+        assert self.replica is not None
+        if self._is_stale():
+            return self._again()
+        return self.replica.sender is self and self._go(State.START_PIPELINE)
+
+    def on_start_pipeline(self) -> bool:
+        """Keep the pipeline if it fits the route; otherwise, begin another one."""
+        assert self.replica is not None
+        if self._is_stale():
+            return self._again()
+        if len(self.resolution.route.members) < self._host.desired_replicas(self._journal()):
+            # A synchronisation of fewer brokers would make the others' copies useless, although
+            # they have all acknowledged bytes: none is accepted before the route is complete.
+            return self._refuse(Status.INSUFFICIENT_JOURNAL_BROKERS)
+        pipeline = self._pipeline
+        if pipeline is not None and pipeline.is_ready and pipeline.route == self.resolution.route:
+            return self._go(State.UPDATE_ASSIGNMENTS)
+        if self.replica.in_flight:
+            return False  # they end with acknowledgements, or with the pipeline
+        self.replica.close_pipeline("the route has changed")
+        return self._go(State.RESERVE_EPOCH)
+
+    def on_reserve_epoch(self) -> bool:
+        """Reserve an epoch (J1), unless another primary has, or the route has changed."""
+        assert self.replica is not None
+        if self._change == "pending":
+            return False
+        if self._change == "refused":
+            return self._again(self._host.keys.revision + 1)
+        if self._is_stale():
+            return self._again()
+        journal = self._journal()
+        if self._change == "done":
+            if journal.ballot < self._epoch:
+                return False  # the watch has not delivered the row yet
+            if journal.ballot > self._epoch:
+                return self._again()
+            self._change = ""
+            self.replica.open_pipeline(self.resolution.route, self._epoch)
+            return self._go(State.SEND_PIPELINE_SYNC)
+        host = self._host
+        self._epoch = max(journal.ballot, self.replica.promised, host.keys.revision) + 1
+        return self._transact(journal, journal._replace(ballot=self._epoch))
+
+    def _transact(self, journal: JournalRow, changed: JournalRow) -> bool:
+        """Write the journal's row if neither it nor the assignments have changed."""
+        assignments = self._host.keys.assignments(journal.name).values()
+        expected: tuple[Row, ...] = (journal, *sorted(assignments))
+        self._change = "pending"
+        self._host.transact(Change(expected, (changed,)), self._on_changed)
+        return False
+
+    def _on_changed(self, is_done: bool) -> None:
+        """Note the result of a transaction."""
+        if self.state in TERMINAL:
+            return
+        self._change = "done" if is_done else "refused"
+        self._host.wake(self)
+
+    def on_send_pipeline_sync(self) -> bool:
+        """Send Prepare to all peers, or the chosen state once they have promised."""
+        pipeline = self._pipeline
+        if pipeline is None or pipeline.phase is Phase.FAILED:
+            return self._on_failed_pipeline()
+        if pipeline.phase is Phase.NEW:
+            pipeline.open(self.resolution.revision)
+        else:
+            assert self._choice is not None
+            try:
+                pipeline.adopt(self._choice)
+            except SpoolMismatchError as error:
+                pipeline.close(str(error))
+        return self._go(State.RECV_PIPELINE_SYNC)
+
+    def on_recv_pipeline_sync(self) -> bool:
+        """Wait for all promises and choose (J3), then for all adoptions (J4)."""
+        assert self.replica is not None
+        pipeline = self._pipeline
+        if pipeline is None or pipeline.phase is Phase.FAILED:
+            return self._on_failed_pipeline()
+        if pipeline.is_ready:
+            return self._go(State.UPDATE_ASSIGNMENTS)
+        if pipeline.phase is not Phase.PROMISED:
+            return False
+        replica = self.replica
+        choice = choose(pipeline.epoch, pipeline.promises, replica.settings.codec)
+        journal_epoch = self._journal().epoch
+        if choice.source < journal_epoch:
+            # No broker of the route has all acknowledged bytes, so each keeps confirmed ones only.
+            if not replica.is_index_known:
+                return False
+            end = max(*(state.end for state in pipeline.promises), replica.index_end)
+            if not self.request.offset or self.request.offset != end:
+                status = (
+                    Status.WRONG_APPEND_OFFSET
+                    if self.request.offset
+                    else Status.INDEX_HAS_GREATER_OFFSET
+                )
+                replica.close_pipeline("no broker of the route has all acknowledged bytes")
+                return self._refuse(status)
+            choice = choice._replace(source=journal_epoch, end=end, is_continued=False)
+        self._choice = choice
+        return self._go(State.SEND_PIPELINE_SYNC)
+
+    def _on_failed_pipeline(self) -> bool:
+        assert self.replica is not None
+        pipeline = self._pipeline
+        error = pipeline.error if pipeline is not None else "the pipeline was closed"
+        wrong = pipeline.wrong_revision if pipeline is not None else 0
+        later = pipeline.wrong_epoch if pipeline is not None else 0
+        self.replica.close_pipeline(error)
+        if self._is_stale():
+            return self._again()
+        if wrong > self.resolution.revision:
+            return self._again(wrong)
+        if later:
+            return self._again(self._host.keys.revision + 1)
+        return self._end(State.ERROR, error=error)
+
+    def on_update_assignments(self) -> bool:
+        """Record the epoch and the route of the synchronisation (J5)."""
+        assert self.replica is not None
+        pipeline = self._pipeline
+        if self._change == "pending":
+            return False
+        if self._change == "refused":
+            return self._again(self._host.keys.revision + 1)
+        if self._is_stale():
+            return self._again()
+        if pipeline is None or not pipeline.is_ready:
+            self._change = ""
+            return self._go(State.START_PIPELINE)
+        journal = self._journal()
+        if journal.ballot != pipeline.epoch:
+            self.replica.close_pipeline("another broker has reserved a later epoch")
+            return self._again()
+        if journal.epoch == pipeline.epoch and journal.route == pipeline.route:
+            return self._again() if self._change else self._go(State.AWAIT_DESIRED_REPLICAS)
+        if self._change == "done":
+            return False  # the watch has not delivered the row yet
+        changed = journal._replace(epoch=pipeline.epoch, route=pipeline.route)
+        return self._transact(journal, changed)
+
+    # --- preconditions ------------------------------------------------------------------------
+
+    def on_await_desired_replicas(self) -> bool:
+        """Wait while the journal has too many brokers; fail if it has too few."""
+        found = self.resolution
+        assert found.journal is not None
+        desired = self._host.desired_replicas(found.journal)
+        count = len(found.route.members)
+        if count > desired:
+            return self._again(found.revision + 1)
+        if count < desired:
+            return self._refuse(Status.INSUFFICIENT_JOURNAL_BROKERS)
+        if found.broker != self._host.me:
+            return self._end(State.PROXY)
+        return self._go(State.VALIDATE_PRECONDITIONS)
+
+    def on_validate_preconditions(self) -> bool:
+        """Compare registers, offset and suspension with the wishes of the request."""
+        assert self.replica is not None
+        replica, request, spool = self.replica, self.request, self.replica.spool
+        if self._is_stale():
+            return self._again()
+        if not replica.is_index_known:
+            return False
+        registers = unpack_registers(spool.registers)
+        if request.check is not None and registers and not request.check.matches(registers):
+            return self._refuse(Status.REGISTER_MISMATCH)
+        journal, settings = self._journal(), replica.settings
+        end = max(spool.end, replica.index_end, journal.suspend_offset)
+        if request.offset and request.offset != end:
+            return self._refuse(Status.WRONG_APPEND_OFFSET)
+        if not request.offset and replica.index_end > spool.end and settings.is_writable:
+            return self._refuse(Status.INDEX_HAS_GREATER_OFFSET)
+        if end > spool.end and (request.offset or journal.suspend_offset > spool.end):
+            return self._skip_to(end)
+        target = self._suspend_level(journal)
+        if target is None:
+            return self._refuse(Status.SUSPENDED)
+        if target != journal.suspend_level:
+            return self._go(State.UPDATE_SUSPEND)
+        return self._go(State.STREAM_CONTENT)
+
+    def _skip_to(self, end: int) -> bool:
+        """Synchronise again, so that all brokers resume at a greater offset."""
+        pipeline = self._pipeline
+        assert pipeline is not None
+        assert self.replica is not None
+        if self.replica.in_flight:
+            return False
+        spool = self.replica.spool
+        codec = self.replica.settings.codec
+        self._choice = Choice(pipeline.epoch, pipeline.epoch, end, spool.registers, codec, False)
+        return self._go(State.SEND_PIPELINE_SYNC)
+
+    def _suspend_level(self, journal: JournalRow) -> int | None:
+        """Return the level of suspension that the request wants, None if it must fail instead."""
+        assert self.replica is not None
+        level, wish = journal.suspend_level, self.request.suspend
+        if wish is Suspend.KEEP:
+            return level
+        if wish is Suspend.RESUME:
+            return 0
+        if level:
+            return None
+        if wish is Suspend.NO_RESUME:
+            return level
+        if self.replica.is_empty:
+            return 2
+        return 1 if wish is Suspend.NOW or self.replica.is_flushed else 0
+
+    def on_update_suspend(self) -> bool:
+        """Write the level of suspension into the journal's row."""
+        if self._change == "pending":
+            return False
+        if self._change == "refused":
+            return self._again(self._host.keys.revision + 1)
+        host, found = self._host, self.resolution
+        assert found.journal is not None
+        journal = host.keys.journals.get(found.journal.name)
+        if journal is None or journal.mod_revision != found.journal.mod_revision:
+            return self._again()
+        if self._change == "done":
+            return False  # the watch has not delivered the row yet
+        if self.replica is None:
+            level, offset = 0, journal.suspend_offset
+        else:
+            level = self._suspend_level(journal) or 0
+            offset = self.replica.spool.end if level else journal.suspend_offset
+        revision = next_revision(host.keys.revision, journal)
+        changed = journal._replace(
+            suspend_level=level, suspend_offset=offset, mod_revision=revision
+        )
+        return self._transact(journal, changed)
+
+    # --- content ------------------------------------------------------------------------------
+
+    def on_stream_content(self) -> bool:
+        """Send received content to all peers; propose it when the client finishes."""
+        replica, pipeline = self.replica, self._pipeline
+        assert replica is not None
+        if pipeline is None or not pipeline.is_ready:
+            return self._on_failed_pipeline()
+        if not self.is_streaming:
+            if replica.wants_roll(self._host.unix_s):
+                if replica.in_flight or replica.spool.confirmed < replica.spool.end:
+                    return False  # J9
+                pipeline.begin(replica.settings.codec)
+            self.is_streaming = True
+            self._begin = replica.spool.end
+            self._host.ask_content(self)
+        while self.inputs:
+            if self._handle(self.inputs.popleft(), replica, pipeline):
+                return True
+            if self.state is not State.STREAM_CONTENT:
+                return False
+        return False
+
+    def _handle(self, received: Input, replica: "Replica", pipeline: Pipeline) -> bool:
+        if isinstance(received, Break):
+            return self._end(State.ERROR, error=received.reason)
+        if self._is_finished:
+            return self._end(State.ERROR, error="content follows the end of the append")
+        if isinstance(received, Piece):
+            if not replica.settings.is_writable or self.request.suspend >= Suspend.IF_FLUSHED:
+                pipeline.abort()
+                return self._refuse(Status.NOT_ALLOWED)
+            self._sum.update(received.data)
+            pipeline.send_content(received.data)
+            self._host.content_sent(self)
+            return False
+        self._is_finished = True
+        return self._propose(replica, pipeline)
+
+    def _propose(self, replica: "Replica", pipeline: Pipeline) -> bool:
+        request, spool = self.request, replica.spool
+        registers = unpack_registers(spool.registers)
+        if request.union is not None or request.subtract is not None:
+            if not spool.delta:
+                return self._end(
+                    State.ERROR, error="registers can be changed only if bytes are appended"
+                )
+            registers = registers.subtract(request.subtract or LabelSet.of(()))
+            registers = registers.union(request.union or LabelSet.of(()))
+        self._registers = registers
+        self.sequence = pipeline.propose(pack_registers(registers), self._host.unix_s)
+        self._end_offset = spool.end
+        self._sent_on = pipeline
+        replica.sent(self)
+        return self._go(State.READ_ACKNOWLEDGEMENTS)
+
+    def on_read_acknowledgements(self) -> bool:
+        """Wait until all brokers have made the proposal durable."""
+        pipeline = self._pipeline
+        if pipeline is None or self._sent_on is not pipeline:
+            return self._end(State.ERROR, error="the pipeline was closed")
+        if pipeline.acked >= self.sequence:
+            return self._end(
+                State.FINISHED,
+                begin=self._begin,
+                end=self._end_offset,
+                sum=self._sum.digest(),
+                registers=self._registers,
+            )
+        if pipeline.phase is Phase.FAILED:
+            error = f"{pipeline.error}; the append may or may not have been committed"
+            return self._end(State.ERROR, error=error)
+        return False

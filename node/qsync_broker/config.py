@@ -1,0 +1,74 @@
+"""Configuration of a broker: a JSON or YAML file that its supervisor writes."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from qsync_node.errors import QsyncError
+
+
+class ConfigError(QsyncError):
+    """The configuration is invalid; the message names the field and the cause."""
+
+
+class ServerConfig(BaseModel):
+    """Configuration of one broker.
+
+    Attributes:
+        name: the broker's name in its zone.
+        zone: zone of failures.
+        data_dir: directory of its spools.
+        listen: HOST:PORT for clients.
+        peer_listen: HOST:PORT for other brokers.
+        endpoint: URL at which clients reach it.
+        peer_address: HOST:PORT at which other brokers reach it.
+        node: HOST:PORT of the local member of the cluster.
+        user: user of the cluster.
+        password_file: file with the user's password.
+        secret_file: file with the secret that brokers share.
+        journal_limit: number of assignments that it accepts.
+        lease_ms: duration of its lease.
+        replication_max: upper limit of the replication of all journals.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str = Field(min_length=4, max_length=128)
+    zone: str = Field(default="default", min_length=1, max_length=32)
+    data_dir: Path
+    listen: str
+    peer_listen: str
+    endpoint: str
+    peer_address: str
+    node: str
+    user: str
+    password_file: Path
+    secret_file: Path
+    journal_limit: int = Field(default=1024, ge=1, le=131_072)
+    lease_ms: int = Field(default=2_000, ge=200, le=120_000)
+    replication_max: int = Field(default=9, ge=1, le=9)
+
+
+def load_config(path: Path) -> ServerConfig:
+    """Return the configuration in a file.
+
+    Raises:
+        ConfigError: the file cannot be read or is invalid.
+    """
+    try:
+        fields: Any = yaml.safe_load(path.read_text())
+        return ServerConfig.model_validate(fields)
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"configuration {path} cannot be read: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"configuration {path}: {where}: {first['msg']}") from None
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,249 @@
+"""Inputs of a broker's core, and the effects that it requests: plain values, handled by a shell."""
+
+from typing import NamedTuple, TypeAlias
+
+from qsync_broker.append import Append, Appended, Input
+from qsync_broker.index import LocalFragment, RemoteFragment
+from qsync_broker.keyspace import Change, RowChange
+from qsync_broker.messages import Message
+from qsync_broker.operations import Operation, SpoolKey
+from qsync_node.format.journals import BrokerId
+
+Messages: TypeAlias = list[tuple[int, Message]]
+
+# --- inputs: shell -> core ------------------------------------------------------------------------
+
+
+class Watched(NamedTuple):
+    """Confirmed changes of the key space up to a revision.
+
+    Attributes:
+        revision: the new revision.
+        changes: changed rows, in order.
+        is_whole: whether these rows replace everything that was known (a snapshot).
+    """
+
+    revision: int
+    changes: list[RowChange]
+    is_whole: bool = False
+
+
+class Transacted(NamedTuple):
+    """Result of a `Transact`: whether it is known to be committed."""
+
+    token: int
+    is_committed: bool
+
+
+class Stored(NamedTuple):
+    """All operations up to `Store` number `token` are durable."""
+
+    token: int
+
+
+class StoreFailed(NamedTuple):
+    """The storage cannot continue: the broker must stop."""
+
+    reason: str
+
+
+class LinkUp(NamedTuple):
+    """The connection to a peer is open."""
+
+    peer: BrokerId
+
+
+class LinkDown(NamedTuple):
+    """The connection to a peer could not be opened, or broke."""
+
+    peer: BrokerId
+    reason: str
+
+
+class LinkBlocked(NamedTuple):
+    """The connection to a peer accepts no more, or accepts more again."""
+
+    peer: BrokerId
+    is_blocked: bool
+
+
+class LinkReceived(NamedTuple):
+    """Messages of a peer, on streams that this broker opened."""
+
+    peer: BrokerId
+    messages: Messages
+
+
+class PeerUp(NamedTuple):
+    """A primary has connected to this broker, on connection `number`."""
+
+    number: int
+    peer: BrokerId
+
+
+class PeerDown(NamedTuple):
+    """The connection of a primary broke."""
+
+    number: int
+
+
+class PeerReceived(NamedTuple):
+    """Messages of a primary, on streams that it opened."""
+
+    number: int
+    messages: Messages
+
+
+class Listed(NamedTuple):
+    """The persisted fragments of a journal, or the sentence of the failure."""
+
+    token: int
+    fragments: list[RemoteFragment]
+    error: str = ""
+
+
+class Uploaded(NamedTuple):
+    """A persisted fragment, or None and the sentence of the failure."""
+
+    token: int
+    fragment: RemoteFragment | None
+    error: str = ""
+
+
+class AppendBegun(NamedTuple):
+    """A client wants to append; `number` identifies the request until its result."""
+
+    number: int
+    request: Append
+    deadline_ns: int
+
+
+class AppendReceived(NamedTuple):
+    """Content of an append, its end, or its abortion."""
+
+    number: int
+    received: Input
+
+
+Event: TypeAlias = (
+    Watched
+    | Transacted
+    | Stored
+    | StoreFailed
+    | LinkUp
+    | LinkDown
+    | LinkBlocked
+    | LinkReceived
+    | PeerUp
+    | PeerDown
+    | PeerReceived
+    | Listed
+    | Uploaded
+    | AppendBegun
+    | AppendReceived
+)
+
+# --- effects: core -> shell -----------------------------------------------------------------------
+
+
+class Transact(NamedTuple):
+    """Carry out a transaction over the key space; answered by `Transacted`."""
+
+    token: int
+    change: Change
+
+
+class Store(NamedTuple):
+    """Carry out operations on spools, in the order of the tokens; answered by `Stored`."""
+
+    token: int
+    operations: list[Operation]
+
+
+class OpenLink(NamedTuple):
+    """Connect to a peer; answered by `LinkUp` or `LinkDown`."""
+
+    peer: BrokerId
+    address: str
+
+
+class SendLink(NamedTuple):
+    """Send to a peer on a stream that this broker opened."""
+
+    peer: BrokerId
+    stream: int
+    message: Message
+
+
+class SendPeer(NamedTuple):
+    """Send to a primary on a stream that it opened."""
+
+    number: int
+    stream: int
+    message: Message
+
+
+class BlockPeer(NamedTuple):
+    """Read no more from the connection of a primary, or read again."""
+
+    number: int
+    is_blocked: bool
+
+
+class AskContent(NamedTuple):
+    """Let a client send more content of its append."""
+
+    number: int
+
+
+class Answer(NamedTuple):
+    """The result of an append; with `is_proxied`, another broker must serve it."""
+
+    number: int
+    result: Appended
+    is_proxied: bool
+
+
+class ListStores(NamedTuple):
+    """List a journal's fragments in its stores; answered by `Listed`."""
+
+    token: int
+    journal: str
+    stores: tuple[str, ...]
+
+
+class Upload(NamedTuple):
+    """Persist a completed fragment unless the store has it; answered by `Uploaded`."""
+
+    token: int
+    store: str
+    key: SpoolKey
+    fragment: LocalFragment
+
+
+class Readable(NamedTuple):
+    """More bytes of a journal are visible."""
+
+    journal: str
+
+
+class Halt(NamedTuple):
+    """Stop the process: the broker cannot continue."""
+
+    reason: str
+
+
+Effect: TypeAlias = (
+    Transact
+    | Store
+    | OpenLink
+    | SendLink
+    | SendPeer
+    | BlockPeer
+    | AskContent
+    | Answer
+    | ListStores
+    | Upload
+    | Readable
+    | Halt
+)

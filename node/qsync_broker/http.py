@@ -1,0 +1,345 @@
+"""The HTTP gateway: PUT appends, GET reads, HEAD describes; the path is the journal's name.
+
+It follows Gazette's gateway (same headers and query arguments), with two differences: statuses of
+appends have HTTP codes of their own, and the headers `X-Offset` and `X-Suspend` give access to the
+preconditions that Gazette's gateway lacks.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from qsync_broker.append import Append, Appended, Break, Finish, Piece, Suspend
+from qsync_broker.operations import SpoolKey
+from qsync_broker.replica import Part, Replica
+from qsync_broker.resolver import NO_BROKER, Resolution, resolve
+from qsync_broker.server import AppendCall, BrokerServer
+from qsync_broker.status import Status
+from qsync_node.format.journals import BrokerId
+
+APPEND_S = 60.0
+CHUNK = 256 << 10
+SMALL = 64 << 10
+PROXIED = "X-Qsync-Proxied"
+_OFFSET_MAX = (1 << 63) - 1
+
+_CODES = {
+    Status.OK: HTTPStatus.NO_CONTENT,
+    Status.JOURNAL_NOT_FOUND: HTTPStatus.NOT_FOUND,
+    Status.NO_JOURNAL_PRIMARY_BROKER: HTTPStatus.SERVICE_UNAVAILABLE,
+    Status.NOT_JOURNAL_PRIMARY_BROKER: HTTPStatus.MISDIRECTED_REQUEST,
+    Status.INSUFFICIENT_JOURNAL_BROKERS: HTTPStatus.SERVICE_UNAVAILABLE,
+    Status.NOT_JOURNAL_BROKER: HTTPStatus.MISDIRECTED_REQUEST,
+    Status.OFFSET_NOT_YET_AVAILABLE: HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+    Status.NOT_ALLOWED: HTTPStatus.FORBIDDEN,
+    Status.WRONG_APPEND_OFFSET: HTTPStatus.PRECONDITION_FAILED,
+    Status.INDEX_HAS_GREATER_OFFSET: HTTPStatus.CONFLICT,
+    Status.REGISTER_MISMATCH: HTTPStatus.PRECONDITION_FAILED,
+    Status.SUSPENDED: HTTPStatus.CONFLICT,
+    Status.FRAGMENT_STORE_UNHEALTHY: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+
+class Gateway:
+    """The handlers of the gateway."""
+
+    def __init__(self, server: BrokerServer) -> None:
+        self._server = server
+        self._session: aiohttp.ClientSession | None = None
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get("/debug/ready", self._ready),
+            web.get("/debug/journals", self._journals),
+            web.put("/{journal:.+}", self.put),
+            web.get("/{journal:.+}", self.get, allow_head=False),
+            web.head("/{journal:.+}", self.get),
+        ]
+
+    async def close(self) -> None:
+        """Close the connections to other brokers."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        if self._server.core.is_fenced:
+            return web.Response(status=503, text="the broker has no lease\n")
+        return web.Response(text="ready\n")
+
+    async def _journals(self, _: web.Request) -> web.Response:
+        """Describe all journals as this broker knows them."""
+        keys = self._server.core.keys
+        described = []
+        for name in sorted(keys.journals):
+            journal, route, replica = (
+                keys.journals[name],
+                keys.route(name),
+                self._server.core.replica(name),
+            )
+            described.append(
+                {
+                    "name": name,
+                    "replication": self._server.core.desired_replicas(journal),
+                    "brokers": [broker.suffix for broker in route.members],
+                    "primary": route.members[route.primary].suffix if route.primary >= 0 else "",
+                    "is_consistent": keys.is_consistent(journal),
+                    "suspend_level": journal.suspend_level,
+                    "is_ready": replica is not None
+                    and replica.pipeline is not None
+                    and replica.pipeline.is_ready,
+                    "write_head": replica.visible_end if replica is not None else None,
+                }
+            )
+        return web.json_response({"revision": keys.revision, "journals": described})
+
+    # --- append -------------------------------------------------------------------------------
+
+    async def put(self, request: web.Request) -> web.StreamResponse:
+        """Append the body to a journal."""
+        try:
+            append = _append_of(request)
+        except ValueError as error:
+            return web.Response(status=400, text=f"{error}\n")
+        length = request.content_length
+        body = await request.read() if length is not None and length <= SMALL else None
+        call = self._server.append(append, APPEND_S)
+        if body is not None:
+            if body:
+                call.give(Piece(body))
+            call.give(Finish())
+        else:
+            await self._stream(request, call)
+        result, is_proxied = await call.result
+        if is_proxied:
+            return await self._proxy_put(request, result.resolution, body)
+        return self._appended(request, result)
+
+    @staticmethod
+    async def _stream(request: web.Request, call: AppendCall) -> None:
+        """Pass the body on as fast as the broker accepts it."""
+        while await call.wanted():
+            try:
+                data = await request.content.read(CHUNK)
+            except (ConnectionError, aiohttp.ClientPayloadError, asyncio.CancelledError) as error:
+                call.give(Break(f"the client broke off: {error}"))
+                raise
+            if not data:
+                call.give(Finish())
+                return
+            call.give(Piece(data))
+
+    def _appended(self, request: web.Request, result: Appended) -> web.Response:
+        resolution = result.resolution
+        if result.error:
+            return web.Response(status=500, text=f"{result.error}\n")
+        headers = self._route_headers(request, resolution)
+        status = resolution.status
+        if status is not Status.OK:
+            return web.Response(status=_CODES[status], text=f"{status.name}\n", headers=headers)
+        headers["X-Commit-Begin"] = str(result.begin)
+        headers["X-Commit-End"] = str(result.end)
+        headers["X-Commit-SHA1-Sum"] = result.sum.hex()
+        headers["X-Write-Head"] = str(result.end)
+        return web.Response(status=HTTPStatus.NO_CONTENT, headers=headers)
+
+    async def _proxy_put(
+        self, request: web.Request, resolution: Resolution, body: bytes | None
+    ) -> web.StreamResponse:
+        async def content() -> AsyncIterator[bytes]:
+            async for data in request.content.iter_chunked(CHUNK):
+                yield data
+
+        return await self._proxy(
+            request, resolution.broker, body if body is not None else content()
+        )
+
+    async def _proxy(
+        self, request: web.Request, broker: BrokerId, data: Any = None
+    ) -> web.StreamResponse:
+        """Forward a request to another broker, and its answer to the client."""
+        row = self._server.core.keys.brokers.get(broker)
+        if row is None:
+            return web.Response(status=503, text="the journal's broker has left; retry\n")
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=5)
+            self._session = aiohttp.ClientSession(timeout=timeout, auto_decompress=False)
+        headers = {
+            name: value
+            for name, value in request.headers.items()
+            if name.lower() not in ("host", "content-length", "transfer-encoding", "connection")
+        }
+        headers[PROXIED] = str(self._server.core.keys.revision)
+        url = row.endpoint.rstrip("/") + request.raw_path
+        try:
+            async with self._session.request(
+                request.method, url, headers=headers, data=data
+            ) as answer:
+                kept = {
+                    name: value
+                    for name, value in answer.headers.items()
+                    if name.lower() not in ("transfer-encoding", "connection", "date", "server")
+                }
+                response = web.StreamResponse(status=answer.status, headers=kept)
+                await response.prepare(request)
+                async for chunk in answer.content.iter_any():
+                    await response.write(chunk)
+                await response.write_eof()
+                return response
+        except aiohttp.ClientError as error:
+            return web.Response(status=502, text=f"broker {broker.suffix} failed: {error}\n")
+
+    # --- read ---------------------------------------------------------------------------------
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        """Read a journal, or describe it (HEAD)."""
+        server, name = self._server, request.match_info["journal"]
+        try:
+            offset, is_blocking = _read_of(request)
+            await server.revision(int(request.headers.get(PROXIED, "0")))
+        except ValueError as error:
+            return web.Response(status=400, text=f"{error}\n")
+        found = resolve(
+            server.core.keys,
+            name,
+            server.core.me,
+            needs_primary=False,
+            may_proxy=PROXIED not in request.headers,
+        )
+        if found.status is not Status.OK:
+            return web.Response(
+                status=_CODES[found.status],
+                text=f"{found.status.name}\n",
+                headers=self._route_headers(request, found),
+            )
+        replica = server.core.replica(name)
+        if replica is None:
+            broker = found.route.members[max(found.route.primary, 0)]
+            return await self._proxy(request, broker if found.broker == NO_BROKER else found.broker)
+        if offset < 0:
+            offset = replica.visible_end
+        return await self._send(request, found, replica, offset, is_blocking)
+
+    async def _send(
+        self,
+        request: web.Request,
+        found: Resolution,
+        replica: Replica,
+        offset: int,
+        is_blocking: bool,
+    ) -> web.StreamResponse:
+        part = await self._await_part(replica, offset, is_blocking)
+        headers = self._route_headers(request, found)
+        headers["X-Write-Head"] = str(replica.visible_end)
+        if part is None:
+            status = Status.OFFSET_NOT_YET_AVAILABLE
+            return web.Response(status=_CODES[status], text=f"{status.name}\n", headers=headers)
+        offset = max(offset, part.begin)
+        headers["Content-Range"] = f"bytes {offset}-{_OFFSET_MAX}/{_OFFSET_MAX}"
+        headers["Trailer"] = "X-Close-Error"
+        response = web.StreamResponse(status=HTTPStatus.PARTIAL_CONTENT, headers=headers)
+        if request.method == "HEAD":
+            await response.prepare(request)
+            return response
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        while part is not None and part.begin <= offset:
+            async for data in self._content(replica, part, offset):
+                await response.write(data)
+                offset += len(data)
+            part = await self._await_part(replica, offset, is_blocking)
+        await response.write_eof()
+        return response
+
+    async def _content(self, replica: Replica, part: Part, offset: int) -> AsyncIterator[bytes]:
+        """Return the bytes of a part of a journal from an offset on."""
+        server = self._server
+        if part.remote is not None:
+            async for data in server.stores.read(part.remote, offset):
+                yield data
+            return
+        key = SpoolKey(replica.journal, replica.spool.journal_id, part.begin)
+        while offset < part.end:
+            size = min(CHUNK, part.end - offset)
+            try:
+                data = await server.loop.run_in_executor(
+                    None, server.storage.read, key, offset, size
+                )
+            except FileNotFoundError:
+                return  # the fragment was persisted meanwhile: the next look-up finds it
+            if not data:
+                return
+            yield data
+            offset += len(data)
+
+    async def _await_part(self, replica: Replica, offset: int, is_blocking: bool) -> Part | None:
+        """Return the part of the journal that covers an offset, or that a read jumps to."""
+        while True:
+            found = replica.part_at(offset)
+            if found is not None:
+                return found
+            begin = replica.next_begin(offset)
+            if begin is not None:
+                return replica.part_at(begin)
+            if not is_blocking:
+                return None
+            await self._server.readable(replica.journal)
+
+    # --- headers ------------------------------------------------------------------------------
+
+    def _route_headers(self, request: web.Request, found: Resolution) -> dict[str, str]:
+        route, brokers = found.route, self._server.core.keys.brokers
+        members = [f'members:<zone:"{one.zone}" suffix:"{one.suffix}" > ' for one in route.members]
+        endpoints = [brokers[one].endpoint if one in brokers else "" for one in route.members]
+        token = "".join(members)
+        token += f"primary:{route.primary} " if route.primary else ""
+        token += "".join(f'endpoints:"{endpoint}" ' for endpoint in endpoints)
+        headers = {"X-Route-Token": token}
+        if route.primary >= 0:
+            headers["Location"] = endpoints[route.primary].rstrip("/") + request.raw_path
+        return headers
+
+
+def _append_of(request: web.Request) -> Append:
+    """Return the append that a request describes. Raises ValueError for invalid arguments."""
+    unknown = set(request.query)
+    if unknown:
+        raise ValueError(f"unknown argument {sorted(unknown)[0]!r}: PUT accepts none")
+    suspend = request.headers.get("X-Suspend", "RESUME").upper()
+    if suspend not in Suspend.__members__:
+        raise ValueError(
+            f"invalid X-Suspend {suspend!r}: use one of {', '.join(Suspend.__members__)}"
+        )
+    return Append(
+        request.match_info["journal"],
+        offset=_number(request.headers.get("X-Offset", "0"), "X-Offset"),
+        suspend=Suspend[suspend],
+        may_proxy=PROXIED not in request.headers,
+        min_revision=_number(request.headers.get(PROXIED, "0"), PROXIED),
+    )
+
+
+def _read_of(request: web.Request) -> tuple[int, bool]:
+    """Return offset and mode of a read. Raises ValueError for invalid arguments."""
+    query = request.query
+    unknown = set(query) - {"offset", "block"}
+    if unknown:
+        raise ValueError(f"unknown argument {sorted(unknown)[0]!r}: use offset and block")
+    block = query.get("block", "false").lower()
+    if block not in ("true", "false", "1", "0"):
+        raise ValueError(f"invalid block {block!r}: use true or false")
+    return _number(query.get("offset", "0"), "offset", -1), block in ("true", "1")
+
+
+def _number(text: str, name: str, least: int = 0) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value <= _OFFSET_MAX:
+        raise ValueError(f"invalid {name} {text!r}: use a number of bytes")
+    return value

@@ -1,0 +1,194 @@
+"""Persistence of completed fragments to the first store of their journal.
+
+    event                       reaction
+    -------------------------   ----------------------------------------------------------------
+    a replica starts            its stores are listed; appends wait for the first listing
+    a listing has ended         the index takes it over; local fragments that it covers are dropped
+    the refresh interval ends   the stores are listed again
+    a fragment is completed     the primary uploads it at once; a peer waits, and then normally
+                                finds it in the listing
+    an upload has failed        it is repeated after a pause that doubles up to a limit
+
+A fragment has the same name and content at all brokers. Two uploads of it are therefore harmless. A
+local fragment is dropped only when its bytes are in the store.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from qsync_broker import events as ev
+from qsync_broker.index import LocalFragment
+from qsync_broker.operations import Drop, SpoolKey
+from qsync_broker.replica import Host, Replica
+
+UPLOADS_MAX = 4
+"""Maximum number of uploads of a broker at a time."""
+PEER_WAIT_NS = 120_000_000_000
+AGAIN_MIN_NS = 1_000_000_000
+AGAIN_MAX_NS = 60_000_000_000
+LISTINGS_MAX = 8
+LIST_AGAIN_NS = 5_000_000_000
+
+
+class _Waiting:
+    """A completed fragment of a journal that is not known to be persisted."""
+
+    __slots__ = ("at_ns", "fragment", "is_under_way", "pause_ns")
+
+    def __init__(self, fragment: LocalFragment, at_ns: int) -> None:
+        self.fragment = fragment
+        self.at_ns = at_ns
+        self.pause_ns = AGAIN_MIN_NS
+        self.is_under_way = False
+
+
+class _Upload(NamedTuple):
+    journal: str
+    journal_id: int
+    begin: int
+    store: str
+
+
+class _Journal:
+    """Persistence of one journal at this broker."""
+
+    __slots__ = ("is_listing", "list_at_ns", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, _Waiting] = {}
+        self.list_at_ns = 0
+        self.is_listing = False
+
+
+class Persister:
+    """Uploads and listings of all journals of a broker."""
+
+    def __init__(
+        self,
+        host: Host,
+        find: Callable[[str], Replica | None],
+        emit: Callable[[ev.Effect], None],
+    ) -> None:
+        self._host = host
+        self._find = find
+        self._emit = emit
+        self._journals: dict[str, _Journal] = {}
+        self._uploads: dict[int, _Upload] = {}
+        self._listings: dict[int, str] = {}
+        self._tokens = 0
+
+    @property
+    def unpersisted(self) -> int:
+        """Return the number of completed fragments that are not known to be persisted."""
+        return sum(len(journal.waiting) for journal in self._journals.values())
+
+    def start(self, replica: Replica, now_ns: int) -> None:
+        """Begin with the journal of a new replica."""
+        journal = self._journals[replica.journal] = _Journal()
+        for fragment in replica.completed.values():
+            journal.waiting[fragment.begin] = _Waiting(fragment, now_ns + AGAIN_MIN_NS)
+
+    def stop(self, journal: str) -> None:
+        """Forget a journal that is no longer assigned to this broker."""
+        self._journals.pop(journal, None)
+
+    def completed(self, replica: Replica, fragment: LocalFragment, now_ns: int) -> None:
+        """Persist a fragment: at once as the primary, later as a peer."""
+        journal = self._journals.get(replica.journal)
+        if journal is not None:
+            delay_ns = 0 if replica.pipeline is not None else PEER_WAIT_NS
+            journal.waiting[fragment.begin] = _Waiting(fragment, now_ns + delay_ns)
+
+    def tick(self, now_ns: int) -> None:
+        """Begin due listings and uploads."""
+        for name, journal in self._journals.items():
+            replica = self._find(name)
+            if replica is None or not replica.settings.stores:
+                continue
+            if not journal.is_listing and now_ns >= journal.list_at_ns:
+                self._list(journal, replica)
+            for waiting in journal.waiting.values():
+                if len(self._uploads) >= UPLOADS_MAX:
+                    return
+                if not waiting.is_under_way and now_ns >= waiting.at_ns:
+                    self._upload(replica, waiting)
+
+    # --- listings -----------------------------------------------------------------------------
+
+    def _list(self, journal: _Journal, replica: Replica) -> None:
+        if len(self._listings) >= LISTINGS_MAX:
+            return
+        journal.is_listing = True
+        self._tokens += 1
+        self._listings[self._tokens] = replica.journal
+        stores = replica.settings.stores
+        self._emit(ev.ListStores(self._tokens, replica.journal, stores))
+
+    def on_listed(self, event: ev.Listed, now_ns: int) -> None:
+        """Take a listing over, or repeat it later."""
+        name = self._listings.pop(event.token, "")
+        journal, replica = self._journals.get(name), self._find(name)
+        if journal is None or replica is None:
+            return
+        journal.is_listing = False
+        if event.error:
+            journal.list_at_ns = now_ns + LIST_AGAIN_NS
+            replica.store_error = event.error
+            return
+        journal.list_at_ns = now_ns + replica.settings.refresh_ns
+        replica.store_error = ""
+        replica.remote.replace(event.fragments)
+        replica.is_index_known = True
+        for begin in list(journal.waiting):
+            self._drop_if_persisted(journal, replica, begin)
+        self._host.wake_journal(name)
+        self._host.readable(name)
+
+    # --- uploads ------------------------------------------------------------------------------
+
+    def _upload(self, replica: Replica, waiting: _Waiting) -> None:
+        waiting.is_under_way = True
+        fragment, store = waiting.fragment, replica.settings.stores[0]
+        spool = replica.spool
+        self._tokens += 1
+        self._uploads[self._tokens] = _Upload(
+            spool.journal, spool.journal_id, fragment.begin, store
+        )
+        key = SpoolKey(spool.journal, spool.journal_id, fragment.begin)
+        self._emit(ev.Upload(self._tokens, store, key, fragment))
+
+    def on_uploaded(self, event: ev.Uploaded, now_ns: int) -> None:
+        """Add a persisted fragment to the index, or repeat its upload later."""
+        upload = self._uploads.pop(event.token, None)
+        if upload is None:
+            return
+        journal, replica = self._journals.get(upload.journal), self._find(upload.journal)
+        if journal is None or replica is None or replica.spool.journal_id != upload.journal_id:
+            return
+        waiting = journal.waiting.get(upload.begin)
+        if waiting is None:
+            return  # a listing has shown it meanwhile
+        if event.fragment is None:
+            replica.store_error = event.error
+            waiting.is_under_way = False
+            waiting.at_ns = now_ns + waiting.pause_ns
+            waiting.pause_ns = min(2 * waiting.pause_ns, AGAIN_MAX_NS)
+            return
+        replica.store_error = ""
+        replica.remote.add(event.fragment)
+        self._drop_if_persisted(journal, replica, upload.begin)
+        self._host.readable(upload.journal)
+
+    def _drop_if_persisted(self, journal: _Journal, replica: Replica, begin: int) -> None:
+        """Delete a local fragment whose bytes are all in the store."""
+        fragment = journal.waiting[begin].fragment
+        if not replica.remote.covers(fragment.begin, fragment.end):
+            return
+        del journal.waiting[begin]
+        replica.completed.pop(begin, None)
+        spool = replica.spool
+        self._host.store([Drop(SpoolKey(spool.journal, spool.journal_id, begin))], _nothing)
+
+
+def _nothing() -> None:
+    """Ignore the end of a deletion."""

@@ -1,0 +1,415 @@
+"""A journal at this broker: its spool, its pipeline as a primary, and its stream as a peer.
+
+The replica exists while the journal is assigned to the broker. Its spool and its completed spools
+are on disk and outlive it.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from qsync_broker import messages as msg
+from qsync_broker.index import LocalFragment, RemoteFragment, RemoteIndex
+from qsync_broker.operations import Operation, Roll
+from qsync_broker.pipeline import Pipeline, commit_operations, promise_of
+from qsync_broker.spool import Choice, Proposal, Spool, SpoolMismatchError
+from qsync_node.format.journals import BrokerId, JournalRow, Route
+
+if TYPE_CHECKING:
+    from qsync_broker.append import AppendMachine
+    from qsync_broker.keyspace import Change, KeySpace
+
+
+class Host(Protocol):
+    """The broker, as the journals at it use it."""
+
+    me: BrokerId
+    keys: "KeySpace"
+
+    @property
+    def unix_s(self) -> int:
+        """Return the Unix time in seconds."""
+
+    def replica(self, journal: str) -> "Replica | None":
+        """Return the journal's replica at this broker."""
+
+    def desired_replicas(self, journal: JournalRow) -> int:
+        """Return the number of brokers that a journal's route must have."""
+
+    def transact(self, change: "Change", done: Callable[[bool], None]) -> None:
+        """Carry out a transaction; `done` gets whether it is known to be committed."""
+
+    def store(self, operations: list[Operation], done: Callable[[], None]) -> None:
+        """Make operations durable, then call `done`."""
+
+    def open(
+        self,
+        peer: BrokerId,
+        on_message: Callable[[msg.Message], None],
+        on_lost: Callable[[str], None],
+    ) -> int:
+        """Open a stream to a peer, and return its number."""
+
+    def send(self, peer: BrokerId, stream: int, message: msg.Message) -> None:
+        """Send a message on a stream."""
+
+    def close(self, peer: BrokerId, stream: int) -> None:
+        """End a stream."""
+
+    def wake(self, append: "AppendMachine") -> None:
+        """Advance an append in this step."""
+
+    def wake_journal(self, journal: str) -> None:
+        """Advance all appends of a journal in this step."""
+
+    def ask_content(self, append: "AppendMachine") -> None:
+        """Let the client send the content of an append."""
+
+    def content_sent(self, append: "AppendMachine") -> None:
+        """Note that a part of the content was sent to all peers."""
+
+    def finish(self, append: "AppendMachine") -> None:
+        """Answer an append that has a result."""
+
+    def completed(self, replica: "Replica", fragment: LocalFragment) -> None:
+        """Persist a completed fragment."""
+
+    def readable(self, journal: str) -> None:
+        """Wake readers of a journal: more bytes are visible."""
+
+
+class Settings(NamedTuple):
+    """The parts of a journal's specification that replication depends on.
+
+    Attributes:
+        codec: codec of new fragments.
+        length: content length in bytes after which a fragment is completed.
+        flush_s: interval at whose multiples fragments are completed, 0 for none.
+        is_writable: whether content may be appended.
+        stores: URLs of its stores, of which the first is written; none if it is not persisted.
+        refresh_ns: interval between two listings of the stores.
+    """
+
+    codec: int
+    length: int
+    flush_s: int
+    is_writable: bool
+    stores: tuple[str, ...] = ()
+    refresh_ns: int = 300_000_000_000
+
+
+class Part(NamedTuple):
+    """Visible bytes of a journal: of a local spool, or of a persisted fragment."""
+
+    begin: int
+    end: int
+    remote: RemoteFragment | None = None
+
+
+class Replica:
+    """A journal at this broker.
+
+    Attributes:
+        journal: name of the journal.
+        spool: the open spool.
+        completed: completed spools that are still on disk, by their first offset.
+        promised: greatest epoch that this broker has promised.
+        pipeline: replication to the peers, if this broker is the primary.
+        sender: the append that owns the sending side of the pipeline.
+        in_flight: appends that wait for acknowledgements, oldest first.
+        remote: persisted fragments.
+        is_index_known: whether the stores have been listed, or there are none.
+        store_error: sentence of the last failure of a store, "" after a success.
+    """
+
+    def __init__(self, host: Host, spool: Spool, settings: Settings) -> None:
+        self.journal = spool.journal
+        self.spool = spool
+        self.settings = settings
+        self.completed: dict[int, LocalFragment] = {}
+        self.promised = spool.epoch
+        self.pipeline: Pipeline | None = None
+        self.sender: AppendMachine | None = None
+        self.in_flight: deque[AppendMachine] = deque()
+        self.is_index_known = not settings.stores
+        self.remote = RemoteIndex()
+        self.store_error = ""
+        self._queue: deque[AppendMachine] = deque()
+        self._host = host
+        self._stream: PeerStream | None = None
+
+    # --- index --------------------------------------------------------------------------------
+
+    @property
+    def index_end(self) -> int:
+        """Return the greatest offset of persisted and of local fragments."""
+        completed = max((fragment.end for fragment in self.completed.values()), default=0)
+        return max(self.remote.end, completed)
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the journal has no bytes, neither here nor in its store."""
+        return not self.completed and not self.remote.end and self.spool.end == self.spool.begin
+
+    @property
+    def is_flushed(self) -> bool:
+        """Return whether all bytes of the journal are in its store."""
+        return not self.completed and self.spool.end == self.spool.begin
+
+    def fragment_at(self, offset: int) -> tuple[int, int] | None:
+        """Return begin and visible end of the local fragment that covers an offset."""
+        spool = self.spool
+        if spool.begin <= offset < spool.confirmed:
+            return spool.begin, spool.confirmed
+        for begin, fragment in self.completed.items():
+            if begin <= offset < fragment.end:
+                return begin, fragment.end
+        return None
+
+    def part_at(self, offset: int) -> Part | None:
+        """Return the fragment that covers an offset; a local one is preferred."""
+        local = self.fragment_at(offset)
+        if local is not None:
+            return Part(*local)
+        remote = self.remote.find(offset)
+        return Part(remote.begin, remote.end, remote) if remote is not None else None
+
+    @property
+    def visible_end(self) -> int:
+        """Return the write head: the offset after the last visible byte."""
+        return max(self.spool.confirmed, self.index_end)
+
+    def next_begin(self, offset: int) -> int | None:
+        """Return the least offset of a fragment after `offset`."""
+        begins = [begin for begin in self.completed if begin > offset]
+        remote = self.remote.after(offset)
+        if remote is not None:
+            begins.append(remote.begin)
+        if offset < self.spool.begin < self.spool.confirmed:
+            begins.append(self.spool.begin)
+        return min(begins, default=None)
+
+    # --- pipeline -----------------------------------------------------------------------------
+
+    def enqueue(self, append: "AppendMachine") -> None:
+        """Queue an append for the sending side of the pipeline."""
+        self._queue.append(append)
+        self._next()
+
+    def sent(self, append: "AppendMachine") -> None:
+        """Give the sending side to the next append; this one waits for acknowledgements."""
+        self.in_flight.append(append)
+        self.sender = None
+        self._next()
+
+    def release(self, append: "AppendMachine") -> None:
+        """Forget an append, wherever it is."""
+        if append is self.sender:
+            self.sender = None
+        elif self.in_flight and append is self.in_flight[0]:
+            self.in_flight.popleft()
+        elif append in self.in_flight:
+            self.in_flight.remove(append)
+        elif append in self._queue:
+            self._queue.remove(append)
+        self._next()
+        self._host.wake_journal(self.journal)
+
+    def _next(self) -> None:
+        if self.sender is None and self._queue:
+            self.sender = self._queue.popleft()
+            self._host.wake(self.sender)
+
+    @property
+    def woken(self) -> list["AppendMachine"]:
+        """Return the appends that can advance: the oldest in flight, and the sender.
+
+        The end of an append wakes the journal, and with it the next one.
+        """
+        first = [self.in_flight[0]] if self.in_flight else []
+        return [*first, self.sender] if self.sender is not None else first
+
+    @property
+    def waiting(self) -> list["AppendMachine"]:
+        """Return all appends of this journal at this broker."""
+        sender = [self.sender] if self.sender is not None else []
+        return [*self.in_flight, *sender, *self._queue]
+
+    def open_pipeline(self, route: Route, epoch: int) -> None:
+        """Begin a pipeline to the brokers of a route."""
+        self._end_stream("this broker is the primary")
+        self.promised = epoch
+        self.pipeline = Pipeline(
+            self._host, self.spool, self._host.me, route, epoch, self._on_pipeline, self.confirm
+        )
+
+    def close_pipeline(self, reason: str) -> None:
+        """End the pipeline."""
+        if self.pipeline is not None:
+            self.pipeline.close(reason)
+            self.pipeline = None
+            self._host.wake_journal(self.journal)
+
+    def leave_route(self, route: Route) -> None:
+        """End a pipeline if one of its brokers is no longer in the journal's route.
+
+        A broker that was added changes nothing for the appends that are in flight.
+        """
+        pipeline = self.pipeline
+        if pipeline is not None and not set(pipeline.route.members) <= set(route.members):
+            self.close_pipeline("a broker has left the journal's route")
+
+    def _on_pipeline(self) -> None:
+        self._host.wake_journal(self.journal)
+
+    def confirm(self, end: int) -> None:
+        """Make bytes visible that all brokers have."""
+        if self.spool.confirm(end):
+            self._host.readable(self.journal)
+
+    def wants_roll(self, unix_s: int) -> bool:
+        """Return whether the fragment is to be completed before the next append."""
+        spool, settings = self.spool, self.settings
+        length = spool.end - spool.begin
+        if not length:
+            return False
+        if length > settings.length:
+            return True
+        return bool(
+            settings.flush_s
+            and spool.first_append // settings.flush_s != unix_s // settings.flush_s
+        )
+
+    # --- peer ---------------------------------------------------------------------------------
+
+    def accept(self, stream: "PeerStream", prepare: msg.Prepare, route: Route) -> None:
+        """Answer a primary that asks for a promise (J2)."""
+        is_same = (
+            route.members == tuple(BrokerId(*member) for member in prepare.members)
+            and route.primary == prepare.primary
+            and prepare.journal_id == self.spool.journal_id
+        )
+        if not is_same:
+            stream.reply(msg.Refused(self._host.keys.revision, 0))
+            return
+        if prepare.epoch <= self.promised:
+            stream.reply(msg.Refused(0, self.promised))
+            return
+        self.promised = prepare.epoch
+        self._end_stream("another primary has a greater epoch")
+        self.close_pipeline("another primary has a greater epoch")
+        self._stream = stream
+        stream.replica = self
+        self.spool.rollback()
+        # The state must be durable before the primary chooses by it.
+        self._host.store([], lambda: stream.reply(promise_of(self.spool)))
+
+    def _end_stream(self, reason: str) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.fail(reason)
+
+    def stream_closed(self, stream: "PeerStream") -> None:
+        """Discard the content of a stream that has ended."""
+        if self._stream is stream:
+            self._stream = None
+            self.spool.rollback()
+
+    def depart(self) -> None:
+        """Complete the open fragment, so that its bytes are persisted without this replica."""
+        spool = self.spool
+        if spool.end == spool.confirmed > spool.begin:
+            self._host.store([spool.roll(spool.end, spool.codec)], _nothing)
+
+    def stop(self, reason: str) -> None:
+        """End replication: the journal is no longer assigned to this broker, or it stops."""
+        self.close_pipeline(reason)
+        self._end_stream(reason)
+        for append in self.waiting:
+            append.fail(reason)
+
+    def rolled(self, roll: Operation) -> None:
+        """Add a completed spool to the index."""
+        if isinstance(roll, Roll) and roll.completed_end > roll.completed.begin:
+            begin, former = roll.completed.begin, self.spool.former
+            assert former is not None
+            fragment = LocalFragment(
+                begin, roll.completed_end, roll.completed_sum, former.codec, former.first_append
+            )
+            self.completed[begin] = fragment
+            self._host.readable(self.journal)
+            self._host.completed(self, fragment)
+
+
+class PeerStream:
+    """A primary's stream to this broker, for one journal."""
+
+    def __init__(self, host: Host, send: Callable[[msg.Message], None]) -> None:
+        self.replica: Replica | None = None
+        self.is_over = False
+        self._host = host
+        self._send = send
+
+    def reply(self, message: msg.Message) -> None:
+        """Send a message to the primary, unless the stream has ended."""
+        if not self.is_over:
+            self._send(message)
+
+    def fail(self, reason: str) -> None:
+        """End the stream with a reason."""
+        self.reply(msg.Failed(reason))
+        self.end()
+
+    def end(self) -> None:
+        """End the stream: the primary closed it, or it is lost."""
+        self.is_over = True
+        if self.replica is not None:
+            self.replica.stream_closed(self)
+
+    def receive(self, message: msg.Message) -> None:
+        """Handle a message of the primary after its promise."""
+        replica = self.replica
+        if self.is_over:
+            return
+        if replica is None:
+            self.fail(f"{type(message).__name__} before a promise")
+            return
+        try:
+            self._handle(message, replica)
+        except SpoolMismatchError as error:
+            self.fail(str(error))
+
+    def _handle(self, message: msg.Message, replica: Replica) -> None:
+        host, spool = self._host, replica.spool
+        if isinstance(message, msg.Content):
+            self._store([spool.receive(message.delta, message.data)])
+        elif isinstance(message, msg.Propose):
+            replica.confirm(message.confirmed)
+            proposal = Proposal(message.end, message.sum, message.registers)
+            operations = commit_operations(spool, proposal, host.unix_s)
+            acked = msg.Acked(message.sequence)
+            host.store(operations, lambda: self.reply(acked))
+        elif isinstance(message, msg.Confirm):
+            replica.confirm(message.end)
+        elif isinstance(message, msg.Abort):
+            spool.rollback()
+        elif isinstance(message, msg.Begin):
+            self._store([spool.roll(message.begin, message.codec)])
+        elif isinstance(message, msg.Adopt):
+            if message.epoch != replica.promised:
+                raise SpoolMismatchError(
+                    f"epoch {message.epoch} is not the promised {replica.promised}"
+                )
+            operation = spool.adopt(Choice(*message))
+            host.store([operation], lambda: self.reply(msg.Acked(0)))
+        elif isinstance(message, msg.Close):
+            self.end()
+        else:
+            raise SpoolMismatchError(f"unexpected {type(message).__name__}")
+
+    def _store(self, operations: list[Operation]) -> None:
+        self._host.store(operations, _nothing)
+
+
+def _nothing() -> None:
+    """Ignore the end of a write that no answer depends on."""

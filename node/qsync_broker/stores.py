@@ -1,0 +1,169 @@
+"""Stores of persisted fragments: object stores and folders, by URL.
+
+An upload compresses the fragment into a temporary file in a worker thread, and then writes the
+object as a whole: an object store shows it when it is complete, and a folder after a rename.
+"""
+
+import asyncio
+import hashlib
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import IO, Any
+
+import obstore
+from obstore.exceptions import BaseError
+
+from qsync_broker.codecs import Codec, CodecError, compressor, decompressor
+from qsync_broker.fragments import parse_path, path_of
+from qsync_broker.index import LocalFragment, RemoteFragment
+from qsync_node.errors import QsyncError
+from qsync_node.log.archive_store import ArchiveError, open_store
+
+TIMEOUT_S = 300.0
+LIST_TIMEOUT_S = 60.0
+CHUNK = 1 << 20
+
+
+class StoreError(QsyncError):
+    """A store is unavailable or holds a damaged fragment; the text states the cause."""
+
+
+class FragmentStores:
+    """The stores of all journals of a broker."""
+
+    def __init__(self) -> None:
+        self._stores: dict[str, Any] = {}
+
+    def _open(self, url: str) -> Any:
+        if url not in self._stores:
+            try:
+                self._stores[url] = open_store(url)
+            except ArchiveError as error:
+                raise StoreError(str(error)) from None
+        return self._stores[url]
+
+    async def list(self, url: str, journal: str) -> list[RemoteFragment]:
+        """Return the fragments of a journal in a store.
+
+        Raises:
+            StoreError: the store cannot be listed.
+        """
+        store = await asyncio.to_thread(self._open, url)
+        found = []
+        try:
+            async with asyncio.timeout(LIST_TIMEOUT_S):
+                async for entries in obstore.list(store, f"{journal}/"):
+                    for entry in entries:
+                        mod_time = int(entry["last_modified"].timestamp())
+                        fragment = parse_path(url, journal, entry["path"], mod_time)
+                        if fragment is not None:
+                            found.append(fragment)
+        except (BaseError, OSError, TimeoutError) as error:
+            raise StoreError(f"listing {journal} in {url} failed: {_cause(error)}") from None
+        return found
+
+    async def upload(
+        self,
+        url: str,
+        journal: str,
+        fragment: LocalFragment,
+        read: Callable[[int, int], bytes],
+        directory: Path,
+    ) -> RemoteFragment:
+        """Persist a fragment, unless the store has it.
+
+        Args:
+            url: URL of the store.
+            journal: name of the journal.
+            fragment: the completed fragment.
+            read: returns bytes at an offset of the journal, given the offset and a size.
+            directory: directory for the compressed file.
+
+        Raises:
+            StoreError: the store is unavailable, or the local bytes are damaged.
+        """
+        path = path_of(journal, fragment)
+        is_offloaded = fragment.codec == Codec.GZIP_OFFLOAD_DECOMPRESSION
+        if is_offloaded and url.startswith("file:"):
+            raise StoreError(
+                f"{url} cannot state the encoding of an object: use GZIP instead of"
+                " GZIP_OFFLOAD_DECOMPRESSION"
+            )
+        store = await asyncio.to_thread(self._open, url)
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                mod_time = await self._mod_time(store, path)
+                if mod_time is None:
+                    with tempfile.TemporaryFile(dir=directory) as file:
+                        await asyncio.to_thread(_compress, fragment, read, file)
+                        await obstore.put_async(store, path, file, attributes=_attributes(fragment))
+                    mod_time = await self._mod_time(store, path)
+        except (BaseError, OSError, TimeoutError, ValueError) as error:
+            raise StoreError(f"persisting {path} to {url} failed: {_cause(error)}") from None
+        begin, end, checksum, codec, _ = fragment
+        return RemoteFragment(begin, end, checksum, codec, url, path, mod_time or 0)
+
+    @staticmethod
+    async def _mod_time(store: Any, path: str) -> int | None:
+        try:
+            found = await obstore.head_async(store, path)
+        except FileNotFoundError:
+            return None
+        return int(found["last_modified"].timestamp())
+
+    async def read(self, fragment: RemoteFragment, offset: int) -> AsyncIterator[bytes]:
+        """Return the bytes of a fragment from an offset of the journal on.
+
+        Raises:
+            StoreError: the object is missing, damaged or incomplete.
+        """
+        store = await asyncio.to_thread(self._open, fragment.store)
+        skip, left = offset - fragment.begin, fragment.end - offset
+        reader = decompressor(fragment.codec)
+        is_plain = fragment.codec == Codec.NONE
+        options: Any = {"range": {"offset": skip}} if is_plain and skip else {}
+        skip = 0 if is_plain else skip
+        try:
+            result = await obstore.get_async(store, fragment.path, options=options)
+            async for data in result.stream(min_chunk_size=CHUNK):
+                for piece in reader.feed(bytes(data)):
+                    kept = piece[skip:][:left]
+                    skip = max(0, skip - len(piece))
+                    left -= len(kept)
+                    if kept:
+                        yield kept
+            reader.finish()
+        except (BaseError, OSError, CodecError) as error:
+            raise StoreError(
+                f"reading {fragment.path} from {fragment.store} failed: {_cause(error)}"
+            ) from None
+        if left:
+            raise StoreError(f"{fragment.path} in {fragment.store} lacks its last {left} bytes")
+
+
+def _compress(fragment: LocalFragment, read: Callable[[int, int], bytes], file: IO[bytes]) -> None:
+    """Write the compressed fragment into a file. Raises ValueError if its bytes are damaged."""
+    writer, hashed, offset = compressor(fragment.codec), hashlib.sha1(), fragment.begin
+    while offset < fragment.end:
+        data = read(offset, min(CHUNK, fragment.end - offset))
+        if not data:
+            raise ValueError(f"the local fragment ends at {offset}")
+        hashed.update(data)
+        file.write(writer.feed(data))
+        offset += len(data)
+    if hashed.digest() != fragment.sum:
+        raise ValueError("the bytes of the local fragment do not have its checksum")
+    file.write(writer.finish())
+    file.seek(0)
+
+
+def _attributes(fragment: LocalFragment) -> Any:
+    if fragment.codec == Codec.GZIP_OFFLOAD_DECOMPRESSION:
+        return {"Content-Encoding": "gzip"}
+    return None
+
+
+def _cause(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:300]

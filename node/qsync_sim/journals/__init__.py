@@ -1,0 +1,1 @@
+"""The simulator of journals: brokers' cores over a simulated key space, network and disks."""

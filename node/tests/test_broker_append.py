@@ -1,0 +1,585 @@
+"""The append machine, stepped by hand: each state with each of its exits."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from qsync_broker import messages as msg
+from qsync_broker.append import (
+    Append,
+    AppendMachine,
+    Break,
+    Finish,
+    Input,
+    Piece,
+    State,
+    Suspend,
+    pack_registers,
+)
+from qsync_broker.broker import desired_replicas
+from qsync_broker.index import LocalFragment, RemoteFragment
+from qsync_broker.keyspace import Change, KeySpace, Written
+from qsync_broker.labels import LabelSelector, LabelSet
+from qsync_broker.operations import Operation
+from qsync_broker.replica import Replica, Settings
+from qsync_broker.spool import Spool
+from qsync_broker.status import Status
+from qsync_node.format.journals import (
+    NO_ROUTE,
+    AssignmentRow,
+    BrokerId,
+    BrokerRow,
+    JournalRow,
+    Route,
+    Row,
+    encode_row,
+    space_of,
+)
+from qsync_sim.journals.world import SPEC
+
+A, B, C = BrokerId("z", "broker-a"), BrokerId("z", "broker-b"), BrokerId("z", "broker-c")
+NAME = "a/journal"
+
+
+class Hand:
+    """A broker whose every event the test decides; it is `A`, and `B` is its only peer."""
+
+    me = A
+    unix_s = 1_700_000_000
+
+    def __init__(self) -> None:
+        self.keys = KeySpace()
+        self.replicas: dict[str, Replica] = {}
+        self.changes: list[tuple[Change, Callable[[bool], None]]] = []
+        self.sent: list[msg.Message] = []
+        self.stores: list[Callable[[], None]] = []
+        self.listeners: list[tuple[Callable[[msg.Message], None], Callable[[str], None]]] = []
+        self.asked = self.finished = 0
+        self.is_awake = False
+        journal = JournalRow(NAME, {"replication": 2, **SPEC}, 0, 0, 0, 0, NO_ROUTE, 2, 2)
+        self.put(journal, broker(A), broker(B))
+        self.put(AssignmentRow(NAME, A, 0, 4, 4), AssignmentRow(NAME, B, 1, 5, 5))
+        settings = Settings(1, 4096, 0, True)
+        self.replica_of_a = self.replicas[NAME] = Replica(self, Spool(NAME, 2, 1), settings)
+
+    def put(self, *rows: Row) -> None:
+        for row in rows:
+            self.keys.apply(Written(space_of(row), encode_row(row)))
+        self.keys.revision += 1
+
+    @property
+    def row(self) -> JournalRow:
+        return self.keys.journals[NAME]
+
+    # --- Host ---------------------------------------------------------------------------------
+
+    def replica(self, journal: str) -> Replica | None:
+        return self.replicas.get(journal)
+
+    def desired_replicas(self, journal: JournalRow) -> int:
+        return desired_replicas(journal, 9)
+
+    def transact(self, change: Change, done: Callable[[bool], None]) -> None:
+        self.changes.append((change, done))
+
+    def store(self, operations: list[Operation], done: Callable[[], None]) -> None:
+        self.stores.append(done)
+
+    def open(self, peer: BrokerId, on_message: Any, on_lost: Any) -> int:
+        self.listeners.append((on_message, on_lost))
+        return 1
+
+    def send(self, peer: BrokerId, stream: int, message: msg.Message) -> None:
+        self.sent.append(message)
+
+    def close(self, peer: BrokerId, stream: int) -> None:
+        self.sent.append(msg.Close())
+
+    def wake(self, append: AppendMachine) -> None:
+        self.is_awake = True
+
+    def wake_journal(self, journal: str) -> None:
+        self.is_awake = True
+
+    def ask_content(self, append: AppendMachine) -> None:
+        self.asked += 1
+
+    def content_sent(self, append: AppendMachine) -> None:
+        self.asked += 1
+
+    def finish(self, append: AppendMachine) -> None:
+        self.finished += 1
+
+    def completed(self, replica: Replica, fragment: LocalFragment) -> None:
+        """Do nothing."""
+
+    def readable(self, journal: str) -> None:
+        """Do nothing."""
+
+    # --- events -------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Commit the last transaction, and deliver its rows."""
+        change, done = self.changes.pop()
+        self.put(*change.written)
+        done(True)
+
+    def stored(self) -> None:
+        stores, self.stores = self.stores, []
+        for done in stores:
+            done()
+
+    def answer(self, message: msg.Message) -> None:
+        self.listeners[-1][0](message)
+
+
+def broker(identity: BrokerId) -> BrokerRow:
+    return BrokerRow(identity, f"http://{identity.suffix}", "x:1", 9, False, 1000, "p", 1, 1, 1)
+
+
+def begin(hand: Hand, **fields: Any) -> AppendMachine:
+    return AppendMachine(hand, 1, Append(NAME, **fields), 1 << 62)
+
+
+def promised(epoch: int = 0, end: int = 0, begin: int = 0) -> msg.Promised:
+    return msg.Promised(epoch, begin, end, bytes(20), b"", 1)
+
+
+def until(hand: Hand, append: AppendMachine, state: State) -> None:
+    """Advance with friendly answers until the machine waits in a state."""
+    for _ in range(20):
+        append.advance()
+        if append.state is state:
+            return
+        if append.state is State.RESERVE_EPOCH or (
+            append.state is State.UPDATE_ASSIGNMENTS and hand.changes
+        ):
+            hand.commit()
+        elif append.state is State.RECV_PIPELINE_SYNC:
+            hand.stored()
+            if isinstance(hand.sent[-1], msg.Prepare):
+                hand.answer(promised())
+            else:
+                hand.answer(msg.Acked(0))
+    raise AssertionError(f"the append waits in {append.state}")
+
+
+# --- resolve --------------------------------------------------------------------------------------
+
+
+def test_resolve_waits_for_the_revision_of_the_request() -> None:
+    hand = Hand()
+    append = begin(hand, min_revision=hand.keys.revision + 1)
+    append.advance()
+    assert append.state is State.RESOLVE
+    hand.put(broker(C))
+    append.advance()
+    assert append.state is State.RESERVE_EPOCH
+
+
+def test_resolve_ends_with_the_status_of_the_resolution() -> None:
+    hand = Hand()
+    append = AppendMachine(hand, 1, Append("b/journal"), 1 << 62)
+    append.advance()
+    assert append.result is not None
+    assert append.result.resolution.status is Status.JOURNAL_NOT_FOUND
+
+
+def test_resolve_proxies_to_another_primary() -> None:
+    hand = Hand()
+    hand.put(AssignmentRow(NAME, A, 1, 4, 6), AssignmentRow(NAME, B, 0, 5, 6))
+    append = begin(hand)
+    append.advance()
+    assert append.state is State.PROXY
+    assert append.resolution.broker == B
+
+
+def test_resolve_does_not_proxy_if_that_is_not_wanted() -> None:
+    hand = Hand()
+    hand.put(AssignmentRow(NAME, A, 1, 4, 6), AssignmentRow(NAME, B, 0, 5, 6))
+    append = begin(hand, may_proxy=False)
+    append.advance()
+    assert append.resolution.status is Status.NOT_JOURNAL_PRIMARY_BROKER
+
+
+def test_resolve_of_a_suspended_journal_resumes_it() -> None:
+    hand = Hand()
+    hand.put(hand.row._replace(suspend_level=2))
+    append = begin(hand)
+    append.advance()
+    assert append.state is State.UPDATE_SUSPEND
+    hand.commit()
+    append.advance()
+    assert hand.row.suspend_level == 0
+    assert append.state is State.RESERVE_EPOCH
+
+
+# --- pipeline -------------------------------------------------------------------------------------
+
+
+def test_second_append_waits_for_the_pipeline() -> None:
+    hand = Hand()
+    first, second = begin(hand), begin(hand)
+    first.advance()
+    second.advance()
+    assert second.state is State.ACQUIRE_PIPELINE
+    first.fail("the client left")
+    second.advance()
+    assert second.state is State.RESERVE_EPOCH
+
+
+def test_acquire_pipeline_resolves_again_after_a_change_of_the_route() -> None:
+    hand = Hand()
+    first, second = begin(hand), begin(hand)
+    first.advance()
+    second.advance()
+    hand.put(AssignmentRow(NAME, A, 1, 4, 6), AssignmentRow(NAME, B, 0, 5, 6))
+    second.advance()
+    assert second.state is State.PROXY
+
+
+def test_start_pipeline_refuses_an_incomplete_route() -> None:
+    hand = Hand()
+    hand.put(hand.row._replace(spec={**hand.row.spec, "replication": 3}))
+    append = begin(hand)
+    append.advance()
+    assert append.resolution.status is Status.INSUFFICIENT_JOURNAL_BROKERS
+    assert hand.changes == []
+
+
+def test_start_pipeline_keeps_a_pipeline_of_the_same_route() -> None:
+    hand = Hand()
+    until(hand, begin(hand), State.STREAM_CONTENT)
+    hand.replica_of_a.sender = None
+    append = begin(hand)
+    append.advance()
+    assert append.state is State.STREAM_CONTENT
+    assert hand.changes == []
+
+
+def test_reserve_epoch_asserts_the_journal_and_all_assignments() -> None:
+    hand = Hand()
+    begin(hand).advance()
+    change = hand.changes[0][0]
+    assert change.expected == (hand.row, *sorted(hand.keys.assignments(NAME).values()))
+    assert change.written == (hand.row._replace(ballot=hand.keys.revision + 1),)
+
+
+def test_reserve_epoch_starts_again_after_a_conflict() -> None:
+    hand = Hand()
+    append = begin(hand)
+    append.advance()
+    hand.changes.pop()[1](False)
+    append.advance()
+    assert append.state is State.RESOLVE
+    hand.put(broker(C))
+    append.advance()
+    assert append.state is State.RESERVE_EPOCH
+
+
+def test_prepare_names_the_route_and_the_reserved_epoch() -> None:
+    hand = Hand()
+    append = begin(hand)
+    until(hand, append, State.RECV_PIPELINE_SYNC)
+    expected = msg.Prepare(NAME, 2, (A, B), 0, append.resolution.revision, hand.row.ballot)
+    assert hand.sent == [expected]
+
+
+def test_no_state_is_chosen_before_all_have_promised() -> None:
+    hand = Hand()
+    append = begin(hand)
+    until(hand, append, State.RECV_PIPELINE_SYNC)
+    hand.answer(promised())
+    append.advance()
+    assert len(hand.sent) == 1
+    hand.stored()
+    append.advance()
+    assert isinstance(hand.sent[-1], msg.Adopt)
+
+
+def test_peer_that_knows_a_later_route_makes_the_primary_wait_for_it() -> None:
+    hand = Hand()
+    append = begin(hand)
+    until(hand, append, State.RECV_PIPELINE_SYNC)
+    hand.answer(msg.Refused(hand.keys.revision + 3, 0))
+    append.advance()
+    assert append.state is State.RESOLVE
+    for _ in range(3):
+        hand.put(broker(C))
+    append.advance()
+    assert append.state is State.RESERVE_EPOCH
+
+
+def test_lost_peer_fails_the_append() -> None:
+    hand = Hand()
+    append = begin(hand)
+    until(hand, append, State.RECV_PIPELINE_SYNC)
+    hand.listeners[-1][1]("connection refused")
+    append.advance()
+    assert append.result is not None
+    assert append.result.error == (
+        "replication to broker broker-b in zone z failed: connection refused"
+    )
+
+
+def test_head_is_unknown_if_no_broker_has_the_recorded_epoch() -> None:
+    hand = Hand()
+    hand.put(hand.row._replace(epoch=3, ballot=3, route=Route((B, C), 0)))
+    append = begin(hand)
+    until(hand, append, State.RECV_PIPELINE_SYNC)
+    hand.answer(promised())
+    hand.stored()
+    append.advance()
+    assert append.resolution.status is Status.INDEX_HAS_GREATER_OFFSET
+
+
+def test_explicit_offset_resumes_an_unknown_head() -> None:
+    hand = Hand()
+    hand.put(hand.row._replace(epoch=3, ballot=3, route=Route((B, C), 0)))
+    append = begin(hand, offset=100)
+    until(hand, append, State.RECV_PIPELINE_SYNC)
+    hand.answer(promised(epoch=2, end=100, begin=40))
+    hand.stored()
+    append.advance()
+    assert hand.sent[-1] == msg.Adopt(hand.row.ballot, 3, 100, b"", 1, False)
+
+
+def test_epoch_is_recorded_before_content_is_accepted() -> None:
+    hand = Hand()
+    append = begin(hand)
+    until(hand, append, State.RECV_PIPELINE_SYNC)
+    hand.answer(promised())
+    hand.stored()
+    append.advance()
+    hand.answer(msg.Acked(0))
+    hand.stored()
+    append.advance()
+    assert (append.state, hand.asked) == (State.UPDATE_ASSIGNMENTS, 0)
+    hand.commit()
+    append.advance()
+    assert (append.state, hand.asked) == (State.STREAM_CONTENT, 1)
+    assert (hand.row.epoch, hand.row.route) == (hand.row.ballot, Route((A, B), 0))
+
+
+def test_later_ballot_ends_the_pipeline() -> None:
+    hand = Hand()
+    until(hand, begin(hand), State.STREAM_CONTENT)
+    hand.replica_of_a.sender = None
+    hand.put(hand.row._replace(ballot=hand.row.ballot + 1))
+    append = begin(hand)
+    append.advance()
+    assert append.state is State.RESERVE_EPOCH
+    assert hand.sent[-1] == msg.Close()
+
+
+# --- preconditions --------------------------------------------------------------------------------
+
+
+def test_too_many_brokers_are_waited_for() -> None:
+    hand = Hand()
+    append = begin(hand)
+    hand.put(broker(C), AssignmentRow(NAME, C, 2, 6, 6))
+    until(hand, append, State.RECV_PIPELINE_SYNC)
+    assert hand.desired_replicas(hand.row) == 2
+    append.fail("enough seen")
+
+
+def ready(hand: Hand, **fields: Any) -> AppendMachine:
+    """Return a second append over a pipeline that is ready."""
+    first = begin(hand)
+    until(hand, first, State.STREAM_CONTENT)
+    hand.replica_of_a.sender = None
+    hand.asked = 0
+    append = begin(hand, **fields)
+    append.advance()
+    return append
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"offset": 7}, Status.WRONG_APPEND_OFFSET),
+        ({"suspend": Suspend.NO_RESUME}, None),
+        ({"suspend": Suspend.KEEP}, None),
+        ({"check": LabelSelector(include=LabelSet.of([("lock", "mine")]))}, None),
+    ],
+)
+def test_preconditions(fields: dict[str, Any], status: Status | None) -> None:
+    append = ready(Hand(), **fields)
+    if status is None:
+        assert append.state is State.STREAM_CONTENT
+    else:
+        assert append.resolution.status is status
+
+
+def test_registers_are_compared_if_there_are_any() -> None:
+    hand = Hand()
+    first = begin(hand, union=LabelSet.of([("lock", "other")]))
+    until(hand, first, State.STREAM_CONTENT)
+    acknowledge(hand, first, b"content")
+    selector = LabelSelector(include=LabelSet.of([("lock", "mine")]))
+    append = begin(hand, check=selector)
+    append.advance()
+    assert append.resolution.status is Status.REGISTER_MISMATCH
+    assert append.result is not None
+    assert append.result.registers == LabelSet.of([("lock", "other")])
+
+
+def test_greater_offset_in_the_index_is_refused() -> None:
+    hand = Hand()
+    first = begin(hand)
+    until(hand, first, State.STREAM_CONTENT)
+    hand.replica_of_a.sender = None
+    hand.replica_of_a.remote.add(RemoteFragment(0, 50, bytes(20), 1, "", "", 1))
+    append = begin(hand)
+    append.advance()
+    assert append.resolution.status is Status.INDEX_HAS_GREATER_OFFSET
+    resumed = begin(hand, offset=50)
+    resumed.advance()
+    assert resumed.state is State.RECV_PIPELINE_SYNC
+    assert isinstance(hand.sent[-1], msg.Adopt)
+    assert hand.sent[-1].end == 50
+
+
+# --- content --------------------------------------------------------------------------------------
+
+
+def give(append: AppendMachine, *received: Input) -> None:
+    for one in received:
+        append.inputs.append(one)
+        append.advance()
+
+
+def acknowledge(hand: Hand, append: AppendMachine, data: bytes) -> None:
+    give(append, Piece(data), Finish())
+    hand.stored()
+    hand.answer(msg.Acked(append.sequence))
+    append.advance()
+
+
+def test_content_and_proposal_are_sent_to_the_peer() -> None:
+    hand = Hand()
+    append = ready(hand)
+    hand.sent.clear()
+    give(append, Piece(b"con"), Piece(b"tent"), Finish())
+    content = [one for one in hand.sent if isinstance(one, msg.Content)]
+    assert content == [msg.Content(0, b"con"), msg.Content(3, b"tent")]
+    assert isinstance(hand.sent[-1], msg.Propose)
+    assert (hand.sent[-1].end, hand.sent[-1].confirmed) == (7, 0)
+    assert (append.state, hand.asked) == (State.READ_ACKNOWLEDGEMENTS, 3)
+
+
+def test_append_finishes_once_all_have_acknowledged() -> None:
+    hand = Hand()
+    append = ready(hand)
+    give(append, Piece(b"content"), Finish())
+    hand.answer(msg.Acked(append.sequence))
+    append.advance()
+    assert append.state is State.READ_ACKNOWLEDGEMENTS
+    assert hand.replica_of_a.spool.confirmed == 0
+    hand.stored()
+    append.advance()
+    assert append.state is State.FINISHED
+    assert append.result is not None
+    assert (append.result.begin, append.result.end) == (0, 7)
+    assert hand.replica_of_a.spool.confirmed == 7
+
+
+def test_next_append_is_sent_before_the_first_is_acknowledged() -> None:
+    hand = Hand()
+    first = ready(hand)
+    second = begin(hand)
+    second.advance()
+    give(first, Piece(b"one"), Finish())
+    second.advance()
+    give(second, Piece(b"two"), Finish())
+    assert second.state is State.READ_ACKNOWLEDGEMENTS
+    hand.stored()
+    hand.answer(msg.Acked(second.sequence))
+    first.advance()
+    second.advance()
+    assert (first.state, second.state) == (State.FINISHED, State.FINISHED)
+
+
+@pytest.mark.parametrize(
+    ("received", "error"),
+    [
+        ([Piece(b"x"), Break("the client broke off")], "the client broke off"),
+        ([Break("the client broke off")], "the client broke off"),
+    ],
+)
+def test_break_of_the_client_discards_the_content(received: list[Input], error: str) -> None:
+    hand = Hand()
+    append = ready(hand)
+    give(append, *received)
+    assert append.result is not None
+    assert append.result.error == error
+    assert hand.sent[-1] == msg.Abort()
+    assert hand.replica_of_a.spool.delta == 0
+
+
+def test_registers_cannot_change_without_content() -> None:
+    hand = Hand()
+    append = ready(hand, union=LabelSet.of([("lock", "mine")]))
+    give(append, Finish())
+    assert append.result is not None
+    assert append.result.error == "registers can be changed only if bytes are appended"
+
+
+def test_registers_are_subtracted_before_they_are_united() -> None:
+    hand = Hand()
+    first = ready(hand, union=LabelSet.of([("lock", "mine"), ("owner", "a")]))
+    acknowledge(hand, first, b"one")
+    second = begin(
+        hand, subtract=LabelSet.of([("lock", "mine")]), union=LabelSet.of([("lock", "other")])
+    )
+    second.advance()
+    acknowledge(hand, second, b"two")
+    expected = LabelSet.of([("lock", "other"), ("owner", "a")])
+    assert second.result is not None
+    assert second.result.registers == expected
+    assert hand.replica_of_a.spool.registers == pack_registers(expected)
+
+
+def test_content_of_a_read_only_journal_is_refused() -> None:
+    hand = Hand()
+    hand.replica_of_a.settings = hand.replica_of_a.settings._replace(is_writable=False)
+    append = ready(hand)
+    give(append, Piece(b"x"))
+    assert append.resolution.status is Status.NOT_ALLOWED
+
+
+def test_fragment_of_sufficient_length_is_completed_first() -> None:
+    hand = Hand()
+    acknowledge(hand, ready(hand), bytes(5000))
+    append = begin(hand)
+    append.advance()
+    assert hand.sent[-1] == msg.Begin(5000, 1)
+    assert (append.state, hand.replica_of_a.spool.begin) == (State.STREAM_CONTENT, 5000)
+
+
+def test_fragment_is_not_completed_before_its_bytes_are_confirmed() -> None:
+    hand = Hand()
+    first = ready(hand)
+    give(first, Piece(bytes(5000)), Finish())
+    append = begin(hand)
+    append.advance()
+    assert (append.state, hand.replica_of_a.spool.begin) == (State.STREAM_CONTENT, 0)
+    assert not append.is_streaming
+    hand.stored()
+    hand.answer(msg.Acked(first.sequence))
+    first.advance()
+    append.advance()
+    assert append.is_streaming
+    assert hand.replica_of_a.spool.begin == 5000
+
+
+def test_lost_peer_leaves_an_append_in_flight_unknown() -> None:
+    hand = Hand()
+    append = ready(hand)
+    give(append, Piece(b"content"), Finish())
+    hand.listeners[-1][1]("connection reset")
+    append.advance()
+    assert append.result is not None
+    assert "may or may not have been committed" in append.result.error

@@ -1,0 +1,199 @@
+"""Persistence of completed fragments: uploads, listings, and deletion of local copies."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_broker_append import Hand
+
+from qsync_broker import events as ev
+from qsync_broker.index import LocalFragment, RemoteFragment, RemoteIndex
+from qsync_broker.operations import Operation, SpoolKey
+from qsync_broker.persister import AGAIN_MIN_NS, LIST_AGAIN_NS, PEER_WAIT_NS, UPLOADS_MAX, Persister
+from qsync_broker.replica import Replica, Settings
+from qsync_node.format.journals import Route
+
+STORE = "file:///store/"
+SUM = bytes(range(20))
+
+
+def remote(begin: int, end: int) -> RemoteFragment:
+    return RemoteFragment(begin, end, SUM, 1, STORE, f"{begin}-{end}", 1)
+
+
+class Storing(Hand):
+    """A broker with one journal that has a store."""
+
+    def __init__(self, is_primary: bool = True, *completed: LocalFragment) -> None:
+        super().__init__()
+        self.operations: list[Operation] = []
+        self.effects: list[Any] = []
+        self.journal: Replica = self.replica_of_a
+        self.journal.settings = Settings(1, 4096, 0, True, (STORE,), 10 * AGAIN_MIN_NS)
+        self.journal.is_index_known = False
+        self.journal.completed = {one.begin: one for one in completed}
+        if is_primary:
+            self.journal.open_pipeline(Route((self.me,), 0), 1)
+        self.persister = Persister(self, self.replicas.get, self.effects.append)
+        self.persister.start(self.journal, 0)
+
+    def store(self, operations: list[Operation], done: Any) -> None:
+        self.operations += operations
+
+    def take(self, now_ns: int = 0) -> list[Any]:
+        self.persister.tick(now_ns)
+        effects, self.effects[:] = list(self.effects), []
+        return effects
+
+    def show(self, *fragments: RemoteFragment, error: str = "", now_ns: int = 0) -> None:
+        (effect,) = [one for one in self.take(now_ns) if isinstance(one, ev.ListStores)]
+        self.persister.on_listed(ev.Listed(effect.token, list(fragments), error), now_ns)
+
+    def complete(self, begin: int, end: int, now_ns: int = 0) -> LocalFragment:
+        fragment = LocalFragment(begin, end, SUM)
+        self.journal.completed[begin] = fragment
+        self.persister.completed(self.journal, fragment, now_ns)
+        return fragment
+
+    def dropped(self) -> list[int]:
+        return [one.key.begin for one in self.operations]  # type: ignore[union-attr]
+
+
+def test_index_is_known_after_the_first_listing() -> None:
+    broker = Storing()
+    broker.show(remote(0, 9))
+    assert broker.journal.is_index_known
+    assert broker.journal.index_end == 9
+
+
+def test_failed_listing_is_repeated_and_leaves_the_index_unknown() -> None:
+    broker = Storing()
+    broker.show(error="the store is unavailable")
+    assert not broker.journal.is_index_known
+    assert broker.journal.store_error == "the store is unavailable"
+    assert broker.take(LIST_AGAIN_NS - 1) == []
+    broker.show(remote(0, 9), now_ns=LIST_AGAIN_NS)
+    assert (broker.journal.is_index_known, broker.journal.store_error) == (True, "")
+
+
+def test_stores_are_listed_again_after_the_interval() -> None:
+    broker = Storing()
+    broker.show()
+    assert broker.take(10 * AGAIN_MIN_NS - 1) == []
+    assert len(broker.take(10 * AGAIN_MIN_NS)) == 1
+
+
+def test_primary_uploads_at_once() -> None:
+    broker = Storing()
+    broker.show()
+    fragment = broker.complete(0, 9)
+    (upload,) = broker.take()
+    assert upload == ev.Upload(upload.token, STORE, SpoolKey("a/journal", 2, 0), fragment)
+    broker.persister.on_uploaded(ev.Uploaded(upload.token, remote(0, 9)), 0)
+    assert broker.dropped() == [0]
+    assert broker.journal.completed == {}
+    assert broker.journal.index_end == 9
+    assert broker.persister.unpersisted == 0
+
+
+def test_peer_uploads_only_what_no_listing_shows() -> None:
+    broker = Storing(is_primary=False)
+    broker.show()
+    broker.complete(0, 9)
+    broker.complete(9, 20)
+    assert broker.take(1) == []
+    broker.show(remote(0, 9), now_ns=10 * AGAIN_MIN_NS)
+    assert broker.dropped() == [0]
+    (upload,) = [one for one in broker.take(PEER_WAIT_NS) if isinstance(one, ev.Upload)]
+    assert upload.fragment.begin == 9
+
+
+def test_listing_drops_only_fragments_that_it_covers_wholly() -> None:
+    broker = Storing()
+    for begin, end in ((0, 9), (9, 20), (20, 30)):
+        broker.complete(begin, end)
+    broker.show(remote(0, 5), remote(5, 12), remote(13, 20), remote(20, 31))
+    assert broker.dropped() == [0, 20]
+
+
+def test_failed_upload_is_repeated_after_growing_pauses() -> None:
+    broker = Storing()
+    broker.show()
+    broker.complete(0, 9)
+    now_ns, pause_ns = 0, AGAIN_MIN_NS
+    for _ in range(3):
+        (upload,) = [one for one in broker.take(now_ns) if isinstance(one, ev.Upload)]
+        broker.persister.on_uploaded(ev.Uploaded(upload.token, None, "no space"), now_ns)
+        assert broker.journal.store_error == "no space"
+        assert [
+            one for one in broker.take(now_ns + pause_ns - 1) if isinstance(one, ev.Upload)
+        ] == []
+        now_ns, pause_ns = now_ns + pause_ns, 2 * pause_ns
+    assert broker.dropped() == []
+
+
+def test_uploads_at_a_time_are_bounded() -> None:
+    broker = Storing()
+    broker.show()
+    for number in range(2 * UPLOADS_MAX):
+        broker.complete(9 * number, 9 * number + 9)
+    assert len(broker.take()) == UPLOADS_MAX
+    assert broker.take() == []
+
+
+def test_fragments_of_a_former_run_are_persisted() -> None:
+    broker = Storing(False, LocalFragment(0, 9, SUM))
+    broker.show()
+    assert [one.fragment.begin for one in broker.take(AGAIN_MIN_NS)] == [0]
+
+
+def test_journal_without_a_store_is_not_persisted() -> None:
+    broker = Storing()
+    broker.journal.settings = broker.journal.settings._replace(stores=())
+    broker.complete(0, 9)
+    assert broker.take(PEER_WAIT_NS) == []
+
+
+def test_result_for_a_journal_that_has_left_changes_nothing() -> None:
+    broker = Storing()
+    broker.show()
+    broker.complete(0, 9)
+    (upload,) = broker.take()
+    broker.persister.stop("a/journal")
+    broker.persister.on_uploaded(ev.Uploaded(upload.token, remote(0, 9)), 0)
+    assert broker.dropped() == []
+
+
+# --- index ----------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=12), st.data())
+def test_index_agrees_with_a_set_of_offsets(
+    spans: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    index = RemoteIndex()
+    fragments = [remote(begin, begin + size) for begin, size in spans]
+    for fragment in fragments:
+        index.add(fragment)
+    covered = {offset for one in fragments for offset in range(one.begin, one.end)}
+    offset = data.draw(st.integers(0, 90))
+    found = index.find(offset)
+    assert (found is not None) == (offset in covered)
+    if found is not None:
+        ends = [one.end for one in fragments if one.begin <= offset < one.end]
+        assert found.begin <= offset < found.end == max(ends)
+    after = index.after(offset)
+    if after is None:
+        assert not any(one.begin > offset and one.end > index.end for one in fragments)
+    begin, end = sorted((offset, data.draw(st.integers(0, 90))))
+    assert index.covers(begin, end) == (set(range(begin, end)) <= covered)
+    assert index.end == max((one.end for one in fragments), default=0)
+
+
+@pytest.mark.parametrize("count", [10_000])
+def test_index_of_many_fragments_is_taken_over_at_once(count: int) -> None:
+    index = RemoteIndex()
+    index.replace(remote(10 * number, 10 * number + 10) for number in range(count))
+    assert len(index) == count
+    assert index.covers(0, 10 * count)
