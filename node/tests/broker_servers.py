@@ -1,0 +1,136 @@
+"""Brokers of one test in this process: real connections and disks, the key space is a model."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from qsync_broker.config import ServerConfig
+from qsync_broker.events import Watched
+from qsync_broker.http import Gateway
+from qsync_broker.keyspace import Absent, Change, Written
+from qsync_broker.server import BrokerServer
+from qsync_node.format.journals import JOURNAL_SPACE, NO_ROUTE, JournalRow
+from qsync_sim.journals.world import SPEC, Keys
+
+
+class FakeCoordination:
+    """A key space in memory that several brokers share."""
+
+    def __init__(self, keys: Keys) -> None:
+        self.keys = keys
+        self.is_cut = False
+
+    async def watch(self, deliver: Callable[[Watched], None]) -> None:
+        keys = self.keys
+        rows = [Written(space, list(fields)) for (space, _), fields in keys.rows.items()]
+        deliver(Watched(keys.revision, list(rows), True))
+        position = len(keys.log)
+        while True:
+            await asyncio.sleep(0.002)
+            while position < len(keys.log) and not self.is_cut:
+                revision, changes = keys.log[position]
+                deliver(Watched(revision, changes))
+                position += 1
+
+    async def transact(self, change: Change) -> bool:
+        await asyncio.sleep(0)
+        return not self.is_cut and self.keys.transact(change)
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+class Node:
+    """One broker with its HTTP gateway."""
+
+    def __init__(self, server: BrokerServer, runner: web.AppRunner, gateway: Gateway) -> None:
+        self.server = server
+        self.runner = runner
+        self.gateway = gateway
+
+    @property
+    def url(self) -> str:
+        return self.server.config.endpoint
+
+    async def stop(self) -> None:
+        await self.gateway.close()
+        await self.runner.cleanup()
+        await self.server.stop()
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [int(one.getsockname()[1]) for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+async def start_broker(directory: Path, name: str, ports: list[int], keys: Keys) -> Node:
+    """Start one broker."""
+    folder = directory / name
+    folder.mkdir(exist_ok=True)
+    (folder / "secret").write_text("secret")
+    http, peer = ports
+    config = ServerConfig(
+        name=name,
+        data_dir=folder / "data",
+        listen=f"127.0.0.1:{http}",
+        peer_listen=f"127.0.0.1:{peer}",
+        endpoint=f"http://127.0.0.1:{http}",
+        peer_address=f"127.0.0.1:{peer}",
+        node="127.0.0.1:1",
+        user="admin",
+        password_file=folder / "secret",
+        secret_file=folder / "secret",
+        lease_ms=60_000,
+    )
+    server = BrokerServer(config, FakeCoordination(keys))
+    gateway = Gateway(server)
+    app = web.Application(client_max_size=0)
+    app.add_routes(gateway.routes())
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await server.start()
+    await web.TCPSite(runner, "127.0.0.1", http).start()
+    return Node(server, runner, gateway)
+
+
+def create(keys: Keys, journal: str, replication: int, **spec: Any) -> None:
+    """Create a journal."""
+    revision = keys.revision + 1
+    fields = {"replication": replication, **SPEC, **spec}
+    row = JournalRow(journal, fields, 0, 0, 0, 0, NO_ROUTE, revision, revision)
+    assert keys.transact(Change((Absent(JOURNAL_SPACE, (journal,)),), (row,)))
+
+
+@contextlib.asynccontextmanager
+async def brokers(directory: Path, count: int = 3, **fragment: Any) -> AsyncIterator[list[Node]]:
+    """Run brokers, with a journal `a/journal` that all of them have."""
+    keys = Keys()
+    ports = free_ports(2 * count)
+    nodes: list[Node] = []
+    try:
+        for number in range(count):
+            pair = ports[2 * number : 2 * number + 2]
+            nodes.append(await start_broker(directory, f"broker-{number}", pair, keys))
+        create(keys, "a/journal", count, fragment={**SPEC["fragment"], **fragment})
+        async with asyncio.timeout(10):
+            while not all(is_ready(node, count) for node in nodes):
+                await asyncio.sleep(0.01)
+        yield nodes
+    finally:
+        for node in nodes:
+            await node.stop()
+
+
+def is_ready(node: Node, count: int) -> bool:
+    row = node.server.core.keys.journals.get("a/journal")
+    return row is not None and len(row.route.members) == count

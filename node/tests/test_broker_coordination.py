@@ -1,0 +1,164 @@
+"""The watch of the key space, and its transactions, against real members."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from processes import PASSWORD, USER, Cluster, running_cluster
+from raw import Raw
+
+from qsync_broker.coordination import Coordination
+from qsync_broker.events import Watched
+from qsync_broker.keyspace import Absent, Change, KeySpace, absent
+from qsync_broker.watch import WatchError, WatchSession
+from qsync_node.format.journals import (
+    ASSIGNMENT_SPACE,
+    JOURNAL_SPACE,
+    NO_ROUTE,
+    AssignmentRow,
+    BrokerId,
+    BrokerRow,
+    JournalRow,
+    definitions,
+)
+
+A = BrokerId("zone", "broker-a")
+JOURNAL = JournalRow("a/journal", {"replication": 3}, 0, 0, 0, 0, NO_ROUTE, 2, 2)
+BROKER = BrokerRow(A, "http://a", "a:1", 9, False, 60_000, "process", 1, 1, 1)
+NO_JOURNAL = Absent(JOURNAL_SPACE, ("a/journal",))
+
+
+def enable(cluster: Cluster) -> Raw:
+    raw = Raw(cluster.leader().address)
+    raw.log_in()
+    for space, fields in definitions():
+        assert raw.ask(2, {0x10: space, 0x21: fields})[0] == 0
+    return raw
+
+
+class Watcher:
+    """A key space that follows the watch of one member."""
+
+    def __init__(self) -> None:
+        self.keys = KeySpace()
+        self.snapshots = 0
+
+    def deliver(self, change: Watched) -> None:
+        if change.is_whole:
+            self.keys.clear()
+            self.snapshots += 1
+        for row in change.changes:
+            self.keys.apply(row)
+        assert change.revision >= self.keys.revision or change.is_whole
+        self.keys.revision = change.revision
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(15):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def watching(address: str) -> AsyncIterator[tuple[Coordination, Watcher]]:
+    coordination, watcher = Coordination(address, USER, PASSWORD), Watcher()
+    task = asyncio.ensure_future(coordination.watch(watcher.deliver))
+    try:
+        await watcher.until(lambda: watcher.snapshots > 0)
+        yield coordination, watcher
+    finally:
+        task.cancel()
+        await coordination.close()
+
+
+def test_transactions_reach_the_watch_of_every_member(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 3) as cluster:
+        enable(cluster)
+        asyncio.run(_transact(cluster))
+
+
+async def _transact(cluster: Cluster) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        pairs = [
+            await stack.enter_async_context(watching(address)) for address in cluster.addresses
+        ]
+        first = pairs[-1][0]
+        assert await first.transact(Change((NO_JOURNAL,), (JOURNAL, BROKER)))
+        assert not await first.transact(Change((NO_JOURNAL,), (JOURNAL,)))
+        for _, watcher in pairs:
+            await watcher.until(lambda: "a/journal" in watcher.keys.journals)  # noqa: B023
+            assert watcher.keys.journals["a/journal"] == JOURNAL
+            assert watcher.keys.brokers == {A: BROKER}
+        changed = JOURNAL._replace(ballot=9)
+        added = AssignmentRow("a/journal", A, 0, 5, 5)
+        unassigned = Absent(ASSIGNMENT_SPACE, ("a/journal", *A))
+        assert await first.transact(Change((JOURNAL, unassigned), (changed, added)))
+        assert not await first.transact(Change((JOURNAL,), (JOURNAL,)))
+        for _, watcher in pairs:
+            await watcher.until(lambda: watcher.keys.journals["a/journal"].ballot == 9)  # noqa: B023
+            assert watcher.keys.route("a/journal").members == (A,)
+        assert await first.transact(Change((), (), (absent(added), absent(changed))))
+        for _, watcher in pairs:
+            await watcher.until(lambda: not watcher.keys.journals)  # noqa: B023
+
+
+def test_revision_passes_writes_to_other_spaces(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 1) as cluster:
+        raw = enable(cluster)
+        asyncio.run(_pass_writes(cluster, raw))
+
+
+async def _pass_writes(cluster: Cluster, raw: Raw) -> None:
+    parts = [[0, "unsigned"]]
+    async with watching(cluster.addresses[0]) as (_, watcher):
+        before = watcher.keys.revision
+        rows = [(280, [600, 1, "kv", "memtx", 0, {"is_sync": True}, []])]
+        rows.append((288, [600, 0, "primary", "tree", {"unique": True}, parts]))
+        rows += [(600, [number]) for number in range(100)]
+        for space, row in rows:
+            assert raw.ask(2, {0x10: space, 0x21: row})[0] == 0
+        await watcher.until(lambda: watcher.keys.revision >= before + 102)
+        assert not watcher.keys.journals
+
+
+def test_watch_starts_again_after_a_restart_of_its_member(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 1) as cluster:
+        enable(cluster)
+        asyncio.run(_restart(cluster))
+
+
+async def _restart(cluster: Cluster) -> None:
+    async with watching(cluster.addresses[0]) as (coordination, watcher):
+        assert await coordination.transact(Change((NO_JOURNAL,), (JOURNAL,)))
+        await watcher.until(lambda: bool(watcher.keys.journals))
+        node = cluster.leader()
+        await asyncio.to_thread(node.kill)
+        await asyncio.to_thread(node.start, cluster.peers)
+        await watcher.until(lambda: watcher.snapshots == 2)
+        assert watcher.keys.journals == {"a/journal": JOURNAL}
+
+
+def test_update_of_a_specification_reaches_the_watch(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 1) as cluster:
+        raw = enable(cluster)
+        asyncio.run(_update(cluster, raw))
+
+
+async def _update(cluster: Cluster, raw: Raw) -> None:
+    async with watching(cluster.addresses[0]) as (coordination, watcher):
+        assert await coordination.transact(Change((NO_JOURNAL,), (JOURNAL,)))
+        operations = [["=", 1, {"replication": 2}], ["=", 8, 44]]
+        body = {0x10: JOURNAL_SPACE, 0x11: 0, 0x20: ["a/journal"], 0x21: operations}
+        assert raw.ask(4, body)[0] == 0
+        await watcher.until(lambda: watcher.keys.journals["a/journal"].mod_revision == 44)
+        assert watcher.keys.journals["a/journal"].spec == {"replication": 2}
+
+
+# --- without a member -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [bytes(128), b"x" * 128, b"HTTP/1.1 400 Bad Request\r\n" * 10])
+def test_greeting_of_another_server_is_refused(data: bytes) -> None:
+    with pytest.raises(WatchError, match="the greeting was refused"):
+        WatchSession("user", "password", "uuid").feed(data)

@@ -1,0 +1,130 @@
+"""The HTTP gateway of brokers, over real connections and disks."""
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+import aiohttp
+import pytest
+from broker_servers import brokers, free_ports, start_broker
+
+pytestmark = pytest.mark.asyncio
+
+
+async def test_append_at_any_broker_is_read_at_any_broker(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        for number, node in enumerate(nodes):
+            answer = await http.put(f"{node.url}/a/journal", data=f"line {number}\n".encode())
+            assert answer.status == 204, await answer.text()
+            assert answer.headers["X-Commit-Begin"] == str(7 * number)
+            assert answer.headers["X-Commit-End"] == str(7 * number + 7)
+        await asyncio.sleep(0.1)
+        for node in nodes:
+            answer = await http.get(f"{node.url}/a/journal")
+            assert (answer.status, await answer.read()) == (206, b"line 0\nline 1\nline 2\n")
+            assert answer.headers["X-Write-Head"] == "21"
+
+
+async def test_sum_of_an_append_covers_its_bytes_only(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        await http.put(f"{nodes[0].url}/a/journal", data=b"first")
+        answer = await http.put(f"{nodes[0].url}/a/journal", data=b"second")
+        assert answer.headers["X-Commit-SHA1-Sum"] == hashlib.sha1(b"second").hexdigest()
+
+
+async def test_large_append_is_streamed(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 40_000
+    async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        answer = await http.put(f"{nodes[1].url}/a/journal", data=data)
+        assert answer.headers["X-Commit-End"] == str(len(data))
+        answer = await http.get(f"{nodes[2].url}/a/journal?offset=100")
+        assert await answer.read() == data[100:]
+
+
+async def test_read_waits_for_an_append(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        waiting = asyncio.ensure_future(http.get(f"{nodes[2].url}/a/journal?block=true"))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await http.put(f"{nodes[0].url}/a/journal", data=b"content")
+        answer = await waiting
+        assert await answer.content.readexactly(7) == b"content"
+        answer.close()
+
+
+async def test_read_at_the_head_is_not_yet_available(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        await http.put(f"{nodes[0].url}/a/journal", data=b"content")
+        for offset in ("7", "-1", "100"):
+            answer = await http.get(f"{nodes[0].url}/a/journal?offset={offset}")
+            assert (answer.status, await answer.text()) == (416, "OFFSET_NOT_YET_AVAILABLE\n")
+            assert answer.headers["X-Write-Head"] == "7"
+
+
+async def test_head_describes_without_content(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        await http.put(f"{nodes[0].url}/a/journal", data=b"content")
+        answer = await http.head(f"{nodes[0].url}/a/journal?offset=3")
+        assert answer.status == 206
+        assert answer.headers["Content-Range"] == f"bytes 3-{2**63 - 1}/{2**63 - 1}"
+
+
+async def test_offset_is_a_precondition(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        url = f"{nodes[0].url}/a/journal"
+        await http.put(url, data=b"content")
+        answer = await http.put(url, data=b"x", headers={"X-Offset": "3"})
+        assert (answer.status, await answer.text()) == (412, "WRONG_APPEND_OFFSET\n")
+        answer = await http.put(url, data=b"x", headers={"X-Offset": "7"})
+        assert answer.status == 204
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("a/journal?offset=x", "invalid offset 'x'"),
+        ("a/journal?offset=-2", "invalid offset '-2'"),
+        ("a/journal?block=maybe", "invalid block 'maybe'"),
+        ("a/journal?offsett=1", "unknown argument 'offsett'"),
+    ],
+)
+async def test_invalid_argument_is_refused(tmp_path: Path, path: str, text: str) -> None:
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        answer = await http.get(f"{nodes[0].url}/{path}")
+        assert answer.status == 400
+        assert text in await answer.text()
+
+
+async def test_unknown_journal_is_not_found(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        for answer in (
+            await http.get(f"{nodes[0].url}/another/journal"),
+            await http.put(f"{nodes[0].url}/another/journal", data=b"x"),
+        ):
+            assert (answer.status, await answer.text()) == (404, "JOURNAL_NOT_FOUND\n")
+
+
+async def test_client_that_breaks_off_leaves_no_bytes(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        _, writer = await asyncio.open_connection("127.0.0.1", int(nodes[0].url[-5:]))
+        head = "PUT /a/journal HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write(head.encode() + b"5\r\nhello\r\n")
+        await asyncio.sleep(0.2)
+        writer.transport.abort()
+        answer = await http.put(f"{nodes[0].url}/a/journal", data=b"kept")
+        assert answer.headers["X-Commit-Begin"] == "0"
+
+
+async def test_restarted_broker_has_its_bytes(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        await http.put(f"{nodes[0].url}/a/journal", data=b"content")
+        node = nodes.pop()
+        await node.stop()
+        keys = node.server._coordination.keys  # type: ignore[attr-defined]  # the test's model
+        nodes.append(await start_broker(tmp_path, "broker-0", free_ports(2), keys))
+        url = f"{nodes[0].url}/a/journal"
+        async with asyncio.timeout(5):
+            while (await http.put(url, data=b"more")).status != 204:
+                await asyncio.sleep(0.05)
+        answer = await http.get(url)
+        assert (await answer.read()).startswith(b"contentmore")
