@@ -32,7 +32,18 @@ from qsync_cli import credentials as remote_credentials
 from qsync_cli import events as remote_events
 from qsync_cli import logs as remote_logs
 from qsync_cli.failure import Failure
-from qsync_cli.local import apply, audit, audits, compact, credentials, delete, events, logs, scale
+from qsync_cli.local import (
+    apply,
+    audit,
+    audits,
+    compact,
+    credentials,
+    delete,
+    events,
+    journals,
+    logs,
+    scale,
+)
 from qsync_cli.local import status as local_status
 from qsync_node import __version__
 
@@ -64,6 +75,7 @@ local_app.command("scale", epilog=_example("qsync local scale orders --replicas 
 local_app.command("credentials", epilog=_example("qsync local credentials orders -o json"))(
     credentials.credentials
 )
+local_app.command("journals", epilog=_example("qsync local journals events"))(journals.journals)
 local_app.command("logs", epilog=_example("qsync local logs orders orders-0 -f"))(logs.logs)
 local_app.command("events", epilog=_example("qsync local events orders"))(events.events)
 local_app.command(

@@ -12,9 +12,9 @@ from qsync_node.format.frame import Frame, FrameDecoder, FrameError, encode_requ
 from qsync_node.format.greeting import GREETING_BYTES, GreetingError, decode_greeting
 from qsync_node.format.proofs import admin_password
 
-SELECT, INSERT, REPLACE, DELETE, AUTH = 1, 2, 3, 5, 7
-SPACE, INDEX, LIMIT, OFFSET, ITERATOR, KEY, TUPLE, USER = (
-    0x10, 0x11, 0x12, 0x13, 0x14, 0x20, 0x21, 0x23,
+SELECT, INSERT, REPLACE, UPDATE, DELETE, AUTH, CALL = 1, 2, 3, 4, 5, 7, 10
+SPACE, INDEX, LIMIT, OFFSET, ITERATOR, KEY, TUPLE, FUNCTION, USER = (
+    0x10, 0x11, 0x12, 0x13, 0x14, 0x20, 0x21, 0x22, 0x23,
 )  # fmt: skip
 DATA, ERROR_TEXT = 0x30, 0x31
 ITERATOR_EQ, ITERATOR_ALL = 0, 2
@@ -93,8 +93,16 @@ class Connection:
     def replace(self, space: int, row: list[Any]) -> None:
         self._request(REPLACE, {SPACE: space, TUPLE: row})
 
+    def update(self, space: int, key: list[Any], operations: list[list[Any]]) -> None:
+        self._request(UPDATE, {SPACE: space, INDEX: 0, KEY: key, TUPLE: operations})
+
     def delete(self, space: int, key: list[Any]) -> None:
         self._request(DELETE, {SPACE: space, INDEX: 0, KEY: key})
+
+    def call(self, name: str) -> list[Any]:
+        """Return the result of a procedure without arguments."""
+        result: list[Any] = self._request(CALL, {FUNCTION: name, TUPLE: []})
+        return result
 
     def _request(self, kind: int, body: dict[int, Any]) -> list[list[Any]]:
         self._sync += 1

@@ -55,7 +55,11 @@ class Home:
         return done.stderr
 
     def logs(self) -> str:
-        paths = [*self.directory.glob("*/supervisor.log"), *self.directory.glob("*/nodes/*/*.log")]
+        paths = [
+            *self.directory.glob("*/supervisor.log"),
+            *self.directory.glob("*/nodes/*/*.log"),
+            *self.directory.glob("*/brokers/*/*.log"),
+        ]
         return "\n".join(f"{path}: {path.read_text()[-1500:]}" for path in paths)
 
     # --- observation ------------------------------------------------------------------------
@@ -114,7 +118,7 @@ class Home:
         return self._pids("qsync_operator.local_main")
 
     def all_pids(self) -> list[int]:
-        return self._pids("qsync_node") + self.supervisor_pids()
+        return self._pids("qsync_node") + self._pids("qsync_broker") + self.supervisor_pids()
 
     def _pids(self, module: str) -> list[int]:
         found = []

@@ -12,6 +12,7 @@ from qsync_cli.output import say, warn
 
 if TYPE_CHECKING:
     from qsync_operator.models.cluster import QsyncCluster
+    from qsync_operator.models.journals import QsyncJournal
     from qsync_operator.models.manifest import Manifest
     from qsync_operator.platform.store import Store
 
@@ -71,6 +72,10 @@ def bring_up(manifest: "Manifest", no_wait: bool, timeout: float, output: Output
     if not is_document:
         say(f"qsynccluster.qsync.dev/{store.name} {verb}")
     cluster = look(store) if no_wait else wait_ready(store, timeout, is_document)
+    if not no_wait and cluster.spec.journals is not None and not cluster.spec.hibernate:
+        from qsync_cli.local.journals import wait_journals
+
+        wait_journals(store, cluster, timeout)
     if is_document or not no_wait:
         print_cluster(cluster, output)
 
@@ -137,6 +142,8 @@ def _store(store: "Store", manifest: "Manifest") -> str:
             f"cannot apply {store.name}: it is being deleted; apply it again after its deletion",
         )
     _store_secrets(store, manifest)
+    if manifest.journals or store.load_journals():
+        store.save_journals(_with_journals(store.load_journals(), manifest.journals))
     if existing is None:
         wanted.metadata.generation = 1
         wanted.metadata.uid = _random_uuid()
@@ -152,6 +159,14 @@ def _store(store: "Store", manifest: "Manifest") -> str:
     existing.metadata.generation += 1
     store.save_cluster(existing)
     return "configured"
+
+
+def _with_journals(
+    existing: "list[QsyncJournal]", given: "list[QsyncJournal]"
+) -> "list[QsyncJournal]":
+    """Return all declared journals; an apply removes none, as kubectl does not."""
+    names = {journal.name for journal in given}
+    return [*(journal for journal in existing if journal.name not in names), *given]
 
 
 def _check_begin(cluster: "QsyncCluster") -> None:

@@ -50,6 +50,10 @@ HAS_NUMBER = f"has(self.replication) && has({QUORUM}) && type({QUORUM}) == int"
 
 CLUSTER_SPEC = [
     rule(
+        "!has(self.journals) || !self.journals.enabled",
+        "journals.enabled is not supported on Kubernetes yet: use a local cluster (qsync local)",
+    ),
+    rule(
         f"self.replicas + self.asyncReplicas <= {REGISTERED_MAX}",
         f"at most {REGISTERED_MAX} members can be registered: the sum of replicas and "
         "asyncReplicas is larger",

@@ -10,14 +10,17 @@ import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from qsync_operator.models.cluster import API_VERSION, QsyncCluster
+from qsync_operator.models.journals import QsyncJournal
 
-LATER_KINDS = ("QsyncAudit", "QsyncCompaction", "QsyncJournal")
+_Model = TypeVar("_Model", bound=BaseModel)
+
+LATER_KINDS = ("QsyncAudit", "QsyncCompaction")
 """Kinds of this group that exist only on Kubernetes; a local cluster refuses them."""
 
 
@@ -31,6 +34,7 @@ class Manifest:
 
     cluster: QsyncCluster
     secrets: dict[str, dict[str, str]] = field(default_factory=dict)
+    journals: list[QsyncJournal] = field(default_factory=list)
 
 
 def load_manifest(path: Path) -> Manifest:
@@ -49,13 +53,14 @@ def load_manifest(path: Path) -> Manifest:
 
 
 def parse_manifest(text: str, source: str = "the manifest") -> Manifest:
-    """Parse one QsyncCluster and any number of Secrets.
+    """Parse one QsyncCluster, and any number of Secrets and QsyncJournals.
 
     Raises:
         ManifestError: the text cannot be used.
     """
     clusters: list[QsyncCluster] = []
     secrets: dict[str, dict[str, str]] = {}
+    journals: list[QsyncJournal] = []
     for document in _documents(text, source):
         kind = document.get("kind")
         if kind == "QsyncCluster":
@@ -63,17 +68,41 @@ def parse_manifest(text: str, source: str = "the manifest") -> Manifest:
         elif kind == "Secret":
             name, values = _secret(document, source)
             secrets[name] = values
+        elif kind == "QsyncJournal":
+            journals.append(_validated(QsyncJournal, document, source))
         else:
             raise ManifestError(f"{source}: {_unknown_kind(kind)}")
     if len(clusters) != 1:
         raise ManifestError(f"{source} contains {len(clusters)} QsyncClusters instead of one")
-    return Manifest(clusters[0], secrets)
+    _check_journals(clusters[0], journals, source)
+    return Manifest(clusters[0], secrets, journals)
+
+
+def _check_journals(cluster: QsyncCluster, journals: list[QsyncJournal], source: str) -> None:
+    """Refuse journals that the cluster of the manifest cannot have."""
+    if journals and (cluster.spec.journals is None or not cluster.spec.journals.enabled):
+        raise ManifestError(
+            f"{source}: QsyncJournal {journals[0].name} needs spec.journals.enabled: true in"
+            f" QsyncCluster {cluster.name}"
+        )
+    seen: set[str] = set()
+    for journal in journals:
+        if journal.spec.cluster != cluster.name:
+            raise ManifestError(
+                f"{source}: spec.cluster of QsyncJournal {journal.name} is"
+                f" {journal.spec.cluster}, but the manifest's cluster is {cluster.name}"
+            )
+        if journal.spec.journal in seen:
+            raise ManifestError(
+                f"{source}: two QsyncJournals declare the journal {journal.spec.journal}"
+            )
+        seen.add(journal.spec.journal)
 
 
 def _unknown_kind(kind: object) -> str:
     if kind in LATER_KINDS:
         return f"kind {kind} is not supported by a local cluster: apply it with kubectl"
-    return f"kind {kind!r} is not supported: use QsyncCluster or Secret"
+    return f"kind {kind!r} is not supported: use QsyncCluster, QsyncJournal or Secret"
 
 
 def _documents(text: str, source: str) -> Iterator[dict[str, Any]]:
@@ -100,13 +129,17 @@ def parse_cluster(document: dict[str, Any], source: str = "the manifest") -> Qsy
     Raises:
         ManifestError: the document is not valid.
     """
+    return _validated(QsyncCluster, document, source)
+
+
+def _validated(model: type[_Model], document: dict[str, Any], source: str) -> _Model:
     version = document.get("apiVersion")
     if version != API_VERSION:
         raise ManifestError(f"{source}: apiVersion {version!r} is not supported: use {API_VERSION}")
     try:
-        return QsyncCluster.model_validate(document)
+        return model.model_validate(document)
     except ValidationError as error:
-        raise ManifestError(f"{source}: {sentence_of(error, QsyncCluster)}") from error
+        raise ManifestError(f"{source}: {sentence_of(error, model)}") from error
 
 
 def sentence_of(error: ValidationError, model: type[BaseModel]) -> str:

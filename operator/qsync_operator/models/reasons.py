@@ -83,6 +83,8 @@ class EventReason(StrEnum):
     MEMBER_FAILING = "MemberFailing"
     PROCESS_STARTED = "ProcessStarted"
     PROCESS_ENDED = "ProcessEnded"
+    JOURNAL_CONFIGURED = "JournalConfigured"
+    JOURNALS_FAILED = "JournalsFailed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,6 +474,15 @@ EVENTS = (
         "The process of a local member ended",
         "Read the log of the member, unless the end was requested. The operator starts the member"
         " again if the member is wanted",
+    ),
+    EventEntry(
+        EventReason.JOURNAL_CONFIGURED, False, "A declared journal was created or changed", NONE
+    ),
+    EventEntry(
+        EventReason.JOURNALS_FAILED,
+        True,
+        "The leader refused the key space of journals, or a declared journal",
+        "Correct the QsyncJournal that the message names. The operator tries again",
     ),
     EventEntry("PhaseReady", False, "The cluster became `Ready`", NONE),
     EventEntry("PhaseCreating", False, "The cluster or its spaces are being created", NONE),

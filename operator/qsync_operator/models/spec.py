@@ -290,6 +290,16 @@ class MonitoringSpec(SpecModel):
     """Whether the operator creates a PrometheusRule with the alerts of docs/runbooks."""
 
 
+class JournalsSpec(SpecModel):
+    """Brokers of journals, one beside each voter."""
+
+    enabled: bool = True
+    """Whether the brokers run. Journals are kept if it becomes false."""
+    port: int = Field(default=0, ge=0, le=65_000)
+    """Port of the first broker's clients; each further one has the next port. The default is to
+    choose free ports."""
+
+
 class ClusterSpec(SpecModel):
     """Specification of a cluster. Every field has a default."""
 
@@ -336,6 +346,8 @@ class ClusterSpec(SpecModel):
     """Scheduled audits of the archive."""
     compaction: JobSpec | None = None
     """Scheduled compactions of the archive."""
+    journals: JournalsSpec | None = None
+    """Journals of the cluster. Only clusters of local processes support them yet."""
     pod_template: dict[str, Any] = Field(default_factory=dict)
     """Metadata and spec that are merged into the pods. docs/kubernetes.md lists the refused fields.
     """

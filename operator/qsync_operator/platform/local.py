@@ -10,6 +10,7 @@ bootstrap order.
 
 import asyncio
 import contextlib
+import sys
 import uuid
 from typing import Any
 
@@ -54,11 +55,12 @@ from qsync_operator.observed import (
     Trouble,
 )
 from qsync_operator.platform.base import ActionRefused
+from qsync_operator.platform.journals import JournalPlatform
 from qsync_operator.platform.ports import HOST, NoFreePort, choose_port, is_free
 from qsync_operator.platform.restoration import Restoration
 from qsync_operator.platform.spaces import SpaceKeeper
 from qsync_operator.platform.store import MemberRecord, Secrets, Store, write_whole
-from qsync_operator.platform.supervision import Supervision
+from qsync_operator.platform.supervision import Program, Supervision
 
 STOP_PATIENCE_S = 8.0
 REMOVE_PATIENCE_S = 3.0
@@ -73,7 +75,23 @@ class LocalPlatform:
         self._look_only = look_only
         self._state = store.load_state()
         self._wake = asyncio.Event()
-        self.processes = Supervision(store, self._state, self._wake.set)
+        self.processes = Supervision(
+            store,
+            self._state.members,
+            lambda: store.save_state(self._state),
+            Program(
+                lambda name: [
+                    sys.executable,
+                    "-m",
+                    "qsync_node",
+                    "--config",
+                    str(store.node_directory(name) / "node.yaml"),
+                ],
+                lambda name: store.node_directory(name) / "node.log",
+            ),
+            self._wake.set,
+        )
+        self.journals = JournalPlatform(store, secrets, self._wake.set)
         self._links = NodeLinks(secrets.cluster)
         self._pushed: dict[str, tuple[str, dict[str, str]]] = {}
         self._spaces = SpaceKeeper(secrets.cluster)
@@ -239,6 +257,8 @@ class LocalPlatform:
                 await self.stop_all(STOP_PATIENCE_S)
             else:
                 self._keep_running(cluster)
+            leader = observed.writable_leader()
+            await self.journals.keep(cluster, self._peers(), leader.address if leader else None)
         except (OSError, NoFreePort) as error:
             return (Trouble(Reason.START_FAILED, str(error)),)
         return ()
@@ -360,6 +380,7 @@ class LocalPlatform:
         self._store.save_state(self._state)
 
     async def stop_all(self, patience_s: float) -> None:
+        await self.journals.stop_all(patience_s)
         await asyncio.gather(
             *(self.processes.stop(name, patience_s) for name in self._state.members)
         )

@@ -6,6 +6,9 @@
     status.json       the last status that the supervisor published
     events.jsonl      events
     supervisor.lock   held while a supervisor runs
+    journals.json     the declared journals
+    brokers.json      ports and processes of the brokers of journals
+    brokers/MEMBER/   broker.yaml, broker.log and data/
     nodes/MEMBER/     node.yaml, node.log and data/
     retired/          disks of removed members, if `storage.retention` is Retain
 
@@ -24,6 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.journals import QsyncJournal
 from qsync_operator.models.status import ClusterStatus
 
 EVENTS_BYTES_MAX = 1 << 20
@@ -50,6 +54,16 @@ class MemberRecord:
     pid: int = 0
     started: str = ""
     applied: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class BrokerRecord:
+    """The ports and the process of one broker of journals."""
+
+    http: int
+    peer: int
+    pid: int = 0
+    started: str = ""
 
 
 @dataclass(slots=True)
@@ -123,6 +137,21 @@ class Store:
 
     def save_state(self, state: State) -> None:
         self._write("state.json", asdict(state))
+
+    def load_brokers(self) -> dict[str, BrokerRecord]:
+        document = self._read("brokers.json") or {}
+        return {name: BrokerRecord(**fields) for name, fields in document.items()}
+
+    def save_brokers(self, brokers: dict[str, BrokerRecord]) -> None:
+        self._write("brokers.json", {name: asdict(one) for name, one in brokers.items()})
+
+    def load_journals(self) -> list[QsyncJournal]:
+        """Return the declared journals."""
+        documents = self._read("journals.json") or []
+        return [QsyncJournal.model_validate(document) for document in documents]
+
+    def save_journals(self, journals: list[QsyncJournal]) -> None:
+        self._write("journals.json", [journal.document() for journal in journals])
 
     def load_secrets(self) -> Secrets | None:
         document = self._read("secrets.json")

@@ -8,14 +8,15 @@ the plan decides whether it may return empty.
 import contextlib
 import json
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from qsync_operator.models.reasons import EventReason
 from qsync_operator.platform import processes
-from qsync_operator.platform.store import MemberRecord, State, Store
+from qsync_operator.platform.store import Store
 
 PAUSE_FIRST_S = 0.2
 PAUSE_MAX_S = 5.0
@@ -37,12 +38,50 @@ class Watched:
     not_before_s: float = 0
 
 
-class Supervision:
-    """The processes of one cluster."""
+class ProcessRecord(Protocol):
+    """The durable part of a process: its pid and the mark of its start."""
 
-    def __init__(self, store: Store, state: State, wake: Callable[[], None]) -> None:
+    pid: int
+    started: str
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The program that every process runs.
+
+    Attributes:
+        command: returns the arguments of a member's process.
+        log: returns the file that a member's process writes its output to.
+    """
+
+    command: Callable[[str], list[str]]
+    log: Callable[[str], Path]
+
+
+class Supervision:
+    """The processes of one kind in one cluster."""
+
+    def __init__(
+        self,
+        store: Store,
+        records: Mapping[str, ProcessRecord],
+        save: Callable[[], None],
+        program: Program,
+        wake: Callable[[], None],
+    ) -> None:
+        """Supervise processes.
+
+        Args:
+            store: files of the cluster, for events.
+            records: the processes by member; the caller adds and removes entries.
+            save: makes the records durable.
+            program: the program that the processes run.
+            wake: called when a process ends.
+        """
         self._store = store
-        self._state = state
+        self._records = records
+        self._save = save
+        self._program = program
         self._wake = wake
         self._watched: dict[str, Watched] = {}
 
@@ -50,7 +89,7 @@ class Supervision:
         return self._watched.setdefault(member, Watched())
 
     def is_running(self, member: str) -> bool:
-        record = self._state.members[member]
+        record = self._records[member]
         child = self.watched(member).child
         if child is not None and child.pid == record.pid and child.poll() is not None:
             return False
@@ -58,7 +97,7 @@ class Supervision:
 
     def look(self, member: str) -> bool:
         """Return whether a member runs; adopt a process that an earlier supervisor started."""
-        record, watched = self._state.members[member], self.watched(member)
+        record, watched = self._records[member], self.watched(member)
         if self.is_running(member):
             if watched.pid != record.pid:
                 self._watch(member, record.pid)
@@ -81,7 +120,7 @@ class Supervision:
 
         processes.watch_end(pid, ended)
 
-    def _on_end(self, member: str, record: MemberRecord, watched: Watched) -> None:
+    def _on_end(self, member: str, record: ProcessRecord, watched: Watched) -> None:
         now_s = time.monotonic()
         code = watched.child.returncode if watched.child is not None else None
         watched.child = None
@@ -95,31 +134,28 @@ class Supervision:
         watched.not_before_s = now_s + pause_s
         how = f"process {record.pid} ended" + (f" with {_code(code)}" if code is not None else "")
         record.pid, record.started = 0, ""
-        self._store.save_state(self._state)
+        self._save()
         self._store.add_event(EventReason.PROCESS_ENDED, member, how, is_warning=True)
 
     def may_start(self, member: str) -> bool:
         return time.monotonic() >= self.watched(member).not_before_s
 
     def start(self, member: str) -> None:
-        """Start the node with its current configuration file."""
-        record, directory = self._state.members[member], self._store.node_directory(member)
-        child = processes.start(
-            [sys.executable, "-m", "qsync_node", "--config", str(directory / "node.yaml")],
-            directory / "node.log",
-        )
+        """Start a member's process with its current configuration file."""
+        record = self._records[member]
+        child = processes.start(self._program.command(member), self._program.log(member))
         record.pid, record.started = child.pid, processes.start_time(child.pid)
         watched = self.watched(member)
         watched.child = child
-        self._store.save_state(self._state)
+        self._save()
         self._watch(member, child.pid)
         self._store.add_event(EventReason.PROCESS_STARTED, member, f"started process {child.pid}")
 
     def adopt(self, member: str, pid: int) -> None:
         """Adopt a process that answers as this member although its pid was not stored."""
-        record = self._state.members[member]
+        record = self._records[member]
         record.pid, record.started = pid, processes.start_time(pid)
-        self._store.save_state(self._state)
+        self._save()
         self._watch(member, pid)
 
     async def stop(self, member: str, patience_s: float) -> None:
@@ -129,7 +165,7 @@ class Supervision:
             member: name of the member.
             patience_s: seconds after SIGTERM until SIGKILL.
         """
-        record, watched = self._state.members[member], self.watched(member)
+        record, watched = self._records[member], self.watched(member)
         if watched.child is not None and watched.child.pid != record.pid:
             watched.child = None
         await processes.stop(record.pid, record.started, patience_s)
@@ -138,7 +174,7 @@ class Supervision:
             watched.child = None
         watched.pid = 0
         record.pid, record.started = 0, ""
-        self._store.save_state(self._state)
+        self._save()
 
     def failure_of(self, member: str) -> str:
         """Return why a member cannot be kept running, or "" before `FAILURES_TOLD` failures."""
@@ -152,7 +188,7 @@ class Supervision:
 
     def _last_words(self, member: str) -> str:
         try:
-            log = (self._store.node_directory(member) / "node.log").read_bytes()[-4096:]
+            log = self._program.log(member).read_bytes()[-4096:]
         except OSError:
             return "it wrote no log"
         return last_words(log.decode(errors="replace"))

@@ -1,0 +1,155 @@
+"""Brokers of journals of a local cluster: one process beside each voter.
+
+The processes run while `spec.journals.enabled` is set. The key space is created through the leader
+before the first broker starts, and declared journals are written to it.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+
+from qsync_node.format.proofs import admin_password
+from qsync_operator import journals
+from qsync_operator.iproto import DatabaseError, connect_as_admin
+from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.reasons import EventReason
+from qsync_operator.names import wanted_members
+from qsync_operator.platform.ports import HOST, choose_port, is_free
+from qsync_operator.platform.store import BrokerRecord, Secrets, Store, write_whole
+from qsync_operator.platform.supervision import Program, Supervision
+from qsync_operator.threads import in_thread
+
+TIMEOUT_S = 10.0
+AGAIN_S = 1.0
+STOP_PATIENCE_S = 40.0
+"""Time for a broker to hand its journals over before it is killed."""
+
+
+class JournalPlatform:
+    """The brokers of one local cluster."""
+
+    def __init__(self, store: Store, secrets: Secrets, wake: Callable[[], None]) -> None:
+        self._store = store
+        self._secrets = secrets
+        self._records = store.load_brokers()
+        self._processes = Supervision(
+            store, self._records, self._save, Program(self._command, self._log), wake
+        )
+        self._declared: tuple[int, list[Any]] | None = None
+        self._tried_s = 0.0
+
+    def _save(self) -> None:
+        self._store.save_brokers(self._records)
+
+    def _directory(self, name: str) -> Any:
+        return self._store.directory / "brokers" / name
+
+    def _command(self, name: str) -> list[str]:
+        return [sys.executable, "-m", "qsync_broker", str(self._directory(name) / "broker.yaml")]
+
+    def _log(self, name: str) -> Any:
+        return self._directory(name) / "broker.log"
+
+    async def keep(
+        self, cluster: QsyncCluster, members: dict[str, str], leader: str | None
+    ) -> None:
+        """Bring brokers and declared journals to the specified state.
+
+        Args:
+            cluster: the manifest.
+            members: HOST:PORT of the members.
+            leader: HOST:PORT of the writable leader, or None if there is none.
+        """
+        is_enabled = cluster.spec.journals is not None and cluster.spec.journals.enabled
+        voters = [
+            name
+            for name, kind in wanted_members(cluster.name, cluster.spec).items()
+            if kind == "voter" and name in members
+        ]
+        wanted = voters if is_enabled else []
+        for name in [name for name in self._records if name not in wanted]:
+            await self._remove(name)
+        if not wanted or not await self._declare(cluster, leader):
+            return
+        for name in wanted:
+            self._start(cluster, name, members[name])
+
+    async def _declare(self, cluster: QsyncCluster, leader: str | None) -> bool:
+        """Create the key space and the declared journals; return whether the key space exists."""
+        declared = self._store.load_journals()
+        state = cluster.metadata.generation, [journal.document() for journal in declared]
+        if self._declared == state:
+            return True
+        if leader is None or time.monotonic() - self._tried_s < AGAIN_S:
+            return self._declared is not None
+        self._tried_s = time.monotonic()
+
+        def declare() -> list[str]:
+            with connect_as_admin(leader, self._secrets.cluster, TIMEOUT_S, None) as database:
+                journals.enable(database)
+                return journals.declare(database, [journal.spec for journal in declared])
+
+        try:
+            changed = await in_thread(declare)
+        except DatabaseError as error:
+            self._store.add_event(
+                EventReason.JOURNALS_FAILED,
+                cluster.name,
+                f"journals cannot be declared: {error}",
+                True,
+            )
+            return self._declared is not None
+        for name in changed:
+            self._store.add_event(EventReason.JOURNAL_CONFIGURED, name, "the journal was declared")
+        self._declared = state
+        return True
+
+    def _start(self, cluster: QsyncCluster, name: str, node: str) -> None:
+        record = self._records.get(name)
+        if record is None:
+            taken = {port for one in self._records.values() for port in (one.http, one.peer)}
+            first = cluster.spec.journals.port if cluster.spec.journals is not None else 0
+            place = list(wanted_members(cluster.name, cluster.spec)).index(name)
+            http = first + place if first else choose_port(taken)
+            record = BrokerRecord(http, choose_port(taken | {http}))
+            self._records[name] = record
+            self._save()
+        if self._processes.look(name) or not self._processes.may_start(name):
+            return
+        if not is_free(record.peer):
+            record.peer = choose_port({record.http})
+        self._write_config(name, record, node)
+        self._processes.start(name)
+
+    def _write_config(self, name: str, record: BrokerRecord, node: str) -> None:
+        directory = self._directory(name)
+        (directory / "data").mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(directory / "password", admin_password(self._secrets.cluster) + "\n")
+        write_whole(directory / "secret", self._secrets.cluster + "\n")
+        settings = {
+            "name": name,
+            "data_dir": str(directory / "data"),
+            "listen": f"{HOST}:{record.http}",
+            "peer_listen": f"{HOST}:{record.peer}",
+            "endpoint": f"http://{HOST}:{record.http}",
+            "peer_address": f"{HOST}:{record.peer}",
+            "node": node,
+            "user": "admin",
+            "password_file": str(directory / "password"),
+            "secret_file": str(directory / "secret"),
+        }
+        write_whole(directory / "broker.yaml", yaml.safe_dump(settings, sort_keys=False))
+
+    async def _remove(self, name: str) -> None:
+        await self._processes.stop(name, STOP_PATIENCE_S)
+        del self._records[name]
+        self._processes.forget(name)
+        self._save()
+
+    async def stop_all(self, patience_s: float) -> None:
+        """Stop all brokers; their spools stay on disk."""
+        await asyncio.gather(*(self._processes.stop(name, patience_s) for name in self._records))
