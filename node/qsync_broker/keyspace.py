@@ -171,7 +171,7 @@ class KeySpace:
         return iter(self._assignments)
 
     def journals_of(self, broker: BrokerId) -> tuple[str, ...]:
-        """Return the names of the journals that are assigned to a broker, in order of assignment."""
+        """Return the names of the journals of a broker, in the order of assignment."""
         return tuple(self._by_broker.get(broker, ()))
 
     def load(self, broker: BrokerId) -> int:
