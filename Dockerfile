@@ -40,7 +40,7 @@ COPY locks/node.txt locks/
 RUN pip --python /opt/qsync/bin/python install --no-cache-dir --require-hashes -r locks/node.txt
 
 FROM node-needs AS node-build
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY node/qsync_node node/qsync_node
 COPY operator/qsync_operator operator/qsync_operator
 COPY operator/qsync_cli operator/qsync_cli
@@ -70,7 +70,7 @@ COPY locks/spark.txt locks/
 RUN pip --python /opt/qsync/bin/python install --no-cache-dir --require-hashes -r locks/spark.txt
 
 FROM spark-needs AS spark-build
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY node/qsync_node node/qsync_node
 COPY node/qsync_spark node/qsync_spark
 RUN pip wheel --no-deps --no-build-isolation -w /wheels . \

@@ -6,6 +6,7 @@ VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' node/qsync_node/__ini
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 LOCKED := $(PIP) install --require-hashes -r
 EDITABLE := $(PIP) install --no-deps --no-build-isolation -e .
+SERVICES := setup.py $(wildcard node/*/rpc/*.proto)
 
 .PHONY: help lock venv demo demo-kubernetes images crds test unit coverage check sim mutants bench bench-spark \
         rounds scale large costs clean debian docs hooks manifests prose rates references workflows version dist binary krew olm \
@@ -17,12 +18,12 @@ help:                         ## this list
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || $(PYTHON) -m virtualenv -q $(VENV)
 
-$(VENV)/.test: pyproject.toml locks/test.txt | $(BIN)/python
+$(VENV)/.test: pyproject.toml locks/test.txt $(SERVICES) | $(BIN)/python
 	$(LOCKED) locks/test.txt
 	$(EDITABLE)
 	touch $@
 
-$(VENV)/.all: pyproject.toml locks/all.txt | $(BIN)/python
+$(VENV)/.all: pyproject.toml locks/all.txt $(SERVICES) | $(BIN)/python
 	$(LOCKED) locks/all.txt
 	$(EDITABLE)
 	touch $@ $(VENV)/.test $(VENV)/.spark

@@ -6,7 +6,6 @@ with 2.
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import signal
 import sys
@@ -14,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from aiohttp import web
 
-from qsync_broker.config import ConfigError, ServerConfig, load_config, split_address
+from qsync_broker.config import ConfigError, ServerConfig, load_config
 from qsync_broker.coordination import Coordination
-from qsync_broker.http import Gateway
 from qsync_broker.server import BrokerServer
+from qsync_broker.serving import Interfaces
 
 
 async def _run(config: ServerConfig) -> int:
@@ -29,15 +27,10 @@ async def _run(config: ServerConfig) -> int:
         loop.add_signal_handler(number, stopping.set)
     password = config.password_file.read_text().strip()
     server = BrokerServer(config, Coordination(config.node, config.user, password))
-    gateway = Gateway(server)
-    app = web.Application(client_max_size=0)
-    app.add_routes(gateway.routes())
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
+    interfaces = Interfaces(server)
     try:
         await server.start()
-        host, port = split_address(config.listen)
-        await web.TCPSite(runner, host, port).start()
+        await interfaces.start()
         stop = asyncio.ensure_future(stopping.wait())
         futures: list[asyncio.Future[Any]] = [stop, server.halted]
         await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
@@ -48,10 +41,7 @@ async def _run(config: ServerConfig) -> int:
         await server.exit()
         return 0
     finally:
-        await gateway.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(15):
-                await runner.cleanup()
+        await interfaces.stop()
         await server.stop()
 
 

@@ -30,7 +30,7 @@ from qsync_broker.messages import Message
 from qsync_broker.operations import Content, Drop, Operation, Roll, SpoolKey
 from qsync_broker.persister import Persister
 from qsync_broker.replica import Replica, Settings
-from qsync_broker.spec import JournalSpec
+from qsync_broker.spec import SECOND_NS, JournalSpec
 from qsync_broker.spool import Spool
 from qsync_node.format.journals import (
     BROKER_SPACE,
@@ -225,7 +225,7 @@ class Broker:
                 touched.update(dict.fromkeys(keys.journals_of(BrokerId(*key))))
             else:
                 touched[key[0]] = None
-        keys.revision = max(keys.revision, event.revision)
+        keys.advance(event.revision)
         self._note_lease()
         for journal in touched:
             self._update_replica(journal)
@@ -247,6 +247,7 @@ class Broker:
             del self._replicas[journal]
             self._departed[journal] = replica
             replica = None
+            self._emit(ev.Readable(journal))  # its readers go to another broker
         if row is not None and is_mine:
             settings = settings_of(row)
             if replica is None:
@@ -546,15 +547,16 @@ class Broker:
 
 def settings_of(row: JournalRow) -> Settings:
     """Return the settings of a journal's replication."""
-    spec = JournalSpec.from_dict({"name": row.name, **row.spec})
+    spec = JournalSpec.from_row(row.name, row.spec)
     fragment = spec.fragment
     return Settings(
-        int(fragment.compression_codec),
+        fragment.compression_codec,
         fragment.length,
-        int(fragment.flush_interval),
+        fragment.flush_ns // SECOND_NS,
         spec.is_writable,
-        tuple(fragment.stores),
-        int(fragment.refresh_interval * 1_000_000_000),
+        fragment.stores,
+        fragment.refresh_ns,
+        fragment.path_postfix_template,
     )
 
 

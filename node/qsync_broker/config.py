@@ -31,6 +31,8 @@ class ServerConfig(BaseModel):
         journal_limit: number of assignments that it accepts.
         lease_ms: duration of its lease.
         replication_max: upper limit of the replication of all journals.
+        auth_keys_file: file with the keys of clients' tokens in Base64; without it, everything is
+            permitted.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -49,6 +51,7 @@ class ServerConfig(BaseModel):
     journal_limit: int = Field(default=1024, ge=1, le=131_072)
     lease_ms: int = Field(default=2_000, ge=200, le=120_000)
     replication_max: int = Field(default=9, ge=1, le=9)
+    auth_keys_file: Path | None = None
 
 
 def load_config(path: Path) -> ServerConfig:

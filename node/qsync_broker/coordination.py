@@ -49,6 +49,7 @@ class Coordination:
             tls: context of the connections; None for plain ones.
         """
         self.address = address
+        self.cluster = ""
         self._user = user
         self._password = password
         self._tls = tls
@@ -105,10 +106,10 @@ class Coordination:
 
         Each connection begins with a whole snapshot.
         """
-        replicaset = await self.replicaset()
+        self.cluster = await self.replicaset()
         while True:
             try:
-                await self._watch_once(replicaset, deliver)
+                await self._watch_once(self.cluster, deliver)
             except (OSError, TimeoutError, WatchError) as error:
                 log.info("the watch of the key space ended: %s; it starts again", error)
             await asyncio.sleep(AGAIN_S)

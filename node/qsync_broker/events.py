@@ -219,6 +219,7 @@ class Upload(NamedTuple):
     store: str
     key: SpoolKey
     fragment: LocalFragment
+    path: str
 
 
 class Readable(NamedTuple):

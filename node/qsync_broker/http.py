@@ -1,12 +1,19 @@
 """The HTTP gateway: PUT appends, GET reads, HEAD describes; the path is the journal's name.
 
-It follows Gazette's gateway (same headers and query arguments), with two differences: statuses of
-appends have HTTP codes of their own, and the headers `X-Offset` and `X-Suspend` give access to the
-preconditions that Gazette's gateway lacks.
+It follows Gazette's gateway (same headers and query arguments), with these differences: statuses of
+appends have HTTP codes of their own, and headers give access to what Gazette's gateway lacks:
+
+    X-Offset                offset at which the append must begin
+    X-Suspend               what the append does about the journal's suspension
+    X-Registers-Check       selector that the registers must match
+    X-Registers-Union       registers to add, as NAME=VALUE separated by commas
+    X-Registers-Subtract    registers to remove, in the same form
+    X-Registers             of an answer: the registers after the append
 """
 
 import asyncio
 from collections.abc import AsyncIterator
+from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
@@ -14,15 +21,18 @@ import aiohttp
 from aiohttp import web
 
 from qsync_broker.append import Append, Appended, Break, Finish, Piece, Suspend
-from qsync_broker.operations import SpoolKey
+from qsync_broker.auth import AuthError, Authorizer, Capability
+from qsync_broker.fragments import content_name
+from qsync_broker.labels import NO_LABELS, LabelSet, parse_selector, with_name
+from qsync_broker.reader import CHUNK, JournalReader
 from qsync_broker.replica import Part, Replica
 from qsync_broker.resolver import NO_BROKER, Resolution, resolve
 from qsync_broker.server import AppendCall, BrokerServer
+from qsync_broker.spec import JournalSpec, name_problem
 from qsync_broker.status import Status
 from qsync_node.format.journals import BrokerId
 
 APPEND_S = 60.0
-CHUNK = 256 << 10
 SMALL = 64 << 10
 PROXIED = "X-Qsync-Proxied"
 _OFFSET_MAX = (1 << 63) - 1
@@ -47,8 +57,9 @@ _CODES = {
 class Gateway:
     """The handlers of the gateway."""
 
-    def __init__(self, server: BrokerServer) -> None:
+    def __init__(self, server: BrokerServer, authorizer: Authorizer) -> None:
         self._server = server
+        self._authorizer = authorizer
         self._session: aiohttp.ClientSession | None = None
 
     def routes(self) -> list[web.RouteDef]:
@@ -97,14 +108,29 @@ class Gateway:
             )
         return web.json_response({"revision": keys.revision, "journals": described})
 
+    def _authorize(self, request: web.Request, capability: Capability) -> None:
+        """Check the request's token.
+
+        Raises:
+            AuthError: the token does not permit the request, or does not select the journal.
+        """
+        claims = self._authorizer.verify(request.headers.get("Authorization", ""), capability)
+        row = self._server.core.keys.journals.get(_journal_of(request))
+        labels = JournalSpec.from_row(row.name, row.spec).labels if row is not None else NO_LABELS
+        if not claims.permits(with_name(labels, _journal_of(request))):
+            raise AuthError("the token does not select the journal")
+
     # --- append -------------------------------------------------------------------------------
 
     async def put(self, request: web.Request) -> web.StreamResponse:
         """Append the body to a journal."""
         try:
             append = _append_of(request)
+            self._authorize(request, Capability.APPEND)
         except ValueError as error:
             return web.Response(status=400, text=f"{error}\n")
+        except AuthError as error:
+            return web.Response(status=401, text=f"{error}\n")
         length = request.content_length
         body = await request.read() if length is not None and length <= SMALL else None
         call = self._server.append(append, APPEND_S)
@@ -139,6 +165,8 @@ class Gateway:
             return web.Response(status=500, text=f"{result.error}\n")
         headers = self._route_headers(request, resolution)
         status = resolution.status
+        if result.registers:
+            headers["X-Registers"] = ",".join(f"{name}={value}" for name, value in result.registers)
         if status is not Status.OK:
             return web.Response(status=_CODES[status], text=f"{status.name}\n", headers=headers)
         headers["X-Commit-Begin"] = str(result.begin)
@@ -200,9 +228,12 @@ class Gateway:
         server, name = self._server, request.match_info["journal"]
         try:
             offset, is_blocking = _read_of(request)
-            await server.revision(int(request.headers.get(PROXIED, "0")))
+            self._authorize(request, Capability.READ)
+            await server.revision(_number(request.headers.get(PROXIED, "0"), PROXIED))
         except ValueError as error:
             return web.Response(status=400, text=f"{error}\n")
+        except AuthError as error:
+            return web.Response(status=401, text=f"{error}\n")
         found = resolve(
             server.core.keys,
             name,
@@ -216,6 +247,10 @@ class Gateway:
                 text=f"{found.status.name}\n",
                 headers=self._route_headers(request, found),
             )
+        row = found.journal
+        assert row is not None
+        if not JournalSpec.from_row(row.name, row.spec).is_readable:
+            return web.Response(status=403, text="NOT_ALLOWED\n")
         replica = server.core.replica(name)
         if replica is None:
             broker = found.route.members[max(found.route.primary, 0)]
@@ -232,14 +267,16 @@ class Gateway:
         offset: int,
         is_blocking: bool,
     ) -> web.StreamResponse:
-        part = await self._await_part(replica, offset, is_blocking)
+        reader = JournalReader(self._server, replica)
+        position = await reader.next(offset, is_blocking)
         headers = self._route_headers(request, found)
         headers["X-Write-Head"] = str(replica.visible_end)
-        if part is None:
+        if position is None:
             status = Status.OFFSET_NOT_YET_AVAILABLE
             return web.Response(status=_CODES[status], text=f"{status.name}\n", headers=headers)
-        offset = max(offset, part.begin)
+        offset = position.offset
         headers["Content-Range"] = f"bytes {offset}-{_OFFSET_MAX}/{_OFFSET_MAX}"
+        headers |= _fragment_headers(position.part)
         headers["Trailer"] = "X-Close-Error"
         response = web.StreamResponse(status=HTTPStatus.PARTIAL_CONTENT, headers=headers)
         if request.method == "HEAD":
@@ -247,47 +284,13 @@ class Gateway:
             return response
         response.enable_chunked_encoding()
         await response.prepare(request)
-        while part is not None and part.begin <= offset:
-            async for data in self._content(replica, part, offset):
+        while position is not None and position.offset == offset:
+            async for data in reader.content(position.part, offset):
                 await response.write(data)
                 offset += len(data)
-            part = await self._await_part(replica, offset, is_blocking)
+            position = await reader.next(offset, is_blocking)
         await response.write_eof()
         return response
-
-    async def _content(self, replica: Replica, part: Part, offset: int) -> AsyncIterator[bytes]:
-        """Return the bytes of a part of a journal from an offset on."""
-        server = self._server
-        if part.remote is not None:
-            async for data in server.stores.read(part.remote, offset):
-                yield data
-            return
-        key = SpoolKey(replica.journal, replica.spool.journal_id, part.begin)
-        while offset < part.end:
-            size = min(CHUNK, part.end - offset)
-            try:
-                data = await server.loop.run_in_executor(
-                    None, server.storage.read, key, offset, size
-                )
-            except FileNotFoundError:
-                return  # the fragment was persisted meanwhile: the next look-up finds it
-            if not data:
-                return
-            yield data
-            offset += len(data)
-
-    async def _await_part(self, replica: Replica, offset: int, is_blocking: bool) -> Part | None:
-        """Return the part of the journal that covers an offset, or that a read jumps to."""
-        while True:
-            found = replica.part_at(offset)
-            if found is not None:
-                return found
-            begin = replica.next_begin(offset)
-            if begin is not None:
-                return replica.part_at(begin)
-            if not is_blocking:
-                return None
-            await self._server.readable(replica.journal)
 
     # --- headers ------------------------------------------------------------------------------
 
@@ -304,11 +307,41 @@ class Gateway:
         return headers
 
 
+def _fragment_headers(part: Part) -> dict[str, str]:
+    headers = {"X-Fragment-Name": content_name(part.begin, part.end, part.sum, part.codec)}
+    if part.remote is not None:
+        headers["X-Fragment-Last-Modified"] = formatdate(part.remote.mod_time, usegmt=True)
+    return headers
+
+
+def _journal_of(request: web.Request) -> str:
+    return str(request.match_info["journal"]).partition(";")[0]
+
+
+def _check_name(request: web.Request) -> None:
+    """Raise ValueError if the path is no name of a journal."""
+    problem = name_problem(request.match_info["journal"])
+    if problem:
+        raise ValueError(problem)
+
+
+def _registers(request: web.Request, header: str) -> LabelSet | None:
+    text = request.headers.get(header)
+    if text is None:
+        return None
+    pairs = [part.strip().partition("=") for part in text.split(",")]
+    if not all(name.strip() for name, _, _ in pairs):
+        raise ValueError(f"invalid {header} {text!r}: use NAME=VALUE, separated by commas")
+    return LabelSet.of((name.strip(), value.strip()) for name, _, value in pairs)
+
+
 def _append_of(request: web.Request) -> Append:
     """Return the append that a request describes. Raises ValueError for invalid arguments."""
+    _check_name(request)
     unknown = set(request.query)
     if unknown:
         raise ValueError(f"unknown argument {sorted(unknown)[0]!r}: PUT accepts none")
+    check = request.headers.get("X-Registers-Check")
     suspend = request.headers.get("X-Suspend", "RESUME").upper()
     if suspend not in Suspend.__members__:
         raise ValueError(
@@ -317,6 +350,9 @@ def _append_of(request: web.Request) -> Append:
     return Append(
         request.match_info["journal"],
         offset=_number(request.headers.get("X-Offset", "0"), "X-Offset"),
+        check=parse_selector(check) if check is not None else None,
+        union=_registers(request, "X-Registers-Union"),
+        subtract=_registers(request, "X-Registers-Subtract"),
         suspend=Suspend[suspend],
         may_proxy=PROXIED not in request.headers,
         min_revision=_number(request.headers.get(PROXIED, "0"), PROXIED),
@@ -325,6 +361,7 @@ def _append_of(request: web.Request) -> Append:
 
 def _read_of(request: web.Request) -> tuple[int, bool]:
     """Return offset and mode of a read. Raises ValueError for invalid arguments."""
+    _check_name(request)
     query = request.query
     unknown = set(query) - {"offset", "block"}
     if unknown:

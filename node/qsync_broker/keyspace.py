@@ -87,12 +87,15 @@ class KeySpace:
 
     Attributes:
         revision: confirmed index up to which rows have been applied.
+        specified: revision of the last change of a specification or a suspension.
         journals: journals by name.
         brokers: live brokers.
     """
 
     def __init__(self) -> None:
         self.revision = 0
+        self.specified = 0
+        self._is_specified = False
         self.journals: dict[str, JournalRow] = {}
         self.brokers: dict[BrokerId, BrokerRow] = {}
         self._assignments: dict[str, dict[BrokerId, AssignmentRow]] = {}
@@ -112,6 +115,9 @@ class KeySpace:
         fields = change.fields if isinstance(change, Written) else self._updated(change)
         row = decode_row(change.space, fields)
         if isinstance(row, JournalRow):
+            former = self.journals.get(row.name)
+            if former is None or former.mod_revision != row.mod_revision:
+                self._is_specified = True
             self.journals[row.name] = row
         elif isinstance(row, BrokerRow):
             self.brokers[row.id] = row
@@ -137,8 +143,15 @@ class KeySpace:
             fields[field] = value
         return fields
 
+    def advance(self, revision: int) -> None:
+        """Note that all changes up to a revision were applied."""
+        self.revision = max(self.revision, revision)
+        if self._is_specified:
+            self.specified, self._is_specified = self.revision, False
+
     def clear(self) -> None:
         """Forget all rows, before those of a new snapshot are applied."""
+        self._is_specified = True
         self.journals.clear()
         self.brokers.clear()
         self._assignments.clear()
@@ -146,7 +159,7 @@ class KeySpace:
 
     def _delete(self, space: int, key: list[Any]) -> None:
         if space == JOURNAL_SPACE:
-            self.journals.pop(key[0], None)
+            self._is_specified |= self.journals.pop(key[0], None) is not None
         elif space == BROKER_SPACE:
             self.brokers.pop(BrokerId(*key), None)
         elif space == ASSIGNMENT_SPACE:

@@ -1,9 +1,25 @@
-"""Labels of journals, registers, and selectors, as in Gazette: a multi-map of names to values."""
+"""Labels of journals, registers, and selectors, as in Gazette: a multi-map of names to values.
 
+A selector is also written as text, for example `content-type = text/csv, region in (eu, us)`:
+
+    name = value, name == value     one label
+    name in (value, value)          one of several labels
+    name                            any value
+    name != value, !name, name notin (value, value), name not in (value, value)
+    name:prefix = value             values that begin so; also with `in`, `!=` and `notin`
+"""
+
+import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 Pair = tuple[str, str]
+
+NAME_LABEL = "name"
+"""Label that each journal has in selections: its name."""
+PREFIX_LABEL = "prefix"
+"""Label of a selector that stands for journals in a folder: `prefix=orders/`."""
+PREFIX_SUFFIX = ":prefix"
 
 
 class LabelSet:
@@ -52,27 +68,116 @@ class LabelSet:
 NO_LABELS = LabelSet(())
 
 
-class LabelSelector(NamedTuple):
-    """A selector: every included name has a wanted value, and no excluded pair occurs.
+class Wanted(NamedTuple):
+    """One label of a selector.
 
-    An empty value stands for all values of its name.
+    Attributes:
+        name: name of the label.
+        value: its value; an empty one stands for all values.
+        is_prefix: whether values that begin with `value` match, too.
     """
 
-    include: LabelSet = NO_LABELS
-    exclude: LabelSet = NO_LABELS
+    name: str
+    value: str = ""
+    is_prefix: bool = False
+
+    def matches(self, labels: LabelSet) -> bool:
+        """Return whether one of the labels is a wanted one."""
+        found = labels.values(self.name)
+        if self.is_prefix:
+            return any(value.startswith(self.value) for value in found)
+        return bool(found) and (not self.value or self.value in found)
+
+
+class LabelSelector(NamedTuple):
+    """A selector: every included name has a wanted value, and no excluded label occurs."""
+
+    include: tuple[Wanted, ...] = ()
+    exclude: tuple[Wanted, ...] = ()
 
     def matches(self, labels: LabelSet) -> bool:
         """Return whether the selector selects these labels."""
-        if any(_is_in(pair, labels) for pair in self.exclude):
+        if any(wanted.matches(labels) for wanted in self.exclude):
             return False
-        names = {name for name, _ in self.include}
+        names = {wanted.name for wanted in self.include}
         return all(
-            any(_is_in((name, value), labels) for value in self.include.values(name))
+            any(wanted.matches(labels) for wanted in self.include if wanted.name == name)
             for name in names
         )
 
 
-def _is_in(wanted: Pair, labels: LabelSet) -> bool:
-    name, value = wanted
-    found = labels.values(name)
-    return bool(found) and (not value or value in found)
+def selector_of_journals(selector: LabelSelector) -> LabelSelector:
+    """Return a selector whose `prefix` labels are prefixes of the label `name`.
+
+    Raises:
+        ValueError: a prefix is no folder.
+    """
+    return LabelSelector(
+        tuple(_of_journals(wanted) for wanted in selector.include),
+        tuple(_of_journals(wanted) for wanted in selector.exclude),
+    )
+
+
+def _of_journals(wanted: Wanted) -> Wanted:
+    if wanted.name != PREFIX_LABEL:
+        return wanted
+    if not wanted.value.endswith("/"):
+        raise ValueError(f"invalid prefix {wanted.value!r}: end it with `/`")
+    return Wanted(NAME_LABEL, wanted.value, True)
+
+
+def with_name(labels: LabelSet, name: str) -> LabelSet:
+    """Return the labels of a journal with its name as one more label."""
+    return LabelSet.of([*labels, (NAME_LABEL, name)])
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+_TOKEN = r"[\w\-+/.]+(?::prefix)?"
+_VALUE = r"[\w\-+/.=%]*"
+_LISTED = r"[\w\-+/.=%]+"
+_VALUES = rf"\(\s*({_LISTED}(?:\s*,\s*{_LISTED})*)\s*\)"
+_TERMS = (
+    (re.compile(rf"({_TOKEN})\s*(?:==|=)\s*({_VALUE})\s*"), True),
+    (re.compile(rf"({_TOKEN})\s*!=\s*({_VALUE})\s*"), False),
+    (re.compile(rf"({_TOKEN})\s+in\s*{_VALUES}\s*"), True),
+    (re.compile(rf"({_TOKEN})\s+not\s?in\s*{_VALUES}\s*"), False),
+    (re.compile(rf"!\s*({_TOKEN})()\s*"), False),
+    (re.compile(rf"({_TOKEN})()\s*"), True),
+)
+
+
+def parse_selector(text: str) -> LabelSelector:
+    """Return the selector that a text describes.
+
+    Raises:
+        ValueError: the text is no selector.
+    """
+    include: list[Wanted] = []
+    exclude: list[Wanted] = []
+    at, is_first = 0, True
+    text = text.strip()
+    while at < len(text):
+        if not is_first:
+            if text[at] != ",":
+                raise ValueError(f"invalid selector at {text[at:]!r}: separate terms by commas")
+            at += 1
+            at += len(text[at:]) - len(text[at:].lstrip())
+        at += _term(text, at, include, exclude)
+        is_first = False
+    return LabelSelector(tuple(include), tuple(exclude))
+
+
+def _term(text: str, at: int, include: list[Wanted], exclude: list[Wanted]) -> int:
+    """Add the labels of one term, and return its length."""
+    for pattern, is_included in _TERMS:
+        found = pattern.match(text, at)
+        if found is None or (found.end() < len(text) and text[found.end()] != ","):
+            continue
+        name, values = found[1], found[2]
+        is_prefix = name.endswith(PREFIX_SUFFIX)
+        for value in values.split(","):
+            wanted = Wanted(name.removesuffix(PREFIX_SUFFIX), value.strip(), is_prefix)
+            (include if is_included else exclude).append(wanted)
+        return found.end() - at
+    raise ValueError(f"invalid selector at {text[at:]!r}: use NAME=VALUE or NAME in (VALUE, VALUE)")

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from qsync_broker import events as ev
+from qsync_broker.fragments import path_of
 from qsync_broker.index import LocalFragment
 from qsync_broker.operations import Drop, SpoolKey
 from qsync_broker.replica import Host, Replica
@@ -155,7 +156,8 @@ class Persister:
             spool.journal, spool.journal_id, fragment.begin, store
         )
         key = SpoolKey(spool.journal, spool.journal_id, fragment.begin)
-        self._emit(ev.Upload(self._tokens, store, key, fragment))
+        path = path_of(spool.journal, fragment, replica.settings.postfix)
+        self._emit(ev.Upload(self._tokens, store, key, fragment, path))
 
     def on_uploaded(self, event: ev.Uploaded, now_ns: int) -> None:
         """Add a persisted fragment to the index, or repeat its upload later."""

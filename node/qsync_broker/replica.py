@@ -88,6 +88,7 @@ class Settings(NamedTuple):
         is_writable: whether content may be appended.
         stores: URLs of its stores, of which the first is written; none if it is not persisted.
         refresh_ns: interval between two listings of the stores.
+        postfix: template of the folder of persisted fragments (`qsync_broker.postfix`).
     """
 
     codec: int
@@ -96,14 +97,30 @@ class Settings(NamedTuple):
     is_writable: bool
     stores: tuple[str, ...] = ()
     refresh_ns: int = 300_000_000_000
+    postfix: str = ""
 
 
 class Part(NamedTuple):
-    """Visible bytes of a journal: of a local spool, or of a persisted fragment."""
+    """Visible bytes of a journal: of a local spool, or of a persisted fragment.
+
+    Attributes:
+        begin: offset of the first byte.
+        end: offset after the last visible byte.
+        sum: SHA-1 of these bytes.
+        codec: codec of the fragment.
+        remote: the persisted fragment, None for a local one.
+    """
 
     begin: int
     end: int
+    sum: bytes
+    codec: int
     remote: RemoteFragment | None = None
+
+    @classmethod
+    def of_remote(cls, fragment: RemoteFragment) -> "Part":
+        """Return a persisted fragment."""
+        return cls(fragment.begin, fragment.end, fragment.sum, fragment.codec, fragment)
 
 
 class Replica:
@@ -156,38 +173,37 @@ class Replica:
         """Return whether all bytes of the journal are in its store."""
         return not self.completed and self.spool.end == self.spool.begin
 
-    def fragment_at(self, offset: int) -> tuple[int, int] | None:
-        """Return begin and visible end of the local fragment that covers an offset."""
+    @property
+    def local_parts(self) -> list[Part]:
+        """Return the fragments on this broker's disk, in ascending order."""
+        parts = [Part(*fragment[:4]) for _, fragment in sorted(self.completed.items())]
+        return [*parts, self._open_part] if self.spool.begin < self.spool.confirmed else parts
+
+    @property
+    def _open_part(self) -> Part:
         spool = self.spool
-        if spool.begin <= offset < spool.confirmed:
-            return spool.begin, spool.confirmed
-        for begin, fragment in self.completed.items():
-            if begin <= offset < fragment.end:
-                return begin, fragment.end
-        return None
+        return Part(spool.begin, spool.confirmed, spool.confirmed_sum, spool.codec)
 
     def part_at(self, offset: int) -> Part | None:
         """Return the fragment that covers an offset; a local one is preferred."""
-        local = self.fragment_at(offset)
-        if local is not None:
-            return Part(*local)
+        if self.spool.begin <= offset < self.spool.confirmed:
+            return self._open_part
+        for begin, fragment in self.completed.items():
+            if begin <= offset < fragment.end:
+                return Part(*fragment[:4])
         remote = self.remote.find(offset)
-        return Part(remote.begin, remote.end, remote) if remote is not None else None
+        return Part.of_remote(remote) if remote is not None else None
+
+    def has_before(self, offset: int) -> bool:
+        """Return whether a local fragment has bytes before an offset."""
+        return self.spool.begin < min(offset, self.spool.confirmed) or any(
+            begin < offset for begin in self.completed
+        )
 
     @property
     def visible_end(self) -> int:
         """Return the write head: the offset after the last visible byte."""
         return max(self.spool.confirmed, self.index_end)
-
-    def next_begin(self, offset: int) -> int | None:
-        """Return the least offset of a fragment after `offset`."""
-        begins = [begin for begin in self.completed if begin > offset]
-        remote = self.remote.after(offset)
-        if remote is not None:
-            begins.append(remote.begin)
-        if offset < self.spool.begin < self.spool.confirmed:
-            begins.append(self.spool.begin)
-        return min(begins, default=None)
 
     # --- pipeline -----------------------------------------------------------------------------
 

@@ -33,7 +33,13 @@ EXIT_S = 30.0
 
 
 class Coordinating(Protocol):
-    """The cluster that a broker belongs to, see `qsync_broker.coordination`."""
+    """The cluster that a broker belongs to, see `qsync_broker.coordination`.
+
+    Attributes:
+        cluster: UUID of the cluster, "" before it is known.
+    """
+
+    cluster: str
 
     async def watch(self, deliver: Callable[[ev.Watched], None]) -> None:
         """Deliver changes of the key space until the task is cancelled."""
@@ -123,6 +129,7 @@ class BrokerServer:
         core: the broker's core.
         storage: its spools.
         halted: set with the reason if the broker cannot continue.
+        is_stopping: whether endless reads end, because the broker is about to stop.
     """
 
     def __init__(self, config: ServerConfig, coordination: Coordinating) -> None:
@@ -154,6 +161,7 @@ class BrokerServer:
         self._secret = config.secret_file.read_bytes().strip()
         self._coordination = coordination
         self._disk = Disk(self.storage, self._stored, self._store_failed)
+        self.is_stopping = False
         self._inputs: list[ev.Event] = []
         self._is_scheduled = False
         self._numbers = 0
@@ -181,6 +189,11 @@ class BrokerServer:
             ev.Halt: self._halt,
         }
 
+    @property
+    def cluster(self) -> str:
+        """Return the UUID of the cluster, "" before it is known."""
+        return self._coordination.cluster
+
     # --- life cycle ---------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -203,12 +216,22 @@ class BrokerServer:
         self._timer = self.loop.call_later(TICK_S, self._tick)
 
     async def exit(self) -> None:
-        """Hand all assignments over, for at most `EXIT_S`, if another broker can take them."""
+        """Hand all assignments over, for at most `EXIT_S`, if another broker can take them.
+
+        Afterwards, reads that wait end, so that their clients go to another broker.
+        """
         self.core.exit()
         deadline = self.loop.time() + EXIT_S
         keys = self.core.keys
         while len(keys.brokers) > 1 and keys.load(self.core.me) and self.loop.time() < deadline:
             await asyncio.sleep(TICK_S)
+        self.end_reads()
+
+    def end_reads(self) -> None:
+        """End all reads that wait for more bytes."""
+        self.is_stopping = True
+        for journal in list(self._readers):
+            self._wake_readers(journal)
 
     async def stop(self) -> None:
         """Stop everything; spools stay on disk."""
@@ -300,7 +323,7 @@ class BrokerServer:
 
         try:
             persisted = await self.stores.upload(
-                effect.store, key.journal, effect.fragment, read, self.config.data_dir
+                effect.store, effect.path, effect.fragment, read, self.config.data_dir
             )
             self.feed(ev.Uploaded(effect.token, persisted))
         except StoreError as error:

@@ -135,6 +135,11 @@ class Spool:
         return self._sum(self._versions[-1])
 
     @property
+    def confirmed_sum(self) -> bytes:
+        """Return the checksum of the visible bytes of the fragment."""
+        return self._sum(self._versions[0])
+
+    @property
     def state(self) -> SpoolState:
         """Return the state that is, or is about to be, durable."""
         return SpoolState(

@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import tempfile
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,7 +16,7 @@ import obstore
 from obstore.exceptions import BaseError
 
 from qsync_broker.codecs import Codec, CodecError, compressor, decompressor
-from qsync_broker.fragments import parse_path, path_of
+from qsync_broker.fragments import parse_path
 from qsync_broker.index import LocalFragment, RemoteFragment
 from qsync_node.errors import QsyncError
 from qsync_node.log.archive_store import ArchiveError, open_store
@@ -23,6 +24,8 @@ from qsync_node.log.archive_store import ArchiveError, open_store
 TIMEOUT_S = 300.0
 LIST_TIMEOUT_S = 60.0
 CHUNK = 1 << 20
+HEALTH_PATH = ".test/health-check"
+HEALTH_CONTENT = b"qsync"
 
 
 class StoreError(QsyncError):
@@ -66,7 +69,7 @@ class FragmentStores:
     async def upload(
         self,
         url: str,
-        journal: str,
+        path: str,
         fragment: LocalFragment,
         read: Callable[[int, int], bytes],
         directory: Path,
@@ -75,7 +78,7 @@ class FragmentStores:
 
         Args:
             url: URL of the store.
-            journal: name of the journal.
+            path: path of the fragment below the URL.
             fragment: the completed fragment.
             read: returns bytes at an offset of the journal, given the offset and a size.
             directory: directory for the compressed file.
@@ -83,7 +86,6 @@ class FragmentStores:
         Raises:
             StoreError: the store is unavailable, or the local bytes are damaged.
         """
-        path = path_of(journal, fragment)
         is_offloaded = fragment.codec == Codec.GZIP_OFFLOAD_DECOMPRESSION
         if is_offloaded and url.startswith("file:"):
             raise StoreError(
@@ -103,6 +105,59 @@ class FragmentStores:
             raise StoreError(f"persisting {path} to {url} failed: {_cause(error)}") from None
         begin, end, checksum, codec, _ = fragment
         return RemoteFragment(begin, end, checksum, codec, url, path, mod_time or 0)
+
+    async def url(self, fragment: RemoteFragment, duration_s: int) -> str:
+        """Return a URL from which a client reads a fragment without a broker.
+
+        It is signed for an object store, and names the file in a folder.
+
+        Args:
+            fragment: the persisted fragment.
+            duration_s: duration of its validity in seconds.
+
+        Returns:
+            The URL, or "" if the store cannot sign.
+        """
+        if fragment.store.startswith("file:"):
+            return fragment.store + fragment.path
+        try:
+            store = await asyncio.to_thread(self._open, fragment.store)
+            expires = timedelta(seconds=duration_s)
+            return str(await obstore.sign_async(store, "GET", fragment.path, expires))
+        except (StoreError, BaseError, OSError, TypeError, ValueError):
+            return ""
+
+    async def check(self, url: str, delete_prefix: str | None = None) -> None:
+        """Write, read and list an object of a store.
+
+        Args:
+            url: URL of the store.
+            delete_prefix: folder in which an object is also written and deleted, or None.
+
+        Raises:
+            StoreError: one of these failed.
+        """
+        store = await asyncio.to_thread(self._open, url)
+        try:
+            async with asyncio.timeout(LIST_TIMEOUT_S):
+                await obstore.put_async(store, HEALTH_PATH, HEALTH_CONTENT)
+                found = await (await obstore.get_async(store, HEALTH_PATH)).bytes_async()
+                if bytes(found) != HEALTH_CONTENT:
+                    raise StoreError(f"{HEALTH_PATH} in {url} has other content than was written")
+                folder = HEALTH_PATH.rpartition("/")[0] + "/"
+                listed = [
+                    entry["path"]
+                    async for entries in obstore.list(store, folder)
+                    for entry in entries
+                ]
+                if HEALTH_PATH not in listed:
+                    raise StoreError(f"a listing of {url} does not contain {HEALTH_PATH}")
+                if delete_prefix is not None:
+                    probe = f"{delete_prefix}.gazette-delete-probe"
+                    await obstore.put_async(store, probe, HEALTH_CONTENT)
+                    await obstore.delete_async(store, probe)
+        except (BaseError, OSError, TimeoutError, ValueError) as error:
+            raise StoreError(f"checking {url} failed: {_cause(error)}") from None
 
     @staticmethod
     async def _mod_time(store: Any, path: str) -> int | None:

@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
 from qsync_broker.config import ServerConfig
 from qsync_broker.events import Watched
-from qsync_broker.http import Gateway
 from qsync_broker.keyspace import Absent, Change, Written
 from qsync_broker.server import BrokerServer
+from qsync_broker.serving import Interfaces
 from qsync_node.format.journals import JOURNAL_SPACE, NO_ROUTE, JournalRow
 from qsync_sim.journals.world import SPEC, Keys
 
@@ -23,6 +21,7 @@ class FakeCoordination:
 
     def __init__(self, keys: Keys) -> None:
         self.keys = keys
+        self.cluster = "c9a646d3-9c61-4cb7-bfcd-ee2522c8f633"
         self.is_cut = False
 
     async def watch(self, deliver: Callable[[Watched], None]) -> None:
@@ -46,20 +45,18 @@ class FakeCoordination:
 
 
 class Node:
-    """One broker with its HTTP gateway."""
+    """One broker with its interfaces."""
 
-    def __init__(self, server: BrokerServer, runner: web.AppRunner, gateway: Gateway) -> None:
+    def __init__(self, server: BrokerServer, interfaces: Interfaces) -> None:
         self.server = server
-        self.runner = runner
-        self.gateway = gateway
+        self.interfaces = interfaces
 
     @property
     def url(self) -> str:
         return self.server.config.endpoint
 
     async def stop(self) -> None:
-        await self.gateway.close()
-        await self.runner.cleanup()
+        await self.interfaces.stop(1)
         await self.server.stop()
 
 
@@ -93,14 +90,10 @@ async def start_broker(directory: Path, name: str, ports: list[int], keys: Keys)
         lease_ms=60_000,
     )
     server = BrokerServer(config, FakeCoordination(keys))
-    gateway = Gateway(server)
-    app = web.Application(client_max_size=0)
-    app.add_routes(gateway.routes())
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
+    interfaces = Interfaces(server)
     await server.start()
-    await web.TCPSite(runner, "127.0.0.1", http).start()
-    return Node(server, runner, gateway)
+    await interfaces.start()
+    return Node(server, interfaces)
 
 
 def create(keys: Keys, journal: str, replication: int, **spec: Any) -> None:

@@ -20,7 +20,7 @@ from qsync_broker.append import (
 from qsync_broker.broker import desired_replicas
 from qsync_broker.index import LocalFragment, RemoteFragment
 from qsync_broker.keyspace import Change, KeySpace, Written
-from qsync_broker.labels import LabelSelector, LabelSet
+from qsync_broker.labels import LabelSelector, LabelSet, Wanted
 from qsync_broker.operations import Operation
 from qsync_broker.replica import Replica, Settings
 from qsync_broker.spool import Spool
@@ -402,7 +402,7 @@ def ready(hand: Hand, **fields: Any) -> AppendMachine:
         ({"offset": 7}, Status.WRONG_APPEND_OFFSET),
         ({"suspend": Suspend.NO_RESUME}, None),
         ({"suspend": Suspend.KEEP}, None),
-        ({"check": LabelSelector(include=LabelSet.of([("lock", "mine")]))}, None),
+        ({"check": LabelSelector((Wanted("lock", "mine"),))}, None),
     ],
 )
 def test_preconditions(fields: dict[str, Any], status: Status | None) -> None:
@@ -418,7 +418,7 @@ def test_registers_are_compared_if_there_are_any() -> None:
     first = begin(hand, union=LabelSet.of([("lock", "other")]))
     until(hand, first, State.STREAM_CONTENT)
     acknowledge(hand, first, b"content")
-    selector = LabelSelector(include=LabelSet.of([("lock", "mine")]))
+    selector = LabelSelector((Wanted("lock", "mine"),))
     append = begin(hand, check=selector)
     append.advance()
     assert append.resolution.status is Status.REGISTER_MISMATCH

@@ -89,7 +89,10 @@ def test_primary_uploads_at_once() -> None:
     broker.show()
     fragment = broker.complete(0, 9)
     (upload,) = broker.take()
-    assert upload == ev.Upload(upload.token, STORE, SpoolKey("a/journal", 2, 0), fragment)
+    assert upload == ev.Upload(
+        upload.token, STORE, SpoolKey("a/journal", 2, 0), fragment, upload.path
+    )
+    assert upload.path.startswith("a/journal/0000000000000000-0000000000000009-")
     broker.persister.on_uploaded(ev.Uploaded(upload.token, remote(0, 9)), 0)
     assert broker.dropped() == [0]
     assert broker.journal.completed == {}

@@ -102,9 +102,11 @@ def test_committed_bytes_are_visible_only_when_confirmed() -> None:
     stream = peer.synchronised(5)
     send(stream, *ONE)
     peer.hand.stored()
-    assert peer.replica.fragment_at(0) is None
+    assert peer.replica.part_at(0) is None
     send(stream, msg.Confirm(3))
-    assert peer.replica.fragment_at(0) == (0, 3)
+    part = peer.replica.part_at(0)
+    assert part is not None
+    assert (part.begin, part.end) == (0, 3)
 
 
 def test_next_proposal_confirms_the_former_one() -> None:

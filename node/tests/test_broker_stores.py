@@ -102,11 +102,18 @@ def test_content_name_is_gazettes() -> None:
         )
 
 
-@given(st.integers(0, 1 << 40), st.integers(1, 1 << 40), st.binary(min_size=20, max_size=20))
-def test_fragment_is_read_from_its_path(begin: int, size: int, checksum: bytes) -> None:
+@given(
+    st.integers(0, 1 << 40),
+    st.integers(1, 1 << 40),
+    st.binary(min_size=20, max_size=20),
+    st.sampled_from(["", "of={{ .Spool.Begin }}/more"]),
+)
+def test_fragment_is_read_from_its_path(
+    begin: int, size: int, checksum: bytes, template: str
+) -> None:
     for codec in Codec:
         fragment = LocalFragment(begin, begin + size, checksum, codec)
-        path = path_of("a/journal", fragment)
+        path = path_of("a/journal", fragment, template)
         expected = RemoteFragment(begin, begin + size, checksum, codec, "file:///s/", path, 7)
         assert parse_path("file:///s/", "a/journal", path, 7) == expected
 
@@ -115,7 +122,7 @@ def test_fragment_is_read_from_its_path(begin: int, size: int, checksum: bytes) 
     "path",
     [
         "a/journal/readme.txt",
-        "a/journal/c/0000000000000000-0000000000000001-" + "0" * 40 + ".raw",
+        "a/journals/0000000000000000-0000000000000001-" + "0" * 40 + ".raw",
         "a/journal/0000000000000002-0000000000000001-" + "0" * 40 + ".raw",
         "a/journal/0000000000000000-0000000000000001-" + "0" * 40 + ".lz4",
         "a/journal/0000000000000000-ffffffffffffffff-" + "0" * 40 + ".raw",
@@ -139,7 +146,8 @@ async def upload(stores: FragmentStores, url: str, folder: Path, codec: Codec) -
     def read(offset: int, size: int) -> bytes:
         return CONTENT[offset - 100 : offset - 100 + size]
 
-    return await stores.upload(url, "a/journal", local(codec), read, folder)
+    fragment = local(codec)
+    return await stores.upload(url, path_of("a/journal", fragment), fragment, read, folder)
 
 
 @pytest.mark.asyncio
@@ -169,7 +177,7 @@ async def test_damaged_local_bytes_are_not_persisted(tmp_path: Path) -> None:
     url, stores = f"file://{tmp_path}/store/", FragmentStores()
     with pytest.raises(StoreError, match="do not have its checksum"):
         await stores.upload(
-            url, "a/journal", local(Codec.NONE), lambda offset, size: b"x" * size, tmp_path
+            url, "a/journal/x", local(Codec.NONE), lambda offset, size: b"x" * size, tmp_path
         )
     assert await stores.list(url, "a/journal") == []
 

@@ -1,0 +1,154 @@
+"""Authorization of clients by signed tokens (JWT), with the keys and claims of Gazette.
+
+Keys are given as a list of Base64 texts. The first one signs, and all of them verify. The key
+`AA==` permits requests without a token. A token has the claims
+
+    cap     bits of the permitted operations
+    sel     selector of the journals, as JSON of a `LabelSelector`
+    iat     Unix time of its issue
+    exp     Unix time of its end
+
+Journals that the selector does not select do not exist for the client.
+"""
+
+import base64
+import binascii
+import time
+from enum import IntFlag
+from typing import Any, NamedTuple
+
+import jwt
+
+from qsync_broker.labels import LabelSelector, LabelSet, Wanted
+
+PERMITS_ALL = bytes(1)
+"""The key that permits requests without a token."""
+_ALGORITHMS = ["HS256", "HS384"]
+_LEEWAY_S = 5
+
+
+class AuthError(Exception):
+    """The request is not permitted; the text states the cause."""
+
+
+class Capability(IntFlag):
+    """Operations that a token permits; the bits are Gazette's."""
+
+    LIST = 1 << 1
+    APPLY = 1 << 2
+    READ = 1 << 3
+    APPEND = 1 << 4
+    ALL = LIST | APPLY | READ | APPEND
+
+
+class Claims(NamedTuple):
+    """What a request may do.
+
+    Attributes:
+        capability: permitted operations.
+        selector: selector of the journals.
+        expires: Unix time after which a long read ends, or None.
+    """
+
+    capability: Capability = Capability.ALL
+    selector: LabelSelector = LabelSelector()
+    expires: float | None = None
+
+    def permits(self, labels: LabelSet) -> bool:
+        """Return whether the selector selects a journal with these labels and its name."""
+        return self.selector.matches(labels)
+
+
+class Authorizer:
+    """Verifies and issues tokens.
+
+    Attributes:
+        keys: secret keys; without any, no token is wanted.
+    """
+
+    def __init__(self, keys: list[bytes]) -> None:
+        self.keys = [key for key in keys if key != PERMITS_ALL]
+        self._is_open = not keys or PERMITS_ALL in keys
+
+    @classmethod
+    def of_text(cls, text: str) -> "Authorizer":
+        """Return an authorizer with keys in Base64, separated by spaces or commas.
+
+        Raises:
+            ValueError: a key is no Base64.
+        """
+        try:
+            keys = [base64.b64decode(one, validate=True) for one in text.replace(",", " ").split()]
+        except binascii.Error as error:
+            raise ValueError(f"a key is no Base64: {error}") from None
+        return cls(keys)
+
+    def verify(self, header: str, capability: Capability) -> Claims:
+        """Return the claims of a request.
+
+        Args:
+            header: its header `authorization`, or "".
+            capability: the operation that it wants.
+
+        Raises:
+            AuthError: the token is missing or invalid, or does not permit the operation.
+        """
+        scheme, _, token = header.partition(" ")
+        if not header:
+            if self._is_open:
+                return Claims()
+            raise AuthError("a token is missing: send `authorization: Bearer TOKEN`")
+        if scheme.lower() != "bearer":
+            raise AuthError(f"invalid scheme {scheme!r} of the authorization: use Bearer")
+        if not self.keys:
+            return Claims()
+        claims = self._decode(token)
+        bits = claims.get("cap", 0)
+        granted = Capability(bits & Capability.ALL if isinstance(bits, int) else 0)
+        if capability not in granted:
+            raise AuthError(f"the token does not permit {capability.name}")
+        return Claims(granted, _selector(claims.get("sel")), float(claims["exp"]))
+
+    def _decode(self, token: str) -> dict[str, Any]:
+        cause: Exception | None = None
+        for key in self.keys:
+            try:
+                return jwt.decode(
+                    token,
+                    key,
+                    algorithms=_ALGORITHMS,
+                    leeway=_LEEWAY_S,
+                    options={"require": ["exp", "iat"], "verify_aud": False, "verify_iss": False},
+                )
+            except jwt.InvalidTokenError as error:
+                cause = cause or error
+        raise AuthError(f"the token is invalid: {cause}")
+
+    def sign(self, capability: Capability, selector: dict[str, Any], duration_s: int) -> str:
+        """Return a token.
+
+        Args:
+            capability: permitted operations.
+            selector: selector as JSON of a `LabelSelector`.
+            duration_s: duration of its validity in seconds.
+        """
+        now = int(time.time())
+        claims = {"cap": int(capability), "sel": selector, "iat": now, "exp": now + duration_s}
+        return jwt.encode(claims, self.keys[0], algorithm="HS256")
+
+
+def _selector(claim: Any) -> LabelSelector:
+    if claim is None:
+        return LabelSelector()
+    try:
+        include, exclude = claim.get("include") or {}, claim.get("exclude") or {}
+        return LabelSelector(
+            tuple(_wanted(label) for label in include.get("labels", ())),
+            tuple(_wanted(label) for label in exclude.get("labels", ())),
+        )
+    except (AttributeError, KeyError, TypeError):
+        raise AuthError(f"the token has an invalid selector {claim!r}") from None
+
+
+def _wanted(label: dict[str, Any]) -> Wanted:
+    return Wanted(str(label["name"]), str(label.get("value", "")), bool(label.get("prefix")))

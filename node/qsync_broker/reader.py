@@ -1,0 +1,120 @@
+"""Reads of a journal at one of its brokers: fragment by fragment, from the disk or from a store.
+
+An offset may be covered by no fragment. A read then waits, because the fragment may still be on its
+way to a store. It jumps to a later fragment only if nothing can fill the gap any more: the later
+one is the first of the journal, or was persisted some hours ago (as in Gazette).
+"""
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from qsync_broker.operations import SpoolKey
+from qsync_broker.replica import Part, Replica
+
+if TYPE_CHECKING:
+    from qsync_broker.server import BrokerServer
+
+CHUNK = 256 << 10
+"""Maximum number of bytes of one piece of content."""
+GAP_S = 6 * 3600
+"""Age of a persisted fragment after which a gap before it counts as final."""
+
+
+class Found(NamedTuple):
+    """A fragment for a read, and the offset at which the read continues in it."""
+
+    part: Part
+    offset: int
+
+
+def find(replica: Replica, offset: int, unix_s: int, begin_mod_time: int = 0) -> Found | None:
+    """Return the fragment from which a read continues, or None if there is none yet.
+
+    Args:
+        replica: the journal at this broker.
+        offset: offset of the next wanted byte.
+        unix_s: the time.
+        begin_mod_time: Unix time; fragments that were persisted before it are passed over.
+    """
+    while True:
+        part = replica.part_at(offset)
+        if part is None:
+            later = replica.remote.after(offset)
+            if later is None:
+                return None
+            is_first = replica.remote.begin == later.begin and not replica.has_before(offset)
+            if not is_first and later.mod_time > unix_s - GAP_S:
+                return None
+            offset, part = later.begin, Part.of_remote(later)
+        remote = part.remote
+        if not begin_mod_time or remote is None or remote.mod_time >= begin_mod_time:
+            return Found(part, offset)
+        offset = part.end
+
+
+class JournalReader:
+    """Reads of one journal at this broker."""
+
+    def __init__(self, server: "BrokerServer", replica: Replica) -> None:
+        self.replica = replica
+        self._server = server
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether this broker does not have the journal any more, or stops."""
+        core = self._server.core
+        return self._server.is_stopping or core.replica(self.replica.journal) is not self.replica
+
+    async def next(self, offset: int, is_blocking: bool, begin_mod_time: int = 0) -> Found | None:
+        """Return the fragment from which a read continues; None at the end of what is readable.
+
+        Args:
+            offset: offset of the next wanted byte.
+            is_blocking: whether to wait for bytes that are not there yet.
+            begin_mod_time: see `find`.
+        """
+        replica = self.replica
+        while not self.is_over:
+            found = find(replica, offset, self._server.core.unix_s, begin_mod_time)
+            if found is not None:
+                return found
+            if not is_blocking:
+                return None
+            await self._server.readable(replica.journal)
+        return None
+
+    async def content(self, part: Part, offset: int, end: int = 0) -> AsyncIterator[bytes]:
+        """Return the bytes of a fragment.
+
+        It may end early: a local fragment is removed once it is persisted, and the next look-up
+        finds it in its store.
+
+        Args:
+            part: the fragment.
+            offset: offset of the first wanted byte.
+            end: offset after the last wanted byte, 0 for the end of the fragment.
+
+        Raises:
+            StoreError: the store is unavailable, or the fragment is damaged.
+        """
+        server = self._server
+        end = min(end or part.end, part.end)
+        if part.remote is not None:
+            async for data in server.stores.read(part.remote, offset):
+                if offset >= end:
+                    return
+                yield data[: end - offset]
+                offset += len(data)
+            return
+        key = SpoolKey(self.replica.journal, self.replica.spool.journal_id, part.begin)
+        while offset < end:
+            size = min(CHUNK, end - offset)
+            try:
+                read = server.storage.read
+                data = await server.loop.run_in_executor(None, read, key, offset, size)
+            except FileNotFoundError:
+                return
+            if not data:
+                return
+            yield data
+            offset += len(data)

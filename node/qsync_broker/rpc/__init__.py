@@ -1,0 +1,1 @@
+"""The gRPC interface of brokers, compatible with Gazette's clients."""

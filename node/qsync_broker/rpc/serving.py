@@ -1,0 +1,51 @@
+"""The gRPC server of a broker, on a local socket behind `qsync_broker.front`."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import grpc
+
+from qsync_broker.auth import Authorizer
+from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
+from qsync_broker.rpc.service import JournalService
+from qsync_broker.server import BrokerServer
+
+RECEIVED_MAX = 4 << 20
+"""Maximum size of a client's message in bytes."""
+REQUESTS_MAX = 8192
+"""Maximum number of requests under way; one more is refused with RESOURCE_EXHAUSTED."""
+
+
+class RpcServer:
+    """The gRPC server of one broker.
+
+    Attributes:
+        socket_path: its socket.
+    """
+
+    def __init__(self, server: BrokerServer, authorizer: Authorizer) -> None:
+        """Prepare the server; `start` opens its socket."""
+        # Paths of sockets are short, and the broker's directory may be deep.
+        self._folder = Path(tempfile.mkdtemp(prefix="qsync-"))
+        self.socket_path = str(self._folder / "rpc")
+        self._service = JournalService(server, authorizer)
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", RECEIVED_MAX),
+                ("grpc.max_send_message_length", -1),
+            ],
+            maximum_concurrent_rpcs=REQUESTS_MAX,
+        )
+        pb_grpc.add_JournalServicer_to_server(self._service, self._server)
+        self._server.add_insecure_port(f"unix:{self.socket_path}")
+
+    async def start(self) -> None:
+        """Serve requests."""
+        await self._server.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new requests, and end those under way after some time."""
+        await self._server.stop(grace_s)
+        await self._service.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
