@@ -10,7 +10,7 @@ SERVICES := setup.py $(wildcard node/*/rpc/*.proto)
 
 .PHONY: help lock venv demo demo-kubernetes images crds test unit coverage check sim mutants bench bench-spark \
         rounds scale large costs clean debian docs hooks manifests prose rates references workflows version dist binary krew olm \
-        vulnerabilities e2e e2e-local e2e-quick e2e-write
+        vulnerabilities e2e e2e-local e2e-quick e2e-write interop
 
 help:                         ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
@@ -57,6 +57,10 @@ e2e-quick: $(VENV)/.test      ## those that take least
 
 e2e-write: $(VENV)/.test      ## all of them, and what they measured into docs/kubernetes-failover.md
 	$(BIN)/python e2e/kubernetes_run.py --write
+
+interop: $(VENV)/.test        ## journals: gazctl's commands, and answers compared with Gazette's broker (needs Go)
+	$(BIN)/python e2e/journals/gazctl_commands.py
+	$(BIN)/python e2e/journals/differential.py
 
 images:                       ## qsync-node and qsync-operator, by docker
 	docker build --target node -t qsync-node:$(VERSION) .

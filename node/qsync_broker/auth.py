@@ -42,7 +42,7 @@ class Capability(IntFlag):
 
 
 class Claims(NamedTuple):
-    """What a request may do.
+    """Permissions of a request.
 
     Attributes:
         capability: permitted operations.

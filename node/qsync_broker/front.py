@@ -11,6 +11,7 @@ while the other end takes no more.
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FIRST_S = 15.0
@@ -18,7 +19,7 @@ FIRST_S = 15.0
 
 
 class Front(asyncio.Protocol):
-    """A new connection, until it is known whom it is for."""
+    """A new connection, until its protocol is known."""
 
     def __init__(self, gateway: Callable[[], asyncio.BaseProtocol], socket_path: str) -> None:
         """Wait for the first bytes.
@@ -35,9 +36,8 @@ class Front(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first bytes, for `FIRST_S`."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._timer = asyncio.get_running_loop().call_later(FIRST_S, transport.abort)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class has other bases
+        self._timer = asyncio.get_running_loop().call_later(FIRST_S, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
         """Pass the connection on once its first bytes are decisive."""
@@ -70,8 +70,7 @@ class _End(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         assert self.other is not None

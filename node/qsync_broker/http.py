@@ -1,7 +1,7 @@
 """The HTTP gateway: PUT appends, GET reads, HEAD describes; the path is the journal's name.
 
 It follows Gazette's gateway (same headers and query arguments), with these differences: statuses of
-appends have HTTP codes of their own, and headers give access to what Gazette's gateway lacks:
+appends have HTTP codes of their own, and more headers:
 
     X-Offset                offset at which the append must begin
     X-Suspend               what the append does about the journal's suspension

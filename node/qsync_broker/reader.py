@@ -66,7 +66,7 @@ class JournalReader:
         return self._server.is_stopping or core.replica(self.replica.journal) is not self.replica
 
     async def next(self, offset: int, is_blocking: bool, begin_mod_time: int = 0) -> Found | None:
-        """Return the fragment from which a read continues; None at the end of what is readable.
+        """Return the fragment from which a read continues; None at the end of the readable bytes.
 
         Args:
             offset: offset of the next wanted byte.

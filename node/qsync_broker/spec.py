@@ -1,9 +1,9 @@
 """Specifications of journals: as the key space contains them, and the rules that they must follow.
 
 A row contains the fields of Gazette's `JournalSpec` by their names in Protobuf, with durations and
-enumerations as text. Reading a row never fails: whoever may write to the key space may write
-anything, and one journal must not stop a broker. `problem` states what a client's specification
-violates (gazette.md, 1.5).
+enumerations as text. Reading a row never fails: clients with write access to the key space can write
+anything, and one journal must not stop a broker. `problem` states the rule that a client's
+specification violates.
 """
 
 import posixpath
@@ -194,7 +194,7 @@ def problem(spec: JournalSpec) -> str:
 
 
 def name_problem(name: str) -> str:
-    """Return what is wrong with the name of a journal in a request, or "".
+    """Return the defect of the name of a journal in a request, or "".
 
     Anything after `;` is metadata of the client.
     """
@@ -261,7 +261,7 @@ def _fragment_problem(spec: JournalSpec) -> str:
 
 
 def store_problem(url: str) -> str:
-    """Return what is wrong with the URL of a store, or ""."""
+    """Return the defect of the URL of a store, or ""."""
     return _store_problem(url, "store")
 
 

@@ -70,7 +70,9 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-async def start_broker(directory: Path, name: str, ports: list[int], keys: Keys) -> Node:
+async def start_broker(
+    directory: Path, name: str, ports: list[int], keys: Keys, **settings: Any
+) -> Node:
     """Start one broker."""
     folder = directory / name
     folder.mkdir(exist_ok=True)
@@ -88,6 +90,7 @@ async def start_broker(directory: Path, name: str, ports: list[int], keys: Keys)
         password_file=folder / "secret",
         secret_file=folder / "secret",
         lease_ms=60_000,
+        **settings,
     )
     server = BrokerServer(config, FakeCoordination(keys))
     interfaces = Interfaces(server)
@@ -105,7 +108,9 @@ def create(keys: Keys, journal: str, replication: int, **spec: Any) -> None:
 
 
 @contextlib.asynccontextmanager
-async def brokers(directory: Path, count: int = 3, **fragment: Any) -> AsyncIterator[list[Node]]:
+async def brokers(
+    directory: Path, count: int = 3, *, auth_keys_file: Path | None = None, **fragment: Any
+) -> AsyncIterator[list[Node]]:
     """Run brokers, with a journal `a/journal` that all of them have."""
     keys = Keys()
     ports = free_ports(2 * count)
@@ -113,7 +118,10 @@ async def brokers(directory: Path, count: int = 3, **fragment: Any) -> AsyncIter
     try:
         for number in range(count):
             pair = ports[2 * number : 2 * number + 2]
-            nodes.append(await start_broker(directory, f"broker-{number}", pair, keys))
+            name = f"broker-{number}"
+            nodes.append(
+                await start_broker(directory, name, pair, keys, auth_keys_file=auth_keys_file)
+            )
         create(keys, "a/journal", count, fragment={**SPEC["fragment"], **fragment})
         async with asyncio.timeout(10):
             while not all(is_ready(node, count) for node in nodes):

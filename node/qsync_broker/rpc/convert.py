@@ -1,6 +1,6 @@
 """Conversions between messages of the service (`journal.proto`) and the broker's own values.
 
-Gazette's clients validate what they receive. Some of their rules are not those of Protocol Buffers:
+Gazette's clients validate answers. Some of their rules are not those of Protocol Buffers:
 a route without members has the primary -1, and the cluster of a header has no field that is 0.
 """
 
@@ -107,7 +107,7 @@ def spec_of(message: pb.JournalSpec) -> JournalSpec:
             _nanoseconds(fragment.flush_interval),
             fragment.path_postfix_template,
         ),
-        message.flags or 4,
+        message.flags,
         message.max_append_rate,
     )
 

@@ -6,6 +6,7 @@ request is invalid or not permitted, or that its outcome is unknown.
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import grpc
@@ -21,7 +22,7 @@ from qsync_broker.directory import (
     plan,
 )
 from qsync_broker.labels import NO_LABELS, LabelSelector, selector_of_journals, with_name
-from qsync_broker.reader import JournalReader
+from qsync_broker.reader import CHUNK, JournalReader
 from qsync_broker.replica import Part, Replica
 from qsync_broker.resolver import NO_BROKER, Resolution, resolve
 from qsync_broker.rpc import journal_pb2 as pb
@@ -196,6 +197,7 @@ class JournalService(pb_grpc.JournalServicer):
         claims = await self._claims(context, Capability.APPLY)
         changes = [_change_of(change) for change in request.changes]
         try:
+            _check_labels(request)
             check(changes)
             for change in changes:
                 labels = change.spec.labels if change.spec is not None else NO_LABELS
@@ -279,7 +281,8 @@ class JournalService(pb_grpc.JournalServicer):
             status=int(found.status),  # type: ignore[arg-type]
             header=self._header(self._server.core.me, found.route, found.revision),
         )
-        if result.registers is not None:
+        has_registers = found.status in (Status.OK, Status.REGISTER_MISMATCH)
+        if has_registers and result.registers is not None:
             message.registers.SetInParent()
             message.registers.CopyFrom(labels_message(result.registers))
         if found.status is Status.OK:
@@ -328,7 +331,7 @@ class JournalService(pb_grpc.JournalServicer):
         reader = JournalReader(self._server, replica)
         header: pb.Header | None = self._answered(found)
         offset = request.offset if request.offset >= 0 else replica.visible_end
-        while not request.end_offset or offset < request.end_offset:
+        while True:
             position = await reader.next(offset, request.block, request.begin_mod_time)
             if position is None:
                 if not reader.is_over:
@@ -342,11 +345,15 @@ class JournalService(pb_grpc.JournalServicer):
             part, offset = position
             yield await self._metadata(replica, part, offset, header)
             header = None
+            if request.end_offset and offset >= request.end_offset:
+                return
             if request.metadata_only or (part.remote is not None and request.do_not_proxy):
                 return
             async for data in reader.content(part, offset, request.end_offset):
                 yield pb.ReadResponse(offset=offset, content=data)
                 offset += len(data)
+            if request.end_offset and offset >= request.end_offset:
+                return
 
     async def _metadata(
         self, replica: Replica, part: Part, offset: int, header: pb.Header | None
@@ -464,7 +471,8 @@ async def _pump(stream: AsyncIterator[Any], call: AppendCall) -> int:
             call.give(Break(problem))
             return chunks
         if message.content:
-            call.give(Piece(message.content))
+            for begin in range(0, len(message.content), CHUNK):
+                call.give(Piece(message.content[begin : begin + CHUNK]))
             continue
         more = await anext(stream, None)
         call.give(Finish() if more is None else Break("content follows the commit of the append"))
@@ -517,6 +525,14 @@ def _change_of(message: pb.ApplyRequest.Change) -> SpecChange:
     upsert = message.upsert
     suspend = (upsert.suspend.level, upsert.suspend.offset) if upsert.HasField("suspend") else None
     return SpecChange(upsert.name, spec_of(upsert), message.expect_mod_revision, suspend)
+
+
+def _check_labels(request: pb.ApplyRequest) -> None:
+    """Raise ChangeError if labels are not in ascending order, as Gazette wants them."""
+    for number, change in enumerate(request.changes):
+        pairs = [(label.name, label.value) for label in change.upsert.labels.labels]
+        if any(former >= following for former, following in pairwise(pairs)):
+            raise ChangeError(f"changes[{number}].upsert.labels: must be in ascending order")
 
 
 def _preamble_problem(message: pb.AppendRequest) -> str:

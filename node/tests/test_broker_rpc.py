@@ -1,0 +1,515 @@
+"""The gRPC interface of brokers, over real connections and disks."""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from broker_servers import Node, brokers
+
+from qsync_broker.auth import Authorizer, Capability
+from qsync_broker.rpc import journal_pb2 as pb
+from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
+
+pytestmark = pytest.mark.asyncio
+
+JOURNAL = "a/journal"
+
+
+class Client:
+    """A client of one broker."""
+
+    def __init__(self, node: Node, token: str = "") -> None:
+        self.channel = grpc.aio.insecure_channel(node.url.removeprefix("http://"))
+        self.stub: Any = pb_grpc.JournalStub(self.channel)
+        self.metadata = [("authorization", f"Bearer {token}")] if token else []
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.channel.close()
+
+    async def append(self, *contents: bytes, is_committed: bool = True, **fields: Any) -> Any:
+        """Append contents, and return the answer."""
+        fields.setdefault("journal", JOURNAL)
+
+        async def requests() -> AsyncIterator[pb.AppendRequest]:
+            yield pb.AppendRequest(**fields)
+            for content in contents:
+                yield pb.AppendRequest(content=content)
+            if is_committed:
+                yield pb.AppendRequest()
+
+        return await self.stub.Append(requests(), metadata=self.metadata)
+
+    async def read(self, **fields: Any) -> list[Any]:
+        """Return the messages of a read."""
+        request = pb.ReadRequest(**{"journal": JOURNAL, **fields})
+        return [message async for message in self.stub.Read(request, metadata=self.metadata)]
+
+    async def content(self, **fields: Any) -> bytes:
+        return b"".join(message.content for message in await self.read(**fields))
+
+    async def list(self, **fields: Any) -> list[Any]:
+        """Return the listed journals."""
+        listed = self.stub.List(pb.ListRequest(**fields), metadata=self.metadata)
+        return [journal async for message in listed for journal in message.journals]
+
+    async def apply(self, *changes: Any) -> Any:
+        request = pb.ApplyRequest(changes=changes)
+        return await self.stub.Apply(request, metadata=self.metadata)
+
+
+def spec(name: str, **fields: Any) -> pb.JournalSpec:
+    fragment = pb.JournalSpec.Fragment(length=1 << 20, compression_codec=pb.SNAPPY)
+    fragment.refresh_interval.seconds = 60
+    return pb.JournalSpec(**{"name": name, "replication": 1, "fragment": fragment, **fields})
+
+
+def selector(**labels: str) -> pb.LabelSelector:
+    include = [pb.Label(name=name, value=value) for name, value in labels.items()]
+    return pb.LabelSelector(include=pb.LabelSet(labels=include))
+
+
+def label_set(**labels: str) -> pb.LabelSet:
+    return pb.LabelSet(labels=[pb.Label(name=name, value=labels[name]) for name in labels])
+
+
+def sum_bytes(message: pb.SHA1Sum) -> bytes:
+    parts = ((message.part1, 8), (message.part2, 8), (message.part3, 4))
+    return b"".join(part.to_bytes(size, "big") for part, size in parts)
+
+
+# --- append and read ------------------------------------------------------------------------------
+
+
+async def test_append_at_any_broker_is_read_at_any_broker(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as nodes:
+        for number, node in enumerate(nodes):
+            async with Client(node) as client:
+                answer = await client.append(b"foo", b"bar\n")
+                assert (answer.status, answer.commit.begin) == (pb.OK, 7 * number)
+                assert (answer.commit.end, answer.total_chunks) == (7 * number + 7, 3)
+                assert sum_bytes(answer.commit.sum) == hashlib.sha1(b"foobar\n").digest()
+                assert answer.HasField("registers")
+        await asyncio.sleep(0.1)
+        for node in nodes:
+            async with Client(node) as client:
+                assert await client.content() == b"foobar\n" * 3
+
+
+async def test_header_satisfies_the_rules_of_clients(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as nodes, Client(nodes[0]) as client:
+        header = (await client.append(b"x")).header
+        etcd = header.etcd
+        assert all((etcd.cluster_id, etcd.member_id, etcd.raft_term, etcd.revision))
+        members = [(one.zone, one.suffix) for one in header.route.members]
+        assert members == sorted(set(members))
+        assert sorted(header.route.endpoints) == sorted(node.url for node in nodes)
+        assert 0 <= header.route.primary < 3
+        (listing,) = [one async for one in client.stub.List(pb.ListRequest())]
+        assert listing.header.route.primary == -1
+        assert listing.header.process_id.suffix == "broker-0"
+
+
+async def test_read_describes_fragments_and_ends_at_the_head(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+        await client.append(b"content")
+        described, content, last = await client.read(offset=2)
+        assert (described.status, described.offset, described.write_head) == (pb.OK, 2, 7)
+        fragment = described.fragment
+        assert (fragment.journal, fragment.begin, fragment.end) == (JOURNAL, 0, 7)
+        assert sum_bytes(fragment.sum) == hashlib.sha1(b"content").digest()
+        assert described.HasField("header")
+        assert (content.offset, content.content) == (2, b"ntent")
+        assert not content.HasField("header")
+        assert (last.status, last.offset, last.write_head) == (pb.OFFSET_NOT_YET_AVAILABLE, 7, 7)
+
+
+async def test_read_at_the_head_tells_its_offset(tmp_path: Path) -> None:
+    """`reset-head` reads the head by this answer."""
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+        await client.append(b"content")
+        (answer,) = await client.read(offset=-1, metadata_only=True)
+        assert (answer.status, answer.offset) == (pb.OFFSET_NOT_YET_AVAILABLE, 7)
+        assert answer.HasField("header")
+
+
+async def test_read_stops_at_the_end_offset(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+        await client.append(b"content")
+        assert await client.content(offset=1, end_offset=4) == b"ont"
+
+
+async def test_blocked_read_gets_later_appends(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as nodes, Client(nodes[0]) as one, Client(nodes[2]) as other:
+        reading = one.stub.Read(pb.ReadRequest(journal=JOURNAL, block=True))
+        await other.append(b"first")
+        await other.append(b"second")
+        got = b""
+        async with asyncio.timeout(10):
+            while len(got) < 11:
+                got += (await reading.read()).content
+        assert got == b"firstsecond"
+        reading.cancel()
+
+
+async def test_metadata_of_the_name_is_ignored(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+        answer = await client.append(b"x", journal=f"{JOURNAL};meta")
+        assert (answer.status, answer.commit.journal) == (pb.OK, JOURNAL)
+        assert await client.content(journal=f"{JOURNAL};other") == b"x"
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"journal": "no/journal"}, pb.JOURNAL_NOT_FOUND),
+        ({"offset": 5}, pb.WRONG_APPEND_OFFSET),
+        ({"suspend": pb.AppendRequest.SUSPEND_KEEP}, pb.NOT_ALLOWED),
+    ],
+)
+async def test_refused_append_has_a_status(
+    tmp_path: Path, fields: dict[str, Any], status: int
+) -> None:
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+        assert (await client.append(b"x", **fields)).status == status
+        assert (await client.append(b"y")).commit.begin == 0
+
+
+@pytest.mark.parametrize(
+    ("journal", "may_proxy", "statuses"),
+    [
+        (JOURNAL, False, {pb.OK, pb.NOT_JOURNAL_PRIMARY_BROKER}),
+        (JOURNAL, True, {pb.OK}),
+    ],
+)
+async def test_other_broker_forwards_only_if_permitted(
+    tmp_path: Path, journal: str, may_proxy: bool, statuses: set[int]
+) -> None:
+    async with brokers(tmp_path) as nodes:
+        found = set()
+        for node in nodes:
+            async with Client(node) as client:
+                found.add((await client.append(b"x", do_not_proxy=not may_proxy)).status)
+        assert found == statuses
+
+
+async def test_registers_guard_an_append(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+        answer = await client.append(b"x", union_registers=label_set(lock="mine"))
+        assert answer.registers == label_set(lock="mine")
+        refused = await client.append(b"y", check_registers=selector(lock="other"))
+        assert refused.status == pb.REGISTER_MISMATCH
+        assert refused.registers == label_set(lock="mine")
+        answer = await client.append(
+            b"y",
+            check_registers=selector(lock="mine"),
+            subtract_registers=label_set(lock="mine"),
+        )
+        assert (answer.status, answer.registers) == (pb.OK, pb.LabelSet())
+
+
+async def error_of(call: Any) -> tuple[Any, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), str(caught.value.details())
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_append_without_its_commit_leaves_nothing(tmp_path: Path, count: int) -> None:
+    async with brokers(tmp_path, count) as nodes:
+        for node in nodes:
+            async with Client(node) as client:
+                code, text = await error_of(client.append(b"lost", is_committed=False))
+                assert code is grpc.StatusCode.UNKNOWN
+                assert "unexpected EOF" in text
+                assert (await client.append()).commit.end == 0
+
+
+async def test_cancelled_append_leaves_nothing(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as nodes:
+        for node in nodes:
+            async with Client(node) as client:
+                call = client.stub.Append()
+                await call.write(pb.AppendRequest(journal=JOURNAL))
+                await call.write(pb.AppendRequest(content=b"lost"))
+                await asyncio.sleep(0.1)
+                call.cancel()
+                async with asyncio.timeout(5):
+                    assert (await client.append()).commit.end == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"content": b"x"}, "content: the first message"),
+        ({"offset": -1}, "offset: must not be negative"),
+        ({"journal": ""}, "name: must have 4 to 512 bytes"),
+        ({"journal": "/a/journal"}, "name: '/a/journal' must be a path"),
+        ({"suspend": 9}, "suspend: unknown value 9"),
+    ],
+)
+async def test_invalid_append_is_refused(tmp_path: Path, fields: dict[str, Any], text: str) -> None:
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+        code, found = await error_of(client.append(b"x", **fields))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert text in found
+
+
+async def test_content_after_the_commit_is_refused(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+        _, text = await error_of(client.append(b"x", b"", b"y"))
+        assert "content follows the commit" in text
+        assert (await client.append()).commit.end == 0
+
+
+@pytest.mark.parametrize("fields", [{"offset": -2}, {"offset": 9, "end_offset": 8}])
+async def test_invalid_read_is_refused(tmp_path: Path, fields: dict[str, Any]) -> None:
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+        code, text = await error_of(client.read(**fields))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "offset: must" in text
+
+
+async def test_request_for_another_cluster_or_broker_is_refused(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+        header = (await client.append()).header
+        header.etcd.cluster_id += 1
+        code, text = await error_of(client.read(header=header))
+        assert (code, "cluster" in text) == (grpc.StatusCode.FAILED_PRECONDITION, True)
+        header.etcd.cluster_id -= 1
+        header.process_id.suffix = "broker-9"
+        code, text = await error_of(client.read(header=header))
+        assert (code, "broker" in text) == (grpc.StatusCode.FAILED_PRECONDITION, True)
+
+
+async def test_large_append_passes_through_another_broker(tmp_path: Path) -> None:
+    piece = bytes(range(256)) * 4096
+    async with brokers(tmp_path) as nodes:
+        for node in nodes:
+            async with Client(node) as client:
+                answer = await client.append(*[piece] * 8)
+                assert answer.commit.end - answer.commit.begin == 8 << 20
+                assert await client.content(offset=answer.commit.begin) == piece * 8
+
+
+# --- List and Apply -------------------------------------------------------------------------------
+
+
+async def test_applied_journals_are_listed(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+        labels = label_set(region="eu")
+        wanted = [
+            spec("orders/eu", labels=labels),
+            spec("orders/us", flags=1, max_append_rate=7),
+        ]
+        for one in wanted:
+            one.fragment.retention.SetInParent()
+            one.fragment.flush_interval.SetInParent()
+            one.labels.SetInParent()
+        answer = await client.apply(*[pb.ApplyRequest.Change(upsert=one) for one in wanted])
+        assert answer.status == pb.OK
+        listed = {one.spec.name: one for one in await client.list()}
+        assert list(listed) == [JOURNAL, "orders/eu", "orders/us"]
+        assert [listed[one.name].spec for one in wanted] == wanted
+        assert all(one.mod_revision > 0 and one.create_revision > 0 for one in listed.values())
+        assert all(one.mod_revision <= answer.header.etcd.revision for one in listed.values())
+        names = [one.spec.name for one in await client.list(selector=selector(region="eu"))]
+        assert names == ["orders/eu"]
+        names = [one.spec.name for one in await client.list(selector=selector(prefix="orders/"))]
+        assert names == ["orders/eu", "orders/us"]
+        names = [one.spec.name for one in await client.list(selector=selector(name=JOURNAL))]
+        assert names == [JOURNAL]
+
+
+async def test_apply_needs_the_expected_revision(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+
+        async def change(revision: int, **fields: Any) -> int:
+            upsert = pb.ApplyRequest.Change(expect_mod_revision=revision, **fields)
+            return int((await client.apply(upsert)).status)
+
+        assert await change(0, upsert=spec("orders/eu")) == pb.OK
+        assert await change(0, upsert=spec("orders/eu")) == pb.ETCD_TRANSACTION_FAILED
+        (listed,) = await client.list(selector=selector(name="orders/eu"))
+        revision = listed.mod_revision
+        assert await change(revision, upsert=spec("orders/eu", replication=2)) == pb.OK
+        assert await change(revision, upsert=spec("orders/eu")) == pb.ETCD_TRANSACTION_FAILED
+        assert await change(revision, delete="orders/eu") == pb.ETCD_TRANSACTION_FAILED
+        assert await change(-1, upsert=spec("orders/eu", replication=3)) == pb.OK
+        (listed,) = await client.list(selector=selector(name="orders/eu"))
+        assert (listed.spec.replication, listed.create_revision) == (3, revision)
+        assert await change(-1, delete="orders/eu") == pb.OK
+        assert await client.list(selector=selector(name="orders/eu")) == []
+        assert await change(-1, delete="orders/eu") == pb.OK
+        assert await change(5, delete="orders/eu") == pb.ETCD_TRANSACTION_FAILED
+
+
+async def test_apply_is_all_or_nothing(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+        answer = await client.apply(
+            pb.ApplyRequest.Change(upsert=spec("orders/eu")),
+            pb.ApplyRequest.Change(upsert=spec(JOURNAL)),
+        )
+        assert answer.status == pb.ETCD_TRANSACTION_FAILED
+        assert [one.spec.name for one in await client.list()] == [JOURNAL]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ([{"upsert": spec("x")}], "changes[0].upsert.name: must have 4 to 512 bytes, not 1"),
+        ([{"upsert": spec("orders/eu", replication=6)}], "replication: must be 1 to 5, not 6"),
+        ([{"delete": "orders/eu"}], "changes[0].expect_mod_revision: must be -1 or positive"),
+        ([{"upsert": spec("orders")}] * 2, "changes[1]: 'orders' occurs twice"),
+        ([{"upsert": spec("orders/eu")}, {"upsert": spec("orders")}], "would share a folder"),
+        ([{"upsert": spec(f"{JOURNAL}/x")}], "'a/journal/x' and 'a/journal' would share a folder"),
+        ([{"upsert": spec(f"orders/{n}")} for n in range(513)], "may have 512 changes: split it"),
+    ],
+)
+async def test_invalid_change_is_refused(
+    tmp_path: Path, changes: list[dict[str, Any]], text: str
+) -> None:
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+        wanted = [pb.ApplyRequest.Change(**change) for change in changes]
+        code, found = await error_of(client.apply(*wanted))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert text in found
+        assert [one.spec.name for one in await client.list()] == [JOURNAL]
+
+
+async def test_watch_lists_again_after_changes(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+        watch = client.stub.List(pb.ListRequest(selector=selector(prefix="orders/"), watch=True))
+
+        async def snapshot() -> tuple[int, list[str]]:
+            names: list[str] = []
+            revision = 0
+            while True:
+                message = await watch.read()
+                revision = revision or message.header.etcd.revision
+                if not message.journals:
+                    return revision, names
+                names += [one.spec.name for one in message.journals]
+
+        async with asyncio.timeout(10):
+            first, names = await snapshot()
+            assert names == []
+            await client.apply(pb.ApplyRequest.Change(upsert=spec("other/eu")))
+            changes = [pb.ApplyRequest.Change(upsert=spec(f"orders/{n:02}")) for n in range(60)]
+            await client.apply(*changes)
+            second, names = await snapshot()
+            assert names == [f"orders/{n:02}" for n in range(60)]
+            await client.apply(pb.ApplyRequest.Change(expect_mod_revision=-1, delete="orders/07"))
+            third, names = await snapshot()
+            assert len(names) == 59
+            assert first < second < third
+        watch.cancel()
+
+
+async def test_suspension_survives_a_change_and_can_be_changed(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+        await client.append(b"x")
+        answer = await client.append(suspend=pb.AppendRequest.SUSPEND_NOW)
+        assert answer.status == pb.SUSPENDED  # as it is now, with its offset
+        (listed,) = await client.list()
+        assert (listed.spec.suspend.level, listed.spec.suspend.offset) == (1, 1)
+        listed.spec.max_append_rate = 9
+        listed.spec.ClearField("suspend")
+        change = pb.ApplyRequest.Change(expect_mod_revision=-1, upsert=listed.spec)
+        await client.apply(change)
+        (listed,) = await client.list()
+        assert (listed.spec.suspend.level, listed.spec.max_append_rate) == (1, 9)
+        listed.spec.suspend.level = 0
+        await client.apply(pb.ApplyRequest.Change(expect_mod_revision=-1, upsert=listed.spec))
+        (listed,) = await client.list()
+        assert listed.spec.suspend.level == 0
+
+
+# --- fragments ------------------------------------------------------------------------------------
+
+
+async def test_fragments_are_listed_in_pages(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store/"
+    started = brokers(tmp_path, 1, length=1024, stores=[store])
+    async with started as nodes, Client(nodes[0]) as client:
+        for _ in range(4):
+            await client.append(b"x" * 1500)
+
+        async def page(**fields: Any) -> Any:
+            request = pb.FragmentsRequest(journal=JOURNAL, **fields)
+            return await client.stub.ListFragments(request)
+
+        async with asyncio.timeout(10):
+            while sum(bool(one.spec.mod_time) for one in (await page()).fragments) < 3:
+                await asyncio.sleep(0.05)
+        whole = await page()
+        spans = [(one.spec.begin, one.spec.end) for one in whole.fragments]
+        assert spans == [(1500 * n, 1500 * n + 1500) for n in range(4)]
+        assert [bool(one.spec.mod_time) for one in whole.fragments] == [True] * 3 + [False]
+        assert whole.fragments[0].spec.backing_store == store
+        first = await page(page_limit=3)
+        assert (len(first.fragments), first.next_page_token) == (3, 4500)
+        (last,) = (await page(page_limit=3, next_page_token=4500)).fragments
+        assert last.spec.begin == 4500
+        now = int(time.time())
+        assert len((await page(end_mod_time=now + 9)).fragments) == 3
+        assert len((await page(begin_mod_time=now + 9)).fragments) == 1
+        described = await client.read(do_not_proxy=True)
+        assert described[0].fragment_url.startswith(store)
+        assert len(described) == 1
+
+
+async def test_health_of_a_store(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+
+        async def health(url: str) -> Any:
+            request = pb.FragmentStoreHealthRequest(fragment_store=url, check_delete=True)
+            return await client.stub.FragmentStoreHealth(request)
+
+        assert (await health(f"file://{tmp_path}/store/")).status == pb.OK
+        (tmp_path / "file").write_text("no folder")
+        broken = await health(f"file://{tmp_path}/file/")
+        assert broken.status == pb.FRAGMENT_STORE_UNHEALTHY
+        assert broken.store_health_error
+        code, text = await error_of(health("ftp://x/"))
+        assert (code, "scheme" in text) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+
+
+# --- tokens ---------------------------------------------------------------------------------------
+
+
+async def test_tokens_limit_operations_and_journals(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0\n")
+    signer = Authorizer.of_text(keys.read_text())
+    everything: dict[str, Any] = {}
+    only_orders = {"include": {"labels": [{"name": "name", "value": "orders/", "prefix": True}]}}
+    async with brokers(tmp_path, 2, auth_keys_file=keys) as nodes:
+
+        def client(capability: Capability, wanted: dict[str, Any], node: Node) -> Client:
+            return Client(node, signer.sign(capability, wanted, 60))
+
+        for node in nodes:
+            async with Client(node) as none, Client(node, "x.y.z") as wrong:
+                for one in (none, wrong):
+                    code, _ = await error_of(one.append(b"x"))
+                    assert code is grpc.StatusCode.UNAUTHENTICATED
+            async with client(Capability.READ, everything, node) as reader:
+                code, text = await error_of(reader.append(b"x"))
+                assert (code, text) == (
+                    grpc.StatusCode.UNAUTHENTICATED,
+                    "the token does not permit APPEND",
+                )
+            async with client(Capability.ALL, only_orders, node) as limited:
+                assert (await limited.append(b"x")).status == pb.JOURNAL_NOT_FOUND
+                assert (await limited.read())[0].status == pb.JOURNAL_NOT_FOUND
+                assert await limited.list() == []
+            async with client(Capability.ALL, everything, node) as permitted:
+                assert (await permitted.append(b"x")).status == pb.OK
