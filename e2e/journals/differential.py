@@ -4,8 +4,8 @@
 
 Each seed is a random series of requests of one client: specifications, appends with and without
 preconditions, broken and malformed appends, reads and listings. The parts of answers that the
-protocol defines must be equal: statuses, offsets, checksums, registers, contents, names, fragments. The
-differences that are intended stand in `EXPLAINED`, each with its reason.
+protocol defines must be equal: statuses, offsets, checksums, registers, contents, names and
+fragments. The differences that are intended stand in `EXPLAINED`, each with its reason.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Specifications of journals: as the key space contains them, and the rules that they must follow.
 
 A row contains the fields of Gazette's `JournalSpec` by their names in Protobuf, with durations and
-enumerations as text. Reading a row never fails: clients with write access to the key space can write
-anything, and one journal must not stop a broker. `problem` states the rule that a client's
+enumerations as text. Reading a row never fails: clients with write access to the key space can
+write anything, and one journal must not stop a broker. `problem` states the rule that a client's
 specification violates.
 """
 
