@@ -8,6 +8,7 @@ every byte that gazctl reported as appended must be read again.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,8 +21,9 @@ from typing import Any
 from peers import build, free_port
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from local_cluster import LocalCluster
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "e2e"))
+from local_cluster import LocalCluster  # noqa: E402
 
 MANIFEST = """
 apiVersion: qsync.dev/v1alpha1
@@ -119,6 +121,7 @@ class Session:
     def run(self) -> None:
         """Run all commands."""
         for command in (
+            self.page,
             self.apply,
             self.append,
             self.edit,
@@ -132,6 +135,43 @@ class Session:
         ):
             console.print(f"  {command.__name__}")
             command()
+
+    def page(self) -> None:
+        """Run the commands of docs/journals.md as they are printed there."""
+        text = (ROOT / "docs" / "journals.md").read_text()
+        (block,) = re.findall(r"```sh\n(export BROKER_ADDRESS=.*?)```", text, re.DOTALL)
+        _, _, commands = block.partition("\n")
+        self.gazctl.do("list")  # a broker serves
+        for command in commands.splitlines():
+            deadline = time.monotonic() + CONVERGE_S
+            while True:
+                environment = self.gazctl.environment
+                path = f"{self.gazctl.program.parent}:{environment['PATH']}"
+                done = subprocess.run(
+                    command,
+                    shell=True,
+                    cwd=ROOT,
+                    env={**environment, "PATH": path},
+                    capture_output=True,
+                    timeout=COMMAND_S,
+                    check=False,
+                )
+                if not done.returncode:
+                    break
+                # Right after its creation, a journal has fewer brokers than it wants.
+                assert b"INSUFFICIENT" in done.stderr, f"{command}: {done.stderr.decode()}"
+                assert time.monotonic() < deadline, command
+                time.sleep(0.2)
+        listed = self.listed("-l", "prefix=examples/")
+        assert sorted(listed) == ["examples/clicks", "examples/views"]
+        assert listed["examples/views"]["spec"]["suspend"]["level"] == "FULL"
+        self.delete_all()
+
+    def delete_all(self) -> None:
+        text = self.gazctl.do("list", "-o", "yaml").decode()
+        self.specs.write_text(re.sub(r"(- name: examples/.*)", r"\1\n  delete: true", text))
+        self.gazctl.do("apply", "--specs", str(self.specs))
+        assert self.listed() == {}
 
     def apply(self) -> None:
         self.specs.write_text(SPECS.format(store=f"file://{self.store}/"))
@@ -198,11 +238,7 @@ class Session:
         assert len(list(self.store.rglob("*.sz"))) == before
 
     def delete(self) -> None:
-        text = self.gazctl.do("list", "-o", "yaml", "-l", "name=examples/two").decode()
-        name = "name: examples/two"
-        self.specs.write_text(text.replace(name, f"{name}\ndelete: true", 1))
-        self.gazctl.do("apply", "--specs", str(self.specs))
-        assert sorted(self.listed()) == ["examples/one"]
+        self.delete_all()
 
 
 def main() -> int:
@@ -231,6 +267,8 @@ def main() -> int:
             Session(Gazctl(program, f"http://127.0.0.1:{port}"), folder, kill).run()
         except AssertionError as error:
             console.print(f"failed: {error}", markup=False)
+            for log in folder.glob("home/journals/brokers/*/broker.log"):
+                console.print(f"{log.parent.name}: {log.read_text()[-2000:]}", markup=False)
             return 1
         finally:
             cluster.delete()

@@ -1,7 +1,28 @@
 """The allocator: it brings the assignments of journals towards the wanted replication.
 
-The live broker with the least create revision carries out its changes.
+The live broker with the least create revision carries out the changes. It examines journals whose
+rows have changed, all journals after a change of a broker, and all of them again from time to time.
+Each examination returns at most one change, by the first rule that applies:
+
+    rule        condition                                     change
+    ---------   -------------------------------------------   ------------------------------------
+    fill        fewer brokers than wanted                     add the missing ones
+    make room   the same, but no broker has room              add another broker to a journal of a
+                                                              full one, so that it can leave
+    promote     no primary                                    move slot 0 to a synchronised broker
+    forget      a broker has left for good                    remove its assignment
+    shrink      more brokers than wanted, all synchronised    remove one
+    improve     a broker is leaving, or loaded more than      add one that takes its place; `shrink`
+                its share, or one zone has all copies         follows
+
+A journal therefore never has fewer synchronised brokers than it wants because of a change of the
+allocator. Zones: a journal with several copies uses several zones if brokers in them have room.
+Shares: each broker's load is in proportion to its limit.
 """
+
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping
+from math import inf
 
 from qsync_broker.keyspace import Absent, Change, KeySpace, absent
 from qsync_node.format.journals import (
@@ -9,12 +30,21 @@ from qsync_node.format.journals import (
     JOURNAL_SPACE,
     AssignmentRow,
     BrokerId,
+    BrokerRow,
     JournalRow,
     Row,
     next_revision,
 )
 
 CHANGES_MAX = 64
+"""Maximum number of changes of one step."""
+EXAMINED_MAX = 256
+"""Maximum number of journals that one step examines."""
+SEARCHED_MAX = 2000
+"""Maximum number of journals that a search for room looks at."""
+Rows = Mapping[BrokerId, AssignmentRow]
+AGAIN_NS = 10_000_000_000
+"""Interval between two examinations of all journals."""
 
 
 def allocation_leader(keys: KeySpace) -> BrokerId | None:
@@ -23,62 +53,286 @@ def allocation_leader(keys: KeySpace) -> BrokerId | None:
     return oldest.id if oldest is not None else None
 
 
+def wanted_replicas(journal: JournalRow, replication_max: int) -> int:
+    """Return the number of brokers that a journal's route must have."""
+    replication = journal.spec.get("replication", 3)
+    stated = replication if type(replication) is int else 3
+    return max(0, min((stated, min(stated, 1), 0)[min(journal.suspend_level, 2)], replication_max))
+
+
+def can_hand_over(keys: KeySpace, me: BrokerId) -> bool:
+    """Return whether another broker could take the place of this one in one of its journals."""
+    others = [row for row in keys.brokers.values() if row.id != me and not row.is_exiting]
+    return any(
+        row.id not in keys.assignments(journal) and keys.load(row.id) < row.journal_limit
+        for journal in keys.journals_of(me)
+        for row in others
+    )
+
+
 class Allocator:
     """The allocator of one broker."""
 
-    def step(self, keys: KeySpace, me: BrokerId, replication_max: int) -> list[Change]:
-        """Return the next changes, if this broker carries them out."""
-        if allocation_leader(keys) != me:
+    def __init__(self) -> None:
+        self._noted: dict[str, None] = {}
+        self._is_leader = False
+        self._again_ns = 0
+
+    def note(self, journal: str) -> None:
+        """Examine a journal whose row or assignments have changed."""
+        self._noted[journal] = None
+
+    def note_all(self, keys: KeySpace) -> None:
+        """Examine all journals: a broker came, left, or changed."""
+        self._noted.update(dict.fromkeys((*keys.journals, *keys.assigned_journals())))
+
+    def step(self, keys: KeySpace, me: BrokerId, replication_max: int, now_ns: int) -> list[Change]:
+        """Return the next changes, if this broker carries them out.
+
+        Args:
+            keys: the key space.
+            me: this broker.
+            replication_max: upper limit of the replication of all journals.
+            now_ns: monotonic time in nanoseconds.
+        """
+        was_leader, self._is_leader = self._is_leader, allocation_leader(keys) == me
+        if not self._is_leader:
+            self._noted.clear()
             return []
+        if not was_leader or now_ns >= self._again_ns:
+            self._again_ns = now_ns + AGAIN_NS
+            self.note_all(keys)
+        if not self._noted:
+            return []
+        examination = _Examination(keys, replication_max)
         changes: list[Change] = []
-        for name in sorted(keys.journals):
-            change = _change(keys, keys.journals[name], replication_max)
-            if change is not None:
-                changes.append(change)
-        for name in [name for name in keys.assigned_journals() if name not in keys.journals]:
-            rows = keys.assignments(name).values()
+        names = list(self._noted)[:EXAMINED_MAX]
+        for name in names:
+            del self._noted[name]
+            found = examination.changes(name)
+            if found:
+                changes += found
+                self._noted[name] = None  # there may be more to do afterwards
+            if len(changes) >= CHANGES_MAX:
+                break
+        return changes
+
+
+class _Examination:
+    """One step over the key space, with the loads that its own changes add."""
+
+    def __init__(self, keys: KeySpace, replication_max: int) -> None:
+        self.keys = keys
+        self.replication_max = replication_max
+        self._revision = next_revision(keys.revision)
+        self._loads = Counter({broker: keys.load(broker) for broker in keys.brokers})
+        self._primaries = Counter({broker: keys.primaries(broker) for broker in keys.brokers})
+        self._staying = {row.id: row for row in keys.brokers.values() if not row.is_exiting}
+        self._zones = {broker.zone for broker in self._staying}
+        slots = sum(row.journal_limit for row in self._staying.values())
+        items = sum(self._loads.values())
+        self._shares = {
+            broker: -(-row.journal_limit * items // slots) for broker, row in self._staying.items()
+        }
+
+    def changes(self, name: str) -> list[Change]:
+        """Return the changes of a journal; of a deleted one, the removal of its assignments."""
+        journal = self.keys.journals.get(name)
+        if journal is None:
             gone = Absent(JOURNAL_SPACE, (name,))
-            changes += [Change((gone, row), (), (absent(row),)) for row in rows]
-        return changes[:CHANGES_MAX]
+            rows = self.keys.assignments(name).values()
+            return [Change((gone, row), (), (absent(row),)) for row in rows]
+        change = self._change(journal)
+        return [change] if change is not None else []
 
+    def _change(self, journal: JournalRow) -> Change | None:
+        rows = self.keys.assignments(journal.name)
+        live = sorted(broker for broker in rows if broker in self.keys.brokers)
+        wanted = wanted_replicas(journal, self.replication_max)
+        if len(live) < wanted:
+            added = self._choose(live, rows, wanted, wanted - len(live))
+            if added:
+                return self._add(journal, added)
+            room = self._make_room(rows)
+            if room is not None:
+                return room
+        if live and not any(rows[broker].slot == 0 for broker in live):
+            return self._promote(journal, live)
+        lost = sorted(broker for broker in rows if broker not in self.keys.brokers)
+        is_known = any(broker in live for broker in journal.route.members)
+        if lost and len(live) >= wanted and is_known:
+            return self._remove(journal, lost[0])
+        # A journal without copies is suspended because it has no bytes: none can be lost.
+        if wanted and not self.keys.is_consistent(journal):
+            return None
+        if len(live) > wanted:
+            return self._remove(journal, self._worst(live, rows, wanted))
+        better = self._improvement(live, rows, wanted)
+        return self._add(journal, [better]) if better is not None else None
 
-def _change(keys: KeySpace, journal: JournalRow, replication_max: int) -> Change | None:
-    """Return the next change of one journal."""
-    wanted = (int(journal.spec.get("replication", 3)), 1, 0)[journal.suspend_level]
-    wanted = min(wanted, replication_max)
-    rows = keys.assignments(journal.name)
-    live = sorted(broker for broker in rows if broker in keys.brokers)
-    expected: tuple[Row, ...] = (journal, *sorted(rows.values()))
-    revision = next_revision(keys.revision)
-    if len(live) < wanted:
-        added = _added(keys, journal, revision)
-        if added is not None:
-            key = Absent(ASSIGNMENT_SPACE, tuple(added.key))
-            return Change((*expected, key), (added,))
-    if live and not any(rows[broker].slot == 0 for broker in live):
-        best = min(live, key=lambda broker: (broker not in journal.route.members, broker))
-        former = [rows[broker] for broker in rows if rows[broker].slot == 0]
+    # --- changes --------------------------------------------------------------------------
+
+    def _expected(self, journal: JournalRow) -> tuple[Row, ...]:
+        """Return the rows that must be unchanged: the journal and all its assignments."""
+        return (journal, *sorted(self.keys.assignments(journal.name).values()))
+
+    def _add(self, journal: JournalRow, brokers: list[BrokerId]) -> Change:
+        rows = self.keys.assignments(journal.name)
+        slot = max((row.slot for row in rows.values()), default=-1) + 1
+        revision = self._revision
+        added = [
+            AssignmentRow(journal.name, broker, number, revision, revision)
+            for number, broker in enumerate(brokers, slot)
+        ]
+        if not slot:
+            self._primaries[brokers[0]] += 1
+        self._loads.update(brokers)
+        keys = [Absent(ASSIGNMENT_SPACE, tuple(row.key)) for row in added]
+        return Change((*self._expected(journal), *keys), tuple(added))
+
+    def _remove(self, journal: JournalRow, broker: BrokerId) -> Change:
+        self._loads[broker] -= 1
+        row = self.keys.assignments(journal.name)[broker]
+        return Change(self._expected(journal), (), (absent(row),))
+
+    def _promote(self, journal: JournalRow, live: list[BrokerId]) -> Change:
+        """Exchange the slots of the best broker and of the one that has slot 0, if any."""
+        rows = self.keys.assignments(journal.name)
+        best = min(
+            live,
+            key=lambda broker: (
+                broker not in journal.route.members,
+                self.keys.brokers[broker].is_exiting,
+                self._primaries[broker] / self.keys.brokers[broker].journal_limit,
+                broker,
+            ),
+        )
+        self._primaries[best] += 1
+        revision = self._revision
+        former = [row for row in rows.values() if row.slot == 0]
         moved = [row._replace(slot=rows[best].slot, mod_revision=revision) for row in former]
-        return Change(expected, (rows[best]._replace(slot=0, mod_revision=revision), *moved))
-    lost = sorted(broker for broker in rows if broker not in keys.brokers)
-    is_known = any(broker in live for broker in journal.route.members)
-    if lost and len(live) >= wanted and is_known:
-        return Change(expected, (), (absent(rows[lost[0]]),))
-    if len(live) > wanted and keys.is_consistent(journal):
-        last = max(live, key=lambda broker: rows[broker].slot)
-        return Change(expected, (), (absent(rows[last]),))
-    return None
+        promoted = rows[best]._replace(slot=0, mod_revision=revision)
+        return Change(self._expected(journal), (promoted, *moved))
 
+    # --- choices --------------------------------------------------------------------------
 
-def _added(keys: KeySpace, journal: JournalRow, revision: int) -> AssignmentRow | None:
-    """Return an assignment of one more broker, or None if none has room."""
-    rows = keys.assignments(journal.name)
-    free = [
-        (keys.load(row.id), row.id)
-        for row in keys.brokers.values()
-        if row.id not in rows and keys.load(row.id) < row.journal_limit and not row.is_exiting
-    ]
-    if not free:
+    def _has_room(self, row: BrokerRow) -> bool:
+        return self._loads[row.id] < row.journal_limit
+
+    def _ratio(self, broker: BrokerId) -> float:
+        return self._loads[broker] / self.keys.brokers[broker].journal_limit
+
+    def _spans_zones(self, members: Collection[BrokerId], wanted: int) -> bool:
+        """Return whether the copies of a journal are in several zones, if there are several."""
+        if wanted < 2 or len(self._zones) < 2:
+            return True
+        return max(Counter(broker.zone for broker in members).values(), default=0) < wanted
+
+    def _choose(self, live: list[BrokerId], rows: Rows, wanted: int, count: int) -> list[BrokerId]:
+        """Return brokers to add: in the zones with the fewest copies, then the least loaded."""
+        chosen: list[BrokerId] = []
+        for _ in range(count):
+            members = [*live, *chosen]
+            zones = Counter(broker.zone for broker in members)
+            free = [
+                row.id
+                for row in self._staying.values()
+                if row.id not in rows and row.id not in chosen and self._has_room(row)
+            ]
+            if not free:
+                break
+            # A journal's first broker becomes its primary.
+            first = self._primaries if not rows and not chosen else Counter[BrokerId]()
+            chosen.append(
+                min(free, key=lambda one: (zones[one.zone], first[one], self._ratio(one), one))
+            )
+        return chosen
+
+    def _make_room(self, rows: Rows) -> Change | None:
+        """Return the last move of a chain of moves that makes room at one of the other brokers.
+
+        The chain is a path of the maximum flow from journals to brokers: a journal of the first
+        broker can move to the second, one of the second to the third, and the last has room.
+        """
+        queue = deque(sorted(broker for broker in self._staying if broker not in rows))
+        seen = set(queue)
+        searched = 0
+        while queue:
+            full = queue.popleft()
+            for name in self.keys.journals_of(full):
+                searched += 1
+                journal = self.keys.journals.get(name)
+                if searched > SEARCHED_MAX:
+                    return None
+                if journal is None or not self.keys.is_consistent(journal):
+                    continue
+                others = self.keys.assignments(name)
+                if len(others) > wanted_replicas(journal, self.replication_max):
+                    return None  # a move is under way already
+                free = self._choose([], others, 1, 1)
+                count = len(others)
+                if free and self._takes_place(free[0], full, list(others), others, count):
+                    return self._add(journal, free)
+                more = sorted(b for b in self._staying if b not in others and b not in seen)
+                queue.extend(more)
+                seen.update(more)
         return None
-    slot = max((row.slot for row in rows.values()), default=-1) + 1
-    return AssignmentRow(journal.name, min(free)[1], slot, revision, revision)
+
+    def _worst(self, live: list[BrokerId], rows: Rows, wanted: int) -> BrokerId:
+        """Return the broker that a journal loses if it has too many; of equal ones, the oldest."""
+
+        def badness(broker: BrokerId) -> tuple[bool, bool, int, float, float, BrokerId]:
+            rest = [one for one in live if one != broker]
+            zones = Counter(one.zone for one in live)
+            return (
+                broker not in self._staying,
+                self._spans_zones(rest, wanted),
+                zones[broker.zone],
+                self._ratio(broker),
+                -rows[broker].create_revision if broker in rows else -inf,
+                broker,
+            )
+
+        return max(live, key=badness)
+
+    def _improvement(self, live: list[BrokerId], rows: Rows, wanted: int) -> BrokerId | None:
+        """Return a broker that should take the place of one of the journal's."""
+        replaced: Iterable[BrokerId] = [broker for broker in live if broker not in self._staying]
+        if not replaced and not self._spans_zones(live, wanted):
+            replaced = live
+        for broker in replaced:
+            rest = [one for one in live if one != broker]
+            for found in self._choose(rest, rows, wanted, 1):
+                is_leaving = broker not in self._staying
+                spans_zones = self._spans_zones([*rest, found], wanted)
+                if (is_leaving or spans_zones) and self._takes_place(
+                    found, broker, live, rows, wanted
+                ):
+                    return found
+        return self._balance(live, rows, wanted)
+
+    def _takes_place(
+        self, added: BrokerId, broker: BrokerId, live: list[BrokerId], rows: Rows, wanted: int
+    ) -> bool:
+        """Return whether `shrink` removes a broker once another one is added, and not that one."""
+        self._loads[added] += 1
+        worst = self._worst([*live, added], rows, wanted)
+        self._loads[added] -= 1
+        return worst == broker
+
+    def _balance(self, live: list[BrokerId], rows: Rows, wanted: int) -> BrokerId | None:
+        """Return a broker below its share, if one of the journal's is above its own."""
+        over = [one for one in live if one in self._shares and self._loads[one] > self._shares[one]]
+        if not over:
+            return None
+        worst = max(over, key=lambda one: (self._ratio(one), one))
+        rest = [one for one in live if one != worst]
+        found = [
+            one
+            for one in self._staying
+            if one not in rows
+            and self._loads[one] < self._shares[one]
+            and self._spans_zones([*rest, one], wanted)
+            and self._takes_place(one, worst, live, rows, wanted)
+        ]
+        return min(found, key=lambda one: (self._ratio(one), one), default=None)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from qsync_broker import events as ev
-from qsync_broker.allocator import Allocator
+from qsync_broker.allocator import Allocator, wanted_replicas
 from qsync_broker.append import (
     TERMINAL,
     Append,
@@ -49,6 +49,9 @@ TICK_NS = 20_000_000
 PULSE_NS = 60_000_000_000
 """Interval between two synchronisations of a journal that no append causes."""
 PULSE_AGAIN_NS = 500_000_000
+PULSES_MIN = 64
+PULSE_TICKS = 25
+"""Number of ticks in which each journal has its turn, at least, unless there are few."""
 PULSE_TIMEOUT_NS = 10_000_000_000
 
 _WAITS_FOR_REVISION = (
@@ -126,6 +129,7 @@ class Broker:
         self._departed: dict[str, Replica] = {}  # not assigned, with fragments to persist
         self._persister = Persister(self, self.shelf, self._emit)
         self._pulsed_ns: dict[str, int] = {}
+        self._pulsing: dict[str, None] = {}  # replicas, in the order in which ticks look at them
         self._allocator = Allocator()
         self._is_allocating = False
         # Lease: the last sent renewal, and the time until which a confirmed one counts.
@@ -207,27 +211,36 @@ class Broker:
         for append in list(self._appends.values()):
             if self._now_ns >= append.deadline_ns:
                 append.fail(f"the append had no result in state {append.state.value} in time")
-        for journal, replica in self._replicas.items():
-            self._pulse(journal, replica)
+        for _ in range(min(len(self._pulsing), PULSES_MIN + len(self._pulsing) // PULSE_TICKS)):
+            journal = next(iter(self._pulsing))
+            del self._pulsing[journal]
+            replica = self._replicas.get(journal)
+            if replica is not None:
+                self._pulsing[journal] = None
+                self._pulse(journal, replica)
 
     # --- key space ----------------------------------------------------------------------------
 
     def _on_watched(self, event: ev.Watched) -> None:
         keys = self.keys
         touched: dict[str, None] = {}
+        former = dict(keys.brokers)
         if event.is_whole:
             touched.update(dict.fromkeys((*keys.journals, *keys.assigned_journals())))
             touched.update(dict.fromkeys((*self._recovered, *self._departed)))
             keys.clear()
+            former = {}
         for change in event.changes:
             key = keys.apply(change)
-            if change.space == BROKER_SPACE:
-                touched.update(dict.fromkeys(keys.journals_of(BrokerId(*key))))
-            else:
+            if change.space != BROKER_SPACE:
                 touched[key[0]] = None
+            elif not _is_renewal(former.get(BrokerId(*key)), keys.brokers.get(BrokerId(*key))):
+                touched.update(dict.fromkeys(keys.journals_of(BrokerId(*key))))
+                self._allocator.note_all(keys)
         keys.advance(event.revision)
         self._note_lease()
         for journal in touched:
+            self._allocator.note(journal)
             self._update_replica(journal)
         self._incoming.retry()
         for append in self._appends.values():
@@ -302,6 +315,7 @@ class Broker:
         if found is not None:
             replica.completed = {fragment.begin: fragment for fragment in found.completed}
         self._pulsed_ns.pop(row.name, None)
+        self._pulsing[row.name] = None
         self._persister.start(replica, self._now_ns)
         return replica
 
@@ -373,7 +387,9 @@ class Broker:
     def _allocate(self) -> None:
         if self._is_allocating or self.is_fenced:
             return
-        changes = self._allocator.step(self.keys, self.me, self.config.replication_max)
+        changes = self._allocator.step(
+            self.keys, self.me, self.config.replication_max, self._now_ns
+        )
         pending = len(changes)
 
         def done(_: bool) -> None:
@@ -453,7 +469,7 @@ class Broker:
         return self._replicas.get(journal.partition(";")[0])
 
     def desired_replicas(self, journal: JournalRow) -> int:
-        return desired_replicas(journal, self.config.replication_max)
+        return wanted_replicas(journal, self.config.replication_max)
 
     def transact(self, change: Change, done: Callable[[bool], None]) -> None:
         self._tokens += 1
@@ -545,6 +561,13 @@ class Broker:
         self._emit(ev.Readable(journal))
 
 
+def _is_renewal(former: BrokerRow | None, row: BrokerRow | None) -> bool:
+    """Return whether a change of a broker's row only renews its lease."""
+    return (
+        former is not None and row is not None and row._replace(renewals=former.renewals) == former
+    )
+
+
 def settings_of(row: JournalRow) -> Settings:
     """Return the settings of a journal's replication."""
     spec = JournalSpec.from_row(row.name, row.spec)
@@ -558,12 +581,6 @@ def settings_of(row: JournalRow) -> Settings:
         fragment.refresh_ns,
         fragment.path_postfix_template,
     )
-
-
-def desired_replicas(row: JournalRow, replication_max: int) -> int:
-    """Return the number of brokers that a journal's route must have."""
-    wanted = (int(row.spec.get("replication", 3)), 1, 0)[row.suspend_level]
-    return min(wanted, replication_max)
 
 
 def _nothing() -> None:

@@ -65,8 +65,8 @@ class Front(asyncio.Protocol):
 class _End(asyncio.Protocol):
     """One end of a relayed connection."""
 
-    def __init__(self) -> None:
-        self.other: _End | None = None
+    def __init__(self, other: "_End | None" = None) -> None:
+        self.other = other
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -112,11 +112,12 @@ class _Relay(_End):
         assert self.transport is not None
         loop = asyncio.get_running_loop()
         try:
-            _, other = await loop.create_unix_connection(_End, self._socket_path)
+            # The server may send before this coroutine continues, so its end knows this one.
+            _, other = await loop.create_unix_connection(lambda: _End(self), self._socket_path)
         except OSError:
             self.transport.abort()
             return
-        self.other, other.other = other, self
+        self.other = other
         if self.transport.is_closing():
             assert other.transport is not None
             other.transport.close()

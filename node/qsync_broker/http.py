@@ -1,10 +1,10 @@
 """The HTTP gateway: PUT appends, GET reads, HEAD describes; the path is the journal's name.
 
-It follows Gazette's gateway (same headers and query arguments), with these differences: statuses of
-appends have HTTP codes of their own, and more headers:
+It follows Gazette's gateway (same headers and query arguments). Statuses of appends have HTTP codes
+of their own, and there are more headers:
 
     X-Offset                offset at which the append must begin
-    X-Suspend               what the append does about the journal's suspension
+    X-Suspend               effect of the append on the journal's suspension
     X-Registers-Check       selector that the registers must match
     X-Registers-Union       registers to add, as NAME=VALUE separated by commas
     X-Registers-Subtract    registers to remove, in the same form

@@ -9,6 +9,7 @@ An assignment is in force while the row of its broker exists. A journal's route 
 assignments in force.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -100,6 +101,7 @@ class KeySpace:
         self.brokers: dict[BrokerId, BrokerRow] = {}
         self._assignments: dict[str, dict[BrokerId, AssignmentRow]] = {}
         self._by_broker: dict[BrokerId, dict[str, None]] = {}
+        self._primaries: Counter[BrokerId] = Counter()
 
     # --- changes ------------------------------------------------------------------------------
 
@@ -122,6 +124,9 @@ class KeySpace:
         elif isinstance(row, BrokerRow):
             self.brokers[row.id] = row
         else:
+            former_row = self.assignments(row.journal).get(row.broker)
+            was_primary = former_row is not None and former_row.slot == 0
+            self._primaries[row.broker] += (row.slot == 0) - was_primary
             self._assignments.setdefault(row.journal, {})[row.broker] = row
             self._by_broker.setdefault(row.broker, {})[row.journal] = None
         return tuple(row.key)
@@ -156,6 +161,7 @@ class KeySpace:
         self.brokers.clear()
         self._assignments.clear()
         self._by_broker.clear()
+        self._primaries.clear()
 
     def _delete(self, space: int, key: list[Any]) -> None:
         if space == JOURNAL_SPACE:
@@ -165,7 +171,8 @@ class KeySpace:
         elif space == ASSIGNMENT_SPACE:
             journal, broker = key[0], BrokerId(*key[1:])
             of_journal = self._assignments.get(journal, {})
-            of_journal.pop(broker, None)
+            removed = of_journal.pop(broker, None)
+            self._primaries[broker] -= removed is not None and removed.slot == 0
             if not of_journal:
                 self._assignments.pop(journal, None)
             of_broker = self._by_broker.get(broker, {})
@@ -190,6 +197,10 @@ class KeySpace:
     def load(self, broker: BrokerId) -> int:
         """Return the number of a broker's assignments."""
         return len(self._by_broker.get(broker, ()))
+
+    def primaries(self, broker: BrokerId) -> int:
+        """Return the number of a broker's assignments as a primary."""
+        return self._primaries[broker]
 
     def route(self, journal: str) -> Route:
         """Return the route of a journal: its assignments in force, and the primary among them."""

@@ -14,6 +14,7 @@ local fragment is dropped only when its bytes are in the store.
 """
 
 from collections.abc import Callable
+from itertools import islice
 from typing import NamedTuple
 
 from qsync_broker import events as ev
@@ -29,6 +30,9 @@ AGAIN_MIN_NS = 1_000_000_000
 AGAIN_MAX_NS = 60_000_000_000
 LISTINGS_MAX = 8
 LIST_AGAIN_NS = 5_000_000_000
+EXAMINED_MIN = 64
+EXAMINED_TICKS = 25
+"""Number of ticks in which each journal has its turn, at least, unless there are few."""
 
 
 class _Waiting:
@@ -102,7 +106,10 @@ class Persister:
 
     def tick(self, now_ns: int) -> None:
         """Begin due listings and uploads."""
-        for name, journal in self._journals.items():
+        count = min(len(self._journals), EXAMINED_MIN + len(self._journals) // EXAMINED_TICKS)
+        for name in list(islice(self._journals, count)):
+            journal = self._journals.pop(name)
+            self._journals[name] = journal  # at the end: all journals have their turn
             replica = self._find(name)
             if replica is None or not replica.settings.stores:
                 continue

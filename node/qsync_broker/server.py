@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from qsync_broker import events as ev
+from qsync_broker.allocator import can_hand_over
 from qsync_broker.append import Append, Appended, Input
 from qsync_broker.broker import Broker, BrokerConfig, Recovered
 from qsync_broker.config import ServerConfig, split_address
@@ -223,7 +224,7 @@ class BrokerServer:
         self.core.exit()
         deadline = self.loop.time() + EXIT_S
         keys = self.core.keys
-        while len(keys.brokers) > 1 and keys.load(self.core.me) and self.loop.time() < deadline:
+        while can_hand_over(keys, self.core.me) and self.loop.time() < deadline:
             await asyncio.sleep(TICK_S)
         self.end_reads()
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from qsync_broker import messages as msg
+from qsync_broker.allocator import wanted_replicas
 from qsync_broker.append import (
     Append,
     AppendMachine,
@@ -17,7 +18,6 @@ from qsync_broker.append import (
     Suspend,
     pack_registers,
 )
-from qsync_broker.broker import desired_replicas
 from qsync_broker.index import LocalFragment, RemoteFragment
 from qsync_broker.keyspace import Change, KeySpace, Written
 from qsync_broker.labels import LabelSelector, LabelSet, Wanted
@@ -78,7 +78,7 @@ class Hand:
         return self.replicas.get(journal)
 
     def desired_replicas(self, journal: JournalRow) -> int:
-        return desired_replicas(journal, 9)
+        return wanted_replicas(journal, 9)
 
     def transact(self, change: Change, done: Callable[[bool], None]) -> None:
         self.changes.append((change, done))
