@@ -106,6 +106,10 @@ class Broker:
         self.keys = KeySpace()
         self.is_exiting = False
         self._recovered = {found.spool.journal: found for found in recovered}
+        # A member that restarted may serve a state from before a revision that was seen already. A
+        # journal that is missing in it was not deleted: it must not cost the bytes on this disk.
+        self._least_revision = max((one.spool.epoch for one in self._recovered.values()), default=0)
+        self._is_current = False
         self._now_ns = 0
         self._unix_s = 0
         self._effects: list[ev.Effect] = []
@@ -223,6 +227,13 @@ class Broker:
 
     def _on_watched(self, event: ev.Watched) -> None:
         keys = self.keys
+        if event.is_whole:
+            least = max(keys.revision, self._least_revision)
+            self._is_current = event.revision >= least
+            if not self._is_current:
+                self._emit(ev.Rewatch())
+        if not self._is_current:
+            return
         touched: dict[str, None] = {}
         former = dict(keys.brokers)
         if event.is_whole:

@@ -54,6 +54,7 @@ class Coordination:
         self._password = password
         self._tls = tls
         self._client = Client([address], user, password, tls=tls, deadline_s=5.0)
+        self._watching: asyncio.StreamWriter | None = None
         self._room = asyncio.Semaphore(TRANSACTIONS_MAX)
 
     async def close(self) -> None:
@@ -114,10 +115,16 @@ class Coordination:
                 log.info("the watch of the key space ended: %s; it starts again", error)
             await asyncio.sleep(AGAIN_S)
 
+    def rewatch(self) -> None:
+        """Open the watch again, after a pause."""
+        if self._watching is not None:
+            self._watching.transport.abort()
+
     async def _watch_once(self, replicaset: str, deliver: Callable[[Watched], None]) -> None:
         host, _, port = self.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=self._tls)
         session = WatchSession(self._user, self._password, replicaset)
+        self._watching = writer
         try:
             while True:
                 async with asyncio.timeout(SILENCE_S):
@@ -131,6 +138,7 @@ class Coordination:
                     writer.write(output)
                     await writer.drain()
         finally:
+            self._watching = None
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()

@@ -222,6 +222,10 @@ class Upload(NamedTuple):
     path: str
 
 
+class Rewatch(NamedTuple):
+    """Open the watch again, after a pause: its snapshot is older than the known revision."""
+
+
 class Readable(NamedTuple):
     """More bytes of a journal are visible."""
 
@@ -245,6 +249,7 @@ Effect: TypeAlias = (
     | Answer
     | ListStores
     | Upload
+    | Rewatch
     | Readable
     | Halt
 )

@@ -45,6 +45,9 @@ class Coordinating(Protocol):
     async def watch(self, deliver: Callable[[ev.Watched], None]) -> None:
         """Deliver changes of the key space until the task is cancelled."""
 
+    def rewatch(self) -> None:
+        """Open the watch again, after a pause."""
+
     async def transact(self, change: Change) -> bool:
         """Carry out a change, and return whether it is known to be committed."""
 
@@ -187,6 +190,7 @@ class BrokerServer:
             ev.Transact: lambda it: self._spawn(self._transact(it)),
             ev.OpenLink: lambda it: self._spawn(self._connect(it)),
             ev.BlockPeer: self._block_peer,
+            ev.Rewatch: lambda _: self._coordination.rewatch(),
             ev.Halt: self._halt,
         }
 

@@ -36,6 +36,9 @@ class FakeCoordination:
                 deliver(Watched(revision, changes))
                 position += 1
 
+    def rewatch(self) -> None:
+        raise AssertionError("the key space in memory never goes back")
+
     async def transact(self, change: Change) -> bool:
         await asyncio.sleep(0)
         return not self.is_cut and self.keys.transact(change)

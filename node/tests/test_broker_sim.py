@@ -1,25 +1,31 @@
 """Schedules of faults over brokers of journals (`qsync_sim.journals`)."""
 
+import hashlib
 import os
 import subprocess
 import sys
 
 import pytest
 
+from qsync_broker import events as ev
 from qsync_broker.append import Append, Appended, Suspend
+from qsync_broker.broker import Broker, BrokerConfig, Recovered
+from qsync_broker.operations import NO_SUM, Drop, SpoolKey, SpoolState
+from qsync_broker.spool import Spool, Version
 from qsync_broker.status import Status
-from qsync_node.format.journals import JOURNAL_SPACE, JournalRow, decode_row
+from qsync_node.format.journals import JOURNAL_SPACE, BrokerId, JournalRow, decode_row
 from qsync_sim.journals.schedule import Schedule
 from qsync_sim.journals.world import MS, SECOND, World
 
 NAMES = ["broker-a", "broker-b", "broker-c"]
 JOURNAL = "orders/eu"
+VERSION = Version(0, b"", hashlib.sha1())
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_acknowledged_byte_is_lost_or_changed(seed: int) -> None:
     counts = Schedule(seed).run()
-    assert counts["commits"] > 50
+    assert counts["commits"] > 20
 
 
 def test_schedule_does_not_depend_on_the_process() -> None:
@@ -216,3 +222,28 @@ def test_suspended_journal_resumes_with_an_append() -> None:
     assert bench.append(suspend=Suspend.NO_RESUME).resolution.status is not Status.OK
     assert bench.until_ok(b"two").begin == 3
     assert bench.row.suspend_level == 0
+
+
+@pytest.mark.parametrize(
+    ("revision", "is_dropped"), [(19, False), (20, True)], ids=["older than the disk", "current"]
+)
+def test_journal_is_deleted_only_as_of_a_current_revision(revision: int, is_dropped: bool) -> None:
+    """A member that restarted may not know yet that the journal exists."""
+    key = SpoolKey(JOURNAL, 7, 0)
+    spool = Spool.recovered(SpoolState(key, 20, 0, NO_SUM, b"", 0, 1, 0), [VERSION])
+    config = BrokerConfig(BrokerId("zone", "broker-a"), "http://a", "a", "run")
+    broker = Broker(config, [Recovered(spool, ())])
+    effects = broker.step(0, 0, [ev.Watched(revision, [], True)])
+    dropped = [one for one in effects if isinstance(one, ev.Store) and Drop(key) in one.operations]
+    assert bool(dropped) is is_dropped
+    assert (ev.Rewatch() in effects) is not is_dropped
+
+
+def test_snapshot_older_than_the_known_revision_is_ignored() -> None:
+    bench = Bench()
+    broker = bench.world.processes[bench.primary].core
+    known = dict(broker.keys.journals)
+    assert ev.Rewatch() in broker.step(
+        bench.world.now_ns, 0, [ev.Watched(1, [], True), ev.Watched(2, [])]
+    )
+    assert broker.keys.journals == known

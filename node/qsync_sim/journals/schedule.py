@@ -39,8 +39,9 @@ class Schedule:
             AssertionError: an invariant does not hold.
         """
         world = self.world
-        for number, journal in enumerate(JOURNALS):
-            world.create(journal, 1 + (world.seed + number) % 3, stores=number > 0)
+        for number in range(len(JOURNALS)):
+            delay_ns = number and self.rng.randrange(8 * SECOND)
+            world.after(delay_ns, lambda number=number: self._create(number))  # type: ignore[misc]
         for _ in range(4):
             world.after(self.rng.randrange(SECOND), self._client)
         world.after(SECOND, self._fault)
@@ -51,7 +52,12 @@ class Schedule:
         self._check_available()
         world.check_commits()
         self.counts["commits"] = len(world.commits)
+        self.counts["stale snapshot"] = world.stale_snapshots
         return self.counts
+
+    def _create(self, number: int) -> None:
+        world = self.world
+        world.create(JOURNALS[number], 1 + (world.seed + number) % 3, stores=number > 0)
 
     # --- clients ------------------------------------------------------------------------------
 

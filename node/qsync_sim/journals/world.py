@@ -17,7 +17,7 @@ from qsync_broker import events as ev
 from qsync_broker.append import Append, Appended, Break, Finish, Piece
 from qsync_broker.broker import Broker, BrokerConfig
 from qsync_broker.index import RemoteFragment
-from qsync_broker.keyspace import Absent, Change, Deleted, RowChange, Written
+from qsync_broker.keyspace import Absent, Change, Deleted, KeySpace, RowChange, Written
 from qsync_broker.messages import Decoder, encode
 from qsync_broker.operations import SpoolKey
 from qsync_broker.status import Status
@@ -68,6 +68,19 @@ class Keys:
         self.note(changes)
         return True
 
+    def as_of(self, count: int) -> tuple[int, dict[tuple[int, tuple[str, ...]], list[Any]]]:
+        """Return revision and rows after a number of transactions."""
+        copy = KeySpace()
+        rows: dict[tuple[int, tuple[str, ...]], list[Any]] = {}
+        for _, changes in self.log[:count]:
+            for change in changes:
+                key = copy.apply(change)
+                if isinstance(change, Written):
+                    rows[change.space, key] = change.fields
+                else:
+                    rows.pop((change.space, key), None)
+        return self.log[count - 1][0] if count else 1, rows
+
     def note(self, changes: list[RowChange]) -> None:
         """Add a transaction to the log."""
         self.revision += max(1, len(changes))
@@ -106,15 +119,22 @@ class Process:
         world, keys = self.world, self.world.keys
         if not world.is_cut(self.name, "cluster") and not self.is_paused:
             if self.watched < 0:
-                rows = [Written(space, list(fields)) for (space, _), fields in keys.rows.items()]
-                self.feed(ev.Watched(keys.revision, list(rows), True))
-                self.watched = len(keys.log)
+                self._snapshot()
             else:
                 end = world.rng.randrange(self.watched, len(keys.log) + 1)
                 for revision, changes in keys.log[self.watched : end]:
                     self.feed(ev.Watched(revision, changes))
                 self.watched = end
         world.after(world.rng.randrange(MS // 2, 20 * MS), self._watch)
+
+    def _snapshot(self) -> None:
+        """Deliver all rows, sometimes as a member that restarted knows them: some time ago."""
+        keys, rng = self.world.keys, self.world.rng
+        count = len(keys.log)
+        self.watched = rng.randrange(count + 1) if rng.random() < 0.3 else count
+        revision, rows = keys.as_of(self.watched)
+        changes = [Written(space, list(fields)) for (space, _), fields in rows.items()]
+        self.feed(ev.Watched(revision, list(changes), True))
 
     def feed(self, event: ev.Event) -> None:
         """Queue an input, and step unless the process is paused."""
@@ -154,12 +174,19 @@ class Process:
         elif isinstance(effect, ev.Answer):
             self.wants.pop(effect.number, None)
             self.answers.pop(effect.number)(effect.result, effect.is_proxied)
+        elif isinstance(effect, ev.Rewatch):
+            self.watched = -1
+            world.stale_snapshots += 1
         elif isinstance(effect, ev.Readable):
             world.observe(self, effect.journal)
-        elif isinstance(effect, ev.ListStores):
-            world.list_stores(self, effect)
+        else:
+            self._persist(effect)
+
+    def _persist(self, effect: ev.Effect) -> None:
+        if isinstance(effect, ev.ListStores):
+            self.world.list_stores(self, effect)
         elif isinstance(effect, ev.Upload):
-            world.upload(self, effect)
+            self.world.upload(self, effect)
         else:
             assert isinstance(effect, ev.BlockPeer), effect
 
@@ -241,6 +268,7 @@ class World:
         self.disks = {name: Disk(self.rng, self.after) for name in names}
         self.processes: dict[str, Process] = {}
         self.runs = 0
+        self.stale_snapshots = 0
         self.links: list[Link] = []
         self.stores: dict[str, dict[tuple[int, int], tuple[RemoteFragment, bytes]]] = {}
         self.are_stores_down = False
