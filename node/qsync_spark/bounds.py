@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from qsync_node.archive.reading import ArchiveError
+from qsync_node.archive.location import ArchiveError
 from qsync_node.format.manifest import SNAPSHOT, FileEntry, Manifest
 from qsync_node.restore.point import PointError, parse_time
 

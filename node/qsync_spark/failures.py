@@ -4,7 +4,7 @@ import re
 import sys
 from collections.abc import Callable
 
-from qsync_node.archive.reading import first_line
+from qsync_node.archive.location import first_line
 from qsync_node.errors import QsyncError
 
 _LAST_RAISED = re.compile(

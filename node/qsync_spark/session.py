@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.archive.reading import first_line
+from qsync_node.archive.location import first_line
 from qsync_node.errors import QsyncError
 
 if TYPE_CHECKING:

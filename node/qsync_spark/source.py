@@ -27,7 +27,8 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from qsync_node.archive.reading import Archive, ArchiveError, load_archive
+from qsync_node.archive.location import ArchiveError
+from qsync_node.archive.reading import Archive, load_archive
 from qsync_node.format.manifest import ROLLBACK, SEGMENT, SNAPSHOT
 from qsync_spark.bounds import bounds_of, may_match, rows_within
 from qsync_spark.parts import PART_BYTES, Part, owners_of, parts_of

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from qsync_node.archive.reading import ArchiveError
+from qsync_node.archive.location import ArchiveError
 from qsync_node.format.describe import space_of
 from qsync_node.format.keys import (
     FLAG_COMMIT,

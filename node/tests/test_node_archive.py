@@ -17,6 +17,7 @@ import zstandard
 from object_server import Handler, environment_for, serve, stop
 from processes import PASSWORD, USER, Cluster, running_cluster, wait_until
 
+from qsync_node.archive.location import ArchiveError
 from qsync_node.core.history import TermStart
 from qsync_node.format.compaction import Changes, Merged, decode_changes, encode_changes
 from qsync_node.format.describe import describe
@@ -50,7 +51,7 @@ from qsync_node.log.archive import (
     plan_uploads,
     still_named,
 )
-from qsync_node.log.archive_store import ArchiveConflictError, ArchiveError, ArchiveStore
+from qsync_node.log.archive_store import ArchiveConflictError, ArchiveStore
 from qsync_node.log.storage import SegmentRange
 from qsync_node.server.archiver import Archiver
 from qsync_node.server.config import ArchiveConfig, NodeConfig

@@ -9,7 +9,8 @@ from archives import archived_run
 from damage import missing_row
 from plain_audit import plain_audit
 
-from qsync_node.archive.reading import ArchiveError, load_archive
+from qsync_node.archive.location import ArchiveError
+from qsync_node.archive.reading import load_archive
 from qsync_node.format.manifest import MANIFEST_NAME, ROOT_NAME
 from qsync_spark.audit.report import write_report
 

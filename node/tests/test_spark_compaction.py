@@ -22,7 +22,8 @@ from archive_copy import Copy
 from damage import missing_row
 from plain_audit import plain_audit
 
-from qsync_node.archive.reading import ArchiveError, load_archive, store_of
+from qsync_node.archive.location import ArchiveError
+from qsync_node.archive.reading import load_archive, store_of
 from qsync_node.format.manifest import SEGMENT
 from qsync_node.format.mp import unpack
 from qsync_node.log.checkpoint import open_snapshot

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qsync_node.archive.reading import ArchiveError
+from qsync_node.archive.location import ArchiveError
 from qsync_spark.failures import failure_of, sentence_of
 
 OF_A_TASK = """An exception was thrown from the Python worker:
@@ -16,7 +16,7 @@ The above exception was the direct cause of the following exception:
 Traceback (most recent call last):
   File "files.py", line 21, in put_bytes
     raise ArchiveError(f"cannot write {path} to archive {url}: {first_line(error)}") from error
-qsync_node.archive.reading.ArchiveError: cannot write b to archive file:///a: no space left
+qsync_node.archive.location.ArchiveError: cannot write b to archive file:///a: no space left
  SQLSTATE: 38000
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handle(PythonRunner.scala:1097)
 Caused by: java.lang.IllegalStateException: something else
@@ -41,7 +41,7 @@ OF_NEITHER = """An error occurred while calling None.org.apache.spark.api.java.J
 @pytest.mark.parametrize(
     ("error", "cause"),
     [
-        (RuntimeError(OF_A_TASK.replace("qsync_node.archive.reading.ArchiveError", "KeyError")),
+        (RuntimeError(OF_A_TASK.replace("qsync_node.archive.location.ArchiveError", "KeyError")),
          "a task of Spark failed: KeyError: cannot write b to archive file:///a: no space left"),
         (RuntimeError(OF_JAVA), "a task of Spark failed: java.lang.OutOfMemoryError: Java heap"
          " space"),

@@ -7,7 +7,8 @@ import pytest
 from archive_copy import Copy, is_user
 from plain_audit import plain_audit
 
-from qsync_node.archive.reading import ArchiveError, load_archive
+from qsync_node.archive.location import ArchiveError
+from qsync_node.archive.reading import load_archive
 from qsync_node.format.keys import RAFT_CONFIRM, RAFT_PROMOTE, Key
 from qsync_node.format.manifest import (
     MANIFEST_NAME,

@@ -17,7 +17,8 @@ from compactions import publish, removed
 from damage import archive_lost, missing_row
 from plain_audit import plain_audit
 
-from qsync_node.archive.reading import Archive, ArchiveError, load_archive, store_of
+from qsync_node.archive.location import ArchiveError
+from qsync_node.archive.reading import Archive, load_archive, store_of
 from qsync_node.errors import QsyncError
 from qsync_node.format.compaction import (
     CHANGES_NAME,

@@ -10,7 +10,8 @@ import pytest
 from archive_copy import Copy
 from pyspark.errors.exceptions.base import PySparkException
 
-from qsync_node.archive.reading import ArchiveError, load_archive
+from qsync_node.archive.location import ArchiveError
+from qsync_node.archive.reading import load_archive
 from qsync_node.format.compaction import (
     CHANGES_NAME,
     COMPACTION_MANIFEST,

@@ -7,15 +7,13 @@ pickled. Files that compactions removed or merged are omitted (`format/compactio
 import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import BaseError
 from obstore.store import from_url
 
-from qsync_node.errors import QsyncError
+from qsync_node.archive.location import ArchiveError, first_line, folder_of
 from qsync_node.format.compaction import (
     CHANGES_NAME,
     COMPACTION_MANIFEST,
@@ -38,16 +36,6 @@ from qsync_node.format.manifest import (
 )
 
 
-class ArchiveError(QsyncError):
-    """The archive cannot be read; the text is one sentence for the user."""
-
-
-def folder_of(url: str) -> Path | None:
-    """Return the local folder of a `file://` URL; None for any other store."""
-    parts = urlsplit(url)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
-
-
 @lru_cache(maxsize=8)
 def store_of(url: str) -> Any:
     """Return the object store below `url`, cached per process.
@@ -62,11 +50,6 @@ def store_of(url: str) -> Any:
         return from_url(url)
     except (BaseError, OSError, ValueError) as error:
         raise ArchiveError(f"cannot open archive {url}: {first_line(error)}") from error
-
-
-def first_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return (text[0] if text else type(error).__name__)[:300]
 
 
 def read_range(url: str, key: str, start: int, end: int) -> bytes:

@@ -9,15 +9,11 @@ archived file (D1).
 
 import hashlib
 import os
-from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import BaseError
-from obstore.store import from_url
 
-from qsync_node.errors import QsyncError
+from qsync_node.archive.location import ArchiveError, first_line, folder_of, open_store
 from qsync_node.format.compaction import CHANGES_NAME, Changes, decode_changes
 from qsync_node.format.manifest import (
     MANIFEST_NAME,
@@ -31,56 +27,11 @@ from qsync_node.format.manifest import (
     encode_root,
 )
 
-SCHEMES = ("file", "s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https")
 MULTIPART_FROM_BYTES = 32 << 20
-
-
-class ArchiveError(QsyncError):
-    """The archive is unavailable; the text names the cause."""
 
 
 class ArchiveConflictError(ArchiveError):
     """The archive contains different content under a name of this member: a person must act."""
-
-
-def _sentence(error: BaseException) -> str:
-    """Return the first line of the library's message, without its type and nested quotes."""
-    text = str(error).strip().splitlines()
-    return (text[0] if text else type(error).__name__)[:300]
-
-
-def folder_of(url: str) -> Path | None:
-    """Return the local folder of a `file://` URL; None for any other store."""
-    parts = urlsplit(url)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
-
-
-def open_store(url: str) -> Any:
-    """Return an obstore store for all keys below `url`.
-
-    Raises:
-        ArchiveError: the URL is invalid, or the store cannot be opened.
-    """
-    scheme = urlsplit(url).scheme
-    if scheme not in SCHEMES:
-        raise ArchiveError(
-            f"archive {url!r} has an unknown scheme: use file:///folder, s3://bucket/folder,"
-            " gs:// or az://"
-        )
-    folder = folder_of(url)
-    try:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            return from_url(url)
-        return from_url(url, retry_config=_retry())
-    except (BaseError, OSError, ValueError) as error:
-        raise ArchiveError(f"cannot open archive {url}: {_sentence(error)}") from error
-
-
-def _retry() -> Any:
-    from datetime import timedelta  # noqa: PLC0415  # only for stores in a network
-
-    return {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}
 
 
 class ArchiveStore:
@@ -152,7 +103,7 @@ class ArchiveStore:
             raise ArchiveError(f"{path} was deleted before it was archived") from None
         except (BaseError, OSError) as error:
             raise ArchiveError(
-                f"cannot write {entry.name} to archive {self.url}: {_sentence(error)}"
+                f"cannot write {entry.name} to archive {self.url}: {first_line(error)}"
             ) from error
         self._flush(key)
 
@@ -179,7 +130,7 @@ class ArchiveStore:
             self._put(f"{self._uuid}/{MANIFEST_NAME}", encode_manifest(manifest))
         except (BaseError, OSError) as error:
             raise ArchiveError(
-                f"cannot write the manifest to archive {self.url}: {_sentence(error)}"
+                f"cannot write the manifest to archive {self.url}: {first_line(error)}"
             ) from error
 
     def _read(self, key: str) -> bytes | None:
@@ -188,13 +139,13 @@ class ArchiveStore:
         except FileNotFoundError:
             return None
         except (BaseError, OSError) as error:
-            raise ArchiveError(f"cannot read archive {self.url}: {_sentence(error)}") from error
+            raise ArchiveError(f"cannot read archive {self.url}: {first_line(error)}") from error
 
     def _put(self, key: str, data: bytes) -> None:
         try:
             obstore.put(self._store, key, data)
         except (BaseError, OSError) as error:
-            raise ArchiveError(f"cannot write archive {self.url}: {_sentence(error)}") from error
+            raise ArchiveError(f"cannot write archive {self.url}: {first_line(error)}") from error
         self._flush(key)
 
     def _flush(self, key: str) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
+from qsync_node.archive.location import ArchiveError
 from qsync_node.core.history import History, TermStart
 from qsync_node.errors import QsyncError
 from qsync_node.format.manifest import ROLLBACK, Manifest
@@ -30,7 +31,7 @@ from qsync_node.log.archive import (
     plan_uploads,
     still_named,
 )
-from qsync_node.log.archive_store import ArchiveError, ArchiveStore
+from qsync_node.log.archive_store import ArchiveStore
 from qsync_node.log.rewind import ROLLBACK_DIRECTORY
 from qsync_node.log.storage import SegmentRange, Storage
 from qsync_node.server.config import NodeConfig

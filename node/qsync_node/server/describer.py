@@ -7,9 +7,9 @@ import sys
 import threading
 from typing import Any
 
+from qsync_node.archive.location import ArchiveError
 from qsync_node.format.manifest import FileEntry, decode_entry
 from qsync_node.log.archive import Upload
-from qsync_node.log.archive_store import ArchiveError
 
 TIMEOUT_S = 600.0
 

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qsync_node.archive.reading import first_line, read_range
+from qsync_node.archive.location import first_line
+from qsync_node.archive.reading import read_range
 from qsync_node.errors import QsyncError
 from qsync_node.format.keys import INSERT, REPLACE, UPSERT, Key
 from qsync_node.format.manifest import check_number

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.archive.reading import Archive, ArchiveError
+from qsync_node.archive.location import ArchiveError
+from qsync_node.archive.reading import Archive
 from qsync_node.format.manifest import ROLLBACK, SEGMENT, FileEntry
 from qsync_spark.audit.compare import Expectation
 from qsync_spark.audit.findings import Gap, Result

@@ -16,7 +16,7 @@ from typing import Any
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 
-from qsync_node.archive.reading import ArchiveError, first_line
+from qsync_node.archive.location import ArchiveError, first_line
 from qsync_node.format.compaction import LOCK_NAME
 
 RENEW_S = 20.0

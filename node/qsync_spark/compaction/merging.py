@@ -9,7 +9,8 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 
-from qsync_node.archive.reading import Archive, ArchiveError, read_range
+from qsync_node.archive.location import ArchiveError
+from qsync_node.archive.reading import Archive, read_range
 from qsync_node.format.compaction import Merged
 from qsync_node.format.describe import describe
 from qsync_node.format.manifest import SEGMENT, FileEntry, Manifest

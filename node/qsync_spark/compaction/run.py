@@ -23,7 +23,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.archive.reading import Archive, ArchiveError, load_archive, store_of
+from qsync_node.archive.location import ArchiveError
+from qsync_node.archive.reading import Archive, load_archive, store_of
 from qsync_node.format.compaction import (
     CHANGES_NAME,
     COMPACTION_MANIFEST,
