@@ -18,8 +18,8 @@ from obstore.exceptions import BaseError
 from qsync_broker.codecs import Codec, CodecError, compressor, decompressor
 from qsync_broker.fragments import parse_path
 from qsync_broker.index import LocalFragment, RemoteFragment
+from qsync_node.archive.location import ArchiveError, open_store
 from qsync_node.errors import QsyncError
-from qsync_node.log.archive_store import ArchiveError, open_store
 
 TIMEOUT_S = 300.0
 LIST_TIMEOUT_S = 60.0
@@ -126,6 +126,20 @@ class FragmentStores:
             return str(await obstore.sign_async(store, "GET", fragment.path, expires))
         except (StoreError, BaseError, OSError, TypeError, ValueError):
             return ""
+
+    async def delete(self, fragment: RemoteFragment) -> None:
+        """Delete a persisted fragment.
+
+        Raises:
+            StoreError: the store is unavailable.
+        """
+        store = await asyncio.to_thread(self._open, fragment.store)
+        try:
+            await obstore.delete_async(store, fragment.path)
+        except (BaseError, OSError) as error:
+            raise StoreError(
+                f"deleting {fragment.path} in {fragment.store} failed: {_cause(error)}"
+            ) from None
 
     async def check(self, url: str, delete_prefix: str | None = None) -> None:
         """Write, read and list an object of a store.

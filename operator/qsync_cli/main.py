@@ -30,6 +30,7 @@ from qsync_cli import (
 )
 from qsync_cli import credentials as remote_credentials
 from qsync_cli import events as remote_events
+from qsync_cli import journals as remote_journals
 from qsync_cli import logs as remote_logs
 from qsync_cli.failure import Failure
 from qsync_cli.local import (
@@ -155,6 +156,31 @@ app.command(
     "force-rollback",
     epilog=_example("qsync force-rollback --lost orders-1 --disks-destroyed --local orders"),
 )(force.force_rollback)
+journals_app = typer.Typer(
+    help="Read and write journals, through any broker of a cluster.", no_args_is_help=True
+)
+app.add_typer(journals_app, name="journals")
+journals_app.command("list", epilog=_example("qsync journals list --local events"))(
+    remote_journals.listing
+)
+journals_app.command(
+    "append", epilog=_example("qsync journals append orders/eu order.json --local events")
+)(remote_journals.append)
+journals_app.command("read", epilog=_example("qsync journals read orders/eu -f --local events"))(
+    remote_journals.read
+)
+journals_app.command(
+    "fragments", epilog=_example("qsync journals fragments orders/eu --local events")
+)(remote_journals.fragments)
+journals_app.command(
+    "edit", epilog=_example("qsync journals edit -l prefix=orders/ --local events")
+)(remote_journals.edit)
+journals_app.command(
+    "reset-head", epilog=_example("qsync journals reset-head orders/eu --local events")
+)(remote_journals.reset_head)
+journals_app.command("prune", epilog=_example("qsync journals prune --dry-run --local events"))(
+    remote_journals.prune
+)
 app.command("bench", epilog=_example("qsync bench 127.0.0.1:3301 --password SECRET"))(bench.bench)
 
 

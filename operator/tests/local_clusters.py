@@ -25,12 +25,12 @@ class Home:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._environment = {**os.environ, "QSYNC_HOME": str(directory), "COLUMNS": "200"}
+        self.environment = {**os.environ, "QSYNC_HOME": str(directory), "COLUMNS": "200"}
 
     def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "qsync_cli.main", *map(str, arguments)],
-            env=self._environment,
+            env=self.environment,
             capture_output=True,
             text=True,
             check=False,

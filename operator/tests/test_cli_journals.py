@@ -1,5 +1,6 @@
 """Journals of a local cluster: the commands of docs/journals.md, and brokers that are killed."""
 
+import hashlib
 import json
 import os
 import re
@@ -34,6 +35,18 @@ def events(home: Home, tmp_path: Path) -> Home:
     manifest.write_text(EXAMPLE.read_text().replace("port: 8080", "port: 0"))
     home.do("local", "apply", "-f", manifest)
     return home
+
+
+@pytest.fixture(scope="module")
+def shared_events(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """Return a cluster for tests that change nothing."""
+    folder = tmp_path_factory.mktemp("shared")
+    home = Home(folder / "home")
+    manifest = folder / "journals.yaml"
+    manifest.write_text(EXAMPLE.read_text().replace("port: 8080", "port: 0"))
+    home.do("local", "apply", "-f", manifest)
+    yield home
+    home.close()
 
 
 def brokers(home: Home) -> dict[str, dict[str, int]]:
@@ -140,6 +153,89 @@ def test_invalid_manifest_is_refused(
     manifest = tmp_path / "journals.yaml"
     manifest.write_text(EXAMPLE.read_text().replace(old, new))
     assert sentence in home.refuse("local", "apply", "-f", manifest)
+
+
+def test_verbs_read_and_write_journals(events: Home, tmp_path: Path) -> None:
+    def do(*arguments: str | Path) -> str:
+        return events.do("journals", *arguments, "--local", "events")
+
+    content = tmp_path / "content"
+    content.write_bytes(bytes(range(256)) * 8192)
+    assert do("append", "orders/eu", content) == "appended 2097152 bytes at 0\n"
+    commit = json.loads(do("append", "orders/eu", content, "-o", "json"))
+    assert (commit["begin"], commit["end"]) == (2097152, 4194304)
+    assert commit["sha1"] == hashlib.sha1(content.read_bytes()).hexdigest()
+    (listed,) = json.loads(do("list", "-l", "name=orders/eu", "-o", "json"))
+    assert listed["spec"]["replication"] == 3
+    assert len(listed["brokers"]) == 3
+    assert do("list", "-l", "name=orders/us").splitlines()[1:] == []
+    command = [sys.executable, "-m", "qsync_cli.main", "journals", "read", "orders/eu"]
+    url = f"http://127.0.0.1:{next(iter(brokers(events).values()))['http']}"
+    read = subprocess.run(
+        [*command, "--offset", "2097153"],
+        env={**os.environ, "BROKER_ADDRESS": url},
+        capture_output=True,
+        check=True,
+    )
+    assert read.stdout == content.read_bytes()[1:]
+    (fragment,) = json.loads(do("fragments", "orders/eu", "-o", "json"))
+    assert (fragment["begin"], fragment["length"], fragment["persisted"]) == (0, 4194304, "")
+    assert do("reset-head", "orders/eu") == "orders/eu continues at 4194304\n"
+    assert do("prune") == "0 fragments with 0 bytes deleted\n"
+
+
+def test_specifications_are_edited(events: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def edit(editor: str, *, is_refused: bool = False) -> str:
+        monkeypatch.setitem(events.environment, "EDITOR", editor)
+        run = events.refuse if is_refused else events.do
+        return run("journals", "edit", "-l", "name=orders/eu", "--local", "events")
+
+    assert edit("true") == "nothing was changed\n"
+    assert edit("sed -i s/67108864/1048576/") == "1 changed\n"
+    listed = json.loads(events.do("journals", "list", "--local", "events", "-o", "json"))
+    assert listed[0]["spec"]["fragment"]["length"] == 1048576
+    for editor, sentence in {
+        "sed -i 's/length: 1048576/length: 7/'": "fragment.length: 7 is invalid",
+        "sed -i s/SNAPPY/LZ4/": "fragment.compression_codec: 'LZ4' is invalid",
+        "sed -i s/flags/flaks/": "flags: is missing",
+        "sed -i 's/replication: 3/replication: 9/'": "replication: must be 1 to 5, not 9",
+        "sed -i '1s/^/{/'": "the edited text is invalid",
+        "sed -i 's/revision: .*/revision: 1/;s/replication: 3/replication: 2/'": "list it again",
+        "false": "false ended with 1: nothing was changed",
+        "/no/editor": "/no/editor cannot be run",
+    }.items():
+        assert sentence in edit(editor, is_refused=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("append", "no/journal", os.devnull), "no/journal: JOURNAL_NOT_FOUND (Refused)"),
+        (("append", "abc", os.devnull), "name: must have 4 to 512 bytes, not 3 (Refused)"),
+        (("append", "orders/eu", "/no/file"), "/no/file cannot be read"),
+        (("append", "orders/eu", os.devnull, "--offset", "9"), "WRONG_APPEND_OFFSET (Refused)"),
+        (("read", "no/journal"), "no/journal: JOURNAL_NOT_FOUND (Refused)"),
+        (("fragments", "no/journal"), "no/journal: JOURNAL_NOT_FOUND (Refused)"),
+        (("list", "-l", "a b"), "invalid selector at 'a b'"),
+    ],
+)
+def test_refused_verb_names_the_cause(
+    shared_events: Home, arguments: tuple[str, ...], sentence: str
+) -> None:
+    assert sentence in shared_events.refuse("journals", *arguments, "--local", "events")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "no broker is given: use --local NAME or --broker URL (Invalid)"),
+        (("--broker", "127.0.0.1:80"), "invalid address '127.0.0.1:80' of a broker"),
+        (("--broker", "http://127.0.0.1:1"), "the broker cannot be reached"),
+        (("--local", "nothing"), "cluster nothing not found"),
+    ],
+)
+def test_missing_broker_is_reported(home: Home, arguments: tuple[str, ...], sentence: str) -> None:
+    assert sentence in home.refuse("journals", "read", "orders/eu", *arguments)
 
 
 def test_second_declaration_of_a_journal_is_refused(home: Home, tmp_path: Path) -> None:

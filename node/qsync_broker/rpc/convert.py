@@ -79,6 +79,19 @@ def labels_message(labels: LabelSet) -> pb.LabelSet:
     return pb.LabelSet(labels=[pb.Label(name=name, value=value) for name, value in labels])
 
 
+def selector_message(selector: LabelSelector) -> pb.LabelSelector:
+    """Return the message of a selector."""
+    return pb.LabelSelector(
+        include=_wanted_message(selector.include), exclude=_wanted_message(selector.exclude)
+    )
+
+
+def _wanted_message(labels: tuple[Wanted, ...]) -> pb.LabelSet:
+    return pb.LabelSet(
+        labels=[pb.Label(name=one.name, value=one.value, prefix=one.is_prefix) for one in labels]
+    )
+
+
 def selector_of(message: pb.LabelSelector) -> LabelSelector:
     """Return the selector of a message."""
     return LabelSelector(_wanted(message.include), _wanted(message.exclude))
@@ -114,9 +127,17 @@ def spec_of(message: pb.JournalSpec) -> JournalSpec:
 
 def spec_message(row: JournalRow) -> pb.JournalSpec:
     """Return the message of a journal's specification and suspension."""
-    spec = JournalSpec.from_row(row.name, row.spec)
+    message = spec_to_message(JournalSpec.from_row(row.name, row.spec))
+    if row.suspend_level or row.suspend_offset:
+        message.suspend.level = row.suspend_level  # type: ignore[assignment]  # its values are ours
+        message.suspend.offset = row.suspend_offset
+    return message
+
+
+def spec_to_message(spec: JournalSpec) -> pb.JournalSpec:
+    """Return the message of a specification, without a suspension."""
     fragment = spec.fragment
-    message = pb.JournalSpec(
+    return pb.JournalSpec(
         name=spec.name,
         replication=spec.replication,
         labels=labels_message(spec.labels),
@@ -132,10 +153,6 @@ def spec_message(row: JournalRow) -> pb.JournalSpec:
         flags=spec.flags,
         max_append_rate=spec.max_append_rate,
     )
-    if row.suspend_level or row.suspend_offset:
-        message.suspend.level = row.suspend_level  # type: ignore[assignment]  # its values are ours
-        message.suspend.offset = row.suspend_offset
-    return message
 
 
 def codec_value(codec: int) -> Any:

@@ -1,0 +1,359 @@
+"""A client of the brokers of journals, by gRPC.
+
+    async with JournalClient("http://127.0.0.1:8080") as client:
+        commit = await client.append("orders/eu", [b"one\\n"])
+        async for data in client.read("orders/eu", commit.begin):
+            ...
+
+Refusals that pass by themselves (a journal that has no primary yet) are repeated for `RETRY_S`. An
+append whose connection broke is not repeated, because it may have been carried out.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import grpc
+
+from qsync_broker.fragments import content_name
+from qsync_broker.index import RemoteFragment
+from qsync_broker.labels import LabelSelector, LabelSet, Wanted
+from qsync_broker.rpc import journal_pb2 as pb
+from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
+from qsync_broker.rpc.convert import (
+    labels_message,
+    labels_of,
+    selector_message,
+    spec_of,
+    spec_to_message,
+    sum_of,
+)
+from qsync_broker.spec import JournalSpec
+from qsync_broker.status import Status
+from qsync_node.errors import QsyncError
+
+RETRY_S = 20.0
+MESSAGE_MAX = 16 << 20
+CHUNK = 256 << 10
+PAGE = 1000
+_PASSING = (
+    Status.NO_JOURNAL_PRIMARY_BROKER,
+    Status.NOT_JOURNAL_PRIMARY_BROKER,
+    Status.INSUFFICIENT_JOURNAL_BROKERS,
+)
+
+
+class JournalError(QsyncError):
+    """A request was refused, or its outcome is unknown; the text states the cause.
+
+    Attributes:
+        status: status of the answer, or None for an error of gRPC.
+    """
+
+    def __init__(self, text: str, status: Status | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Listed(NamedTuple):
+    """A journal.
+
+    Attributes:
+        spec: its specification.
+        revision: revision of the last change of the specification.
+        brokers: names of its brokers.
+        primary: name of its primary, or "".
+        suspend_level: 0 for none, 1 for partial, 2 for full.
+    """
+
+    spec: JournalSpec
+    revision: int
+    brokers: tuple[str, ...]
+    primary: str
+    suspend_level: int
+
+
+class Commit(NamedTuple):
+    """An acknowledged append: its offsets, the SHA-1 of its bytes, and the registers after it."""
+
+    begin: int
+    end: int
+    sum: bytes
+    registers: LabelSet
+
+
+class ListedFragment(NamedTuple):
+    """A fragment; `store` is "" and `mod_time` 0 if it is not persisted."""
+
+    begin: int
+    end: int
+    sum: bytes
+    codec: int
+    store: str
+    path: str
+    mod_time: int
+
+    @property
+    def remote(self) -> RemoteFragment:
+        """Return the persisted fragment."""
+        return RemoteFragment(*self)
+
+
+class JournalClient:
+    """A client of one broker, which forwards requests to others."""
+
+    def __init__(self, url: str, token: str = "") -> None:
+        """Prepare the connection; the first request opens it.
+
+        Args:
+            url: URL of any broker, for example `http://127.0.0.1:8080`.
+            token: token that permits the requests, or "".
+
+        Raises:
+            ValueError: the URL has another form.
+        """
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.netloc:
+            raise ValueError(f"invalid address {url!r} of a broker: use http://HOST:PORT")
+        options = [("grpc.max_receive_message_length", MESSAGE_MAX)]
+        self._channel = grpc.aio.insecure_channel(parts.netloc, options=options)
+        self._stub: Any = pb_grpc.JournalStub(self._channel)
+        self._metadata = [("authorization", f"Bearer {token}")] if token else []
+
+    async def __aenter__(self) -> "JournalClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._channel.close()
+
+    # --- specifications -----------------------------------------------------------------------
+
+    async def journals(self, selector: LabelSelector | None = None) -> list[Listed]:
+        """Return the selected journals, by name.
+
+        Raises:
+            JournalError: the broker cannot be reached, or refuses the request.
+        """
+        request = pb.ListRequest(selector=selector_message(selector or LabelSelector()))
+        found: list[Listed] = []
+        try:
+            async for message in self._stub.List(request, metadata=self._metadata):
+                found += [_listed(journal) for journal in message.journals]
+        except grpc.aio.AioRpcError as error:
+            raise _error(error) from None
+        return sorted(found, key=lambda journal: journal.spec.name)
+
+    async def apply(self, changes: Iterable[tuple[JournalSpec, int]]) -> None:
+        """Create or change journals, all or none.
+
+        Args:
+            changes: specifications, each with the revision of its last change: 0 if the journal
+                must not exist, -1 for any.
+
+        Raises:
+            JournalError: a specification is invalid, or has another revision.
+        """
+        request = pb.ApplyRequest()
+        for spec, revision in changes:
+            request.changes.add(expect_mod_revision=revision, upsert=spec_to_message(spec))
+        answer = await self._ask(self._stub.Apply, request)
+        if answer.status == Status.ETCD_TRANSACTION_FAILED:
+            raise JournalError(
+                "a journal was changed meanwhile: list it again", Status.ETCD_TRANSACTION_FAILED
+            )
+
+    # --- appends ------------------------------------------------------------------------------
+
+    async def append(
+        self,
+        journal: str,
+        content: Iterable[bytes] = (),
+        *,
+        offset: int = 0,
+        suspend: int = 0,
+        check: LabelSelector | None = None,
+        union: LabelSet | None = None,
+        subtract: LabelSet | None = None,
+    ) -> Commit:
+        """Append content as a whole.
+
+        Args:
+            journal: name of the journal.
+            content: parts of the content; none for a barrier. Refusals are repeated as long as
+                none was taken.
+            offset: offset at which it must begin, 0 for any.
+            suspend: effect on the suspension (`qsync_broker.append.Suspend`).
+            check: selector that the registers must match.
+            union: registers to set.
+            subtract: registers to remove.
+
+        Raises:
+            JournalError: the append was refused; without a status, its outcome is unknown.
+        """
+        request = pb.AppendRequest(journal=journal, offset=offset, suspend=suspend)  # type: ignore[arg-type]
+        if check is not None:
+            request.check_registers.CopyFrom(selector_message(check))
+        if union is not None:
+            request.union_registers.CopyFrom(labels_message(union))
+        if subtract is not None:
+            request.subtract_registers.CopyFrom(labels_message(subtract))
+        await self._until_ready(journal)
+        answer = await self._append(request, content)
+        status = Status(answer.status)
+        if status is not Status.OK:
+            raise JournalError(f"{journal}: {status.name}", status)
+        commit = answer.commit
+        registers = labels_of(answer.registers)
+        return Commit(commit.begin, commit.end, sum_of(commit.sum), registers)
+
+    async def _until_ready(self, journal: str) -> None:
+        """Wait while the journal has no primary, or too few brokers, by barriers."""
+        deadline = asyncio.get_running_loop().time() + RETRY_S
+        barrier = pb.AppendRequest(journal=journal, suspend=pb.AppendRequest.SUSPEND_KEEP)
+        while Status((await self._append(barrier, ())).status) in _PASSING:
+            if asyncio.get_running_loop().time() > deadline:
+                return
+            await asyncio.sleep(0.1)
+
+    async def _append(self, request: Any, content: Iterable[bytes]) -> Any:
+        async def requests() -> AsyncIterator[Any]:
+            yield request
+            for part in content:
+                for begin in range(0, len(part), CHUNK):
+                    yield pb.AppendRequest(content=part[begin : begin + CHUNK])
+            yield pb.AppendRequest()
+
+        return await self._ask(self._stub.Append, requests())
+
+    async def head(self, journal: str) -> int:
+        """Return the write head of a journal.
+
+        Raises:
+            JournalError: the request was refused.
+        """
+        async for message in self._read(journal, -1, False, is_metadata=True):
+            return int(message.offset)
+        raise JournalError(f"{journal}: the broker stops; retry")
+
+    async def reset_head(self, journal: str) -> int:
+        """Let a journal whose last bytes are lost continue at its write head, and return the head.
+
+        Raises:
+            JournalError: the request was refused.
+        """
+        head = await self.head(journal)
+        await self.append(journal, offset=head, suspend=pb.AppendRequest.SUSPEND_KEEP)
+        return head
+
+    # --- reads --------------------------------------------------------------------------------
+
+    async def read(
+        self, journal: str, offset: int = 0, *, is_blocking: bool = False, end: int = 0
+    ) -> AsyncIterator[tuple[int, bytes]]:
+        """Return parts of the content with their offsets.
+
+        Args:
+            journal: name of the journal.
+            offset: offset of the first byte; -1 for the write head.
+            is_blocking: whether to wait for more at the head.
+            end: offset after the last wanted byte, 0 for none.
+
+        Raises:
+            JournalError: the request was refused.
+        """
+        async for message in self._read(journal, offset, is_blocking, end=end):
+            if message.content:
+                yield message.offset, message.content
+
+    async def _read(
+        self,
+        journal: str,
+        offset: int,
+        is_blocking: bool,
+        *,
+        end: int = 0,
+        is_metadata: bool = False,
+    ) -> AsyncIterator[Any]:
+        request = pb.ReadRequest(
+            journal=journal,
+            offset=offset,
+            block=is_blocking,
+            end_offset=end,
+            metadata_only=is_metadata,
+        )
+        try:
+            async for message in self._stub.Read(request, metadata=self._metadata):
+                status = Status(message.status)
+                if status not in (Status.OK, Status.OFFSET_NOT_YET_AVAILABLE):
+                    raise JournalError(f"{journal}: {status.name}", status)
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise _error(error) from None
+
+    async def fragments(self, journal: str) -> list[ListedFragment]:
+        """Return all fragments of a journal.
+
+        Raises:
+            JournalError: the request was refused.
+        """
+        found: list[ListedFragment] = []
+        token = 0
+        while True:
+            request = pb.FragmentsRequest(journal=journal, next_page_token=token, page_limit=PAGE)
+            answer = await self._ask(self._stub.ListFragments, request)
+            status = Status(answer.status)
+            if status is not Status.OK:
+                raise JournalError(f"{journal}: {status.name}", status)
+            found += [_fragment(one.spec) for one in answer.fragments]
+            token = answer.next_page_token
+            if not token:
+                return found
+
+    async def _ask(self, method: Any, request: Any) -> Any:
+        try:
+            return await method(request, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            raise _error(error) from None
+
+
+def selector_of_name(name: str) -> LabelSelector:
+    """Return the selector of one journal."""
+    return LabelSelector((Wanted("name", name),))
+
+
+def _error(error: Any) -> JournalError:
+    text = str(error.details() or error.code().name)
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        text = f"the broker cannot be reached: {text.splitlines()[0]}"
+    return JournalError(text)
+
+
+def _listed(message: Any) -> Listed:
+    route = message.route
+    members = [member.suffix for member in route.members]
+    return Listed(
+        spec_of(message.spec),
+        message.mod_revision,
+        tuple(members),
+        members[route.primary] if 0 <= route.primary < len(members) else "",
+        message.spec.suspend.level,
+    )
+
+
+def _fragment(message: Any) -> ListedFragment:
+    name = ""
+    if message.mod_time:
+        folder = "/".join(filter(None, (message.journal, message.path_postfix)))
+        checksum = sum_of(message.sum)
+        codec = message.compression_codec
+        name = f"{folder}/{content_name(message.begin, message.end, checksum, codec)}"
+    return ListedFragment(
+        message.begin,
+        message.end,
+        sum_of(message.sum),
+        message.compression_codec,
+        message.backing_store,
+        name,
+        message.mod_time,
+    )

@@ -1,0 +1,380 @@
+"""`qsync journals`: the journals of a cluster, through any of its brokers."""
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.options import LocalOption, Output, OutputOption
+
+if TYPE_CHECKING:
+    from qsync_broker.client import JournalClient, Listed, ListedFragment
+    from qsync_broker.spec import JournalSpec
+
+CHUNK = 1 << 20
+SUSPENSIONS = ("", "partial", "full")
+
+BrokerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--broker", envvar="BROKER_ADDRESS", help="URL of any broker.", metavar="URL",
+        show_default=False,
+    ),
+]  # fmt: skip
+TokenOption = Annotated[
+    str, typer.Option("--token", envvar="BROKER_AUTH_TOKEN", help="Token for the brokers.",
+                      metavar="JWT", show_default=False),
+]  # fmt: skip
+JournalArgument = Annotated[str, typer.Argument(help="Name of the journal.", metavar="JOURNAL")]
+SelectorOption = Annotated[
+    str,
+    typer.Option(
+        "--selector", "-l", help="Labels of the wanted journals.", metavar="SELECTOR",
+        show_default=False,
+    ),
+]  # fmt: skip
+
+
+def _run(
+    broker: str | None,
+    local: str | None,
+    token: str,
+    work: "Callable[[JournalClient], Coroutine[Any, Any, Any]]",
+) -> Any:
+    """Run requests at a broker.
+
+    Raises:
+        Failure: no broker is given or reachable, or it refused a request.
+    """
+    import asyncio
+
+    from qsync_broker.client import JournalClient, JournalError
+    from qsync_broker.stores import StoreError
+
+    async def run() -> Any:
+        async with JournalClient(_url(broker, local), token) as client:
+            return await work(client)
+
+    try:
+        return asyncio.run(run())
+    except JournalError as error:
+        is_reached = "cannot be reached" not in str(error)
+        reason = FailureReason.REFUSED if is_reached else FailureReason.UNREACHABLE
+        raise Failure(reason, str(error)) from None
+    except StoreError as error:
+        raise Failure(FailureReason.FAILED, str(error)) from None
+    except ValueError as error:
+        raise Failure(FailureReason.INVALID, str(error)) from None
+
+
+def _url(broker: str | None, local: str | None) -> str:
+    if local is not None:
+        from qsync_cli.clusters import open_store
+
+        records = open_store(local).load_brokers()
+        if records:
+            return f"http://127.0.0.1:{next(iter(records.values())).http}"
+        raise Failure(FailureReason.NOT_READY, f"{local} has no brokers: set spec.journals.enabled")
+    if broker is None:
+        raise Failure(FailureReason.INVALID, "no broker is given: use --local NAME or --broker URL")
+    return broker
+
+
+def listing(
+    selector: SelectorOption = "",
+    broker: BrokerOption = None,
+    local: LocalOption = None,
+    token: TokenOption = "",
+    output: OutputOption = None,
+) -> None:
+    """List journals: replication, primary, brokers, first store."""
+    from qsync_broker.labels import parse_selector
+    from qsync_cli.output import print_document, print_table
+
+    async def work(client: "JournalClient") -> "list[Listed]":
+        return await client.journals(parse_selector(selector))
+
+    found: list[Listed] = _run(broker, local, token, work)
+    if output in (Output.json, Output.yaml):
+        print_document([_document(journal) for journal in found], output)
+        return
+    rows = [
+        [
+            journal.spec.name,
+            str(journal.spec.replication),
+            journal.primary or "-",
+            ",".join(journal.brokers) or "-",
+            SUSPENSIONS[journal.suspend_level] or "-",
+            next(iter(journal.spec.fragment.stores), "-"),
+        ]
+        for journal in found
+    ]
+    print_table(["JOURNAL", "REPLICATION", "PRIMARY", "BROKERS", "SUSPENDED", "STORE"], rows)
+
+
+def _document(journal: "Listed") -> dict[str, Any]:
+    return {
+        "name": journal.spec.name,
+        "revision": journal.revision,
+        "primary": journal.primary,
+        "brokers": list(journal.brokers),
+        "suspended": SUSPENSIONS[journal.suspend_level] or "none",
+        "spec": journal.spec.row_fields(),
+    }
+
+
+def append(
+    journal: JournalArgument,
+    file: Annotated[
+        Path | None, typer.Argument(help="Content; without it, standard input.", show_default=False)
+    ] = None,
+    offset: Annotated[
+        int, typer.Option("--offset", help="Offset at which it must begin.", min=0)
+    ] = 0,
+    broker: BrokerOption = None,
+    local: LocalOption = None,
+    token: TokenOption = "",
+    output: OutputOption = None,
+) -> None:
+    """Append a file as a whole, or standard input, and print its offsets."""
+    from qsync_cli.output import done
+
+    try:
+        stream = sys.stdin.buffer if file is None else file.open("rb")
+    except OSError as error:
+        cause = error.strerror or str(error)
+        raise Failure(FailureReason.NOT_FOUND, f"{file} cannot be read: {cause}") from None
+
+    async def work(client: "JournalClient") -> Any:
+        return await client.append(journal, iter(lambda: stream.read(CHUNK), b""), offset=offset)
+
+    with stream:
+        commit = _run(broker, local, token, work)
+    text = f"appended {commit.end - commit.begin} bytes at {commit.begin}"
+    done(text, output, begin=commit.begin, end=commit.end, sha1=commit.sum.hex())
+
+
+def read(
+    journal: JournalArgument,
+    offset: Annotated[
+        int, typer.Option("--offset", help="First offset; -1 for the write head.", min=-1)
+    ] = 0,
+    end: Annotated[int, typer.Option("--end", help="Offset after the last byte.", min=0)] = 0,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for more at the write head.")
+    ] = False,
+    broker: BrokerOption = None,
+    local: LocalOption = None,
+    token: TokenOption = "",
+) -> None:
+    """Write the bytes of a journal to standard output."""
+
+    async def work(client: "JournalClient") -> None:
+        async for _, data in client.read(journal, offset, is_blocking=follow, end=end):
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+
+    _run(broker, local, token, work)
+
+
+def fragments(
+    journal: JournalArgument,
+    broker: BrokerOption = None,
+    local: LocalOption = None,
+    token: TokenOption = "",
+    output: OutputOption = None,
+) -> None:
+    """List the fragments of a journal: offset, length, persistence, SHA-1, codec."""
+    from datetime import UTC, datetime
+
+    from qsync_broker.codecs import Codec
+    from qsync_cli.output import print_document, print_table
+
+    async def work(client: "JournalClient") -> "list[ListedFragment]":
+        return await client.fragments(journal)
+
+    found: list[ListedFragment] = _run(broker, local, token, work)
+    described = [
+        {
+            "begin": one.begin,
+            "length": one.end - one.begin,
+            "persisted": datetime.fromtimestamp(one.mod_time, UTC).isoformat()
+            if one.mod_time
+            else "",
+            "sha1": one.sum.hex(),
+            "codec": Codec(one.codec).name,
+            "store": one.store,
+            "path": one.path,
+        }
+        for one in found
+    ]
+    if output in (Output.json, Output.yaml):
+        print_document(described, output)
+        return
+    rows = [
+        [
+            str(one["begin"]),
+            str(one["length"]),
+            str(one["persisted"]) or "-",
+            str(one["sha1"])[:12],
+            str(one["codec"]),
+        ]
+        for one in described
+    ]
+    print_table(["OFFSET", "LENGTH", "PERSISTED", "SHA-1", "CODEC"], rows)
+
+
+def reset_head(
+    journal: JournalArgument,
+    broker: BrokerOption = None,
+    local: LocalOption = None,
+    token: TokenOption = "",
+    output: OutputOption = None,
+) -> None:
+    """Resume a journal whose last bytes are lost, at its write head."""
+    from qsync_cli.output import done
+
+    async def work(client: "JournalClient") -> int:
+        return await client.reset_head(journal)
+
+    head = _run(broker, local, token, work)
+    done(f"{journal} continues at {head}", output, head=head)
+
+
+def edit(
+    selector: SelectorOption = "",
+    broker: BrokerOption = None,
+    local: LocalOption = None,
+    token: TokenOption = "",
+    output: OutputOption = None,
+) -> None:
+    """Change specifications in $EDITOR; a concurrent change is refused."""
+    import yaml
+
+    from qsync_broker.labels import parse_selector
+    from qsync_cli.output import done
+
+    async def find(client: "JournalClient") -> "list[Listed]":
+        return await client.journals(parse_selector(selector))
+
+    found: list[Listed] = _run(broker, local, token, find)
+    document = [
+        {"name": one.spec.name, "revision": one.revision, **one.spec.row_fields()} for one in found
+    ]
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    edited = _edited(text)
+    if edited == text:
+        done("nothing was changed", output, changed=0)
+        return
+    changes = _specs(edited, {one.spec.name: one for one in found})
+
+    async def apply(client: "JournalClient") -> None:
+        await client.apply(changes)
+
+    _run(broker, local, token, apply)
+    done(f"{len(changes)} changed", output, changed=len(changes))
+
+
+def _edited(text: str) -> str:
+    """Return a text after a person has edited it."""
+    editor = os.environ.get("EDITOR", "vi")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journals.yaml"
+        path.write_text(text)
+        try:
+            code = subprocess.call([*shlex.split(editor), str(path)])
+        except OSError as error:
+            raise Failure(
+                FailureReason.NOT_INSTALLED, f"{editor} cannot be run: {error}; set EDITOR"
+            ) from None
+        if code:
+            raise Failure(FailureReason.FAILED, f"{editor} ended with {code}: nothing was changed")
+        return path.read_text()
+
+
+def _specs(text: str, known: "dict[str, Listed]") -> "list[tuple[JournalSpec, int]]":
+    """Return the changed specifications of an edited text, with their revisions."""
+    import yaml
+
+    from qsync_broker.spec import JournalSpec, problem
+
+    try:
+        documents = yaml.safe_load(text) or []
+        fields = {document.pop("name"): document for document in documents}
+        revisions = {name: int(document.pop("revision", 0)) for name, document in fields.items()}
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
+        cause = str(error).splitlines()[0]
+        raise Failure(FailureReason.INVALID, f"the edited text is invalid: {cause}") from None
+    changes = []
+    for name, document in fields.items():
+        spec = JournalSpec.from_row(name, document)
+        found = _difference(document, spec.row_fields()) or problem(spec)
+        if found:
+            raise Failure(FailureReason.INVALID, f"{name}: {found}")
+        if name not in known or known[name].spec != spec:
+            changes.append((spec, revisions[name]))
+    return changes
+
+
+def _difference(given: Any, known: Any, field: str = "") -> str:
+    """Return the first field of an edited document that has no valid value, or ""."""
+    if not isinstance(given, dict) or not isinstance(known, dict):
+        return "" if given == known else f"{field}: {given!r} is invalid"
+    inner = f"{field}." if field else ""
+    for name in known:
+        if name not in given:
+            return f"{inner}{name}: is missing"
+    for name, value in given.items():
+        if name not in known:
+            return f"{inner}{name}: is unknown"
+        found = _difference(value, known[name], f"{inner}{name}")
+        if found:
+            return found
+    return ""
+
+
+def prune(
+    selector: SelectorOption = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Report the fragments, and delete none.")
+    ] = False,
+    broker: BrokerOption = None,
+    local: LocalOption = None,
+    token: TokenOption = "",
+    output: OutputOption = None,
+) -> None:
+    """Delete persisted fragments that are older than `fragment.retention` of their journal.
+
+    The stores are accessed from this machine. Journals without a retention keep everything, and
+    each journal keeps its last fragment, which states its write head.
+    """
+    from qsync_broker.labels import parse_selector
+    from qsync_broker.stores import FragmentStores
+    from qsync_cli.output import done
+
+    async def work(client: "JournalClient") -> tuple[int, int]:
+        stores, count, size = FragmentStores(), 0, 0
+        for journal in await client.journals(parse_selector(selector)):
+            retention_s = journal.spec.fragment.retention_ns / 1e9
+            if retention_s <= 0 or not journal.brokers:
+                continue
+            listed = await client.fragments(journal.spec.name)
+            persisted = [fragment for fragment in listed if fragment.store]
+            for fragment in persisted[:-1]:
+                if time.time() - fragment.mod_time > retention_s:
+                    count, size = count + 1, size + fragment.end - fragment.begin
+                    if not dry_run:
+                        await stores.delete(fragment.remote)
+        return count, size
+
+    count, size = _run(broker, local, token, work)
+    verb = "would be deleted" if dry_run else "deleted"
+    done(f"{count} fragments with {size} bytes {verb}", output, fragments=count, bytes=size)
