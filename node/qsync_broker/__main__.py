@@ -1,7 +1,7 @@
 """`python -m qsync_broker CONFIG`: run one broker in the foreground.
 
 On SIGTERM the broker hands its journals over and exits with 0. An invalid configuration exits
-with 2.
+with 2, a failure with 1.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from qsync_broker.config import ConfigError, ServerConfig, load_config
 from qsync_broker.coordination import Coordination
 from qsync_broker.server import BrokerServer
 from qsync_broker.serving import Interfaces
+from qsync_broker.storage.errors import StorageDamaged
 
 
 async def _run(config: ServerConfig) -> int:
@@ -56,7 +57,11 @@ def main() -> int:
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    return uvloop.run(_run(config))
+    try:
+        return uvloop.run(_run(config))
+    except (OSError, StorageDamaged, ValueError) as error:
+        logging.getLogger("qsync.broker").error("broker %s cannot run: %s", config.name, error)
+        return 1
 
 
 if __name__ == "__main__":

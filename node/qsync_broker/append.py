@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgpack
 
+from qsync_broker.flow import Pace
 from qsync_broker.keyspace import Change
 from qsync_broker.labels import LabelSelector, LabelSet
 from qsync_broker.operations import Buffer
@@ -167,6 +168,7 @@ class AppendMachine:
         state: see above.
         inputs: received parts that STREAM_CONTENT has not handled yet.
         deadline_ns: time at which the append fails if it has no result.
+        pace: rate of the client's content.
         result: the result, once the state is terminal.
     """
 
@@ -181,6 +183,7 @@ class AppendMachine:
         self.replica: Replica | None = None
         self.is_streaming = False  # its content was asked for
         self.sequence = 0  # of its proposal
+        self.pace = Pace()
         self._host = host
         self._min_revision = request.min_revision
         self._roll_to = 0

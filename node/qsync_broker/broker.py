@@ -20,9 +20,11 @@ from qsync_broker.append import (
     AppendMachine,
     Break,
     Finish,
+    Piece,
     State,
     Suspend,
 )
+from qsync_broker.flow import MIN_RATE, PATIENCE_NS, Limit
 from qsync_broker.index import LocalFragment
 from qsync_broker.keyspace import Absent, Change, KeySpace
 from qsync_broker.links import IncomingLinks, OutgoingLinks
@@ -49,6 +51,8 @@ TICK_NS = 20_000_000
 PULSE_NS = 60_000_000_000
 """Interval between two synchronisations of a journal that no append causes."""
 PULSE_AGAIN_NS = 500_000_000
+CONTENT_NS = 30_000_000_000
+"""Time that an append has after each part of its content, at least."""
 PULSES_MIN = 64
 PULSE_TICKS = 25
 """Number of ticks in which each journal has its turn, at least, unless there are few."""
@@ -212,8 +216,14 @@ class Broker:
         self._renew()
         self._allocate()
         self._persister.tick(self._now_ns)
+        self._let_content()
         for append in list(self._appends.values()):
-            if self._now_ns >= append.deadline_ns:
+            if append.pace.is_over(self._now_ns):
+                append.fail(
+                    f"the client has sent less than {MIN_RATE >> 10} KiB/s of content for"
+                    f" {PATIENCE_NS / 1e9:g} s while the broker waited for it"
+                )
+            elif self._now_ns >= append.deadline_ns:
                 append.fail(f"the append had no result in state {append.state.value} in time")
         for _ in range(min(len(self._pulsing), PULSES_MIN + len(self._pulsing) // PULSE_TICKS)):
             journal = next(iter(self._pulsing))
@@ -277,6 +287,8 @@ class Broker:
             if replica is None:
                 replica = self._replicas[journal] = self._new_replica(row, settings)
             replica.settings = settings
+            if replica.limit.rate != settings.max_rate:
+                replica.limit = Limit(settings.max_rate)
             replica.leave_route(self.keys.route(journal))
         else:
             if journal in self._recovered:
@@ -428,6 +440,11 @@ class Broker:
         append = self._appends.get(event.number)
         if append is None:
             return
+        size = len(event.received.data) if isinstance(event.received, Piece) else 0
+        append.pace.receive(size, self._now_ns)
+        self._extend(append)
+        if append.replica is not None:
+            append.replica.limit.take(size)
         if isinstance(event.received, Break) and append.state is not State.STREAM_CONTENT:
             append.fail(event.received.reason)
             return
@@ -555,8 +572,18 @@ class Broker:
             return
         asked, self._asked = self._asked, []
         for append in asked:
-            if append.number > 0 and append.state not in TERMINAL:
-                self._emit(ev.AskContent(append.number))
+            if append.number < 0 or append.state in TERMINAL:
+                continue
+            if append.replica is not None and not append.replica.limit.may_take(self._now_ns):
+                self._asked.append(append)  # asked again in a later tick
+                self._extend(append)
+                continue
+            append.pace.ask(self._now_ns)
+            self._emit(ev.AskContent(append.number))
+
+    def _extend(self, append: AppendMachine) -> None:
+        """Give an append more time: its content arrives, or waits for the journal's limit."""
+        append.deadline_ns = max(append.deadline_ns, self._now_ns + CONTENT_NS)
 
     def finish(self, append: AppendMachine) -> None:
         self._appends.pop(append.number, None)
@@ -591,6 +618,7 @@ def settings_of(row: JournalRow) -> Settings:
         fragment.stores,
         fragment.refresh_ns,
         fragment.path_postfix_template,
+        spec.max_append_rate,
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from qsync_broker import messages as msg
+from qsync_broker.flow import Limit
 from qsync_broker.index import LocalFragment, RemoteFragment, RemoteIndex
 from qsync_broker.operations import Operation, Roll
 from qsync_broker.pipeline import Pipeline, commit_operations, promise_of
@@ -89,6 +90,7 @@ class Settings(NamedTuple):
         stores: URLs of its stores, of which the first is written; none if it is not persisted.
         refresh_ns: interval between two listings of the stores.
         postfix: template of the folder of persisted fragments (`qsync_broker.postfix`).
+        max_rate: maximum rate of appends in bytes per second, 0 for no limit.
     """
 
     codec: int
@@ -98,6 +100,7 @@ class Settings(NamedTuple):
     stores: tuple[str, ...] = ()
     refresh_ns: int = 300_000_000_000
     postfix: str = ""
+    max_rate: int = 0
 
 
 class Part(NamedTuple):
@@ -137,6 +140,7 @@ class Replica:
         remote: persisted fragments.
         is_index_known: whether the stores have been listed, or there are none.
         store_error: sentence of the last failure of a store, "" after a success.
+        limit: maximum rate of appends.
     """
 
     def __init__(self, host: Host, spool: Spool, settings: Settings) -> None:
@@ -151,6 +155,7 @@ class Replica:
         self.is_index_known = not settings.stores
         self.remote = RemoteIndex()
         self.store_error = ""
+        self.limit = Limit(settings.max_rate)
         self._queue: deque[AppendMachine] = deque()
         self._host = host
         self._stream: PeerStream | None = None

@@ -145,11 +145,14 @@ class BrokerServer:
 
         Raises:
             OSError: the directory cannot be used.
+            StorageDamaged: the commit log in it is damaged.
         """
         self.loop = asyncio.get_running_loop()
         self.config = config
         self.halted: asyncio.Future[str] = self.loop.create_future()
         self.storage = Storage.open(str(config.data_dir))
+        for journal, reason in self.storage.recovered.lost:
+            log.error("journal %s takes part without its local bytes: %s", journal, reason)
         me = BrokerId(config.zone, config.name)
         described = BrokerConfig(
             me,
