@@ -8,7 +8,7 @@ LOCKED := $(PIP) install --require-hashes -r
 EDITABLE := $(PIP) install --no-deps --no-build-isolation -e .
 SERVICES := setup.py $(wildcard node/*/rpc/*.proto)
 
-.PHONY: help lock venv demo demo-kubernetes images crds test unit coverage check sim mutants bench bench-spark \
+.PHONY: help lock venv demo demo-kubernetes images crds test unit coverage check sim mutants bench bench-journals bench-spark \
         rounds scale large costs clean debian docs hooks manifests prose rates references workflows version dist binary krew olm \
         vulnerabilities e2e e2e-local e2e-quick e2e-write interop
 
@@ -121,6 +121,9 @@ large: $(VENV)/.test          ## snapshots and joins of 700,000 tuples, one term
 bench: $(VENV)/.all           ## side by side with Redis, PostgreSQL, etcd and Tarantool
 	.ci/debian bench
 	$(BIN)/python e2e/bench/compare.py
+
+bench-journals: $(VENV)/.all  ## appends and reads of journals beside Gazette's (needs Go)
+	$(BIN)/python e2e/bench/journals.py --write
 
 bench-spark: $(VENV)/.all     ## the archive's jobs (LARGE=1: up to 10 M rows, HUGE=1: and 50 M)
 	$(BIN)/python e2e/bench/spark.py --write $(if $(LARGE),--large) $(if $(HUGE),--huge)

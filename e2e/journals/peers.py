@@ -84,15 +84,17 @@ def wait_ready(url: str, process: "subprocess.Popen[bytes] | None" = None) -> No
 
 
 @contextmanager
-def gazette(folder: Path, stores: Path) -> Iterator[str]:
-    """Run etcd and one broker of Gazette, and yield the broker's URL.
+def gazette(folder: Path, stores: Path, count: int = 1) -> Iterator[str]:
+    """Run etcd and brokers of Gazette, and yield the URL of the first one.
 
     Args:
         folder: an empty folder for their files.
         stores: the folder that is the root of `file:///`.
+        count: number of brokers.
     """
     peers = build()
-    etcd, broker, other = free_port(), free_port(), free_port()
+    etcd, other = free_port(), free_port()
+    brokers = [free_port() for _ in range(count)]
     started: list[subprocess.Popen[bytes]] = []
 
     def start(name: str, *command: str) -> subprocess.Popen[bytes]:
@@ -111,18 +113,19 @@ def gazette(folder: Path, stores: Path) -> Iterator[str]:
             f"--listen-peer-urls=http://127.0.0.1:{other}",
         )
         wait_ready(f"http://127.0.0.1:{etcd}/health", process)
-        process = start(
-            "gazette",
-            str(peers / "gazette"),
-            "serve",
-            f"--etcd.address=http://127.0.0.1:{etcd}",
-            f"--broker.port={broker}",
-            "--broker.host=127.0.0.1",
-            f"--broker.file-root={stores}",
-            "--broker.watch-delay=1ms",
-        )
-        wait_ready(f"http://127.0.0.1:{broker}/debug/ready", process)
-        yield f"http://127.0.0.1:{broker}"
+        for broker in brokers:
+            process = start(
+                f"gazette-{broker}",
+                str(peers / "gazette"),
+                "serve",
+                f"--etcd.address=http://127.0.0.1:{etcd}",
+                f"--broker.port={broker}",
+                "--broker.host=127.0.0.1",
+                f"--broker.file-root={stores}",
+                "--broker.watch-delay=1ms",
+            )
+            wait_ready(f"http://127.0.0.1:{broker}/debug/ready", process)
+        yield f"http://127.0.0.1:{brokers[0]}"
     finally:
         for process in reversed(started):
             process.terminate()

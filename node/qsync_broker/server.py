@@ -62,24 +62,27 @@ class AppendCall:
         self.result: asyncio.Future[tuple[Appended, bool]] = server.loop.create_future()
         self._server = server
         self._number = number
-        self._wanted = asyncio.Event()
+        self._news = asyncio.Event()  # content is wanted, or there is a result
 
     def give(self, received: Input) -> None:
         """Pass on content, the end, or a break of the client."""
-        self._wanted.clear()
+        if not self.result.done():
+            self._news.clear()
         self._server.feed(ev.AppendReceived(self._number, received))
 
     def want(self) -> None:
         """Note that the broker accepts content."""
-        self._wanted.set()
+        self._news.set()
+
+    def finish(self, result: Appended, is_proxied: bool) -> None:
+        """Note the result."""
+        if not self.result.done():
+            self.result.set_result((result, is_proxied))
+        self._news.set()
 
     async def wanted(self) -> bool:
         """Wait until content is wanted, or the append has its result; return whether it is."""
-        waiting = asyncio.ensure_future(self._wanted.wait())
-        try:
-            await asyncio.wait((waiting, self.result), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
+        await self._news.wait()
         return not self.result.done()
 
 
@@ -295,8 +298,8 @@ class BrokerServer:
 
     def _answer(self, effect: ev.Answer) -> None:
         call = self._calls.pop(effect.number, None)
-        if call is not None and not call.result.done():
-            call.result.set_result((effect.result, effect.is_proxied))
+        if call is not None:
+            call.finish(effect.result, effect.is_proxied)
 
     def _block_peer(self, effect: ev.BlockPeer) -> None:
         connection = self._peers.get(effect.number)
