@@ -29,8 +29,8 @@ from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "e2e"), str(ROOT / "e2e" / "journals")]
-from local_cluster import LocalCluster  # noqa: E402
-from peers import free_port, gazette  # noqa: E402
+from local_cluster import LocalCluster  # noqa: E402  # found by the path above
+from peers import free_port, gazette  # noqa: E402  # found by the path above
 
 BEGIN = "<!-- journals: written by `make bench-journals` -->\n"
 END = "<!-- end of journals -->\n"

@@ -26,6 +26,7 @@ from rich.progress import Progress
 
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
+from qsync_broker.rpc.convert import enum_value
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from local_cluster import LocalCluster
@@ -205,7 +206,7 @@ def random_spec(rng: Random, name: str) -> pb.JournalSpec:
     """Return a specification, sometimes an invalid one."""
     fragment = pb.JournalSpec.Fragment(
         length=rng.choice((1024, 4096, 1 << 20, 1 << 20, 100)),
-        compression_codec=rng.choice((1, 2, 4, 4, 0)),  # type: ignore[arg-type]
+        compression_codec=enum_value(rng.choice((1, 2, 4, 4, 0))),
     )
     fragment.refresh_interval.seconds = rng.choice((1, 60, 300, 300, 0))
     fragment.flush_interval.seconds = rng.choice((0, 0, 0, 3600, 5))
@@ -246,7 +247,7 @@ class Requests:
         """Return the next operation and its arguments."""
         kinds = ("append",) * 10 + ("read",) * 6 + ("fragments", "list", "apply", "apply", "delete")
         kind = self.rng.choice(kinds)
-        return getattr(self, f"_{kind}")()  # type: ignore[no-any-return]
+        return getattr(self, f"_{kind}")()  # type: ignore[no-any-return]  # by name
 
     def _apply(self) -> tuple[str, dict[str, Any]]:
         rng = self.rng

@@ -23,7 +23,7 @@ from rich.console import Console
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "e2e"))
-from local_cluster import LocalCluster  # noqa: E402
+from local_cluster import LocalCluster  # noqa: E402  # found by the path above
 
 MANIFEST = """
 apiVersion: qsync.dev/v1alpha1
@@ -96,7 +96,7 @@ def until(what: str, is_done: Callable[[], bool]) -> None:
     while not is_done():
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {CONVERGE_S:.0f} s for {what}")
-        time.sleep(0.1)
+        time.sleep(0.1)  # between two looks: each starts a process
 
 
 class Session:
@@ -161,7 +161,7 @@ class Session:
                 # Right after its creation, a journal has fewer brokers than it wants.
                 assert b"INSUFFICIENT" in done.stderr, f"{command}: {done.stderr.decode()}"
                 assert time.monotonic() < deadline, command
-                time.sleep(0.2)
+                time.sleep(0.2)  # between two tries of a command
         listed = self.listed("-l", "prefix=examples/")
         assert sorted(listed) == ["examples/clicks", "examples/views"]
         assert listed["examples/views"]["spec"]["suspend"]["level"] == "FULL"

@@ -80,7 +80,7 @@ def wait_ready(url: str, process: "subprocess.Popen[bytes] | None" = None) -> No
             raise PeerError(f"{process.args!r} ended with {process.returncode}")
         if time.monotonic() > deadline:
             raise PeerError(f"{url} does not answer")
-        time.sleep(0.05)
+        time.sleep(0.05)  # between two requests
 
 
 @contextmanager

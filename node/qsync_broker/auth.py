@@ -45,14 +45,10 @@ class Claims(NamedTuple):
     """Permissions of a request.
 
     Attributes:
-        capability: permitted operations.
         selector: selector of the journals.
-        expires: Unix time after which a long read ends, or None.
     """
 
-    capability: Capability = Capability.ALL
     selector: LabelSelector = LabelSelector()
-    expires: float | None = None
 
     def permits(self, labels: LabelSet) -> bool:
         """Return whether the selector selects a journal with these labels and its name."""
@@ -107,7 +103,7 @@ class Authorizer:
         granted = Capability(bits & Capability.ALL if isinstance(bits, int) else 0)
         if capability not in granted:
             raise AuthError(f"the token does not permit {capability.name}")
-        return Claims(granted, _selector(claims.get("sel")), float(claims["exp"]))
+        return Claims(_selector(claims.get("sel")))
 
     def _decode(self, token: str) -> dict[str, Any]:
         cause: Exception | None = None

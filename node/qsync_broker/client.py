@@ -22,6 +22,7 @@ from qsync_broker.labels import LabelSelector, LabelSet, Wanted
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
 from qsync_broker.rpc.convert import (
+    enum_value,
     labels_message,
     labels_of,
     selector_message,
@@ -81,23 +82,6 @@ class Commit(NamedTuple):
     end: int
     sum: bytes
     registers: LabelSet
-
-
-class ListedFragment(NamedTuple):
-    """A fragment; `store` is "" and `mod_time` 0 if it is not persisted."""
-
-    begin: int
-    end: int
-    sum: bytes
-    codec: int
-    store: str
-    path: str
-    mod_time: int
-
-    @property
-    def remote(self) -> RemoteFragment:
-        """Return the persisted fragment."""
-        return RemoteFragment(*self)
 
 
 class JournalClient:
@@ -191,7 +175,7 @@ class JournalClient:
         Raises:
             JournalError: the append was refused; without a status, its outcome is unknown.
         """
-        request = pb.AppendRequest(journal=journal, offset=offset, suspend=suspend)  # type: ignore[arg-type]
+        request = pb.AppendRequest(journal=journal, offset=offset, suspend=enum_value(suspend))
         if check is not None:
             request.check_registers.CopyFrom(selector_message(check))
         if union is not None:
@@ -291,13 +275,13 @@ class JournalClient:
         except grpc.aio.AioRpcError as error:
             raise _error(error) from None
 
-    async def fragments(self, journal: str) -> list[ListedFragment]:
-        """Return all fragments of a journal.
+    async def fragments(self, journal: str) -> list[RemoteFragment]:
+        """Return all fragments of a journal; the store of one that is not persisted is "".
 
         Raises:
             JournalError: the request was refused.
         """
-        found: list[ListedFragment] = []
+        found: list[RemoteFragment] = []
         token = 0
         while True:
             request = pb.FragmentsRequest(journal=journal, next_page_token=token, page_limit=PAGE)
@@ -341,14 +325,14 @@ def _listed(message: Any) -> Listed:
     )
 
 
-def _fragment(message: Any) -> ListedFragment:
+def _fragment(message: Any) -> RemoteFragment:
     name = ""
     if message.mod_time:
         folder = "/".join(filter(None, (message.journal, message.path_postfix)))
         checksum = sum_of(message.sum)
         codec = message.compression_codec
         name = f"{folder}/{content_name(message.begin, message.end, checksum, codec)}"
-    return ListedFragment(
+    return RemoteFragment(
         message.begin,
         message.end,
         sum_of(message.sum),

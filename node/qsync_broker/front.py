@@ -50,7 +50,7 @@ class Front(asyncio.Protocol):
         protocol = _Relay(self._socket_path) if received == PREFACE else self._gateway()
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
-        protocol.data_received(self._received)  # type: ignore[attr-defined]  # of both kinds
+        protocol.data_received(self._received)  # type: ignore[attr-defined]  # both kinds have it
         self._received = b""
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -84,9 +84,6 @@ class _End(asyncio.Protocol):
     def resume_writing(self) -> None:
         if self.other is not None and self.other.transport is not None:
             self.other.transport.resume_reading()
-
-    def eof_received(self) -> bool:
-        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.other is not None and self.other.transport is not None:

@@ -134,13 +134,17 @@ class Gateway:
         length = request.content_length
         body = await request.read() if length is not None and length <= SMALL else None
         call = self._server.append(append, APPEND_S)
-        if body is not None:
-            if body:
-                call.give(Piece(body))
-            call.give(Finish())
-        else:
-            await self._stream(request, call)
-        result, is_proxied = await call.result
+        try:
+            if body is not None:
+                if body:
+                    call.give(Piece(body))
+                call.give(Finish())
+            else:
+                await self._stream(request, call)
+            result, is_proxied = await asyncio.shield(call.result)
+        except asyncio.CancelledError:
+            call.give(Break("the client broke off"))
+            raise
         if is_proxied:
             return await self._proxy_put(request, result.resolution, body)
         return self._appended(request, result)
@@ -151,7 +155,7 @@ class Gateway:
         while await call.wanted():
             try:
                 data = await request.content.read(CHUNK)
-            except (ConnectionError, aiohttp.ClientPayloadError, asyncio.CancelledError) as error:
+            except (ConnectionError, aiohttp.ClientPayloadError) as error:
                 call.give(Break(f"the client broke off: {error}"))
                 raise
             if not data:

@@ -99,11 +99,10 @@ class LabelSelector(NamedTuple):
         """Return whether the selector selects these labels."""
         if any(wanted.matches(labels) for wanted in self.exclude):
             return False
-        names = {wanted.name for wanted in self.include}
-        return all(
-            any(wanted.matches(labels) for wanted in self.include if wanted.name == name)
-            for name in names
-        )
+        matched: dict[str, bool] = {}
+        for wanted in self.include:
+            matched[wanted.name] = matched.get(wanted.name, False) or wanted.matches(labels)
+        return all(matched.values())
 
 
 def selector_of_journals(selector: LabelSelector) -> LabelSelector:

@@ -391,8 +391,18 @@ class BrokerServer:
     def readable(self, journal: str) -> "asyncio.Future[None]":
         """Return a future that ends when more bytes of a journal become visible here."""
         future = self.loop.create_future()
-        self._readers.setdefault(journal, []).append(future)
+        readers = self._readers.setdefault(journal, [])
+        readers.append(future)
+        future.add_done_callback(lambda _: self._forget_reader(journal, future))
         return future
+
+    def _forget_reader(self, journal: str, future: "asyncio.Future[None]") -> None:
+        """Forget a reader that was woken, or whose client has gone."""
+        readers = self._readers.get(journal, [])
+        if future in readers:
+            readers.remove(future)
+            if not readers:
+                del self._readers[journal]
 
     def _wake_readers(self, journal: str) -> None:
         for future in self._readers.pop(journal, ()):
@@ -403,9 +413,13 @@ class BrokerServer:
         """Wait until the key space has reached a revision."""
         if self.core.keys.revision >= wanted:
             return
-        future = self.loop.create_future()
-        self._revisions.append((wanted, future))
-        await future
+        waiting = wanted, self.loop.create_future()
+        self._revisions.append(waiting)
+        try:
+            await waiting[1]
+        finally:
+            if waiting in self._revisions:  # the client has gone
+                self._revisions.remove(waiting)
 
     def _wake_revisions(self) -> None:
         if not self._revisions:

@@ -33,7 +33,8 @@ class Interfaces:
         self._rpc = RpcServer(server, authorizer)
         app = web.Application(client_max_size=0)
         app.add_routes(self._gateway.routes())
-        self._runner = web.AppRunner(app, access_log=None)
+        # A read that waits ends when its client has gone, instead of with the next append.
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         self._listener: asyncio.Server | None = None
 
     async def start(self) -> None:

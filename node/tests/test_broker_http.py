@@ -128,3 +128,19 @@ async def test_restarted_broker_has_its_bytes(tmp_path: Path) -> None:
                 await asyncio.sleep(0.05)
         answer = await http.get(url)
         assert (await answer.read()).startswith(b"contentmore")
+
+
+async def test_clients_that_have_gone_are_forgotten(tmp_path: Path) -> None:
+    """Neither reads that wait for bytes nor those that wait for a revision stay in memory."""
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        server, url = nodes[0].server, f"{nodes[0].url}/a/journal"
+        far = {"X-Qsync-Proxied": str(1 << 60)}
+        waiting = [asyncio.ensure_future(http.get(f"{url}?block=true")) for _ in range(5)]
+        waiting += [asyncio.ensure_future(http.get(url, headers=far)) for _ in range(5)]
+        async with asyncio.timeout(10):
+            while len(server._revisions) < 5 or len(server._readers.get("a/journal", ())) < 5:
+                await asyncio.sleep(0.01)
+            for one in waiting:
+                one.cancel()
+            while server._revisions or server._readers:
+                await asyncio.sleep(0.01)

@@ -16,7 +16,8 @@ from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import LocalOption, Output, OutputOption
 
 if TYPE_CHECKING:
-    from qsync_broker.client import JournalClient, Listed, ListedFragment
+    from qsync_broker.client import JournalClient, Listed
+    from qsync_broker.index import RemoteFragment
     from qsync_broker.spec import JournalSpec
 
 CHUNK = 1 << 20
@@ -198,10 +199,10 @@ def fragments(
     from qsync_broker.codecs import Codec
     from qsync_cli.output import print_document, print_table
 
-    async def work(client: "JournalClient") -> "list[ListedFragment]":
+    async def work(client: "JournalClient") -> "list[RemoteFragment]":
         return await client.fragments(journal)
 
-    found: list[ListedFragment] = _run(broker, local, token, work)
+    found: list[RemoteFragment] = _run(broker, local, token, work)
     described = [
         {
             "begin": one.begin,
@@ -372,7 +373,7 @@ def prune(
                 if time.time() - fragment.mod_time > retention_s:
                     count, size = count + 1, size + fragment.end - fragment.begin
                     if not dry_run:
-                        await stores.delete(fragment.remote)
+                        await stores.delete(fragment)
         return count, size
 
     count, size = _run(broker, local, token, work)

@@ -129,7 +129,7 @@ def spec_message(row: JournalRow) -> pb.JournalSpec:
     """Return the message of a journal's specification and suspension."""
     message = spec_to_message(JournalSpec.from_row(row.name, row.spec))
     if row.suspend_level or row.suspend_offset:
-        message.suspend.level = row.suspend_level  # type: ignore[assignment]  # its values are ours
+        message.suspend.level = enum_value(row.suspend_level)
         message.suspend.offset = row.suspend_offset
     return message
 
@@ -143,7 +143,7 @@ def spec_to_message(spec: JournalSpec) -> pb.JournalSpec:
         labels=labels_message(spec.labels),
         fragment=pb.JournalSpec.Fragment(
             length=fragment.length,
-            compression_codec=codec_value(fragment.compression_codec),
+            compression_codec=enum_value(fragment.compression_codec),
             stores=fragment.stores,
             refresh_interval=_duration(fragment.refresh_ns),
             retention=_duration(fragment.retention_ns),
@@ -155,9 +155,9 @@ def spec_to_message(spec: JournalSpec) -> pb.JournalSpec:
     )
 
 
-def codec_value(codec: int) -> Any:
-    """Return the value of a codec; the numbers are the same."""
-    return codec
+def enum_value(number: int) -> Any:
+    """Return the value of a field of an enumeration: protoc's annotations want their own class."""
+    return int(number)
 
 
 def _nanoseconds(message: Duration) -> int:
@@ -191,7 +191,7 @@ def fragment_message(journal: str, part: Part) -> pb.Fragment:
         begin=part.begin,
         end=part.end,
         sum=sum_message(part.sum),
-        compression_codec=codec_value(part.codec),
+        compression_codec=enum_value(part.codec),
     )
     if part.remote is not None:
         message.backing_store = part.remote.store

@@ -30,6 +30,7 @@ from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
 from qsync_broker.rpc.convert import (
     append_of,
     cluster_id,
+    enum_value,
     fragment_message,
     header_message,
     labels_message,
@@ -129,7 +130,7 @@ class JournalService(pb_grpc.JournalServicer):
 
     # --- List ---------------------------------------------------------------------------------
 
-    async def List(self, request: pb.ListRequest, context: Context) -> AsyncIterator[Any]:  # noqa: N802
+    async def List(self, request: pb.ListRequest, context: Context) -> AsyncIterator[Any]:  # noqa: N802  # Gazette's name
         """Send the selected journals; with `watch`, again after each change."""
         claims = await self._claims(context, Capability.LIST)
         try:
@@ -192,7 +193,7 @@ class JournalService(pb_grpc.JournalServicer):
 
     # --- Apply --------------------------------------------------------------------------------
 
-    async def Apply(self, request: pb.ApplyRequest, context: Context) -> pb.ApplyResponse:  # noqa: N802
+    async def Apply(self, request: pb.ApplyRequest, context: Context) -> pb.ApplyResponse:  # noqa: N802  # Gazette's name
         """Change specifications in one transaction."""
         claims = await self._claims(context, Capability.APPLY)
         changes = [_change_of(change) for change in request.changes]
@@ -213,7 +214,7 @@ class JournalService(pb_grpc.JournalServicer):
             text = "the changes had no result in time, and may be carried out or not: list again"
             await _abort(context, grpc.StatusCode.UNAVAILABLE, text)
         status = Status.OK if is_applied else Status.ETCD_TRANSACTION_FAILED
-        return pb.ApplyResponse(status=int(status), header=self._own_header())  # type: ignore[arg-type]
+        return pb.ApplyResponse(status=enum_value(status), header=self._own_header())
 
     async def _apply(self, changes: list[SpecChange]) -> bool:
         """Carry changes out, and return whether all rows had the expected revisions."""
@@ -240,7 +241,7 @@ class JournalService(pb_grpc.JournalServicer):
 
     # --- Append -------------------------------------------------------------------------------
 
-    async def Append(self, requests: AsyncIterator[Any], context: Context) -> pb.AppendResponse:  # noqa: N802
+    async def Append(self, requests: AsyncIterator[Any], context: Context) -> pb.AppendResponse:  # noqa: N802  # Gazette's name
         """Append to a journal."""
         claims = await self._claims(context, Capability.APPEND)
         stream = aiter(requests)
@@ -251,7 +252,7 @@ class JournalService(pb_grpc.JournalServicer):
         row = core.keys.journals.get(first.journal.partition(";")[0])
         if not self._is_permitted(row, claims):
             header = self._own_header()
-            return pb.AppendResponse(status=int(Status.JOURNAL_NOT_FOUND), header=header)  # type: ignore[arg-type]
+            return pb.AppendResponse(status=enum_value(Status.JOURNAL_NOT_FOUND), header=header)
         call = self._server.append(append_of(first), APPEND_S)
         pump = asyncio.ensure_future(_pump(stream, call))
         try:
@@ -278,7 +279,7 @@ class JournalService(pb_grpc.JournalServicer):
     def _appended(self, journal: str, result: Appended, chunks: int) -> pb.AppendResponse:
         found = result.resolution
         message = pb.AppendResponse(
-            status=int(found.status),  # type: ignore[arg-type]
+            status=enum_value(found.status),
             header=self._header(self._server.core.me, found.route, found.revision),
         )
         has_registers = found.status in (Status.OK, Status.REGISTER_MISMATCH)
@@ -295,14 +296,14 @@ class JournalService(pb_grpc.JournalServicer):
 
     # --- Read ---------------------------------------------------------------------------------
 
-    async def Read(self, request: pb.ReadRequest, context: Context) -> AsyncIterator[Any]:  # noqa: N802
+    async def Read(self, request: pb.ReadRequest, context: Context) -> AsyncIterator[Any]:  # noqa: N802  # Gazette's name
         """Send the bytes of a journal, fragment by fragment."""
         claims = await self._claims(context, Capability.READ)
         await _check(context, _read_problem(request))
         found = await self._resolve(context, request, claims)
         replica, refusal = self._readable(found, request.journal)
         if refusal is not Status.OK:
-            yield pb.ReadResponse(status=int(refusal), header=self._answered(found))  # type: ignore[arg-type]
+            yield pb.ReadResponse(status=enum_value(refusal), header=self._answered(found))
             return
         if replica is None:
             upstream = self._forward(context, request, found, "Read")
@@ -379,7 +380,7 @@ class JournalService(pb_grpc.JournalServicer):
 
     # --- fragments ----------------------------------------------------------------------------
 
-    async def ListFragments(  # noqa: N802
+    async def ListFragments(  # noqa: N802  # Gazette's name
         self, request: pb.FragmentsRequest, context: Context
     ) -> pb.FragmentsResponse:
         """Return a page of the fragments of a journal."""
@@ -391,7 +392,7 @@ class JournalService(pb_grpc.JournalServicer):
         found = await self._resolve(context, request, claims)
         replica, refusal = self._readable(found, request.journal)
         if refusal is not Status.OK:
-            return pb.FragmentsResponse(status=int(refusal), header=self._answered(found))  # type: ignore[arg-type]
+            return pb.FragmentsResponse(status=enum_value(refusal), header=self._answered(found))
         if replica is None:
             upstream = self._forward(context, request, found, "ListFragments")
             answer: pb.FragmentsResponse = await _forwarded_answer(context, upstream)
@@ -408,7 +409,7 @@ class JournalService(pb_grpc.JournalServicer):
             message.next_page_token = parts[limit].begin
         return message
 
-    async def FragmentStoreHealth(  # noqa: N802
+    async def FragmentStoreHealth(  # noqa: N802  # Gazette's name
         self, request: pb.FragmentStoreHealthRequest, context: Context
     ) -> pb.FragmentStoreHealthResponse:
         """Write, read and list an object of a store."""

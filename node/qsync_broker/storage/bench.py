@@ -78,7 +78,7 @@ def main() -> None:
         sys.exit("usage: python -m qsync_broker.storage.bench DIR")
     for journals, size in ((1, 1 << 10), (100, 1 << 10), (1, 1 << 20), (8, 1 << 20)):
         result = measure(sys.argv[1], journals, size)
-        print(f"{journals:4d} journals, {size >> 10:5d} KiB: {result}")  # noqa: T201
+        print(f"{journals:4d} journals, {size >> 10:5d} KiB: {result}")  # noqa: T201  # a report for a person
 
 
 if __name__ == "__main__":
