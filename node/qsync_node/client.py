@@ -84,6 +84,14 @@ class ClientClosed(QsyncError):  # noqa: N818  # a state, not a failure
     """The client was closed, or never connected."""
 
 
+class StatementFailed(QsyncError):  # noqa: N818  # named like its outcomes
+    """A request in a transaction failed; `outcome` is its outcome."""
+
+    def __init__(self, outcome: "RolledBack | Unknown | Refused") -> None:
+        super().__init__(outcome.reason)
+        self.outcome = outcome
+
+
 class AccessDenied(QsyncError):  # noqa: N818  # named like Python's PermissionError
     """No member accepts the user and password; `code` is an ErrorCode."""
 
@@ -101,6 +109,11 @@ class Committed:
     """
 
     tuples: list[Any]
+    index: int = 0
+    """Log index of a write with an idempotency key: a member that has confirmed it has the write.
+    0 for reads and for requests that logged nothing."""
+    position: bytes = b""
+    """Where the next page of a `select` begins, if `fetch_position` was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +140,8 @@ class Refused:
 
 
 Outcome = Committed | RolledBack | Unknown | Refused
+RequestKey = tuple[str, int, int]
+"""An idempotency key: client, number of the request, and mark."""
 
 
 class _Connection(asyncio.Protocol):
@@ -221,6 +236,10 @@ class _Connection(asyncio.Protocol):
         assert self.transport is not None
         packed = msgpack.packb({0x00: kind, 0x01: sync, **more}) + body
         self.transport.write(b"\xce" + len(packed).to_bytes(4, "big") + packed)
+
+
+class _ProcedureDenied(QsyncError):  # noqa: N818  # named like AccessDenied
+    """The user cannot execute procedures."""
 
 
 class Client:
@@ -332,7 +351,12 @@ class Client:
 
     async def _connect_through(self, address: str, patience_s: float) -> _Connection:
         connection = await self._connect(address, patience_s)
-        leader = await self._leader_of(connection)
+        try:
+            leader = await self._leader_of(connection)
+        except _ProcedureDenied:
+            # The user's requests are forwarded to the leader. It lacks the mark that keys need, so
+            # it changes rows in transactions.
+            return connection
         target = self._uuids.get(leader, "") if leader else ""
         lost, lost_s = self._lost
         is_doubtful = target == lost and asyncio.get_running_loop().time() - lost_s < DOUBT_S
@@ -351,7 +375,7 @@ class Client:
         self._mark = int((await self._call(connection, "qsync.mark"))[0])
         self._mark_s = asked_s
 
-    async def _new_key(self, deadline: float) -> list[Any]:
+    async def _new_key(self, deadline: float) -> RequestKey:
         """Return a key with a recent mark, or with the old mark if no member returns a new one."""
         loop = asyncio.get_running_loop()
         async with self._marking:
@@ -359,7 +383,7 @@ class Client:
                 with contextlib.suppress(ConnectionError, TimeoutError):
                     async with asyncio.timeout_at(min(deadline, loop.time() + MARK_AGE_S)):
                         await self._take_mark(await self._connected(deadline))
-        return [self.client_id, next(self._numbers), self._mark]
+        return self.client_id, next(self._numbers), self._mark
 
     async def _connect(self, address: str, patience_s: float) -> _Connection:
         host, _, port = address.rpartition(":")
@@ -398,6 +422,8 @@ class Client:
         body = msgpack.packb({0x22: name, 0x21: []})
         kind, answer = await connection.ask(int(Type.CALL), body)
         fields = msgpack.unpackb(answer, strict_map_key=False)
+        if kind & 0x7FFF == ErrorCode.ACCESS_DENIED:
+            raise _ProcedureDenied(str(fields.get(0x31)))
         if kind:
             raise QsyncError(str(fields.get(0x31)))
         data: list[Any] = fields[0x30]
@@ -405,20 +431,62 @@ class Client:
 
     # --- requests -------------------------------------------------------------------------------
 
-    async def insert(self, space: int, fields: Sequence[Any], *, retry: bool = True) -> Outcome:
-        return await self._write(int(Type.INSERT), _body(space, {0x21: list(fields)}), retry)
+    async def new_key(self) -> RequestKey:
+        """Return an idempotency key for one write.
 
-    async def replace(self, space: int, fields: Sequence[Any], *, retry: bool = True) -> Outcome:
-        return await self._write(int(Type.REPLACE), _body(space, {0x21: list(fields)}), retry)
+        A write makes its own key. A caller that keeps the key can repeat the same write later, also
+        in another process, and gets the outcome of the first attempt.
+
+        Raises:
+            AccessDenied: no member accepts the credentials.
+            ClientClosed: no member was reachable by the deadline.
+        """
+        return await self._new_key(self._deadline())
+
+    async def insert(
+        self,
+        space: int,
+        fields: Sequence[Any],
+        *,
+        retry: bool = True,
+        request_key: RequestKey | None = None,
+    ) -> Outcome:
+        body = _body(space, {0x21: list(fields)})
+        return await self._write(int(Type.INSERT), body, retry, request_key)
+
+    async def replace(
+        self,
+        space: int,
+        fields: Sequence[Any],
+        *,
+        retry: bool = True,
+        request_key: RequestKey | None = None,
+    ) -> Outcome:
+        body = _body(space, {0x21: list(fields)})
+        return await self._write(int(Type.REPLACE), body, retry, request_key)
 
     async def update(
-        self, space: int, key: Sequence[Any], ops: Sequence[Any], *, retry: bool = True
+        self,
+        space: int,
+        key: Sequence[Any],
+        ops: Sequence[Any],
+        *,
+        retry: bool = True,
+        request_key: RequestKey | None = None,
     ) -> Outcome:
         body = _body(space, {0x11: 0, 0x20: list(key), 0x21: [list(op) for op in ops]})
-        return await self._write(int(Type.UPDATE), body, retry)
+        return await self._write(int(Type.UPDATE), body, retry, request_key)
 
-    async def delete(self, space: int, key: Sequence[Any], *, retry: bool = True) -> Outcome:
-        return await self._write(int(Type.DELETE), _body(space, {0x11: 0, 0x20: list(key)}), retry)
+    async def delete(
+        self,
+        space: int,
+        key: Sequence[Any],
+        *,
+        retry: bool = True,
+        request_key: RequestKey | None = None,
+    ) -> Outcome:
+        body = _body(space, {0x11: 0, 0x20: list(key)})
+        return await self._write(int(Type.DELETE), body, retry, request_key)
 
     async def upsert(
         self, space: int, fields: Sequence[Any], ops: Sequence[Any], *, retry: bool = True
@@ -435,6 +503,8 @@ class Client:
         iterator: int = 0,
         limit: int = 1000,
         linearizable: bool = False,
+        after: bytes = b"",
+        fetch_position: bool = False,
     ) -> Outcome:
         """Read confirmed rows.
 
@@ -445,13 +515,48 @@ class Client:
             iterator: a value of `format.keys.Iterator`.
             limit: maximum number of rows.
             linearizable: True for a state that is no older than any earlier answer.
+            after: `Committed.position` of the page before; b"" begins with the first row.
+            fetch_position: True to return where the next page begins.
         """
-        more: dict[int, Any] = {0x11: index, 0x12: limit, 0x13: 0, 0x14: iterator, 0x20: list(key)}
+        more = _selection(key, index, iterator, limit, after, fetch_position)
         if linearizable:
             more[0x59] = 4
         return await self._until_known(int(Type.SELECT), _body(space, more))
 
-    async def _write(self, kind: int, body: bytes, retry: bool) -> Outcome:
+    async def publish(
+        self,
+        journal: str,
+        content: bytes,
+        *,
+        retry: bool = True,
+        request_key: RequestKey | None = None,
+    ) -> Outcome:
+        """Publish to a journal in a transaction of its own.
+
+        Returns:
+            `Committed` with the sequence of the publication, or without tuples if only a retry
+            was answered.
+        """
+        body = _call("qsync.publish", journal, content)
+        return await self._write(int(Type.CALL), body, retry, request_key)
+
+    async def publication(self, journal: str, sequence: int, wait_s: float = 0.0) -> Outcome:
+        """Return the state of a publication: `pending`, `published` with offsets, or `unknown`.
+
+        Args:
+            journal: name of the journal.
+            sequence: the sequence of the publication.
+            wait_s: time to wait until the journal contains it, less than the client's deadline.
+        """
+        return await self.call("qsync.publication", journal, sequence, wait_s)
+
+    async def call(self, name: str, *arguments: Any) -> Outcome:
+        """Call a procedure once."""
+        return await self._write(int(Type.CALL), _call(name, *arguments), False)
+
+    async def _write(
+        self, kind: int, body: bytes, retry: bool, key: RequestKey | None = None
+    ) -> Outcome:
         if not retry:
             deadline = self._deadline()
             connection = await self._connected(deadline)
@@ -460,19 +565,25 @@ class Client:
                     return _outcome(*await connection.ask(kind, body))
             except (ConnectionError, TimeoutError) as error:
                 return Unknown(str(error) or "no answer before the deadline")
-        return await self._until_known(kind, body, is_keyed=True)
+        return await self._until_known(kind, body, is_keyed=True, given=key)
 
-    async def _until_known(self, kind: int, body: bytes, *, is_keyed: bool = False) -> Outcome:
+    async def _until_known(
+        self, kind: int, body: bytes, *, is_keyed: bool = False, given: RequestKey | None = None
+    ) -> Outcome:
         """Send a request, and retry it under the same key until the outcome is known."""
         deadline = self._deadline()
         unknown: Unknown | None = None  # an attempt may have been logged
-        key = await self._new_key(deadline) if is_keyed else None
+        key = given or (await self._new_key(deadline) if is_keyed else None)
         while True:
             outcome = await self._attempt(kind, body, key, deadline, unknown)
             if isinstance(outcome, Unknown):
                 # The key expired, and no earlier attempt can have used it: renew it.
                 is_unused = outcome.code == ErrorCode.KEY_EXPIRED and unknown is None
-                if is_unused and asyncio.get_running_loop().time() + RETRY_WAIT_S < deadline:
+                if (
+                    given is None
+                    and is_unused
+                    and asyncio.get_running_loop().time() + RETRY_WAIT_S < deadline
+                ):
                     self._mark_s = 0.0
                     key = await self._new_key(deadline)
                     continue
@@ -515,23 +626,37 @@ class Client:
         except (ConnectionError, TimeoutError) as error:
             return Unknown(str(error) or "no answer before the deadline")
 
-    def transaction(self) -> "ClientTransaction":
-        """Return a transaction. `async with` commits it, or rolls it back on an error."""
-        return ClientTransaction(self, next(self._streams))
+    def transaction(self, isolation: int = 0, *, has_key: bool = False) -> "ClientTransaction":
+        """Return a transaction. `async with` commits it, or rolls it back on an error.
+
+        Args:
+            isolation: 0 for the default of the member, 1 for read-committed, 2 for read-confirmed,
+                3 for best-effort, 4 for linearizable.
+            has_key: True to commit with an idempotency key, so that `Committed` has the index.
+        """
+        return ClientTransaction(self, next(self._streams), isolation, has_key)
 
 
 class ClientTransaction:
     """One interactive transaction. After the block, `outcome` contains its outcome."""
 
-    def __init__(self, client: Client, stream: int) -> None:
+    def __init__(
+        self, client: Client, stream: int, isolation: int = 0, has_key: bool = False
+    ) -> None:
         self._client = client
         self._stream = stream
+        self._isolation = isolation
+        self._has_key = has_key
+        self._key: RequestKey | None = None
         self._connection: _Connection | None = None
         self.outcome: Outcome | None = None
 
     async def __aenter__(self) -> "ClientTransaction":
         self._connection = await self._client._connected(self._client._deadline())
-        await self._ask(int(Type.BEGIN), b"\x80")
+        if self._has_key:
+            with contextlib.suppress(_ProcedureDenied):
+                self._key = await self._client.new_key()
+        await self._ask(int(Type.BEGIN), msgpack.packb({0x59: self._isolation}))
         return self
 
     async def __aexit__(
@@ -548,9 +673,12 @@ class ClientTransaction:
         assert self._connection is not None
         try:
             async with asyncio.timeout(self._client.deadline_s):
-                self.outcome = _outcome(
-                    *await self._connection.ask(int(Type.COMMIT), b"\x80", self._stream)
+                answer = await self._connection.ask(
+                    int(Type.COMMIT), b"\x80", self._stream, self._key
                 )
+            self.outcome = _outcome(*answer)
+            if isinstance(self.outcome, Unknown) and self.outcome.code == ErrorCode.KEY_EXPIRED:
+                self.outcome = RolledBack(self.outcome.reason)  # the only attempt did not run
         except (ConnectionError, TimeoutError) as broken:
             self.outcome = Unknown(str(broken) or "no answer before the deadline")
 
@@ -561,12 +689,20 @@ class ClientTransaction:
         if isinstance(outcome, Committed):
             return outcome.tuples
         if must_succeed:
-            raise QsyncError(str(outcome))
+            raise StatementFailed(outcome)
         return []
 
-    async def select(self, space: int, key: Sequence[Any], *, index: int = 0) -> list[Any]:
-        body = _body(space, {0x11: index, 0x12: 1000, 0x13: 0, 0x14: 0, 0x20: list(key)})
-        return await self._ask(int(Type.SELECT), body)
+    async def select(
+        self,
+        space: int,
+        key: Sequence[Any] = (),
+        *,
+        index: int = 0,
+        iterator: int = 0,
+        limit: int = 1000,
+    ) -> list[Any]:
+        more = _selection(key, index, iterator, limit, b"", False)
+        return await self._ask(int(Type.SELECT), _body(space, more))
 
     async def replace(self, space: int, fields: Sequence[Any]) -> list[Any]:
         return await self._ask(int(Type.REPLACE), _body(space, {0x21: list(fields)}))
@@ -585,6 +721,15 @@ class ClientTransaction:
         body = _body(space, {0x21: list(fields), 0x28: [list(op) for op in ops]})
         return await self._ask(int(Type.UPSERT), body)
 
+    async def publish(self, journal: str, content: bytes) -> None:
+        """Publish to a journal; `outcome` contains journal and sequence after the block."""
+        await self._ask(int(Type.CALL), _call("qsync.publish", journal, content))
+
+
+def _call(name: str, *arguments: Any) -> bytes:
+    packed: bytes = msgpack.packb({0x22: name, 0x21: list(arguments)})
+    return packed
+
 
 def _body(space: int, more: dict[int, Any]) -> bytes:
     """Encode the body of a request. The space comes first, for the fast path of the server."""
@@ -594,10 +739,27 @@ def _body(space: int, more: dict[int, Any]) -> bytes:
     return b"".join(parts)
 
 
+def _selection(
+    key: Sequence[Any], index: int, iterator: int, limit: int, after: bytes, wants_position: bool
+) -> dict[int, Any]:
+    """Return the fields of a SELECT."""
+    more: dict[int, Any] = {0x11: index, 0x12: limit, 0x13: 0, 0x14: iterator, 0x20: list(key)}
+    if after:
+        more[0x2E] = after
+    if wants_position:
+        more[0x1F] = True
+    return more
+
+
 def _outcome(kind: int, body: bytes) -> Outcome:
     fields = msgpack.unpackb(body, strict_map_key=False) if body else {}
     if kind == 0:
-        return Committed(fields.get(0x30, []))
+        position = fields.get(0x35, b"")
+        return Committed(
+            fields.get(0x30, []),
+            int(fields.get(0x71, 0)),
+            position.encode() if isinstance(position, str) else position,
+        )
     code, reason = kind & 0x7FFF, str(fields.get(0x31, ""))
     if code in _ROLLED_BACK:
         return RolledBack(reason)

@@ -86,6 +86,8 @@ class ErrorCode(IntEnum):
     KEY_EXPIRED = 0x4002
     KEY_REUSED = 0x4003
     TOO_MANY = 0x4005
+    NO_SUCH_JOURNAL = 0x4006
+    PUBLICATIONS_FULL = 0x4007
 
 
 class OrderRefusal(StrEnum):

@@ -502,6 +502,18 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "refused",
         "Close some of them",
     ),
+    Explanation(
+        ErrorCode.NO_SUCH_JOURNAL,
+        "The journal of a publication does not exist, or journals are not enabled",
+        "refused",
+        "Create the journal first",
+    ),
+    Explanation(
+        ErrorCode.PUBLICATIONS_FULL,
+        "Too many publications wait until their journal's primary broker appends them",
+        "refused",
+        "Retry later; if it persists, check why the journal accepts no appends",
+    ),
 )
 """Every error code, in ascending order."""
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
+from qsync_sim import publishing
 from qsync_sim.model import ASYNC_SPACE, ROW_TYPES, SPACE, Model
 from qsync_sim.violation import Violation
 
@@ -46,6 +47,7 @@ class Checker:
                 self._check(operation)
         self._check_transactions()
         self._check_keys()
+        publishing.check(self.world)
 
     # --- the order ----------------------------------------------------------------------------
 
@@ -101,6 +103,8 @@ class Checker:
                 self._check_read(operation)
             return
         if operation.kind in ("begin", "commit", "rollback") or operation.transaction:
+            return
+        if operation.kind in publishing.PUBLISHES:
             return
         places = self.index_of.get(operation.value, [])
         if len(places) > 1:
@@ -273,9 +277,12 @@ class Checker:
         if any(o.outcome != "committed" for o in statements):
             return
         rows = sum(1 for o in statements if o.kind != "select" and o.tuples)
+        rows += publishing.ROWS * sum(o.kind == publishing.PUBLISH for o in statements)
         first = commit.index - rows + 1
         own: dict[int, list[Any] | None] = {}
         for operation in statements:
+            if operation.kind == publishing.PUBLISH:
+                continue
             key = operation.key
             before = own[key] if key in own else self._at(SPACE, key, first - 1)
             expected, after = _run(operation, before)

@@ -13,6 +13,7 @@ import msgpack
 
 from qsync_node.core import effects as fx
 from qsync_node.errors import ErrorCode
+from qsync_sim import publishing
 from qsync_sim.model import ASYNC_SPACE, DELETE, INSERT, REPLACE, SPACE, UPDATE, UPSERT
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def build_body(space: int, **more: Any) -> bytes:
     return packed
 
 
+PUBLISHES = 0.2
+"""The part of requests outside of transactions that publish, if the world has a journal."""
 SCANS = 0.3
 """The part of reads outside of transactions that read a whole space."""
 SCAN_LIMIT = 0xFFFFFFFF
@@ -98,6 +101,7 @@ class Client:
         self.is_stopped = False
         self.keyed: Operation | None = None
         self.scans = Random(f"scans of {number} in {world.seed}")
+        self.publishes = Random(f"publications of {number} in {world.seed}")
 
     # --- what next ----------------------------------------------------------------------------
 
@@ -144,6 +148,8 @@ class Client:
         )[0]
         if kind in ("select", "linearizable") and self.scans.random() < SCANS:
             kind = {"select": "scan", "linearizable": "linearizable scan"}[kind]
+        if self.world.has_journal and self.publishes.random() < PUBLISHES:
+            kind = self.publishes.choice(publishing.PUBLISHES)
         space = ASYNC_SPACE if self.rng.random() < 0.08 and kind == "replace" else SPACE
         self._do(kind, space, self.rng.randrange(KEYS))
 
@@ -157,6 +163,8 @@ class Client:
         kinds = ["select", "replace", "update", "insert", "delete"]
         script = [("begin", 0)]
         script += [(self.rng.choice(kinds), self.rng.randrange(KEYS)) for _ in range(count)]
+        while self.world.has_journal and self.publishes.random() < 0.5:
+            script.insert(self.publishes.randrange(1, len(script) + 1), (publishing.PUBLISH, 0))
         script.append(("commit" if self.rng.random() < 0.9 else "rollback", 0))
         self.script = [(kind, key, self._new_value()) for kind, key in script]
         self.is_linearizable = self.rng.random() < 0.3
@@ -186,7 +194,7 @@ class Client:
         value = value or self._new_value()
         request_type, body = self._request(kind, space, key, value)
         idempotency = None
-        if kind == "keyed":
+        if kind in ("keyed", publishing.KEYED_PUBLISH):
             idempotency = self._new_key()
         elif kind == "commit":
             idempotency = self.commit_key
@@ -197,12 +205,14 @@ class Client:
         if self.transaction:
             operation.is_linearizable = self.is_linearizable
             operation.is_repeated = self.is_repeating
-        if kind == "keyed":
+        if kind in ("keyed", publishing.KEYED_PUBLISH):
             self.keyed = operation
         self._send(operation)
 
     def _request(self, kind: str, space: int, key: int, value: str) -> tuple[int, bytes]:
         made = [key, value, 0]
+        if kind in publishing.PUBLISHES:
+            return publishing.CALL, publishing.publish_body(value)
         if kind == "insert":
             return INSERT, build_body(space, tuple=made)
         if kind == "replace":

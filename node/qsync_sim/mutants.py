@@ -1,7 +1,8 @@
 """`python -m qsync_sim.mutants`: plant bugs one by one and count the schedules until one is found.
 
 A mutant is a file of `node/mutants/`: the rule it breaks, the bug in a sentence, and the text to
-replace in the sources. One that takes a rare chain of accidents names the story that has it. It is
+replace in the sources. Schedules of journals hunt the bugs of brokers, or those of a module that
+the file names. A bug that takes a rare chain of accidents names the story that has it. It is
 applied to a copy of the node, which a process of its own then runs seed by seed. A mutant that
 nothing finds within the allowed number of schedules, or whose text is no longer there, fails the
 run: then faults or checker are too weak, or the list is stale.
@@ -48,6 +49,7 @@ class Mutant:
     bug: str
     edits: list[Edit]
     story: str = ""
+    module: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ def read_mutant(path: Path) -> Mutant:
     edits: list[Edit] = []
     rest = lines[2:]
     story = rest.pop(0).removeprefix("story: ") if rest[0].startswith("story: ") else ""
+    module = rest.pop(0).removeprefix("module: ") if rest[0].startswith("module: ") else ""
     while rest:
         if not rest[0].startswith("file: ") or rest[1] != SOUND:
             raise ValueError(f"{path.name}: an edit begins with `file:` and `{SOUND}`")
@@ -76,7 +79,7 @@ def read_mutant(path: Path) -> Mutant:
         edits.append(Edit(rest[0].removeprefix("file: "), sound, broken))
         rest = rest[end + 1 :]
     rules, bug = lines[0].removeprefix("rule: ").split(), lines[1].removeprefix("bug: ")
-    return Mutant(path.stem, rules, bug, edits, story)
+    return Mutant(path.stem, rules, bug, edits, story, module)
 
 
 def all_mutants() -> list[Mutant]:
@@ -95,7 +98,7 @@ def apply_edits(mutant: Mutant, root: Path) -> None:
 
 
 def copy_sources(target: Path) -> None:
-    for package in ("qsync_node", "qsync_sim"):
+    for package in ("qsync_node", "qsync_broker", "qsync_sim"):
         shutil.copytree(
             ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__")
         )
@@ -112,10 +115,18 @@ def hunt(mutant: Mutant, first_seed: int, schedules_max: int) -> Verdict:
             return Verdict(mutant, first_seed, 1, f"story {mutant.story} differs")
         last = first_seed + schedules_max - 1
         try:
-            done = _run(target, "qsync_sim", "--hunt", f"{first_seed}..{last}")
+            done = _run(target, _simulator(mutant), "--hunt", f"{first_seed}..{last}")
         except subprocess.TimeoutExpired:
             return Verdict(mutant, -1, schedules_max, f"not found within {TIMEOUT_S} s")
     return _read_verdict(mutant, first_seed, schedules_max, done.stdout + done.stderr)
+
+
+def _simulator(mutant: Mutant) -> str:
+    """Return the module that runs schedules of the part with the bug."""
+    if mutant.module:
+        return mutant.module
+    is_of_journals = any(edit.path.startswith("qsync_broker/") for edit in mutant.edits)
+    return "qsync_sim.journals.schedule" if is_of_journals else "qsync_sim"
 
 
 def _run(target: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

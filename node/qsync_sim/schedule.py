@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from qsync_node.core import effects as fx
 from qsync_node.core.settings import MILLISECOND, SECOND, Settings
-from qsync_sim import faults
+from qsync_sim import faults, publishing
 from qsync_sim.checker import Checker
 from qsync_sim.clients import Client
 from qsync_sim.model import held_by, is_held
@@ -49,6 +49,8 @@ class Schedule:
         unconfirmed = rng.choice(["adopt", "adopt", "rollback"])
         timeout_ns = rng.choice([700, 700, 120]) * MILLISECOND
         world.bootstrap(voters, failover_unconfirmed=unconfirmed, synchro_timeout_ns=timeout_ns)
+        if world.seed % 4 == 3:
+            publishing.enable(world)
         world.clients = [Client(world, number) for number in range(rng.choice([3, 5, 8]))]
         for client in world.clients:
             client.act()

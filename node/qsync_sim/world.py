@@ -60,6 +60,7 @@ class World:
         self.network = Network(self)
         self.onlooker = Onlooker(self)
         self.clients: list[Client] = []
+        self.has_journal = False  # to which clients publish
         self.clients_by_session: dict[int, Client] = {}
         self.history: list[Operation] = []
         self.counters: Counter[str] = Counter()

@@ -18,6 +18,7 @@ from qsync_node.client import (
     Outcome,
     Refused,
     RolledBack,
+    StatementFailed,
     Unknown,
     _Connection,
 )
@@ -190,4 +191,41 @@ def test_documented_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[s
         asyncio.run(names["main"](cluster.addresses, PASSWORD))
     said = capsys.readouterr().out
     assert "a quorum holds it: [[1, 'first']]" in said
-    assert "Committed(tuples=[])" in said
+    assert "Committed(tuples=[], index=0" in said
+
+
+def test_committed_writes_report_their_index_and_a_key_works_in_another_process(
+    tmp_path: Path,
+) -> None:
+    async def write(cluster: Cluster) -> None:
+        async with Client(cluster.addresses, USER, PASSWORD) as client:
+            key = await client.new_key()
+            first = await client.insert(SPACE, [1, "a"], request_key=key)
+            second = await client.replace(SPACE, [2, "b"])
+            async with client.transaction(2, has_key=True) as transaction:
+                await transaction.insert(SPACE, [3, "c"])
+                assert await transaction.select(SPACE, [2], iterator=6) == [[3, "c"]]
+            third = transaction.outcome
+            assert isinstance(first, Committed)
+            assert isinstance(second, Committed)
+            assert isinstance(third, Committed)
+            assert 0 < first.index < second.index < third.index
+            nothing = await client.delete(SPACE, [9])
+            assert isinstance(nothing, Committed)
+            assert nothing.tuples == []
+            page = await client.select(SPACE, iterator=2, limit=2, fetch_position=True)
+            assert isinstance(page, Committed)
+            rest = await client.select(SPACE, iterator=2, limit=2, after=page.position)
+            assert isinstance(rest, Committed)
+            assert page.tuples + rest.tuples == [[1, "a"], [2, "b"], [3, "c"]]
+        async with Client(cluster.addresses, USER, PASSWORD) as other:
+            again = await other.insert(SPACE, [1, "a"], request_key=key)
+            assert again == Committed([], first.index)
+            with pytest.raises(StatementFailed) as failed:
+                async with other.transaction() as transaction:
+                    await transaction.insert(SPACE, [1, "twice"])
+            assert isinstance(failed.value.outcome, Refused)
+
+    with running_cluster(tmp_path, 3) as cluster:
+        make_space(cluster)
+        asyncio.run(write(cluster))

@@ -34,6 +34,7 @@ JOURNAL = JournalRow(
     Route((A, B), 1),
     7,
     9,
+    (B,),
 )
 BROKER = BrokerRow(A, "http://a:8080", "a:8081", 1024, False, 10_000, "u-u-i-d", 3, 5, 6)
 ASSIGNMENT = AssignmentRow("a/journal", A, 0, 11, 12)
@@ -43,6 +44,10 @@ ROWS = [JOURNAL, JOURNAL._replace(route=NO_ROUTE), BROKER, ASSIGNMENT]
 @pytest.mark.parametrize("row", ROWS)
 def test_row_is_read_as_it_was_written(row: Row) -> None:
     assert decode_row(space_of(row), encode_row(row)) == row
+
+
+def test_journal_of_an_earlier_version_has_no_partial_brokers() -> None:
+    assert decode_row(JOURNAL_SPACE, encode_row(JOURNAL)[:9]) == JOURNAL._replace(partial=())
 
 
 @pytest.mark.parametrize("space", [JOURNAL_SPACE, BROKER_SPACE, ASSIGNMENT_SPACE])

@@ -15,15 +15,17 @@ Invariants
 """
 
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qsync_node.core import effects as fx
 from qsync_node.core.calls import NODE_SESSION, Call
 from qsync_node.core.commits import BATCH_BYTES_MAX, Commits
 from qsync_node.core.engine.access import User
 from qsync_node.core.engine.build import NeedsBuildError
+from qsync_node.core.engine.publishing import procedure_of
 from qsync_node.core.engine.requests import decode_user_request
 from qsync_node.core.keys import check_key, digest_of
+from qsync_node.core.procedures import call_fields
 from qsync_node.core.stepped_reads import TUPLE_WORK, SteppedReads
 from qsync_node.core.streams import Streams
 from qsync_node.errors import ClientError, ErrorCode
@@ -44,6 +46,7 @@ _COUNTED = {
 REQUEST_WORK = 1_000
 """Cost of running a request in addition to its bytes: a step runs about 2,000 small ones."""
 WRITE_TYPES = frozenset({2, 3, 4, 5, 9})
+CALL_TYPES = frozenset({int(Type.CALL), int(Type.CALL_16)})
 KEYED_STREAM_TYPES = frozenset({int(Type.COMMIT)})
 
 
@@ -102,14 +105,19 @@ class Clients:
             self._route(call)
         except ClientError as error:
             self.refuse(call, error.code, error.message)
-        if not call.done and call.type not in (Type.CALL, Type.CALL_16):
-            self.waiting[call] = None  # a CALL has a deadline of its own
+        if not call.done and (call.type not in CALL_TYPES or call.request is not None):
+            self.waiting[call] = None  # a CALL that writes nothing has a deadline of its own
 
     def _route(self, call: Call) -> None:
         node = self.node
+        name, arguments = "", list[Any]()
+        if call.type in CALL_TYPES:
+            name, arguments = call_fields(call.body)
+            call.request = procedure_of(name, arguments)
+        is_write = call.request is not None or call.type in WRITE_TYPES
         if call.key is not None:
             check_key(call.key)
-            if call.type not in (KEYED_STREAM_TYPES if call.stream else WRITE_TYPES):
+            if not (call.type in KEYED_STREAM_TYPES if call.stream else is_write):
                 raise ClientError(
                     ErrorCode.ILLEGAL_PARAMS,
                     "the request cannot carry an idempotency key: only COMMIT and a "
@@ -122,8 +130,8 @@ class Clients:
                 "the member is unavailable: it has not joined its cluster yet; use another "
                 "member or retry",
             )
-        if call.type in (Type.CALL, Type.CALL_16):
-            node.procedures.on_call(call)
+        if call.type in CALL_TYPES and not is_write:
+            node.procedures.on_call(call, name, arguments)
             return
         if call.type == Type.SELECT and not call.stream:
             call.request = decode_user_request(call.type, call.body)
@@ -135,7 +143,7 @@ class Clients:
                     ErrorCode.UNABLE_TO_PROCESS_OUT_OF_STREAM,
                     f"Unable to process {Type(call.type).name} request out of stream",
                 )
-        elif call.type not in WRITE_TYPES:
+        elif not is_write:
             raise ClientError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {call.type}")
         self.queue.append(call)
 
@@ -232,7 +240,7 @@ class Clients:
                     self.queue.appendleft(call)
                     return
             except ClientError as error:
-                needs_proof = not call.stream and call.type in WRITE_TYPES
+                needs_proof = not call.stream and call.type != Type.SELECT
                 commits.depend(call, int(error.code), error.message, [], needs_proof)
             self._forget_home(call)
             is_ready = commits.ddl_barrier == barrier and commits.batch_bytes < BATCH_BYTES_MAX

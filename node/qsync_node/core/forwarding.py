@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qsync_node.core.node import Node
 
 COVER_DEADLINE_HEARTBEATS = 5
-LOGGING_TYPES = frozenset({2, 3, 4, 5, 9, int(Type.COMMIT)})
+LOGGING_TYPES = frozenset({2, 3, 4, 5, 9, int(Type.COMMIT), int(Type.CALL), int(Type.CALL_16)})
 
 
 class Outgoing:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from qsync_node.core import effects as fx
 from qsync_node.core.calls import Call
+from qsync_node.core.engine import publishing, system
 from qsync_node.core.messages import Nominate
 from qsync_node.core.settings import Settings
 from qsync_node.core.spaces import refusal_to_change
 from qsync_node.core.status import read_only_reason, status
 from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.journals import PUBLISHER_SPACE
 from qsync_node.format.keys import Type
 from qsync_node.format.mp import BAD_MSGPACK, is_number, pack, unpack_bounded
 
@@ -26,21 +28,28 @@ WAIT_MAX_S = 1e6
 KEY_WINDOW_MIN, KEY_WINDOW_MAX = 1_000, 10_000_000
 _EXECUTE = 4
 _EVERY_RIGHT = 0xFFFFFFFF
+PUBLICATION_WAITS_MAX = 1_000
 _ADMINISTRATIVE = frozenset({"box.snapshot", "box.ctl.promote", "box.ctl.demote"})
 
 
 class Wait:
     """A call that waits for a condition, with a deadline."""
 
-    __slots__ = ("call", "deadline_ns", "is_done", "what")
+    __slots__ = ("call", "deadline_ns", "is_done", "result", "what")
 
     def __init__(
-        self, call: Call, what: str, deadline_ns: int, is_done: Callable[[], bool]
+        self,
+        call: Call,
+        what: str,
+        deadline_ns: int,
+        is_done: Callable[[], bool],
+        result: Callable[[], Any] | None = None,
     ) -> None:
         self.call = call
         self.what = what
         self.deadline_ns = deadline_ns
         self.is_done = is_done
+        self.result = result  # of the call, also at the deadline; without one, that is an error
 
 
 class Procedures:
@@ -60,6 +69,7 @@ class Procedures:
             "qsync.mark": lambda call, args: self.node.replica.limbo.confirmed_index,
             "qsync.status": lambda call, args: status(self.node),
         }
+        self._publication_waits = 0
         self._verbs: dict[str, Callable[[Call, dict[str, Any]], Any]] = {
             "status": lambda call, args: status(self.node),
             "promote": lambda call, args: self.promote(call),
@@ -94,13 +104,15 @@ class Procedures:
         except (ValueError, TypeError, OverflowError, LookupError) as error:
             self.node.clients.refuse(call, ErrorCode.ILLEGAL_PARAMS, f"{item.verb}: {error}")
 
-    def on_call(self, call: Call) -> None:
+    def on_call(self, call: Call, name: str, arguments: list[Any]) -> None:
         """Run a client's CALL.
 
         Raises:
             ClientError: the procedure does not exist or the user may not execute it.
         """
-        name, arguments = _call_fields(call.body)
+        if name == "qsync.publication":
+            self._answer(call, self.publication(call, arguments))
+            return
         function = self._functions.get(name)
         if function is None and name.startswith("box.info."):
             self._check_rights(call, name)
@@ -175,6 +187,42 @@ class Procedures:
     def stat(self) -> dict[str, Any]:
         counters = self.node.clients.counters
         return {name: {"total": total} for name, total in sorted(counters.items())}
+
+    def publication(self, call: Call, arguments: list[Any]) -> Any:
+        """Answer whether a publication is in its journal, and where; wait up to a timeout for it.
+
+        The arguments are the journal, the sequence, and the timeout in seconds.
+        """
+        clients = self.node.clients
+        clients.check_state_is_served()
+        journal, sequence, timeout = [*arguments, 0][:3] if len(arguments) in (2, 3) else (0, 0, 0)
+        if not isinstance(journal, str) or type(sequence) is not int or not is_number(timeout):
+            raise ClientError(
+                ErrorCode.ILLEGAL_PARAMS,
+                "qsync.publication takes a journal, a sequence, and a timeout in seconds",
+            )
+        space = self.node.database.find_space(PUBLISHER_SPACE)
+        if space is None:
+            raise ClientError(ErrorCode.NO_SUCH_JOURNAL, "journals are not enabled in this cluster")
+        clients.user_of(call).check_space(space.definition, system.READ)
+
+        def found() -> dict[str, Any]:
+            return publishing.find_publication(self.node.database, journal, sequence)
+
+        if found()["state"] == publishing.PUBLISHED or timeout <= 0:
+            return found()
+        if self._publication_waits >= PUBLICATION_WAITS_MAX:
+            raise ClientError(
+                ErrorCode.TOO_MANY, "too many calls wait for publications; retry without a timeout"
+            )
+        self._publication_waits += 1
+        deadline_ns = self.node.replica.now_ns + int(min(timeout, WAIT_MAX_S) * 1e9)
+
+        def is_done() -> bool:
+            return bool(found()["state"] == publishing.PUBLISHED)
+
+        self.waits.append(Wait(call, "publication", deadline_ns, is_done, found))
+        return _LATER
 
     # --- leadership ---------------------------------------------------------------------------
 
@@ -349,7 +397,10 @@ class Procedures:
         now = self.node.replica.now_ns
         waiting = []
         for wait in self.waits:
-            if wait.is_done():
+            if wait.result is not None and (wait.is_done() or now >= wait.deadline_ns):
+                self._publication_waits -= 1
+                self._answer(wait.call, wait.result())
+            elif wait.is_done():
                 self._answer(wait.call, "ok")
             elif now >= wait.deadline_ns:
                 self.node.clients.refuse(
@@ -369,7 +420,12 @@ class _Later:
 _LATER = _Later()
 
 
-def _call_fields(body: bytes) -> tuple[str, list[Any]]:
+def call_fields(body: bytes) -> tuple[str, list[Any]]:
+    """Return name and arguments of a CALL.
+
+    Raises:
+        ClientError: the body has another form.
+    """
     try:
         fields = unpack_bounded(body)
         name, arguments = fields[0x22], fields.get(0x21, [])

@@ -16,7 +16,9 @@ it those rows, so they are confirmed and stay so (L3). This member answers once 
 them too.
 
 An anonymous replica may list the user spaces that it wants, which Tarantool never does. The rows of
-other user spaces then become NOPs, and the view omits their tuples (F1).
+other user spaces then become NOPs, and the view omits their tuples (F1). The list of a user that
+cannot read the universe applies to system spaces as well, and the user must be able to read each
+listed space (F4).
 
 Back-pressure. After each group of rows a stream waits until the shell reports that the connection
 has taken them. A step therefore holds one group per stream, from memory or from disk (T11).
@@ -38,7 +40,7 @@ from qsync_node.core.engine import system
 from qsync_node.core.entries import Entry
 from qsync_node.core.membership import STOCK_ROLE
 from qsync_node.core.spaces import NEEDS_EVERYTHING, refusal_to_serve
-from qsync_node.core.stockrows import snapshot_row, stock_rows
+from qsync_node.core.stockrows import snapshot_row, space_of, stock_rows
 from qsync_node.core.stockwire import (
     OK,
     Stage,
@@ -140,15 +142,16 @@ class Stock:
         fields = read_fields(item.body)
         spaces = read_spaces(fields)
         self._check_served(spaces)
-        self._check_access(item)
-        if spaces and not _is_anonymous(item.type, fields):
+        is_anonymous = _is_anonymous(item.type, fields)
+        is_confined = self._check_access(item, spaces if is_anonymous else frozenset())
+        if spaces and not is_anonymous:
             raise ClientError(ErrorCode.UNSUPPORTED, NEEDS_EVERYTHING)
         session = self.sessions.get(item.session)
         if session is None:
             session = self.sessions[item.session] = StockSession(item.session)
         session.sync, session.request = item.sync, item.type
         session.touched_ns = self.node.replica.now_ns
-        session.spaces = spaces
+        session.spaces, session.is_confined = spaces, is_confined
         if item.type == Type.FETCH_SNAPSHOT:
             self._begin_view(session)
         elif item.type == Type.SUBSCRIBE:
@@ -186,16 +189,32 @@ class Stock:
             raise ClientError(ErrorCode.UNSUPPORTED, reason)
         self.node.clients.check_state_is_served()
 
-    def _check_access(self, item: fx.StockRequest) -> None:
-        """Check access as Tarantool does: read the universe and, to register, write `_cluster`."""
+    def _check_access(self, item: fx.StockRequest, spaces: frozenset[int]) -> bool:
+        """Check access as Tarantool does: read the universe and, to register, write `_cluster`.
+
+        An anonymous replica may instead list spaces that its user can read (F4).
+
+        Args:
+            item: the request.
+            spaces: listed spaces of an anonymous replica.
+
+        Returns:
+            Whether the replica gets its listed spaces only.
+        """
         user = self.node.database.user_by_name(item.user)
         if user is None:
             raise ClientError(ErrorCode.NO_SUCH_USER, f"User '{item.user}' is not found")
         if not user.universe & system.READ:
-            user.deny(system.READ, "universe", "")
+            if not spaces:
+                user.deny(system.READ, "universe", "")
+            for space in sorted(spaces):
+                if not user.bits("space", space) & system.READ:
+                    user.deny(system.READ, "space", str(space))
+            return True
         registers = item.type in (Type.JOIN, Type.REGISTER)
         if registers and not user.bits("space", system.CLUSTER_ID) & system.WRITE:
             user.deny(system.WRITE, "space", "_cluster")
+        return False
 
     def _check_identity(self, uuid: str) -> None:
         replica = self.node.replica
@@ -260,6 +279,8 @@ class Stock:
         sync, clock = session.sync, session.clock
         yield ok_packet(sync, clock)
         for body in bodies:
+            if session.is_confined and space_of(body) not in session.spaces:
+                continue
             row = snapshot_row(body)
             if row is not None:
                 yield encode_replication_row(row, sync)
@@ -281,7 +302,9 @@ class Stock:
 
     def _subscribe(self, session: StockSession, fields: dict[int, Any]) -> None:
         replicaset = self.node.replica.ballot.replicaset_uuid
-        given = read_uuid(fields, Key.REPLICASET_UUID)
+        # A list of spaces is no copy of the cluster: its replica may learn the UUID by the answer.
+        may_ask = bool(session.spaces) and int(Key.REPLICASET_UUID) not in fields
+        given = replicaset if may_ask else read_uuid(fields, Key.REPLICASET_UUID)
         if given != replicaset:
             raise ClientError(
                 ErrorCode.REPLICASET_UUID_MISMATCH,
@@ -291,6 +314,13 @@ class Stock:
         session.is_anonymous = bool(fields.get(Key.REPLICA_ANON, False))
         session.clock = read_clock(fields)
         self._check_identity(session.uuid)
+        known = self.node.replica.limbo.configuration.by_uuid(session.uuid)
+        if session.is_confined and known is not None:
+            raise ClientError(
+                ErrorCode.ACCESS_DENIED,
+                f"Replica {session.uuid} is registered: use another instance_uuid, or a user that "
+                "can read the universe",
+            )
         for other in list(self.sessions.values()):
             if other is not session and other.uuid == session.uuid:
                 self._close(other)  # only the newest connection of a replica is kept
@@ -422,7 +452,9 @@ class Stock:
                 break
             assert batch.first_index == session.sent_index + 1, "Q2: sent batches are contiguous"
             part = batch if batch.last_index <= limit else cut_batch(batch, limit)[0]
-            rows = stock_rows(part, self.is_removed, own_uuid, own_id, session.spaces)
+            rows = stock_rows(
+                part, self.is_removed, own_uuid, own_id, session.spaces, session.is_confined
+            )
             packets += [encode_replication_row(row, session.sync) for row in rows]
             session.sent_index = part.last_index
         if packets:

@@ -39,6 +39,7 @@ def stock_rows(
     own_uuid: str,
     own_id: int,
     spaces: Collection[int] = (),
+    is_confined: bool = False,
 ) -> list[Row]:
     """Return the rows of `batch` for one subscriber.
 
@@ -49,13 +50,15 @@ def stock_rows(
             registration becomes a NOP: it came with the join, and Tarantool refuses to change it.
         own_id: replica id of the registered subscriber.
         spaces: ids of the wanted user spaces, empty for all. Rows of the others become NOPs (F1).
+        is_confined: whether rows of all spaces that are not in `spaces` become NOPs (F4).
     """
     rows = decode_rows(batch.data)
     index = batch.first_index
     for row in rows:
         row.flags = 0
         row.idempotency = None
-        if row.type not in _READABLE or is_removed(index):
+        is_hidden = row.type not in _READABLE or is_removed(index)
+        if is_hidden or (is_confined and space_of(row.body) not in spaces):
             row.type, row.body = NOP, b""
         elif space_of(row.body) < _FIRST_USER_SPACE:
             body = _system_body(row.type, row.body, own_uuid, own_id)

@@ -33,6 +33,7 @@ class StockSession:
         "heartbeat_at_ns",
         "is_anonymous",
         "is_blocked",
+        "is_confined",
         "is_reading",
         "number",
         "request",
@@ -53,6 +54,7 @@ class StockSession:
         self.uuid = ""
         self.is_anonymous = False
         self.spaces: frozenset[int] = frozenset()  # wanted user spaces; empty for all
+        self.is_confined = False  # nothing but the listed spaces is sent
         self.stage = Stage.IDLE
         self.clock: VClock = {}  # of the view in transfer, or where its rows begin
         self.rows: Iterator[bytes] = iter(())

@@ -88,7 +88,7 @@ class Streams:
                 ErrorCode.TRANSACTION_CONFLICT, "Transaction has been aborted by conflict"
             )
         transaction = self._living(stream)
-        request = decode_user_request(call.type, call.body)
+        request = call.request or decode_user_request(call.type, call.body)
         if not transaction.catch_up(self.clients):
             return False
         needs_proof = stream.is_linearizable

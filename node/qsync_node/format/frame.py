@@ -214,6 +214,13 @@ def encode_tuples(
     )  # fmt: skip
 
 
+def encode_committed(sync: int, schema_version: int, tuples: Sequence[bytes], index: int) -> bytes:
+    """Encode the answer `{DATA: [tuples], INDEX: index}` of a write with an idempotency key."""
+    count = len(tuples).to_bytes(4, "big")
+    body = b"".join((b"\x82\x30\xdd", count, *tuples, b"\x71", _pack(index)))
+    return encode_answer(_OK, sync, schema_version, body)
+
+
 def encode_chunk(sync: int, schema_version: int, tuples: Sequence[bytes]) -> bytes:
     """Encode a message that is pushed before the final answer."""
     body = b"\x81\x30\xdd" + len(tuples).to_bytes(4, "big") + b"".join(tuples)

@@ -6,10 +6,16 @@ Three synchronous spaces hold them:
     _qsync_broker      (494)   a broker and its lease, by zone and suffix
     _qsync_assignment  (495)   one broker in one slot of one journal
 
+Two more hold publications, which transactions over rows write and brokers append to journals:
+
+    _qsync_publication (496)   content that is to be appended, by journal and sequence
+    _qsync_publisher   (497)   the last sequence of a journal, and the last appended one
+
 They are created by ordinary rows of `_space` and `_index` when journals are enabled, so a cluster
 without journals does not contain them. The leader removes a broker whose lease expired
 (docs/journals.md). Everything else is written by clients: the operator writes specifications,
-brokers write their own rows, the assignments, and the state of their journals.
+brokers write their own rows, the assignments, and the state of their journals. The operator sets
+`is_exiting` of a broker that it is about to remove.
 
 An assignment is in force while the row of its broker exists. It outlives a broker's lease, so that
 a restarted broker resumes its journals with the bytes that it has on disk.
@@ -20,12 +26,23 @@ from the revision that it knows and from the row that it replaces. They therefor
 change of a row, and never exceed the index of the row in the log.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 JOURNAL_SPACE = 493
 BROKER_SPACE = 494
 ASSIGNMENT_SPACE = 495
 KEY_SPACES = (JOURNAL_SPACE, BROKER_SPACE, ASSIGNMENT_SPACE)
+PUBLICATION_SPACE = 496
+PUBLISHER_SPACE = 497
+PUBLICATION_SPACES = (PUBLICATION_SPACE, PUBLISHER_SPACE)
+"""Spaces that only `qsync.publish` and its neighbours change, see `core.engine.publishing`."""
+WATCHED_SPACES = (*KEY_SPACES, PUBLISHER_SPACE)
+"""Spaces that a broker watches; it reads contents of publications when it appends them."""
+REMOVED_MAX = 1_000
+"""Publications that one call of `qsync.published` or `qsync.discard` deletes."""
+DATA_SPACES = (*KEY_SPACES, *PUBLICATION_SPACES)
+"""Spaces with system ids whose rows are data: writing one changes no schema."""
 
 _SPACE, _INDEX = 280, 288
 _ADMIN = 1
@@ -61,9 +78,11 @@ class JournalRow(NamedTuple):
         suspend_offset: least write head of the journal after it resumes.
         ballot: greatest epoch that a primary has reserved.
         epoch: epoch of the last synchronisation of all brokers, 0 before the first one.
-        route: brokers of that synchronisation. Each of them has every acknowledged byte.
+        route: brokers of that synchronisation. Each of them has the bytes since then, and all but
+            the partial ones have every acknowledged byte.
         create_revision: revision of the journal's creation; identifies it if names are reused.
         mod_revision: revision of the last change of `spec` or of the suspension.
+        partial: brokers of `route` that still copy fragments from the others.
     """
 
     name: str
@@ -75,6 +94,7 @@ class JournalRow(NamedTuple):
     route: Route
     create_revision: int
     mod_revision: int
+    partial: Members = ()
 
     @property
     def key(self) -> list[Any]:
@@ -135,6 +155,35 @@ class AssignmentRow(NamedTuple):
         return [self.journal, *self.broker]
 
 
+class PublisherRow(NamedTuple):
+    """The publications of a journal.
+
+    Attributes:
+        journal: name of the journal.
+        journal_id: `create_revision` of the journal, so that a name can be used again.
+        last: sequence of the last publication; the first one has 1.
+        published: sequence up to which the journal contains publications, whose rows are deleted.
+        pending_bytes: bytes of the publications after `published`.
+        places: [sequence, begin, end] of the last ones whose offsets are known.
+    """
+
+    journal: str
+    journal_id: int
+    last: int
+    published: int
+    pending_bytes: int
+    places: list[list[int]]
+
+    @property
+    def key(self) -> list[Any]:
+        return [self.journal, self.journal_id]
+
+    @property
+    def pending(self) -> int:
+        """Return the number of publications that are not known to be in the journal."""
+        return self.last - self.published
+
+
 Row: TypeAlias = JournalRow | BrokerRow | AssignmentRow
 
 
@@ -157,7 +206,7 @@ def encode_row(row: Row) -> list[Any]:
     """Return the tuple of a row."""
     if isinstance(row, JournalRow):
         route = [[list(member) for member in row.route.members], row.route.primary]
-        return [*row[:6], route, *row[7:]]
+        return [*row[:6], route, *row[7:9], [list(member) for member in row.partial]]
     if isinstance(row, BrokerRow):
         return [*row.id, *row[1:]]
     return [row.journal, *row.broker, *row[2:]]
@@ -171,9 +220,11 @@ def decode_row(space: int, fields: list[Any]) -> Row:
     """
     try:
         if space == JOURNAL_SPACE:
-            name, spec, level, offset, ballot, epoch, (members, primary), created, modified = fields
-            route = Route(tuple(BrokerId(*member) for member in members), primary)
-            return JournalRow(name, spec, level, offset, ballot, epoch, route, created, modified)
+            name, spec, level, offset, ballot, epoch, (members, primary), *rest = fields
+            created, modified, partial = rest if len(rest) > 2 else (*rest, ())
+            route = Route(_members(members), primary)
+            state = level, offset, ballot, epoch, route, created, modified
+            return JournalRow(name, spec, *state, _members(partial))
         if space == BROKER_SPACE:
             zone, suffix, *rest = fields
             return BrokerRow(BrokerId(zone, suffix), *rest)
@@ -181,6 +232,10 @@ def decode_row(space: int, fields: list[Any]) -> Row:
         return AssignmentRow(journal, BrokerId(zone, suffix), *rest)
     except (TypeError, ValueError) as error:
         raise ValueError(f"space {space} holds no such tuple: {error}") from None
+
+
+def _members(fields: Iterable[Any]) -> Members:
+    return tuple(BrokerId(*member) for member in fields)
 
 
 # --- definitions ----------------------------------------------------------------------------------
@@ -198,6 +253,7 @@ _FIELDS: dict[int, tuple[str, tuple[tuple[str, str], ...]]] = {
             ("route", "array"),
             ("create_revision", "unsigned"),
             ("mod_revision", "unsigned"),
+            ("partial", "array"),
         ),
     ),
     BROKER_SPACE: (
@@ -227,8 +283,34 @@ _FIELDS: dict[int, tuple[str, tuple[tuple[str, str], ...]]] = {
             ("mod_revision", "unsigned"),
         ),
     ),
+    PUBLICATION_SPACE: (
+        "_qsync_publication",
+        (
+            ("journal", "string"),
+            ("journal_id", "unsigned"),
+            ("sequence", "unsigned"),
+            ("content", "varbinary"),
+        ),
+    ),
+    PUBLISHER_SPACE: (
+        "_qsync_publisher",
+        (
+            ("journal", "string"),
+            ("journal_id", "unsigned"),
+            ("last", "unsigned"),
+            ("published", "unsigned"),
+            ("pending_bytes", "unsigned"),
+            ("places", "array"),
+        ),
+    ),
 }
-_KEY_FIELDS = {JOURNAL_SPACE: 1, BROKER_SPACE: 2, ASSIGNMENT_SPACE: 3}
+_KEY_FIELDS = {
+    JOURNAL_SPACE: 1,
+    BROKER_SPACE: 2,
+    ASSIGNMENT_SPACE: 3,
+    PUBLICATION_SPACE: 3,
+    PUBLISHER_SPACE: 2,
+}
 
 
 def definitions() -> list[tuple[int, list[Any]]]:
@@ -236,7 +318,7 @@ def definitions() -> list[tuple[int, list[Any]]]:
     rows: list[tuple[int, list[Any]]] = []
     for space, (name, fields) in _FIELDS.items():
         layout = [{"name": field, "type": kind} for field, kind in fields]
-        parts = [[number, "string"] for number in range(_KEY_FIELDS[space])]
+        parts = [[number, fields[number][1]] for number in range(_KEY_FIELDS[space])]
         options = {"is_sync": True}
         rows.append((_SPACE, [space, _ADMIN, name, "memtx", 0, options, layout]))
         rows.append((_INDEX, [space, 0, "primary", "tree", {"unique": True}, parts]))

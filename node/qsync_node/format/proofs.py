@@ -4,6 +4,8 @@ A cluster stores one secret. It is used only as the key of an HMAC: no password,
 contains it. Each purpose has its own label, so that a proof for one purpose is invalid for another.
 
     admin's password   HMAC(secret, "qsync/1 admin"), in hexadecimal
+    brokers' password  HMAC(secret, "qsync/1 broker"), in hexadecimal
+    brokers' secret    HMAC(secret, "qsync/1 broker peers"), in hexadecimal
     orders             HMAC(HMAC(secret, "qsync/1 orders"), the order and a challenge of its target)
     HELLO without TLS  HMAC(secret, "dial" or "accept", challenge, uuid)
     HELLO over TLS     HMAC(HMAC(secret, "qsync/1 peers"), "dial" or "accept", challenge, uuid,
@@ -40,6 +42,16 @@ def derive(secret: str, label: str) -> bytes:
 
 def admin_password(secret: str) -> str:
     return derive(secret, "admin").hex()
+
+
+def broker_password(secret: str) -> str:
+    """Return the password with which brokers of journals log in."""
+    return derive(secret, "broker").hex()
+
+
+def broker_secret(secret: str) -> str:
+    """Return the secret that brokers of journals share: it reveals no password."""
+    return derive(secret, "broker peers").hex()
 
 
 def peer_proof(

@@ -6,7 +6,8 @@ into docs/limits.md.
 
 from dataclasses import dataclass
 
-from qsync_node.core import streams
+from qsync_node.core import procedures, streams
+from qsync_node.core.engine import publishing
 from qsync_node.core.engine.operations import OPERATIONS_MAX
 from qsync_node.core.engine.reads import ANSWER_BYTES_MAX
 from qsync_node.core.engine.requests import BODY_KEYS_MAX
@@ -206,6 +207,21 @@ LIMITS: tuple[Limit, ...] = (
         "length of the client in an idempotency key",
         count(CLIENT_BYTES_MAX),
         f"{ErrorCode.ILLEGAL_PARAMS}",
+    ),
+    Limit(
+        "publications of a journal that wait for its primary broker",
+        count(publishing.PUBLICATIONS_MAX),
+        f"{ErrorCode.PUBLICATIONS_FULL}",
+    ),
+    Limit(
+        "bytes of the publications of a journal that wait for its primary broker",
+        size(publishing.PENDING_BYTES_MAX),
+        f"{ErrorCode.PUBLICATIONS_FULL}",
+    ),
+    Limit(
+        "calls that wait for a publication",
+        count(procedures.PUBLICATION_WAITS_MAX),
+        f"{ErrorCode.TOO_MANY}",
     ),
     Limit("connections to the admin port", count(admin.SERVED_MAX), _OLDEST),
     Limit(

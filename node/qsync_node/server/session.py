@@ -31,6 +31,7 @@ from qsync_node.format.frame import (
     FrameDecoder,
     FrameError,
     encode_answer,
+    encode_committed,
     encode_error,
     encode_ok,
     encode_tuples,
@@ -430,6 +431,8 @@ class Session(asyncio.Protocol):
         self._hold_bytes(-len(request.body) - REQUEST_OVERHEAD_BYTES)
         if answer.code:
             data = encode_error(sync, self._schema_version(), answer.code, answer.reason)
+        elif request.key is not None and answer.log_index:
+            data = encode_committed(sync, self._schema_version(), answer.tuples, answer.log_index)
         else:
             data = encode_tuples(sync, self._schema_version(), answer.tuples, answer.position)
         self.out.append(data)

@@ -15,6 +15,7 @@ UPDATE: Final = int(Type.UPDATE)
 DELETE: Final = int(Type.DELETE)
 UPSERT: Final = int(Type.UPSERT)
 NOP: Final = int(Type.NOP)
+CALL: Final = int(Type.CALL)
 
 SPACE_ID: Final = int(Key.SPACE_ID)
 INDEX_ID: Final = int(Key.INDEX_ID)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from qsync_node.errors import ClientError, ErrorCode
 
-from . import reads, system
+from . import publishing, reads, system
 from .access import User
 from .build import Build, Definition, NeedsBuildError
 from .definitions import IndexDef
@@ -151,9 +151,17 @@ class Layer(State):
                 assert isinstance(index, LayerIndex)
                 index.take(put)
 
-    def run(self, request: Request, user: User) -> Outcome:
+    def run(self, request: Request | publishing.Procedure, user: User) -> Outcome:
         """Execute a writing statement over this layer and take its changes."""
+        if isinstance(request, publishing.PROCEDURES):
+            outcome = publishing.run(self, request, user)
+            self.check_size(outcome.changes)
+            self.take(outcome.changes)
+            # The answer to a statement must not depend on its place in the log.
+            return outcome._replace(answer=[])
         space = self.space(request.space_id)
+        if space.is_managed:
+            raise publishing.refusal_to_write(space)
         user.check_space(space.definition, system.WRITE)
         if space.sequence is not None and isinstance(request, Put):
             check_sequence(self, user, space)
@@ -196,11 +204,17 @@ class Pending(Layer):
         self._queue: deque[Sequence[Change]] = deque()
         self.pushes = 0
 
-    def execute(self, request: Request, user: User) -> Executed:
+    def execute(self, request: Request | publishing.Procedure, user: User) -> Executed:
         """Execute one statement over pending state; `push` makes its changes take effect."""
         if self.database.epoch != self._database_epoch:
             self.rebuild(list(self._queue))
+        if isinstance(request, publishing.PROCEDURES):
+            rows, changes, answer = publishing.run(self, request, user)
+            self.check_size(changes)
+            return Executed(rows, changes, answer, False, True)
         space = self.spaces.get(request.space_id) or self.space(request.space_id)
+        if space.is_managed:
+            raise publishing.refusal_to_write(space)
         if space.is_system:
             return self._execute_system(request, user)
         user.check_space(space.definition, system.WRITE)

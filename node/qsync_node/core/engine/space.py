@@ -8,7 +8,7 @@ nothing; the owner of the state applies it.
 from typing import Any, NoReturn
 
 from qsync_node.errors import ClientError, ErrorCode
-from qsync_node.format.journals import KEY_SPACES
+from qsync_node.format.journals import DATA_SPACES, PUBLICATION_SPACES
 
 from . import codes
 from .definitions import IndexDef, SpaceDef
@@ -42,6 +42,7 @@ class Space:
         "id",
         "index_defs",
         "indexes",
+        "is_managed",
         "is_sync",
         "is_system",
         "name",
@@ -61,7 +62,8 @@ class Space:
         self.id = definition.id
         self.name = definition.name
         # Rows of a system space change the schema. Those of the key space of journals are data.
-        self.is_system = definition.id <= SYSTEM_ID_MAX and definition.id not in KEY_SPACES
+        self.is_system = definition.id <= SYSTEM_ID_MAX and definition.id not in DATA_SPACES
+        self.is_managed = definition.id in PUBLICATION_SPACES  # no statement may change it
         # A space is synchronous unless its row disables that: a client that is answered before the
         # quorum could not read its own write (T1).
         self.is_sync = self.is_system or bool(definition.flags.get("is_sync", True))

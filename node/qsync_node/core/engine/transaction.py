@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from qsync_node.errors import ClientError, ErrorCode
 
-from . import reads
+from . import publishing, reads
 from .access import User
 from .overlay import Executed, Extent, Layer
 from .requests import Request, Select
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # Answer of a statement: its tuples, or the error's code and text.
 _Result = list[bytes] | tuple[int, str]
+Statement = Request | publishing.Procedure
 
 
 class Meter(Protocol):
@@ -60,7 +61,7 @@ class Transaction:
         self._pending = pending
         self._layer = Layer(pending, Extent.SMALL)
         self._epoch = pending.epoch
-        self._statements: list[tuple[Request, User, _Result]] = []
+        self._statements: list[tuple[Statement, User, _Result]] = []
         self._replay: _Replay | None = None
         self.position: bytes | None = None  # the start of the last statement's next page
 
@@ -72,7 +73,7 @@ class Transaction:
         """
         return self._pending.epoch == self._epoch or self._run_again(meter) is not None
 
-    def execute(self, request: Request, user: User) -> list[bytes]:
+    def execute(self, request: Statement, user: User) -> list[bytes]:
         """Run one statement over pending state and this transaction's writes, after `catch_up`."""
         self._replay = None
         self.position = None
@@ -91,7 +92,8 @@ class Transaction:
         """Run all statements again over the current pending state.
 
         Returns:
-            The rows and changes of the transaction, or None if the budget is spent.
+            The rows and changes of the transaction, with journal and sequence of each publication
+            as the answer; None if the budget is spent.
 
         Raises:
             ClientError: an answer differs (97).
@@ -100,7 +102,7 @@ class Transaction:
         if done is None:
             return None
         rows, changes = done.rows, done.changes
-        answer: list[bytes] = []
+        answer = publishing.sequences_in(changes)
         spaces = {change[0]: self._layer.find_space(change[0]) for change in changes}
         is_sync = any(space is None or space.is_sync for space in spaces.values())
         is_ddl = any(space is not None and space.is_system for space in spaces.values())
@@ -140,7 +142,7 @@ class Transaction:
 
     @staticmethod
     def _run(
-        layer: Layer, request: Request, user: User
+        layer: Layer, request: Statement, user: User
     ) -> tuple[list[bytes], tuple[list[Row], list[Change]]]:
         if isinstance(request, Select):
             return reads.select(layer, request, user), ([], [])

@@ -1,0 +1,331 @@
+"""Publications: content that a transaction hands to a journal, together with its rows.
+
+Theory. `qsync.publish` inserts a row into `_qsync_publication` and raises `last` in the journal's
+row of `_qsync_publisher`. Both rows belong to the transaction of the client, so they commit or roll
+back with its other rows. The sequence is assigned at the transaction's place in the log: the
+statement reads `last` in the state there. In a transaction its answer is empty, because a sequence
+that another transaction shifts must not be a conflict (T8). COMMIT returns the sequences.
+
+The primary broker of the journal appends the content and then calls `qsync.published`, which
+deletes rows and raises `published`. It depends on no row that it did not expect, so it never
+conflicts with clients that publish. `qsync.discard` deletes the rows of a journal that was deleted.
+
+Only these procedures change the two spaces. A client that could write a sequence of its own could
+make brokers skip another client's publication.
+
+Invariants (docs/journals.md)
+
+  X2  Sequences of a journal are 1, 2, 3 and so on, in the order of the log.
+  X5  Rows exist exactly for the sequences after `published`, up to `last`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from qsync_node.errors import ClientError, ErrorCode
+from qsync_node.format.journals import (
+    JOURNAL_SPACE,
+    PUBLICATION_SPACE,
+    PUBLISHER_SPACE,
+    REMOVED_MAX,
+    JournalRow,
+    PublisherRow,
+    decode_row,
+)
+from qsync_node.format.mp import pack
+
+from . import codes, system
+from .access import User
+from .fields import decode
+from .requests import Delete, Put, Update, put_body
+from .space import Change, Space
+from .statements import Outcome, Reader, Row, execute_write, find_unique
+
+PUBLICATIONS_MAX = 65_536
+"""Publications of a journal that may wait for its primary broker."""
+PENDING_BYTES_MAX = 64 << 20
+"""Bytes of the publications of a journal that may wait for its primary broker."""
+PLACES_MAX = 64
+"""Publications of a journal whose offsets are remembered."""
+UNKNOWN, PENDING, PUBLISHED = "unknown", "pending", "published"
+"""States of a publication; an unknown one has not reached this member, or has never existed."""
+
+_LAST, _PUBLISHED, _PENDING_BYTES, _PLACES = 2, 3, 4, 5
+
+
+class State(Reader, Protocol):
+    """A state as publications see it."""
+
+    def find_space(self, space_id: int) -> Space | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """`qsync.publish(journal, content)`."""
+
+    journal: str
+    content: bytes
+    space_id: int = PUBLICATION_SPACE
+    type: int = codes.CALL
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """`qsync.published(journal, journal_id, through, places)`, called by the primary broker.
+
+    Attributes:
+        journal: name of the journal.
+        journal_id: the journal's `create_revision`.
+        through: sequence up to which all brokers of the journal have the publications.
+        places: [sequence, begin, end] of publications whose offsets the broker knows.
+    """
+
+    journal: str
+    journal_id: int
+    through: int
+    places: list[list[int]]
+    space_id: int = PUBLISHER_SPACE
+    type: int = codes.CALL
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """`qsync.discard(journal, journal_id)`, called by a broker after a journal was deleted."""
+
+    journal: str
+    journal_id: int
+    space_id: int = PUBLISHER_SPACE
+    type: int = codes.CALL
+
+
+Procedure: TypeAlias = Publish | Published | Discard
+PROCEDURES = (Publish, Published, Discard)
+
+
+# --- calls ----------------------------------------------------------------------------------------
+
+
+def procedure_of(name: str, arguments: list[Any]) -> Procedure | None:
+    """Return the procedure of a CALL, or None if it is another one.
+
+    Raises:
+        ClientError: the arguments have other types.
+    """
+    if name == "qsync.publish":
+        journal, content = _arguments(name, arguments, (str, bytes | str))
+        if isinstance(content, str):
+            content = content.encode("utf-8", "surrogateescape")
+        if not content:
+            raise _illegal(name, "the content must not be empty")
+        return Publish(journal, content)
+    if name == "qsync.published":
+        journal, journal_id, through, places = _arguments(name, arguments, (str, int, int, list))
+        if len(places) > PLACES_MAX or not all(map(_is_place, places)):
+            raise _illegal(name, f"places must be at most {PLACES_MAX} triples of integers")
+        return Published(journal, journal_id, through, places)
+    if name == "qsync.discard":
+        return Discard(*_arguments(name, arguments, (str, int)))
+    return None
+
+
+def _arguments(name: str, arguments: list[Any], types: tuple[Any, ...]) -> list[Any]:
+    is_valid = len(arguments) == len(types) and all(
+        isinstance(value, kind) and (kind is not int or _is_unsigned(value))
+        for value, kind in zip(arguments, types, strict=True)
+    )
+    if not is_valid:
+        raise _illegal(name, f"it takes {len(types)} arguments of the documented types")
+    return arguments
+
+
+def _is_unsigned(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def _is_place(place: Any) -> bool:
+    return isinstance(place, list) and len(place) == 3 and all(map(_is_unsigned, place))
+
+
+def _illegal(name: str, reason: str) -> ClientError:
+    return ClientError(ErrorCode.ILLEGAL_PARAMS, f"{name} was refused: {reason}")
+
+
+# --- execution ------------------------------------------------------------------------------------
+
+
+def run(state: State, request: Procedure, user: User) -> Outcome:
+    """Execute a procedure over a state, without changing it.
+
+    Raises:
+        ClientError: it is refused; nothing is to be logged.
+    """
+    space = state.find_space(request.space_id)
+    if space is None or state.find_space(JOURNAL_SPACE) is None:
+        raise ClientError(
+            ErrorCode.NO_SUCH_JOURNAL,
+            "the publication was refused: journals are not enabled in this cluster; set"
+            " spec.journals.enabled",
+        )
+    user.check_space(space.definition, system.WRITE)
+    if isinstance(request, Publish):
+        return _publish(state, request)
+    if isinstance(request, Published):
+        return _published(state, request)
+    return _discard(state, request)
+
+
+def _publish(state: State, request: Publish) -> Outcome:
+    journal = journal_of(state, request.journal)
+    if journal is None:
+        raise ClientError(
+            ErrorCode.NO_SUCH_JOURNAL,
+            f"the publication was refused: journal {request.journal!r} does not exist; create it"
+            " first",
+        )
+    size = len(request.content)
+    found = publisher_of(state, journal.name, journal.create_revision)
+    row = found or PublisherRow(journal.name, journal.create_revision, 0, 0, 0, [])
+    if row.pending >= PUBLICATIONS_MAX or row.pending_bytes + size > PENDING_BYTES_MAX:
+        raise ClientError(
+            ErrorCode.PUBLICATIONS_FULL,
+            f"the publication was refused: too many publications wait for journal"
+            f" {request.journal!r}; retry later, and check that the journal accepts appends",
+        )
+    sequence, pending = row.last + 1, row.pending_bytes + size
+    fields = [*row.key, sequence, request.content]
+    done = _Statements(state)
+    done.put(PUBLICATION_SPACE, codes.INSERT, fields)
+    if found is None:
+        done.put(PUBLISHER_SPACE, codes.INSERT, [*row.key, sequence, 0, pending, []])
+    else:
+        done.update(row, [["=", _LAST, sequence], ["=", _PENDING_BYTES, pending]])
+    return Outcome(done.rows, done.changes, [pack(sequence)])
+
+
+def _published(state: State, request: Published) -> Outcome:
+    row = publisher_of(state, request.journal, request.journal_id)
+    if row is None:
+        return Outcome([], [], [])  # the journal was deleted
+    if request.through > row.last:
+        raise _illegal(
+            "qsync.published",
+            f"{request.through} is after the last publication {row.last}: the journal's bytes"
+            " belong to another state of the cluster",
+        )
+    through = min(request.through, row.published + REMOVED_MAX)
+    if through <= row.published:
+        return Outcome([], [], [])
+    done = _Statements(state)
+    removed = done.delete(row, row.published + 1, through)
+    known = [place for place in request.places if row.published < place[0] <= through]
+    places = [*row.places, *known][-PLACES_MAX:]
+    operations: list[list[Any]] = [
+        ["=", _PUBLISHED, through],
+        ["=", _PENDING_BYTES, row.pending_bytes - removed],
+        ["=", _PLACES, places],
+    ]
+    done.update(row, operations)
+    return Outcome(done.rows, done.changes, [])
+
+
+def _discard(state: State, request: Discard) -> Outcome:
+    row = publisher_of(state, request.journal, request.journal_id)
+    if row is None:
+        return Outcome([], [], [])
+    journal = journal_of(state, request.journal)
+    if journal is not None and journal.create_revision == request.journal_id:
+        raise _illegal("qsync.discard", f"journal {request.journal!r} exists")
+    done = _Statements(state)
+    through = min(row.last, row.published + REMOVED_MAX)
+    removed = done.delete(row, row.published + 1, through)
+    if through == row.last:
+        done.run(Delete(PUBLISHER_SPACE, 0, row.key))
+    else:
+        left = row.pending_bytes - removed
+        done.update(row, [["=", _PUBLISHED, through], ["=", _PENDING_BYTES, left]])
+    return Outcome(done.rows, done.changes, [])
+
+
+class _Statements:
+    """Statements of one procedure. No two of them concern the same tuple."""
+
+    def __init__(self, state: State) -> None:
+        self.rows: list[Row] = []
+        self.changes: list[Change] = []
+        self._state = state
+
+    def run(self, request: Put | Update | Delete) -> Outcome:
+        outcome = execute_write(self._state, self._state.space(request.space_id), request)
+        self.rows += outcome.rows
+        self.changes += outcome.changes
+        return outcome
+
+    def put(self, space: int, kind: int, fields: list[Any]) -> None:
+        packed: bytes = pack(fields)
+        self.run(Put(kind, space, packed, fields, put_body(space, packed)))
+
+    def update(self, row: PublisherRow, operations: list[list[Any]]) -> None:
+        self.run(Update(PUBLISHER_SPACE, 0, row.key, pack(operations), 0))
+
+    def delete(self, row: PublisherRow, first: int, last: int) -> int:
+        """Delete publications, and return their bytes."""
+        size = 0
+        for sequence in range(first, last + 1):
+            outcome = self.run(Delete(PUBLICATION_SPACE, 0, [*row.key, sequence]))
+            size += sum(len(decode(packed)[3]) for packed in outcome.answer)
+        return size
+
+
+def journal_of(state: State, name: str) -> JournalRow | None:
+    """Return a journal's row."""
+    row = _row(state, JOURNAL_SPACE, [name])
+    found = decode_row(JOURNAL_SPACE, row) if row is not None else None
+    assert found is None or isinstance(found, JournalRow)
+    return found
+
+
+def publisher_of(state: State, journal: str, journal_id: int) -> PublisherRow | None:
+    """Return the state of a journal's publications, or None before the first one."""
+    row = _row(state, PUBLISHER_SPACE, [journal, journal_id])
+    return PublisherRow(*row) if row is not None else None
+
+
+def find_publication(state: State, journal: str, sequence: int) -> dict[str, Any]:
+    """Return whether a publication is in its journal, and its offsets if they are remembered."""
+    row = journal_of(state, journal)
+    found = publisher_of(state, journal, row.create_revision) if row is not None else None
+    if found is None or not 0 < sequence <= found.last:
+        return {"state": UNKNOWN}
+    if sequence > found.published:
+        return {"state": PENDING}
+    for place, begin, end in found.places:
+        if place == sequence:
+            return {"state": PUBLISHED, "begin": begin, "end": end}
+    return {"state": PUBLISHED}
+
+
+def _row(state: State, space_id: int, key: list[Any]) -> list[Any] | None:
+    space = state.find_space(space_id)
+    packed = find_unique(space, 0, key) if space is not None else None
+    return decode(packed) if packed is not None else None
+
+
+def sequences_in(changes: list[Change]) -> list[bytes]:
+    """Return [journal, sequence] of each publication that the changes insert, packed."""
+    inserted = [
+        new for space, _, new, _ in changes if space == PUBLICATION_SPACE and new is not None
+    ]
+    return [pack([fields[0], fields[2]]) for fields in map(_decode, inserted)]
+
+
+def _decode(packed: bytes) -> list[Any]:
+    fields: list[Any] = decode(packed)
+    return fields
+
+
+def refusal_to_write(space: Space) -> ClientError:
+    """Return the error for a statement that would change one of the spaces."""
+    return ClientError(
+        ErrorCode.UNSUPPORTED,
+        f"space '{space.name}' cannot be changed by a statement: call qsync.publish",
+    )

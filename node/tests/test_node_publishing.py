@@ -1,0 +1,355 @@
+"""Publications to journals: written with rows in one transaction, in the order of the log."""
+
+from typing import Any
+
+import msgpack
+import pytest
+from worlds import (
+    BEGIN,
+    COMMIT,
+    DELETE,
+    INSERT,
+    REPLACE,
+    ROLLBACK,
+    SELECT,
+    UPDATE,
+    Driven,
+    get,
+    put,
+)
+
+from qsync_node.core import effects as fx
+from qsync_node.core.engine import publishing
+from qsync_node.errors import ErrorCode
+from qsync_node.format.journals import (
+    JOURNAL_SPACE,
+    NO_ROUTE,
+    PUBLICATION_SPACE,
+    PUBLISHER_SPACE,
+    JournalRow,
+    PublisherRow,
+    definitions,
+    encode_row,
+)
+from qsync_sim.clients import build_body
+from qsync_sim.shell import Shell
+
+CALL, CALL_16 = 10, 6
+JOURNAL, ID = "orders/eu", 7
+KEY = ["client-1", 1, 0]
+
+
+def call(name: str, *arguments: Any) -> bytes:
+    packed: bytes = msgpack.packb({0x22: name, 0x21: list(arguments)})
+    return packed
+
+
+def publish(content: bytes | str, journal: str = JOURNAL) -> bytes:
+    return call("qsync.publish", journal, content)
+
+
+def journal(name: str = JOURNAL, journal_id: int = ID) -> bytes:
+    row = JournalRow(name, {"replication": 3}, 0, 0, 0, 0, NO_ROUTE, journal_id, journal_id)
+    return build_body(JOURNAL_SPACE, tuple=encode_row(row))
+
+
+@pytest.fixture
+def driven() -> Driven:
+    driven = Driven(3)
+    for space, fields in definitions():
+        assert driven.ask(driven.leader(), INSERT, build_body(space, tuple=fields)).code == 0
+    assert driven.ask(driven.leader(), INSERT, journal()).code == 0
+    return driven
+
+
+def values(answer: fx.Answer) -> list[Any]:
+    assert answer.code == 0, answer.reason
+    return [msgpack.unpackb(packed) for packed in answer.tuples]
+
+
+def rows(driven: Driven, space: int, shell: Shell | None = None) -> list[Any]:
+    body = build_body(space, index=0, key=[], limit=100_000, iterator=2)
+    return values(driven.ask(shell or driven.leader(), SELECT, body))
+
+
+def publications(driven: Driven, shell: Shell | None = None) -> list[tuple[int, bytes]]:
+    return [(row[2], row[3]) for row in rows(driven, PUBLICATION_SPACE, shell)]
+
+
+def publisher(driven: Driven) -> PublisherRow:
+    (row,) = rows(driven, PUBLISHER_SPACE)
+    return PublisherRow(*row)
+
+
+# --- sequences ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [CALL, CALL_16])
+@pytest.mark.parametrize("where", ["leader", "follower"])
+def test_publications_have_ascending_sequences_at_every_member(
+    driven: Driven, where: str, kind: int
+) -> None:
+    shell = driven.leader() if where == "leader" else driven.followers()[0]
+    assert values(driven.ask(shell, kind, publish(b"one"))) == [1]
+    assert values(driven.ask(shell, kind, publish("two"))) == [2]
+    driven.run(500)
+    for member in driven.world.alive():
+        assert publications(driven, member) == [(1, b"one"), (2, b"two")]
+    assert publisher(driven) == PublisherRow(JOURNAL, ID, 2, 0, 6, [])
+
+
+def test_transaction_commits_rows_and_publications_together(driven: Driven) -> None:
+    leader = driven.leader()
+    driven.ask(leader, BEGIN, stream=1)
+    driven.ask(leader, REPLACE, put(1, "x"), stream=1)
+    assert values(driven.ask(leader, CALL, publish(b"a"), stream=1)) == []
+    assert values(driven.ask(leader, CALL, publish(b"b"), stream=1)) == []
+    assert publications(driven) == []
+    assert values(driven.ask(leader, COMMIT, stream=1)) == [[JOURNAL, 1], [JOURNAL, 2]]
+    assert publications(driven) == [(1, b"a"), (2, b"b")]
+    assert values(driven.ask(leader, SELECT, get(1))) == [[1, "x", 0]]
+
+
+def test_rolled_back_transaction_publishes_nothing_and_uses_no_sequence(driven: Driven) -> None:
+    leader = driven.leader()
+    driven.ask(leader, BEGIN, stream=1)
+    driven.ask(leader, CALL, publish(b"never"), stream=1)
+    assert driven.ask(leader, ROLLBACK, stream=1).code == 0
+    assert values(driven.ask(leader, CALL, publish(b"first"))) == [1]
+
+
+def test_concurrent_publications_to_one_journal_do_not_conflict(driven: Driven) -> None:
+    leader = driven.leader()
+    for stream in (1, 2):
+        driven.ask(leader, BEGIN, stream=stream)
+        driven.ask(leader, REPLACE, put(stream, "x"), stream=stream)
+        driven.ask(leader, CALL, publish(b"%d" % stream), stream=stream)
+    assert values(driven.ask(leader, COMMIT, stream=2)) == [[JOURNAL, 1]]
+    assert values(driven.ask(leader, COMMIT, stream=1)) == [[JOURNAL, 2]]
+    assert publications(driven) == [(1, b"2"), (2, b"1")]
+
+
+def test_conflict_over_rows_publishes_nothing(driven: Driven) -> None:
+    leader = driven.leader()
+    driven.ask(leader, BEGIN, stream=1)
+    driven.ask(leader, SELECT, get(1), stream=1)
+    driven.ask(leader, CALL, publish(b"never"), stream=1)
+    driven.ask(leader, REPLACE, put(1, "other"))
+    assert driven.ask(leader, COMMIT, stream=1).code == ErrorCode.TRANSACTION_CONFLICT
+    assert publications(driven) == []
+
+
+def test_retry_with_an_idempotency_key_publishes_once(driven: Driven) -> None:
+    leader = driven.leader()
+    first = driven.ask(leader, CALL, publish(b"once"), key=KEY)
+    again = driven.ask(leader, CALL, publish(b"once"), key=KEY)
+    assert (values(first), values(again)) == ([1], [])
+    assert again.log_index == first.log_index
+    other = driven.ask(leader, CALL, publish(b"other"), key=KEY)
+    assert other.code == ErrorCode.KEY_REUSED
+    assert publications(driven) == [(1, b"once")]
+
+
+def test_key_is_refused_on_other_calls(driven: Driven) -> None:
+    answer = driven.ask(driven.leader(), CALL, call("qsync.mark"), key=KEY)
+    assert answer.code == ErrorCode.ILLEGAL_PARAMS
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (publish(b"x", "no/journal"), ErrorCode.NO_SUCH_JOURNAL),
+        (publish(b""), ErrorCode.ILLEGAL_PARAMS),
+        (call("qsync.publish", JOURNAL), ErrorCode.ILLEGAL_PARAMS),
+        (call("qsync.publish", JOURNAL, 1), ErrorCode.ILLEGAL_PARAMS),
+        (call("qsync.publish", 1, b"x"), ErrorCode.ILLEGAL_PARAMS),
+        (publish(bytes(1 << 20)), ErrorCode.SLAB_ALLOC_MAX),
+        (call("qsync.published", JOURNAL, ID, True, []), ErrorCode.ILLEGAL_PARAMS),
+        (call("qsync.published", JOURNAL, ID, 1, [[1]]), ErrorCode.ILLEGAL_PARAMS),
+        (call("qsync.published", JOURNAL, ID, 1, [[1, 0, -1]]), ErrorCode.ILLEGAL_PARAMS),
+    ],
+)
+def test_invalid_call_is_refused_and_logs_nothing(
+    driven: Driven, body: bytes, code: ErrorCode
+) -> None:
+    assert driven.ask(driven.leader(), CALL, body).code == code
+    assert rows(driven, PUBLISHER_SPACE) == []
+
+
+def test_without_journals_a_publication_is_refused() -> None:
+    driven = Driven(1)
+    answer = driven.ask(driven.leader(), CALL, publish(b"x"))
+    assert answer.code == ErrorCode.NO_SUCH_JOURNAL
+
+
+@pytest.mark.parametrize("limit", ["PUBLICATIONS_MAX", "PENDING_BYTES_MAX"])
+def test_publications_beyond_the_limits_are_refused(
+    driven: Driven, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, limit, 2)
+    leader = driven.leader()
+    assert values(driven.ask(leader, CALL, publish(b"a"))) == [1]
+    assert values(driven.ask(leader, CALL, publish(b"b"))) == [2]
+    assert driven.ask(leader, CALL, publish(b"c")).code == ErrorCode.PUBLICATIONS_FULL
+    assert driven.ask(leader, CALL, call("qsync.published", JOURNAL, ID, 1, [])).code == 0
+    assert values(driven.ask(leader, CALL, publish(b"c"))) == [3]
+
+
+@pytest.mark.parametrize("space", [PUBLICATION_SPACE, PUBLISHER_SPACE])
+@pytest.mark.parametrize("stream", [0, 1])
+def test_no_statement_changes_the_spaces(driven: Driven, space: int, stream: int) -> None:
+    leader = driven.leader()
+    assert driven.ask(leader, CALL, publish(b"x")).code == 0
+    before = rows(driven, space)
+    key = before[0][:3] if space == PUBLICATION_SPACE else before[0][:2]
+    if stream:
+        driven.ask(leader, BEGIN, stream=stream)
+    for kind, body in (
+        (INSERT, build_body(space, tuple=before[0])),
+        (REPLACE, build_body(space, tuple=before[0])),
+        (UPDATE, build_body(space, index=0, key=key, tuple=[["=", 3, 9]])),
+        (DELETE, build_body(space, index=0, key=key)),
+    ):
+        answer = driven.ask(leader, kind, body, stream=stream)
+        assert answer.code == ErrorCode.UNSUPPORTED
+    assert rows(driven, space) == before
+
+
+def ask_as(driven: Driven, user: str, body: bytes) -> int:
+    sync = driven.next_sync()
+    driven.leader().step([fx.Request(200, sync, CALL, body, 0, user, None)])
+    driven.run(10_000, lambda: sync in driven.answers)
+    return driven.answers[sync].code
+
+
+def test_only_users_with_write_access_publish(driven: Driven) -> None:
+    leader = driven.leader()
+    row = [40, 1, "app", "user", {}]
+    assert driven.ask(leader, INSERT, build_body(304, tuple=row)).code == 0
+    usage = [1, 40, "universe", 0, 24]
+    assert driven.ask(leader, INSERT, build_body(312, tuple=usage)).code == 0
+    wanted = call("qsync.publication", JOURNAL, 1)
+    for user in ("guest", "app"):
+        assert ask_as(driven, user, publish(b"x")) == ErrorCode.ACCESS_DENIED
+        assert ask_as(driven, user, wanted) == ErrorCode.ACCESS_DENIED
+    for space, privilege in ((PUBLICATION_SPACE, 2), (PUBLISHER_SPACE, 1)):
+        grant = [1, 40, "space", space, privilege]
+        assert driven.ask(leader, INSERT, build_body(312, tuple=grant)).code == 0
+    assert ask_as(driven, "app", publish(b"x")) == 0
+    assert ask_as(driven, "app", wanted) == 0
+    removal = call("qsync.published", JOURNAL, ID, 1, [])
+    assert ask_as(driven, "app", removal) == ErrorCode.ACCESS_DENIED
+    assert ask_as(driven, "app", call("qsync.discard", JOURNAL, ID)) == ErrorCode.ACCESS_DENIED
+    assert publications(driven) == [(1, b"x")]
+
+
+# --- removal --------------------------------------------------------------------------------------
+
+
+def test_published_rows_are_deleted_and_the_sequence_survives(driven: Driven) -> None:
+    leader = driven.leader()
+    for content in (b"a", b"bb", b"ccc"):
+        driven.ask(leader, CALL, publish(content))
+    places = [[1, 100, 101], [2, 101, 103]]
+    removal = call("qsync.published", JOURNAL, ID, 2, places)
+    for _ in range(2):  # the second one changes nothing
+        assert values(driven.ask(leader, CALL, removal)) == []
+        assert publications(driven) == [(3, b"ccc")]
+        assert publisher(driven) == PublisherRow(JOURNAL, ID, 3, 2, 3, places)
+    driven.ask(leader, CALL, call("qsync.published", JOURNAL, ID, 3, []))
+    assert values(driven.ask(leader, CALL, publish(b"d"))) == [4]
+
+
+def test_removal_is_bounded_and_can_be_repeated(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "REMOVED_MAX", 2)
+    leader = driven.leader()
+    for _ in range(3):
+        driven.ask(leader, CALL, publish(b"x"))
+    removal = call("qsync.published", JOURNAL, ID, 3, [])
+    driven.ask(leader, CALL, removal)
+    assert publisher(driven).published == 2
+    driven.ask(leader, CALL, removal)
+    assert publisher(driven).published == 3
+
+
+def test_removal_beyond_the_last_sequence_is_refused(driven: Driven) -> None:
+    driven.ask(driven.leader(), CALL, publish(b"x"))
+    answer = driven.ask(driven.leader(), CALL, call("qsync.published", JOURNAL, ID, 2, []))
+    assert answer.code == ErrorCode.ILLEGAL_PARAMS
+    assert publications(driven) == [(1, b"x")]
+
+
+def test_publications_of_a_deleted_journal_are_discarded(driven: Driven) -> None:
+    leader = driven.leader()
+    driven.ask(leader, CALL, publish(b"old"))
+    discard = call("qsync.discard", JOURNAL, ID)
+    assert driven.ask(leader, CALL, discard).code == ErrorCode.ILLEGAL_PARAMS
+    body = build_body(JOURNAL_SPACE, index=0, key=[JOURNAL])
+    assert driven.ask(leader, DELETE, body).code == 0
+    assert driven.ask(leader, INSERT, journal(journal_id=9)).code == 0
+    assert values(driven.ask(leader, CALL, publish(b"new"))) == [1]
+    assert driven.ask(leader, CALL, discard).code == 0
+    assert publications(driven) == [(1, b"new")]
+    assert publisher(driven).journal_id == 9
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+def state(driven: Driven, *arguments: Any, shell: Shell | None = None) -> Any:
+    body = call("qsync.publication", *arguments)
+    return values(driven.ask(shell or driven.leader(), CALL, body))[0]
+
+
+def test_publication_reports_state_and_offsets(driven: Driven) -> None:
+    leader = driven.leader()
+    assert state(driven, JOURNAL, 1) == {"state": "unknown"}
+    driven.ask(leader, CALL, publish(b"abc"))
+    assert state(driven, JOURNAL, 1) == {"state": "pending"}
+    driven.ask(leader, CALL, call("qsync.published", JOURNAL, ID, 1, [[1, 10, 13]]))
+    assert state(driven, JOURNAL, 1) == {"state": "published", "begin": 10, "end": 13}
+    for _ in range(2):
+        driven.ask(leader, CALL, publish(b"x"))
+    driven.ask(leader, CALL, call("qsync.published", JOURNAL, ID, 3, []))
+    assert state(driven, JOURNAL, 3) == {"state": "published"}
+
+
+def test_call_waits_at_a_follower_until_the_publication_is_appended(driven: Driven) -> None:
+    leader, follower = driven.leader(), driven.followers()[0]
+    sync = driven.send(follower, CALL, call("qsync.publication", JOURNAL, 1, 60))
+    driven.ask(leader, CALL, publish(b"abc"))
+    driven.run(500)
+    assert sync not in driven.answers
+    driven.ask(leader, CALL, call("qsync.published", JOURNAL, ID, 1, [[1, 0, 3]]))
+    driven.run(500)
+    assert values(driven.answers[sync]) == [{"state": "published", "begin": 0, "end": 3}]
+
+
+def test_wait_ends_with_the_state_at_its_deadline(driven: Driven) -> None:
+    driven.ask(driven.leader(), CALL, publish(b"abc"))
+    assert state(driven, JOURNAL, 1, 0.5) == {"state": "pending"}
+
+
+@pytest.mark.parametrize("arguments", [(), (JOURNAL,), (JOURNAL, "1"), (1, 1), (JOURNAL, 1, "x")])
+def test_invalid_arguments_of_publication_are_refused(driven: Driven, arguments: Any) -> None:
+    answer = driven.ask(driven.leader(), CALL, call("qsync.publication", *arguments))
+    assert answer.code == ErrorCode.ILLEGAL_PARAMS
+
+
+# --- failover -------------------------------------------------------------------------------------
+
+
+def test_sequence_continues_after_a_failover_and_restarts(driven: Driven) -> None:
+    former = driven.leader()
+    assert values(driven.ask(former, CALL, publish(b"a"))) == [1]
+    former.stop(power_loss=True)
+    assert driven.run(10_000, lambda: driven.world.leader() not in (None, former))
+    assert values(driven.ask(driven.leader(), CALL, publish(b"b"))) == [2]
+    former.start()
+    driven.run(3_000)
+    assert publications(driven, former) == [(1, b"a"), (2, b"b")]
