@@ -14,11 +14,13 @@ from typing import Any
 
 import uvloop
 
+from qsync_broker.allocation import keep_freed_memory
 from qsync_broker.config import ConfigError, ServerConfig, load_config
 from qsync_broker.coordination import Coordination
 from qsync_broker.server import BrokerServer
 from qsync_broker.serving import Interfaces
 from qsync_broker.storage.errors import StorageDamaged
+from qsync_broker.tls import BrokerTls
 
 
 async def _run(config: ServerConfig) -> int:
@@ -27,7 +29,10 @@ async def _run(config: ServerConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     password = config.password_file.read_text().strip()
-    server = BrokerServer(config, Coordination(config.node, config.user, password))
+    tls = BrokerTls(config.tls) if config.tls is not None else None
+    node_tls = tls.calling if tls is not None and config.is_node_tls else None
+    coordination = Coordination(config.node, config.user, password, tls=node_tls)
+    server = BrokerServer(config, coordination, tls)
     interfaces = Interfaces(server)
     try:
         await server.start()
@@ -57,6 +62,7 @@ def main() -> int:
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    keep_freed_memory()
     try:
         return uvloop.run(_run(config))
     except (OSError, StorageDamaged, ValueError) as error:

@@ -10,14 +10,17 @@ Each examination returns at most one change, by the first rule that applies:
     make room   the same, but no broker has room              add another broker to a journal of a
                                                               full one, so that it can leave
     promote     no primary                                    move slot 0 to a synchronised broker
-    forget      a broker has left for good                    remove its assignment
-    shrink      more brokers than wanted, all synchronised    remove one
+    forget      a broker has left for good, all others are    remove its assignment
+                whole
+    shrink      more brokers than wanted, all synchronised    remove one; if it is the primary,
+                                                              another one becomes the primary
     improve     a broker is leaving, or loaded more than      add one that takes its place; `shrink`
                 its share, or one zone has all copies         follows
 
 A journal therefore never has fewer synchronised brokers than it wants because of a change of the
-allocator. Zones: a journal with several copies uses several zones if brokers in them have room.
-Shares: each broker's load is in proportion to its limit.
+allocator. Without a store, `forget`, `shrink` and `improve` also wait until no broker is partial
+(`qsync_broker.wholeness`). Zones: a journal with several copies uses several zones if brokers in
+them have room. Shares: each broker's load is in proportion to its limit.
 """
 
 from collections import Counter, deque
@@ -25,6 +28,7 @@ from collections.abc import Collection, Iterable, Mapping
 from math import inf
 
 from qsync_broker.keyspace import Absent, Change, KeySpace, absent
+from qsync_broker.wholeness import partial_brokers
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
     JOURNAL_SPACE,
@@ -60,13 +64,29 @@ def wanted_replicas(journal: JournalRow, replication_max: int) -> int:
     return max(0, min((stated, min(stated, 1), 0)[min(journal.suspend_level, 2)], replication_max))
 
 
-def can_hand_over(keys: KeySpace, me: BrokerId) -> bool:
-    """Return whether another broker could take the place of this one in one of its journals."""
+def can_hand_over(keys: KeySpace, me: BrokerId, replication_max: int) -> bool:
+    """Return whether other brokers could take, or take, the place of this one in a journal."""
     others = [row for row in keys.brokers.values() if row.id != me and not row.is_exiting]
     return any(
-        row.id not in keys.assignments(journal) and keys.load(row.id) < row.journal_limit
+        _is_being_replaced(keys, journal, me, replication_max)
+        or any(
+            row.id not in keys.assignments(journal) and keys.load(row.id) < row.journal_limit
+            for row in others
+        )
         for journal in keys.journals_of(me)
-        for row in others
+    )
+
+
+def _is_being_replaced(keys: KeySpace, name: str, me: BrokerId, replication_max: int) -> bool:
+    """Return whether enough other brokers stay in a journal; they may not be synchronised yet."""
+    journal = keys.journals.get(name)
+    staying = [
+        broker
+        for broker in keys.assignments(name)
+        if broker in keys.brokers and not keys.brokers[broker].is_exiting
+    ]
+    return journal is not None and len(set(staying) - {me}) >= max(
+        1, wanted_replicas(journal, replication_max)
     )
 
 
@@ -160,10 +180,11 @@ class _Examination:
             return self._promote(journal, live)
         lost = sorted(broker for broker in rows if broker not in self.keys.brokers)
         is_known = any(broker in live for broker in journal.route.members)
-        if lost and len(live) >= wanted and is_known:
+        is_whole = not partial_brokers(journal)
+        if lost and len(live) >= wanted and is_known and is_whole:
             return self._remove(journal, lost[0])
         # A journal without copies is suspended because it has no bytes: none can be lost.
-        if wanted and not self.keys.is_consistent(journal):
+        if wanted and not (is_whole and self.keys.is_consistent(journal)):
             return None
         if len(live) > wanted:
             return self._remove(journal, self._worst(live, rows, wanted))
@@ -191,28 +212,40 @@ class _Examination:
         return Change((*self._expected(journal), *keys), tuple(added))
 
     def _remove(self, journal: JournalRow, broker: BrokerId) -> Change:
+        """Remove a broker; if it is the primary, another one takes its place at once."""
         self._loads[broker] -= 1
-        row = self.keys.assignments(journal.name)[broker]
-        return Change(self._expected(journal), (), (absent(row),))
+        rows = self.keys.assignments(journal.name)
+        rest = sorted(one for one in rows if one != broker and one in self.keys.brokers)
+        promoted: tuple[Row, ...] = ()
+        if rows[broker].slot == 0 and rest:
+            best = self._best_primary(journal, rest)
+            promoted = (rows[best]._replace(slot=0, mod_revision=self._revision),)
+        return Change(self._expected(journal), promoted, (absent(rows[broker]),))
 
     def _promote(self, journal: JournalRow, live: list[BrokerId]) -> Change:
         """Exchange the slots of the best broker and of the one that has slot 0, if any."""
         rows = self.keys.assignments(journal.name)
+        best = self._best_primary(journal, live)
+        revision = self._revision
+        former = [row for row in rows.values() if row.slot == 0]
+        moved = [row._replace(slot=rows[best].slot, mod_revision=revision) for row in former]
+        promoted = rows[best]._replace(slot=0, mod_revision=revision)
+        return Change(self._expected(journal), (promoted, *moved))
+
+    def _best_primary(self, journal: JournalRow, live: list[BrokerId]) -> BrokerId:
+        """Return the broker that becomes the primary: a synchronised one with few primaries."""
         best = min(
             live,
             key=lambda broker: (
                 broker not in journal.route.members,
+                broker in journal.partial,
                 self.keys.brokers[broker].is_exiting,
                 self._primaries[broker] / self.keys.brokers[broker].journal_limit,
                 broker,
             ),
         )
         self._primaries[best] += 1
-        revision = self._revision
-        former = [row for row in rows.values() if row.slot == 0]
-        moved = [row._replace(slot=rows[best].slot, mod_revision=revision) for row in former]
-        promoted = rows[best]._replace(slot=0, mod_revision=revision)
-        return Change(self._expected(journal), (promoted, *moved))
+        return best
 
     # --- choices --------------------------------------------------------------------------
 

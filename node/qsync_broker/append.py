@@ -3,160 +3,48 @@
 Each state is a method `on_<state>`. It returns True when it moved the machine to another state, and
 False when it waits. `advance` runs states until one waits, and is called whenever something changed
 that a state of this journal could wait for. A state therefore checks its conditions again each time
-and keeps no subscriptions.
-
-    state                    next
-    ----------------------   -----------------------------------------------------------------
-    RESOLVE                  ACQUIRE_PIPELINE; START_PIPELINE if this append owns the pipeline;
-                             AWAIT_DESIRED_REPLICAS if another broker is the primary;
-                             UPDATE_SUSPEND to resume a suspended journal
-    ACQUIRE_PIPELINE         START_PIPELINE; RESOLVE if the route changed
-    START_PIPELINE           UPDATE_ASSIGNMENTS if the pipeline fits; else RESERVE_EPOCH;
-                             RESOLVE if the route changed
-    RESERVE_EPOCH            SEND_PIPELINE_SYNC; RESOLVE if the key space changed (J1)
-    SEND_PIPELINE_SYNC       RECV_PIPELINE_SYNC
-    RECV_PIPELINE_SYNC       SEND_PIPELINE_SYNC with the chosen state (J3); UPDATE_ASSIGNMENTS
-                             once adopted; RESOLVE if a peer knows a later route
-    UPDATE_ASSIGNMENTS       AWAIT_DESIRED_REPLICAS; RESOLVE after recording the epoch (J5)
-    AWAIT_DESIRED_REPLICAS   VALIDATE_PRECONDITIONS; PROXY if another broker is the primary;
-                             RESOLVE at the next revision if there are too many brokers
-    VALIDATE_PRECONDITIONS   STREAM_CONTENT; UPDATE_SUSPEND; RESOLVE if the route changed
-    UPDATE_SUSPEND           RESOLVE
-    STREAM_CONTENT           READ_ACKNOWLEDGEMENTS once the proposal is sent
-    READ_ACKNOWLEDGEMENTS    FINISHED once all brokers have acknowledged it
-    any                      ERROR
-
-RESERVE_EPOCH does not exist in Gazette: its etcd transaction of UPDATE_ASSIGNMENTS orders routes,
-but not the synchronisations of one route.
+and keeps no subscriptions. `qsync_broker.states` has the table of transitions.
 """
 
 import hashlib
 from collections import deque
-from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
-
-import msgpack
+from typing import TYPE_CHECKING, Any
 
 from qsync_broker.flow import Pace
 from qsync_broker.keyspace import Change
-from qsync_broker.labels import LabelSelector, LabelSet
-from qsync_broker.operations import Buffer
-from qsync_broker.pipeline import Phase, Pipeline, choose
-from qsync_broker.resolver import NO_BROKER, Resolution, resolve
+from qsync_broker.labels import LabelSet
+from qsync_broker.operations import Publication
+from qsync_broker.pipeline import Phase, Pipeline, choose, first_adopters, route_of
+from qsync_broker.preconditions import (
+    head_of,
+    refusal_for,
+    refusal_for_resumption,
+    suspend_level,
+)
+from qsync_broker.registers import pack_registers, published_in, unpack_registers
+from qsync_broker.requests import (
+    Append,
+    Appended,
+    Break,
+    Finish,
+    Input,
+    Piece,
+    Suspend,
+)
+from qsync_broker.resolver import NO_BROKER, SUSPEND_FULL, Resolution, resolve
 from qsync_broker.spool import Choice, SpoolMismatchError
+from qsync_broker.states import TERMINAL, State
 from qsync_broker.status import Status
+from qsync_broker.wholeness import partial_after
 from qsync_node.format.journals import NO_ROUTE, JournalRow, Row, next_revision
 
 if TYPE_CHECKING:
     from qsync_broker.replica import Host, Replica
 
 
-class State(Enum):
-    """State of an append."""
-
-    RESOLVE = "resolve"
-    ACQUIRE_PIPELINE = "acquire_pipeline"
-    START_PIPELINE = "start_pipeline"
-    RESERVE_EPOCH = "reserve_epoch"
-    SEND_PIPELINE_SYNC = "send_pipeline_sync"
-    RECV_PIPELINE_SYNC = "recv_pipeline_sync"
-    UPDATE_ASSIGNMENTS = "update_assignments"
-    AWAIT_DESIRED_REPLICAS = "await_desired_replicas"
-    VALIDATE_PRECONDITIONS = "validate_preconditions"
-    UPDATE_SUSPEND = "update_suspend"
-    STREAM_CONTENT = "stream_content"
-    READ_ACKNOWLEDGEMENTS = "read_acknowledgements"
-    ERROR = "error"
-    PROXY = "proxy"
-    FINISHED = "finished"
-
-
-TERMINAL = (State.ERROR, State.PROXY, State.FINISHED)
-
-
-class Suspend(IntEnum):
-    """An append's effect on the journal's suspension; the values are Gazette's."""
-
-    RESUME = 0
-    NO_RESUME = 1
-    IF_FLUSHED = 2
-    NOW = 3
-    KEEP = 4
-
-
-class Append(NamedTuple):
-    """A request to append.
-
-    Attributes:
-        journal: name of the journal.
-        offset: offset at which the bytes must begin, 0 for any.
-        check: selector that the registers must match, or None.
-        union: registers to add, or None.
-        subtract: registers to remove, or None.
-        suspend: what to do about the journal's suspension.
-        may_proxy: whether another broker may serve the request.
-        min_revision: least revision of the key space under which to resolve it.
-    """
-
-    journal: str
-    offset: int = 0
-    check: LabelSelector | None = None
-    union: LabelSet | None = None
-    subtract: LabelSet | None = None
-    suspend: Suspend = Suspend.RESUME
-    may_proxy: bool = True
-    min_revision: int = 0
-
-
-class Appended(NamedTuple):
-    """The result of an append.
-
-    Attributes:
-        resolution: status, route and revision under which it was served.
-        begin: first offset of the appended bytes.
-        end: offset after them.
-        sum: SHA-1 of the appended bytes.
-        registers: registers after the append.
-        error: sentence, if the append failed without a status; its outcome may be unknown.
-    """
-
-    resolution: Resolution
-    begin: int = 0
-    end: int = 0
-    sum: bytes = b""
-    registers: LabelSet | None = None
-    error: str = ""
-
-
-class Piece(NamedTuple):
-    """A part of the content."""
-
-    data: Buffer
-
-
-class Finish(NamedTuple):
-    """The client has sent everything, and wants it committed."""
-
-
-class Break(NamedTuple):
-    """The client broke off, or violated the protocol."""
-
-    reason: str
-
-
-Input: TypeAlias = Piece | Finish | Break
-
-
-def pack_registers(registers: LabelSet) -> bytes:
-    """Return registers as peers and storage keep them."""
-    packed: bytes = msgpack.packb([list(pair) for pair in registers]) if registers else b""
-    return packed
-
-
-def unpack_registers(packed: bytes) -> LabelSet:
-    """Return the registers of `pack_registers`."""
-    pairs = msgpack.unpackb(packed) if packed else []
-    return LabelSet.of((name, value) for name, value in pairs)
+PIECE_BYTES = 128 << 10
+REGISTERS_BYTES_MAX = 64 << 10
+"""Maximum size of packed registers: each proposal carries them."""
 
 
 class AppendMachine:
@@ -165,14 +53,23 @@ class AppendMachine:
     Attributes:
         number: number of the request; negative for a pulse of the broker itself.
         request: the request.
-        state: see above.
+        state: see `qsync_broker.states`.
         inputs: received parts that STREAM_CONTENT has not handled yet.
         deadline_ns: time at which the append fails if it has no result.
         pace: rate of the client's content.
         result: the result, once the state is terminal.
+        publications: contents with ascending sequences, of an append of the broker itself.
+        places: sequence, begin and end of each publication that this append has added.
     """
 
-    def __init__(self, host: "Host", number: int, request: Append, deadline_ns: int) -> None:
+    def __init__(
+        self,
+        host: "Host",
+        number: int,
+        request: Append,
+        deadline_ns: int,
+        publications: tuple[Publication, ...] = (),
+    ) -> None:
         self.number = number
         self.request = request
         self.state = State.RESOLVE
@@ -184,6 +81,8 @@ class AppendMachine:
         self.is_streaming = False  # its content was asked for
         self.sequence = 0  # of its proposal
         self.pace = Pace()
+        self.publications = publications
+        self.places: list[list[int]] = []
         self._host = host
         self._min_revision = request.min_revision
         self._roll_to = 0
@@ -192,6 +91,7 @@ class AppendMachine:
         self._sum = hashlib.sha1()
         self._registers = LabelSet.of(())
         self._is_finished = False
+        self._is_suspended = False  # already, and the request is to suspend the journal
         self._epoch = 0  # that is reserved
         self._choice: Choice | None = None
         self._end_offset = 0
@@ -215,9 +115,9 @@ class AppendMachine:
         self.state = state
         return True
 
-    def _refuse(self, status: Status) -> bool:
+    def _refuse(self, status: Status, reason: str = "") -> bool:
         self.resolution = self.resolution._replace(status=status, broker=self._host.me)
-        return self._end(State.ERROR)
+        return self._end(State.ERROR, reason=reason)
 
     def _end(self, state: State, error: str = "", **fields: Any) -> bool:
         replica, pipeline = self.replica, self._pipeline
@@ -387,23 +287,35 @@ class AppendMachine:
         if pipeline.phase is not Phase.PROMISED:
             return False
         replica = self.replica
+        journal = self._journal()
         choice = choose(pipeline.epoch, pipeline.promises, replica.settings.codec)
-        journal_epoch = self._journal().epoch
+        journal_epoch = journal.epoch
+        source = choice.source
         if choice.source < journal_epoch:
             # No broker of the route has all acknowledged bytes, so each keeps confirmed ones only.
             if not replica.is_index_known:
                 return False
             end = max(*(state.end for state in pipeline.promises), replica.index_end)
-            if not self.request.offset or self.request.offset != end:
-                status = (
-                    Status.WRONG_APPEND_OFFSET
-                    if self.request.offset
-                    else Status.INDEX_HAS_GREATER_OFFSET
-                )
+            refusal = refusal_for_resumption(self.request, end)
+            replica.is_end_known = refusal is None
+            if refusal is not None:
                 replica.close_pipeline("no broker of the route has all acknowledged bytes")
-                return self._refuse(status)
-            choice = choice._replace(source=journal_epoch, end=end, is_continued=False)
+                return self._refuse(refusal)
+            # Nothing shows which publications the lost bytes contained (X6).
+            registers = pack_registers(unpack_registers(choice.registers))
+            choice = choice._replace(
+                source=journal_epoch, end=end, registers=registers, is_continued=False
+            )
+        else:
+            replica.is_end_known = True
+        first = first_adopters(journal, pipeline.promised, choice)
+        if first:
+            pipeline.adopters = first
+            pipeline.rest = choice._replace(source=choice.epoch)
+            choice = choice._replace(is_continued=True)
         self._choice = choice
+        source = source if source >= journal_epoch else -1  # no broker has all bytes
+        pipeline.partial = partial_after(journal, pipeline.promised, source, choice.end)
         return self._go(State.SEND_PIPELINE_SYNC)
 
     def _on_failed_pipeline(self) -> bool:
@@ -438,11 +350,18 @@ class AppendMachine:
         if journal.ballot != pipeline.epoch:
             self.replica.close_pipeline("another broker has reserved a later epoch")
             return self._again()
-        if journal.epoch == pipeline.epoch and journal.route == pipeline.route:
-            return self._again() if self._change else self._go(State.AWAIT_DESIRED_REPLICAS)
+        route = route_of(pipeline.adopters, pipeline.route)
+        if journal.epoch == pipeline.epoch and journal.route == route:
+            if self._change:
+                return self._again()
+            self._choice = pipeline.prepare_rest()
+            if self._choice is not None:
+                return self._go(State.SEND_PIPELINE_SYNC)
+            pipeline.recorded()
+            return self._go(State.AWAIT_DESIRED_REPLICAS)
         if self._change == "done":
             return False  # the watch has not delivered the row yet
-        changed = journal._replace(epoch=pipeline.epoch, route=pipeline.route)
+        changed = journal._replace(epoch=pipeline.epoch, route=route, partial=pipeline.partial)
         return self._transact(journal, changed)
 
     # --- preconditions ------------------------------------------------------------------------
@@ -467,25 +386,42 @@ class AppendMachine:
         replica, request, spool = self.replica, self.request, self.replica.spool
         if self._is_stale():
             return self._again()
+        if replica.settings.stores:
+            store = self._host.store_state(replica.settings.stores[0])
+            if store.is_refused:
+                return self._refuse(Status.FRAGMENT_STORE_UNHEALTHY, store.error)
+            if not store.is_healthy:
+                return False
         if not replica.is_index_known:
             return False
-        registers = unpack_registers(spool.registers)
-        if request.check is not None and registers and not request.check.matches(registers):
-            return self._refuse(Status.REGISTER_MISMATCH)
-        journal, settings = self._journal(), replica.settings
-        end = max(spool.end, replica.index_end, journal.suspend_offset)
-        if request.offset and request.offset != end:
-            return self._refuse(Status.WRONG_APPEND_OFFSET)
-        if not request.offset and replica.index_end > spool.end and settings.is_writable:
-            return self._refuse(Status.INDEX_HAS_GREATER_OFFSET)
+        journal = self._journal()
+        refusal = refusal_for(request, journal, replica)
+        if refusal is not None:
+            return self._refuse(refusal)
+        end = head_of(journal, replica)
         if end > spool.end and (request.offset or journal.suspend_offset > spool.end):
             return self._skip_to(end)
-        target = self._suspend_level(journal)
+        target = suspend_level(journal, replica, request.suspend, self._host.unix_s)
         if target is None:
-            return self._refuse(Status.SUSPENDED)
+            self._persist_rest()
+            if request.suspend is Suspend.NO_RESUME:
+                return self._refuse(Status.SUSPENDED)
+            self._is_suspended = True
+            self._host.ask_content(self)
+            return self._go(State.STREAM_CONTENT)
         if target != journal.suspend_level:
-            return self._go(State.UPDATE_SUSPEND)
+            return self._suspend_after_appends()
         return self._go(State.STREAM_CONTENT)
+
+    def _suspend_after_appends(self) -> bool:
+        """Change the suspension once no append is in flight: its offset is the confirmed end."""
+        assert self.replica is not None
+        pipeline = self._pipeline
+        if pipeline is None or not pipeline.is_ready:
+            return self._on_failed_pipeline()
+        if self.replica.in_flight or self.replica.spool.confirmed < self.replica.spool.end:
+            return False
+        return self._go(State.UPDATE_SUSPEND)
 
     def _skip_to(self, end: int) -> bool:
         """Synchronise again, so that all brokers resume at a greater offset."""
@@ -499,21 +435,13 @@ class AppendMachine:
         self._choice = Choice(pipeline.epoch, pipeline.epoch, end, spool.registers, codec, False)
         return self._go(State.SEND_PIPELINE_SYNC)
 
-    def _suspend_level(self, journal: JournalRow) -> int | None:
-        """Return the level of suspension that the request wants, None if it must fail instead."""
+    def _persist_rest(self) -> None:
+        """Complete the fragment of a suspended journal, because no append does."""
         assert self.replica is not None
-        level, wish = journal.suspend_level, self.request.suspend
-        if wish is Suspend.KEEP:
-            return level
-        if wish is Suspend.RESUME:
-            return 0
-        if level:
-            return None
-        if wish is Suspend.NO_RESUME:
-            return level
-        if self.replica.is_empty:
-            return 2
-        return 1 if wish is Suspend.NOW or self.replica.is_flushed else 0
+        pipeline, replica = self._pipeline, self.replica
+        spool = replica.spool
+        if pipeline is not None and spool.begin < spool.end == spool.confirmed:
+            pipeline.begin(replica.settings.codec)
 
     def on_update_suspend(self) -> bool:
         """Write the level of suspension into the journal's row."""
@@ -528,14 +456,19 @@ class AppendMachine:
             return self._again()
         if self._change == "done":
             return False  # the watch has not delivered the row yet
-        if self.replica is None:
-            level, offset = 0, journal.suspend_offset
-        else:
-            level = self._suspend_level(journal) or 0
-            offset = self.replica.spool.end if level else journal.suspend_offset
+        epoch = journal.epoch
+        level, offset = 0, journal.suspend_offset
+        if self.replica is not None:
+            wish, unix_s = self.request.suspend, self._host.unix_s
+            level = suspend_level(journal, self.replica, wish, unix_s) or 0
+            offset = self.replica.spool.end if level else offset
+        if journal.suspend_level == SUSPEND_FULL and not level:
+            # The journal has no bytes, and its brokers may have been removed already, although the
+            # watch has not shown it here: its next brokers need not know its epoch (J3).
+            epoch = 0
         revision = next_revision(host.keys.revision, journal)
         changed = journal._replace(
-            suspend_level=level, suspend_offset=offset, mod_revision=revision
+            suspend_level=level, suspend_offset=offset, epoch=epoch, mod_revision=revision
         )
         return self._transact(journal, changed)
 
@@ -545,6 +478,14 @@ class AppendMachine:
         """Send received content to all peers; propose it when the client finishes."""
         replica, pipeline = self.replica, self._pipeline
         assert replica is not None
+        if self._is_suspended:
+            return self._answer_suspended()
+        sent_on = self._sent_on
+        if sent_on is not None and not (sent_on is pipeline and sent_on.is_ready):
+            # The brokers of that pipeline discard the content that they have. An append that went
+            # on with another pipeline would lack it.
+            replica.close_pipeline(sent_on.error)
+            return self._end(State.ERROR, error=sent_on.error)
         if pipeline is None or not pipeline.is_ready:
             return self._on_failed_pipeline()
         if not self.is_streaming:
@@ -552,7 +493,10 @@ class AppendMachine:
                 if replica.in_flight or replica.spool.confirmed < replica.spool.end:
                     return False  # J9
                 pipeline.begin(replica.settings.codec)
+            if self.publications and not self._take_publications(replica):
+                return self._end(State.ERROR, error="publications are missing in between")
             self.is_streaming = True
+            self._sent_on = pipeline
             self._begin = replica.spool.end
             self._host.ask_content(self)
         while self.inputs:
@@ -561,6 +505,34 @@ class AppendMachine:
             if self.state is not State.STREAM_CONTENT:
                 return False
         return False
+
+    def _answer_suspended(self) -> bool:
+        """Answer an append that suspends a suspended journal; it may have no content, as any."""
+        if not self.inputs and not self._is_stale():
+            return False
+        has_content = bool(self.inputs) and isinstance(self.inputs[0], Piece)
+        return self._refuse(Status.NOT_ALLOWED if has_content else Status.SUSPENDED)
+
+    def _take_publications(self, replica: "Replica") -> bool:
+        """Queue the publications that the journal lacks (X3); return False if some are missing.
+
+        The spool is synchronised, and includes all proposals of this pipeline.
+        """
+        spool = replica.spool
+        floor = max(published_in(spool.registers), self._host.keys.published(self._journal()))
+        lacking = [one for one in self.publications if one.sequence > floor]
+        if lacking and lacking[0].sequence != floor + 1:
+            return False
+        end = spool.end
+        for one in lacking:
+            self.places.append([one.sequence, end, end + len(one.content)])
+            end += len(one.content)
+        content = b"".join(one.content for one in lacking)
+        for at in range(0, len(content), PIECE_BYTES):
+            self.inputs.append(Piece(content[at : at + PIECE_BYTES]))
+        self.inputs.append(Finish())
+        replica.limit.take(len(content))
+        return True
 
     def _handle(self, received: Input, replica: "Replica", pipeline: Pipeline) -> bool:
         if isinstance(received, Break):
@@ -589,17 +561,20 @@ class AppendMachine:
             registers = registers.subtract(request.subtract or LabelSet.of(()))
             registers = registers.union(request.union or LabelSet.of(()))
         self._registers = registers
-        self.sequence = pipeline.propose(pack_registers(registers), self._host.unix_s)
+        published = self.places[-1][0] if self.places else published_in(spool.registers)
+        packed = pack_registers(registers, published)
+        if request.union is not None and len(packed) > REGISTERS_BYTES_MAX:
+            text = f"the registers would have {len(packed)} bytes: at most {REGISTERS_BYTES_MAX}"
+            return self._end(State.ERROR, error=text)
+        self.sequence = pipeline.propose(packed, self._host.unix_s)
         self._end_offset = spool.end
-        self._sent_on = pipeline
         replica.sent(self)
         return self._go(State.READ_ACKNOWLEDGEMENTS)
 
     def on_read_acknowledgements(self) -> bool:
         """Wait until all brokers have made the proposal durable."""
-        pipeline = self._pipeline
-        if pipeline is None or self._sent_on is not pipeline:
-            return self._end(State.ERROR, error="the pipeline was closed")
+        pipeline = self._sent_on
+        assert pipeline is not None
         if pipeline.acked >= self.sequence:
             return self._end(
                 State.FINISHED,

@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 
 import jwt
 
-from qsync_broker.labels import LabelSelector, LabelSet, Wanted
+from qsync_broker.labels import LabelSelector, LabelSet, Wanted, selector_of_journals
 
 PERMITS_ALL = bytes(1)
 """The key that permits requests without a token."""
 _ALGORITHMS = ["HS256", "HS384"]
 _LEEWAY_S = 5
+EXPIRED = "the token has expired: send a new one"
 
 
 class AuthError(Exception):
@@ -46,9 +47,15 @@ class Claims(NamedTuple):
 
     Attributes:
         selector: selector of the journals.
+        expires_s: Unix time of the token's end, or None without a token.
     """
 
     selector: LabelSelector = LabelSelector()
+    expires_s: int | None = None
+
+    def remaining_s(self) -> float | None:
+        """Return the time until the token ends, or None if there is none."""
+        return None if self.expires_s is None else self.expires_s + _LEEWAY_S - time.time()
 
     def permits(self, labels: LabelSet) -> bool:
         """Return whether the selector selects a journal with these labels and its name."""
@@ -103,7 +110,7 @@ class Authorizer:
         granted = Capability(bits & Capability.ALL if isinstance(bits, int) else 0)
         if capability not in granted:
             raise AuthError(f"the token does not permit {capability.name}")
-        return Claims(_selector(claims.get("sel")))
+        return Claims(_selector(claims.get("sel")), int(claims["exp"]))
 
     def _decode(self, token: str) -> dict[str, Any]:
         cause: Exception | None = None
@@ -138,11 +145,12 @@ def _selector(claim: Any) -> LabelSelector:
         return LabelSelector()
     try:
         include, exclude = claim.get("include") or {}, claim.get("exclude") or {}
-        return LabelSelector(
-            tuple(_wanted(label) for label in include.get("labels", ())),
-            tuple(_wanted(label) for label in exclude.get("labels", ())),
+        selector = LabelSelector(
+            tuple(_wanted(label) for label in include.get("labels") or ()),
+            tuple(_wanted(label) for label in exclude.get("labels") or ()),
         )
-    except (AttributeError, KeyError, TypeError):
+        return selector_of_journals(selector)
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise AuthError(f"the token has an invalid selector {claim!r}") from None
 
 

@@ -10,7 +10,10 @@ append whose connection broke is not repeated, because it may have been carried 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+import hashlib
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -19,6 +22,7 @@ import grpc
 from qsync_broker.fragments import content_name
 from qsync_broker.index import RemoteFragment
 from qsync_broker.labels import LabelSelector, LabelSet, Wanted
+from qsync_broker.ledger import Append, AppendLedger, unknown_append
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
 from qsync_broker.rpc.convert import (
@@ -36,6 +40,9 @@ from qsync_node.errors import QsyncError
 
 RETRY_S = 20.0
 MESSAGE_MAX = 16 << 20
+BARRIERS_MAX = 6
+_LOST = "Internal error from Core"
+"""The text of gRPC (github.com/grpc/grpc/issues/36066) if it loses a server's error."""
 CHUNK = 256 << 10
 PAGE = 1000
 _PASSING = (
@@ -87,21 +94,39 @@ class Commit(NamedTuple):
 class JournalClient:
     """A client of one broker, which forwards requests to others."""
 
-    def __init__(self, url: str, token: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        ca: Path | None = None,
+        ledger: AppendLedger | None = None,
+    ) -> None:
         """Prepare the connection; the first request opens it.
 
         Args:
             url: URL of any broker, for example `http://127.0.0.1:8080`.
             token: token that permits the requests, or "".
+            ca: file with the authorities that may sign certificates of brokers; the default are
+                those that gRPC trusts.
+            ledger: record of the appends, written before their results are returned, or None.
 
         Raises:
+            OSError: the file cannot be read.
             ValueError: the URL has another form.
         """
+        self._ledger = ledger
         parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.netloc:
-            raise ValueError(f"invalid address {url!r} of a broker: use http://HOST:PORT")
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ValueError(
+                f"invalid address {url!r} of a broker: use http://HOST:PORT or https://HOST:PORT"
+            )
         options = [("grpc.max_receive_message_length", MESSAGE_MAX)]
-        self._channel = grpc.aio.insecure_channel(parts.netloc, options=options)
+        if parts.scheme == "https":
+            roots = ca.read_bytes() if ca is not None else None
+            credentials = grpc.ssl_channel_credentials(roots)
+            self._channel = grpc.aio.secure_channel(parts.netloc, credentials, options=options)
+        else:
+            self._channel = grpc.aio.insecure_channel(parts.netloc, options=options)
         self._stub: Any = pb_grpc.JournalStub(self._channel)
         self._metadata = [("authorization", f"Bearer {token}")] if token else []
 
@@ -174,6 +199,7 @@ class JournalClient:
 
         Raises:
             JournalError: the append was refused; without a status, its outcome is unknown.
+            AppendLedgerError: the append was carried out, but the ledger lacks it.
         """
         request = pb.AppendRequest(journal=journal, offset=offset, suspend=enum_value(suspend))
         if check is not None:
@@ -183,22 +209,45 @@ class JournalClient:
         if subtract is not None:
             request.subtract_registers.CopyFrom(labels_message(subtract))
         await self._until_ready(journal)
-        answer = await self._append(request, content)
+        sent = _Sent(content)
+        try:
+            answer = await self._append(request, content if self._ledger is None else sent)
+        except JournalError:
+            await self._record(unknown_append(journal, sent.size, sent.hashed.digest()))
+            raise
         status = Status(answer.status)
         if status is not Status.OK:
             raise JournalError(f"{journal}: {status.name}", status)
-        commit = answer.commit
-        registers = labels_of(answer.registers)
-        return Commit(commit.begin, commit.end, sum_of(commit.sum), registers)
+        begin, end, checksum = answer.commit.begin, answer.commit.end, sum_of(answer.commit.sum)
+        await self._record(Append(journal, begin, end, checksum, time.time()))
+        return Commit(begin, end, checksum, labels_of(answer.registers))
+
+    async def _record(self, append: Append) -> None:
+        if self._ledger is not None:
+            await asyncio.to_thread(self._ledger.record, [append])
 
     async def _until_ready(self, journal: str) -> None:
         """Wait while the journal has no primary, or too few brokers, by barriers."""
         deadline = asyncio.get_running_loop().time() + RETRY_S
-        barrier = pb.AppendRequest(journal=journal, suspend=pb.AppendRequest.SUSPEND_KEEP)
-        while Status((await self._append(barrier, ())).status) in _PASSING:
+        while await self._barrier(journal) in _PASSING:
             if asyncio.get_running_loop().time() > deadline:
                 return
             await asyncio.sleep(0.1)
+
+    async def _barrier(self, journal: str) -> Status:
+        """Return the status of an append without content.
+
+        If a broker refuses it while the client still writes, gRPC may lose the broker's error. The
+        barrier changes nothing, so it is repeated until the error arrives.
+        """
+        request = pb.AppendRequest(journal=journal, suspend=pb.AppendRequest.SUSPEND_KEEP)
+        for _ in range(BARRIERS_MAX - 1):
+            try:
+                return Status((await self._append(request, ())).status)
+            except JournalError as error:
+                if str(error) != _LOST:
+                    raise
+        return Status((await self._append(request, ())).status)
 
     async def _append(self, request: Any, content: Iterable[bytes]) -> Any:
         async def requests() -> AsyncIterator[Any]:
@@ -299,6 +348,21 @@ class JournalClient:
             return await method(request, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise _error(error) from None
+
+
+class _Sent:
+    """The parts of an append, of which size and checksum are kept."""
+
+    def __init__(self, parts: Iterable[bytes]) -> None:
+        self._parts = parts
+        self.size = 0
+        self.hashed = hashlib.sha1()
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self._parts:
+            self.size += len(part)
+            self.hashed.update(part)
+            yield part
 
 
 def selector_of_name(name: str) -> LabelSelector:

@@ -7,6 +7,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from qsync_node.errors import QsyncError
+from qsync_node.server.config import TlsConfig
 
 
 class ConfigError(QsyncError):
@@ -31,8 +32,11 @@ class ServerConfig(BaseModel):
         journal_limit: number of assignments that it accepts.
         lease_ms: duration of its lease.
         replication_max: upper limit of the replication of all journals.
+        auto_suspend: whether journals are suspended once they are idle and persisted.
         auth_keys_file: file with the keys of clients' tokens in Base64; without it, everything is
             permitted.
+        tls: certificate, key and authority of the broker; without it, connections are plain.
+        is_node_tls: whether `node` is a port with TLS.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -48,10 +52,13 @@ class ServerConfig(BaseModel):
     user: str
     password_file: Path
     secret_file: Path
-    journal_limit: int = Field(default=1024, ge=1, le=131_072)
+    journal_limit: int = Field(default=16_384, ge=1, le=131_072)
     lease_ms: int = Field(default=2_000, ge=200, le=120_000)
     replication_max: int = Field(default=9, ge=1, le=9)
+    auto_suspend: bool = False
     auth_keys_file: Path | None = None
+    tls: TlsConfig | None = None
+    is_node_tls: bool = False
 
 
 def load_config(path: Path) -> ServerConfig:

@@ -11,10 +11,12 @@ import msgpack
 
 from qsync_broker.events import Watched
 from qsync_broker.keyspace import Absent, Change
+from qsync_broker.operations import Publication
 from qsync_broker.watch import WatchError, WatchSession
-from qsync_node.client import AccessDenied, Client, ClientClosed, Committed
+from qsync_node.client import Client, Committed
 from qsync_node.errors import QsyncError
-from qsync_node.format.journals import encode_row, space_of
+from qsync_node.format.journals import BROKER_SPACE, PUBLICATION_SPACE, encode_row, space_of
+from qsync_node.format.keys import Iterator
 
 log = logging.getLogger("qsync.broker")
 
@@ -22,7 +24,7 @@ AGAIN_S = 0.1
 SILENCE_S = 3.0
 """Time without a byte after which a watch is opened again: a member sends heartbeats."""
 TRANSACTIONS_MAX = 8
-"""Maximum number of transactions under way at once."""
+"""Maximum number of transactions under way at once, without renewals of the lease."""
 
 
 class Conflict(Exception):  # noqa: N818  # an outcome, not a failure
@@ -44,7 +46,7 @@ class Coordination:
 
         Args:
             address: HOST:PORT of the local member.
-            user: user with read access to the universe and write access to the key space.
+            user: user with read and write access to the key space.
             password: its password.
             tls: context of the connections; None for plain ones.
         """
@@ -67,9 +69,12 @@ class Coordination:
         """Carry out a change, and return whether it is known to be committed.
 
         It is not if a row that it depends on has changed. Without an answer, the outcome is
-        unknown. The watch shows the truth in each case.
+        unknown. The watch shows the truth in each case. A renewal of the lease waits for no other
+        transaction: with many journals, the lease would end.
         """
-        async with self._room:
+        spaces = {space_of(row) for row in change.written}
+        is_renewal = spaces == {BROKER_SPACE} and not change.deleted
+        async with contextlib.nullcontext() if is_renewal else self._room:
             try:
                 async with self._client.transaction() as transaction:
                     for row in change.expected:
@@ -89,16 +94,41 @@ class Coordination:
                 log.debug("a transaction of the key space failed: %s", error)
                 return False
 
-    async def replicaset(self) -> str:
-        """Return the UUID of the cluster, once a member answers."""
-        while True:
+    # --- publications -------------------------------------------------------------------------
+
+    async def call(self, name: str, *arguments: Any) -> bool:
+        """Call a procedure that writes, and return whether it is known to be committed."""
+        async with self._room:
             try:
-                connection = await self._client._connected(self._client._deadline())
-                found = await self._client._call(connection, "qsync.status")
-                return str(found[0]["replicaset_uuid"])
-            except (ClientClosed, AccessDenied, QsyncError, OSError, TimeoutError) as error:
-                log.info("the cluster cannot be reached: %s; trying again", error)
-                await asyncio.sleep(AGAIN_S * 5)
+                outcome = await self._client.call(name, *arguments)
+            except (QsyncError, OSError, TimeoutError) as error:
+                log.debug("a call of %s failed: %s", name, error)
+                return False
+        if not isinstance(outcome, Committed):
+            log.debug("a call of %s failed: %s", name, outcome)
+        return isinstance(outcome, Committed)
+
+    async def publications(
+        self, journal: str, journal_id: int, after: int, limit: int
+    ) -> list[Publication] | None:
+        """Return confirmed publications after a sequence, or None if they cannot be read."""
+        key = [journal, journal_id, after]
+        async with self._room:
+            try:
+                outcome = await self._client.select(
+                    PUBLICATION_SPACE, key, iterator=int(Iterator.GT), limit=limit
+                )
+            except (QsyncError, OSError, TimeoutError) as error:
+                log.debug("publications of %s cannot be read: %s", journal, error)
+                return None
+        if not isinstance(outcome, Committed):
+            log.debug("publications of %s cannot be read: %s", journal, outcome)
+            return None
+        return [
+            Publication(fields[2], fields[3])
+            for fields in outcome.tuples
+            if fields[:2] == [journal, journal_id]
+        ]
 
     # --- watch --------------------------------------------------------------------------------
 
@@ -107,10 +137,9 @@ class Coordination:
 
         Each connection begins with a whole snapshot.
         """
-        self.cluster = await self.replicaset()
         while True:
             try:
-                await self._watch_once(self.cluster, deliver)
+                await self._watch_once(deliver)
             except (OSError, TimeoutError, WatchError) as error:
                 log.info("the watch of the key space ended: %s; it starts again", error)
             await asyncio.sleep(AGAIN_S)
@@ -120,10 +149,10 @@ class Coordination:
         if self._watching is not None:
             self._watching.transport.abort()
 
-    async def _watch_once(self, replicaset: str, deliver: Callable[[Watched], None]) -> None:
+    async def _watch_once(self, deliver: Callable[[Watched], None]) -> None:
         host, _, port = self.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=self._tls)
-        session = WatchSession(self._user, self._password, replicaset)
+        session = WatchSession(self._user, self._password, self.cluster)
         self._watching = writer
         try:
             while True:
@@ -132,6 +161,7 @@ class Coordination:
                 if not data:
                     raise ConnectionError("the member closed the connection")
                 changes, output = session.feed(data)
+                self.cluster = session.replicaset
                 for change in changes:
                     deliver(change)
                 if output:

@@ -2,8 +2,8 @@
 
 All operations that wait become one batch, so that one flush of the commit log serves all journals
 (group commit). If a batch fails, for example because the disk is full, the thread retries it until
-it succeeds: clients wait, and nothing is lost. After a failed flush nothing may be written again,
-and the process must restart.
+it succeeds: clients wait, and nothing is lost. After a failed flush, or an operation that
+contradicts the spools, nothing may be written again, and the process must restart.
 """
 
 import logging
@@ -85,3 +85,7 @@ class Disk:
                     if self._is_stopping:
                         return False
                     self._condition.wait(RETRY_S)
+            except Exception as error:  # no broker may run without this thread
+                log.exception("an operation contradicts the spools on disk")
+                self._on_failed(f"writing spools failed: {error}")
+                return False

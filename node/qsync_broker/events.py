@@ -2,11 +2,11 @@
 
 from typing import NamedTuple, TypeAlias
 
-from qsync_broker.append import Append, Appended, Input
 from qsync_broker.index import LocalFragment, RemoteFragment
 from qsync_broker.keyspace import Change, RowChange
 from qsync_broker.messages import Message
-from qsync_broker.operations import Operation, SpoolKey
+from qsync_broker.operations import Operation, Publication, SpoolKey
+from qsync_broker.requests import Append, Appended, Input
 from qsync_node.format.journals import BrokerId
 
 Messages: TypeAlias = list[tuple[int, Message]]
@@ -110,6 +110,27 @@ class Uploaded(NamedTuple):
     error: str = ""
 
 
+class PublicationsRead(NamedTuple):
+    """Publications in ascending order, or None if they could not be read."""
+
+    token: int
+    publications: list[Publication] | None
+
+
+class StoreChecked(NamedTuple):
+    """A store is healthy, or the sentence of the failure."""
+
+    store: str
+    error: str = ""
+
+
+class SpoolRead(NamedTuple):
+    """Bytes of a completed spool, or None if they could not be read."""
+
+    token: int
+    data: bytes | None
+
+
 class AppendBegun(NamedTuple):
     """A client wants to append; `number` identifies the request until its result."""
 
@@ -139,6 +160,9 @@ Event: TypeAlias = (
     | PeerReceived
     | Listed
     | Uploaded
+    | PublicationsRead
+    | StoreChecked
+    | SpoolRead
     | AppendBegun
     | AppendReceived
 )
@@ -222,6 +246,49 @@ class Upload(NamedTuple):
     path: str
 
 
+class CheckStore(NamedTuple):
+    """Write, read and list an object of a store; answered by `StoreChecked`."""
+
+    store: str
+
+
+class ReadPublications(NamedTuple):
+    """Read confirmed publications after a sequence; answered by `PublicationsRead`."""
+
+    token: int
+    journal: str
+    journal_id: int
+    after: int
+    limit: int
+
+
+class RemovePublications(NamedTuple):
+    """Call `qsync.published`; answered by `Transacted`."""
+
+    token: int
+    journal: str
+    journal_id: int
+    through: int
+    places: tuple[tuple[int, ...], ...]
+
+
+class DiscardPublications(NamedTuple):
+    """Call `qsync.discard`; answered by `Transacted`."""
+
+    token: int
+    journal: str
+    journal_id: int
+
+
+class ReadSpool(NamedTuple):
+    """Read bytes of a completed spool; answered by `SpoolRead`."""
+
+    token: int
+    key: SpoolKey
+    offset: int
+    size: int
+
+
 class Rewatch(NamedTuple):
     """Open the watch again, after a pause: its snapshot is older than the known revision."""
 
@@ -249,6 +316,11 @@ Effect: TypeAlias = (
     | Answer
     | ListStores
     | Upload
+    | CheckStore
+    | ReadPublications
+    | RemovePublications
+    | DiscardPublications
+    | ReadSpool
     | Rewatch
     | Readable
     | Halt

@@ -13,7 +13,7 @@ from qsync_broker.codecs import EXTENSIONS, Codec, codec_of_extension
 from qsync_broker.index import LocalFragment, RemoteFragment
 from qsync_broker.postfix import Postfix, PostfixError
 
-_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{40})(\.[A-Za-z]+)?")
+_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{40})(\.[A-Za-z0-9]+)?")
 _OFFSET_MAX = (1 << 63) - 1
 
 
@@ -49,3 +49,15 @@ def parse_path(store: str, journal: str, path: str, mod_time: int) -> RemoteFrag
     if codec is None or not begin <= end <= _OFFSET_MAX:
         return None
     return RemoteFragment(begin, end, bytes.fromhex(found[3]), codec, store, path, mod_time)
+
+
+def attributes_of(codec: int) -> dict[str, str] | None:
+    """Return the attributes of an object with a fragment, for stores that have attributes."""
+    return {"Content-Encoding": "gzip"} if codec == Codec.GZIP_OFFLOAD_DECOMPRESSION else None
+
+
+def unknown_extension(path: str) -> str:
+    """Return the extension that prevents an object from being a fragment, or ""."""
+    found = _NAME.fullmatch(path.rpartition("/")[2])
+    extension = (found[4] or "") if found is not None else ""
+    return extension if codec_of_extension(extension) is None else ""

@@ -1,5 +1,7 @@
 """The HTTP gateway: PUT appends, GET reads, HEAD describes; the path is the journal's name.
 
+POST carries out a batch of appends (`qsync_broker.batch`).
+
 It follows Gazette's gateway (same headers and query arguments). Statuses of appends have HTTP codes
 of their own, and there are more headers:
 
@@ -12,28 +14,44 @@ of their own, and there are more headers:
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 from aiohttp import web
 
-from qsync_broker.append import Append, Appended, Break, Finish, Piece, Suspend
-from qsync_broker.auth import AuthError, Authorizer, Capability
+from qsync_broker.auth import EXPIRED, AuthError, Authorizer, Capability, Claims
+from qsync_broker.batch import (
+    BATCH_BYTES,
+    BATCHES_BYTES,
+    MEDIA_TYPE,
+    append_items,
+    decode_items,
+    encode_outcomes,
+    outcome_of,
+)
+from qsync_broker.calls import AppendCall
+from qsync_broker.description import describe
 from qsync_broker.fragments import content_name
-from qsync_broker.labels import NO_LABELS, LabelSet, parse_selector, with_name
+from qsync_broker.grouping import SMALL
+from qsync_broker.labels import LabelSet, parse_selector, with_name
+from qsync_broker.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
 from qsync_broker.reader import CHUNK, JournalReader
 from qsync_broker.replica import Part, Replica
+from qsync_broker.requests import Append, Appended, Break, Finish, Piece, Suspend
 from qsync_broker.resolver import NO_BROKER, Resolution, resolve
-from qsync_broker.server import AppendCall, BrokerServer
+from qsync_broker.server import BrokerServer
 from qsync_broker.spec import JournalSpec, name_problem
 from qsync_broker.status import Status
-from qsync_node.format.journals import BrokerId
+from qsync_broker.wholeness import broker_for_read
+from qsync_node.format.journals import BrokerId, JournalRow
 
 APPEND_S = 60.0
-SMALL = 64 << 10
+BODY_S = 30.0
+"""Time in which the body of a batch, or the content of a small append, must arrive."""
 PROXIED = "X-Qsync-Proxied"
 _OFFSET_MAX = (1 << 63) - 1
 
@@ -61,13 +79,16 @@ class Gateway:
         self._server = server
         self._authorizer = authorizer
         self._session: aiohttp.ClientSession | None = None
+        self._batched_bytes = 0
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
         return [
             web.get("/debug/ready", self._ready),
             web.get("/debug/journals", self._journals),
+            web.get("/debug/metrics", self._metrics),
             web.put("/{journal:.+}", self.put),
+            web.post("/{journal:.+}", self.post),
             web.get("/{journal:.+}", self.get, allow_head=False),
             web.head("/{journal:.+}", self.get),
         ]
@@ -82,43 +103,41 @@ class Gateway:
             return web.Response(status=503, text="the broker has no lease\n")
         return web.Response(text="ready\n")
 
-    async def _journals(self, _: web.Request) -> web.Response:
-        """Describe all journals as this broker knows them."""
-        keys = self._server.core.keys
-        described = []
-        for name in sorted(keys.journals):
-            journal, route, replica = (
-                keys.journals[name],
-                keys.route(name),
-                self._server.core.replica(name),
-            )
-            described.append(
-                {
-                    "name": name,
-                    "replication": self._server.core.desired_replicas(journal),
-                    "brokers": [broker.suffix for broker in route.members],
-                    "primary": route.members[route.primary].suffix if route.primary >= 0 else "",
-                    "is_consistent": keys.is_consistent(journal),
-                    "suspend_level": journal.suspend_level,
-                    "is_ready": replica is not None
-                    and replica.pipeline is not None
-                    and replica.pipeline.is_ready,
-                    "write_head": replica.visible_end if replica is not None else None,
-                }
-            )
+    async def _metrics(self, _: web.Request) -> web.Response:
+        """Return the metrics; they name no journal, and need no token."""
+        body = self._server.metrics.render()
+        return web.Response(body=body, headers={"Content-Type": METRICS_MEDIA_TYPE})
+
+    async def _journals(self, request: web.Request) -> web.Response:
+        """Describe the journals that the token selects, as this broker knows them.
+
+        Arguments `name` select journals; without any, all are described.
+        """
+        try:
+            claims = self._authorizer.verify(_token(request), Capability.LIST)
+        except AuthError as error:
+            return _unauthorized(error)
+        core, keys = self._server.core, self._server.core.keys
+        wanted = request.query.getall("name", []) or keys.journals
+        described = [
+            describe(core, keys.journals[name])
+            for name in sorted(wanted)
+            if name in keys.journals and claims.permits(_labels(keys.journals[name]))
+        ]
         return web.json_response({"revision": keys.revision, "journals": described})
 
-    def _authorize(self, request: web.Request, capability: Capability) -> None:
+    def _authorize(self, request: web.Request, capability: Capability) -> Claims:
         """Check the request's token.
 
         Raises:
-            AuthError: the token does not permit the request, or does not select the journal.
+            AuthError: the token does not permit the request.
+            _HiddenError: the token does not select the journal.
         """
-        claims = self._authorizer.verify(request.headers.get("Authorization", ""), capability)
+        claims = self._authorizer.verify(_token(request), capability)
         row = self._server.core.keys.journals.get(_journal_of(request))
-        labels = JournalSpec.from_row(row.name, row.spec).labels if row is not None else NO_LABELS
-        if not claims.permits(with_name(labels, _journal_of(request))):
-            raise AuthError("the token does not select the journal")
+        if row is not None and not claims.permits(_labels(row)):
+            raise _HiddenError
+        return claims
 
     # --- append -------------------------------------------------------------------------------
 
@@ -130,9 +149,23 @@ class Gateway:
         except ValueError as error:
             return web.Response(status=400, text=f"{error}\n")
         except AuthError as error:
-            return web.Response(status=401, text=f"{error}\n")
+            return _unauthorized(error)
+        except _HiddenError:
+            return _not_found()
         length = request.content_length
-        body = await request.read() if length is not None and length <= SMALL else None
+        body = None
+        if length is not None and length <= SMALL:
+            try:
+                async with asyncio.timeout(BODY_S):
+                    body = await request.read()
+            except TimeoutError:
+                text = f"the content did not arrive within {BODY_S:g} s\n"
+                return web.Response(status=408, text=text, headers={"Connection": "close"})
+        if body is not None and self._server.groups.may_join(append, len(body)):
+            result, is_proxied = await self._server.groups.append(append, body).result()
+            if is_proxied:
+                return await self._proxy_put(request, result.resolution, body)
+            return self._appended(request, result)
         call = self._server.append(append, APPEND_S)
         try:
             if body is not None:
@@ -148,6 +181,37 @@ class Gateway:
         if is_proxied:
             return await self._proxy_put(request, result.resolution, body)
         return self._appended(request, result)
+
+    async def post(self, request: web.Request) -> web.StreamResponse:
+        """Carry out a batch of appends to a journal."""
+        length = request.content_length
+        if length is None or length > BATCH_BYTES:
+            text = f"a batch needs a Content-Length of at most {BATCH_BYTES}\n"
+            return web.Response(status=413 if length else 411, text=text)
+        if self._batched_bytes + length > BATCHES_BYTES:
+            return web.Response(status=503, text="too many batches are under way; retry later\n")
+        self._batched_bytes += length
+        try:
+            self._authorize(request, Capability.APPEND)
+            base = _append_of(request)
+            async with asyncio.timeout(BODY_S):
+                body = await request.read()
+            results = await append_items(self._server, decode_items(body, base))
+        except ValueError as error:
+            return web.Response(status=400, text=f"{error}\n")
+        except AuthError as error:
+            return _unauthorized(error)
+        except _HiddenError:
+            return _not_found()
+        except TimeoutError:
+            return web.Response(status=408, text=f"the batch did not arrive in {BODY_S:g} s\n")
+        finally:
+            self._batched_bytes -= length
+        if results and all(is_proxied for _, is_proxied in results):
+            return await self._proxy_put(request, results[0][0].resolution, body)
+        outcomes = encode_outcomes([outcome_of(*result) for result in results])
+        headers = self._route_headers(request, results[0][0].resolution) if results else {}
+        return web.Response(body=outcomes, content_type=MEDIA_TYPE, headers=headers)
 
     @staticmethod
     async def _stream(request: web.Request, call: AppendCall) -> None:
@@ -208,8 +272,13 @@ class Gateway:
         headers[PROXIED] = str(self._server.core.keys.revision)
         url = row.endpoint.rstrip("/") + request.raw_path
         try:
+            tls = self._server.tls
             async with self._session.request(
-                request.method, url, headers=headers, data=data
+                request.method,
+                url,
+                headers=headers,
+                data=data,
+                ssl=tls.calling if tls is not None else True,
             ) as answer:
                 kept = {
                     name: value
@@ -232,12 +301,14 @@ class Gateway:
         server, name = self._server, request.match_info["journal"]
         try:
             offset, is_blocking = _read_of(request)
-            self._authorize(request, Capability.READ)
+            claims = self._authorize(request, Capability.READ)
             await server.revision(_number(request.headers.get(PROXIED, "0"), PROXIED))
         except ValueError as error:
             return web.Response(status=400, text=f"{error}\n")
         except AuthError as error:
-            return web.Response(status=401, text=f"{error}\n")
+            return _unauthorized(error)
+        except _HiddenError:
+            return _not_found()
         found = resolve(
             server.core.keys,
             name,
@@ -256,23 +327,28 @@ class Gateway:
         if not JournalSpec.from_row(row.name, row.spec).is_readable:
             return web.Response(status=403, text="NOT_ALLOWED\n")
         replica = server.core.replica(name)
+        if replica is not None and PROXIED not in request.headers:
+            whole = broker_for_read(row, found.route, replica, server.core.me, offset)
+            if whole is not None:
+                return await self._proxy(request, whole)
         if replica is None:
             broker = found.route.members[max(found.route.primary, 0)]
             return await self._proxy(request, broker if found.broker == NO_BROKER else found.broker)
         if offset < 0:
             offset = replica.visible_end
-        return await self._send(request, found, replica, offset, is_blocking)
+        wanted = _Wanted(offset, is_blocking, claims)
+        return await self._send(request, found, replica, wanted)
 
     async def _send(
-        self,
-        request: web.Request,
-        found: Resolution,
-        replica: Replica,
-        offset: int,
-        is_blocking: bool,
+        self, request: web.Request, found: Resolution, replica: Replica, wanted: "_Wanted"
     ) -> web.StreamResponse:
         reader = JournalReader(self._server, replica)
-        position = await reader.next(offset, is_blocking)
+        offset, is_blocking, claims = wanted
+        try:
+            async with asyncio.timeout(claims.remaining_s()):
+                position = await reader.next(offset, is_blocking)
+        except TimeoutError:
+            return _unauthorized(AuthError(EXPIRED))
         headers = self._route_headers(request, found)
         headers["X-Write-Head"] = str(replica.visible_end)
         if position is None:
@@ -288,11 +364,14 @@ class Gateway:
             return response
         response.enable_chunked_encoding()
         await response.prepare(request)
-        while position is not None and position.offset == offset:
-            async for data in reader.content(position.part, offset):
-                await response.write(data)
-                offset += len(data)
-            position = await reader.next(offset, is_blocking)
+        # The answer ends with its token; the client then asks again, and learns the cause.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(claims.remaining_s()):
+                while position is not None and position.offset == offset:
+                    async for data in reader.content(position.part, offset):
+                        await response.write(data)
+                        offset += len(data)
+                    position = await reader.next(offset, is_blocking)
         await response.write_eof()
         return response
 
@@ -316,6 +395,32 @@ def _fragment_headers(part: Part) -> dict[str, str]:
     if part.remote is not None:
         headers["X-Fragment-Last-Modified"] = formatdate(part.remote.mod_time, usegmt=True)
     return headers
+
+
+class _HiddenError(Exception):
+    """The token does not select the journal, which does not exist for the client."""
+
+
+class _Wanted(NamedTuple):
+    offset: int
+    is_blocking: bool
+    claims: Claims
+
+
+def _token(request: web.Request) -> str:
+    return request.headers.get("Authorization", "")
+
+
+def _labels(row: JournalRow) -> LabelSet:
+    return with_name(JournalSpec.from_row(row.name, row.spec).labels, row.name)
+
+
+def _unauthorized(error: AuthError) -> web.Response:
+    return web.Response(status=401, text=f"{error}\n", headers={"WWW-Authenticate": "Bearer"})
+
+
+def _not_found() -> web.Response:
+    return web.Response(status=404, text=f"{Status.JOURNAL_NOT_FOUND.name}\n")
 
 
 def _journal_of(request: web.Request) -> str:

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from qsync_broker.operations import NO_SUM
+from qsync_broker.operations import NO_SUM, CompletedSpool
 
 
 class LocalFragment(NamedTuple):
@@ -19,6 +19,11 @@ class LocalFragment(NamedTuple):
     sum: bytes = NO_SUM
     codec: int = 1
     first_append: int = 0
+
+    @classmethod
+    def of(cls, spool: CompletedSpool) -> "LocalFragment":
+        """Return the fragment of a completed spool."""
+        return cls(spool.key.begin, spool.end, spool.sum, spool.codec, spool.first_append)
 
 
 class RemoteFragment(NamedTuple):
@@ -41,6 +46,11 @@ class RemoteFragment(NamedTuple):
     store: str
     path: str
     mod_time: int
+
+    @property
+    def place(self) -> str:
+        """Return the URL of the object."""
+        return self.store + self.path
 
 
 class RemoteIndex:
@@ -65,6 +75,11 @@ class RemoteIndex:
     def end(self) -> int:
         """Return the offset after the last persisted byte."""
         return self._fragments[-1].end if self._fragments else 0
+
+    @property
+    def mod_time(self) -> int:
+        """Return the time at which the last bytes were persisted, or 0 without any."""
+        return self._fragments[-1].mod_time if self._fragments else 0
 
     def replace(self, fragments: Iterable[RemoteFragment]) -> None:
         """Take a listing over."""

@@ -18,10 +18,12 @@ from qsync_node.format.journals import (
     BROKER_SPACE,
     JOURNAL_SPACE,
     NO_ROUTE,
+    PUBLISHER_SPACE,
     AssignmentRow,
     BrokerId,
     BrokerRow,
     JournalRow,
+    PublisherRow,
     Route,
     Row,
     decode_row,
@@ -91,6 +93,7 @@ class KeySpace:
         specified: revision of the last change of a specification or a suspension.
         journals: journals by name.
         brokers: live brokers.
+        publishers: states of publications, by journal and its `create_revision`.
     """
 
     def __init__(self) -> None:
@@ -99,6 +102,7 @@ class KeySpace:
         self._is_specified = False
         self.journals: dict[str, JournalRow] = {}
         self.brokers: dict[BrokerId, BrokerRow] = {}
+        self.publishers: dict[str, dict[int, PublisherRow]] = {}
         self._assignments: dict[str, dict[BrokerId, AssignmentRow]] = {}
         self._by_broker: dict[BrokerId, dict[str, None]] = {}
         self._primaries: Counter[BrokerId] = Counter()
@@ -111,6 +115,8 @@ class KeySpace:
         Raises:
             ValueError: the tuple or the update has another form than rows of this space.
         """
+        if change.space == PUBLISHER_SPACE:
+            return self._apply_publisher(change)
         if isinstance(change, Deleted):
             self._delete(change.space, change.key)
             return tuple(change.key)
@@ -141,12 +147,29 @@ class KeySpace:
             row = self.assignments(change.key[0]).get(BrokerId(*change.key[1:]))
         if row is None:
             raise ValueError(f"space {change.space} has no row {change.key} to update")
-        fields = encode_row(row)
+        return self._set_fields(change, encode_row(row))
+
+    @staticmethod
+    def _set_fields(change: Updated, fields: list[Any]) -> list[Any]:
         for operator, field, value in change.operations:
             if operator != "=" or not isinstance(field, int) or not 0 <= field < len(fields):
                 raise ValueError(f"row {change.key} was updated by {operator} {field}: use `=`")
             fields[field] = value
         return fields
+
+    def _apply_publisher(self, change: RowChange) -> tuple[str, ...]:
+        key = change.fields[:2] if isinstance(change, Written) else change.key
+        journal, journal_id = key
+        rows = self.publishers.setdefault(journal, {})
+        if isinstance(change, Deleted):
+            rows.pop(journal_id, None)
+        elif isinstance(change, Written):
+            rows[journal_id] = PublisherRow(*change.fields)
+        else:
+            rows[journal_id] = PublisherRow(*self._set_fields(change, list(rows[journal_id])))
+        if not rows:
+            del self.publishers[journal]
+        return tuple(key)
 
     def advance(self, revision: int) -> None:
         """Note that all changes up to a revision were applied."""
@@ -159,6 +182,7 @@ class KeySpace:
         self._is_specified = True
         self.journals.clear()
         self.brokers.clear()
+        self.publishers.clear()
         self._assignments.clear()
         self._by_broker.clear()
         self._primaries.clear()
@@ -193,6 +217,11 @@ class KeySpace:
     def journals_of(self, broker: BrokerId) -> tuple[str, ...]:
         """Return the names of the journals of a broker, in the order of assignment."""
         return tuple(self._by_broker.get(broker, ()))
+
+    def published(self, journal: JournalRow) -> int:
+        """Return the sequence up to which publications of a journal were removed."""
+        row = self.publishers.get(journal.name, {}).get(journal.create_revision)
+        return row.published if row is not None else 0
 
     def load(self, broker: BrokerId) -> int:
         """Return the number of a broker's assignments."""

@@ -20,6 +20,8 @@ NAME_LABEL = "name"
 PREFIX_LABEL = "prefix"
 """Label of a selector that stands for journals in a folder: `prefix=orders/`."""
 PREFIX_SUFFIX = ":prefix"
+SELECTOR_LABELS_MAX = 256
+"""Maximum number of labels of a selector, which may be compared with many journals."""
 
 
 class LabelSet:
@@ -109,12 +111,21 @@ def selector_of_journals(selector: LabelSelector) -> LabelSelector:
     """Return a selector whose `prefix` labels are prefixes of the label `name`.
 
     Raises:
-        ValueError: a prefix is no folder.
+        ValueError: a prefix is no folder, or the selector has too many labels.
     """
+    _check_size(selector)
     return LabelSelector(
         tuple(_of_journals(wanted) for wanted in selector.include),
         tuple(_of_journals(wanted) for wanted in selector.exclude),
     )
+
+
+def _check_size(selector: LabelSelector) -> None:
+    count = len(selector.include) + len(selector.exclude)
+    if count > SELECTOR_LABELS_MAX:
+        raise ValueError(
+            f"the selector has {count} labels: use at most {SELECTOR_LABELS_MAX}, or a prefix"
+        )
 
 
 def _of_journals(wanted: Wanted) -> Wanted:
@@ -150,7 +161,7 @@ def parse_selector(text: str) -> LabelSelector:
     """Return the selector that a text describes.
 
     Raises:
-        ValueError: the text is no selector.
+        ValueError: the text is no selector, or the selector has too many labels.
     """
     include: list[Wanted] = []
     exclude: list[Wanted] = []
@@ -164,7 +175,9 @@ def parse_selector(text: str) -> LabelSelector:
             at += len(text[at:]) - len(text[at:].lstrip())
         at += _term(text, at, include, exclude)
         is_first = False
-    return LabelSelector(tuple(include), tuple(exclude))
+    selector = LabelSelector(tuple(include), tuple(exclude))
+    _check_size(selector)
+    return selector
 
 
 def _term(text: str, at: int, include: list[Wanted], exclude: list[Wanted]) -> int:

@@ -118,17 +118,19 @@ class _Incoming:
 
 
 class IncomingLinks:
-    """Connections of primaries, whose peer this broker is."""
+    """Connections of primaries, whose peer this broker is, and of brokers that copy."""
 
     def __init__(
         self,
         host: Host,
         find_replica: Callable[[str], Replica | None],
         emit: Callable[[ev.Effect], None],
+        on_fetch: Callable[[int, int, msg.Fetch], None],
     ) -> None:
         self._host = host
         self._find_replica = find_replica
         self._emit = emit
+        self._on_fetch = on_fetch
         self._links: dict[int, _Incoming] = {}
         self._waiting: list[_Waiting] = []
 
@@ -164,6 +166,8 @@ class IncomingLinks:
                 return
             self._waiting.append(_Waiting(number, opened, message))
             self.retry()
+        elif isinstance(message, msg.Fetch):
+            self._on_fetch(number, stream, message)
         # Anything else belongs to a stream that this broker has ended.
 
     def retry(self) -> None:

@@ -15,6 +15,10 @@ of all journals of two brokers share one connection per direction of replication
     Begin     begins a new fragment (J9)
     Close     ends the stream                   Failed     ends the stream, with the reason
 
+A broker that lacks completed fragments opens a stream to another one of the journal (J11):
+
+    Fetch     asks for a part of a fragment     Fetched    the part
+
 A frame is its length (4 bytes, without these), a kind (1 byte), a stream (4 bytes), and the fields:
 raw for `Content`, as an array in MessagePack for all others. The bytes of a content are passed on
 as a view of the received buffer.
@@ -93,6 +97,7 @@ class Promised(NamedTuple):
     sum: bytes
     registers: bytes
     codec: int
+    missing: int = 0  # bytes before `end` that the broker lacks
 
 
 class Refused(NamedTuple):
@@ -110,6 +115,31 @@ class Failed(NamedTuple):
     reason: str
 
 
+class Fetch(NamedTuple):
+    """Asks for the first completed fragment that ends after `after` and begins before `until`.
+
+    `at` is the offset of the wanted part, or 0 for the begin of the fragment.
+    """
+
+    journal: str
+    journal_id: int
+    after: int
+    until: int
+    at: int
+
+
+class Fetched(NamedTuple):
+    """A fragment, and its bytes from `at` on; without such a fragment, `end` is 0."""
+
+    begin: int
+    end: int
+    sum: bytes
+    codec: int
+    first_append: int
+    at: int
+    data: bytes
+
+
 Message: TypeAlias = (
     Prepare
     | Adopt
@@ -123,6 +153,8 @@ Message: TypeAlias = (
     | Refused
     | Acked
     | Failed
+    | Fetch
+    | Fetched
 )
 
 _KINDS: tuple[type[Any], ...] = (
@@ -138,6 +170,8 @@ _KINDS: tuple[type[Any], ...] = (
     Refused,
     Acked,
     Failed,
+    Fetch,
+    Fetched,
 )
 _NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 _CONTENT = _NUMBERS[Content]

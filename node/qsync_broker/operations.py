@@ -20,6 +20,13 @@ class SpoolKey(NamedTuple):
     begin: int
 
 
+class Publication(NamedTuple):
+    """Content that a transaction has published to a journal."""
+
+    sequence: int
+    content: bytes
+
+
 class SpoolState(NamedTuple):
     """The open spool of a journal after a commit.
 
@@ -80,6 +87,12 @@ class Roll(NamedTuple):
     state: SpoolState
 
 
+class Copied(NamedTuple):
+    """Add a spool that was copied from another broker: `Content` has written its bytes before."""
+
+    spool: CompletedSpool
+
+
 class Drop(NamedTuple):
     """Delete a completed spool, or an open one with its journal."""
 
@@ -92,7 +105,7 @@ class SetAside(NamedTuple):
     key: SpoolKey
 
 
-Operation = Content | Commit | Roll | Drop | SetAside
+Operation = Content | Commit | Roll | Copied | Drop | SetAside
 Batch = Sequence[Operation]
 
 

@@ -6,6 +6,7 @@ from typing import Protocol
 from qsync_broker.handshake import Handshake, HandshakeError
 from qsync_broker.messages import Decoder, FrameError, Message, encode
 from qsync_broker.operations import Buffer
+from qsync_broker.tls import BrokerTls
 from qsync_node.format.journals import BrokerId
 
 HANDSHAKE_S = 5.0
@@ -15,6 +16,9 @@ SEND_HIGH = 4 << 20
 
 class Listener(Protocol):
     """The user of a connection."""
+
+    def on_begun(self, connection: "Connection") -> None:
+        """Note that the connection exists; its handshake begins."""
 
     def on_open(self, connection: "Connection", peer: BrokerId) -> None:
         """Note that both sides have proven themselves."""
@@ -32,7 +36,17 @@ class Listener(Protocol):
 class Connection(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, handshake: Handshake, listener: Listener) -> None:
+    def __init__(
+        self, handshake: Handshake, listener: Listener, tls: BrokerTls | None = None
+    ) -> None:
+        """Wait for the transport.
+
+        Args:
+            handshake: the handshake of this end.
+            listener: the user of the connection.
+            tls: contexts of the broker, or None for a plain connection.
+        """
+        self._tls = tls
         self._handshake: Handshake | None = handshake
         self._listener = listener
         self._decoder = Decoder()
@@ -74,6 +88,10 @@ class Connection(asyncio.Protocol):
         assert self._handshake is not None
         self._transport = transport  # type: ignore[assignment]  # uvloop's class is not asyncio's
         assert self._transport is not None
+        self._listener.on_begun(self)
+        if self._tls is not None and not self._tls.is_broker(transport):
+            self.close("the other end presented no certificate of the cluster")
+            return
         self._transport.set_write_buffer_limits(high=SEND_HIGH)
         self._transport.write(self._handshake.start())
         loop = asyncio.get_running_loop()

@@ -5,7 +5,8 @@
     NEW         open(): Prepare is sent to each peer     PREPARING
     PREPARING   each peer has promised (J2)              PROMISED
     PROMISED    adopt(choice): Adopt is sent (J4)        ADOPTING
-    ADOPTING    each peer has adopted it durably         READY
+    ADOPTING    each adopter has adopted it durably      READY
+    READY       adopt(rest): Adopt is sent to all        ADOPTING
     READY       content and proposals are sent (J6)      READY
     any         a peer fails, refuses, or is lost        FAILED
     any         close()                                  FAILED
@@ -16,14 +17,14 @@ acknowledged.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Protocol
 
 from qsync_broker import messages as msg
 from qsync_broker.operations import Buffer, Operation
 from qsync_broker.spool import Choice, Proposal, Spool
-from qsync_node.format.journals import BrokerId, Route
+from qsync_node.format.journals import BrokerId, JournalRow, Members, Route
 
 
 class Phase(Enum):
@@ -81,6 +82,9 @@ class Pipeline:
         wrong_revision: revision at which a peer knows another route, 0 if none does.
         sequence: number of the last proposal.
         acked: number of the last proposal that all brokers have made durable.
+        partial: brokers that lack earlier bytes of the journal.
+        adopters: brokers that have adopted a choice, or are about to.
+        rest: what all brokers adopt once an adoption of a part of them is recorded, or None.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class Pipeline:
         epoch: int,
         changed: Callable[[], None],
         confirm: Callable[[int], None],
+        promise: Callable[[], msg.Promised],
     ) -> None:
         """Prepare a pipeline; `open` begins the synchronisation.
 
@@ -103,6 +108,7 @@ class Pipeline:
             epoch: reserved epoch.
             changed: called when the phase or `acked` changes.
             confirm: called with the end of bytes that all brokers have.
+            promise: returns the state of this broker.
         """
         self.route = route
         self.epoch = epoch
@@ -116,6 +122,12 @@ class Pipeline:
         self._spool = spool
         self._changed = changed
         self._confirm = confirm
+        self._promise = promise
+        self.partial: Members = ()
+        self.adopters: Members = route.members
+        self.rest: Choice | None = None
+        self._is_rest_begun = False
+        self._chosen_end = 0  # that is confirmed once the synchronisation is recorded
         self._proposed: deque[tuple[int, int]] = deque()  # numbers and ends
         self._me = _Peer(me)
         self._peers = [_Peer(broker) for broker in route.members if broker != me]
@@ -144,21 +156,49 @@ class Pipeline:
             streams.send(peer.broker, peer.stream, prepare)
         spool.rollback()
         # Earlier commits of this spool may not be durable yet.
-        streams.store([], lambda: self._on_promised(self._me, promise_of(spool)))
+        streams.store([], lambda: self._on_promised(self._me, self._promise()))
 
     def adopt(self, choice: Choice) -> None:
-        """Send the chosen state to all peers, and take it over."""
+        """Send the chosen state to the adopters, and take it over if this broker is one."""
         self.phase = Phase.ADOPTING
+        self._chosen_end = choice.end
         for peer in (*self._peers, self._me):
-            peer.acked = -1
-        self._to_peers(msg.Adopt(*choice))
-        self._streams.store([self._spool.adopt(choice)], lambda: self._on_acked(self._me, 0))
+            peer.acked = -1 if peer.broker in self.adopters else 0
+        for peer in self._peers:
+            if peer.acked < 0:
+                self._streams.send(peer.broker, peer.stream, msg.Adopt(*choice))
+        if self._me.acked < 0:
+            self._streams.store([self._spool.adopt(choice)], lambda: self._on_acked(self._me, 0))
+
+    def prepare_rest(self) -> Choice | None:
+        """Return the choice to adopt now that some brokers are recorded, None if there is none.
+
+        The recorded ones complete their fragments first: once others have the epoch, they may be
+        removed, and complete nothing that they do not know as confirmed.
+        """
+        rest = self.rest
+        if self._is_rest_begun:
+            self.rest, self.adopters = None, self.route.members
+        self._is_rest_begun = True
+        return rest
+
+    def recorded(self) -> None:
+        """Confirm the chosen end: the record of the synchronisation excludes a smaller one."""
+        end, self._chosen_end = self._chosen_end, 0
+        if end:
+            self._confirm(end)
+            self.tell_confirmed()
 
     @property
     def promises(self) -> list[msg.Promised]:
         """Return the states of all brokers."""
+        return list(self.promised.values())
+
+    @property
+    def promised(self) -> dict[BrokerId, msg.Promised]:
+        """Return the states of the brokers that have promised."""
         peers = (*self._peers, self._me)
-        return [peer.promised for peer in peers if peer.promised is not None]
+        return {peer.broker: peer.promised for peer in peers if peer.promised is not None}
 
     # --- appends ------------------------------------------------------------------------------
 
@@ -296,5 +336,35 @@ def choose(epoch: int, promises: list[msg.Promised], codec: int) -> Choice:
     source = max(promise.epoch for promise in promises)
     candidates = [promise for promise in promises if promise.epoch == source]
     chosen = min(candidates, key=lambda promise: promise.end)
-    is_continued = all(promise == chosen for promise in promises)
+    is_continued = all(promise._replace(missing=chosen.missing) == chosen for promise in promises)
     return Choice(epoch, source, chosen.end, chosen.registers, codec, is_continued)
+
+
+def first_adopters(
+    row: JournalRow, promised: Mapping[BrokerId, msg.Promised], choice: Choice
+) -> Members:
+    """Return the brokers that adopt a choice, and are recorded, before the others; () for none.
+
+    They have the chosen bytes. Until a record excludes it, another synchronisation may choose a
+    smaller end of a broker that did not promise here: nothing may be based on the bytes in between.
+    And a crash must not leave the greatest epoch at brokers without the bytes only.
+
+    Args:
+        row: the journal.
+        promised: the states of all brokers of the route.
+        choice: the choice from these states; none of them has its source if an append resumes
+            after missing bytes.
+    """
+    holders = {broker for broker, state in promised.items() if state.epoch == choice.source}
+    is_proven = choice.source == row.epoch and set(promised) == holders >= set(row.route.members)
+    if choice.is_continued or is_proven or not choice.end:
+        return ()
+    return tuple(sorted(holders))
+
+
+def route_of(members: Members, route: Route) -> Route:
+    """Return a route of some of its brokers, with the same primary if it is one of them."""
+    if members == route.members:
+        return route
+    primary = route.members[route.primary] if route.primary >= 0 else None
+    return Route(members, members.index(primary) if primary in members else -1)

@@ -2,7 +2,9 @@
 
 An offset may be covered by no fragment. A read then waits, because the fragment may still be on its
 way to a store. It jumps to a later fragment only if nothing can fill the gap any more: the later
-one is the first of the journal, or was persisted some hours ago (as in Gazette).
+one was persisted some hours ago (as in Gazette), or it is the first one of a journal whose old
+fragments are removed. The first persisted fragment of any other journal shows nothing: this broker
+may have joined after an earlier fragment, which another broker could not persist yet.
 """
 
 from collections.abc import AsyncIterator
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from qsync_broker.operations import SpoolKey
 from qsync_broker.replica import Part, Replica
+from qsync_broker.wholeness import partial_brokers
 
 if TYPE_CHECKING:
     from qsync_broker.server import BrokerServer
@@ -43,7 +46,8 @@ def find(replica: Replica, offset: int, unix_s: int, begin_mod_time: int = 0) ->
             if later is None:
                 return None
             is_first = replica.remote.begin == later.begin and not replica.has_before(offset)
-            if not is_first and later.mod_time > unix_s - GAP_S:
+            is_pruned = is_first and replica.settings.has_retention
+            if not is_pruned and later.mod_time > unix_s - GAP_S:
                 return None
             offset, part = later.begin, Part.of_remote(later)
         remote = part.remote
@@ -65,6 +69,12 @@ class JournalReader:
         core = self._server.core
         return self._server.is_stopping or core.replica(self.replica.journal) is not self.replica
 
+    def _is_copied(self, offset: int) -> bool:
+        """Return whether this broker copies the bytes at an offset from another one."""
+        core, replica = self._server.core, self.replica
+        row = core.keys.journals.get(replica.journal)
+        return row is not None and core.me in partial_brokers(row) and offset < replica.spool.begin
+
     async def next(self, offset: int, is_blocking: bool, begin_mod_time: int = 0) -> Found | None:
         """Return the fragment from which a read continues; None at the end of the readable bytes.
 
@@ -78,7 +88,7 @@ class JournalReader:
             found = find(replica, offset, self._server.core.unix_s, begin_mod_time)
             if found is not None:
                 return found
-            if not is_blocking:
+            if not is_blocking and not self._is_copied(offset):
                 return None
             await self._server.readable(replica.journal)
         return None
@@ -103,6 +113,7 @@ class JournalReader:
             async for data in server.stores.read(part.remote, offset):
                 if offset >= end:
                     return
+                server.metrics.on_read(min(len(data), end - offset))
                 yield data[: end - offset]
                 offset += len(data)
             return
@@ -116,5 +127,6 @@ class JournalReader:
                 return
             if not data:
                 return
+            server.metrics.on_read(len(data))
             yield data
             offset += len(data)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from qsync_broker import messages as msg
+from qsync_broker.coverage import Span, first_hole, missing_bytes
 from qsync_broker.flow import Limit
 from qsync_broker.index import LocalFragment, RemoteFragment, RemoteIndex
 from qsync_broker.operations import Operation, Roll
@@ -18,6 +19,7 @@ from qsync_node.format.journals import BrokerId, JournalRow, Route
 
 if TYPE_CHECKING:
     from qsync_broker.append import AppendMachine
+    from qsync_broker.health import StoreState
     from qsync_broker.keyspace import Change, KeySpace
 
 
@@ -36,6 +38,12 @@ class Host(Protocol):
 
     def desired_replicas(self, journal: JournalRow) -> int:
         """Return the number of brokers that a journal's route must have."""
+
+    def stated_replicas(self, journal: JournalRow) -> int:
+        """Return the number of brokers that a journal has while it is not suspended."""
+
+    def store_state(self, url: str) -> "StoreState":
+        """Return the health of a store."""
 
     def transact(self, change: "Change", done: Callable[[bool], None]) -> None:
         """Carry out a transaction; `done` gets whether it is known to be committed."""
@@ -91,6 +99,7 @@ class Settings(NamedTuple):
         refresh_ns: interval between two listings of the stores.
         postfix: template of the folder of persisted fragments (`qsync_broker.postfix`).
         max_rate: maximum rate of appends in bytes per second, 0 for no limit.
+        has_retention: whether old fragments may be removed from the stores.
     """
 
     codec: int
@@ -101,6 +110,7 @@ class Settings(NamedTuple):
     refresh_ns: int = 300_000_000_000
     postfix: str = ""
     max_rate: int = 0
+    has_retention: bool = False
 
 
 class Part(NamedTuple):
@@ -140,6 +150,7 @@ class Replica:
         remote: persisted fragments.
         is_index_known: whether the stores have been listed, or there are none.
         store_error: sentence of the last failure of a store, "" after a success.
+        is_end_known: whether the last synchronisation found all acknowledged bytes (J3).
         limit: maximum rate of appends.
     """
 
@@ -155,6 +166,7 @@ class Replica:
         self.is_index_known = not settings.stores
         self.remote = RemoteIndex()
         self.store_error = ""
+        self.is_end_known = True
         self.limit = Limit(settings.max_rate)
         self._queue: deque[AppendMachine] = deque()
         self._host = host
@@ -170,8 +182,11 @@ class Replica:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the journal has no bytes, neither here nor in its store."""
-        return not self.completed and not self.remote.end and self.spool.end == self.spool.begin
+        """Return whether the journal has no bytes, neither at a broker nor in its store.
+
+        A broker that joined at a greater offset has none itself, but others may have them.
+        """
+        return not self.completed and not self.remote.end and self.spool.end == 0
 
     @property
     def is_flushed(self) -> bool:
@@ -199,11 +214,32 @@ class Replica:
         remote = self.remote.find(offset)
         return Part.of_remote(remote) if remote is not None else None
 
+    @property
+    def spans(self) -> list[Span]:
+        """Return the offsets on this broker's disk, in ascending order."""
+        spans = [Span(begin, fragment.end) for begin, fragment in sorted(self.completed.items())]
+        return [*spans, Span(self.spool.begin, self.spool.end)]
+
+    def hole(self, begin: int, end: int) -> Span | None:
+        """Return the first offsets between two that are not on this broker's disk."""
+        return first_hole(self.spans, begin, end)
+
+    @property
+    def promise(self) -> msg.Promised:
+        """Return the state of the spool, and the number of bytes that this broker lacks."""
+        missing = missing_bytes(self.spans, self.spool.end)
+        return promise_of(self.spool)._replace(missing=missing)
+
     def has_before(self, offset: int) -> bool:
         """Return whether a local fragment has bytes before an offset."""
         return self.spool.begin < min(offset, self.spool.confirmed) or any(
             begin < offset for begin in self.completed
         )
+
+    @property
+    def is_head_known(self) -> bool:
+        """Return whether no acknowledged byte is known to be missing."""
+        return self.is_end_known and self.index_end <= self.spool.end
 
     @property
     def visible_end(self) -> int:
@@ -261,7 +297,14 @@ class Replica:
         self._end_stream("this broker is the primary")
         self.promised = epoch
         self.pipeline = Pipeline(
-            self._host, self.spool, self._host.me, route, epoch, self._on_pipeline, self.confirm
+            self._host,
+            self.spool,
+            self._host.me,
+            route,
+            epoch,
+            self._on_pipeline,
+            self.confirm,
+            lambda: self.promise,
         )
 
     def close_pipeline(self, reason: str) -> None:
@@ -323,12 +366,13 @@ class Replica:
         stream.replica = self
         self.spool.rollback()
         # The state must be durable before the primary chooses by it.
-        self._host.store([], lambda: stream.reply(promise_of(self.spool)))
+        self._host.store([], lambda: stream.reply(self.promise))
 
     def _end_stream(self, reason: str) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.fail(reason)
+            self.spool.rollback()
 
     def stream_closed(self, stream: "PeerStream") -> None:
         """Discard the content of a stream that has ended."""
@@ -342,8 +386,20 @@ class Replica:
         if spool.end == spool.confirmed > spool.begin:
             self._host.store([spool.roll(spool.end, spool.codec)], _nothing)
 
+    def leave(self, reason: str) -> None:
+        """End replication: the journal is no longer assigned to this broker.
+
+        Appends that are in flight get their results. Those whose content was not asked for yet are
+        resolved again, because another broker can serve them: often one that has suspended the
+        journal, as the allocator then removes brokers.
+        """
+        self.close_pipeline(reason)
+        self._end_stream(reason)
+        for append in self.waiting:
+            self._host.wake(append)
+
     def stop(self, reason: str) -> None:
-        """End replication: the journal is no longer assigned to this broker, or it stops."""
+        """End replication and all appends: the broker stops."""
         self.close_pipeline(reason)
         self._end_stream(reason)
         for append in self.waiting:

@@ -5,128 +5,46 @@ list, steps the core, and carries out the effects.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from qsync_broker import events as ev
 from qsync_broker.allocator import can_hand_over
-from qsync_broker.append import Append, Appended, Input
-from qsync_broker.broker import Broker, BrokerConfig, Recovered
+from qsync_broker.broker import Broker
+from qsync_broker.calls import AppendCall
 from qsync_broker.config import ServerConfig, split_address
+from qsync_broker.coordinating import Coordinating
 from qsync_broker.disk import Disk
+from qsync_broker.grouping import Groups
 from qsync_broker.handshake import Handshake
-from qsync_broker.index import LocalFragment
 from qsync_broker.keyspace import Change
+from qsync_broker.lease import BrokerConfig
+from qsync_broker.listeners import IncomingListener, OutgoingListener
 from qsync_broker.messages import Message
-from qsync_broker.peers import Connection
-from qsync_broker.spool import Spool, Version
+from qsync_broker.metrics import BrokerMetrics
+from qsync_broker.peers import HANDSHAKE_S, Connection
+from qsync_broker.recovered import recovered_journals
+from qsync_broker.requests import Append
 from qsync_broker.storage.storage import Storage
 from qsync_broker.stores import FragmentStores, StoreError
+from qsync_broker.tls import BrokerTls
 from qsync_node.format.journals import BrokerId
+from qsync_node.server.listener import Bounds, Listener
 
 log = logging.getLogger("qsync.broker")
 
+Call = TypeVar("Call", bound=AppendCall)
+
 TICK_S = 0.02
 EXIT_S = 30.0
-
-
-class Coordinating(Protocol):
-    """The cluster that a broker belongs to, see `qsync_broker.coordination`.
-
-    Attributes:
-        cluster: UUID of the cluster, "" before it is known.
-    """
-
-    cluster: str
-
-    async def watch(self, deliver: Callable[[ev.Watched], None]) -> None:
-        """Deliver changes of the key space until the task is cancelled."""
-
-    def rewatch(self) -> None:
-        """Open the watch again, after a pause."""
-
-    async def transact(self, change: Change) -> bool:
-        """Carry out a change, and return whether it is known to be committed."""
-
-    async def close(self) -> None:
-        """Close the connections."""
-
-
-class AppendCall:
-    """A client's append under way: give content when it is wanted, and await the result."""
-
-    def __init__(self, server: "BrokerServer", number: int) -> None:
-        self.result: asyncio.Future[tuple[Appended, bool]] = server.loop.create_future()
-        self._server = server
-        self._number = number
-        self._news = asyncio.Event()  # content is wanted, or there is a result
-
-    def give(self, received: Input) -> None:
-        """Pass on content, the end, or a break of the client."""
-        if not self.result.done():
-            self._news.clear()
-        self._server.feed(ev.AppendReceived(self._number, received))
-
-    def want(self) -> None:
-        """Note that the broker accepts content."""
-        self._news.set()
-
-    def finish(self, result: Appended, is_proxied: bool) -> None:
-        """Note the result."""
-        if not self.result.done():
-            self.result.set_result((result, is_proxied))
-        self._news.set()
-
-    async def wanted(self) -> bool:
-        """Wait until content is wanted, or the append has its result; return whether it is."""
-        await self._news.wait()
-        return not self.result.done()
-
-
-class _OutgoingListener:
-    """Passes news of a connection to a peer on to the core."""
-
-    def __init__(self, server: "BrokerServer", peer: BrokerId) -> None:
-        self._server = server
-        self._peer = peer
-
-    def on_open(self, connection: Connection, peer: BrokerId) -> None:
-        self._server.feed(ev.LinkUp(self._peer))
-
-    def on_messages(self, connection: Connection, messages: list[tuple[int, Message]]) -> None:
-        self._server.feed(ev.LinkReceived(self._peer, messages))
-
-    def on_blocked(self, connection: Connection, is_blocked: bool) -> None:
-        self._server.feed(ev.LinkBlocked(self._peer, is_blocked))
-
-    def on_lost(self, connection: Connection, reason: str) -> None:
-        self._server.link_lost(self._peer, connection, reason)
-
-
-class _IncomingListener:
-    """Passes news of a primary's connection on to the core."""
-
-    def __init__(self, server: "BrokerServer") -> None:
-        self._server = server
-        self._number = 0
-
-    def on_open(self, connection: Connection, peer: BrokerId) -> None:
-        self._number = self._server.peer_opened(connection, peer)
-
-    def on_messages(self, connection: Connection, messages: list[tuple[int, Message]]) -> None:
-        self._server.feed(ev.PeerReceived(self._number, messages))
-
-    def on_blocked(self, connection: Connection, is_blocked: bool) -> None:
-        """Ignore it: answers to a primary are small."""
-
-    def on_lost(self, connection: Connection, reason: str) -> None:
-        if self._number:
-            self._server.peer_lost(self._number)
-        else:
-            log.warning("a broker's connection was refused: %s", reason)
+REFUSALS_S = 1.0
+"""Time between two log lines about refused connections."""
+GREETING_MAX = 64
+"""Connections of other brokers whose handshake has not ended; a new one replaces the oldest."""
 
 
 class BrokerServer:
@@ -136,15 +54,21 @@ class BrokerServer:
         core: the broker's core.
         storage: its spools.
         halted: set with the reason if the broker cannot continue.
+        groups: small appends that are committed together.
         is_stopping: whether endless reads end, because the broker is about to stop.
+        tls: contexts of its connections, or None for plain ones.
+        metrics: its metrics.
     """
 
-    def __init__(self, config: ServerConfig, coordination: Coordinating) -> None:
+    def __init__(
+        self, config: ServerConfig, coordination: Coordinating, tls: BrokerTls | None = None
+    ) -> None:
         """Open the broker's directory; `start` opens its connections.
 
         Args:
             config: the configuration.
             coordination: the connection to the cluster.
+            tls: contexts of its connections, or None for plain ones.
 
         Raises:
             OSError: the directory cannot be used.
@@ -152,6 +76,7 @@ class BrokerServer:
         """
         self.loop = asyncio.get_running_loop()
         self.config = config
+        self.tls = tls
         self.halted: asyncio.Future[str] = self.loop.create_future()
         self.storage = Storage.open(str(config.data_dir))
         for journal, reason in self.storage.recovered.lost:
@@ -165,8 +90,10 @@ class BrokerServer:
             config.journal_limit,
             config.lease_ms,
             config.replication_max,
+            config.auto_suspend,
         )
         self.core = Broker(described, recovered_journals(self.storage))
+        self.metrics = BrokerMetrics(self.core)
         self.stores = FragmentStores()
         self._secret = config.secret_file.read_bytes().strip()
         self._coordination = coordination
@@ -175,12 +102,15 @@ class BrokerServer:
         self._inputs: list[ev.Event] = []
         self._is_scheduled = False
         self._numbers = 0
+        self.groups = Groups(self)
         self._calls: dict[int, AppendCall] = {}
         self._links: dict[BrokerId, Connection] = {}
         self._peers: dict[int, Connection] = {}
         self._readers: dict[str, list[asyncio.Future[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
+        self._greeting: dict[Connection, None] = {}  # other brokers' connections, oldest first
+        self._refused_s = -REFUSALS_S
         self._timer: asyncio.TimerHandle | None = None
         self._revisions: list[tuple[int, asyncio.Future[None]]] = []
         self._used: dict[int, Connection] = {}  # connections with queued messages
@@ -194,6 +124,15 @@ class BrokerServer:
             ev.Upload: lambda it: self._spawn(self._upload(it)),
             ev.Readable: lambda it: self._wake_readers(it.journal),
             ev.Transact: lambda it: self._spawn(self._transact(it)),
+            ev.ReadPublications: lambda it: self._spawn(self._read_publications(it)),
+            ev.CheckStore: lambda it: self._spawn(self._check_store(it)),
+            ev.ReadSpool: lambda it: self._spawn(self._read_spool(it)),
+            ev.RemovePublications: lambda it: self._spawn(
+                self._call(it.token, "qsync.published", *it[1:])
+            ),
+            ev.DiscardPublications: lambda it: self._spawn(
+                self._call(it.token, "qsync.discard", *it[1:])
+            ),
             ev.OpenLink: lambda it: self._spawn(self._connect(it)),
             ev.BlockPeer: self._block_peer,
             ev.Rewatch: lambda _: self._coordination.rewatch(),
@@ -210,12 +149,18 @@ class BrokerServer:
     async def start(self) -> None:
         """Listen for other brokers, and watch the key space."""
         host, port = split_address(self.config.peer_listen)
-        self._listener = await self.loop.create_server(self._accept, host, port)
+        context = self.tls.accepting if self.tls is not None else None
+        bounds = Bounds(GREETING_MAX, HANDSHAKE_S)
+        self._listener = Listener(self._accept, context, bounds, takes_plain=False)
+        await self._listener.listen(host, port)
+        if self.tls is not None:
+            self._spawn(self.tls.keep_current())
         self._spawn(self._coordination.watch(self.feed))
         self._tick()
 
     def _accept(self) -> Connection:
-        return Connection(Handshake(self.core.me, self._secret, None), _IncomingListener(self))
+        handshake = Handshake(self.core.me, self._secret, None)
+        return Connection(handshake, IncomingListener(self), self.tls)
 
     def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
         task = self.loop.create_task(work)
@@ -234,7 +179,8 @@ class BrokerServer:
         self.core.exit()
         deadline = self.loop.time() + EXIT_S
         keys = self.core.keys
-        while can_hand_over(keys, self.core.me) and self.loop.time() < deadline:
+        most = self.config.replication_max
+        while can_hand_over(keys, self.core.me, most) and self.loop.time() < deadline:
             await asyncio.sleep(TICK_S)
         self.end_reads()
 
@@ -251,7 +197,7 @@ class BrokerServer:
             self._timer.cancel()
         if self._listener is not None:
             self._listener.close()
-        for connection in (*self._links.values(), *self._peers.values()):
+        for connection in (*self._links.values(), *self._peers.values(), *self._greeting):
             connection.flush()
             connection.close("the broker stops")
         for task in list(self._tasks):
@@ -298,8 +244,15 @@ class BrokerServer:
 
     def _answer(self, effect: ev.Answer) -> None:
         call = self._calls.pop(effect.number, None)
-        if call is not None:
-            call.finish(effect.result, effect.is_proxied)
+        if call is None:
+            return
+        self.metrics.on_appended(
+            effect.result,
+            is_proxied=effect.is_proxied,
+            count=call.count,
+            seconds=self.loop.time() - call.begun_s,
+        )
+        call.finish(effect.result, effect.is_proxied)
 
     def _block_peer(self, effect: ev.BlockPeer) -> None:
         connection = self._peers.get(effect.number)
@@ -314,6 +267,20 @@ class BrokerServer:
         is_committed = await self._coordination.transact(effect.change)
         self.feed(ev.Transacted(effect.token, is_committed))
 
+    async def _read_spool(self, effect: ev.ReadSpool) -> None:
+        data: bytes | None = None
+        with contextlib.suppress(OSError):
+            read = self.storage.read
+            data = await self.loop.run_in_executor(None, read, *effect[1:])
+        self.feed(ev.SpoolRead(effect.token, data))
+
+    async def _read_publications(self, effect: ev.ReadPublications) -> None:
+        found = await self._coordination.publications(*effect[1:])
+        self.feed(ev.PublicationsRead(effect.token, found))
+
+    async def _call(self, token: int, name: str, *arguments: Any) -> None:
+        self.feed(ev.Transacted(token, await self._coordination.call(name, *arguments)))
+
     async def _list_stores(self, effect: ev.ListStores) -> None:
         try:
             found = [
@@ -321,10 +288,20 @@ class BrokerServer:
                 for url in effect.stores
                 for fragment in await self.stores.list(url, effect.journal)
             ]
+            self.metrics.on_store_request("list", is_ok=True)
             self.feed(ev.Listed(effect.token, found))
         except StoreError as error:
             log.warning("%s", error)
+            self.metrics.on_store_request("list", is_ok=False)
             self.feed(ev.Listed(effect.token, [], str(error)))
+
+    async def _check_store(self, effect: ev.CheckStore) -> None:
+        try:
+            await self.stores.check(effect.store)
+            self.feed(ev.StoreChecked(effect.store))
+        except StoreError as error:
+            log.warning("%s", error)
+            self.feed(ev.StoreChecked(effect.store, str(error)))
 
     async def _upload(self, effect: ev.Upload) -> None:
         key = effect.key
@@ -336,13 +313,16 @@ class BrokerServer:
             persisted = await self.stores.upload(
                 effect.store, effect.path, effect.fragment, read, self.config.data_dir
             )
+            self.metrics.on_store_request("upload", is_ok=True)
             self.feed(ev.Uploaded(effect.token, persisted))
         except StoreError as error:
             log.warning("%s", error)
+            self.metrics.on_store_request("upload", is_ok=False)
             self.feed(ev.Uploaded(effect.token, None, str(error)))
 
     def _stored(self, token: int) -> None:
         """Note in the disk thread that operations are durable."""
+        self.metrics.on_flushed()
         self.loop.call_soon_threadsafe(self.feed, ev.Stored(token))
 
     def _store_failed(self, reason: str) -> None:
@@ -352,11 +332,15 @@ class BrokerServer:
 
     async def _connect(self, effect: ev.OpenLink) -> None:
         handshake = Handshake(self.core.me, self._secret, effect.peer)
-        connection = Connection(handshake, _OutgoingListener(self, effect.peer))
+        connection = Connection(handshake, OutgoingListener(self, effect.peer), self.tls)
         self._links[effect.peer] = connection
         try:
             host, port = split_address(effect.address)
-            await self.loop.create_connection(lambda: connection, host, port)
+            context = self.tls.calling if self.tls is not None else None
+            timeout_s = HANDSHAKE_S if context is not None else None
+            await self.loop.create_connection(
+                lambda: connection, host, port, ssl=context, ssl_handshake_timeout=timeout_s
+            )
         except (OSError, ValueError) as error:
             self.link_lost(effect.peer, connection, str(error))
 
@@ -366,12 +350,28 @@ class BrokerServer:
             del self._links[peer]
             self.feed(ev.LinkDown(peer, reason))
 
+    def peer_begun(self, connection: Connection) -> None:
+        """Note a connection whose handshake begins; the oldest one makes room for it."""
+        if len(self._greeting) >= GREETING_MAX:
+            oldest = next(iter(self._greeting))
+            del self._greeting[oldest]
+            oldest.close("too many connections have not ended their handshake")
+        self._greeting[connection] = None
+
     def peer_opened(self, connection: Connection, peer: BrokerId) -> int:
         """Note the connection of a primary, and return its number."""
         self._numbers += 1
+        self._greeting.pop(connection, None)
         self._peers[self._numbers] = connection
         self.feed(ev.PeerUp(self._numbers, peer))
         return self._numbers
+
+    def peer_refused(self, connection: Connection, reason: str) -> None:
+        """Note the end of a connection whose handshake has not ended."""
+        self._greeting.pop(connection, None)
+        if self.loop.time() > self._refused_s + REFUSALS_S:
+            self._refused_s = self.loop.time()
+            log.warning("a broker's connection was refused: %s", reason)
 
     def peer_lost(self, number: int) -> None:
         """Note the end of a primary's connection."""
@@ -382,8 +382,14 @@ class BrokerServer:
 
     def append(self, request: Append, timeout_s: float) -> AppendCall:
         """Begin an append."""
+        self.groups.close(request.journal)
+        return self.begin(request, timeout_s, AppendCall)
+
+    def begin(self, request: Append, timeout_s: float, kind: type[Call]) -> Call:
+        """Begin an append whose call is of a certain kind."""
         self._numbers += 1
-        call = self._calls[self._numbers] = AppendCall(self, self._numbers)
+        call = kind(self, self._numbers, request)
+        self._calls[self._numbers] = call
         deadline_ns = time.monotonic_ns() + int(timeout_s * 1_000_000_000)
         self.feed(ev.AppendBegun(self._numbers, request, deadline_ns))
         return call
@@ -434,26 +440,3 @@ class BrokerServer:
     async def transact(self, change: Change) -> bool:
         """Carry out a change of the key space for a client."""
         return await self._coordination.transact(change)
-
-
-def recovered_journals(storage: Storage) -> list[Recovered]:
-    """Return the journals that the storage found, for the core."""
-    found: dict[str, Recovered] = {}
-    for opened in storage.recovered.open:
-        versions = [
-            Version(version.end, version.registers, version.hash) for version in opened.history
-        ]
-        spool = Spool.recovered(opened.state, versions)
-        found[spool.journal] = Recovered(spool, ())
-    for completed in storage.recovered.completed:
-        known = found.get(completed.key.journal)
-        if known is not None and known.spool.journal_id == completed.key.journal_id:
-            fragment = LocalFragment(
-                completed.key.begin,
-                completed.end,
-                completed.sum,
-                completed.codec,
-                completed.first_append,
-            )
-            found[completed.key.journal] = known._replace(completed=(*known.completed, fragment))
-    return list(found.values())

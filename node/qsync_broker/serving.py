@@ -7,11 +7,17 @@ from aiohttp import web
 
 from qsync_broker.auth import Authorizer
 from qsync_broker.config import split_address
-from qsync_broker.front import Front
+from qsync_broker.front import FIRST_S, Front, Lobby
 from qsync_broker.http import Gateway
+from qsync_broker.rpc.rest import JsonGateway
 from qsync_broker.rpc.serving import RpcServer
 from qsync_broker.server import BrokerServer
+from qsync_node.server.listener import Bounds, Listener
 
+HANDSHAKES_MAX = 128
+"""TLS handshakes under way; a new one replaces the oldest."""
+IDLE_S = 75.0
+"""Time in which a connection of HTTP/1.1 must send the header of its next request."""
 GRACE_S = 15.0
 """Time for requests under way when the broker stops."""
 
@@ -29,13 +35,17 @@ class Interfaces:
         self._server = server
         keys_file = server.config.auth_keys_file
         authorizer = Authorizer.of_text(keys_file.read_text() if keys_file is not None else "")
+        self._lobby = Lobby()
         self._gateway = Gateway(server, authorizer)
         self._rpc = RpcServer(server, authorizer)
         app = web.Application(client_max_size=0)
+        app.add_routes(JsonGateway(self._rpc.service).routes())  # before names of journals
         app.add_routes(self._gateway.routes())
         # A read that waits ends when its client has gone, instead of with the next append.
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
-        self._listener: asyncio.Server | None = None
+        self._runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, keepalive_timeout=IDLE_S
+        )
+        self._listener: Listener | None = None
 
     async def start(self) -> None:
         """Listen for clients.
@@ -45,12 +55,17 @@ class Interfaces:
         """
         await self._runner.setup()
         await self._rpc.start()
-        gateway = self._runner.server
-        assert gateway is not None
         host, port = split_address(self._server.config.listen)
-        self._listener = await self._server.loop.create_server(
-            lambda: Front(gateway, self._rpc.socket_path), host, port
-        )
+        tls = self._server.tls
+        context = tls.serving if tls is not None else None
+        bounds = Bounds(HANDSHAKES_MAX, FIRST_S)
+        self._listener = Listener(self._accept, context, bounds, takes_plain=True)
+        await self._listener.listen(host, port)
+
+    def _accept(self) -> Front:
+        assert self._runner.server is not None
+        needs_tls = self._server.tls is not None
+        return Front(self._runner.server, self._rpc.socket_path, self._lobby, needs_tls=needs_tls)
 
     async def stop(self, grace_s: float = GRACE_S) -> None:
         """Accept no more connections, and end requests under way after some time."""

@@ -259,9 +259,9 @@ class Spool:
                 f"journal {self.journal} has no commit of epoch {choice.source} that ends at"
                 f" {choice.end}: it ends at {self.end}"
             )
+        # Bytes after `confirmed` stay unconfirmed until the synchronisation is recorded (J5).
         last = self._versions.pop()
-        self._versions = deque([last._replace(registers=choice.registers)])
-        self.confirmed = choice.end
+        self._versions.append(last._replace(registers=choice.registers))
         return Commit(self.state)
 
     def _undo(self, end: int) -> None:

@@ -16,7 +16,7 @@ import obstore
 from obstore.exceptions import BaseError
 
 from qsync_broker.codecs import Codec, CodecError, compressor, decompressor
-from qsync_broker.fragments import parse_path
+from qsync_broker.fragments import attributes_of, parse_path
 from qsync_broker.index import LocalFragment, RemoteFragment
 from qsync_node.archive.location import ArchiveError, open_store
 from qsync_node.errors import QsyncError
@@ -99,7 +99,9 @@ class FragmentStores:
                 if mod_time is None:
                     with tempfile.TemporaryFile(dir=directory) as file:
                         await asyncio.to_thread(_compress, fragment, read, file)
-                        await obstore.put_async(store, path, file, attributes=_attributes(fragment))
+                        await obstore.put_async(
+                            store, path, file, attributes=attributes_of(fragment.codec)
+                        )
                     mod_time = await self._mod_time(store, path)
         except (BaseError, OSError, TimeoutError, ValueError) as error:
             raise StoreError(f"persisting {path} to {url} failed: {_cause(error)}") from None
@@ -225,12 +227,6 @@ def _compress(fragment: LocalFragment, read: Callable[[int, int], bytes], file: 
         raise ValueError("the bytes of the local fragment do not have its checksum")
     file.write(writer.finish())
     file.seek(0)
-
-
-def _attributes(fragment: LocalFragment) -> Any:
-    if fragment.codec == Codec.GZIP_OFFLOAD_DECOMPRESSION:
-        return {"Content-Encoding": "gzip"}
-    return None
 
 
 def _cause(error: BaseException) -> str:

@@ -8,9 +8,9 @@
     ROWS        rows and heartbeats        ROWS        a change per batch of bytes; an ACK
     any         an error                   -           WatchError
 
-The watch lists `_space` as the only user space that it wants, so that rows of user spaces arrive
-without their contents (F1). It passes every index of the log, and a change carries the index that
-it has reached: the revision of the key space.
+The watch lists the spaces of the key space, so that rows of other spaces arrive without their
+contents (F1, F4). It passes every index of the log, and a change carries the index that it has
+reached: the revision of the key space.
 """
 
 import uuid
@@ -24,12 +24,11 @@ from qsync_broker.keyspace import Deleted, RowChange, Updated, Written
 from qsync_node.format.auth import scramble
 from qsync_node.format.frame import FrameDecoder, FrameError
 from qsync_node.format.greeting import GreetingError, decode_greeting
-from qsync_node.format.journals import KEY_SPACES
+from qsync_node.format.journals import WATCHED_SPACES
 from qsync_node.format.keys import DELETE, INSERT, NOP, REPLACE, UPDATE, Key, Type
 from qsync_node.format.vclock import signature
 
 _GREETING_BYTES = 128
-_NO_USER_SPACE = 280
 _FLAG_COMMIT = 1
 
 
@@ -50,6 +49,7 @@ class WatchSession:
 
     Attributes:
         clock: position in the log, by replica id.
+        replicaset: UUID of the cluster, "" before it is known.
         is_current: whether the snapshot has been received.
     """
 
@@ -57,14 +57,14 @@ class WatchSession:
         """Begin a session.
 
         Args:
-            user: user with read access to the universe.
+            user: user with read access to the key space.
             password: its password.
-            replicaset: UUID of the cluster.
+            replicaset: UUID of the cluster, or "" to accept any.
         """
         self.clock: dict[int, int] = {}
         self._user = user
         self._password = password
-        self._replicaset = replicaset
+        self.replicaset = replicaset
         self._uuid = str(uuid.uuid4())
         self._stage = _Stage.GREETING
         self._greeting = b""
@@ -124,11 +124,12 @@ class WatchSession:
     def _on_answer(self, kind: int, body: bytes) -> tuple[list[Watched], bytes]:
         if self._stage is _Stage.AUTH:
             self._stage = _Stage.SNAPSHOT
-            wanted = {int(Key.INSTANCE_UUID): self._uuid, int(Key.SPACES): [_NO_USER_SPACE]}
+            wanted = {int(Key.INSTANCE_UUID): self._uuid, int(Key.SPACES): list(WATCHED_SPACES)}
             return [], _packet(int(Type.FETCH_SNAPSHOT), wanted)
         if self._stage is _Stage.SUBSCRIBING:
             if kind == Type.OK:
                 self._stage = _Stage.ROWS
+                self.replicaset = str(_map(body).get(int(Key.REPLICASET_UUID), self.replicaset))
             return [], b""
         if kind != Type.OK:
             self._take_row(kind, body, self._changes)
@@ -145,11 +146,12 @@ class WatchSession:
         self._changes = []
         request = {
             int(Key.INSTANCE_UUID): self._uuid,
-            int(Key.REPLICASET_UUID): self._replicaset,
             int(Key.VCLOCK): self.clock,
             int(Key.REPLICA_ANON): True,
-            int(Key.SPACES): [_NO_USER_SPACE],
+            int(Key.SPACES): list(WATCHED_SPACES),
         }
+        if self.replicaset:
+            request[int(Key.REPLICASET_UUID)] = self.replicaset
         return [whole], _packet(int(Type.SUBSCRIBE), request)
 
     def _on_row(self, kind: int, header: dict[int, Any], body: bytes) -> bool:
@@ -171,7 +173,7 @@ class WatchSession:
             return
         fields = _map(body)
         space = fields.get(int(Key.SPACE_ID), 0)
-        if space not in KEY_SPACES:
+        if space not in WATCHED_SPACES:
             return
         if kind in (INSERT, REPLACE):
             into.append(Written(space, fields[int(Key.TUPLE)]))

@@ -12,6 +12,7 @@ from qsync_broker.events import Watched
 from qsync_broker.keyspace import Absent, Change, Written
 from qsync_broker.server import BrokerServer
 from qsync_broker.serving import Interfaces
+from qsync_broker.tls import BrokerTls
 from qsync_node.format.journals import JOURNAL_SPACE, NO_ROUTE, JournalRow
 from qsync_sim.journals.world import SPEC, Keys
 
@@ -86,7 +87,7 @@ async def start_broker(
         data_dir=folder / "data",
         listen=f"127.0.0.1:{http}",
         peer_listen=f"127.0.0.1:{peer}",
-        endpoint=f"http://127.0.0.1:{http}",
+        endpoint=f"{'https' if settings.get('tls') else 'http'}://127.0.0.1:{http}",
         peer_address=f"127.0.0.1:{peer}",
         node="127.0.0.1:1",
         user="admin",
@@ -95,7 +96,8 @@ async def start_broker(
         lease_ms=60_000,
         **settings,
     )
-    server = BrokerServer(config, FakeCoordination(keys))
+    tls = BrokerTls(config.tls) if config.tls is not None else None
+    server = BrokerServer(config, FakeCoordination(keys), tls)
     interfaces = Interfaces(server)
     await server.start()
     await interfaces.start()
@@ -112,7 +114,12 @@ def create(keys: Keys, journal: str, replication: int, **spec: Any) -> None:
 
 @contextlib.asynccontextmanager
 async def brokers(
-    directory: Path, count: int = 3, *, auth_keys_file: Path | None = None, **fragment: Any
+    directory: Path,
+    count: int = 3,
+    *,
+    auth_keys_file: Path | None = None,
+    tls: dict[str, str] | None = None,
+    **fragment: Any,
 ) -> AsyncIterator[list[Node]]:
     """Run brokers, with a journal `a/journal` that all of them have."""
     keys = Keys()
@@ -123,7 +130,9 @@ async def brokers(
             pair = ports[2 * number : 2 * number + 2]
             name = f"broker-{number}"
             nodes.append(
-                await start_broker(directory, name, pair, keys, auth_keys_file=auth_keys_file)
+                await start_broker(
+                    directory, name, pair, keys, auth_keys_file=auth_keys_file, tls=tls
+                )
             )
         create(keys, "a/journal", count, fragment={**SPEC["fragment"], **fragment})
         async with asyncio.timeout(10):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import asynctnt
 import pytest
 from archive_copy import Copy
 from hypothesis import settings
@@ -27,6 +28,14 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[FileSystem, s
     if request.param == "real":
         return OsFileSystem(), str(tmp_path / "data")
     return SimDisk(), "/data"
+
+
+@pytest.fixture(autouse=True)
+def streams_of_connector() -> Iterator[None]:
+    """Restore asynctnt: a connection to a server without streams disables them in all others."""
+    before = asynctnt.Connection.stream
+    yield
+    asynctnt.Connection.stream = before
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from qsync_broker.keyspace import Absent, Change, KeySpace
 from qsync_node.format.journals import (
     JOURNAL_SPACE,
     NO_ROUTE,
+    AssignmentRow,
     BrokerId,
     BrokerRow,
     JournalRow,
@@ -118,6 +119,9 @@ class Cluster:
         synchronised = stay & set(journal.route.members)
         wanted = (int(journal.spec["replication"]), 1, 0)[journal.suspend_level]
         assert synchronised or not wanted, journal
+        slots = {row.broker: row.slot for row in change.written if isinstance(row, AssignmentRow)}
+        rows = self.keys.assignments(journal.name)
+        assert not stay or any(slots.get(one, rows[one].slot) == 0 for one in stay), journal
         if gone & set(self.keys.brokers):
             assert len(synchronised) >= wanted, journal
 
@@ -295,18 +299,58 @@ def test_last_synchronised_broker_stays_assigned() -> None:
 def test_leaving_broker_hands_its_journals_over() -> None:
     cluster = cluster_of(4, 20)
     leaving = next(iter(cluster.keys.brokers))
-    assert can_hand_over(cluster.keys, leaving)
+    assert can_hand_over(cluster.keys, leaving, 9)
     cluster.exit(leaving)
     cluster.settle(share=0.3)
     assert cluster.keys.load(leaving) == 0
-    assert not can_hand_over(cluster.keys, leaving)
+    assert not can_hand_over(cluster.keys, leaving, 9)
+
+
+def test_leaving_broker_waits_for_the_one_that_takes_its_place() -> None:
+    """The other one is assigned, but has no bytes yet."""
+    cluster = cluster_of(4, 1)
+    leaving = next(iter(cluster.keys.assignments("journal/0000")))
+    cluster.exit(leaving)
+    cluster.step()
+    assert len(cluster.members("journal/0000")) == 4
+    assert can_hand_over(cluster.keys, leaving, 9)
+
+
+def test_brokers_that_all_leave_wait_for_none_of_them() -> None:
+    cluster = cluster_of(4, 1)
+    leaving, *others = cluster.keys.brokers
+    cluster.exit(next(iter(cluster.keys.assignments("journal/0000"))))
+    cluster.step()
+    assert len(cluster.members("journal/0000")) == 4
+    for broker in (leaving, *others):
+        cluster.exit(broker)
+    assert not any(can_hand_over(cluster.keys, broker, 9) for broker in (leaving, *others))
+
+
+def test_no_broker_is_removed_while_another_one_copies() -> None:
+    cluster = cluster_of(4, 1)
+    name = "journal/0000"
+    before = set(cluster.members(name))
+    leaving = next(iter(before))
+    cluster.exit(leaving)
+    cluster.step()
+    cluster.synchronise()
+    row = cluster.keys.journals[name]
+    partial = row._replace(partial=tuple(set(cluster.members(name)) - before))
+    assert cluster.rows.transact(Change((row,), (partial,)))
+    cluster.watch()
+    assert cluster.step() == []
+    assert cluster.rows.transact(Change((partial,), (row,)))
+    cluster.watch()
+    (change,) = cluster.step()
+    assert [gone.key[1:] for gone in change.deleted] == [tuple(leaving)]
 
 
 def test_leaving_broker_stays_if_nothing_can_take_its_place() -> None:
     cluster = cluster_of(3, 5)
     leaving = next(iter(cluster.keys.brokers))
     cluster.exit(leaving)
-    assert not can_hand_over(cluster.keys, leaving)
+    assert not can_hand_over(cluster.keys, leaving, 9)
     cluster.settle()
     assert cluster.keys.load(leaving) == 5
 

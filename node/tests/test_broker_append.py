@@ -7,25 +7,19 @@ import pytest
 
 from qsync_broker import messages as msg
 from qsync_broker.allocator import wanted_replicas
-from qsync_broker.append import (
-    Append,
-    AppendMachine,
-    Break,
-    Finish,
-    Input,
-    Piece,
-    State,
-    Suspend,
-    pack_registers,
-)
+from qsync_broker.append import REGISTERS_BYTES_MAX, AppendMachine, pack_registers
+from qsync_broker.health import StoreState
 from qsync_broker.index import LocalFragment, RemoteFragment
-from qsync_broker.keyspace import Change, KeySpace, Written
+from qsync_broker.keyspace import Change, Deleted, KeySpace, Written
 from qsync_broker.labels import LabelSelector, LabelSet, Wanted
 from qsync_broker.operations import Operation
 from qsync_broker.replica import Replica, Settings
+from qsync_broker.requests import Append, Break, Finish, Input, Piece, Suspend
 from qsync_broker.spool import Spool
+from qsync_broker.states import State
 from qsync_broker.status import Status
 from qsync_node.format.journals import (
+    ASSIGNMENT_SPACE,
     NO_ROUTE,
     AssignmentRow,
     BrokerId,
@@ -57,6 +51,7 @@ class Hand:
         self.listeners: list[tuple[Callable[[msg.Message], None], Callable[[str], None]]] = []
         self.asked = self.finished = 0
         self.is_awake = False
+        self.health = StoreState(True)
         journal = JournalRow(NAME, {"replication": 2, **SPEC}, 0, 0, 0, 0, NO_ROUTE, 2, 2)
         self.put(journal, broker(A), broker(B))
         self.put(AssignmentRow(NAME, A, 0, 4, 4), AssignmentRow(NAME, B, 1, 5, 5))
@@ -79,6 +74,12 @@ class Hand:
 
     def desired_replicas(self, journal: JournalRow) -> int:
         return wanted_replicas(journal, 9)
+
+    def stated_replicas(self, journal: JournalRow) -> int:
+        return wanted_replicas(journal._replace(suspend_level=0), 9)
+
+    def store_state(self, url: str) -> StoreState:
+        return self.health
 
     def transact(self, change: Change, done: Callable[[bool], None]) -> None:
         self.changes.append((change, done))
@@ -215,6 +216,24 @@ def test_resolve_of_a_suspended_journal_resumes_it() -> None:
     assert append.state is State.RESERVE_EPOCH
 
 
+def test_journal_without_bytes_resumes_without_an_epoch() -> None:
+    """Its brokers may have been removed already, and other ones do not know the epoch (J3)."""
+    hand = Hand()
+    append = begin(hand)
+    until(hand, append, State.RECV_PIPELINE_SYNC)
+    hand.put(hand.row._replace(suspend_level=2))  # another append suspends it meanwhile
+    until(hand, append, State.UPDATE_SUSPEND)
+    assert append.replica is not None
+    assert hand.row.epoch == hand.row.ballot > 0
+    append.advance()
+    hand.commit()
+    assert (hand.row.suspend_level, hand.row.epoch) == (0, 0)
+    until(hand, append, State.STREAM_CONTENT)
+    assert hand.row.epoch == hand.row.ballot, (
+        "the epoch is recorded before content is accepted (J5)"
+    )
+
+
 # --- pipeline -------------------------------------------------------------------------------------
 
 
@@ -334,6 +353,21 @@ def test_head_is_unknown_if_no_broker_has_the_recorded_epoch() -> None:
     assert append.resolution.status is Status.INDEX_HAS_GREATER_OFFSET
 
 
+def test_resumed_head_has_registers_but_no_watermark() -> None:
+    """A former watermark may count publications whose bytes are lost: they would be skipped."""
+    hand = Hand()
+    hand.put(hand.row._replace(epoch=3, ballot=3, route=Route((B, C), 0)))
+    append = begin(hand, offset=9)
+    until(hand, append, State.RECV_PIPELINE_SYNC)
+    registers = LabelSet.of([("lock", "mine")])
+    hand.answer(msg.Promised(1, 0, 9, bytes(20), pack_registers(registers, 7), 1))
+    hand.stored()
+    append.advance()
+    adopt = hand.sent[-1]
+    assert isinstance(adopt, msg.Adopt)
+    assert adopt.registers == pack_registers(registers)
+
+
 def test_explicit_offset_resumes_an_unknown_head() -> None:
     hand = Hand()
     hand.put(hand.row._replace(epoch=3, ballot=3, route=Route((B, C), 0)))
@@ -343,6 +377,89 @@ def test_explicit_offset_resumes_an_unknown_head() -> None:
     hand.stored()
     append.advance()
     assert hand.sent[-1] == msg.Adopt(hand.row.ballot, 3, 100, b"", 1, False)
+
+
+def with_three_bytes(hand: Hand) -> Spool:
+    """Give the broker three bytes of epoch 2 that it does not know as confirmed."""
+    spool = hand.replica_of_a.spool
+    spool.receive(0, b"abc")
+    spool.commit(spool.proposal(b""), 1)
+    spool.epoch = 2
+    return spool
+
+
+def test_other_brokers_adopt_after_the_record_of_those_that_have_the_bytes() -> None:
+    """Before it, another synchronisation may choose the end of a broker that is away."""
+    hand = Hand()
+    spool = with_three_bytes(hand)
+    hand.put(hand.row._replace(epoch=2, ballot=2, route=Route((A, C), 0)))
+    append = begin(hand)
+    until(hand, append, State.RECV_PIPELINE_SYNC)
+    hand.answer(promised())
+    hand.stored()
+    append.advance()
+    epoch = hand.row.ballot
+    assert not any(isinstance(one, msg.Adopt) for one in hand.sent)
+    assert (spool.epoch, spool.begin, spool.end, spool.confirmed) == (epoch, 0, 3, 0)
+    hand.stored()
+    append.advance()
+    hand.commit()
+    assert (hand.row.epoch, hand.row.route) == (epoch, Route((A,), 0))
+    append.advance()
+    assert (spool.begin, spool.confirmed) == (3, 3)
+    assert not any(isinstance(one, msg.Adopt) for one in hand.sent)
+    hand.stored()
+    append.advance()
+    assert hand.sent[-1] == msg.Adopt(epoch, epoch, 3, b"", 1, False)
+    hand.answer(msg.Acked(0))
+    hand.stored()
+    append.advance()
+    assert (append.state, hand.asked) == (State.UPDATE_ASSIGNMENTS, 0)
+    hand.commit()
+    append.advance()
+    assert (append.state, hand.row.route) == (State.STREAM_CONTENT, Route((A, B), 0))
+
+
+def test_primary_without_the_bytes_adopts_after_the_record() -> None:
+    hand = Hand()
+    append = begin(hand)
+    until(hand, append, State.RECV_PIPELINE_SYNC)
+    hand.answer(promised(epoch=2, end=100, begin=40))
+    hand.stored()
+    append.advance()
+    epoch, spool = hand.row.ballot, hand.replica_of_a.spool
+    assert hand.sent[-1] == msg.Adopt(epoch, 2, 100, b"", 1, True)
+    assert (hand.stores, spool.epoch) == ([], 0)
+    hand.answer(msg.Acked(0))
+    append.advance()
+    hand.commit()
+    assert hand.row.route == Route((B,), -1)
+    append.advance()
+    assert (hand.sent[-1], spool.epoch) == (msg.Adopt(epoch, epoch, 100, b"", 1, False), 0)
+    hand.answer(msg.Acked(0))
+    append.advance()
+    assert (spool.epoch, spool.begin) == (epoch, 100)
+
+
+def test_chosen_bytes_are_visible_after_the_record() -> None:
+    hand = Hand()
+    spool = with_three_bytes(hand)
+    append = begin(hand)
+    until(hand, append, State.RECV_PIPELINE_SYNC)
+    hand.answer(hand.replica_of_a.promise)
+    hand.stored()
+    append.advance()
+    hand.answer(msg.Acked(0))
+    hand.stored()
+    append.advance()
+    assert (append.state, spool.epoch, spool.confirmed) == (
+        State.UPDATE_ASSIGNMENTS,
+        hand.row.ballot,
+        0,
+    )
+    hand.commit()
+    append.advance()
+    assert (spool.confirmed, hand.sent[-1]) == (3, msg.Confirm(3))
 
 
 def test_epoch_is_recorded_before_content_is_accepted() -> None:
@@ -527,6 +644,15 @@ def test_registers_cannot_change_without_content() -> None:
     assert append.result.error == "registers can be changed only if bytes are appended"
 
 
+def test_registers_have_a_maximum_size() -> None:
+    hand = Hand()
+    append = ready(hand, union=LabelSet.of([("lock", "x" * REGISTERS_BYTES_MAX)]))
+    give(append, Piece(b"one"), Finish())
+    assert append.result is not None
+    assert append.result.error == "the registers would have 65548 bytes: at most 65536"
+    assert hand.sent[-1] == msg.Abort()
+
+
 def test_registers_are_subtracted_before_they_are_united() -> None:
     hand = Hand()
     first = ready(hand, union=LabelSet.of([("lock", "mine"), ("owner", "a")]))
@@ -580,6 +706,111 @@ def test_lost_peer_leaves_an_append_in_flight_unknown() -> None:
     append = ready(hand)
     give(append, Piece(b"content"), Finish())
     hand.listeners[-1][1]("connection reset")
+    append.advance()
+    assert append.result is not None
+    assert "may or may not have been committed" in append.result.error
+
+
+# --- loss of the assignment -----------------------------------------------------------------------
+
+
+def lose(hand: Hand, *others: AssignmentRow) -> None:
+    """Remove the assignment of this broker, as a watch and the broker's holdings do."""
+    hand.keys.apply(Deleted(ASSIGNMENT_SPACE, [NAME, *A]))
+    hand.put(AssignmentRow(NAME, B, 0, 5, 9), broker(C), *others)
+    del hand.replicas[NAME]
+    hand.replica_of_a.leave("the journal is no longer assigned to this broker")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        State.RESERVE_EPOCH,
+        State.RECV_PIPELINE_SYNC,
+        State.UPDATE_ASSIGNMENTS,
+        State.ACQUIRE_PIPELINE,
+    ],
+)
+def test_append_without_content_moves_to_the_next_primary(state: State) -> None:
+    hand = Hand()
+    if state is State.ACQUIRE_PIPELINE:
+        begin(hand).advance()
+    append = begin(hand)
+    until(hand, append, state)
+    lose(hand, AssignmentRow(NAME, C, 1, 9, 9))
+    for _, done in hand.changes:
+        done(False)
+    append.advance()
+    hand.put(broker(C))  # a transaction that was refused makes it wait for news
+    append.advance()
+    assert (append.state, append.resolution.broker) == (State.PROXY, B)
+
+
+def test_suspension_that_is_done_is_answered_without_the_assignment() -> None:
+    """The allocator removes brokers of a suspended journal before the append is answered."""
+    hand = Hand()
+    append = ready(hand, suspend=Suspend.NOW)
+    hand.commit()
+    lose(hand)
+    append.advance()
+    assert append.result is not None
+    assert (append.resolution.status, append.result.error) == (Status.SUSPENDED, "")
+
+
+def test_append_that_waits_for_fewer_brokers_moves_to_the_next_primary() -> None:
+    hand = Hand()
+    first = ready(hand)
+    acknowledge(hand, first, b"content")
+    append = begin(hand, suspend=Suspend.NOW)
+    append.advance()
+    hand.commit()
+    append.advance()
+    assert (append.state, hand.row.suspend_level) == (State.RESOLVE, 1)
+    lose(hand)
+    append.advance()
+    assert (append.state, append.resolution.broker) == (State.PROXY, B)
+
+
+def test_append_whose_content_was_asked_for_fails_with_the_assignment() -> None:
+    hand = Hand()
+    append = ready(hand)
+    give(append, Piece(b"half"))
+    lose(hand, AssignmentRow(NAME, C, 1, 9, 9))
+    append.advance()
+    assert append.result is not None
+    assert "no longer assigned" in append.result.error
+
+
+def test_append_with_content_does_not_continue_on_another_route() -> None:
+    """Its first half went to the brokers of the former route, which have discarded it."""
+    hand = Hand()
+    append = ready(hand)
+    give(append, Piece(b"half"))
+    hand.keys.apply(Deleted(ASSIGNMENT_SPACE, [NAME, *B]))
+    hand.put(AssignmentRow(NAME, C, 1, 9, 9), broker(C))
+    hand.replica_of_a.leave_route(hand.keys.route(NAME))
+    append.advance()
+    assert append.state is State.ERROR
+    assert append.result is not None
+    assert append.result.error == "a broker has left the journal's route"
+
+
+def test_append_that_all_have_acknowledged_succeeds_without_the_assignment() -> None:
+    hand = Hand()
+    append = ready(hand)
+    give(append, Piece(b"content"), Finish())
+    hand.stored()
+    hand.answer(msg.Acked(append.sequence))
+    lose(hand)
+    append.advance()
+    assert append.state is State.FINISHED
+
+
+def test_append_that_a_peer_has_not_acknowledged_is_unknown_without_the_assignment() -> None:
+    hand = Hand()
+    append = ready(hand)
+    give(append, Piece(b"content"), Finish())
+    lose(hand)
     append.advance()
     assert append.result is not None
     assert "may or may not have been committed" in append.result.error

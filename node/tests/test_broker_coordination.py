@@ -2,27 +2,36 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
-from processes import PASSWORD, USER, Cluster, running_cluster
+from processes import ADMIN_PASSWORD, PASSWORD, REPLICASET, USER, Cluster, running_cluster
 from raw import Raw
 
 from qsync_broker.coordination import Coordination
 from qsync_broker.events import Watched
 from qsync_broker.keyspace import Absent, Change, KeySpace, absent
 from qsync_broker.watch import WatchError, WatchSession
+from qsync_node.errors import ErrorCode
+from qsync_node.format.auth import stored_hash
+from qsync_node.format.frame import encode_request
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
     JOURNAL_SPACE,
+    KEY_SPACES,
     NO_ROUTE,
+    WATCHED_SPACES,
     AssignmentRow,
     BrokerId,
     BrokerRow,
     JournalRow,
     definitions,
 )
+from qsync_node.format.keys import NOP, Key, Type
+from qsync_node.format.mp import pack, unpack
 
 A = BrokerId("zone", "broker-a")
 JOURNAL = JournalRow("a/journal", {"replication": 3}, 0, 0, 0, 0, NO_ROUTE, 2, 2)
@@ -103,6 +112,26 @@ async def _transact(cluster: Cluster) -> None:
             await watcher.until(lambda: not watcher.keys.journals)  # noqa: B023
 
 
+def test_renewal_of_the_lease_waits_for_no_other_transaction(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 1) as cluster:
+        enable(cluster)
+        asyncio.run(_renew_under_load(cluster))
+
+
+async def _renew_under_load(cluster: Cluster) -> None:
+    async with watching(cluster.addresses[0]) as (coordination, _):
+        others = [
+            asyncio.ensure_future(
+                coordination.transact(Change((), (JOURNAL._replace(name=f"a/{number}"),)))
+            )
+            for number in range(400)
+        ]
+        await asyncio.sleep(0)
+        assert await coordination.transact(Change((), (BROKER,)))
+        assert sum(one.done() for one in others) < 200
+        await asyncio.gather(*others)
+
+
 def test_revision_passes_writes_to_other_spaces(tmp_path: Path) -> None:
     with running_cluster(tmp_path, 1) as cluster:
         raw = enable(cluster)
@@ -155,6 +184,119 @@ async def _update(cluster: Cluster, raw: Raw) -> None:
         assert raw.ask(4, body)[0] == 0
         await watcher.until(lambda: watcher.keys.journals["a/journal"].mod_revision == 44)
         assert watcher.keys.journals["a/journal"].spec == {"replication": 2}
+
+
+# --- a user with the key space only ---------------------------------------------------------------
+
+BROKER_USER = "qsync_broker"
+
+
+def enable_with_account(cluster: Cluster) -> Raw:
+    """Create the key space, and a user that can log in, and read and write the key space."""
+    enable(cluster)
+    raw = Raw(cluster.leader().address)
+    raw.log_in(ADMIN_PASSWORD, "admin")
+    password = {"chap-sha1": stored_hash("secret")}
+    rows = [(304, [40, 1, BROKER_USER, "user", password]), (312, [1, 40, "universe", 0, 8 | 16])]
+    rows += [(312, [1, 40, "space", space, 1 | 2]) for space in WATCHED_SPACES]
+    for space, row in rows:
+        assert raw.ask(2, {0x10: space, 0x21: row})[0] == 0
+    return raw
+
+
+def test_user_of_the_key_space_watches_and_changes_it(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 3) as cluster:
+        enable_with_account(cluster)
+        asyncio.run(_use_account(cluster))
+
+
+async def _use_account(cluster: Cluster) -> None:
+    for address in cluster.addresses:
+        coordination, watcher = Coordination(address, BROKER_USER, "secret"), Watcher()
+        task = asyncio.ensure_future(coordination.watch(watcher.deliver))
+        try:
+            await watcher.until(lambda: watcher.snapshots > 0)  # noqa: B023
+            assert await coordination.transact(Change((NO_JOURNAL,), (JOURNAL,)))
+            await watcher.until(lambda: bool(watcher.keys.journals))  # noqa: B023
+            assert await coordination.transact(Change((JOURNAL,), (), (absent(JOURNAL),)))
+            await watcher.until(lambda: not watcher.keys.journals)  # noqa: B023
+            assert coordination.cluster == REPLICASET
+        finally:
+            task.cancel()
+            await coordination.close()
+
+
+def rows_of(raw: Raw, fields: dict[int, Any], kind: int, until: int) -> list[tuple[int, int]]:
+    """Return type and space of the rows that answer a replication request.
+
+    Args:
+        raw: the connection.
+        fields: body of the request.
+        kind: its type.
+        until: number of answers without a space after which to stop.
+    """
+    raw.send(encode_request(kind, 1, pack(fields)))
+    found = []
+    while until:
+        row, _, header, body = raw.frame()
+        assert row < 0x8000, unpack(body)
+        contents = unpack(body) if body else {}
+        if 0x10 in contents:
+            found.append((row, contents[0x10]))
+        elif row == NOP:
+            found.append((row, 0))
+        elif kind == Type.FETCH_SNAPSHOT or header.get(int(Key.LSN), 0) == 0:
+            until -= 1
+    return found
+
+
+def test_user_of_the_key_space_receives_no_other_row(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 1) as cluster:
+        admin = enable_with_account(cluster)
+        rows = [(280, [600, 1, "kv", "memtx", 0, {"is_sync": True}, []])]
+        rows.append((288, [600, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]))
+        rows.append((600, [1, "private"]))
+        for space, row in rows:
+            assert admin.ask(2, {0x10: space, 0x21: row})[0] == 0
+        listed = {int(Key.INSTANCE_UUID): str(uuid4()), int(Key.SPACES): list(KEY_SPACES)}
+        raw = Raw(cluster.addresses[0])
+        assert raw.log_in("secret", BROKER_USER) == 0
+        assert not rows_of(raw, listed, Type.FETCH_SNAPSHOT, 2)
+        subscription = {**listed, int(Key.VCLOCK): {}, int(Key.REPLICA_ANON): True}
+        found = rows_of(raw, subscription, Type.SUBSCRIBE, 3)
+        assert found
+        assert {row for row, _ in found} == {NOP}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spaces"),
+    [
+        (Type.FETCH_SNAPSHOT, []),
+        (Type.FETCH_SNAPSHOT, [280]),
+        (Type.FETCH_SNAPSHOT, [*KEY_SPACES, 600]),
+        (Type.SUBSCRIBE, [304]),
+        (Type.SUBSCRIBE, []),
+        (Type.JOIN, [*KEY_SPACES]),
+        (Type.REGISTER, [*KEY_SPACES]),
+    ],
+)
+def test_user_of_the_key_space_cannot_subscribe_to_more(
+    shared_cluster: Cluster, kind: Type, spaces: list[int]
+) -> None:
+    raw = Raw(shared_cluster.addresses[0])
+    assert raw.log_in("secret", BROKER_USER) == 0
+    fields: dict[int, Any] = {int(Key.INSTANCE_UUID): str(uuid4()), int(Key.REPLICA_ANON): True}
+    fields |= {int(Key.VCLOCK): {}, int(Key.REPLICASET_UUID): REPLICASET}
+    if spaces:
+        fields[int(Key.SPACES)] = spaces
+    assert raw.ask(int(kind), fields)[0] == ErrorCode.ACCESS_DENIED
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("shared"), 1) as cluster:
+        enable_with_account(cluster)
+        yield cluster
 
 
 # --- without a member -----------------------------------------------------------------------------

@@ -2,9 +2,9 @@
 
 import pytest
 
-from qsync_broker.append import Append, Appended, Finish, Piece
 from qsync_broker.events import AppendBegun, AppendReceived
 from qsync_broker.flow import BANK_S, MIN_RATE, PATIENCE_NS, SECOND_NS, Limit, Pace
+from qsync_broker.requests import Append, Appended, Finish, Piece
 from qsync_broker.status import Status
 from qsync_sim.journals.world import MS, SECOND, World
 

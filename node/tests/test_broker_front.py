@@ -9,8 +9,9 @@ import pytest
 import uvloop
 
 from qsync_broker import front
-from qsync_broker.front import PREFACE, Front
+from qsync_broker.front import HEADER_MAX, PREFACE, Front, Lobby
 
+UNDECIDED = 8
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -33,10 +34,10 @@ def with_front(
 
     @contextlib.asynccontextmanager
     async def started() -> AsyncIterator[int]:
-        path = str(folder / "rpc")
+        path, lobby = str(folder / "rpc"), Lobby(100, UNDECIDED)
         loop = asyncio.get_running_loop()
         inner = await asyncio.start_unix_server(serve, path)
-        outer = await loop.create_server(lambda: Front(Gateway, path), "127.0.0.1", 0)
+        outer = await loop.create_server(lambda: Front(Gateway, path, lobby), "127.0.0.1", 0)
         yield outer.sockets[0].getsockname()[1]
         outer.close()
         inner.close()
@@ -86,7 +87,8 @@ def test_preface_in_single_bytes_is_recognised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "first", [b"GET / HTTP/1.1\r\n", b"PRI * HTTP/1.1\r\n", b"P" * 30, b"\x16"]
+    "first",
+    [b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/1.1\r\nA: 1\r\n\r\nbody", b"P" * 30 + b"\r\n\r\n"],
 )
 def test_other_connections_are_of_the_gateway(tmp_path: Path, first: bytes) -> None:
     async def test(port: int) -> None:
@@ -168,7 +170,7 @@ def test_connection_without_a_server_is_closed(tmp_path: Path) -> None:
     with_front(echo, tmp_path, test)
 
 
-@pytest.mark.parametrize("first", [b"", PREFACE[:10]])
+@pytest.mark.parametrize("first", [b"", PREFACE[:10], b"GET / HTTP/1.1\r\nA: b\r\n", b"\x16"])
 def test_silent_connection_ends(
     tmp_path: Path, first: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,5 +182,91 @@ def test_silent_connection_ends(
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
         writer.close()
+
+    with_front(echo, tmp_path, test)
+
+
+def test_header_in_parts_reaches_the_gateway_as_a_whole(tmp_path: Path) -> None:
+    request = b"GET /a/journal HTTP/1.1\r\nHost: a\r\n\r\n"
+
+    async def test(port: int) -> None:
+        reader, writer = await connect(port)
+        for number in range(len(request)):
+            writer.write(request[number : number + 1])
+            await asyncio.sleep(0.001)
+        assert await reader.readexactly(5 + len(request)) == b"http:" + request
+        writer.close()
+
+    with_front(echo, tmp_path, test)
+
+
+def test_slow_header_ends_although_bytes_arrive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front, "FIRST_S", 0.3)
+
+    async def test(port: int) -> None:
+        reader, writer = await connect(port)
+        writer.write(b"GET / HTTP/1.1\r\n")
+        reading = asyncio.ensure_future(reader.read())
+        with contextlib.suppress(ConnectionError):
+            while not reading.done():
+                writer.write(b"A: b\r\n")
+                await asyncio.sleep(0.02)
+        with contextlib.suppress(ConnectionError):
+            assert await reading == b""
+        writer.close()
+
+    with_front(echo, tmp_path, test)
+
+
+def test_long_header_is_refused(tmp_path: Path) -> None:
+    async def test(port: int) -> None:
+        reader, writer = await connect(port)
+        writer.write(b"GET / HTTP/1.1\r\nA: " + bytes(HEADER_MAX + 1))
+        assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
+        writer.close()
+
+    with_front(echo, tmp_path, test)
+
+
+def test_many_silent_connections_leave_room_for_others(tmp_path: Path) -> None:
+    async def test(port: int) -> None:
+        silent = [await connect(port) for _ in range(10 * UNDECIDED)]
+        reader, writer = await connect(port)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        assert await reader.readexactly(5) == b"http:"
+        ended = 0
+        for quiet, _ in silent:
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                async with asyncio.timeout(0.01):
+                    await quiet.read()
+                ended += 1
+        assert ended >= 9 * UNDECIDED - 1
+        for _, one in [*silent, (reader, writer)]:
+            one.close()
+
+    with_front(echo, tmp_path, test)
+
+
+def test_one_connection_too_many_is_closed_until_another_ends(tmp_path: Path) -> None:
+    async def test(port: int) -> None:
+        request = b"GET / HTTP/1.1\r\n\r\n"
+        served = []
+        for _ in range(100):
+            reader, writer = await connect(port)
+            writer.write(request)
+            assert await reader.readexactly(5) == b"http:"
+            served.append(writer)
+        reader, writer = await connect(port)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        served.pop().close()
+        await asyncio.sleep(0.1)
+        reader, writer = await connect(port)
+        writer.write(request)
+        assert await reader.readexactly(5) == b"http:"
+        for one in [*served, writer]:
+            one.close()
 
     with_front(echo, tmp_path, test)

@@ -11,6 +11,7 @@ from qsync_broker import events as ev
 from qsync_broker.index import LocalFragment, RemoteFragment, RemoteIndex
 from qsync_broker.operations import Operation, SpoolKey
 from qsync_broker.persister import AGAIN_MIN_NS, LIST_AGAIN_NS, PEER_WAIT_NS, UPLOADS_MAX, Persister
+from qsync_broker.reader import GAP_S, find
 from qsync_broker.replica import Replica, Settings
 from qsync_node.format.journals import Route
 
@@ -200,3 +201,24 @@ def test_index_of_many_fragments_is_taken_over_at_once(count: int) -> None:
     index.replace(remote(10 * number, 10 * number + 10) for number in range(count))
     assert len(index) == count
     assert index.covers(0, 10 * count)
+
+
+# --- reads ----------------------------------------------------------------------------------------
+
+NOW_S = 1_800_000_000
+
+
+@pytest.mark.parametrize(
+    ("has_retention", "age_s", "is_passed"),
+    [(False, 60, False), (True, 60, True), (False, GAP_S + 60, True)],
+)
+def test_read_passes_over_missing_bytes_only_if_they_were_removed(
+    has_retention: bool, age_s: int, is_passed: bool
+) -> None:
+    """A broker that joined after [0, 100) sees a later fragment first, if that upload failed."""
+    storing = Storing(True)
+    journal = storing.journal
+    journal.settings = journal.settings._replace(has_retention=has_retention)
+    storing.show(remote(100, 200)._replace(mod_time=NOW_S - age_s))
+    found = find(journal, 50, NOW_S)
+    assert (found is not None and found.offset == 100) is is_passed

@@ -12,12 +12,17 @@ import pytest
 from broker_servers import Node, brokers
 
 from qsync_broker.auth import Authorizer, Capability
+from qsync_broker.client import JournalClient, JournalError
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
 
 pytestmark = pytest.mark.asyncio
 
 JOURNAL = "a/journal"
+
+
+LOST = "Internal error from Core"
+"""gRPC may replace the error of a call that the broker ends while the client still writes."""
 
 
 class Client:
@@ -45,7 +50,13 @@ class Client:
             if is_committed:
                 yield pb.AppendRequest()
 
-        return await self.stub.Append(requests(), metadata=self.metadata)
+        for _ in range(5):
+            try:
+                return await self.stub.Append(requests(), metadata=self.metadata)
+            except grpc.aio.AioRpcError as error:
+                if error.details() != LOST:
+                    raise
+        raise AssertionError("gRPC lost the broker's error five times")
 
     async def read(self, **fields: Any) -> list[Any]:
         """Return the messages of a read."""
@@ -513,3 +524,26 @@ async def test_tokens_limit_operations_and_journals(tmp_path: Path) -> None:
                 assert await limited.list() == []
             async with client(Capability.ALL, everything, node) as permitted:
                 assert (await permitted.append(b"x")).status == pb.OK
+
+
+class Losing:
+    """A stub whose first calls lose the broker's error, as gRPC does if the client still writes."""
+
+    def __init__(self, stub: Any, count: int) -> None:
+        self.stub = stub
+        self.count = count
+
+    def Append(self, requests: Any, metadata: Any) -> Any:  # name of the method
+        self.count -= 1
+        return self.lose() if self.count >= 0 else self.stub.Append(requests, metadata=metadata)
+
+    async def lose(self) -> None:
+        none = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, none, none, LOST)
+
+
+async def test_refusal_that_grpc_lost_is_asked_for_again(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, JournalClient(nodes[0].url) as client:
+        client._stub = Losing(client._stub, 3)
+        with pytest.raises(JournalError, match="must have 4 to 512 bytes"):
+            await client.append("abc", [b"content"])

@@ -4,28 +4,53 @@ import hashlib
 import os
 import subprocess
 import sys
+from collections import Counter
+from typing import Any
 
 import pytest
 
 from qsync_broker import events as ev
-from qsync_broker.append import Append, Appended, Suspend
-from qsync_broker.broker import Broker, BrokerConfig, Recovered
+from qsync_broker.broker import Broker
+from qsync_broker.holdings import Recovered
+from qsync_broker.lease import BrokerConfig
 from qsync_broker.operations import NO_SUM, Drop, SpoolKey, SpoolState
+from qsync_broker.requests import Append, Appended, Suspend
 from qsync_broker.spool import Spool, Version
+from qsync_broker.states import TERMINAL, State
 from qsync_broker.status import Status
-from qsync_node.format.journals import JOURNAL_SPACE, BrokerId, JournalRow, decode_row
+from qsync_node.format.journals import JOURNAL_SPACE, BrokerId, JournalRow, Route, decode_row
+from qsync_sim.journals.faults import PAIRS, WAITING
 from qsync_sim.journals.schedule import Schedule
 from qsync_sim.journals.world import MS, SECOND, World
 
 NAMES = ["broker-a", "broker-b", "broker-c"]
 JOURNAL = "orders/eu"
+SEEDS_MAX = 150
 VERSION = Version(0, b"", hashlib.sha1())
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(12), 209, 437, 597])
 def test_no_acknowledged_byte_is_lost_or_changed(seed: int) -> None:
     counts = Schedule(seed).run()
-    assert counts["commits"] > 20
+    assert counts["commits"] > 10
+
+
+def test_every_fault_meets_appends_in_every_state() -> None:
+    reached: Counter[tuple[State, str]] = Counter()
+    for seed in range(SEEDS_MAX):
+        schedule = Schedule(seed)
+        schedule.run()
+        reached += schedule.faults.reached
+        if all(reached[pair] for pair in PAIRS):
+            return
+    missing = [pair for pair in PAIRS if not reached[pair]]
+    raise AssertionError(f"{SEEDS_MAX} schedules do not reach {missing}")
+
+
+def test_states_in_which_appends_wait_are_those_of_the_machine() -> None:
+    """The others are passed within one step."""
+    passed = {State.SEND_PIPELINE_SYNC, State.AWAIT_DESIRED_REPLICAS}
+    assert set(WAITING) == set(State) - set(TERMINAL) - passed
 
 
 def test_schedule_does_not_depend_on_the_process() -> None:
@@ -50,9 +75,18 @@ def test_schedule_does_not_depend_on_the_process() -> None:
 class Bench:
     """A world with one journal, and a client that follows the primary."""
 
-    def __init__(self, seed: int = 1, names: list[str] | None = None, replication: int = 3) -> None:
+    def __init__(
+        self,
+        seed: int = 1,
+        names: list[str] | None = None,
+        replication: int = 3,
+        *,
+        are_stores_down: bool = False,
+        **spec: Any,
+    ) -> None:
         self.world = World(seed, names or NAMES)
-        self.world.create(JOURNAL, replication)
+        self.world.are_stores_down = are_stores_down
+        self.world.create(JOURNAL, replication, **spec)
         self.results: list[Appended] = []
         assert self.world.run(5 * SECOND, lambda: len(self.row.route.members) == replication)
         self.world.run(SECOND // 2)
@@ -64,10 +98,13 @@ class Bench:
         return row
 
     @property
-    def primary(self) -> str:
+    def route(self) -> Route:
         keys = next(one for one in self.world.processes.values() if one.is_alive).core.keys
-        route = keys.route(JOURNAL)
-        return route.members[route.primary].suffix
+        return keys.route(JOURNAL)
+
+    @property
+    def primary(self) -> str:
+        return self.route.members[self.route.primary].suffix
 
     def begin(self, data: bytes = b"x", name: str = "", **fields: object) -> None:
         request = Append(JOURNAL, **fields)  # type: ignore[arg-type]  # of the named fields
@@ -83,6 +120,19 @@ class Bench:
         self.begin(data, **fields)
         assert self.world.run(8 * SECOND, lambda: len(self.results) > count)
         return self.results[-1]
+
+    def follow(self, request: Append) -> Appended:
+        """Append without content, at the brokers that the answers name."""
+        broker = self.primary
+        for _ in range(3):
+            answers: list[tuple[Appended, bool]] = []
+            self.world.append(broker, request, [], lambda *answer: answers.append(answer))  # noqa: B023  # called in this iteration
+            assert self.world.run(8 * SECOND, lambda: bool(answers))  # noqa: B023  # called in this iteration
+            (result, is_proxied), *_ = answers
+            if not is_proxied:
+                break
+            broker = result.resolution.broker.suffix
+        return result
 
     def until_ok(self, data: bytes = b"x") -> Appended:
         for _ in range(40):
@@ -222,6 +272,76 @@ def test_suspended_journal_resumes_with_an_append() -> None:
     assert bench.append(suspend=Suspend.NO_RESUME).resolution.status is not Status.OK
     assert bench.until_ok(b"two").begin == 3
     assert bench.row.suspend_level == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_suspension_is_answered_although_the_broker_loses_the_journal(seed: int) -> None:
+    """The allocator removes two of three brokers, often the primary, at once."""
+    bench = Bench(seed)
+    bench.until_ok(b"one")
+    result = bench.follow(Append(JOURNAL, suspend=Suspend.NOW))
+    assert (result.resolution.status, result.error) == (Status.SUSPENDED, "")
+    assert bench.row.suspend_level == 1
+    assert bench.world.run(5 * SECOND, lambda: len(bench.route.members) == 1)
+    assert bench.until_ok(b"two").begin == 3
+
+
+def test_journal_that_was_suspended_without_bytes_resumes_at_another_broker() -> None:
+    """No broker has a copy of it, so none is required to have the last recorded epoch."""
+    bench = Bench(replication=1)
+    former = bench.primary
+    bench.append(b"", suspend=Suspend.NOW)
+    assert bench.row.suspend_level == 2
+    keys = next(bench.world.processes[name].core.keys for name in NAMES if name != former)
+    assert bench.world.run(5 * SECOND, lambda: not keys.assignments(JOURNAL))
+    bench.world.kill(former)
+    bench.world.run(3 * SECOND)
+    bench.append(b"one", name=next(name for name in NAMES if name != former))
+    assert bench.world.run(5 * SECOND, lambda: bool(keys.route(JOURNAL).members))
+    assert bench.until_ok(b"two").begin in (0, 3)
+
+
+def test_journal_with_bytes_at_other_brokers_keeps_a_copy_when_it_is_suspended() -> None:
+    """A primary that joined at the present end has no bytes itself."""
+    bench = Bench(replication=1)
+    bench.append(b"one")
+    former = bench.primary
+    bench.world.scale(JOURNAL, 2)
+    bench.world.run(2 * SECOND)
+    bench.world.kill(former)
+    bench.world.run(4 * SECOND)
+    assert bench.primary != former
+    bench.append(b"", suspend=Suspend.NOW)
+    assert bench.row.suspend_level == 1
+
+
+def test_suspension_waits_for_appends_in_flight() -> None:
+    """Otherwise, its offset could skip bytes that were proposed, and are lost with the primary."""
+    bench = Bench(replication=1)
+    bench.append(b"one")
+    name = bench.primary
+    bench.world.disks[name].slow_ns = SECOND // 2
+    bench.begin(b"two")
+    bench.begin(b"", suspend=Suspend.NOW)
+    bench.world.run(SECOND // 4)
+    bench.world.kill(name)
+    bench.world.disks[name].slow_ns = 0
+    bench.world.start(name)
+    assert bench.until_ok(b"three").begin == 3
+
+
+def test_broker_leaves_a_journal_while_content_arrives() -> None:
+    bench = Bench()
+    bench.append(b"one")
+    pieces = [b"two"] * 50
+    bench.world.append(
+        bench.primary, Append(JOURNAL), pieces, lambda it, _: bench.done(it), pause_ns=100 * MS
+    )
+    bench.world.run(500 * MS)
+    bench.world.scale(JOURNAL, 2)
+    keys = bench.world.processes[bench.primary].core.keys
+    assert bench.world.run(5 * SECOND, lambda: len(keys.route(JOURNAL).members) == 2)
+    bench.until_ok(b"three")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from qsync_broker.codecs import Codec
 from qsync_broker.duration import format_duration, parse_duration
 from qsync_broker.labels import (
+    SELECTOR_LABELS_MAX,
     LabelSelector,
     LabelSet,
     Wanted,
@@ -246,3 +247,13 @@ def test_postfix_names_a_folder(template: str, folder: str) -> None:
 def test_invalid_postfix_is_refused(template: str) -> None:
     with pytest.raises(PostfixError):
         Postfix(template).check("orders")
+
+
+def test_selector_has_a_maximum_number_of_labels() -> None:
+    text = ",".join(f"name=journal/{number}" for number in range(SELECTOR_LABELS_MAX))
+    assert len(parse_selector(text).include) == SELECTOR_LABELS_MAX
+    with pytest.raises(ValueError, match="the selector has 257 labels"):
+        parse_selector(f"{text},!region")
+    wanted = tuple(Wanted("name", str(number)) for number in range(SELECTOR_LABELS_MAX))
+    with pytest.raises(ValueError, match="the selector has 257 labels"):
+        selector_of_journals(LabelSelector(wanted, (Wanted("region"),)))

@@ -198,6 +198,8 @@ def contradictions() -> list[tuple[str, list[Operation]]]:
         ("invalid state", [Commit(BEGUN._replace(sum=b"s"))]),
         ("sum of 20 zeros", [Commit(BEGUN._replace(sum=b"s" * 20))]),
         ("must begin empty", [Commit(fresh("new", 1)._replace(end=1, sum=b"s" * 20))]),
+        ("no open spool at 0", [Roll(SpoolKey("new", 1, 0), 1, b"s" * 20, fresh("new", 1, 1))]),
+        ("begins an empty spool", [Roll(SpoolKey("new", 1, 0), 0, NO_SUM, rolled)]),
         ("a roll at 105", [Roll(KEY, 105, NO_SUM, rolled)]),
         ("begins an empty spool", [Roll(KEY, 104, b"s" * 20, BEGUN._replace(end=104))]),
         ("is complete", [Roll(KEY, 104, b"s" * 20, BEGUN)]),
@@ -241,6 +243,18 @@ def test_roll_of_an_empty_spool_leaves_no_file() -> None:
     storage.apply(batch)
     storage.apply([Roll(KEY, 100, NO_SUM, fresh(KEY.journal, 7, 106))])
     assert files.listdir(f"{DIRECTORY}/spools") == []
+
+
+def test_broker_that_joins_a_journal_with_bytes_begins_at_their_end() -> None:
+    """Its spool was never stored: the first operation of the journal completes an empty one."""
+    files = SimFiles()
+    storage, _ = begun(files)
+    state = fresh("b/journal", 9, 106, epoch=3)
+    storage.apply([Roll(state.key._replace(begin=0), 0, NO_SUM, state)])
+    files.kill()
+    model = found(open_small(files))
+    assert model.open["b/journal"].state == state
+    assert not model.completed
 
 
 def test_undone_bytes_are_replaced_after_the_record_that_discards_them() -> None:

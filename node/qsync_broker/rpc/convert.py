@@ -10,11 +10,11 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
-from qsync_broker.append import Append, Suspend
 from qsync_broker.index import RemoteFragment
 from qsync_broker.keyspace import KeySpace
 from qsync_broker.labels import LabelSelector, LabelSet, Wanted
 from qsync_broker.replica import Part
+from qsync_broker.requests import Append, Suspend
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.spec import FragmentSpec, JournalSpec
 from qsync_node.format.journals import BrokerId, JournalRow, Route

@@ -13,6 +13,14 @@ from qsync_broker.server import BrokerServer
 
 RECEIVED_MAX = 4 << 20
 """Maximum size of a client's message in bytes."""
+HANDSHAKE_MS = 15_000
+"""Time in which a connection must send its settings after the preface."""
+IDLE_MS = 600_000
+"""Time without a request after which a connection ends."""
+STREAMS_MAX = 1024
+"""Maximum number of requests under way on one connection."""
+METADATA_MAX = 32 << 10
+"""Maximum size of the metadata of a request in bytes."""
 REQUESTS_MAX = 8192
 """Maximum number of requests under way; one more is refused with RESOURCE_EXHAUSTED."""
 
@@ -29,15 +37,20 @@ class RpcServer:
         # Paths of sockets are short, and the broker's directory may be deep.
         self._folder = Path(tempfile.mkdtemp(prefix="qsync-"))
         self.socket_path = str(self._folder / "rpc")
-        self._service = JournalService(server, authorizer)
+        self.service = JournalService(server, authorizer)
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", RECEIVED_MAX),
                 ("grpc.max_send_message_length", -1),
+                ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+                ("grpc.max_connection_idle_ms", IDLE_MS),
+                ("grpc.max_concurrent_streams", STREAMS_MAX),
+                ("grpc.absolute_max_metadata_size", METADATA_MAX),
+                ("grpc.max_metadata_size", METADATA_MAX),
             ],
             maximum_concurrent_rpcs=REQUESTS_MAX,
         )
-        pb_grpc.add_JournalServicer_to_server(self._service, self._server)
+        pb_grpc.add_JournalServicer_to_server(self.service, self._server)
         self._server.add_insecure_port(f"unix:{self.socket_path}")
 
     async def start(self) -> None:
@@ -47,5 +60,5 @@ class RpcServer:
     async def stop(self, grace_s: float) -> None:
         """Refuse new requests, and end those under way after some time."""
         await self._server.stop(grace_s)
-        await self._service.close()
+        await self.service.close()
         shutil.rmtree(self._folder, ignore_errors=True)

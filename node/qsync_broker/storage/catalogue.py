@@ -9,6 +9,8 @@ Invariants
   C2  The commits of an open spool have rising ends, and the last one is its state.
   C3  The first commit ends at or before `confirmed`, if the spool begins there, and the second
       one ends after it. Fallbacks and rollbacks never need older commits.
+  C4  A spool that is being copied is neither open nor completed. No record contains it, and the
+      next start deletes its file.
 """
 
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from qsync_broker.operations import (
     NO_SUM,
     Commit,
     CompletedSpool,
+    Copied,
     Drop,
     Roll,
     SetAside,
@@ -44,11 +47,15 @@ def journal_of(key: SpoolKey) -> JournalKey:
 
 
 class Catalogue:
-    """The durable state: open spools by journal, completed spools by key."""
+    """The durable state: open spools by journal, completed spools by key.
+
+    `copies` has the ends of the bytes of spools that are being copied, which is not durable.
+    """
 
     def __init__(self) -> None:
         self.open: dict[JournalKey, OpenSpool] = {}
         self.completed: dict[SpoolKey, CompletedSpool] = {}
+        self.copies: dict[SpoolKey, int] = {}
 
     def end_of(self, key: SpoolKey) -> int | None:
         """Return the recorded end of a spool; None for an unknown spool."""
@@ -92,6 +99,7 @@ class View:
         self._base = base
         self.open: dict[JournalKey, OpenSpool | None] = {}
         self.completed: dict[SpoolKey, CompletedSpool | None] = {}
+        self.copies: dict[SpoolKey, int | None] = {}
 
     def open_spool(self, journal: JournalKey) -> OpenSpool | None:
         if journal in self.open:
@@ -117,9 +125,15 @@ class View:
     def write(self, key: SpoolKey, offset: int, size: int) -> None:
         """Note that the file has `size` bytes from `offset`, and none after them.
 
+        Content before the open spool belongs to a spool that is being copied.
+
         Raises:
             ValueError: the bytes would leave a gap or overwrite committed bytes.
         """
+        found = self.open_spool(journal_of(key))
+        if found is not None and key.begin < found.state.key.begin:
+            self._write_copy(key, offset, size)
+            return
         spool = self.spool(key)
         if not spool.state.end <= offset <= spool.written:
             raise ValueError(
@@ -127,6 +141,28 @@ class View:
                 f"[{spool.state.end}, {spool.written}]"
             )
         self.open[journal_of(key)] = spool._replace(written=offset + size)
+
+    def _write_copy(self, key: SpoolKey, offset: int, size: int) -> None:
+        written = self.copies.get(key, self._base.copies.get(key)) or key.begin
+        if offset not in (written, key.begin) or self.completed_spool(key) is not None:
+            raise ValueError(
+                f"journal {key.journal}: copied content at {offset} does not continue {written}"
+            )
+        self.copies[key] = offset + size
+
+    def copied(self, spool: CompletedSpool, written: int | None = None) -> None:
+        """Add a copied spool.
+
+        Raises:
+            ValueError: its bytes were not written, or a spool has its key.
+        """
+        key = spool.key
+        if written is None:
+            written = self.copies.get(key, self._base.copies.get(key)) or key.begin
+        if not key.begin < spool.end <= written or self.completed_spool(key) is not None:
+            raise ValueError(f"journal {key.journal}: no copy at {key.begin} ends at {spool.end}")
+        self.completed[key] = spool
+        self.copies[key] = None
 
     def commit(self, state: SpoolState, written: int | None = None) -> None:
         """Set the state of an open spool, or begin the first spool of a journal.
@@ -166,17 +202,29 @@ class View:
     def roll(self, roll: Roll) -> None:
         """Complete an open spool and begin an empty one.
 
+        A broker that joins a journal with bytes begins at their end. Its empty spool was never
+        stored, so it need not exist.
+
         Raises:
             ValueError: the new spool is not empty, or the completed one has no such bytes.
         """
         state = roll.state
         _check_state(state)
-        spool = self.spool(roll.completed)
         if state.end != state.key.begin or journal_of(state.key) != journal_of(roll.completed):
             raise ValueError(f"journal {state.key.journal}: a roll begins an empty spool")
+        is_first = self.open_spool(journal_of(state.key)) is None
+        if not is_first or roll.completed_end > roll.completed.begin:
+            self._complete(roll, self.spool(roll.completed))
+        if self.completed_spool(state.key) is not None:
+            raise ValueError(
+                f"journal {state.key.journal}: the spool at {state.key.begin} is complete"
+            )
+        self.open[journal_of(state.key)] = OpenSpool((state,), state.end)
+
+    def _complete(self, roll: Roll, spool: OpenSpool) -> None:
         if not roll.completed.begin <= roll.completed_end <= spool.state.end:
             raise ValueError(
-                f"journal {state.key.journal}: a roll at {roll.completed_end} is outside "
+                f"journal {roll.completed.journal}: a roll at {roll.completed_end} is outside "
                 f"[{roll.completed.begin}, {spool.state.end}]"
             )
         if roll.completed_end > roll.completed.begin:
@@ -187,11 +235,6 @@ class View:
                 spool.state.codec,
                 spool.state.first_append,
             )
-        if self.completed_spool(state.key) is not None:
-            raise ValueError(
-                f"journal {state.key.journal}: the spool at {state.key.begin} is complete"
-            )
-        self.open[journal_of(state.key)] = OpenSpool((state,), state.end)
 
     def drop(self, key: SpoolKey) -> None:
         """Remove a spool, if it exists."""
@@ -200,13 +243,16 @@ class View:
             self.open[journal_of(key)] = None
         if self.completed_spool(key) is not None:
             self.completed[key] = None
+        self.copies[key] = None
 
-    def apply(self, operation: Commit | Roll | Drop | SetAside) -> None:
+    def apply(self, operation: Commit | Roll | Copied | Drop | SetAside) -> None:
         match operation:
             case Commit(state):
                 self.commit(state)
             case Roll():
                 self.roll(operation)
+            case Copied(spool):
+                self.copied(spool)
             case Drop(key) | SetAside(key):
                 self.drop(key)
 
@@ -222,5 +268,11 @@ class View:
                 self._base.completed.pop(key, None)
             else:
                 self._base.completed[key] = completed
+        for key, written in self.copies.items():
+            if written is None:
+                self._base.copies.pop(key, None)
+            else:
+                self._base.copies[key] = written
         self.open.clear()
         self.completed.clear()
+        self.copies.clear()

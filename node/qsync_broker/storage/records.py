@@ -8,6 +8,7 @@ import msgpack
 from qsync_broker.operations import (
     Commit,
     CompletedSpool,
+    Copied,
     Drop,
     Roll,
     SetAside,
@@ -18,7 +19,7 @@ from qsync_broker.storage.catalogue import Catalogue, OpenSpool, journal_of
 
 STATE_RECORDS_PER_FRAME = 1000
 
-_COMMIT, _ROLL, _DROP, _OPEN, _COMPLETED = range(1, 6)
+_COMMIT, _ROLL, _DROP, _OPEN, _COMPLETED, _COPIED = range(1, 7)
 
 
 class Included(NamedTuple):
@@ -34,17 +35,17 @@ class OpenRecord(NamedTuple):
     commits: tuple[SpoolState, ...]
 
 
-Record = Included | Roll | Drop | OpenRecord | CompletedSpool
+Record = Included | Roll | Copied | Drop | OpenRecord | CompletedSpool
 
 
-def plain(operation: Commit | Roll | Drop | SetAside, size: int = 0) -> Record:
+def plain(operation: Commit | Roll | Copied | Drop | SetAside, size: int = 0) -> Record:
     """Return the record of an operation. `size` is the number of included bytes of a commit."""
     match operation:
         case Commit(state):
             return Included(state, size)
         case SetAside(key):
             return Drop(key)
-        case Roll() | Drop():
+        case Roll() | Copied() | Drop():
             return operation
 
 
@@ -62,6 +63,8 @@ def _encode(record: Record) -> tuple[Any, ...]:
             return (_COMMIT, _flat(state), size)
         case Roll(completed, end, checksum, state):
             return (_ROLL, completed, end, checksum, _flat(state))
+        case Copied(spool):
+            return (_COPIED, spool)
         case Drop(key):
             return (_DROP, key)
         case OpenRecord(commits):
@@ -82,6 +85,8 @@ def _decode(fields: list[Any]) -> Record:
             return OpenRecord(tuple(map(_state, states)))
         case [5, [key, *rest]]:
             return CompletedSpool(SpoolKey(*key), *rest)
+        case [6, [key, *rest]]:
+            return Copied(CompletedSpool(SpoolKey(*key), *rest))
     raise ValueError(f"unknown record of type {fields[:1]}")
 
 

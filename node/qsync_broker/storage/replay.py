@@ -7,7 +7,7 @@ it again, unless a later record has discarded or replaced it.
 from itertools import pairwise
 from typing import NamedTuple
 
-from qsync_broker.operations import CompletedSpool, Drop, Roll, SpoolKey
+from qsync_broker.operations import CompletedSpool, Copied, Drop, Roll, SpoolKey
 from qsync_broker.storage.catalogue import Catalogue, View, journal_of
 from qsync_broker.storage.errors import StorageDamaged
 from qsync_broker.storage.files import Files, join
@@ -79,6 +79,8 @@ class Replay:
             case Roll():
                 self._trim(record.completed, record.completed_end)
                 view.roll(record)
+            case Copied(spool):
+                view.copied(spool, written=spool.end)
             case Drop(key):
                 self.pieces.pop(key, None)
                 view.drop(key)

@@ -4,6 +4,7 @@ from qsync_broker.operations import (
     Buffer,
     Commit,
     Content,
+    Copied,
     Drop,
     Roll,
     SetAside,
@@ -77,7 +78,7 @@ class Stage:
             pending = self._pending[key] = _Pending(offset)
         pending.append(data, size, None if is_late else self._inline_bytes)
 
-    def operation(self, operation: Commit | Roll | Drop | SetAside) -> None:
+    def operation(self, operation: Commit | Roll | Copied | Drop | SetAside) -> None:
         """Add any operation except content.
 
         Raises:
@@ -91,6 +92,10 @@ class Stage:
                 self._pending.pop(completed, None)
                 self.rolled.add(completed)
                 self.removed.add(completed)  # it stays if it is not empty
+            case Copied(spool):
+                self._pending.pop(spool.key, None)
+                self.external.add(spool.key)
+                self.rolled.add(spool.key)  # a copy that failed before may have left more bytes
             case Drop(key):
                 self._forget(key)
                 self.removed.add(key)

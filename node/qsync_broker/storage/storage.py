@@ -157,7 +157,7 @@ class Storage:
         self._garbage |= stage.removed
         for key in list(self._garbage):
             self._garbage.discard(key)
-            if key in self._catalogue:
+            if key in self._catalogue or key in self._catalogue.copies:
                 continue
             self._in_current.discard(key)
             self._in_older.discard(key)

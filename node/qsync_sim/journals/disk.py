@@ -1,16 +1,21 @@
-"""A simulated disk of a broker: operations become durable some time after they were submitted."""
+"""A simulated disk of a broker: operations become durable some time after they were submitted.
+
+Writes can fail, and are repeated then, as `qsync_broker.disk` does. After a failed flush, nothing
+is written any more.
+"""
 
 import hashlib
 from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from qsync_broker.broker import Recovered
+from qsync_broker.holdings import Recovered
 from qsync_broker.index import LocalFragment
 from qsync_broker.operations import (
     NO_SUM,
     Commit,
     Content,
+    Copied,
     Drop,
     Operation,
     Roll,
@@ -18,6 +23,8 @@ from qsync_broker.operations import (
     SpoolState,
 )
 from qsync_broker.spool import Spool, Version
+
+RETRY_NS = 100_000_000
 
 
 class _Commit(NamedTuple):
@@ -33,6 +40,9 @@ class Disk:
         self.open: dict[str, SpoolState] = {}
         self.completed: dict[SpoolKey, LocalFragment] = {}
         self.slow_ns = 0
+        self.is_failing = False  # writes fail
+        self.is_flush_failing = False  # the next flush fails
+        self.on_failed: Callable[[str], None] = lambda reason: None
         self._commits: dict[SpoolKey, list[_Commit]] = {}
         self._rng = rng
         self._after = after
@@ -57,6 +67,13 @@ class Disk:
         def finish() -> None:
             if run != self._run:
                 return
+            if self.is_failing:
+                self._after(RETRY_NS, finish)
+                return
+            if self.is_flush_failing:
+                # The page cache still has the bytes: only the crash shows which ones are lost.
+                self.on_failed("the flush failed")
+                return
             for _, operations, _ in batch:
                 for operation in operations:
                     self._apply(operation)
@@ -67,13 +84,23 @@ class Disk:
         self._batch = batch
         self._after(self._rng.randrange(50_000, 3_000_000) + self.slow_ns, finish)
 
-    def crash(self) -> None:
-        """Lose everything that is not durable, except a random part of the operations under way."""
+    def crash(self, is_torn: bool = False) -> None:
+        """Lose everything that is not durable, except a random part of the operations under way.
+
+        Args:
+            is_torn: whether a part of the first lost write remains, too.
+        """
         self._run += 1
+        self.is_flush_failing = False
         if self.is_busy:
             operations = [item for _, part, _ in self._batch for item in part]
-            for operation in operations[: self._rng.randrange(len(operations) + 1)]:
+            count = self._rng.randrange(len(operations) + 1)
+            for operation in operations[:count]:
                 self._apply(operation)
+            torn = operations[count] if is_torn and count < len(operations) else None
+            if isinstance(torn, Content):
+                size = self._rng.randrange(len(torn.data) + 1)
+                self._apply(torn._replace(data=torn.data[:size]))
         self.is_busy = False
         self._queue = []
 
@@ -101,6 +128,10 @@ class Disk:
                 self._check(operation.completed, operation.completed_end, operation.completed_sum)
             self._commits.pop(operation.completed, None)
             self._open(operation.state)
+        elif isinstance(operation, Copied):
+            spool = operation.spool
+            self.completed[spool.key] = LocalFragment.of(spool)
+            self._check(spool.key, spool.end, spool.sum)
         else:
             assert isinstance(operation, Drop)
             self.content.pop(operation.key, None)

@@ -1,19 +1,21 @@
 """Schedules of random faults over brokers of journals, each reproduced by its seed.
 
-python -m qsync_sim.journals.schedule --seeds 0..199
+python -m qsync_sim.journals.schedule --seeds 0..199 --all-pairs
 """
 
 import argparse
 import sys
+import time
 import traceback
 from collections import Counter
 
-from qsync_broker.append import Append, Appended
+from qsync_broker.requests import Append, Appended, Suspend
+from qsync_broker.states import State
 from qsync_broker.status import Status
 from qsync_node.format.journals import JOURNAL_SPACE, JournalRow, decode_row
+from qsync_sim.journals.faults import PAIRS, Faults
 from qsync_sim.journals.world import MS, SECOND, World
 
-FAULTS = ("kill", "kill", "power", "pause", "cut", "cut", "cluster", "break", "slow", "store")
 JOURNALS = ("orders/eu", "orders/us", "audit/log")
 
 
@@ -27,6 +29,7 @@ class Schedule:
         self.world = World(seed, names, zones if seed % 2 else None)
         self.rng = self.world.rng
         self.names = names
+        self.faults = Faults(self.world, names, JOURNALS)
         self.counts: Counter[str] = Counter()
         self.is_faulty = True
         self.texts = 0
@@ -44,13 +47,22 @@ class Schedule:
             world.after(delay_ns, lambda number=number: self._create(number))  # type: ignore[misc]
         for _ in range(4):
             world.after(self.rng.randrange(SECOND), self._client)
-        world.after(SECOND, self._fault)
+        for _ in range(2):
+            world.after(self.rng.randrange(SECOND), self._publish)
+        world.after(2 * SECOND, self._scale)
+        self.faults.start(SECOND)
         world.run(faults_ns)
         self.is_faulty = False
-        self._heal()
+        self.faults.heal()
         world.run(6 * SECOND)
         self._check_available()
+        assert world.run(20 * SECOND, world.is_published), (
+            f"publications wait: {world.keys.publishers}"
+        )
         world.check_commits()
+        world.check_publications()
+        self.counts += self.faults.counts
+        self.counts["publications"] = sum(map(len, world.keys.published.values()))
         self.counts["commits"] = len(world.commits)
         self.counts["stale snapshot"] = world.stale_snapshots
         return self.counts
@@ -64,7 +76,11 @@ class Schedule:
     def _client(self) -> None:
         """Append once, then again some time later."""
         rng, world = self.rng, self.world
-        self._append(rng.choice(self.names), rng.choice(JOURNALS), rng.random() < 0.1, 3)
+        name, journal = rng.choice(self.names), rng.choice(JOURNALS)
+        if rng.random() < 0.05:
+            self._suspend(name, journal, 3)
+        else:
+            self._append(name, journal, rng.random() < 0.1, 3)
         if self.is_faulty:
             world.after(rng.randrange(200 * MS), self._client)
 
@@ -96,107 +112,111 @@ class Schedule:
         pause_ns = (1500 if self.is_faulty and rng.random() < 0.05 else 3) * MS
         world.append(name, Append(journal), pieces, done, breaks=breaks, pause_ns=pause_ns)
 
-    # --- faults -------------------------------------------------------------------------------
-
-    def _fault(self) -> None:
-        if not self.is_faulty:
+    def _suspend(self, name: str, journal: str, hops: int) -> None:
+        """Suspend a journal, which the next append resumes."""
+        world, wish = self.world, self.rng.choice((Suspend.NOW, Suspend.IF_FLUSHED))
+        if not world.processes[name].is_alive:
             return
+
+        def done(result: Appended, is_proxied: bool) -> None:
+            if is_proxied and hops:
+                self._suspend(result.resolution.broker.suffix, journal, hops - 1)
+            elif not result.error and result.resolution.status is Status.OK:
+                self.counts["suspended"] += 1
+
+        world.append(name, Append(journal, suspend=wish), [], done)
+
+    def _scale(self) -> None:
+        """Change the replication of a journal; slow disks let appends be in flight meanwhile."""
+        if self.is_faulty:
+            self.world.scale(self.rng.choice(JOURNALS), self.rng.randrange(1, 4))
+            for name in self.names if self.rng.random() < 0.5 else ():
+                self.faults.inject("slow", name)
+            self.world.after(self.rng.randrange(500, 5000) * MS, self._scale)
+
+    def _publish(self) -> None:
+        """Commit some publications, then others some time later."""
         rng, world = self.rng, self.world
-        name = self._victim()
-        kind = rng.choice(FAULTS)
-        self.counts[kind] += 1
-        delay_ns = rng.choice((100, 500, 1500, 3000)) * MS
-        process = world.processes[name]
-        if kind == "kill":
-            self._kill_busy(name, 200)
-            world.after(delay_ns, lambda: self._revive(name))
-        elif kind == "power":
-            for one in self.names:
-                world.kill(one)
-                world.after(delay_ns, lambda one=one: self._revive(one))  # type: ignore[misc]
-        elif kind == "pause" and process.is_alive:
-            process.is_paused = True
-            world.after(delay_ns, lambda: self._resume(name))
-        elif kind in ("cut", "cluster"):
-            other = rng.choice(self.names) if kind == "cut" else "cluster"
-            cut = frozenset((name, other))
-            world.cuts.add(cut)
-            world.after(delay_ns, lambda: world.cuts.discard(cut))
-        elif kind == "break":
-            for link in [one for one in world.links if process in (one.primary, one.peer)]:
-                link.close()
-        elif kind == "slow":
-            world.disks[name].slow_ns = rng.choice((20, 200)) * MS
-            world.after(delay_ns, lambda: setattr(world.disks[name], "slow_ns", 0))
-        elif kind == "store":
-            world.are_stores_down = True
-            world.after(delay_ns, lambda: setattr(world, "are_stores_down", False))
-        world.after(rng.randrange(50, 900) * MS, self._fault)
+        for _ in range(rng.choice((1, 1, 2, 40))):
+            self.texts += 1
+            size = rng.choice((0, 10, 1500))
+            world.keys.publish(rng.choice(JOURNALS), b"(P%d:%s)" % (self.texts, b"-" * size))
+        if self.is_faulty:
+            world.after(rng.randrange(400 * MS), self._publish)
 
-    def _kill_busy(self, name: str, patience: int) -> None:
-        """Kill a broker, if possible while its disk writes something."""
-        if patience and not self.world.disks[name].is_busy:
-            self.world.after(MS // 4, lambda: self._kill_busy(name, patience - 1))
-        else:
-            self.world.kill(name)
-
-    def _victim(self) -> str:
-        """Return a broker, with preference for primaries."""
-        name = self.rng.choice(self.names)
-        keys = self.world.processes[name].core.keys
-        route = keys.route(self.rng.choice(JOURNALS))
-        if route.primary >= 0 and self.rng.random() < 0.5:
-            return route.members[route.primary].suffix
-        return name
-
-    def _revive(self, name: str) -> None:
-        if not self.world.processes[name].is_alive:
-            self.world.start(name)
-
-    def _resume(self, name: str) -> None:
-        self.world.processes[name].is_paused = False
-
-    def _heal(self) -> None:
-        self.world.cuts.clear()
-        self.world.are_stores_down = False
-        for name in self.names:
-            self.world.disks[name].slow_ns = 0
-            self._resume(name)
-            self._revive(name)
+    # --- end ------------------------------------------------------------------------------------
 
     def _check_available(self) -> None:
         """Check that each journal is consistent again, and accepts appends."""
         world = self.world
         for journal in JOURNALS:
+            for name in self.names:
+                self._check_append(name, journal)
             row = decode_row(JOURNAL_SPACE, world.keys.rows[JOURNAL_SPACE, (journal,)])
             assert isinstance(row, JournalRow)
             keys = world.processes[self.names[0]].core.keys
             assert keys.is_consistent(row), f"{journal} is not consistent: {row}"
-            before = self.is_done
-            for name in self.names:
-                self._append(name, journal, False, 3)
-            assert world.run(20 * SECOND, lambda: self.is_done >= before + len(self.names)), (  # noqa: B023
-                f"{journal} accepts no appends"
-            )
+
+    def _check_append(self, name: str, journal: str) -> None:
+        """Check that an append succeeds, perhaps after others that resume the journal."""
+        before = self.is_done
+        for _ in range(20):
+            self._append(name, journal, False, 3)
+            if self.world.run(SECOND, lambda: self.is_done > before):
+                return
+        raise AssertionError(f"{journal} accepts no appends at {name}")
 
 
 def main() -> int:
     """Run schedules, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0..99", help="first and last seed")
+    parser.add_argument("--hunt", metavar="SEEDS", help="stop at the first seed that fails")
+    parser.add_argument("--minutes", type=float, help="begin no schedule after this time")
+    parser.add_argument("--at-least", type=int, default=0, help="schedules that run in any case")
+    parser.add_argument(
+        "--all-pairs", action="store_true", help="fail if a fault has met no append in some state"
+    )
     arguments = parser.parse_args()
-    first, _, last = arguments.seeds.partition("..")
-    failed, counts = 0, Counter[str]()
-    for seed in range(int(first), int(last or first) + 1):
+    first, _, last = (arguments.hunt or arguments.seeds).partition("..")
+    seeds = range(int(first), int(last or first) + 1)
+    if arguments.hunt:
+        return _hunt(seeds)
+    end_s = time.monotonic() + 60 * (arguments.minutes or 1e9)
+    failed, run, counts = 0, 0, Counter[str]()
+    reached: Counter[tuple[State, str]] = Counter()
+    for seed in seeds:
+        if run >= arguments.at_least and time.monotonic() > end_s:
+            break
+        run += 1
+        schedule = Schedule(seed)
         try:
-            counts += Schedule(seed).run()
+            counts += schedule.run()
         except AssertionError as error:
             failed += 1
             sys.stdout.write(f"seed {seed}: {error}\n")
             if not str(error):
                 traceback.print_exc()
-    sys.stdout.write(f"{failed} failed; {dict(sorted(counts.items()))}\n")
-    return 1 if failed else 0
+        reached += schedule.faults.reached
+    missing = [f"{fault} at {state.value}" for state, fault in PAIRS if not reached[state, fault]]
+    sys.stdout.write(f"{run} schedules, {failed} failed; {dict(sorted(counts.items()))}\n")
+    sys.stdout.write(
+        f"{len(PAIRS) - len(missing)} of {len(PAIRS)} pairs of state and fault"
+        f"{': without ' if missing else ''}{', '.join(missing)}\n"
+    )
+    return 1 if failed or (missing and arguments.all_pairs) else 0
+
+
+def _hunt(seeds: range) -> int:
+    """Run schedules until one finds a planted bug, which may fail in any way."""
+    for seed in seeds:
+        try:
+            Schedule(seed).run()
+        except Exception as error:  # noqa: BLE001  # see above
+            sys.stdout.write(f"found by seed {seed}: {error or type(error).__name__}\n")
+            return 0
+    sys.stdout.write("nothing found\n")
+    return 1
 
 
 if __name__ == "__main__":

@@ -8,28 +8,33 @@ production core (`qsync_broker.broker`).
 import hashlib
 import heapq
 import itertools
+import re
 from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
 from qsync_broker import events as ev
-from qsync_broker.append import Append, Appended, Break, Finish, Piece
-from qsync_broker.broker import Broker, BrokerConfig
+from qsync_broker.broker import Broker
 from qsync_broker.index import RemoteFragment
 from qsync_broker.keyspace import Absent, Change, Deleted, KeySpace, RowChange, Written
+from qsync_broker.lease import BrokerConfig
 from qsync_broker.messages import Decoder, encode
-from qsync_broker.operations import SpoolKey
+from qsync_broker.operations import Publication, SpoolKey
+from qsync_broker.requests import Append, Appended, Break, Finish, Piece
 from qsync_broker.status import Status
 from qsync_node.format.journals import (
     BROKER_SPACE,
     JOURNAL_SPACE,
     NO_ROUTE,
+    PUBLISHER_SPACE,
     BrokerId,
     BrokerRow,
     JournalRow,
+    PublisherRow,
     decode_row,
     encode_row,
+    next_revision,
     space_of,
 )
 from qsync_sim.journals.disk import Disk
@@ -39,6 +44,8 @@ SECOND = 1_000_000_000
 LEASE_MS = 1_000
 TICK_NS = 20 * MS
 STORE = "file:///store/"
+CALLS = (ev.ReadPublications, ev.RemovePublications, ev.DiscardPublications)
+PUBLICATION = re.compile(rb"\(P[0-9]+:-*\)")
 
 
 class Keys:
@@ -48,6 +55,9 @@ class Keys:
         self.revision = 1
         self.rows: dict[tuple[int, tuple[str, ...]], list[Any]] = {}
         self.log: list[tuple[int, list[RowChange]]] = []
+        self.publishers: dict[tuple[str, int], PublisherRow] = {}
+        self.contents: dict[tuple[str, int], dict[int, bytes]] = {}
+        self.published: dict[tuple[str, int], list[bytes]] = {}  # all that was ever committed
 
     def transact(self, change: Change) -> bool:
         """Carry out a transaction, and return whether it committed."""
@@ -67,6 +77,58 @@ class Keys:
             changes.append(Deleted(deleted.space, list(deleted.key)))
         self.note(changes)
         return True
+
+    def publish(self, journal: str, content: bytes) -> int:
+        """Publish to a journal, and return the sequence; 0 if the journal does not exist."""
+        fields = self.rows.get((JOURNAL_SPACE, (journal,)))
+        if fields is None:
+            return 0
+        row = decode_row(JOURNAL_SPACE, fields)
+        assert isinstance(row, JournalRow)
+        key = journal, row.create_revision
+        found = self.publishers.get(key, PublisherRow(*key, 0, 0, 0, []))
+        sequence = found.last + 1
+        self.contents.setdefault(key, {})[sequence] = content
+        self.published.setdefault(key, []).append(content)
+        size = found.pending_bytes + len(content)
+        self._put_publisher(found._replace(last=sequence, pending_bytes=size))
+        return sequence
+
+    def call(self, name: str, journal: str, journal_id: int, *more: Any) -> bool:
+        """Run `qsync.published` or `qsync.discard`, as the members do."""
+        key = journal, journal_id
+        row = self.publishers.get(key)
+        if row is None:
+            return True
+        contents = self.contents[key]
+        if name == "qsync.discard":
+            del self.publishers[key], self.contents[key]
+            self.rows.pop((PUBLISHER_SPACE, key), None)  # type: ignore[arg-type]
+            self.note([Deleted(PUBLISHER_SPACE, list(key))])
+            return True
+        through, places = more
+        assert through <= row.last, "a broker has published more than there is"
+        for sequence in range(row.published + 1, through + 1):
+            del contents[sequence]
+        places = [*row.places, *(list(place) for place in places if place[0] > row.published)]
+        published = max(through, row.published)
+        size = sum(map(len, contents.values()))
+        self._put_publisher(
+            row._replace(published=published, pending_bytes=size, places=places[-64:])
+        )
+        return True
+
+    def _put_publisher(self, row: PublisherRow) -> None:
+        self.publishers[row.journal, row.journal_id] = row
+        self.rows[PUBLISHER_SPACE, (row.journal, row.journal_id)] = list(row)  # type: ignore[index]
+        self.note([Written(PUBLISHER_SPACE, list(row))])
+
+    def publications(
+        self, journal: str, journal_id: int, after: int, limit: int
+    ) -> list[Publication]:
+        """Return publications after a sequence."""
+        contents = self.contents.get((journal, journal_id), {})
+        return [Publication(*one) for one in sorted(contents.items()) if one[0] > after][:limit]
 
     def as_of(self, count: int) -> tuple[int, dict[tuple[int, tuple[str, ...]], list[Any]]]:
         """Return revision and rows after a number of transactions."""
@@ -104,6 +166,8 @@ class Process:
         self.incoming: dict[int, Link] = {}
         self.answers: dict[int, Callable[[Appended, bool], None]] = {}
         self.wants: dict[int, Callable[[], None]] = {}
+        self._depth = 0  # of steps: an answer can begin another append at once
+        world.disks[name].on_failed = lambda reason: self.feed(ev.StoreFailed(reason))
         self._tick()
         self._watch()
 
@@ -147,8 +211,23 @@ class Process:
             return
         inputs, self.inbox = self.inbox, []
         now = self.world.now_ns
-        for effect in self.core.step(now, 1_700_000_000 + now // SECOND, inputs):
-            self._act(effect)
+        effects = self.core.step(now, 1_700_000_000 + now // SECOND, inputs)
+        self._check_lease()
+        count = None if self._depth else self.world.on_step(self, len(effects))
+        self._depth += 1
+        for effect in effects[:count]:
+            if self.is_alive:
+                self._act(effect)
+        self._depth -= 1
+        if count is not None:
+            self.world.kill(self.name)
+
+    def _check_lease(self) -> None:
+        """Check that the leader has not ended the lease of a broker that serves."""
+        fields = self.world.keys.rows.get((BROKER_SPACE, tuple(self.me)))
+        row = decode_row(BROKER_SPACE, fields) if fields is not None else None
+        is_current = isinstance(row, BrokerRow) and row.process == self.core.config.process
+        assert self.core.is_fenced or is_current, f"{self.name} serves without a lease"
 
     def _act(self, effect: ev.Effect) -> None:
         world = self.world
@@ -166,6 +245,8 @@ class Process:
                 back.to_primary(effect.stream, effect.message)
         elif isinstance(effect, ev.Transact):
             world.transact(self, effect)
+        elif isinstance(effect, CALLS):
+            world.call(self, effect)
         elif isinstance(effect, ev.OpenLink):
             world.connect(self, effect.peer)
         elif isinstance(effect, ev.AskContent):
@@ -187,6 +268,12 @@ class Process:
             self.world.list_stores(self, effect)
         elif isinstance(effect, ev.Upload):
             self.world.upload(self, effect)
+        elif isinstance(effect, ev.CheckStore):
+            self.world.check_store(self, effect)
+        elif isinstance(effect, ev.ReadSpool):
+            self.world.read_spool(self, effect)
+        elif isinstance(effect, ev.Halt):
+            self.world.kill(self.name)
         else:
             assert isinstance(effect, ev.BlockPeer), effect
 
@@ -272,6 +359,9 @@ class World:
         self.links: list[Link] = []
         self.stores: dict[str, dict[tuple[int, int], tuple[RemoteFragment, bytes]]] = {}
         self.are_stores_down = False
+        self.store_delay_ns = 0
+        self.on_step: Callable[[Process, int], int | None] = lambda process, count: None
+        self.are_removals_lost = False  # whether calls of `qsync.published` do not arrive
         self.cuts: set[frozenset[str]] = set()
         self.commits: list[Commit] = []
         self.failures: dict[str, int] = {}
@@ -279,7 +369,7 @@ class World:
         self.known: dict[str, bytearray] = {}
         for name in names:
             self.start(name)
-        self._renewed: dict[BrokerId, tuple[int, int]] = {}
+        self._renewed: dict[BrokerId, tuple[tuple[str, int], int]] = {}
         self._expire()
 
     # --- time ---------------------------------------------------------------------------------
@@ -317,15 +407,46 @@ class World:
 
         self.after(self.rng.randrange(MS // 2, 4 * MS), commit)
 
+    def call(
+        self,
+        process: Process,
+        effect: ev.ReadPublications | ev.RemovePublications | ev.DiscardPublications,
+    ) -> None:
+        """Read publications, or call a procedure for a broker; the answer may be lost."""
+        rng, keys = self.rng, self.keys
+
+        def answer(event: ev.Event, delay_ns: int) -> None:
+            self.after(delay_ns, lambda: process.feed(event))
+
+        def act() -> None:
+            if not process.is_alive:
+                return
+            is_cut = self.is_cut(process.name, "cluster")
+            is_lost = is_cut or rng.random() < 0.02
+            delay_ns = SECOND if is_cut else rng.randrange(MS // 2, 4 * MS)
+            if isinstance(effect, ev.ReadPublications):
+                found = keys.publications(*effect[1:])
+                if rng.random() < 0.1:  # the member lags
+                    found = found[: rng.randrange(len(found) + 1)]
+                answer(ev.PublicationsRead(effect.token, None if is_lost else found), delay_ns)
+                return
+            is_removal = isinstance(effect, ev.RemovePublications)
+            name = "qsync.published" if is_removal else "qsync.discard"
+            is_missed = is_cut or (is_removal and self.are_removals_lost)
+            is_committed = not is_missed and keys.call(name, *effect[1:])
+            answer(ev.Transacted(effect.token, is_committed and not is_lost), delay_ns)
+
+        self.after(rng.randrange(MS // 2, 4 * MS), act)
+
     def _expire(self) -> None:
         """Remove brokers whose lease was not renewed."""
         rows = [item for item in self.keys.rows.items() if item[0][0] == BROKER_SPACE]
         for (space, key), fields in rows:
             row = decode_row(space, fields)
             assert isinstance(row, BrokerRow)
-            known = self._renewed.get(row.id)
-            if known is None or known[0] != row.renewals:
-                self._renewed[row.id] = row.renewals, self.now_ns
+            known, renewal = self._renewed.get(row.id), (row.process, row.renewals)
+            if known is None or known[0] != renewal:
+                self._renewed[row.id] = renewal, self.now_ns
             elif self.now_ns - known[1] > row.lease_ms * MS:
                 del self.keys.rows[space, key]
                 del self._renewed[row.id]
@@ -341,6 +462,17 @@ class World:
         row = JournalRow(journal, fields, 0, 0, 0, 0, NO_ROUTE, revision, revision)
         assert self.keys.transact(Change((Absent(JOURNAL_SPACE, (journal,)),), (row,)))
 
+    def scale(self, journal: str, replication: int) -> None:
+        """Change the replication of a journal, if it exists."""
+        fields = self.keys.rows.get((JOURNAL_SPACE, (journal,)))
+        if fields is not None:
+            row = decode_row(JOURNAL_SPACE, fields)
+            assert isinstance(row, JournalRow)
+            spec = {**row.spec, "replication": replication}
+            revision = next_revision(self.keys.revision, row)
+            changed = row._replace(spec=spec, mod_revision=revision)
+            assert self.keys.transact(Change((row,), (changed,)))
+
     # --- processes and network ----------------------------------------------------------------
 
     def start(self, name: str) -> Process:
@@ -349,13 +481,13 @@ class World:
         process = self.processes[name] = Process(self, name, self.runs)
         return process
 
-    def kill(self, name: str) -> None:
-        """Kill a broker; everything that is not durable is lost."""
+    def kill(self, name: str, is_torn: bool = False) -> None:
+        """Kill a broker; everything that is not durable is lost, or a part of it with `is_torn`."""
         process = self.processes[name]
         if not process.is_alive:
             return
         process.is_alive = False
-        self.disks[name].crash()
+        self.disks[name].crash(is_torn)
         for link in self.links:
             if process in (link.primary, link.peer):
                 link.close()
@@ -383,6 +515,18 @@ class World:
 
         self.after(self.rng.randrange(MS // 4, 2 * MS), arrive)
 
+    def read_spool(self, process: Process, effect: ev.ReadSpool) -> None:
+        """Read a part of a completed spool for another broker; sometimes, the disk flips a bit."""
+
+        def answer() -> None:
+            key, begin, size = effect[1:]
+            data: bytes | None = self.disks[process.name].read(key, begin, begin + size)
+            if data and self.rng.random() < 0.02:
+                data = bytes([data[0] ^ 1]) + data[1:]
+            process.feed(ev.SpoolRead(effect.token, data or None))
+
+        self.after(self.rng.randrange(MS // 10, 20 * MS), answer)
+
     # --- stores -------------------------------------------------------------------------------
 
     def list_stores(self, process: Process, effect: ev.ListStores) -> None:
@@ -394,6 +538,15 @@ class World:
                 return
             found = [one for one, _ in self.stores.get(effect.journal, {}).values()]
             process.feed(ev.Listed(effect.token, found))
+
+        self.after(self.rng.randrange(MS, 50 * MS) + self.store_delay_ns, answer)
+
+    def check_store(self, process: Process, effect: ev.CheckStore) -> None:
+        """Check whether the store is available."""
+
+        def answer() -> None:
+            error = "the store is unavailable" if self.are_stores_down else ""
+            process.feed(ev.StoreChecked(effect.store, error))
 
         self.after(self.rng.randrange(MS, 50 * MS), answer)
 
@@ -429,7 +582,7 @@ class World:
             else:
                 process.feed(ev.Uploaded(effect.token, None, "the answer was lost"))
 
-        self.after(self.rng.randrange(5 * MS, 200 * MS), finish)
+        self.after(self.rng.randrange(5 * MS, 200 * MS) + self.store_delay_ns, finish)
 
     # --- clients ------------------------------------------------------------------------------
 
@@ -534,6 +687,18 @@ class World:
         for journal, known in self.known.items():
             gap = known.find(0)
             assert gap < 0, f"{journal} has a gap at offset {gap}"
+
+    def check_publications(self) -> None:
+        """Check that each journal contains exactly its publications, whole and in order (X1)."""
+        for (journal, _), expected in self.keys.published.items():
+            data = bytes(self.seen.get(journal, b""))
+            found = PUBLICATION.findall(data)
+            assert found == expected, f"{journal} contains the publications {found}, not {expected}"
+            assert data.count(b"(P") == len(found), f"{journal} contains a part of a publication"
+
+    def is_published(self) -> bool:
+        """Return whether no publication waits."""
+        return not any(row.pending for row in self.keys.publishers.values())
 
     def _check_readable(self, journal: str) -> None:
         """Check that all visible bytes of a persisted journal can still be read."""

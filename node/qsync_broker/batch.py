@@ -1,0 +1,191 @@
+"""Batches: many appends to one journal in one request, for clients that append without pause.
+
+The body of a request is a sequence of values in MessagePack. Each of them is an append: its content
+as `bin`, or a map:
+
+    content    bin    the content
+    offset     int    offset at which it must begin
+    check      str    selector that the registers must match
+    union      map    registers to set
+    subtract   map    registers to remove
+
+The body of the answer is a sequence of arrays in the same order: status, begin, end, SHA-1 (20
+bytes), registers (a map), and the sentence of an error. Each append is committed or not on its own,
+except that several may fail together. Appends of a batch are begun in their order.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgpack
+
+from qsync_broker.calls import AppendCall
+from qsync_broker.grouping import Grouped
+from qsync_broker.labels import LabelSet, parse_selector
+from qsync_broker.reader import CHUNK
+from qsync_broker.requests import Append, Appended, Finish, Piece
+from qsync_broker.server import BrokerServer
+from qsync_broker.status import Status
+
+BATCH_BYTES = 4 << 20
+"""Maximum size of the body of a batch in bytes."""
+BATCHES_BYTES = 64 << 20
+"""Maximum size of all batches under way at a broker in bytes."""
+MEDIA_TYPE = "application/msgpack"
+BATCH_APPENDS = 4096
+"""Maximum number of appends in a batch."""
+APPEND_S = 60.0
+_FIELDS = {"content", "offset", "check", "union", "subtract"}
+_OFFSET_MAX = (1 << 63) - 1
+
+
+class Item(NamedTuple):
+    """One append of a batch."""
+
+    request: Append
+    content: bytes
+
+
+class Outcome(NamedTuple):
+    """The result of one append of a batch.
+
+    Attributes:
+        status: name of the status.
+        begin: first offset of its bytes.
+        end: offset after them.
+        sum: SHA-1 of its bytes.
+        registers: registers after it.
+        error: sentence, if it failed without a status; its outcome may be unknown.
+    """
+
+    status: str
+    begin: int = 0
+    end: int = 0
+    sum: bytes = b""
+    registers: dict[str, str] = {}  # noqa: RUF012  # never changed
+    error: str = ""
+
+
+def encode_items(contents: Sequence[bytes | dict[str, Any]]) -> bytes:
+    """Return the body of a batch."""
+    pack = msgpack.Packer().pack
+    return b"".join(map(pack, contents))
+
+
+def decode_items(body: bytes, base: Append) -> list[Item]:
+    """Return the appends of a batch.
+
+    Args:
+        body: the body of the request.
+        base: what all of them have in common.
+
+    Raises:
+        ValueError: the body is invalid; the message names the append by its number.
+    """
+    if len(body) > BATCH_BYTES:
+        raise ValueError(f"the batch has {len(body)} bytes: send at most {BATCH_BYTES}")
+    unpacker = msgpack.Unpacker(max_buffer_size=BATCH_BYTES, strict_map_key=True)
+    unpacker.feed(body)
+    items: list[Item] = []
+    try:
+        for value in unpacker:
+            if len(items) == BATCH_APPENDS:
+                raise ValueError(f"the batch has more than {BATCH_APPENDS} appends")
+            items.append(Item(base, value) if type(value) is bytes else _item(value, base))
+    except (ValueError, msgpack.UnpackException, TypeError) as error:
+        raise ValueError(f"append {len(items)} of the batch is invalid: {error}") from None
+    if unpacker.tell() != len(body):
+        raise ValueError(f"append {len(items)} of the batch is incomplete")
+    return items
+
+
+def _item(value: Any, base: Append) -> Item:
+    if not isinstance(value, dict):
+        raise ValueError("use bytes, or a map")
+    unknown = sorted(set(value) - _FIELDS)
+    if unknown:
+        raise ValueError(f"unknown field {unknown[0]!r}: use {', '.join(sorted(_FIELDS))}")
+    content, offset = value.get("content", b""), value.get("offset", 0)
+    if not isinstance(content, bytes):
+        raise ValueError("content: use bytes")
+    if type(offset) is not int or not 0 <= offset <= _OFFSET_MAX:
+        raise ValueError("offset: use a number of bytes")
+    check = value.get("check")
+    request = base._replace(
+        offset=offset,
+        check=parse_selector(check) if check is not None else None,
+        union=_registers(value, "union"),
+        subtract=_registers(value, "subtract"),
+    )
+    return Item(request, content)
+
+
+def _registers(value: dict[str, Any], field: str) -> LabelSet | None:
+    registers = value.get(field)
+    if registers is None:
+        return None
+    if not isinstance(registers, dict) or not all(
+        isinstance(text, str) for pair in registers.items() for text in pair
+    ):
+        raise ValueError(f"{field}: use a map of strings")
+    return LabelSet.of(registers.items())
+
+
+def encode_outcomes(outcomes: Sequence[Outcome]) -> bytes:
+    """Return the body of an answer."""
+    pack = msgpack.Packer().pack
+    return b"".join(map(pack, outcomes))
+
+
+def decode_outcomes(body: bytes) -> list[Outcome]:
+    """Return the outcomes in the body of an answer.
+
+    Raises:
+        ValueError: the body is invalid.
+    """
+    unpacker = msgpack.Unpacker(max_buffer_size=len(body) or 1)
+    unpacker.feed(body)
+    try:
+        return [Outcome(*value) for value in unpacker]
+    except (msgpack.UnpackException, TypeError) as error:
+        raise ValueError(f"the answer to a batch is invalid: {error}") from None
+
+
+def outcome_of(result: Appended, is_proxied: bool) -> Outcome:
+    """Return the outcome of an append with this result; one to be proxied was not carried out."""
+    registers = dict(result.registers) if result.registers else {}
+    if is_proxied:
+        return Outcome(Status.NOT_JOURNAL_PRIMARY_BROKER.name)
+    if result.error:
+        return Outcome("", registers=registers, error=result.error)
+    status = result.resolution.status
+    if status is not Status.OK:
+        return Outcome(status.name, registers=registers)
+    return Outcome(status.name, result.begin, result.end, result.sum, registers)
+
+
+async def append_items(server: BrokerServer, items: Sequence[Item]) -> list[tuple[Appended, bool]]:
+    """Append the items in their order; return the results, and whether each is to be proxied."""
+    waiting: list[Grouped | AppendCall] = []
+    for item in items:
+        if server.groups.may_join(item.request, len(item.content)):
+            waiting.append(server.groups.append(item.request, item.content))
+        else:
+            waiting.append(_begin(server, item))
+    results = []
+    for one in waiting:
+        call = one.group if isinstance(one, Grouped) else one
+        if not call.result.done():
+            await asyncio.shield(call.result)
+        found = call.result.result()
+        results.append(one.part_of(*found) if isinstance(one, Grouped) else found)
+    return results
+
+
+def _begin(server: BrokerServer, item: Item) -> AppendCall:
+    call = server.append(item.request, APPEND_S)
+    for begin in range(0, len(item.content), CHUNK):
+        call.give(Piece(item.content[begin : begin + CHUNK]))
+    call.give(Finish())
+    return call

@@ -1,0 +1,54 @@
+"""Appends under way, as the interfaces of a broker see them."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from qsync_broker import events as ev
+from qsync_broker.requests import Append, Appended, Input
+
+if TYPE_CHECKING:
+    from qsync_broker.server import BrokerServer
+
+
+class AppendCall:
+    """A client's append under way: give content when it is wanted, and await the result.
+
+    Attributes:
+        request: the append.
+        result: its result, and whether another broker must serve it.
+        begun_s: monotonic time at which it began, in seconds.
+    """
+
+    def __init__(self, server: "BrokerServer", number: int, request: Append) -> None:
+        self.request = request
+        self.result: asyncio.Future[tuple[Appended, bool]] = server.loop.create_future()
+        self.begun_s = server.loop.time()
+        self._server = server
+        self._number = number
+        self._news = asyncio.Event()  # content is wanted, or there is a result
+
+    @property
+    def count(self) -> int:
+        """Return the number of clients' appends that this one consists of."""
+        return 1
+
+    def give(self, received: Input) -> None:
+        """Pass on content, the end, or a break of the client."""
+        if not self.result.done():
+            self._news.clear()
+        self._server.feed(ev.AppendReceived(self._number, received))
+
+    def want(self) -> None:
+        """Note that the broker accepts content."""
+        self._news.set()
+
+    def finish(self, result: Appended, is_proxied: bool) -> None:
+        """Note the result."""
+        if not self.result.done():
+            self.result.set_result((result, is_proxied))
+        self._news.set()
+
+    async def wanted(self) -> bool:
+        """Wait until content is wanted, or the append has its result; return whether it is."""
+        await self._news.wait()
+        return not self.result.done()

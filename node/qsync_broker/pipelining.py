@@ -1,0 +1,178 @@
+"""A client for many small appends to one journal: it sends them in batches, without waiting.
+
+While batches are under way, further appends wait and form the next one. The size of batches thus
+rises with the load, and a lone append is sent at once.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections import deque
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from qsync_broker.batch import (
+    BATCH_APPENDS,
+    BATCH_BYTES,
+    MEDIA_TYPE,
+    Outcome,
+    decode_outcomes,
+    encode_items,
+)
+from qsync_broker.client import Commit, JournalError
+from qsync_broker.labels import LabelSet
+from qsync_broker.ledger import Append, AppendLedger, AppendLedgerError, unknown_append
+from qsync_broker.status import Status
+
+UNDER_WAY = 4
+"""Number of batches under way."""
+BATCH_BYTES_AIM = 1 << 20
+OVERHEAD = 64
+TIMEOUT_S = 90.0
+
+
+class _Waiting(NamedTuple):
+    item: bytes | dict[str, Any]
+    size: int
+    result: "asyncio.Future[Commit]"
+
+
+class AppendPipeline:
+    """Appends to one journal, many at a time."""
+
+    def __init__(
+        self, url: str, journal: str, token: str = "", ledger: AppendLedger | None = None
+    ) -> None:
+        """Prepare the pipeline; the first append opens its connections.
+
+        Args:
+            url: URL of any broker. The primary's is fastest: others forward batches to it.
+            journal: name of the journal.
+            token: token that permits the appends, or "".
+            ledger: record of the appends, written before their futures have results, or None.
+
+        Raises:
+            ValueError: the URL has another form.
+        """
+        if not urlsplit(url).scheme.startswith("http") or not urlsplit(url).netloc:
+            raise ValueError(f"invalid address {url!r} of a broker: use http://HOST:PORT")
+        self._url = f"{url.rstrip('/')}/{journal}"
+        self._journal = journal
+        self._ledger = ledger
+        self._headers = {"Content-Type": MEDIA_TYPE}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._session: aiohttp.ClientSession | None = None
+        self._waiting: deque[_Waiting] = deque()
+        self._senders: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "AppendPipeline":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Wait for all appends, and close the connections."""
+        await asyncio.gather(*self._senders)
+        if self._session is not None:
+            await self._session.close()
+
+    def append(self, content: bytes, **conditions: Any) -> "asyncio.Future[Commit]":
+        """Append content as a whole, and return the future commit.
+
+        Appends are begun in the order of the calls. The future fails with JournalError if the
+        append was refused; without a status, its outcome is unknown.
+
+        Args:
+            content: the content, not empty.
+            conditions: `offset`, `check`, `union` and `subtract`, see `qsync_broker.batch`.
+
+        Raises:
+            ValueError: the content is larger than a batch may be.
+        """
+        if len(content) > BATCH_BYTES // 2:
+            raise ValueError(f"an append of {len(content)} bytes is too large for a batch")
+        item = {"content": content, **conditions} if conditions else content
+        size = len(content) + (OVERHEAD + len(repr(conditions)) if conditions else OVERHEAD)
+        result: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(item, size, result))
+        if len(self._senders) < UNDER_WAY:
+            task = asyncio.get_running_loop().create_task(self._send())
+            self._senders.add(task)
+            task.add_done_callback(self._senders.discard)
+        return result
+
+    async def _send(self) -> None:
+        """Send batches until no append waits."""
+        while self._waiting:
+            batch: list[_Waiting] = []
+            size = 0
+            while self._waiting and len(batch) < BATCH_APPENDS:
+                size += self._waiting[0].size
+                if batch and size > BATCH_BYTES_AIM:
+                    break
+                batch.append(self._waiting.popleft())
+            try:
+                outcomes = await self._exchange(encode_items([one.item for one in batch]))
+                if len(outcomes) != len(batch):
+                    raise JournalError(f"{self._journal}: the answer has too few outcomes")
+            except JournalError as error:
+                outcomes = [Outcome("", error=str(error))] * len(batch)
+            try:
+                await self._record(batch, outcomes)
+            except AppendLedgerError as error:
+                for one in batch:
+                    if not one.result.done():
+                        one.result.set_exception(error)
+                continue
+            for one, outcome in zip(batch, outcomes, strict=True):
+                self._resolve(one.result, outcome)
+
+    async def _exchange(self, body: bytes) -> list[Outcome]:
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=5)
+            self._session = aiohttp.ClientSession(timeout=timeout)
+        try:
+            async with self._session.post(self._url, data=body, headers=self._headers) as answer:
+                received = await answer.read()
+                if answer.status != 200:
+                    text = received.decode(errors="replace").strip()
+                    raise JournalError(f"{self._journal}: HTTP status {answer.status}: {text}")
+            return decode_outcomes(received)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            text = str(error) or type(error).__name__
+            raise JournalError(f"{self._journal}: the broker cannot be reached: {text}") from None
+
+    async def _record(self, batch: list[_Waiting], outcomes: list[Outcome]) -> None:
+        """Write outcomes to the ledger, except refusals. Raises AppendLedgerError."""
+        if self._ledger is None:
+            return
+        appends, now_s = [], time.time()
+        for one, outcome in zip(batch, outcomes, strict=True):
+            if outcome.status == "OK":
+                appends.append(
+                    Append(self._journal, outcome.begin, outcome.end, outcome.sum, now_s)
+                )
+            elif not outcome.status:
+                content = one.item if isinstance(one.item, bytes) else one.item["content"]
+                checksum = hashlib.sha1(content).digest()
+                appends.append(unknown_append(self._journal, len(content), checksum))
+        await asyncio.to_thread(self._ledger.record, appends)
+
+    def _resolve(self, result: "asyncio.Future[Commit]", outcome: Outcome) -> None:
+        if result.done():
+            return
+        if outcome.status == "OK":
+            registers = LabelSet.of(outcome.registers.items()) if outcome.registers else _NONE
+            result.set_result(Commit(outcome.begin, outcome.end, outcome.sum, registers))
+        elif outcome.status:
+            status = Status[outcome.status]
+            result.set_exception(JournalError(f"{self._journal}: {outcome.status}", status))
+        else:
+            result.set_exception(JournalError(f"{self._journal}: {outcome.error}"))
+
+
+_NONE = LabelSet.of(())

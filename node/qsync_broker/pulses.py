@@ -1,0 +1,93 @@
+"""Pulses: synchronisations of journals that no append causes.
+
+The primary pulses a journal at once after a change of its route, and then every minute. Pulses
+find peers that are lost, complete fragments whose interval has ended, and suspend idle journals.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from qsync_broker.replica import Replica
+from qsync_broker.requests import Append, Suspend
+from qsync_node.format.journals import NO_ROUTE, Route
+
+if TYPE_CHECKING:
+    from qsync_broker.broker import Broker
+
+PULSE_NS = 60_000_000_000
+"""Interval between two pulses of a journal."""
+PULSE_AGAIN_NS = 500_000_000
+PULSES_MIN = 64
+PULSE_TICKS = 25
+"""Number of ticks in which each journal has its turn, at least, unless there are few."""
+PULSES_MAX = 16
+"""Pulses under way. Each may need two transactions, for which appends of clients wait, too."""
+STABLE_PULSES = 15
+"""Pulses with one route after which an idle journal may be suspended, as in Gazette."""
+
+
+class _Journal:
+    __slots__ = ("last_ns", "route", "stable")
+
+    def __init__(self) -> None:
+        self.last_ns: int | None = None
+        self.route: Route = NO_ROUTE
+        self.stable = 0
+
+
+class Pulses:
+    """Pulses of all journals of a broker."""
+
+    def __init__(self, broker: "Broker", begin: Callable[[Append], int]) -> None:
+        """Begin without journals.
+
+        Args:
+            broker: the broker.
+            begin: begins an append without content, and returns its number.
+        """
+        self._broker = broker
+        self._begin = begin
+        self._journals: dict[str, _Journal] = {}  # in the order in which ticks examine them
+        self._under_way: dict[int, None] = {}
+
+    def add(self, journal: str) -> None:
+        """Pulse a journal that was assigned to this broker."""
+        self._journals[journal] = _Journal()
+
+    def tick(self, now_ns: int) -> None:
+        """Begin due pulses of some journals."""
+        count = len(self._journals)
+        for _ in range(min(count, PULSES_MIN + count // PULSE_TICKS)):
+            if len(self._under_way) >= PULSES_MAX:
+                return
+            name = next(iter(self._journals))
+            journal = self._journals.pop(name)
+            replica = self._broker.replica(name)
+            if replica is not None:
+                self._journals[name] = journal
+                self._pulse(name, journal, replica, now_ns)
+
+    def _pulse(self, name: str, journal: _Journal, replica: Replica, now_ns: int) -> None:
+        broker = self._broker
+        row, route = broker.keys.journals.get(name), broker.keys.route(name)
+        if row is None or route.primary < 0 or route.members[route.primary] != broker.me:
+            return
+        if broker.is_fenced or replica.sender is not None or replica.in_flight:
+            return
+        last_ns = journal.last_ns
+        is_news = last_ns is None or (
+            not broker.keys.is_consistent(row) and now_ns - last_ns > PULSE_AGAIN_NS
+        )
+        if not is_news and last_ns is not None and now_ns - last_ns < PULSE_NS:
+            return
+        journal.last_ns = now_ns
+        journal.stable = 0 if is_news or journal.route != route else journal.stable + 1
+        journal.route = route
+        # Soon after a change, its clients may be about to append, and listings may be old.
+        is_idle = broker.config.auto_suspend and journal.stable >= STABLE_PULSES
+        suspend = Suspend.IF_FLUSHED if is_idle else Suspend.NO_RESUME
+        self._under_way[self._begin(Append(name, suspend=suspend, may_proxy=False))] = None
+
+    def ended(self, number: int) -> None:
+        """Note the end of an append, which may be a pulse."""
+        self._under_way.pop(number, None)

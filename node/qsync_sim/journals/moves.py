@@ -1,0 +1,233 @@
+"""Schedules that replace all brokers of journals without a store, one after the other.
+
+python -m qsync_sim.journals.moves --seeds 0..99
+
+A broker that is replaced hands its journals over, and its disk is removed afterwards. Others fail,
+and sometimes lose their disk while all brokers are whole. In the end, none of the first brokers
+exists. Every acknowledged byte must be on each broker of its journal.
+"""
+
+import argparse
+import sys
+from collections import Counter
+
+from qsync_broker.operations import SpoolKey
+from qsync_broker.requests import Append, Appended
+from qsync_broker.status import Status
+from qsync_node.format.journals import (
+    ASSIGNMENT_SPACE,
+    JOURNAL_SPACE,
+    JournalRow,
+    decode_row,
+)
+from qsync_sim.journals.disk import Disk
+from qsync_sim.journals.world import MS, SECOND, World
+
+JOURNALS = ("orders/eu", "audit/log")
+ROUNDS = 4
+PATIENCE_NS = 60 * SECOND
+
+
+class Moves:
+    """One schedule: clients append while brokers are replaced and fail."""
+
+    def __init__(self, seed: int) -> None:
+        self.replication = 2 + seed % 2
+        self.names = [f"broker-{number}" for number in range(self.replication + seed % 3 // 2)]
+        self.world = World(seed, self.names)
+        self.rng = self.world.rng
+        self.has_faults = seed % 4 > 0
+        self.is_moving = True
+        self.counts: Counter[str] = Counter()
+        self.texts = 0
+
+    def run(self) -> Counter[str]:
+        """Run the schedule, and return how often everything happened.
+
+        Raises:
+            AssertionError: a byte is lost, or a broker cannot hand its journals over.
+        """
+        world = self.world
+        for journal in JOURNALS:
+            world.create(journal, self.replication)
+        for _ in range(3):
+            world.after(self.rng.randrange(SECOND), self._client)
+        if self.has_faults:
+            world.after(SECOND, self._fault)
+        world.run(3 * SECOND)
+        for number in range(ROUNDS):
+            self._replace(f"broker-new-{number}")
+        self.is_moving = False
+        for name in self.names:
+            self._revive(name)
+        assert world.run(PATIENCE_NS, self._is_settled), f"journals are incomplete: {self._rows()}"
+        world.run(10 * SECOND)  # the last appends end, and peers learn that they are confirmed
+        world.check_commits()
+        self._check_copies()
+        self.counts["commits"] = len(world.commits)
+        return self.counts
+
+    # --- brokers ------------------------------------------------------------------------------
+
+    def _replace(self, name: str) -> None:
+        """Add a broker, let the oldest one hand its journals over, and remove its disk."""
+        world = self.world
+        world.zones[name] = "zone"
+        world.disks[name] = Disk(world.rng, world.after)
+        world.start(name)
+        self.names.append(name)
+        world.run(self.rng.randrange(SECOND))
+        former = self.names[0]
+        self._revive(former)
+        world.processes[former].core.exit()
+        assert world.run(PATIENCE_NS, lambda: self._has_handed_over(former)), (
+            f"{former} cannot hand its journals over: {self._rows()}"
+        )
+        self.names.remove(former)
+        world.kill(former)
+        world.disks[former].wipe()
+        self.counts["moved"] += 1
+
+    def _has_handed_over(self, name: str) -> bool:
+        process = self.world.processes[name]
+        if not process.is_alive:
+            self._revive(name)
+            self.world.processes[name].core.exit()
+        rows = self.world.keys.rows
+        return not any(space == ASSIGNMENT_SPACE and key[2] == name for space, key in rows)
+
+    def _revive(self, name: str) -> None:
+        if name in self.names and not self.world.processes[name].is_alive:
+            self.world.start(name)
+
+    def _fault(self) -> None:
+        """Fail once, then again some time later."""
+        if not self.is_moving:
+            return
+        rng, world = self.rng, self.world
+        name = rng.choice(self.names)
+        kind = rng.choice(("kill", "kill", "break", "slow", "wipe"))
+        if kind == "wipe" and not self._is_whole():
+            kind = "kill"  # the disk may have the only copy of some bytes
+        self.counts[kind] += 1
+        delay_ns = rng.choice((100, 500, 2500)) * MS
+        if kind in ("kill", "wipe"):
+            world.kill(name)
+            if kind == "wipe":
+                world.disks[name].wipe()
+            world.after(delay_ns, lambda: self._revive(name))
+        elif kind == "break":
+            process = world.processes[name]
+            for link in [one for one in world.links if process in (one.primary, one.peer)]:
+                link.close()
+        else:
+            world.disks[name].slow_ns = 50 * MS
+            world.after(delay_ns, lambda: setattr(world.disks[name], "slow_ns", 0))
+        world.after(rng.randrange(500, 4000) * MS, self._fault)
+
+    # --- clients ------------------------------------------------------------------------------
+
+    def _client(self) -> None:
+        rng, world = self.rng, self.world
+        self._append(rng.choice(self.names), rng.choice(JOURNALS), 3)
+        if self.is_moving:
+            world.after(rng.randrange(200 * MS), self._client)
+
+    def _append(self, name: str, journal: str, hops: int) -> None:
+        world, rng = self.world, self.rng
+        process = world.processes[name]
+        if not process.is_alive:
+            return
+        self.texts += 1
+        sizes = [rng.choice((10, 300, 1500)) for _ in range(rng.randrange(1, 4))]
+        pieces = [(f"<{self.texts}.{n}>".encode() * size)[:size] for n, size in enumerate(sizes)]
+
+        def done(result: Appended, is_proxied: bool) -> None:
+            if is_proxied and hops:
+                self._append(result.resolution.broker.suffix, journal, hops - 1)
+            elif not is_proxied and not result.error and result.resolution.status is Status.OK:
+                world.commit(journal, result, b"".join(pieces))
+
+        # A slow client still sends its content while brokers join and leave the journal.
+        pause_ns = (800 if rng.random() < 0.1 else 3) * MS
+        world.append(name, Append(journal), pieces, done, pause_ns=pause_ns)
+
+    # --- checks -------------------------------------------------------------------------------
+
+    def _rows(self) -> list[JournalRow]:
+        rows = self.world.keys.rows
+        found = [decode_row(JOURNAL_SPACE, rows[JOURNAL_SPACE, (name,)]) for name in JOURNALS]
+        return [row for row in found if isinstance(row, JournalRow)]
+
+    def _is_whole(self) -> bool:
+        """Return whether each journal has several synchronised brokers, and all are whole."""
+
+        def is_synchronised(row: JournalRow, name: str) -> bool:
+            state = self.world.disks[name].open.get(row.name)
+            return state is not None and state.epoch == row.epoch
+
+        return all(
+            not row.partial
+            and len(row.route.members) >= self.replication
+            and all(is_synchronised(row, member.suffix) for member in row.route.members)
+            for row in self._rows()
+        )
+
+    def _is_settled(self) -> bool:
+        """Return whether all journals have exactly their brokers, and all of these are whole."""
+        keys = self.world.processes[self.names[0]].core.keys
+        return all(
+            keys.is_consistent(row)
+            and len(keys.route(row.name).members) == self.replication
+            and not row.partial
+            for row in self._rows()
+        )
+
+    def _check_copies(self) -> None:
+        """Check that each broker of a journal has all of its bytes."""
+        world = self.world
+        for row in self._rows():
+            for member in row.route.members:
+                replica = world.processes[member.suffix].core.replica(row.name)
+                assert replica is not None, f"{member.suffix} does not have {row.name}"
+                end = 0
+                for part in replica.local_parts:
+                    assert part.begin <= end, (
+                        f"{member.suffix} has no bytes of {row.name} from {end} to {part.begin}"
+                    )
+                    key = SpoolKey(row.name, row.create_revision, part.begin)
+                    data = world.disks[member.suffix].read(key, part.begin, part.end)
+                    assert len(data) == part.end - part.begin, f"{member.suffix} lacks {part}"
+                    world.note_visible(row.name, part.begin, data)
+                    end = max(end, part.end)
+                assert end == len(world.known[row.name]), f"{member.suffix} ends at {end}"
+
+
+def main() -> int:
+    """Run schedules, and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", default="0..99", help="first and last seed")
+    parser.add_argument("--hunt", metavar="SEEDS", help="stop at the first seed that fails")
+    arguments = parser.parse_args()
+    first, _, last = (arguments.hunt or arguments.seeds).partition("..")
+    failed, counts = 0, Counter[str]()
+    for seed in range(int(first), int(last or first) + 1):
+        try:
+            counts += Moves(seed).run()
+        except Exception as error:  # a planted bug may fail in any way
+            if arguments.hunt:
+                sys.stdout.write(f"found by seed {seed}: {error or type(error).__name__}\n")
+                return 0
+            if not isinstance(error, AssertionError):
+                raise
+            failed += 1
+            sys.stdout.write(f"seed {seed}: {error}\n")
+    if arguments.hunt:
+        sys.stdout.write("nothing found\n")
+        return 1
+    sys.stdout.write(f"{failed} failed; {dict(sorted(counts.items()))}\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,264 @@
+"""Group commit of small appends, batches of them, and the client that sends batches."""
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgpack
+import pytest
+from broker_servers import Node, brokers
+from test_broker_rpc import Client
+
+from qsync_broker import batch as batches
+from qsync_broker.auth import Authorizer, Capability
+from qsync_broker.client import JournalError
+from qsync_broker.events import AppendBegun
+from qsync_broker.grouping import HELD_MAX, SMALL, Groups
+from qsync_broker.labels import LabelSet
+from qsync_broker.pipelining import AppendPipeline
+from qsync_broker.requests import Append
+from qsync_broker.status import Status
+
+JOURNAL = "a/journal"
+
+
+def primary(nodes: list[Node]) -> Node:
+    """Return the broker that is the journal's primary."""
+    route = nodes[0].server.core.keys.route(JOURNAL)
+    return next(node for node in nodes if node.server.core.me == route.members[route.primary])
+
+
+async def content(node: Node) -> bytes:
+    async with aiohttp.ClientSession() as http, http.get(f"{node.url}/{JOURNAL}") as answer:
+        return await answer.read()
+
+
+def begun(node: Node) -> list[AppendBegun]:
+    """Return the list of appends that the core gets from now on."""
+    found: list[AppendBegun] = []
+    feed = node.server.feed
+
+    def listen(event: Any) -> None:
+        if isinstance(event, AppendBegun):
+            found.append(event)
+        feed(event)
+
+    node.server.feed = listen  # type: ignore[method-assign]
+    return found
+
+
+@pytest.mark.asyncio
+async def test_small_appends_share_a_proposal_and_have_own_spans(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as nodes:
+        node = primary(nodes)
+        proposals = begun(node)
+        contents = [b"%d " % number * (number + 1) for number in range(50)]
+        groups = node.server.groups
+        joined = [groups.append(Append(JOURNAL), one) for one in contents]
+        results = [await one.result() for one in joined]
+        assert len(proposals) == 1
+        whole = await content(node)
+        assert whole == b"".join(contents)
+        position = 0
+        for (result, is_proxied), one in zip(results, contents, strict=True):
+            assert not is_proxied
+            assert (result.begin, result.end) == (position, position + len(one))
+            assert result.sum == hashlib.sha1(one).digest()
+            position = result.end
+        assert groups.held == 0
+
+
+@pytest.mark.asyncio
+async def test_group_is_closed_by_size_and_by_other_appends(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes:
+        server = nodes[0].server
+        proposals = begun(nodes[0])
+        joined = [server.groups.append(Append(JOURNAL), bytes(50_000)) for _ in range(7)]
+        assert len(proposals) == 2
+        other = server.append(Append(JOURNAL, offset=350_000), 5)
+        joined.append(server.groups.append(Append(JOURNAL), b"last"))
+        assert [event.request.offset for event in proposals] == [0, 0, 350_000, 0]
+        for event in (batches.Piece(b"middle"), batches.Finish()):
+            other.give(event)
+        results = [await one.result() for one in joined]
+        assert (await other.result)[0].end == 350_006
+        assert results[-1][0].begin == 350_006
+
+
+def test_append_that_differs_by_more_than_its_content_is_not_grouped() -> None:
+    groups = Groups(None)  # type: ignore[arg-type]  # it begins no append here
+    registers = LabelSet.of([("a", "b")])
+    assert groups.may_join(Append(JOURNAL, may_proxy=False, min_revision=9), 1)
+    assert not groups.may_join(Append(JOURNAL), 0)
+    assert not groups.may_join(Append(JOURNAL), SMALL + 1)
+    assert not groups.may_join(Append(JOURNAL, offset=1), 1)
+    assert not groups.may_join(Append(JOURNAL, union=registers), 1)
+    groups.held = HELD_MAX
+    assert not groups.may_join(Append(JOURNAL), 1)
+
+
+@pytest.mark.asyncio
+async def test_group_that_fails_fails_all_its_appends_and_holds_nothing(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes:
+        groups = nodes[0].server.groups
+        joined = [groups.append(Append("no/journal"), b"content") for _ in range(3)]
+        for one in joined:
+            result, _ = await one.result()
+            assert result.resolution.status is Status.JOURNAL_NOT_FOUND
+        assert groups.held == 0
+        following = groups.append(Append("no/journal"), b"content")
+        assert following.group is not joined[0].group
+
+
+@pytest.mark.asyncio
+async def test_concurrent_appends_by_grpc_and_http_are_each_whole(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        spans: dict[int, bytes] = {}
+
+        async def by_http(number: int) -> None:
+            data = b"<http %d>" % number * 20
+            url = f"{nodes[number % 3].url}/{JOURNAL}"
+            async with http.put(url, data=data) as answer:
+                assert answer.status == 204, await answer.text()
+                spans[int(answer.headers["X-Commit-Begin"])] = data
+
+        async def by_grpc(client: Client, number: int) -> None:
+            data = b"<grpc %d>" % number * 20
+            answer = await client.append(data[:50], data[50:])
+            assert answer.commit.end - answer.commit.begin == len(data)
+            assert answer.total_chunks == 3
+            spans[answer.commit.begin] = data
+
+        async with Client(nodes[0]) as first, Client(nodes[1]) as second:
+            await asyncio.gather(
+                *(by_http(number) for number in range(40)),
+                *(by_grpc((first, second)[number % 2], number) for number in range(40)),
+            )
+        assert len(spans) == 80
+        assert await content(primary(nodes)) == b"".join(spans[at] for at in sorted(spans))
+
+
+@pytest.mark.asyncio
+async def test_pipeline_appends_in_order_through_any_broker(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as nodes:
+        generator = random.Random(7)
+        contents = [generator.randbytes(generator.randint(1, 90_000)) for _ in range(60)]
+        for node in nodes:
+            async with AppendPipeline(node.url, JOURNAL) as pipeline:
+                commits = await asyncio.gather(*(pipeline.append(one) for one in contents))
+            found = await content(primary(nodes))
+            for commit, one in zip(commits, contents, strict=True):
+                assert found[commit.begin : commit.end] == one
+                assert commit.sum == hashlib.sha1(one).digest()
+            # One batch is carried out in order. Batches that are under way together may not be.
+            assert len({commit.begin for commit in commits}) == len(contents)
+
+
+@pytest.mark.asyncio
+async def test_conditions_in_a_batch_see_the_appends_before_them(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        body = batches.encode_items(
+            [
+                b"first",
+                {"content": b"second", "offset": 5, "union": {"lock": "mine"}},
+                {"content": b"wrong offset", "offset": 5},
+                {"content": b"third", "check": "lock=mine"},
+                {"content": b"wrong register", "check": "lock=other"},
+                b"fourth",
+            ]
+        )
+        async with http.post(f"{primary(nodes).url}/{JOURNAL}", data=body) as answer:
+            assert answer.status == 200
+            outcomes = batches.decode_outcomes(await answer.read())
+        assert [(one.status, one.begin, one.end) for one in outcomes] == [
+            ("OK", 0, 5),
+            ("OK", 5, 11),
+            ("WRONG_APPEND_OFFSET", 0, 0),
+            ("OK", 11, 16),
+            ("REGISTER_MISMATCH", 0, 0),
+            ("OK", 16, 22),
+        ]
+        assert outcomes[1].registers == {"lock": "mine"}
+        assert await content(primary(nodes)) == b"firstsecondthirdfourth"
+
+
+@pytest.mark.asyncio
+async def test_refusals_of_a_batch_are_errors_of_the_appends(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes:
+        async with AppendPipeline(nodes[0].url, "no/journal") as pipeline:
+            with pytest.raises(JournalError) as raised:
+                await pipeline.append(b"content")
+            assert raised.value.status is Status.JOURNAL_NOT_FOUND
+        async with AppendPipeline("http://127.0.0.1:1", JOURNAL) as pipeline:
+            with pytest.raises(JournalError) as raised:
+                await pipeline.append(b"content")
+            assert raised.value.status is None
+
+
+@pytest.mark.asyncio
+async def test_batch_needs_the_token_of_an_append(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("c2VjcmV0")
+    authorizer = Authorizer.of_text("c2VjcmV0")
+    async with brokers(tmp_path, 1, auth_keys_file=keys) as nodes:
+        for token, is_permitted in (
+            ("", False),
+            (authorizer.sign(Capability.READ, {}, 60), False),
+            (authorizer.sign(Capability.APPEND, {}, 60), True),
+        ):
+            async with AppendPipeline(nodes[0].url, JOURNAL, token) as pipeline:
+                if is_permitted:
+                    assert (await pipeline.append(b"content")).end == 7
+                else:
+                    with pytest.raises(JournalError, match="HTTP status 401"):
+                        await pipeline.append(b"content")
+
+
+# --- format ---------------------------------------------------------------------------------------
+
+
+def invalid_bodies() -> Iterator[tuple[bytes, str]]:
+    pack = msgpack.packb
+    yield pack(7), "append 0 of the batch is invalid: use bytes, or a map"
+    yield pack(b"x") + pack({"size": 1}), "append 1 of the batch is invalid: unknown field 'size'"
+    yield pack({"content": "text"}), "content: use bytes"
+    yield pack({"offset": -1}), "offset: use a number of bytes"
+    yield pack({"offset": True}), "offset: use a number of bytes"
+    yield pack({"union": ["a"]}), "union: use a map of strings"
+    yield pack(b"content")[:-1], "append 0 of the batch is incomplete"
+    yield b"\xc1", "append 0 of the batch is invalid"
+    yield pack(b"") * (batches.BATCH_APPENDS + 1), "the batch has more than 4096 appends"
+    yield bytes(batches.BATCH_BYTES + 1), "send at most 4194304"
+
+
+@pytest.mark.parametrize(("body", "sentence"), list(invalid_bodies()))
+def test_invalid_batch_is_refused_as_a_whole(body: bytes, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
+        batches.decode_items(body, Append(JOURNAL))
+
+
+@pytest.mark.asyncio
+async def test_batches_beyond_limits_are_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qsync_broker.http.BATCHES_BYTES", 1000)
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        url = f"{nodes[0].url}/{JOURNAL}"
+
+        async def chunks() -> Any:
+            yield msgpack.packb(b"x")
+
+        for data, status in (
+            (msgpack.packb(bytes(1000)), 503),
+            (chunks(), 411),
+            (msgpack.packb(b"x") + b"\xc1", 400),
+            (msgpack.packb(b"x"), 200),
+        ):
+            async with http.post(url, data=data) as answer:
+                assert answer.status == status, await answer.text()
+        answer = await http.post(url, data=bytes(batches.BATCH_BYTES + 1))
+        assert answer.status == 413

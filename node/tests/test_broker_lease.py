@@ -1,0 +1,54 @@
+"""The lease of a broker: who ends its service."""
+
+from collections.abc import Callable
+
+import pytest
+
+from qsync_broker.keyspace import Change, KeySpace, Written
+from qsync_broker.lease import BrokerConfig, Lease
+from qsync_node.format.journals import BROKER_SPACE, BrokerId, BrokerRow, encode_row
+
+ME = BrokerId("zone-a", "broker-1")
+
+
+class World:
+    """A key space that commits each renewal at once."""
+
+    def __init__(self) -> None:
+        self.keys = KeySpace()
+        self.keys.advance(10)
+        self.now_ns = 1_000_000_000
+        config = BrokerConfig(ME, "http://broker-1:8080", "broker-1:8082", "process-1")
+        self.lease = Lease(config, self.keys, self.transact, lambda: self.now_ns)
+
+    def transact(self, change: Change, done: Callable[[bool], None]) -> None:
+        for row in change.written:
+            self.keys.apply(Written(BROKER_SPACE, encode_row(row)))
+        self.keys.advance(self.keys.revision + 1)
+        done(True)
+        self.lease.note()
+
+    def renewed(self) -> BrokerRow:
+        """Return the row after the next renewal."""
+        self.now_ns += 1_000_000_000
+        self.lease.renew()
+        return self.keys.brokers[ME]
+
+    def write(self, row: BrokerRow) -> None:
+        """Write a row as another client of the key space."""
+        self.keys.apply(Written(BROKER_SPACE, encode_row(row)))
+        self.keys.advance(self.keys.revision + 1)
+        self.lease.note()
+
+
+@pytest.mark.parametrize(("process", "is_exiting"), [("process-1", True), ("process-0", False)])
+def test_a_broker_keeps_an_order_to_leave_but_not_that_of_an_earlier_process(
+    process: str, is_exiting: bool
+) -> None:
+    world = World()
+    row = world.renewed()
+    assert not row.is_exiting
+    world.write(row._replace(is_exiting=True, process=process, mod_revision=20))
+    assert world.renewed().is_exiting is is_exiting
+    assert world.renewed().is_exiting is is_exiting
+    assert not world.lease.is_over
