@@ -218,7 +218,7 @@ def test_a_line_of_a_ledger_has_its_number_for_every_reader(
     ledger = tmp_path / "ledger.jsonl"
     lines = [json.dumps({"id": n, "outcome": "committed"}) for n in range(2000)]
     ledger.write_text("\n".join(lines) + "\n")
-    monkeypatch.setattr("qsync_spark.audit.ledger.PIECE_BYTES", 16 << 10)
+    monkeypatch.setattr("qsync_spark.audit.lines.PIECE_BYTES", 16 << 10)
     found = read_ledger(spark, str(ledger))
     assert found.rdd.getNumPartitions() > 2
     rows = found.collect()

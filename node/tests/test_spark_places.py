@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from object_server import object_server
 
-from qsync_spark.audit import ledger
+from qsync_spark.audit import lines as ledger
 from qsync_spark.places import PlaceError, find_files, put_files
 
 SUFFIX = ledger.PARQUET
@@ -32,8 +32,8 @@ def place(
 
 def lines_at(path: str) -> list[object]:
     return [
-        line for file in find_files(path, SUFFIX) for piece in ledger._pieces_of(file)
-        for line in ledger._lines_of(piece)
+        line for file in find_files(path, SUFFIX) for piece in ledger.pieces_of(file)
+        for line in ledger.lines_of(piece)
     ]  # fmt: skip
 
 

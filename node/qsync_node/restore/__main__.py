@@ -9,11 +9,10 @@ import json
 import sys
 from pathlib import Path
 
-from qsync_node.archive.reading import load_archive
 from qsync_node.errors import QsyncError
 from qsync_node.lifeline import hold_lifeline
 from qsync_node.restore.point import Point, parse_time
-from qsync_node.restore.run import index_of, restore
+from qsync_node.restore.run import check, restore
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,6 +24,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--member", metavar="NAME", help="use this member's copies, if any, without comparison"
     )
+    parser.add_argument(
+        "--journal-store", default="", metavar="URL",
+        help="the new cluster's own store, to which fragments of journals are copied",
+    )  # fmt: skip
     point = parser.add_mutually_exclusive_group()
     point.add_argument("--to-time", metavar="TIME", help="such as 2026-01-31T12:00:00Z")
     point.add_argument("--to-signature", type=int, metavar="INDEX")
@@ -37,9 +40,11 @@ def main(arguments: list[str] | None = None) -> int:
         to_time = None if parsed.to_time is None else parse_time(parsed.to_time)
         wanted = Point(to_time, parsed.to_signature)
         if parsed.check:
-            found = {"index": index_of(load_archive(parsed.archive), wanted, parsed.member)}
+            found = {"index": check(parsed.archive, wanted, parsed.member, parsed.journal_store)}
         else:
-            found = restore(parsed.archive, wanted, parsed.into, parsed.member).document()
+            found = restore(
+                parsed.archive, wanted, parsed.into, parsed.member, parsed.journal_store
+            ).document()
     except (QsyncError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1

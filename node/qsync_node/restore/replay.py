@@ -157,6 +157,11 @@ class Replay:
             )
         self.is_done = True
 
+    @property
+    def database(self) -> Database:
+        """Return the state, which the caller may change once the log has ended."""
+        return self._database
+
     # --- the state --------------------------------------------------------------------------------
 
     def bodies(self) -> Iterator[bytes]:

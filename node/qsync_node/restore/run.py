@@ -10,8 +10,10 @@ from typing import Any
 
 from qsync_node.archive.reading import Archive, load_archive
 from qsync_node.format.compaction import FOLDER
+from qsync_node.format.journals import JOURNAL_SPACE
 from qsync_node.log.checkpoint import SnapshotWriter, write_snapshot
 from qsync_node.log.files import OsFileSystem, lock_directory
+from qsync_node.restore.journals import copy_fragments, detach
 from qsync_node.restore.point import Point, check_signature, first_index, shown
 from qsync_node.restore.replay import Replay
 from qsync_node.restore.source import (
@@ -77,15 +79,24 @@ def _time_near(archive: Archive, index: int) -> float:
     return min(known, default=0.0)
 
 
-def restore(url: str, point: Point, folder: Path, member: str | None = None) -> Restored:
-    """Write the snapshot into `folder`. The copies of `member`, if given, are used uncompared.
+def check(url: str, point: Point, member: str | None = None, journal_store: str = "") -> int | None:
+    """Return the index of a point, or None for the end, if it can be restored.
+
+    Manifests decide, except about journals: the rows of an archive that has some are read.
 
     Raises:
-        QsyncError: the restore failed; the text is one sentence.
+        QsyncError: the archive does not contain the point, or journals need another store.
     """
     archive = load_archive(url)
     until = index_of(archive, point, member)
-    comparison = Comparison(instance_of(archive, member) if member is not None else "")
+    if any(JOURNAL_SPACE in file.spaces for owner in archive.owners() for file in owner.files):
+        comparison = Comparison(instance_of(archive, member) if member is not None else "")
+        detach(_replay(archive, until, comparison)[0].database, journal_store)
+    return until
+
+
+def _replay(archive: Archive, until: int | None, comparison: Comparison) -> tuple[Replay, str]:
+    """Return the state at an index, and the snapshot with which it began."""
     entry, file, bodies = snapshot_at_or_before(archive, until, comparison)
     state = Replay(entry.vclock, bodies, until)
     del bodies
@@ -95,6 +106,30 @@ def restore(url: str, point: Point, folder: Path, member: str | None = None) -> 
             if state.is_done:
                 break
         state.finish()
+    return state, file
+
+
+def restore(
+    url: str, point: Point, folder: Path, member: str | None = None, journal_store: str = ""
+) -> Restored:
+    """Write the snapshot into `folder`, and copy the fragments of journals.
+
+    Args:
+        url: the archive.
+        point: the point.
+        folder: folder of the snapshot.
+        member: a name or uuid, whose copies are used uncompared; None to compare the copies.
+        journal_store: URL of the new cluster's own store of fragments, or "".
+
+    Raises:
+        QsyncError: the restore failed; the text is one sentence.
+    """
+    archive = load_archive(url)
+    until = index_of(archive, point, member)
+    comparison = Comparison(instance_of(archive, member) if member is not None else "")
+    state, file = _replay(archive, until, comparison)
+    journals = detach(state.database, journal_store)
+    fragments = copy_fragments(journals, journal_store)
     folder.mkdir(parents=True, exist_ok=True)
     lock = lock_directory(str(folder))  # an abandoned restore may still be running
     try:
@@ -106,6 +141,11 @@ def restore(url: str, point: Point, folder: Path, member: str | None = None) -> 
     time_s = state.time or _time_near(archive, state.index)
     notes = [_comparison_note(comparison, file, member)]
     notes += [f"skipped {one}" for one in comparison.passed]
+    if journals:
+        notes.append(
+            f"copied {fragments} fragments of {len(journals)} journals to {journal_store}: begin"
+            " each journal with `qsync journals reset-head`"
+        )
     return Restored(writer.path, state.index, time_s, archive.replicaset_uuid, file,
                     state.vclock, state.rows, comparison.compared_rows, comparison.single_rows,
                     comparison.snapshot_copies, notes)  # fmt: skip

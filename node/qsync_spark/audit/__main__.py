@@ -11,9 +11,10 @@ import sys
 from qsync_node.archive.reading import load_archive
 from qsync_node.lifeline import hold_lifeline
 from qsync_spark.audit.findings import PASSED
-from qsync_spark.audit.ledger import PARQUET
-from qsync_spark.audit.run import LAG_ALLOWED_S, STEPS, audit
+from qsync_spark.audit.lines import PARQUET
+from qsync_spark.audit.run import LAG_ALLOWED_S, STEPS, Journals, audit
 from qsync_spark.failures import run_guarded
+from qsync_spark.journals.catalogue import JournalsError
 from qsync_spark.places import find_files
 from qsync_spark.progress import Step
 from qsync_spark.session import debug_conf, make_session
@@ -28,6 +29,18 @@ def main() -> int:
     parser.add_argument(
         "--ledger",
         help="path or URL of the outcomes that clients recorded: JSON Lines or Parquet",
+        metavar="FILE",
+    )
+    parser.add_argument(
+        "--journals",
+        help="path or URL of the list of journals that `qsync journals list -o json` prints",
+        metavar="FILE",
+    )
+    parser.add_argument(
+        "--appends",
+        action="append",
+        default=[],
+        help="path or URL of a ledger of appends to journals; may be repeated",
         metavar="FILE",
     )
     parser.add_argument("--report", help="path or URL of a folder for the report", metavar="FOLDER")
@@ -48,8 +61,11 @@ def main() -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     archive = load_archive(arguments.archive)  # before the costly start of a session
-    if arguments.ledger:
-        find_files(arguments.ledger, PARQUET)
+    for place in filter(None, (arguments.ledger, *arguments.appends)):
+        find_files(place, PARQUET)
+    if arguments.appends and not arguments.journals:
+        raise JournalsError("--appends needs --journals: name the list of journals")
+    journals = Journals(arguments.journals, tuple(arguments.appends))
     spark = make_session(
         "qsync-audit", arguments.master, debug_conf(arguments.debug), rows=archive.rows
     )
@@ -61,7 +77,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
     try:
         result = audit(
-            spark, archive, arguments.cluster, arguments.ledger, arguments.lag_allowed, progress
+            spark,
+            archive,
+            arguments.cluster,
+            arguments.ledger,
+            arguments.lag_allowed,
+            progress,
+            journals if arguments.journals else None,
         )
     finally:
         spark.stop()

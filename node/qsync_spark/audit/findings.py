@@ -16,7 +16,10 @@ PROOFS = {
     2: "no gap and no repetition in LSN, index or term",
     3: "every confirmed row had its quorum, and none was rolled back",
     4: "every confirmed row can be replayed, and every snapshot equals the replay of the log",
-    5: "every journal fragment matches its name",
+    5: (
+        "every fragment of a journal matches its name, none is missing, and every append that a "
+        "ledger records as acknowledged is present once"
+    ),
     6: (
         "every INSERT, REPLACE and UPSERT that a ledger records as committed is in the log, "
         "and none that it records as refused"
@@ -66,6 +69,7 @@ class Result:
     notes: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     has_ledger: bool = False
+    has_journals: bool = False
     audited_index: int = 0
     audited_time: float = 0.0
     started_at: float = 0.0
@@ -80,7 +84,7 @@ class Result:
         open_ones = {proof for one in self.gaps for proof in one.proofs}
         found = {}
         for proof in PROOFS:
-            if proof == 5 or (proof == 6 and not self.has_ledger):
+            if not {5: self.has_journals, 6: self.has_ledger}.get(proof, True):
                 found[proof] = NOT_APPLICABLE
             elif proof in broken:
                 found[proof] = VIOLATED

@@ -14,40 +14,27 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
-from decimal import Decimal
-from io import BufferedReader
-from itertools import accumulate, islice
-from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from qsync_node.archive.location import first_line
-from qsync_node.archive.reading import read_range
 from qsync_node.errors import QsyncError
 from qsync_node.format.keys import INSERT, REPLACE, UPSERT, Key
 from qsync_node.format.manifest import check_number
 from qsync_node.format.mp import pack, unpack
 from qsync_spark.audit.events import UNKNOWN
 from qsync_spark.audit.findings import Gap, Result, Violation
+from qsync_spark.audit.lines import read_lines
 from qsync_spark.audit.replay import known_until, make_reading
-from qsync_spark.batches import ROWS_MAX, batch_of, sql_of
+from qsync_spark.batches import batch_of, sql_of
 from qsync_spark.catalogue import FIRST_USER_SPACE
 from qsync_spark.key_values import Unkeyed, normal_key
-from qsync_spark.places import PlaceError, RangeFile, StoredFile, find_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from qsync_spark.audit.run import Ground
 
-PARQUET = ".parquet"
-PIECE_BYTES = 8 << 20
-LINE_BYTES_MAX, BUFFER_BYTES = 1 << 20, 1 << 20
 CLOCK_TOLERANCE_S = 1.0
 LISTED_MAX = 200
 _OUTCOMES = frozenset(("committed", "rolled back", "refused", "unknown", "not sent"))
@@ -67,8 +54,6 @@ WRITES = pa.schema(
     ]
 )  # fmt: skip
 WRITES_SQL = sql_of(WRITES)
-COUNTS = pa.schema([pa.field("piece", pa.int64()), pa.field("lines", pa.int64())])
-COUNTS_SQL = sql_of(COUNTS)
 
 
 class LedgerError(QsyncError):
@@ -113,46 +98,13 @@ def _moment(fields: dict[str, Any], name: str) -> float:
     return moment
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """The input of one task: a range of bytes of a ledger, or of row groups of a Parquet file."""
-
-    file: StoredFile
-    start: int
-    end: int
-
-
 def read_ledger(spark: "SparkSession", place: str) -> "DataFrame":
     """Return rows of `LEDGER`, from a path or URL that every executor can read.
 
     Raises:
         PlaceError: the ledger cannot be read.
     """
-    pieces = [piece for file in find_files(place, PARQUET) for piece in _pieces_of(file)]
-    numbers = spark.sparkContext.parallelize([(n,) for n in range(len(pieces))], len(pieces) or 1)
-    planned = spark.createDataFrame(numbers, "piece long")
-    starts = [0]
-    if len(pieces) > 1:
-
-        def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                (found,) = batch.columns
-                counts = [(n, sum(1 for _ in _lines_of(pieces[n]))) for n in found.to_pylist()]
-                yield batch_of(counts, COUNTS)
-
-        counted = dict(map(tuple, planned.mapInArrow(count, COUNTS_SQL).collect()))
-        starts = [0, *accumulate(counted[n] for n in range(len(pieces)))]
-
-    def parse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            (found,) = batch.columns
-            for number in found.to_pylist():
-                lines = enumerate(_lines_of(pieces[number]), starts[number])
-                rows = (_row_of(line, text) for line, text in lines)
-                while some := list(islice(rows, ROWS_MAX)):
-                    yield batch_of(some, LEDGER)
-
-    return planned.mapInArrow(parse, LEDGER_SQL).persist()
+    return read_lines(spark, place, _row_of, LEDGER).persist()
 
 
 def _row_of(line: int, found: bytes | dict[str, Any]) -> tuple[Any, ...]:
@@ -167,68 +119,6 @@ def _row_of(line: int, found: bytes | dict[str, Any]) -> tuple[Any, ...]:
         shown = found[:80].decode(errors="replace")
         return None, None, None, "", 0.0, 0.0, line, shown, "is not valid JSON"
     return operation_of(fields, line)
-
-
-def _pieces_of(file: StoredFile) -> list[_Piece]:
-    if not file.key.endswith(PARQUET):
-        starts = range(0, max(file.size, 1), PIECE_BYTES)
-        return [_Piece(file, start, min(start + PIECE_BYTES, file.size)) for start in starts]
-    with _parquet(file) as table:
-        groups = table.num_row_groups
-    return [_Piece(file, n, n + 1) for n in range(groups)]
-
-
-def _lines_of(piece: _Piece) -> Iterator[bytes | dict[str, Any]]:
-    """Yield the lines that begin in the piece, or its rows. Raises PlaceError."""
-    file = piece.file
-    if file.key.endswith(PARQUET):
-        with _parquet(file) as table:
-            groups = list(range(piece.start, piece.end))
-            for batch in table.iter_batches(ROWS_MAX, groups):
-                for row in batch.to_pylist():
-                    yield {name: _as_json(v) for name, v in row.items() if v is not None}
-        return
-    # The byte before the piece reveals whether a line begins there. The last line may continue.
-    before = max(piece.start - 1, 0)
-    end = min(piece.end + LINE_BYTES_MAX, file.size)
-    try:
-        data = read_range(file.url, file.key, before, end)
-    except OSError as error:
-        raise PlaceError(
-            f"cannot read {file.url}/{file.key} on {gethostname()}: {first_line(error)}; "
-            "specify the ledger by a URL that every executor can read, such as "
-            "s3://BUCKET/ledger.jsonl"
-        ) from error
-    at = data.find(b"\n") + 1 if piece.start else 0
-    if piece.start and not at:
-        return
-    while at < piece.end - before:
-        stop = data.find(b"\n", at)
-        stop = len(data) if stop < 0 else stop
-        yield data[at:stop]
-        at = stop + 1
-
-
-def _as_json(value: Any) -> Any:
-    """Return the JSON form of a value."""
-    if isinstance(value, Decimal):
-        return float(value)
-    return value.timestamp() if isinstance(value, datetime) else value
-
-
-@contextmanager
-def _parquet(file: StoredFile) -> Iterator[pq.ParquetFile]:
-    """Yield the opened file. Raises PlaceError if it is not Parquet or cannot be read."""
-    try:
-        with (
-            BufferedReader(RangeFile(file), BUFFER_BYTES) as source,
-            pq.ParquetFile(source) as table,
-        ):
-            yield table
-    except (OSError, pa.ArrowException) as error:
-        raise PlaceError(
-            f"cannot read the ledger {file.url}/{file.key}: {first_line(error)}; check the file"
-        ) from error
 
 
 def writes_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

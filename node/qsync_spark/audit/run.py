@@ -5,6 +5,7 @@
     logs      proofs 1, 2 and 3
     states    proof 4, by replaying the log (replay.py)
     ledger    proof 6
+    journals  proof 5, from the stores of fragments (journals.py)
 
 A step that finds an unknown range reports a gap, and the other steps continue.
 """
@@ -43,8 +44,16 @@ if TYPE_CHECKING:
 
 LAG_ALLOWED_S = 600.0
 BITS = 62  # of a mask of instances, which Spark stores as a signed 64-bit number
-STEPS = ("reading", "comparing", "counting copies", "replaying", "ledger", "report")
+STEPS = ("reading", "comparing", "counting copies", "replaying", "ledger", "journals", "report")
 PASSES = frozenset({STEPS.index("reading"), STEPS.index("replaying")})
+
+
+@dataclass(frozen=True, slots=True)
+class Journals:
+    """Input of proof 5: place of the list of journals, and places of ledgers of appends."""
+
+    place: str
+    ledgers: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -284,15 +293,25 @@ def audit(
     ledger: str | None = None,
     lag_allowed_s: float = LAG_ALLOWED_S,
     progress: Progress = silence,
+    journals: Journals | None = None,
 ) -> Result:
     """Run the whole audit.
+
+    Args:
+        spark: the session.
+        archive: the archive of the cluster's log.
+        cluster: name for the report.
+        ledger: path or URL of recorded writes, or None.
+        lag_allowed_s: time in seconds by which copies may be late.
+        progress: receives each step.
+        journals: journals to audit, or None.
 
     Raises:
         ArchiveError, LedgerError: a person must repair the input first.
     """
     rows = sum(entry.rows for _, entry in archive.segments())
     with Watch(spark, progress, STEPS, PASSES, rows) as watch:
-        return _audit(spark, archive, cluster, ledger, lag_allowed_s, watch)
+        return _audit(spark, archive, cluster, ledger, lag_allowed_s, watch, journals)
 
 
 def _audit(
@@ -302,7 +321,9 @@ def _audit(
     ledger: str | None,
     lag_allowed_s: float,
     watch: Watch,
+    journals: Journals | None,
 ) -> Result:
+    from qsync_spark.audit.journals import prove_journals
     from qsync_spark.audit.ledger import prove_ledger
     from qsync_spark.audit.logs import prove_logs
     from qsync_spark.audit.plots import measure
@@ -332,6 +353,9 @@ def _audit(
             prove_ledger(spark, ground, events, ledger, result)
         check_tables(archive, result)
         watch.begin(5)
+        if journals is not None:
+            prove_journals(spark, journals.place, list(journals.ledgers), lag_allowed_s, result)
+        watch.begin(6)
         measure(ground, result)
         result.hosts = hosts_of(ground)
     finally:

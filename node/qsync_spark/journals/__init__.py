@@ -1,0 +1,1 @@
+"""Persisted fragments of journals, read by Spark: their listings and their content."""

@@ -1,0 +1,309 @@
+"""Proof 5 of the audit: fragments of journals in a store, against a ledger of appends."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from journal_stores import CODECS, JOURNAL, Store, make_store
+
+from qsync_broker.codecs import Codec
+from qsync_node.archive.reading import load_archive
+from qsync_spark.audit.findings import PASSED, Result
+from qsync_spark.audit.journals import prove_journals
+from qsync_spark.audit.ledger import LedgerError
+from qsync_spark.audit.report import write_report
+from qsync_spark.audit.run import Journals, audit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def persisted(tmp_path_factory: pytest.TempPathFactory) -> dict[Codec, Path]:
+    folders = {}
+    for codec in CODECS:
+        folders[codec] = tmp_path_factory.mktemp(codec.name)
+        make_store(folders[codec], codec)
+    return folders
+
+
+@pytest.fixture
+def store(persisted: dict[Codec, Path], tmp_path: Path) -> Store:
+    return Store(persisted[Codec.GZIP], tmp_path)
+
+
+def prove(spark: "SparkSession", store: Store, lag_allowed_s: float = 0.0) -> Result:
+    result = Result("events", "", "")
+    prove_journals(spark, str(store.journals), [str(store.ledger)], lag_allowed_s, result)
+    assert result.violation_count == len(result.violations)
+    return result
+
+
+def found(result: Result) -> list[tuple[str, str, int]]:
+    """Return code, object and offset of each violation."""
+    return sorted(
+        (one.problem, one.file.rpartition("/")[2], one.offset) for one in result.violations
+    )
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_archive_of_real_brokers_has_no_finding(
+    spark: "SparkSession", persisted: dict[Codec, Path], tmp_path: Path, codec: Codec
+) -> None:
+    store = Store(persisted[codec], tmp_path)
+    result = prove(spark, store)
+    assert (found(result), result.gaps) == ([], [])
+    assert result.counts["fragments"] == len(store.fragments()) >= 10
+    assert result.counts["ledgerAppends"] == len(store.appends()) > 20
+    assert result.proofs[5] == PASSED
+
+
+# --- planted damage -------------------------------------------------------------------------------
+
+
+def flipped_byte(store: Store) -> list[tuple[str, str, int]]:
+    one = store.fragments()[3]
+    content = bytearray(store.content(one))
+    content[len(content) // 2] ^= 1
+    place = store.path(one)
+    temporary = store.put(one.begin, bytes(content), Codec.GZIP)
+    (store.folder / temporary).replace(place)
+    offset = one.begin + len(content) // 2
+    (append,) = [a for a in store.appends() if a.begin <= offset < a.end]
+    return [
+        ("append differs", place.name, append.begin),
+        ("fragment checksum differs", place.name, one.begin),
+    ]
+
+
+def flipped_stored_byte(store: Store) -> list[tuple[str, str, int]]:
+    one = store.fragments()[3]
+    data = bytearray(store.path(one).read_bytes())
+    data[len(data) // 2] ^= 1
+    store.path(one).write_bytes(data)
+    return [("fragment damaged", store.path(one).name, one.begin)]
+
+
+def truncated_fragment(store: Store) -> list[tuple[str, str, int]]:
+    one = store.fragments()[3]
+    os.truncate(store.path(one), store.path(one).stat().st_size // 2)
+    return [("fragment damaged", store.path(one).name, one.begin)]
+
+
+def short_content(store: Store) -> list[tuple[str, str, int]]:
+    one = store.fragments()[3]
+    last = next(a for a in store.appends() if a.end == one.end)
+    content = store.content(one)[: last.begin - one.begin]
+    store.path(one).unlink()
+    path = store.put(one.begin, content, Codec.GZIP, end=one.end)
+    return [("fragment length differs", path.rpartition("/")[2], one.begin)]
+
+
+def missing_fragment(store: Store) -> list[tuple[str, str, int]]:
+    one, after = store.fragments()[3:5]
+    store.path(one).unlink()
+    lines = [n for n, a in enumerate(store.appends(), 1) if one.begin <= a.begin < one.end]
+    missing = [("append missing", "ledger.jsonl", line) for line in lines]
+    return sorted([*missing, ("fragment missing", store.path(after).name, one.begin)])
+
+
+def wrong_sum_in_name(store: Store) -> list[tuple[str, str, int]]:
+    one = store.fragments()[3]
+    name = store.path(one).name.replace(one.sum.hex(), "0" * 40)
+    store.path(one).rename(store.path(one).with_name(name))
+    return [("fragment checksum differs", name, one.begin)]
+
+
+def wrong_codec(store: Store) -> list[tuple[str, str, int]]:
+    one = store.fragments()[3]
+    name = store.path(one).with_suffix(".sz").name
+    store.path(one).rename(store.path(one).with_name(name))
+    return [("fragment damaged", name, one.begin)]
+
+
+def unknown_codec(store: Store) -> list[tuple[str, str, int]]:
+    one = store.fragments()[3]
+    expected = missing_fragment(store)
+    name = f"{one.path.rpartition('/')[2].removesuffix('.gz')}.lz4"
+    (store.folder / JOURNAL / name).write_bytes(b"content")
+    return sorted([*expected, ("fragment codec unknown", name, 0)])
+
+
+def lost_append(store: Store) -> list[tuple[str, str, int]]:
+    """Let a fragment have zeros at the offsets of an append."""
+    one = store.fragments()[3]
+    lost = [a for a in store.appends() if one.begin <= a.begin < one.end][2]
+    content = bytearray(store.content(one))
+    begin, end = lost.begin - one.begin, lost.end - one.begin
+    content[begin:end] = bytes(end - begin)
+    store.path(one).unlink()
+    path = store.put(one.begin, bytes(content), Codec.GZIP)
+    return [("append differs", path.rpartition("/")[2], lost.begin)]
+
+
+def doubled_append(store: Store) -> list[tuple[str, str, int]]:
+    """Let the last fragment repeat an append."""
+    one = store.fragments()[-1]
+    again = next(a for a in store.appends() if one.begin <= a.begin < one.end)
+    content = store.content(one)
+    content += content[again.begin - one.begin : again.end - one.begin]
+    store.path(one).unlink()
+    path = store.put(one.begin, content, Codec.GZIP)
+    return [("append doubled", path.rpartition("/")[2], one.end)]
+
+
+def offsets_acknowledged_twice(store: Store) -> list[tuple[str, str, int]]:
+    appends = store.appends()
+    store.write([*appends, appends[7]._replace(sum=bytes(20))])
+    return [("appends overlap", "ledger.jsonl", len(appends) + 1)]
+
+
+def copies_that_differ(store: Store) -> list[tuple[str, str, int]]:
+    """Add the fragment of another broker, which has other bytes at the same offsets."""
+    one, after = store.fragments()[3:5]
+    content = bytearray(store.content(one) + store.content(after))
+    last = [a for a in store.appends() if one.begin <= a.begin < one.end][-1]
+    content[last.begin - one.begin] ^= 1
+    part = bytes(content[100:])
+    path = store.put(one.begin + 100, part, Codec.SNAPPY)
+    return [
+        ("append differs", path.rpartition("/")[2], last.begin),
+        ("fragments disagree", path.rpartition("/")[2], one.begin + 100),
+    ]
+
+
+PLANTED = (
+    flipped_byte,
+    flipped_stored_byte,
+    truncated_fragment,
+    short_content,
+    missing_fragment,
+    wrong_sum_in_name,
+    wrong_codec,
+    unknown_codec,
+    lost_append,
+    doubled_append,
+    offsets_acknowledged_twice,
+    copies_that_differ,
+)
+
+
+@pytest.mark.parametrize("plant", PLANTED)
+def test_damage_is_named(
+    spark: "SparkSession",
+    store: Store,
+    plant: Callable[[Store], list[tuple[str, str, int]]],
+) -> None:
+    expected = plant(store)
+    result = prove(spark, store)
+    assert found(result) == expected
+    assert all(JOURNAL in one.message for one in result.violations)
+
+
+# --- other states of a store ----------------------------------------------------------------------
+
+
+def test_overlaps_with_equal_bytes_are_no_finding(spark: "SparkSession", store: Store) -> None:
+    one, two, three = store.fragments()[3:6]
+    content = b"".join(map(store.content, (one, two, three)))
+    store.put(one.begin, content, Codec.ZSTANDARD)
+    store.put(one.begin + 50, content[50:-50], Codec.NONE)
+    store.put(one.begin + 100, content[100:300], Codec.SNAPPY)
+    result = prove(spark, store)
+    assert (found(result), result.gaps) == ([], [])
+
+
+def test_recently_persisted_fragment_may_be_ahead_of_an_earlier_one(
+    spark: "SparkSession", store: Store
+) -> None:
+    one = store.fragments()[3]
+    appends = [a for a in store.appends() if not one.begin <= a.begin < one.end]
+    store.write(appends)
+    store.path(one).unlink()
+    assert [code for code, *_ in found(prove(spark, store))] == ["fragment missing"]
+    result = prove(spark, store, 3600.0)
+    assert found(result) == []
+    assert [gap.offset for gap in result.gaps] == [one.begin]
+
+
+def test_appends_that_are_not_persisted_are_incomplete(spark: "SparkSession", store: Store) -> None:
+    head = store.fragments()[-1].end
+    last = store.appends()[-1]
+    newer = [last._replace(begin=head, end=head + 5), last._replace(journal="b/journal")]
+    store.write([*store.appends(), *newer])
+    result = prove(spark, store)
+    assert found(result) == []
+    assert [gap.file for gap in result.gaps] == [JOURNAL, "b/journal"]
+    assert f"end after {head}" in result.gaps[0].message
+    assert "not in the list" in result.gaps[1].message
+
+
+def test_deleted_fragments_are_explained_by_the_retention_only(
+    spark: "SparkSession", store: Store
+) -> None:
+    first, second = store.fragments()[:2]
+    store.path(first).unlink()
+    store.write([one._replace(time=time.time() - 7200) for one in store.appends()])
+    result = prove(spark, store)
+    assert {code for code, *_ in found(result)} == {"append missing"}
+    assert [gap.message for gap in result.gaps] == [
+        f"{JOURNAL}: no fragment has the bytes before {second.begin}, although the journal has no"
+        " retention"
+    ]
+    store.describe(retention="1h")
+    result = prove(spark, store)
+    assert (found(result), result.gaps) == ([], [])
+    assert len(result.notes) == 2
+    store.describe(retention="3h")
+    assert {code for code, *_ in found(prove(spark, store))} == {"append missing"}
+
+
+def test_second_attempt_after_an_unknown_outcome_is_not_doubled(
+    spark: "SparkSession", store: Store
+) -> None:
+    doubled_append(store)
+    assert [code for code, *_ in found(prove(spark, store))] == ["append doubled"]
+    one = store.fragments()[-1]
+    again = next(a for a in store.appends() if one.begin <= a.begin < one.end)
+    unknown = again._replace(begin=-1, end=again.end - again.begin - 1)
+    store.write([*store.appends(), unknown])
+    assert found(prove(spark, store)) == []
+
+
+def test_unreadable_input_is_incomplete_or_refused(spark: "SparkSession", store: Store) -> None:
+    store.ledger.write_text(store.ledger.read_text() + "{}\n")
+    with pytest.raises(LedgerError, match=r"line \d+ has no journal"):
+        prove(spark, store)
+    store.write([])
+    store.describe(stores=[f"file://{store.folder}-absent/"])
+    assert "cannot be listed" in prove(spark, store).gaps[0].message
+    for text, cause in (("{", "not valid JSON"), ("{}", "no names"), ('{"error": "no"}', "no")):
+        store.journals.write_text(text)
+        assert cause in prove(spark, store).gaps[0].message
+
+
+def test_audit_contains_the_proof_and_its_report_names_the_damage(
+    spark: "SparkSession", folder: Path, store: Store, tmp_path: Path
+) -> None:
+    journals = Journals(str(store.journals), (str(store.ledger),))
+    archive = load_archive(f"file://{folder}")
+    assert audit(spark, archive, "sim", None, 0.0, journals=journals).verdict == PASSED
+    truncated_fragment(store)
+    result = audit(spark, archive, "sim", None, 0.0, journals=journals)
+    page = Path(write_report(result, str(tmp_path / "report"))).read_text()
+    assert "cannot be decompressed" in page
+    document = json.loads((tmp_path / "report" / "audit.json").read_text())
+    assert {n: one["verdict"] for n, one in document["proofs"].items()} == {
+        "1": "Passed",
+        "2": "Passed",
+        "3": "Passed",
+        "4": "Passed",
+        "5": "Violated",
+        "6": "NotApplicable",
+    }
