@@ -42,6 +42,7 @@ RUN pip --python /opt/qsync/bin/python install --no-cache-dir --require-hashes -
 FROM node-needs AS node-build
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY node/qsync_node node/qsync_node
+COPY node/qsync_broker node/qsync_broker
 COPY operator/qsync_operator operator/qsync_operator
 COPY operator/qsync_cli operator/qsync_cli
 RUN pip wheel --no-deps --no-build-isolation -w /wheels . \
@@ -49,7 +50,7 @@ RUN pip wheel --no-deps --no-build-isolation -w /wheels . \
 
 FROM bare AS node
 COPY --from=node-build /opt/qsync /opt/qsync
-EXPOSE 3301 3302 8081
+EXPOSE 3301 3302 8080 8081 8082
 ENTRYPOINT ["python", "-m", "qsync_operator.pod_main"]
 
 FROM node-needs AS operator-needs

@@ -68,6 +68,7 @@ def _refusals() -> Iterator[Topic]:
 
 
 def _conditions() -> Iterator[Topic]:
+    from qsync_operator.models.journalreasons import JOURNAL_CONDITIONS, JOURNAL_REASONS
     from qsync_operator.models.reasons import (
         CLUSTER_CONDITIONS,
         CLUSTER_REASONS,
@@ -76,11 +77,17 @@ def _conditions() -> Iterator[Topic]:
         RUN_REASONS,
     )
 
-    cluster, run = "a QsyncCluster", "a QsyncAudit or QsyncCompaction"
-    for owner, types in ((cluster, CLUSTER_CONDITIONS), (run, RUN_CONDITIONS)):
+    cluster, run, journal = "a QsyncCluster", "a QsyncAudit or QsyncCompaction", "a QsyncJournal"
+    conditions = {
+        cluster: CLUSTER_CONDITIONS,
+        run: RUN_CONDITIONS,
+        journal: JOURNAL_CONDITIONS,
+    }
+    reasons = {cluster: CLUSTER_REASONS, run: RUN_REASONS, journal: JOURNAL_REASONS}
+    for owner, types in conditions.items():
         for one in types:
             yield Topic(one.name, f"condition of {owner}", {"true when": one.meaning})
-    for owner, entries in ((cluster, CLUSTER_REASONS), (run, RUN_REASONS)):
+    for owner, entries in reasons.items():
         for entry in entries:
             facts = {"conditions": ", ".join(entry.conditions)}
             facts |= {"meaning": entry.meaning, "action": entry.action}

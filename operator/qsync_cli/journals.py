@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from qsync_broker.client import JournalClient, Listed
     from qsync_broker.index import RemoteFragment
     from qsync_broker.spec import JournalSpec
+    from qsync_cli.brokers import BrokerAccess
 
 CHUNK = 1 << 20
 SUSPENSIONS = ("", "partial", "full")
@@ -34,6 +35,13 @@ TokenOption = Annotated[
     str, typer.Option("--token", envvar="BROKER_AUTH_TOKEN", help="Token for the brokers.",
                       metavar="JWT", show_default=False),
 ]  # fmt: skip
+CaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca", envvar="BROKER_TRUSTED_CA_FILE", help="File with the authorities of the brokers.",
+        metavar="FILE", show_default=False,
+    ),
+]  # fmt: skip
 JournalArgument = Annotated[str, typer.Argument(help="Name of the journal.", metavar="JOURNAL")]
 SelectorOption = Annotated[
     str,
@@ -44,11 +52,13 @@ SelectorOption = Annotated[
 ]  # fmt: skip
 
 
-def _run(
+def ask_broker(
     broker: str | None,
     local: str | None,
     token: str,
+    ca: Path | None,
     work: "Callable[[JournalClient], Coroutine[Any, Any, Any]]",
+    ledger: Path | None = None,
 ) -> Any:
     """Run requests at a broker.
 
@@ -58,10 +68,13 @@ def _run(
     import asyncio
 
     from qsync_broker.client import JournalClient, JournalError
+    from qsync_broker.ledger import AppendLedger, AppendLedgerError
     from qsync_broker.stores import StoreError
 
     async def run() -> Any:
-        async with JournalClient(_url(broker, local), token) as client:
+        access = _access(broker, local, token, ca)
+        record = AppendLedger(ledger) if ledger is not None else None
+        async with JournalClient(access.url, access.token, access.ca, record) as client:
             return await work(client)
 
     try:
@@ -70,23 +83,26 @@ def _run(
         is_reached = "cannot be reached" not in str(error)
         reason = FailureReason.REFUSED if is_reached else FailureReason.UNREACHABLE
         raise Failure(reason, str(error)) from None
-    except StoreError as error:
+    except (AppendLedgerError, StoreError) as error:
         raise Failure(FailureReason.FAILED, str(error)) from None
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise Failure(FailureReason.INVALID, str(error)) from None
 
 
-def _url(broker: str | None, local: str | None) -> str:
+def _access(broker: str | None, local: str | None, token: str, ca: Path | None) -> "BrokerAccess":
+    from qsync_cli.brokers import BrokerAccess, local_access
+
     if local is not None:
         from qsync_cli.clusters import open_store
 
-        records = open_store(local).load_brokers()
-        if records:
-            return f"http://127.0.0.1:{next(iter(records.values())).http}"
-        raise Failure(FailureReason.NOT_READY, f"{local} has no brokers: set spec.journals.enabled")
+        found = local_access(open_store(local))
+        if not found:
+            text = f"{local} has no brokers: set spec.journals.enabled"
+            raise Failure(FailureReason.NOT_READY, text)
+        return found[0]._replace(token=token or found[0].token, ca=ca or found[0].ca)
     if broker is None:
         raise Failure(FailureReason.INVALID, "no broker is given: use --local NAME or --broker URL")
-    return broker
+    return BrokerAccess(broker, token, ca)
 
 
 def listing(
@@ -94,6 +110,7 @@ def listing(
     broker: BrokerOption = None,
     local: LocalOption = None,
     token: TokenOption = "",
+    ca: CaOption = None,
     output: OutputOption = None,
 ) -> None:
     """List journals: replication, primary, brokers, first store."""
@@ -103,9 +120,9 @@ def listing(
     async def work(client: "JournalClient") -> "list[Listed]":
         return await client.journals(parse_selector(selector))
 
-    found: list[Listed] = _run(broker, local, token, work)
+    found: list[Listed] = ask_broker(broker, local, token, ca, work)
     if output in (Output.json, Output.yaml):
-        print_document([_document(journal) for journal in found], output)
+        print_document([document_of(journal) for journal in found], output)
         return
     rows = [
         [
@@ -121,7 +138,8 @@ def listing(
     print_table(["JOURNAL", "REPLICATION", "PRIMARY", "BROKERS", "SUSPENDED", "STORE"], rows)
 
 
-def _document(journal: "Listed") -> dict[str, Any]:
+def document_of(journal: "Listed") -> dict[str, Any]:
+    """Return a journal as JSON, in the form that an audit reads."""
     return {
         "name": journal.spec.name,
         "revision": journal.revision,
@@ -140,11 +158,19 @@ def append(
     offset: Annotated[
         int, typer.Option("--offset", help="Offset at which it must begin.", min=0)
     ] = 0,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger", help="File that records the append for audits.", metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
     broker: BrokerOption = None,
     local: LocalOption = None,
     token: TokenOption = "",
+    ca: CaOption = None,
     output: OutputOption = None,
-) -> None:
+) -> None:  # fmt: skip
     """Append a file as a whole, or standard input, and print its offsets."""
     from qsync_cli.output import done
 
@@ -158,7 +184,7 @@ def append(
         return await client.append(journal, iter(lambda: stream.read(CHUNK), b""), offset=offset)
 
     with stream:
-        commit = _run(broker, local, token, work)
+        commit = ask_broker(broker, local, token, ca, work, ledger)
     text = f"appended {commit.end - commit.begin} bytes at {commit.begin}"
     done(text, output, begin=commit.begin, end=commit.end, sha1=commit.sum.hex())
 
@@ -175,6 +201,7 @@ def read(
     broker: BrokerOption = None,
     local: LocalOption = None,
     token: TokenOption = "",
+    ca: CaOption = None,
 ) -> None:
     """Write the bytes of a journal to standard output."""
 
@@ -183,7 +210,7 @@ def read(
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
 
-    _run(broker, local, token, work)
+    ask_broker(broker, local, token, ca, work)
 
 
 def fragments(
@@ -191,6 +218,7 @@ def fragments(
     broker: BrokerOption = None,
     local: LocalOption = None,
     token: TokenOption = "",
+    ca: CaOption = None,
     output: OutputOption = None,
 ) -> None:
     """List the fragments of a journal: offset, length, persistence, SHA-1, codec."""
@@ -202,7 +230,7 @@ def fragments(
     async def work(client: "JournalClient") -> "list[RemoteFragment]":
         return await client.fragments(journal)
 
-    found: list[RemoteFragment] = _run(broker, local, token, work)
+    found: list[RemoteFragment] = ask_broker(broker, local, token, ca, work)
     described = [
         {
             "begin": one.begin,
@@ -238,6 +266,7 @@ def reset_head(
     broker: BrokerOption = None,
     local: LocalOption = None,
     token: TokenOption = "",
+    ca: CaOption = None,
     output: OutputOption = None,
 ) -> None:
     """Resume a journal whose last bytes are lost, at its write head."""
@@ -246,7 +275,7 @@ def reset_head(
     async def work(client: "JournalClient") -> int:
         return await client.reset_head(journal)
 
-    head = _run(broker, local, token, work)
+    head = ask_broker(broker, local, token, ca, work)
     done(f"{journal} continues at {head}", output, head=head)
 
 
@@ -255,6 +284,7 @@ def edit(
     broker: BrokerOption = None,
     local: LocalOption = None,
     token: TokenOption = "",
+    ca: CaOption = None,
     output: OutputOption = None,
 ) -> None:
     """Change specifications in $EDITOR; a concurrent change is refused."""
@@ -266,7 +296,7 @@ def edit(
     async def find(client: "JournalClient") -> "list[Listed]":
         return await client.journals(parse_selector(selector))
 
-    found: list[Listed] = _run(broker, local, token, find)
+    found: list[Listed] = ask_broker(broker, local, token, ca, find)
     document = [
         {"name": one.spec.name, "revision": one.revision, **one.spec.row_fields()} for one in found
     ]
@@ -280,7 +310,7 @@ def edit(
     async def apply(client: "JournalClient") -> None:
         await client.apply(changes)
 
-    _run(broker, local, token, apply)
+    ask_broker(broker, local, token, ca, apply)
     done(f"{len(changes)} changed", output, changed=len(changes))
 
 
@@ -350,6 +380,7 @@ def prune(
     broker: BrokerOption = None,
     local: LocalOption = None,
     token: TokenOption = "",
+    ca: CaOption = None,
     output: OutputOption = None,
 ) -> None:
     """Delete persisted fragments that are older than `fragment.retention` of their journal.
@@ -376,6 +407,6 @@ def prune(
                         await stores.delete(fragment)
         return count, size
 
-    count, size = _run(broker, local, token, work)
+    count, size = ask_broker(broker, local, token, ca, work)
     verb = "would be deleted" if dry_run else "deleted"
     done(f"{count} fragments with {size} bytes {verb}", output, fragments=count, bytes=size)

@@ -17,6 +17,7 @@ from qsync_cli import (
     explain,
     fence,
     force,
+    journal_compaction,
     promote,
     register,
     replace,
@@ -178,6 +179,9 @@ journals_app.command(
 journals_app.command(
     "reset-head", epilog=_example("qsync journals reset-head orders/eu --local events")
 )(remote_journals.reset_head)
+journals_app.command("compact", epilog=_example("qsync journals compact --dry-run --local events"))(
+    journal_compaction.compact
+)
 journals_app.command("prune", epilog=_example("qsync journals prune --dry-run --local events"))(
     remote_journals.prune
 )

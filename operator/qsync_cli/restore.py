@@ -26,6 +26,14 @@ MemberOption = Annotated[
     str | None,
     typer.Option("--member", help="Use the copies of this member without comparison."),
 ]
+JournalStoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--journal-store",
+        help="Store of the new cluster, to which fragments of journals are copied.",
+        metavar="URL",
+    ),
+]
 ReplicasOption = Annotated[int, typer.Option("--replicas", help="Number of voters.", min=1, max=31)]
 ManifestOption = Annotated[
     Path | None,
@@ -40,6 +48,7 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
     to_signature: SignatureOption = None,
     member: MemberOption = None,
     new_archive: NewArchiveOption = None,
+    journal_store: JournalStoreOption = None,
     replicas: ReplicasOption = 3,
     file: ManifestOption = None,
     no_wait: NoWaitOption = False,
@@ -76,6 +85,7 @@ def restore(  # noqa: PLR0913, PLR0917  # as many as there are options
         "toTime": None if to_time is None else _moment(to_time),
         "toSignature": to_signature,
         "member": member,
+        "journalStore": journal_store and f"{journal_store.rstrip('/')}/",
     }
     try:
         given = load_manifest(file) if file is not None else None

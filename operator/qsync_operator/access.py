@@ -38,6 +38,8 @@ class Principal:
     grants: tuple[GrantSpec, ...] = ()
     is_whole: bool = True
     """Whether roles and grants are declared; otherwise only the password is."""
+    is_public: bool = True
+    """Whether a user has the role `public`, which clients of applications need."""
 
     @property
     def kind(self) -> str:
@@ -156,7 +158,9 @@ def _wanted(database: Connection, principal: Principal) -> Granted:
     if principal.kind == "user":
         # The grants that `box.schema.user.create` gives to every user: log in, and the role
         # `public`.
-        asked = {("role", PUBLIC_ID): BITS["execute"], ("universe", 0): SESSION_AND_USAGE}
+        asked = {("universe", 0): SESSION_AND_USAGE}
+        if principal.is_public:
+            asked["role", PUBLIC_ID] = BITS["execute"]
     for name in principal.roles:
         row = _row(database, name)
         if row is None or row[3] != "role":

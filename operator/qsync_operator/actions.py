@@ -175,6 +175,17 @@ class GrantAccess:
         return f"apply the declared users and roles: {', '.join(self.names)}"
 
 
+@dataclass(frozen=True, slots=True)
+class DrainBroker:
+    """Let the broker of a member hand its journals over, through the key space."""
+
+    leader: str
+    member: str
+
+    def __str__(self) -> str:
+        return f"hand the journals of {self.member} over"
+
+
 Action = (
     CreateMember
     | RecordBootstrap
@@ -192,4 +203,5 @@ Action = (
     | Unfence
     | GrowStorage
     | GrantAccess
+    | DrainBroker
 )

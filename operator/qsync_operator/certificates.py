@@ -11,6 +11,7 @@ change.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from ipaddress import ip_address
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -60,7 +61,7 @@ def renew(
         authority: stored authority, or None to create one.
         bundle: stored bundle, or None to create one.
         cluster: name of the cluster.
-        names: host names for the certificate.
+        names: host names for the certificate, then addresses.
         now: current time.
 
     Raises:
@@ -197,7 +198,7 @@ def _sign(authority: Authority, cluster: str, names: list[str], now: datetime) -
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         .add_extension(
-            x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False
+            x509.SubjectAlternativeName([_subject(name) for name in names]), critical=False
         )
         .sign(signer, hashes.SHA256())
     )
@@ -234,6 +235,13 @@ def _usage(signs: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+
+
+def _subject(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
 
 
 def _name(common: str) -> x509.Name:

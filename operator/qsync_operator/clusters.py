@@ -27,6 +27,7 @@ from qsync_operator.models.status import ClusterStatus
 from qsync_operator.platform.base import ActionRefused, NameTaken
 from qsync_operator.platform.kubernetes.api import Api, ApiError
 from qsync_operator.platform.kubernetes.cache import Cache, Key
+from qsync_operator.platform.kubernetes.journals import refuse_journal
 from qsync_operator.platform.kubernetes.platform import KubernetesPlatform
 from qsync_operator.platform.kubernetes.runs import RunKeeper, audit_overdue_s, refuse_run
 from qsync_operator.platform.kubernetes.voice import KubernetesVoice
@@ -336,14 +337,15 @@ class Clusters:
         return found | {k: str(task.cluster.metadata.uid) for k, task in self._tasks.items()}
 
     async def on_run(self, document: dict[str, Any]) -> None:
-        """Refuse an audit or compaction whose cluster does not exist; ignore others."""
+        """Refuse an audit, compaction or journal whose cluster does not exist; ignore others."""
         cluster = str((document.get("spec") or {}).get("cluster", ""))
         namespace = str(document["metadata"]["namespace"])
         if self._waiting is not None or (namespace, cluster) in self._tasks:
             return
         try:
             if await self._api.get("QsyncCluster", namespace, cluster) is None:
-                await refuse_run(self._api, document)
+                refuse = refuse_journal if document["kind"] == "QsyncJournal" else refuse_run
+                await refuse(self._api, document)
         except ApiError as error:
             log.warning("run %s is waiting: %s", document["metadata"]["name"], error)
 

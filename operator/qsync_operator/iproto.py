@@ -1,7 +1,9 @@
 """A small blocking IPROTO client for DDL and users: it sends one request at a time."""
 
+import contextlib
 import socket
 import ssl
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -13,6 +15,7 @@ from qsync_node.format.greeting import GREETING_BYTES, GreetingError, decode_gre
 from qsync_node.format.proofs import admin_password
 
 SELECT, INSERT, REPLACE, UPDATE, DELETE, AUTH, CALL = 1, 2, 3, 4, 5, 7, 10
+BEGIN, COMMIT, ROLLBACK = 14, 15, 16
 SPACE, INDEX, LIMIT, OFFSET, ITERATOR, KEY, TUPLE, FUNCTION, USER = (
     0x10, 0x11, 0x12, 0x13, 0x14, 0x20, 0x21, 0x22, 0x23,
 )  # fmt: skip
@@ -50,6 +53,8 @@ class Connection:
         self._decoder = FrameDecoder()
         self._frames: list[Frame] = []
         self._sync = 0
+        self._streams = 0
+        self._stream = 0  # 0 outside a transaction
         try:
             self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
             if context is not None:
@@ -104,11 +109,33 @@ class Connection:
         result: list[Any] = self._request(CALL, {FUNCTION: name, TUPLE: []})
         return result
 
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Carry out the requests of the block in one serializable transaction.
+
+        Raises:
+            DatabaseError: a request or the commit was refused, for example because of a conflict.
+        """
+        self._streams += 1
+        self._stream = self._streams
+        try:
+            self._request(BEGIN, {})
+            try:
+                yield
+            except BaseException:
+                with contextlib.suppress(DatabaseError):
+                    self._request(ROLLBACK, {})
+                raise
+            self._request(COMMIT, {})
+        finally:
+            self._stream = 0
+
     def _request(self, kind: int, body: dict[int, Any]) -> list[list[Any]]:
         self._sync += 1
         packed = msgpack.packb(body)
         try:
-            self._socket.sendall(encode_request(kind, self._sync, packed))
+            header = {"stream_id": self._stream} if self._stream else {}
+            self._socket.sendall(encode_request(kind, self._sync, packed, **header))
             while True:
                 while not self._frames:
                     self._frames = self._decoder.feed(self._read())

@@ -29,7 +29,11 @@ WATCHED = (
     ("batch", "v1", "cronjobs", "CronJob"),
     ("batch", "v1", "jobs", "Job"),
 )
-RUNS = (("qsyncaudits", "QsyncAudit"), ("qsynccompactions", "QsyncCompaction"))
+RUNS = (
+    ("qsyncaudits", "QsyncAudit"),
+    ("qsynccompactions", "QsyncCompaction"),
+    ("qsyncjournals", "QsyncJournal"),
+)
 
 
 def build_registry(clusters: Clusters, cache: Cache) -> kopf.OperatorRegistry:

@@ -190,6 +190,21 @@ class AccessView:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokersView:
+    """Brokers of journals, as the key space has them; empty while no plan needs to know them.
+
+    Attributes:
+        holding: members whose broker has journals that another broker could take over.
+        exiting: members whose broker hands its journals over.
+        missing: voters without a live broker.
+    """
+
+    holding: frozenset[str] = frozenset()
+    exiting: frozenset[str] = frozenset()
+    missing: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Trouble:
     """A problem with one object of the cluster."""
 
@@ -243,6 +258,7 @@ class Observed:
     troubles: tuple[Trouble, ...] = ()  # returned by the last `keep`
     last_audit: LastRun | None = None
     last_compaction: LastRun | None = None
+    brokers: BrokersView = field(default_factory=BrokersView)
 
     def member(self, name: str) -> MemberView | None:
         return next((member for member in self.members if member.name == name), None)

@@ -21,6 +21,8 @@ def point_words(spec: FromArchiveSpec) -> list[str]:
         words += ["--to-signature", str(spec.to_signature)]
     if spec.member is not None:
         words += ["--member", spec.member]
+    if spec.journal_store is not None:
+        words += ["--journal-store", spec.journal_store]
     return words
 
 

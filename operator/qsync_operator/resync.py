@@ -20,7 +20,7 @@ MANAGED_KINDS = (
     "CronJob",
     "Job",
 )
-RUN_KINDS = ("QsyncAudit", "QsyncCompaction")
+RUN_KINDS = ("QsyncAudit", "QsyncCompaction", "QsyncJournal")
 
 
 async def resync(api: Api, cache: Cache, clusters: Clusters, namespaces: tuple[str, ...]) -> None:

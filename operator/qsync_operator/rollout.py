@@ -41,6 +41,10 @@ def plan_rollout(spec: ClusterSpec, observed: Observed) -> ScalePlan:
     if sick:
         names = ", ".join(member.name for member in sick)
         return ScalePlan((), f"{names} must answer before the next member restarts")
+    unserved = observed.brokers.missing - {member.name for member in outdated}
+    if unserved:
+        names = ", ".join(sorted(unserved))
+        return ScalePlan((), f"the broker of {names} must serve before the next member restarts")
     outdated.sort(key=lambda m: (m.status is not None, m.is_leader, -ordinal_of(m.name)))
     behind = _behind(observed)
     if behind and outdated[0].status is not None:

@@ -13,7 +13,14 @@ Invariants:
 from dataclasses import dataclass
 
 from qsync_node.core.quorum import needed
-from qsync_operator.actions import Action, CreateMember, RemoveMember, Switchover, Unregister
+from qsync_operator.actions import (
+    Action,
+    CreateMember,
+    DrainBroker,
+    RemoveMember,
+    Switchover,
+    Unregister,
+)
 from qsync_operator.models.spec import ClusterSpec
 from qsync_operator.names import ordinal_of
 from qsync_operator.observed import Kind, MemberView, Observed, Registered
@@ -103,7 +110,17 @@ def _leaving(
     refusal = _refusal_to_remove(spec, observed, registered)
     if refusal:
         return ScalePlan((), f"cannot remove {member.name}: {refusal}", True)
+    if member.name in observed.brokers.holding:
+        # The broker works through its member, which is useless to it once it is unregistered.
+        return _drain(observed, leader, member)
     action = Unregister(leader.name, member.name, registered.uuid, "the cluster is scaled down")
+    return ScalePlan((action,), str(action))
+
+
+def _drain(observed: Observed, leader: MemberView, member: MemberView) -> ScalePlan:
+    if member.name in observed.brokers.exiting:
+        return ScalePlan((), f"the broker of {member.name} hands its journals over")
+    action = DrainBroker(leader.name, member.name)
     return ScalePlan((action,), str(action))
 
 

@@ -4,7 +4,9 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -16,7 +18,9 @@ from pathlib import Path
 import pytest
 from local_clusters import EXAMPLES, Home
 
-pytestmark = pytest.mark.timeout(240)
+from qsync_broker.auth import Authorizer, Capability
+
+pytestmark = pytest.mark.timeout(400)
 ROOT = Path(__file__).parents[2]
 EXAMPLE = EXAMPLES / "journals.yaml"
 
@@ -70,6 +74,7 @@ def ask(method: str, url: str, data: bytes | None = None) -> tuple[int, bytes]:
 def test_commands_of_the_page_work_as_printed(home: Home) -> None:
     page = (ROOT / "docs" / "journals.md").read_text()
     assert EXAMPLE.read_text() in page
+    shutil.rmtree("/tmp/qsync-clicks", ignore_errors=True)  # of docs/examples/journals-archive.yaml
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "QSYNC_HOME": str(home.directory), "PATH": path}
     printed = ""
@@ -82,13 +87,41 @@ def test_commands_of_the_page_work_as_printed(home: Home) -> None:
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=120,
+                timeout=200,
             )
             assert done.returncode == 0, (line, done.stdout, done.stderr, home.logs())
             printed += done.stdout
     assert "one\ntwo\n" in printed
     assert re.search(r"orders/eu +events-\d +events-0,events-1,events-2 +8 +yes", printed)
+    assert re.search(r"clicks: Passed", printed)
+    assert re.search(r"5 +every fragment .* Passed", printed)
     assert home.all_pids() == []
+
+
+def test_audit_names_a_fragment_that_was_changed(home: Home, tmp_path: Path) -> None:
+    text = (EXAMPLES / "journals-archive.yaml").read_text()
+    text = text.replace("/tmp/qsync-clicks", str(tmp_path)).replace("port: 8090", "port: 0")
+    manifest = tmp_path / "clicks.yaml"
+    manifest.write_text(text)
+    home.do("local", "apply", "-f", manifest)
+    ledger = tmp_path / "ledger.jsonl"
+    said = home.refuse("local", "audit", "clicks", "--appends", ledger)
+    assert "(NotFound)" in said
+    append = ("journals", "append", "clicks/eu", "--local", "clicks", "--ledger", ledger)
+    home.do(*append, ROOT / "README.md")
+    home.do(*append, "/dev/null")  # completes the fragment
+    deadline_s = time.monotonic() + 20
+    while not (paths := list(tmp_path.glob("fragments/clicks/eu/*"))):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    paths[0].write_bytes(paths[0].read_bytes()[:-1])
+    done = home.run("local", "audit", "clicks", "--appends", ledger, "-o", "json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert found["proofs"]["5"]["verdict"] == "Violated"
+    assert [one["problem"] for one in found["violations"]] == ["fragment damaged"]
+    assert paths[0].name in found["violations"][0]["file"]
+    home.do("local", "delete", "clicks")
 
 
 def test_killed_brokers_lose_nothing(events: Home) -> None:
@@ -162,7 +195,10 @@ def test_verbs_read_and_write_journals(events: Home, tmp_path: Path) -> None:
     content = tmp_path / "content"
     content.write_bytes(bytes(range(256)) * 8192)
     assert do("append", "orders/eu", content) == "appended 2097152 bytes at 0\n"
-    commit = json.loads(do("append", "orders/eu", content, "-o", "json"))
+    ledger = tmp_path / "ledger.jsonl"
+    commit = json.loads(do("append", "orders/eu", content, "-o", "json", "--ledger", ledger))
+    line = json.loads(ledger.read_text())
+    assert [line[name] for name in ("begin", "end", "sha1")] == [2097152, 4194304, commit["sha1"]]
     assert (commit["begin"], commit["end"]) == (2097152, 4194304)
     assert commit["sha1"] == hashlib.sha1(content.read_bytes()).hexdigest()
     (listed,) = json.loads(do("list", "-l", "name=orders/eu", "-o", "json"))
@@ -261,3 +297,51 @@ def test_disabled_journals_keep_their_bytes(events: Home, tmp_path: Path) -> Non
     events.do("local", "apply", "-f", tmp_path / "journals.yaml")
     http = [broker["http"] for broker in brokers(events).values()]
     assert ask("GET", f"http://127.0.0.1:{http[1]}/orders/eu") == (206, b"kept\n")
+
+
+KEY = "cGVyaGFwcyBhIHNlY3JldCBvZiAzMiBieXRlcyEhISE="
+
+
+def test_running_cluster_changes_to_tls_and_tokens(events: Home, tmp_path: Path) -> None:
+    events.do("journals", "append", "orders/eu", EXAMPLE, "--local", "events")
+    keys, manifest = tmp_path / "keys", tmp_path / "journals.yaml"
+    keys.write_text(KEY)
+    text = manifest.read_text().replace("port: 0", f"tls: true\n    authKeysFile: {keys}")
+    manifest.write_text(text)
+    events.do("local", "apply", "-f", manifest)
+    folder = events.directory / "events"
+    address = f"https://127.0.0.1:{next(iter(brokers(events).values()))['http']}"
+    trusted = ("--ca", folder / "brokers-tls" / "ca.crt")
+    assert "a token is missing" in events.refuse("journals", "list", "--broker", address, *trusted)
+    assert events.run("journals", "list", "--broker", address).returncode == 1
+    token = Authorizer.of_text(KEY).sign(Capability.LIST | Capability.READ, {}, 60)
+    shown = events.do("journals", "list", "--broker", address, *trusted, "--token", token)
+    assert "orders/eu" in shown
+    commit = events.do("journals", "append", "orders/eu", EXAMPLE, "--local", "events")
+    assert f"at {EXAMPLE.stat().st_size}" in commit
+    assert "orders/eu" in events.do("local", "journals", "events")
+    context = ssl.create_default_context(cafile=folder / "brokers-tls" / "ca.crt")
+    for code, headers in ((401, {}), (404, {"Authorization": f"Bearer {token}"})):
+        request = urllib.request.Request(f"{address}/no/journal", headers=headers)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=5, context=context)
+        assert refused.value.code == code
+    for path in (folder / "brokers-tls").iterdir():
+        assert path.stat().st_mode & 0o077 == 0
+
+
+def test_brokers_of_an_older_version_change_their_user(events: Home) -> None:
+    configured = sorted((events.directory / "events" / "brokers").glob("*/broker.yaml"))
+    assert len(configured) == 3
+    for path in configured:
+        assert "user: qsync_broker\n" in path.read_text()
+        path.write_text(path.read_text().replace("user: qsync_broker", "user: admin"))
+    before = {broker["pid"] for broker in brokers(events).values()}
+    deadline = time.monotonic() + 60
+    while any("user: admin" in path.read_text() for path in configured):
+        assert time.monotonic() < deadline, events.logs()
+        time.sleep(0.1)  # the supervisor restarts one broker after the other
+    append = ("journals", "append", "orders/eu", EXAMPLE, "--local", "events")
+    while events.run(*append).returncode:  # the last one has its file before it serves again
+        assert time.monotonic() < deadline, events.logs()
+    assert before.isdisjoint(broker["pid"] for broker in brokers(events).values())

@@ -123,7 +123,7 @@ def test_a_user_is_never_made_of_a_role() -> None:
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ({"users": [{"name": "admin", "passwordSecret": "s"}]}, "exists in every database"),
+        ({"users": [{"name": "admin", "passwordSecret": "s"}]}, "is reserved"),
         ({"users": [{"name": "app", "passwordSecret": "s"}]}, "app"),
         ({"roles": [{"name": "r", "grants": [{"privileges": ["read"]}]}]}, "exactly one of space"),
         (

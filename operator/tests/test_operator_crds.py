@@ -102,6 +102,7 @@ def test_names_and_sub_resources() -> None:
         "QsyncCluster": ["qc"],
         "QsyncAudit": ["qa"],
         "QsyncCompaction": ["qcomp"],
+        "QsyncJournal": ["qj"],
     }
     assert all(spec["names"]["categories"] == ["qsync"] for spec in found.values())
     scale = found["QsyncCluster"]["versions"][0]["subresources"]["scale"]

@@ -99,7 +99,7 @@ REFUSED = [
         {"spaces": [space(indexes=[{"name": "p", "parts": [{"field": 7}]}])]},
         "field 7 is not in the format",
     ),
-    ({"auth": {"username": "admin"}}, "admin exists in every database"),
+    ({"auth": {"username": "admin"}}, "admin is reserved"),
 ]
 
 
@@ -125,6 +125,10 @@ def test_a_bad_spec_is_refused_with_a_sentence(spec: dict[str, Any], sentence: s
         ("kind: QsyncAudit", "apply it with kubectl"),
         ("kind: QsyncCluster\napiVersion: v2", "apiVersion 'v2'"),
         (cluster().replace("orders", "Orders"), "metadata.name 'Orders'"),
+        (
+            cluster(journals={}).replace("name: orders", "name: o"),
+            "metadata.name must have at least 2 characters if journals are enabled",
+        ),
         ("kind: Secret\nmetadata: {name: a}\ndata: {x: '%'}", "data.x of Secret a is not base64"),
         ("kind: Secret", "metadata.name of a Secret is missing"),
     ],

@@ -14,6 +14,7 @@ from local_clusters import EXAMPLES, Home
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from qsync_broker.metrics import COUNTED, GAUGES
 from qsync_cli.main import app
 from qsync_operator import metrics
 from qsync_operator.desired.monitoring import build_monitoring
@@ -28,26 +29,31 @@ DASHBOARD = ROOT / "charts" / "qsync-operator" / "files" / "dashboard.json"
 NAME = re.compile(r"qsync_[a-z_]+")
 
 
-def rules(is_formed: bool = True, **given: Any) -> dict[str, Any]:
-    cluster = QsyncCluster.model_validate(
+def cluster(monitoring: dict[str, bool], **given: Any) -> QsyncCluster:
+    return QsyncCluster.model_validate(
         {
             "apiVersion": "qsync.dev/v1alpha1",
             "kind": "QsyncCluster",
             "metadata": {"name": "orders", "namespace": "ns", "uid": "u"},
-            "spec": {"monitoring": {"prometheusRule": True}, **given},
+            "spec": {"monitoring": monitoring, **given},
         }
     )
-    spec: dict[str, Any] = build_monitoring(cluster, ["PrometheusRule"], is_formed)[0]["spec"]
+
+
+def rules(is_formed: bool = True, **given: Any) -> dict[str, Any]:
+    asked = cluster({"prometheusRule": True}, **given)
+    spec: dict[str, Any] = build_monitoring(asked, ["PrometheusRule"], is_formed)[0]["spec"]
     return spec
 
 
 def alerts() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = rules()["groups"][0]["rules"]
+    """Return the alerts of a cluster that has everything that alerts exist for."""
+    found: list[dict[str, Any]] = rules(journals={})["groups"][0]["rules"]
     return found
 
 
 def test_every_alert_fires_where_it_must_and_not_where_it_must_not(tmp_path: Path) -> None:
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules()))
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules(journals={})))
     (tmp_path / "tests.yaml").write_text(TESTS.read_text())
     done = subprocess.run(
         ["promtool", "test", "rules", "tests.yaml"],
@@ -69,9 +75,25 @@ def names(document: dict[str, Any]) -> set[str]:
 
 
 def test_no_alert_fires_for_a_cluster_that_takes_no_writes_by_request() -> None:
-    serving = {"QsyncNotWritable", "QsyncMemberMissing"}
-    assert names(rules()) - names(rules(hibernate=True)) == serving
-    assert names(rules()) - names(rules(is_formed=False)) == serving
+    journals = {
+        "QsyncBrokerMissing", "QsyncJournalsNotWritable", "QsyncJournalsUnderReplicated",
+        "QsyncFragmentStoreFailing",
+    }  # fmt: skip
+    serving = {"QsyncNotWritable", "QsyncMemberMissing", *journals}
+    given: dict[str, Any] = {"journals": {}}
+    assert names(rules(**given)) - names(rules(**given, hibernate=True)) == serving
+    assert names(rules(**given)) - names(rules(is_formed=False, **given)) == serving
+    assert names(rules(**given)) - names(rules()) == journals
+    assert names(rules()) == names(rules(journals={"enabled": False}))
+
+
+def test_brokers_are_scraped_if_there_are_any() -> None:
+    def ports(**given: Any) -> list[str]:
+        (monitor,) = build_monitoring(cluster({"podMonitor": True}, **given), ["PodMonitor"])
+        return [endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]]
+
+    assert ports() == ["admin"]
+    assert ports(journals={}) == ["admin", "journals"]
 
 
 def test_missing_members_are_counted_by_kind() -> None:
@@ -121,6 +143,11 @@ def exported_by_nodes(home: Home) -> set[str]:
     return found
 
 
+def exported_by_brokers() -> set[str]:
+    """Return the gauges of brokers; test_broker_metrics.py compares them with real answers."""
+    return {series.name for series in GAUGES}
+
+
 async def _names(address: str, secret: str) -> set[str]:
     links = NodeLinks(secret)
     try:
@@ -150,7 +177,8 @@ def exported_by_the_operator() -> set[str]:
 
 
 def test_what_rules_and_dashboard_name_is_exported(home: Home) -> None:
-    exported = exported_by_nodes(home) | exported_by_the_operator()
+    exported = exported_by_nodes(home) | exported_by_the_operator() | exported_by_brokers()
+    exported |= {one.name + ("_total" if one.kind == "counter" else "_bucket") for one in COUNTED}
     named = {name for rule in alerts() for name in NAME.findall(rule["expr"])}
     assert named <= exported, named - exported
     document = json.loads(DASHBOARD.read_text())

@@ -7,11 +7,14 @@ from plan_worlds import cluster_of, decide, formed, run
 
 from qsync_operator.actions import (
     CreateMember,
+    DrainBroker,
     RecordFormed,
     RemoveMember,
     Switchover,
     Unregister,
 )
+from qsync_operator.observed import BrokersView
+from qsync_operator.plan import Plan, plan
 
 
 def test_scale_out_is_one_voter_at_a_time() -> None:
@@ -96,3 +99,22 @@ def test_a_member_that_was_unregistered_is_removed_even_without_a_name() -> None
     world = formed(cluster_of(3))
     world.lives["c-7"] = Life("voter", "stray", has_joined=True)
     assert decide(world) == (RemoveMember("c-7"),)
+
+
+def test_a_broker_hands_its_journals_over_before_its_member_is_unregistered() -> None:
+    world = formed(cluster_of(3), cluster_of(4))
+    observed = world.observe()
+
+    def planned(**brokers: frozenset[str]) -> Plan:
+        seen = replace(observed, brokers=BrokersView(**brokers))
+        return plan(world.cluster, seen, world.now_ns, 0)
+
+    holding = frozenset({"c-1", "c-3"})
+    assert planned(holding=holding).actions == (DrainBroker("c-0", "c-3"),)
+    waiting = planned(holding=holding, exiting=frozenset({"c-3"}))
+    assert waiting.actions == ()
+    progressing = waiting.status.condition("Progressing")
+    assert progressing is not None
+    assert progressing.message == "the broker of c-3 hands its journals over"
+    (action,) = planned(holding=frozenset({"c-1"}), exiting=frozenset({"c-3"})).actions
+    assert isinstance(action, Unregister)

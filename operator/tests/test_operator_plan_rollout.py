@@ -13,7 +13,7 @@ from qsync_operator.actions import (
     Nominate,
     Restart,
 )
-from qsync_operator.observed import NodeStatus, Trouble
+from qsync_operator.observed import BrokersView, NodeStatus, Trouble
 from qsync_operator.plan import plan
 
 
@@ -201,3 +201,18 @@ def test_refused_side_object_leaves_the_cluster_ready() -> None:
         assert status.is_true("Degraded")
         assert not status.is_true("Reconciled")
         assert status.phase == "Degraded"
+
+
+def test_a_restart_waits_for_the_broker_of_the_member_before() -> None:
+    world = formed(cluster_of(3))
+    for name in ("c-0", "c-1"):
+        world.lives[name].drift = "restart"
+    observed = world.observe()
+
+    def actions(*missing: str) -> tuple[object, ...]:
+        seen = replace(observed, brokers=BrokersView(missing=frozenset(missing)))
+        return plan(world.cluster, seen, world.now_ns, 0).actions
+
+    assert actions("c-2") == ()
+    # A new image may be the remedy for brokers of members that have not restarted yet.
+    assert actions("c-0", "c-1") == actions() == (Restart("c-1"),)

@@ -14,6 +14,7 @@ from qsync_operator import status as status_module
 from qsync_operator.actions import Action
 from qsync_operator.models import reasons
 from qsync_operator.models.cluster import QsyncCluster
+from qsync_operator.models.journalreasons import JOURNAL_REASONS, JournalReason
 from qsync_operator.models.reasons import EventReason, FailoverReason, Reason, RunReason
 from qsync_operator.models.runs import AuditStatus, RunConditionType
 from qsync_operator.models.status import ClusterStatus, Condition
@@ -22,8 +23,10 @@ from qsync_operator.refusal import refusal_now, with_refusal
 from qsync_operator.status import RESTING, Finding, build_status
 
 PACKAGE = Path(qsync_operator.__file__).parent
-CATALOGUE = PACKAGE / "models" / "reasons.py"
-ENUMS = {enum.__name__: enum for enum in (Reason, RunReason, FailoverReason, EventReason)}
+CATALOGUES = [PACKAGE / "models" / name for name in ("reasons.py", "journalreasons.py")]
+ENUMS = {
+    enum.__name__: enum for enum in (Reason, RunReason, FailoverReason, EventReason, JournalReason)
+}
 POSITIONS = {
     "Finding": 0,
     "Trouble": 0,
@@ -82,7 +85,7 @@ def emitted_in(text: str) -> set[str]:
 
 
 def emitted() -> set[str]:
-    files = [path for path in PACKAGE.rglob("*.py") if path != CATALOGUE]
+    files = [path for path in PACKAGE.rglob("*.py") if path not in CATALOGUES]
     return set().union(*(emitted_in(path.read_text()) for path in files))
 
 
@@ -123,6 +126,7 @@ def test_name_that_the_catalogue_lacks_is_found(line: str) -> None:
         (RunReason, reasons.RUN_REASONS),
         (FailoverReason, reasons.FAILOVER_REASONS),
         (EventReason, reasons.EVENTS),
+        (JournalReason, JOURNAL_REASONS),
     ],
 )
 def test_every_name_has_one_entry(

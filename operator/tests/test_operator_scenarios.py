@@ -17,7 +17,7 @@ def test_the_page_of_scenarios_is_theirs() -> None:
     ).stdout
     page = (ROOT / "docs" / "testing-kubernetes.md").read_text()
     assert listed.strip() == page.partition("--list -->\n")[2].strip(), (
-        "put what `e2e/kubernetes_run.py --list` prints at the end of docs/testing-kubernetes.md"
+        "docs/testing-kubernetes.md differs from the scenarios: run `make references`"
     )
 
 

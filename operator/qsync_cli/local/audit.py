@@ -23,11 +23,25 @@ LedgerOption = Annotated[
         metavar="FILE",
     ),
 ]
+AppendsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--appends",
+        help="Path or URL of a ledger of appends to journals. May be repeated.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
 LAG_ALLOWED_S = 30.0
 
 
-def audit(name: NameArgument, ledger: LedgerOption = None, output: OutputOption = None) -> None:
-    """Audit the archive for lost writes. Exit code 1 unless the audit passes."""
+def audit(
+    name: NameArgument,
+    ledger: LedgerOption = None,
+    appends: AppendsOption = None,
+    output: OutputOption = None,
+) -> None:
+    """Audit the archive and the journals for lost writes. Exit code 1 unless the audit passes."""
     from qsync_cli.clusters import load_cluster, open_store
 
     store = open_store(name)
@@ -38,13 +52,24 @@ def audit(name: NameArgument, ledger: LedgerOption = None, output: OutputOption 
             f"cannot audit {name}: it has no archive; set spec.archive.url, or apply with "
             "--archive file:///FOLDER",
         )
-    if ledger is not None and "://" not in ledger and not Path(ledger).exists():
-        raise Failure(FailureReason.NOT_FOUND, f"ledger {ledger} not found: correct --ledger")
+    for option, places in (("--ledger", [ledger] if ledger else []), ("--appends", appends or [])):
+        for place in places:
+            if "://" not in place and not Path(place).exists():
+                text = f"ledger {place} not found: correct {option}"
+                raise Failure(FailureReason.NOT_FOUND, text)
+    has_journals = cluster.spec.journals is not None and cluster.spec.journals.enabled
+    if appends and not has_journals:
+        text = f"{name} has no journals: leave out --appends"
+        raise Failure(FailureReason.INVALID, text)
     for text in archive_now(store):
         warn(text)
     started = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = store.directory / "audits" / started
-    found = _run(cluster.spec.archive.url, name, ledger, folder, output)
+    words = ["--ledger", ledger] if ledger is not None else []
+    if has_journals:
+        words += ["--journals", str(_write_journals(store, folder))]
+        words += [word for place in appends or () for word in ("--appends", place)]
+    found = _run(cluster.spec.archive.url, name, words, folder, output)
     found["report"] = str(folder / "report.html")
     if output in (Output.json, Output.yaml):
         print_document(found, output)
@@ -91,16 +116,38 @@ def archive_now(store: "Store") -> list[str]:
     return asyncio.run(ask_all())
 
 
+def _write_journals(store: "Store", folder: Path) -> Path:
+    """Write the list of journals into the folder of the report, or why it is not known."""
+    import asyncio
+
+    from qsync_broker.client import JournalClient, JournalError
+    from qsync_cli.brokers import local_access
+    from qsync_cli.journals import document_of
+
+    async def ask() -> Any:
+        cause = "there is no broker"
+        for access in local_access(store):
+            try:
+                async with JournalClient(access.url, access.token, access.ca) as client:
+                    return [document_of(one) for one in await client.journals()]
+            except (JournalError, OSError) as error:
+                cause = str(error)
+        return {"error": f"{cause}; start the brokers"}
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "journals.json"
+    path.write_text(json.dumps(asyncio.run(ask()), indent=1))
+    return path
+
+
 def _run(
-    url: str, name: str, ledger: str | None, folder: Path, output: Output | None
+    url: str, name: str, words: list[str], folder: Path, output: Output | None
 ) -> dict[str, Any]:
     """Run the job in a separate process. Return its JSON result."""
     words = [
         "--archive", url, "--cluster", name, "--report", str(folder), "--master", "local[*]",
-        "--lag-allowed", str(LAG_ALLOWED_S),
+        "--lag-allowed", str(LAG_ALLOWED_S), *words,
     ]  # fmt: skip
-    if ledger is not None:
-        words += ["--ledger", ledger]
     said = folder / "audit.json"
     is_quiet = output in (Output.json, Output.yaml)
     run_job("auditing", "qsync_spark.audit", words, is_quiet, said.exists, folder)

@@ -1,8 +1,8 @@
 """`qsync local journals`: the journals of a local cluster, as its brokers report them."""
 
+import http.client
 import json
 import time
-import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
@@ -77,13 +77,16 @@ def wait_journals(store: "Store", cluster: "QsyncCluster", timeout_s: float) -> 
 
 def _described(store: "Store") -> list[dict[str, Any]]:
     """Return the answers of all brokers that answer."""
+    from qsync_cli.brokers import local_access
+
     found = []
-    for record in store.load_brokers().values():
-        url = f"http://127.0.0.1:{record.http}/debug/journals"
+    for access in local_access(store):
+        request = urllib.request.Request(f"{access.url}/debug/journals", headers=access.headers())
         try:
-            with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+            context = access.context()
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as answer:
                 found.append(json.loads(answer.read()))
-        except (OSError, urllib.error.URLError, ValueError):
+        except (OSError, http.client.HTTPException, ValueError):
             continue
     return found
 

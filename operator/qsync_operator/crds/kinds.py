@@ -8,6 +8,7 @@ from pydantic import BaseModel
 from qsync_operator.crds import rules
 from qsync_operator.crds.structural import structural_schema, whole_default
 from qsync_operator.models.cluster import GROUP, NAME_PATTERN, VERSION, QsyncCluster
+from qsync_operator.models.journals import QsyncJournal
 from qsync_operator.models.runs import QsyncAudit, QsyncCompaction
 
 
@@ -43,6 +44,11 @@ class Kind:
         return self.model.__name__
 
 
+def _condition(kind: str) -> str:
+    """Return the path of the value of a condition."""
+    return f".status.conditions[?(@.type=='{kind}')].status"
+
+
 AGE = Column("Age", ".metadata.creationTimestamp", "date")
 _RUN_COLUMNS = (
     Column("Cluster", ".spec.cluster"),
@@ -75,6 +81,7 @@ KINDS = (
             "spec": rules.CLUSTER_SPEC,
             "spec.storage": rules.STORAGE,
             "spec.resources": rules.RESOURCES,
+            "spec.journals.resources": rules.RESOURCES,
             "spec.auth": rules.AUTH,
             "spec.bootstrap.fromArchive": rules.FROM_ARCHIVE,
             "spec.ports": rules.PORTS,
@@ -101,6 +108,23 @@ KINDS = (
         "qcomp",
         (*_RUN_COLUMNS, *_RUN_TIMES),
         {"spec": rules.RUN_SPEC},
+    ),
+    Kind(
+        QsyncJournal,
+        "qsyncjournals",
+        "qj",
+        (
+            Column("Cluster", ".spec.cluster"),
+            Column("Journal", ".spec.journal"),
+            Column("Primary", ".status.primary"),
+            Column("Head", ".status.writeHead", "integer"),
+            Column("Writable", _condition("Writable")),
+            Column("Consistent", _condition("Consistent")),
+            Column("Fragments", ".status.fragments", "integer", 1),
+            Column("Brokers", ".status.brokers", "string", 1),
+            AGE,
+        ),
+        {"spec": rules.JOURNAL_SPEC},
     ),
 )
 

@@ -7,6 +7,9 @@ at once, rather than a condition later.
 
 from typing import Any
 
+from qsync_operator.desired.brokers import DEFAULT_PORT, PEER_PORT
+from qsync_operator.desired.labels import DEFAULT_ADMIN, DEFAULT_IPROTO, DEFAULT_TLS
+from qsync_operator.models.cluster import NAME_MIN, SHORT_NAME
 from qsync_operator.models.spec import REGISTERED_MAX
 
 Rule = dict[str, Any]
@@ -29,7 +32,7 @@ def name_rule(pattern: str) -> Rule:
     )
 
 
-RESERVED_SUFFIXES = ("async", "reader", "leader", "primary", "replicas", "spark")
+RESERVED_SUFFIXES = ("async", "reader", "leader", "primary", "replicas", "journals", "spark")
 """Suffixes that belong to StatefulSets, Services and ServiceAccounts of other clusters."""
 
 CREATION = [
@@ -45,13 +48,34 @@ CREATION = [
     }
 ]
 
+_PORTS = {"iproto": DEFAULT_IPROTO, "admin": DEFAULT_ADMIN, "tls": DEFAULT_TLS}
+
+
+def _differs(name: str, default: int) -> str:
+    """Return the condition that `port` differs from a port of the members."""
+    return f"port != (has(self.ports) && has(self.ports.{name}) ? self.ports.{name} : {default})"
+
+
 QUORUM = "self.replication.quorum"
 HAS_NUMBER = f"has(self.replication) && has({QUORUM}) && type({QUORUM}) == int"
 
 CLUSTER_SPEC = [
     rule(
-        "!has(self.journals) || !self.journals.enabled",
-        "journals.enabled is not supported on Kubernetes yet: use a local cluster (qsync local)",
+        "!has(self.journals) || !has(self.journals.authKeysFile)",
+        "journals.authKeysFile is not supported on Kubernetes: it names a file of a local machine",
+    ),
+    rule(
+        """!has(self.journals) || !self.journals.enabled || self.journals.tls
+           || !has(self.tls) || self.tls.clients != 'Require'""",
+        "tls.clients is Require, so that all ports require TLS: set journals.tls as well",
+    ),
+    rule(
+        f"""!has(self.journals) || !self.journals.enabled ||
+            [self.journals.port == 0 ? {DEFAULT_PORT} : self.journals.port, {PEER_PORT}].all(port,
+            {" && ".join(_differs(name, port) for name, port in _PORTS.items())})
+            && self.journals.port != {PEER_PORT}""",
+        f"journals.port (by default {DEFAULT_PORT}) and {PEER_PORT}, at which brokers connect to"
+        " each other, must differ from the ports of members",
     ),
     rule(
         f"self.replicas + self.asyncReplicas <= {REGISTERED_MAX}",
@@ -95,6 +119,11 @@ CLUSTER_SPEC = [
 
 _SIZE, _OLD_SIZE = "self.spec.storage.size", "oldSelf.spec.storage.size"
 CLUSTER = [
+    rule(
+        f"""!has(self.spec.journals) || !self.spec.journals.enabled
+            || self.metadata.name.size() >= {NAME_MIN}""",
+        SHORT_NAME,
+    ),
     # The status holds the actual size of the volumes. The comparison with it allows a user to
     # revert a size that the StorageClass refused.
     rule(
@@ -132,8 +161,8 @@ AUTH = [
         "auth.username cannot change: the database would keep the old user and its grants",
     ),
     rule(
-        "!(self.username in ['admin', 'guest', 'public', 'replication', 'super'])",
-        "auth.username exists in every database: choose another name",
+        "!(self.username in ['admin', 'guest', 'public', 'replication', 'super', 'qsync_broker'])",
+        "auth.username is reserved: choose another name",
     ),
 ]
 
@@ -161,6 +190,18 @@ SPACE = [
     rule(
         "!has(self.indexes[0].unique) || self.indexes[0].unique",
         "the first index is the primary key: it must be unique",
+    ),
+]
+
+JOURNAL_SPEC = [
+    rule(
+        "self.cluster == oldSelf.cluster && self.journal == oldSelf.journal",
+        "cluster and journal cannot change: create another QsyncJournal",
+    ),
+    rule(
+        "self.journal.matches('^[-_+/.=%A-Za-z0-9]+$') && !self.journal.startsWith('/')"
+        " && !self.journal.endsWith('/')",
+        "journal must be a path of letters, digits and -_+.=% such as orders/eu",
     ),
 ]
 

@@ -1,6 +1,7 @@
 """Secrets of certificates: the authority for the operator only, and the bundle for members."""
 
 from qsync_operator.certificates import Authority, Bundle
+from qsync_operator.desired.brokers import brokers_name, has_brokers
 from qsync_operator.desired.labels import Object, build
 from qsync_operator.desired.secrets import encoded
 from qsync_operator.models.cluster import QsyncCluster
@@ -22,6 +23,8 @@ def certificate_names(cluster: QsyncCluster) -> list[str]:
     """Return the host names of the members, for clients within and outside the namespace."""
     name, namespace = cluster.name, cluster.metadata.namespace
     hosts = [f"{name}-leader", f"{name}-primary", f"{name}-replicas", name, f"*.{name}"]
+    if has_brokers(cluster) and cluster.spec.journals is not None and cluster.spec.journals.tls:
+        hosts.append(brokers_name(name))
     suffixes = ("", f".{namespace}", f".{namespace}.svc", f".{namespace}.svc.cluster.local")
     return [f"{host}{suffix}" for host in hosts for suffix in suffixes] + ["localhost"]
 

@@ -5,7 +5,14 @@ from typing import Any
 
 import yaml
 
-from qsync_operator.desired.labels import Object, build, config_name, ports, tls_port
+from qsync_operator.desired.labels import (
+    TLS_DIRECTORY,
+    Object,
+    build,
+    config_name,
+    ports,
+    tls_port,
+)
 from qsync_operator.desired.state import ClusterState
 from qsync_operator.models.cluster import VERSION, QsyncCluster
 from qsync_operator.names import member_name
@@ -15,7 +22,6 @@ LISTEN = "0.0.0.0"
 SPEC_KEY = "spec.json"
 SPEC_VERSION_KEY = "spec-version"
 RESTORE_KEY = "restore.json"
-TLS_DIRECTORY = "/etc/qsync/tls"
 
 
 def member_settings(cluster: QsyncCluster, role: str) -> dict[str, Any]:

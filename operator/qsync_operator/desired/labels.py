@@ -16,6 +16,7 @@ INPUTS_ANNOTATION = "qsync.dev/restart-inputs"
 DEFAULT_IPROTO = 3301
 DEFAULT_ADMIN = 8081
 DEFAULT_TLS = 3302
+TLS_DIRECTORY = "/etc/qsync/tls"
 
 Object = dict[str, Any]
 

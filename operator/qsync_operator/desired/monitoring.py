@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from qsync_operator.desired.brokers import has_brokers
 from qsync_operator.desired.certificates import bundle_name
 from qsync_operator.desired.labels import ADMIN_SCHEME_LABEL, Object, build, selector
 from qsync_operator.models.cluster import QsyncCluster
@@ -39,28 +40,33 @@ def _meta_label(label: str) -> str:
 
 
 def _monitor(cluster: QsyncCluster) -> Object:
+    encrypted = {
+        "scheme": "https",
+        "tlsConfig": {
+            "ca": {"secret": {"name": bundle_name(cluster), "key": "ca.crt"}},
+            "serverName": f"{cluster.name}-leader",
+        },
+    }
+    member = {
+        "port": "admin",
+        "path": "/metrics",
+        "interval": "15s",
+        **encrypted,
+        "relabelings": [
+            {
+                "sourceLabels": [_meta_label(ADMIN_SCHEME_LABEL)],
+                "regex": "(http)",
+                "targetLabel": "__scheme__",
+            }
+        ],
+    }
+    has_tls = cluster.spec.journals is not None and cluster.spec.journals.tls
+    scheme = encrypted if has_tls else {"scheme": "http"}
+    broker = {"port": "journals", "path": "/debug/metrics", "interval": "15s", **scheme}
     return {
         "selector": {"matchLabels": selector(cluster)},
         "podTargetLabels": ["qsync.dev/cluster"],
-        "podMetricsEndpoints": [
-            {
-                "port": "admin",
-                "path": "/metrics",
-                "interval": "15s",
-                "scheme": "https",
-                "tlsConfig": {
-                    "ca": {"secret": {"name": bundle_name(cluster), "key": "ca.crt"}},
-                    "serverName": f"{cluster.name}-leader",
-                },
-                "relabelings": [
-                    {
-                        "sourceLabels": [_meta_label(ADMIN_SCHEME_LABEL)],
-                        "regex": "(http)",
-                        "targetLabel": "__scheme__",
-                    }
-                ],
-            }
-        ],
+        "podMetricsEndpoints": [member, broker] if has_brokers(cluster) else [member],
     }
 
 
@@ -108,8 +114,36 @@ def _rules(cluster: QsyncCluster, is_formed: bool) -> Object:
               "0s", "info", f"Unconfirmed rows of {name} were truncated."),
     ]  # fmt: skip
     if is_formed and not cluster.spec.hibernate:
-        rules = serving + rules
+        rules = serving + _journal_rules(cluster) + rules
     return {"groups": [{"name": f"qsync.{namespace}.{name}", "rules": rules}]}
+
+
+def _journal_rules(cluster: QsyncCluster) -> list[dict[str, Any]]:
+    if not has_brokers(cluster):
+        return []
+    name = cluster.name
+    ours = f'namespace="{cluster.metadata.namespace}",pod=~"{name}-[0-9]+"'
+
+    def known(metric: str) -> str:
+        """Return the greatest value; a broker without a lease may know an old state only."""
+        return f"max({metric}{{{ours}}} and qsync_broker_lease_seconds{{{ours}}} > 0)"
+
+    return [
+        _rule("QsyncBrokerMissing",
+              f"(count(qsync_broker_lease_seconds{{{ours}}} > 0) or vector(0))"
+              f" < {cluster.spec.replicas}",
+              "5m", "warning", f"Fewer brokers of {name} serve journals than it has voters."),
+        _rule("QsyncJournalsNotWritable",
+              f"{known('qsync_broker_journals_without_primary')} > 0"
+              f" or sum(qsync_broker_unsynchronised_journals{{{ours}}}) > 0",
+              "1m", "critical", f"Journals of {name} accept no appends."),
+        _rule("QsyncJournalsUnderReplicated",
+              f"{known('qsync_broker_under_replicated_journals')} > 0",
+              "15m", "warning", f"Journals of {name} have fewer brokers than their replication."),
+        _rule("QsyncFragmentStoreFailing",
+              f"sum(qsync_broker_failing_stores{{{ours}}}) > 0",
+              "15m", "warning", f"Brokers of {name} cannot use a store of fragments."),
+    ]  # fmt: skip
 
 
 def _missing(cluster: QsyncCluster) -> str:

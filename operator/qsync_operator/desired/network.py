@@ -1,12 +1,14 @@
 """The NetworkPolicy: clients may connect from anywhere, and access to the admin port is restricted.
 
 The data ports require a password, so they are open to all, apart from the TLS port if clients may
-not use it. The admin port serves the status without a password. Only members, the operator and, if
-a PodMonitor exists, Prometheus may use it.
+not use it. The port of journals is open to all as well. Brokers connect to each other at a port
+that only members may use. The admin port serves the status without a password. Only members, the
+operator and, if a PodMonitor exists, Prometheus may use it.
 """
 
 from typing import Any
 
+from qsync_operator.desired.brokers import PEER_PORT, broker_port, has_brokers
 from qsync_operator.desired.labels import Object, build, ports, selector, tls_port
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.settings import ANYWHERE, Site
@@ -32,6 +34,14 @@ def build_network_policy(cluster: QsyncCluster, site: Site = ANYWHERE) -> Object
     if cluster.spec.monitoring.pod_monitor:
         trusted.append(_pods_of(site.prometheus_namespace, PROMETHEUS))
     for_clients = [iproto] if cluster.spec.tls.clients == "Off" else [iproto, tls]
+    ingress: list[dict[str, Any]] = [
+        {"ports": for_clients},
+        {"from": trusted, "ports": [admin, tls]},
+    ]
+    if has_brokers(cluster):
+        for_clients.append({"protocol": "TCP", "port": broker_port(cluster)})
+        peers = [{"protocol": "TCP", "port": PEER_PORT}]
+        ingress.append({"from": trusted[:1], "ports": peers})
     return build(
         cluster,
         "networking.k8s.io/v1",
@@ -40,7 +50,7 @@ def build_network_policy(cluster: QsyncCluster, site: Site = ANYWHERE) -> Object
         spec={
             "podSelector": {"matchLabels": selector(cluster)},
             "policyTypes": ["Ingress"],
-            "ingress": [{"ports": for_clients}, {"from": trusted, "ports": [admin, tls]}],
+            "ingress": ingress,
         },
     )
 

@@ -6,6 +6,7 @@ last, so that an API server that refuses one of them does not stop the cluster.
 
 from collections.abc import Collection, Mapping
 
+from qsync_operator.desired.brokers import build_broker_secret, has_brokers
 from qsync_operator.desired.config import build_config
 from qsync_operator.desired.disruption import build_disruption_budget
 from qsync_operator.desired.labels import Object, build, set_name
@@ -53,6 +54,8 @@ def build_objects(
         build_config(cluster, state),
         *build_services(cluster),
     ]
+    if has_brokers(cluster):
+        objects.append(build_broker_secret(cluster, state))
     for kind in KINDS:
         name = set_name(cluster.name, kind)
         if not state.of_kind(kind) and name not in sizes:

@@ -1,14 +1,22 @@
-"""The pod of a member: one container without privileges that can write only to its volumes."""
+"""The pod of a member: containers without privileges that can write only to their volumes."""
 
 import hashlib
 import json
 from typing import Any
 
+from qsync_operator.desired.brokers import (
+    BROKER_GRACE_S,
+    broker_container,
+    broker_inputs,
+    broker_port,
+    broker_volumes,
+    has_brokers,
+)
 from qsync_operator.desired.certificates import BUNDLE_KEYS, bundle_name
-from qsync_operator.desired.config import TLS_DIRECTORY
 from qsync_operator.desired.labels import (
     INPUTS_ANNOTATION,
     KIND_LABEL,
+    TLS_DIRECTORY,
     Object,
     common_labels,
     config_name,
@@ -18,11 +26,11 @@ from qsync_operator.desired.labels import (
     tls_port,
 )
 from qsync_operator.desired.overlay import overlay
+from qsync_operator.desired.security import container_security, pod_security
 from qsync_operator.models.annotations import restarted_at
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.observed import Kind
 
-USER = 10001
 GRACE_S = 30
 START_FAILURES_MAX = 2**31 - 1
 """A start has no deadline: a restore or a large log may take long.
@@ -55,11 +63,14 @@ def restart_inputs(cluster: QsyncCluster, image: str) -> str:
         inputs["guest"] = True
     if restarted := restarted_at(cluster):
         inputs["restartedAt"] = restarted
+    inputs |= broker_inputs(cluster)
     text = json.dumps(inputs, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def build_pod_template(cluster: QsyncCluster, kind: Kind, image: str) -> Object:
+    has_broker = kind == "voter" and has_brokers(cluster)
+    brokers = [broker_container(cluster, image, archive_credentials(cluster))] if has_broker else []
     template = {
         "metadata": {
             "labels": {**common_labels(cluster), KIND_LABEL: kind},
@@ -69,20 +80,22 @@ def build_pod_template(cluster: QsyncCluster, kind: Kind, image: str) -> Object:
             "serviceAccountName": cluster.name,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": GRACE_S,
+            "terminationGracePeriodSeconds": BROKER_GRACE_S if has_broker else GRACE_S,
             "securityContext": pod_security(fsGroupChangePolicy="OnRootMismatch"),
             "affinity": _affinity(cluster),
             "topologySpreadConstraints": _spread(cluster, kind),
-            "containers": [_node_container(cluster, image)],
-            "volumes": _volumes(cluster),
+            "containers": [_node_container(cluster, image, has_broker), *brokers],
+            "volumes": _volumes(cluster) + (broker_volumes(cluster) if has_broker else []),
         },
     }
     merged: Object = overlay(template, cluster.spec.pod_template)
     return merged
 
 
-def _node_container(cluster: QsyncCluster, image: str) -> Object:
+def _node_container(cluster: QsyncCluster, image: str, has_broker: bool) -> Object:
     iproto, admin = ports(cluster)
+    # The broker hands its journals over through this member, which therefore stops after it.
+    leave = ["--after", str(broker_port(cluster))] if has_broker else []
     return {
         "name": "node",
         "image": image,
@@ -104,7 +117,7 @@ def _node_container(cluster: QsyncCluster, image: str) -> Object:
         },
         "securityContext": container_security(),
         "lifecycle": {
-            "preStop": {"exec": {"command": ["python", "-m", "qsync_operator.pod_leave"]}}
+            "preStop": {"exec": {"command": ["python", "-m", "qsync_operator.pod_leave", *leave]}}
         },
         "startupProbe": _probe("/live", period_s=1, failures=START_FAILURES_MAX),
         # A node is alive if its event loop runs and its disk does not hang. A leader that is only
@@ -189,22 +202,3 @@ def _spread(cluster: QsyncCluster, kind: Kind) -> list[dict[str, Any]]:
             "labelSelector": {"matchLabels": selector(cluster, **{KIND_LABEL: kind})},
         }
     ]
-
-
-def pod_security(**more: str) -> Object:
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": USER,
-        "runAsGroup": USER,
-        "fsGroup": USER,
-        **more,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
-def container_security() -> Object:
-    return {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }

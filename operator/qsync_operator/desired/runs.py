@@ -8,7 +8,8 @@ import json
 from typing import Any, Literal
 
 from qsync_operator.desired.labels import CLUSTER_LABEL, MANAGER, Object, build
-from qsync_operator.desired.pods import archive_credentials, container_security, pod_security
+from qsync_operator.desired.pods import archive_credentials
+from qsync_operator.desired.security import container_security, pod_security
 from qsync_operator.models.base import duration_ns, quantity
 from qsync_operator.models.cluster import API_VERSION, QsyncCluster
 from qsync_operator.models.runs import RunSpec

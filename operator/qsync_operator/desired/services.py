@@ -4,11 +4,13 @@
     NAME-leader    every ready voter: it accepts any request and forwards writes to the leader
     NAME-primary   the leading member: its reads are the newest
     NAME-replicas  following members, for reads that may be slightly stale
+    NAME-journals  the brokers of journals of all ready voters
 
-The first two select by labels that a StatefulSet gives its pods, so they work without an operator.
-The last two select by the role label, which the operator moves.
+The first two and the last one select by labels that a StatefulSet gives its pods, so they work
+without an operator. The other two select by the role label, which the operator moves.
 """
 
+from qsync_operator.desired.brokers import build_broker_service, has_brokers
 from qsync_operator.desired.labels import (
     KIND_LABEL,
     ROLE_LABEL,
@@ -55,4 +57,5 @@ def build_services(cluster: QsyncCluster) -> list[Object]:
         )
         for name, labels in selectors.items()
     ]
-    return [headless, *by_label]
+    brokers = [build_broker_service(cluster)] if has_brokers(cluster) else []
+    return [headless, *by_label, *brokers]

@@ -58,6 +58,9 @@ class FromArchiveSpec(SpecModel):
     member: str | None = Field(default=None, min_length=1, max_length=63)
     """Member (name or instance UUID) whose copies are used without comparison. Without it, the
     copies of all members are compared, and the majority decides."""
+    journal_store: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9+.-]*://.+/$")
+    """URL of the new cluster's own store of fragments, which ends with `/`. Persisted fragments of
+    journals are copied to it. It is necessary if the archive has journals with stores."""
     credentials_secret: SecretName | None = None
     """Secret with the credentials of the store. The default is that of `archive`."""
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, WrapValidator
+from pydantic import ConfigDict, Field, WrapValidator, model_validator
 from pydantic.alias_generators import to_camel
 
 from qsync_operator.models.base import SpecModel, StatusModel, lenient
@@ -16,6 +16,13 @@ NAME_PATTERN = r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$"
 
 The longest member names have the form NAME-reader-12.
 """
+
+NAME_MIN = 2
+"""Least length of the name of a cluster with journals: `NAME-0` has four characters."""
+SHORT_NAME = (
+    f"metadata.name must have at least {NAME_MIN} characters if journals are enabled: clients of"
+    " Gazette accept names of brokers, such as NAME-0, from four characters"
+)
 
 
 class Metadata(StatusModel):
@@ -41,6 +48,18 @@ class QsyncCluster(SpecModel):
     metadata: Metadata
     spec: ClusterSpec = Field(default_factory=ClusterSpec)
     status: Annotated[ClusterStatus, WrapValidator(lenient)] = Field(default_factory=ClusterStatus)
+
+    @model_validator(mode="after")
+    def _names_brokers(self) -> "QsyncCluster":
+        """Refuse a name from which brokers get names that Gazette's clients do not accept.
+
+        Raises:
+            ValueError: the name has one character, and journals are enabled.
+        """
+        journals = self.spec.journals
+        if journals is not None and journals.enabled and len(self.metadata.name) < NAME_MIN:
+            raise ValueError(SHORT_NAME)
+        return self
 
     @property
     def name(self) -> str:

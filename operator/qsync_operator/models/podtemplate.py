@@ -23,6 +23,17 @@ _NODE = {
     "readinessProbe": "Services follow it",
     "startupProbe": "a large log takes long to read",
 }
+_BROKER = {
+    "image": "use spec.image, which rolls it out member by member",
+    "command": "the container starts the broker",
+    "args": "the container starts the broker",
+    "ports": "use spec.journals.port",
+    "lifecycle": "clients move to other brokers there before a pod stops",
+    "livenessProbe": "a broker that fails must not stop its member",
+    "readinessProbe": "Services of the database select ready pods",
+    "startupProbe": "Services of the database select ready pods",
+}
+_BROKER_ENV = ("POD_NAME", "POD_ZONE", "BROKER_SETTINGS")
 _POD_FIELDS = frozenset(
     {
         "activeDeadlineSeconds",
@@ -99,11 +110,22 @@ _PRIVILEGED = ("hostNetwork", "hostPID", "hostIPC", "serviceAccountName", "servi
 _SAFE_VOLUMES = frozenset({"name", "configMap", "secret", "emptyDir", "projected", "downwardAPI",
                            "persistentVolumeClaim", "ephemeral", "csi"})  # fmt: skip
 _LABEL_PREFIXES = ("qsync.dev/", "app.kubernetes.io/")
-_OWN_VOLUMES = ("data", "config", "identity", "tls", "run", "tmp")
+_OWN_VOLUMES = (
+    "data",
+    "config",
+    "identity",
+    "tls",
+    "run",
+    "tmp",
+    "journals-secret",
+    "journals-tmp",
+)
 REFUSED = (
     *(f"spec.{field}" for field in _POD),
     *(f"spec.containers[node].{field}" for field in _NODE),
     "spec.containers[node].env[POD_NAME]",
+    *(f"spec.containers[broker].{field}" for field in _BROKER),
+    *(f"spec.containers[broker].env[{name}]" for name in _BROKER_ENV),
     *(f"spec.volumes[{name}]" for name in _OWN_VOLUMES),
     *(f"metadata.labels[{prefix}*]" for prefix in _LABEL_PREFIXES),
     "metadata.annotations[qsync.dev/*]",
@@ -111,13 +133,17 @@ REFUSED = (
 """The refused paths, in the form in which the documentation lists them."""
 
 
-def refuse_template(template: dict[str, Any]) -> None:
+def refuse_template(template: dict[str, Any], has_broker: bool = False) -> None:
     """Refuse a template that sets a field of the operator.
+
+    Args:
+        template: the template.
+        has_broker: whether the container `broker` belongs to the operator.
 
     Raises:
         ValueError: the template sets such a field; the text names the first one.
     """
-    for path, why in _refusals(template):
+    for path, why in _refusals(template, has_broker):
         raise ValueError(f"podTemplate.{path} cannot be set: {why}")
 
 
@@ -165,18 +191,11 @@ def _unknown(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
                 yield where, "a container has no such field"
 
 
-def _refusals(template: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _refusals(template: dict[str, Any], has_broker: bool) -> Iterator[tuple[str, str]]:
     metadata, spec = _mapping(template.get("metadata")), _mapping(template.get("spec"))
     for key in template.keys() - {"metadata", "spec"}:
         yield key, "a template has metadata and spec"
-    for key in metadata.keys() - {"labels", "annotations"}:
-        yield f"metadata.{key}", "specify only labels and annotations"
-    for label in _mapping(metadata.get("labels")):
-        if label.startswith(_LABEL_PREFIXES):
-            yield f"metadata.labels[{label}]", "Services select by it"
-    for annotation in _mapping(metadata.get("annotations")):
-        if annotation.startswith("qsync.dev/"):
-            yield f"metadata.annotations[{annotation}]", "the operator decides restarts by it"
+    yield from _metadata_refusals(metadata)
     for field, why in _POD.items():
         if field in spec:
             yield f"spec.{field}", why
@@ -187,6 +206,19 @@ def _refusals(template: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for container in _named(spec.get("containers")):
         if container.get("name") == "node":
             yield from _node_refusals(container)
+        elif container.get("name") == "broker" and has_broker:
+            yield from _broker_refusals(container)
+
+
+def _metadata_refusals(metadata: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for key in metadata.keys() - {"labels", "annotations"}:
+        yield f"metadata.{key}", "specify only labels and annotations"
+    for label in _mapping(metadata.get("labels")):
+        if label.startswith(_LABEL_PREFIXES):
+            yield f"metadata.labels[{label}]", "Services select by it"
+    for annotation in _mapping(metadata.get("annotations")):
+        if annotation.startswith("qsync.dev/"):
+            yield f"metadata.annotations[{annotation}]", "the operator decides restarts by it"
 
 
 def _node_refusals(container: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -196,6 +228,16 @@ def _node_refusals(container: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for variable in _named(container.get("env")):
         if variable.get("name") == "POD_NAME":
             yield "spec.containers[node].env[POD_NAME]", "the container of the member has this name"
+
+
+def _broker_refusals(container: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for field, why in _BROKER.items():
+        if field in container:
+            yield f"spec.containers[broker].{field}", why
+    for variable in _named(container.get("env")):
+        if variable.get("name") in _BROKER_ENV:
+            name = f"spec.containers[broker].env[{variable['name']}]"
+            yield name, "the container of the broker has this name"
 
 
 def _mapping(value: Any) -> dict[str, Any]:

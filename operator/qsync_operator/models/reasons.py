@@ -46,6 +46,7 @@ class Reason(StrEnum):
     SCHEMA_REFUSED = "SchemaRefused"
     ACCESS_REFUSED = "AccessRefused"
     STORAGE_REFUSED = "StorageRefused"
+    JOURNALS_REFUSED = "JournalsRefused"
     FOUNDER_LOST = "FounderLost"
     DATA_LOST = "DataLost"
     SPLIT_BRAIN = "SplitBrain"
@@ -327,6 +328,12 @@ PROBLEM_REASONS = (
         "Set `allowVolumeExpansion: true` in the StorageClass, or restore the former size",
     ),
     ReasonEntry(
+        Reason.JOURNALS_REFUSED,
+        ("Degraded", "Reconciled"),
+        "The leader refused the key space of journals or the user of the brokers",
+        "Correct the cause in the message. The operator tries again",
+    ),
+    ReasonEntry(
         Reason.FOUNDER_LOST,
         ("Ready", "Degraded"),
         "The disk of the founder was lost before the cluster was formed",
@@ -518,6 +525,7 @@ EVENTS = (
             Reason.OBJECT_REFUSED,
             Reason.API_UNAVAILABLE,
             Reason.START_FAILED,
+            Reason.JOURNALS_REFUSED,
         )
     ),
     EventEntry("AuditPassed", False, "Every proof of an audit holds", NONE),
@@ -590,6 +598,11 @@ ACTIONS = (
         "GrantAccess",
         "The operator changed users or roles",
         f"Create the Secret, role or space that the message names; {_RETRIED}",
+    ),
+    ActionEntry(
+        "DrainBroker",
+        "The operator let the broker of a member hand its journals over before its removal",
+        _LEADER_REMEDY,
     ),
 )
 """The Events of successful and refused actions, in the order of `actions.py`."""

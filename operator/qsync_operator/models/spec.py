@@ -22,7 +22,7 @@ from qsync_operator.models.base import (
 from qsync_operator.models.bootstrap import BootstrapSpec
 from qsync_operator.models.podtemplate import refuse_template
 from qsync_operator.models.spaces import SpaceSpec, refuse_repeated
-from qsync_operator.models.users import RoleSpec, UserSpec
+from qsync_operator.models.users import RoleSpec, UserSpec, refuse_reserved
 
 REGISTERED_MAX = 31
 _WORDS = "[A-Za-z][A-Za-z.]*"
@@ -170,9 +170,7 @@ class AuthSpec(SpecModel):
     @field_validator("username")
     @classmethod
     def _check_username(cls, value: str) -> str:
-        if value in ("admin", "guest", "public", "replication", "super"):
-            raise ValueError(f"{value} exists in every database: choose another name")
-        return value
+        return refuse_reserved(value)
 
 
 class PortsSpec(SpecModel):
@@ -296,8 +294,20 @@ class JournalsSpec(SpecModel):
     enabled: bool = True
     """Whether the brokers run. Journals are kept if it becomes false."""
     port: int = Field(default=0, ge=0, le=65_000)
-    """Port of the first broker's clients; each further one has the next port. The default is to
+    """Port of the brokers for clients. On Kubernetes, all brokers have this port, by default 8080.
+    In a local cluster, the first broker has it, and each further one the next; the default is to
     choose free ports."""
+    tls: bool = False
+    """Whether the brokers require TLS: on Kubernetes with the certificate of the members, locally
+    with certificates of an authority of the cluster."""
+    auto_suspend: bool = False
+    """Whether brokers suspend a journal whose bytes have been in its store for an interval of
+    flushes: it then has one broker. The next append resumes it."""
+    resources: ResourcesSpec = Field(default_factory=ResourcesSpec)
+    """Requests and limits of each broker on Kubernetes."""
+    auth_keys_file: str | None = Field(default=None, min_length=1, max_length=4096)
+    """File with the keys of clients' tokens in Base64, as an absolute path. Without it, clients
+    need no token. Kubernetes does not support it."""
 
 
 class ClusterSpec(SpecModel):
@@ -347,7 +357,7 @@ class ClusterSpec(SpecModel):
     compaction: JobSpec | None = None
     """Scheduled compactions of the archive."""
     journals: JournalsSpec | None = None
-    """Journals of the cluster. Only clusters of local processes support them yet."""
+    """Journals of the cluster."""
     pod_template: dict[str, Any] = Field(default_factory=dict)
     """Metadata and spec that are merged into the pods. docs/kubernetes.md lists the refused fields.
     """
@@ -368,7 +378,8 @@ class ClusterSpec(SpecModel):
         refuse_repeated([space.name for space in self.spaces], "space")
         names = [one.name for one in (*self.roles, *self.users)]
         refuse_repeated([*names, self.auth.username], "user or role")
-        refuse_template(self.pod_template)
+        has_brokers = self.journals is not None and self.journals.enabled
+        refuse_template(self.pod_template, has_brokers)
         begin = self.bootstrap.from_archive if self.bootstrap is not None else None
         if begin and self.archive and begin.url.rstrip("/") == self.archive.url.rstrip("/"):
             raise ValueError(

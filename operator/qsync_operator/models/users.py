@@ -7,13 +7,15 @@ from pydantic import Field, field_validator, model_validator
 from qsync_operator.models.base import SecretName, SpecModel
 
 Privilege = Literal["read", "write", "execute", "create", "alter", "drop"]
-RESERVED = ("admin", "guest", "public", "replication", "super")
+BROKER_USER = "qsync_broker"
+"""User with which brokers of journals log in."""
+RESERVED = ("admin", "guest", "public", "replication", "super", BROKER_USER)
 NAME = r"^[A-Za-z][A-Za-z0-9_-]{0,62}$"
 
 
 def refuse_reserved(name: str) -> str:
     if name in RESERVED:
-        raise ValueError(f"{name} exists in every database: choose another name")
+        raise ValueError(f"{name} is reserved: choose another name")
     return name
 
 

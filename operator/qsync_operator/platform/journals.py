@@ -1,23 +1,28 @@
 """Brokers of journals of a local cluster: one process beside each voter.
 
-The processes run while `spec.journals.enabled` is set. The key space is created through the leader
-before the first broker starts, and declared journals are written to it.
+The processes run while `spec.journals.enabled` is set. The key space and the brokers' user are
+created through the leader before the first broker starts, and declared journals are written to it.
+A running broker whose configuration differs from the wanted one is restarted, one broker at a time.
 """
 
 import asyncio
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from qsync_node.format.proofs import admin_password
+from qsync_node.format.proofs import broker_password, broker_secret
 from qsync_operator import journals
+from qsync_operator.access import AccessRefused
+from qsync_operator.brokerconfig import BrokerPlace, broker_settings
 from qsync_operator.iproto import DatabaseError, connect_as_admin
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.reasons import EventReason
 from qsync_operator.names import wanted_members
+from qsync_operator.platform.brokertls import BrokerCertificates
 from qsync_operator.platform.ports import HOST, choose_port, is_free
 from qsync_operator.platform.store import BrokerRecord, Secrets, Store, write_whole
 from qsync_operator.platform.supervision import Program, Supervision
@@ -36,6 +41,7 @@ class JournalPlatform:
         self._store = store
         self._secrets = secrets
         self._records = store.load_brokers()
+        self._certificates = BrokerCertificates(store.broker_certificates)
         self._processes = Supervision(
             store, self._records, self._save, Program(self._command, self._log), wake
         )
@@ -75,8 +81,12 @@ class JournalPlatform:
             await self._remove(name)
         if not wanted or not await self._declare(cluster, leader):
             return
+        assert cluster.spec.journals is not None
+        if cluster.spec.journals.tls:
+            self._certificates.keep(cluster.name)
         for name in wanted:
-            self._start(cluster, name, members[name])
+            if await self._keep_broker(cluster, name, members[name]):
+                break  # the others are restarted later
 
     async def _declare(self, cluster: QsyncCluster, leader: str | None) -> bool:
         """Create the key space and the declared journals; return whether the key space exists."""
@@ -90,12 +100,12 @@ class JournalPlatform:
 
         def declare() -> list[str]:
             with connect_as_admin(leader, self._secrets.cluster, TIMEOUT_S, None) as database:
-                journals.enable(database)
+                journals.enable(database, self._secrets.cluster)
                 return journals.declare(database, [journal.spec for journal in declared])
 
         try:
             changed = await in_thread(declare)
-        except DatabaseError as error:
+        except (AccessRefused, DatabaseError) as error:
             self._store.add_event(
                 EventReason.JOURNALS_FAILED,
                 cluster.name,
@@ -108,7 +118,8 @@ class JournalPlatform:
         self._declared = state
         return True
 
-    def _start(self, cluster: QsyncCluster, name: str, node: str) -> None:
+    async def _keep_broker(self, cluster: QsyncCluster, name: str, node: str) -> bool:
+        """Start a broker, or restart it with another configuration; return whether it was."""
         record = self._records.get(name)
         if record is None:
             taken = {port for one in self._records.values() for port in (one.http, one.peer)}
@@ -118,31 +129,49 @@ class JournalPlatform:
             record = BrokerRecord(http, choose_port(taken | {http}))
             self._records[name] = record
             self._save()
-        if self._processes.look(name) or not self._processes.may_start(name):
-            return
+        is_running = self._processes.look(name)
+        if is_running:
+            if self._is_configured(self._files(cluster, name, record, node)):
+                return False
+            await self._processes.stop(name, STOP_PATIENCE_S)
+        elif not self._processes.may_start(name):
+            return False
         if not is_free(record.peer):
             record.peer = choose_port({record.http})
-        self._write_config(name, record, node)
+        for path, text in self._files(cluster, name, record, node).items():
+            write_whole(path, text)
+        (self._directory(name) / "data").mkdir(mode=0o700, parents=True, exist_ok=True)
         self._processes.start(name)
+        return is_running
 
-    def _write_config(self, name: str, record: BrokerRecord, node: str) -> None:
+    @staticmethod
+    def _is_configured(files: dict[Path, str]) -> bool:
+        return all(path.exists() and path.read_text() == text for path, text in files.items())
+
+    def _files(
+        self, cluster: QsyncCluster, name: str, record: BrokerRecord, node: str
+    ) -> dict[Path, str]:
+        """Return the files that configure a broker."""
         directory = self._directory(name)
-        (directory / "data").mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(directory / "password", admin_password(self._secrets.cluster) + "\n")
-        write_whole(directory / "secret", self._secrets.cluster + "\n")
-        settings = {
-            "name": name,
-            "data_dir": str(directory / "data"),
-            "listen": f"{HOST}:{record.http}",
-            "peer_listen": f"{HOST}:{record.peer}",
-            "endpoint": f"http://{HOST}:{record.http}",
-            "peer_address": f"{HOST}:{record.peer}",
-            "node": node,
-            "user": "admin",
-            "password_file": str(directory / "password"),
-            "secret_file": str(directory / "secret"),
+        assert cluster.spec.journals is not None
+        place = BrokerPlace(
+            name=name,
+            data=str(directory / "data"),
+            listen=f"{HOST}:{record.http}",
+            peer_listen=f"{HOST}:{record.peer}",
+            address=f"{HOST}:{record.http}",
+            peer_address=f"{HOST}:{record.peer}",
+            node=node,
+            password=str(directory / "password"),
+            secret=str(directory / "secret"),
+        )
+        tls = self._certificates.settings() if cluster.spec.journals.tls else None
+        settings = broker_settings(cluster.spec.journals, place, tls)
+        return {
+            directory / "password": broker_password(self._secrets.cluster) + "\n",
+            directory / "secret": broker_secret(self._secrets.cluster) + "\n",
+            directory / "broker.yaml": yaml.safe_dump(settings, sort_keys=False),
         }
-        write_whole(directory / "broker.yaml", yaml.safe_dump(settings, sort_keys=False))
 
     async def _remove(self, name: str) -> None:
         await self._processes.stop(name, STOP_PATIENCE_S)

@@ -32,6 +32,7 @@ from qsync_operator.actions import (
     Unfence,
     Unregister,
 )
+from qsync_operator.certificates import CertificateError
 from qsync_operator.iproto import DatabaseError
 from qsync_operator.links import LinkError, NodeLinks
 from qsync_operator.models.cluster import QsyncCluster
@@ -259,7 +260,7 @@ class LocalPlatform:
                 self._keep_running(cluster)
             leader = observed.writable_leader()
             await self.journals.keep(cluster, self._peers(), leader.address if leader else None)
-        except (OSError, NoFreePort) as error:
+        except (OSError, NoFreePort, CertificateError) as error:
             return (Trouble(Reason.START_FAILED, str(error)),)
         return ()
 

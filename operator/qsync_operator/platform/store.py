@@ -9,6 +9,7 @@
     journals.json     the declared journals
     brokers.json      ports and processes of the brokers of journals
     brokers/MEMBER/   broker.yaml, broker.log and data/
+    brokers-tls/      authority and certificate of the brokers
     nodes/MEMBER/     node.yaml, node.log and data/
     retired/          disks of removed members, if `storage.retention` is Retain
 
@@ -103,6 +104,10 @@ class Store:
 
     def data_directory(self, member: str) -> Path:
         return self.node_directory(member) / "data"
+
+    @property
+    def broker_certificates(self) -> Path:
+        return self.directory / "brokers-tls"
 
     def exists(self) -> bool:
         return (self.directory / "cluster.json").exists()

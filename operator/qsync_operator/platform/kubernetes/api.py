@@ -42,6 +42,7 @@ RESOURCES = {
     "PrometheusRule": Resource("monitoring.coreos.com/v1", "prometheusrules"),
     "QsyncAudit": Resource(API_VERSION, "qsyncaudits"),
     "QsyncCluster": Resource(API_VERSION, "qsyncclusters"),
+    "QsyncJournal": Resource(API_VERSION, "qsyncjournals"),
     "QsyncCompaction": Resource(API_VERSION, "qsynccompactions"),
     "RoleBinding": Resource("rbac.authorization.k8s.io/v1", "rolebindings"),
     "Lease": Resource("coordination.k8s.io/v1", "leases"),

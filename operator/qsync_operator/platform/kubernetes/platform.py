@@ -20,6 +20,7 @@ from qsync_operator.actions import (
     Configure,
     CreateMember,
     CreateSpaces,
+    DrainBroker,
     Fence,
     GrantAccess,
     GrowStorage,
@@ -33,6 +34,7 @@ from qsync_operator.actions import (
     Unfence,
     Unregister,
 )
+from qsync_operator.desired.brokers import broker_port
 from qsync_operator.desired.config import client_address, member_settings, peer_address
 from qsync_operator.desired.labels import (
     ADMIN_SCHEME_LABEL,
@@ -53,9 +55,11 @@ from qsync_operator.models.annotations import is_paused
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.reasons import Reason
 from qsync_operator.models.status import ClusterStatus
+from qsync_operator.names import wanted_members
 from qsync_operator.nodeconfig import drift_of, live_changes
 from qsync_operator.observed import (
     AccessView,
+    BrokersView,
     Drift,
     MemberView,
     Memory,
@@ -72,6 +76,7 @@ from qsync_operator.platform.kubernetes.api import Api, ApiError, name_of
 from qsync_operator.platform.kubernetes.cache import Cache
 from qsync_operator.platform.kubernetes.certificates import CertificateKeeper
 from qsync_operator.platform.kubernetes.identity import Identity
+from qsync_operator.platform.kubernetes.journals import JournalKeeper
 from qsync_operator.platform.kubernetes.monitoring import MonitoringKinds
 from qsync_operator.platform.kubernetes.objects import LOOK_AGAIN_S, ObjectKeeper, trouble_of
 from qsync_operator.platform.kubernetes.runs import last_run
@@ -130,6 +135,9 @@ class KubernetesPlatform:
             self._read_application_password,
             certificates.context,
         )
+        self._journals = JournalKeeper(
+            api, cache, key, identity.state.secret, certificates.context, self._wake.set
+        )
         self._monitoring = MonitoringKinds(api, key, uid)
         self._absent = AbsentPods(api, key)
         self._told: dict[str, Told] = {}
@@ -173,6 +181,7 @@ class KubernetesPlatform:
         if self._aside is not None:
             self._aside.cancel()
             await asyncio.gather(self._aside, return_exceptions=True)
+        await self._journals.close()
         await self._live.close()
         await self._links.close()
 
@@ -233,7 +242,20 @@ class KubernetesPlatform:
             self._certificates.refusal,
             last_audit=last_run(self._cache, self._key, "audit"),
             last_compaction=last_run(self._cache, self._key, "compaction"),
+            brokers=await self._look_at_brokers(cluster, members, address),
         )
+
+    async def _look_at_brokers(
+        self, cluster: QsyncCluster, members: tuple[MemberView, ...], leader: str | None
+    ) -> BrokersView:
+        """Return the state of the brokers if a member is about to be removed or restarted."""
+        wanted = wanted_members(cluster.name, cluster.spec)
+        voters = [member.name for member in members if member.kind == "voter"]
+        is_needed = any(
+            wanted.get(member.name) != member.kind or member.drift == "restart"
+            for member in members
+        )
+        return await self._journals.look(cluster, leader, voters) if is_needed else BrokersView()
 
     def _ask_aside(self, cluster: QsyncCluster) -> None:
         """Poll the API server in the background: a failover must not wait while it hangs."""
@@ -281,6 +303,13 @@ class KubernetesPlatform:
         port = ports(cluster)[1]
         found = {name: self._address(name, port) for name in self._state.members}
         return {name: address for name, address in found.items() if address}
+
+    def _brokers(self, cluster: QsyncCluster) -> dict[str, str]:
+        """Return the URLs of the brokers whose pods have an address."""
+        has_tls = cluster.spec.journals is not None and cluster.spec.journals.tls
+        scheme, port = "https" if has_tls else "http", broker_port(cluster)
+        found = {name: self._pod_address(name, port) for name in self._state.of_kind("voter")}
+        return {name: f"{scheme}://{address}" for name, address in found.items() if address}
 
     def _connect(self, cluster: QsyncCluster) -> None:
         port = tls_port(cluster)
@@ -414,6 +443,9 @@ class KubernetesPlatform:
         troubles = list(await self._keep_objects(cluster, self._state))
         if self._certificates.is_taken:
             troubles.append(Trouble(Reason.NAME_TAKEN, self._certificates.refusal))
+        leader = observed.writable_leader()
+        address = self._address(leader.name, tls_port(cluster)) if leader else None
+        troubles += await self._journals.keep(cluster, address, self._brokers(cluster))
         return tuple(troubles)
 
     async def _keep_objects(
@@ -556,6 +588,8 @@ class KubernetesPlatform:
                 await self._post(cluster, name, "/verb/unfence", {})
             case GrantAccess(leader):
                 await self._access.bring(cluster, self._address(leader, tls_port(cluster)))
+            case DrainBroker(leader, name):
+                await self._journals.drain(self._address(leader, tls_port(cluster)), name)
             case CreateSpaces(leader, names):
                 address = self._address(leader, tls_port(cluster))
                 await self._spaces.create(cluster, address, names)

@@ -1,0 +1,74 @@
+"""`qsync journals compact`: merges small persisted fragments, with all cores of this machine."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.journals import (
+    BrokerOption,
+    CaOption,
+    SelectorOption,
+    TokenOption,
+    ask_broker,
+    document_of,
+)
+from qsync_cli.options import LocalOption, Output, OutputOption
+
+if TYPE_CHECKING:
+    from qsync_broker.client import JournalClient
+
+
+def compact(
+    selector: SelectorOption = "",
+    grace: Annotated[
+        str,
+        typer.Option("--grace", help="Age of a merged fragment before sources are deleted."),
+    ] = "24h",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Report the fragments, and change none.")
+    ] = False,
+    broker: BrokerOption = None,
+    local: LocalOption = None,
+    token: TokenOption = "",
+    ca: CaOption = None,
+    output: OutputOption = None,
+) -> None:
+    """Merge small persisted fragments into ones of about `fragment.length`.
+
+    The stores are accessed from this machine. Sources of a merged fragment are deleted by the first
+    command that runs after the grace period. Exit code 1 if a fragment is damaged.
+    """
+    from qsync_broker.labels import parse_selector
+    from qsync_cli.local.jobs import run_job
+    from qsync_cli.output import done, warn
+
+    async def ask(client: "JournalClient") -> list[dict[str, Any]]:
+        return [document_of(one) for one in await client.journals(parse_selector(selector))]
+
+    documents = ask_broker(broker, local, token, ca, ask)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "journals.json").write_text(json.dumps(documents))
+        result = folder / "result.json"
+        words = [
+            "--journals", str(folder / "journals.json"), "--grace", grace, "--master", "local[*]",
+            "--result", str(result), *(["--dry-run"] if dry_run else []),
+        ]  # fmt: skip
+        is_quiet = output in (Output.json, Output.yaml)
+        module = "qsync_spark.journals.compaction"
+        run_job("compacting", module, words, is_quiet, result.exists, Path.cwd())
+        found: dict[str, Any] = json.loads(result.read_text())
+    for text in found["problems"]:
+        warn(text)
+    verb = "would be merged" if dry_run else "merged"
+    text = (
+        f"{found['merged']} fragments {verb} into {found['written']}; {found['removed']} deleted,"
+        f" {found['waiting']} wait for the grace period"
+    )
+    done(text, output, **found)
+    if found["problems"]:
+        raise Failure(FailureReason.FAILED, "some fragments are left as they are: run an audit")

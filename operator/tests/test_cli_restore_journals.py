@@ -1,0 +1,101 @@
+"""`qsync restore` of a cluster with journals, with real brokers and a store of fragments."""
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from local_clusters import EXAMPLES, Home
+from test_cli_journals import ask
+from test_cli_restore import archive_now
+
+pytestmark = pytest.mark.timeout(400)
+JOURNAL = "clicks/eu"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    running = Home(tmp_path / "home")
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def clicks(home: Home, tmp_path: Path) -> Home:
+    """Return a home with a cluster whose journal has a store."""
+    text = (EXAMPLES / "journals-archive.yaml").read_text()
+    text = text.replace("/tmp/qsync-clicks", str(tmp_path)).replace("port: 8090", "port: 0")
+    manifest = tmp_path / "clicks.yaml"
+    manifest.write_text(text)
+    home.do("local", "apply", "-f", manifest)
+    return home
+
+
+def url_of(home: Home, cluster: str) -> str:
+    brokers = json.loads((home.directory / cluster / "brokers.json").read_text())
+    return f"http://127.0.0.1:{next(iter(brokers.values()))['http']}/{JOURNAL}"
+
+
+def append(home: Home, cluster: str, content: bytes) -> int:
+    deadline_s = time.monotonic() + 30
+    while (status := ask("PUT", url_of(home, cluster), content)[0]) in (0, 503):
+        assert time.monotonic() < deadline_s, home.logs()
+        time.sleep(0.1)  # between two looks
+    return status
+
+
+def content(home: Home, cluster: str) -> bytes:
+    with urllib.request.urlopen(url_of(home, cluster), timeout=10) as answer:
+        return bytes(answer.read())
+
+
+def names(folder: Path) -> set[str]:
+    return {one.name for one in folder.glob(f"{JOURNAL}/*")}
+
+
+def test_restored_journals_have_their_own_store(clicks: Home, tmp_path: Path) -> None:
+    lines = [b"%06d\n" % number * 200 for number in range(4)]
+    for line in lines:
+        assert append(clicks, "clicks", line) == 204
+    old, new = tmp_path / "fragments", tmp_path / "fragments-2"
+    deadline_s = time.monotonic() + 30
+    while len(names(old)) < 3:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)  # between two looks
+    archive_now(clicks, "clicks")
+    manifest = tmp_path / "other.yaml"
+    document = {
+        "apiVersion": "qsync.dev/v1alpha1", "kind": "QsyncCluster", "metadata": {"name": "other"},
+        "spec": {"replicas": 3, "journals": {"enabled": True, "port": 0}},
+    }  # fmt: skip
+    manifest.write_text(json.dumps(document))
+    words = ("restore", "clicks-2", "--archive", f"file://{tmp_path}/log", "-f", manifest)
+    assert "name a store of the new one" in clicks.refuse(*words)
+    same = clicks.refuse(*words, "--journal-store", f"file://{old}")
+    assert "is that of the former cluster" in same
+    persisted = names(old)
+    clicks.do(*words, "--journal-store", f"file://{new}")
+    assert names(new) == persisted
+    # The last line was in the memory and on the disks of the former brokers only.
+    deadline_s = time.monotonic() + 60
+    while append(clicks, "clicks-2", b"early\n") != 409:
+        assert time.monotonic() < deadline_s, clicks.logs()
+        time.sleep(0.2)
+    head = len(b"".join(lines[: len(persisted)]))
+    said = clicks.do("journals", "reset-head", JOURNAL, "--local", "clicks-2")
+    assert said == f"{JOURNAL} continues at {head}\n"
+    for number in range(2):
+        assert append(clicks, "clicks-2", b"second %d\n" % number * 200) == 204
+        # The former cluster is still running: both have other bytes at the same offsets.
+        assert append(clicks, "clicks", b"first %d\n" % number * 200) == 204
+    found = content(clicks, "clicks-2")
+    assert found.startswith(b"".join(lines[: len(persisted)]) + b"second 0\n")
+    assert b"first" not in found
+    assert content(clicks, "clicks").startswith(b"".join(lines) + b"first 0\n")
+    deadline_s = time.monotonic() + 30
+    while len(names(new)) == len(persisted):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)  # between two looks
+    assert (names(new) & names(old)) == persisted

@@ -1,0 +1,135 @@
+"""The brokers' user: its privileges on a real cluster, and its creation in an older one."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
+
+from processes import ADMIN_PASSWORD, SECRET, Cluster, running_cluster
+
+from qsync_node.format.journals import (
+    DATA_SPACES,
+    JOURNAL_SPACE,
+    PUBLICATION_SPACE,
+    WATCHED_SPACES,
+)
+from qsync_node.format.proofs import admin_password, broker_password, broker_secret
+from qsync_operator import journals
+from qsync_operator.access import AccessRefused
+from qsync_operator.iproto import Connection, DatabaseError
+from qsync_operator.models.users import BROKER_USER
+
+ACCESS_DENIED, NO_SUCH_SPACE, BAD_PASSWORD = 42, 36, 47
+USER_SPACE, PRIV_SPACE = 304, 312
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("cluster"), 1) as cluster:
+        with admin(cluster) as database:
+            journals.enable(database, SECRET)
+            parts = [[0, "unsigned"]]
+            database.insert(280, [600, 1, "kv", "memtx", 0, {"is_sync": True}, []])
+            database.insert(288, [600, 0, "primary", "tree", {"unique": True}, parts])
+            database.insert(600, [1])
+        yield cluster
+
+
+def admin(cluster: Cluster) -> Connection:
+    return Connection(cluster.leader().address, "admin", ADMIN_PASSWORD, 10)
+
+
+def broker(cluster: Cluster, secret: str = SECRET) -> Connection:
+    return Connection(cluster.leader().address, BROKER_USER, broker_password(secret), 10)
+
+
+def grants(database: Connection) -> list[list[Any]]:
+    (user,) = database.select(USER_SPACE, [BROKER_USER], 2)
+    return [row[2:] for row in database.select(PRIV_SPACE, [user[0]]) if row[1] == user[0]]
+
+
+def test_user_has_the_privileges_of_the_key_space_and_no_other(cluster: Cluster) -> None:
+    with admin(cluster) as database:
+        spaces = [["space", space, 3] for space in WATCHED_SPACES]
+        spaces.append(["space", PUBLICATION_SPACE, 1])
+        assert sorted(grants(database), key=str) == sorted(
+            [*spaces, ["universe", 0, 8 | 16]], key=str
+        )
+    with broker(cluster) as database:
+        for space in DATA_SPACES:
+            assert isinstance(database.select(space), list)
+
+
+@pytest.mark.parametrize("space", [272, 280, 288, 304, 312, 320, 600])
+def test_user_reads_no_other_space(cluster: Cluster, space: int) -> None:
+    with broker(cluster) as database, pytest.raises(DatabaseError) as refused:
+        database.select(space)
+    assert refused.value.code == ACCESS_DENIED
+
+
+@pytest.mark.parametrize(
+    ("space", "row"),
+    [
+        (600, [2]),
+        (280, [601, 1, "other", "memtx", 0, {}, []]),
+        (288, [JOURNAL_SPACE, 1, "second", "tree", {"unique": False}, [[0, "string"]]]),
+        (304, [50, 1, "intruder", "user", {}]),
+        (312, [1, 40, "universe", 0, 255]),
+        (320, [50, "00000000-0000-4000-8000-000000000000"]),
+        (330, [JOURNAL_SPACE, 1]),
+    ],
+)
+def test_user_writes_no_other_space(cluster: Cluster, space: int, row: list[Any]) -> None:
+    with broker(cluster) as database, pytest.raises(DatabaseError) as refused:
+        database.replace(space, row)
+    assert refused.value.code == ACCESS_DENIED
+
+
+@pytest.mark.parametrize("name", ["qsync.status", "qsync.mark", "box.info", "box.ctl.promote"])
+def test_user_executes_no_procedure(cluster: Cluster, name: str) -> None:
+    with broker(cluster) as database, pytest.raises(DatabaseError) as refused:
+        database.call(name)
+    assert refused.value.code == ACCESS_DENIED
+
+
+def test_key_space_of_an_older_version_gets_the_user_and_its_grants(cluster: Cluster) -> None:
+    with admin(cluster) as database:
+        (user,) = database.select(USER_SPACE, [BROKER_USER], 2)
+        for row in database.select(PRIV_SPACE, [user[0]]):
+            if row[1] == user[0]:
+                database.delete(PRIV_SPACE, [user[0], *row[2:4]])
+        database.delete(USER_SPACE, [user[0]])
+        journals.enable(database, SECRET)
+        database.replace(PRIV_SPACE, [1, user[0], "universe", 0, 31])
+        journals.enable(database, SECRET)
+        assert ["universe", 0, 24] in grants(database)
+    with broker(cluster) as database:
+        database.select(JOURNAL_SPACE)
+
+
+def test_password_follows_the_secret_of_the_cluster(cluster: Cluster) -> None:
+    with admin(cluster) as database:
+        journals.enable(database, "another secret")
+    with pytest.raises(DatabaseError) as refused:
+        broker(cluster)
+    assert refused.value.code == BAD_PASSWORD
+    broker(cluster, "another secret").__exit__(None, None, None)
+    with admin(cluster) as database:
+        journals.enable(database, SECRET)
+
+
+def test_role_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 1) as cluster, admin(cluster) as database:
+        database.insert(USER_SPACE, [40, 1, BROKER_USER, "role", {}])
+        with pytest.raises(AccessRefused, match=BROKER_USER):
+            journals.enable(database, SECRET)
+
+
+def test_brokers_hold_neither_the_secret_nor_the_password_of_admin() -> None:
+    held = {broker_password(SECRET), broker_secret(SECRET)}
+    assert len(held) == 2
+    assert not held & {SECRET, admin_password(SECRET)}

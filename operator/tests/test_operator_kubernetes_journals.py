@@ -1,0 +1,252 @@
+"""QsyncJournals against the fake API, a real node and a broker's answers."""
+
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from fake_api import FakeApi
+from platforms import KEY, cluster_of, observed, opened
+from test_operator_journal_status import document, report
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
+
+from processes import ADMIN_PASSWORD, SECRET, Cluster, running_cluster
+
+from qsync_node.format.journals import (
+    ASSIGNMENT_SPACE,
+    BROKER_SPACE,
+    JOURNAL_SPACE,
+    AssignmentRow,
+    BrokerId,
+    BrokerRow,
+    encode_row,
+)
+from qsync_operator import journals
+from qsync_operator.actions import CreateMember
+from qsync_operator.iproto import Connection, DatabaseError
+from qsync_operator.models.journals import JournalSpec
+from qsync_operator.observed import BrokersView
+from qsync_operator.platform.kubernetes import journalreports
+from qsync_operator.platform.kubernetes import journals as keepers
+from qsync_operator.platform.kubernetes.cache import Cache
+from qsync_operator.platform.kubernetes.journals import JournalKeeper, refuse_journal
+from qsync_operator.platform.kubernetes.runs import run_of_cluster
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running_cluster(tmp_path_factory.mktemp("cluster"), 1) as cluster:
+        yield cluster
+
+
+def admin(node: Cluster) -> Connection:
+    return Connection(node.leader().address, "admin", ADMIN_PASSWORD, 10)
+
+
+@contextlib.asynccontextmanager
+async def broker(journals: list[dict[str, Any]], asked: list[list[str]]) -> AsyncIterator[str]:
+    """Serve reports as a broker does, and yield its URL."""
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.query.getall("name", []))
+        return web.json_response({"revision": 7, "journals": journals})
+
+    app = web.Application()
+    app.add_routes([web.get("/debug/journals", answer)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def kept(api: FakeApi, *documents: dict[str, Any]) -> AsyncIterator[JournalKeeper]:
+    """Yield the keeper of a cluster with these QsyncJournals."""
+    cache = Cache()
+    for one in documents:
+        cache.note("QsyncJournal", run_of_cluster(api.put(one), "QsyncJournal"))
+    keeper = JournalKeeper(api, cache, KEY, SECRET, lambda: None, lambda: None)  # type: ignore[arg-type, return-value]  # plain
+    try:
+        yield keeper
+    finally:
+        await keeper.close()
+
+
+def conditions_of(api: FakeApi, name: str) -> dict[str, tuple[str, str]]:
+    found = api.named("QsyncJournal", name)["status"]["conditions"]
+    return {one["type"]: (one["status"], one["reason"]) for one in found}
+
+
+@pytest.mark.asyncio
+async def test_a_declared_journal_is_created_and_its_status_is_the_brokers(
+    node: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keepers, "NUMBERS_EVERY_S", 0.0)
+    api, asked = FakeApi(), []
+    described = report(brokers=["orders-1"], replication=1)
+    async with (
+        broker([described], asked) as url,
+        kept(api, document(replication=1)) as keeper,
+    ):
+        cluster, leader = cluster_of(journals={}), node.leader().address
+        assert await keeper.keep(cluster, leader, {"orders-1": url}) == ()
+        assert conditions_of(api, "orders-eu")["Writable"] == ("Unknown", "NotObserved")
+        assert keeper._reports._task is not None
+        await keeper._reports._task
+        await keeper.keep(cluster, leader, {"orders-1": url})
+        writes = list(api.writes)
+        await keeper.keep(cluster, leader, {"orders-1": url})
+        assert api.writes == writes, "an unchanged status was written"
+    assert asked == [["orders/eu"]]
+    assert conditions_of(api, "orders-eu")["Writable"] == ("True", "Writable")
+    status = api.named("QsyncJournal", "orders-eu")["status"]
+    assert (status["primary"], status["writeHead"], status["fragments"]) == ("orders-1", 100, 3)
+    with admin(node) as database:
+        (row,) = database.select(JOURNAL_SPACE, ["orders/eu"])
+        assert row[1]["replication"] == 1
+
+
+@pytest.mark.asyncio
+async def test_a_deleted_resource_leaves_its_journal(node: Cluster) -> None:
+    api = FakeApi()
+    cluster, leader = cluster_of(journals={}), node.leader().address
+    given = document("kept", "kept/one")
+    async with kept(api, given) as keeper:
+        await keeper.keep(cluster, leader, {})
+        keeper._cache.note("QsyncJournal", run_of_cluster(given, "QsyncJournal"), is_gone=True)
+        await keeper.keep(cluster, leader, {})
+    with admin(node) as database:
+        assert database.select(JOURNAL_SPACE, ["kept/one"])
+
+
+@pytest.mark.asyncio
+async def test_a_refused_declaration_says_why_and_others_are_declared(node: Cluster) -> None:
+    api = FakeApi()
+    bad = document("bad", "bad/one", fragment={"flushInterval": "5s"})
+    async with kept(api, bad, document("good", "good/one")) as keeper:
+        await keeper.keep(cluster_of(journals={}), node.leader().address, {})
+        assert conditions_of(api, "bad")["Consistent"] == ("Unknown", "InvalidSpec")
+        await keeper.keep(cluster_of(), node.leader().address, {})
+        assert conditions_of(api, "good")["Consistent"] == ("Unknown", "JournalsDisabled")
+    with admin(node) as database:
+        assert database.select(JOURNAL_SPACE, ["good/one"])
+        assert not database.select(JOURNAL_SPACE, ["bad/one"])
+
+
+@pytest.mark.asyncio
+async def test_a_journal_without_a_cluster_says_so_once() -> None:
+    api = FakeApi()
+    stored = api.put(document())
+    await refuse_journal(api, stored)
+    assert conditions_of(api, "orders-eu")["Writable"] == ("Unknown", "NoCluster")
+    await refuse_journal(api, api.named("QsyncJournal", "orders-eu"))
+    assert len(api.writes) == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("journals", [[{"name": "orders/eu"}], [3], None])
+async def test_an_invalid_answer_of_a_broker_counts_as_none(journals: Any) -> None:
+    async with broker(journals, []) as url:
+        reports = journalreports.JournalReports(lambda: None, lambda: None)  # type: ignore[arg-type, return-value]  # plain
+        reports.ask({"orders-0": url}, ["orders/eu"])
+        assert reports._task is not None
+        await reports._task
+        assert reports.found == {}
+        await reports.close()
+
+
+@pytest.mark.asyncio
+async def test_many_journals_are_asked_for_in_several_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journalreports, "NAMES_MAX", 2)
+    asked: list[list[str]] = []
+    async with broker([], asked) as url:
+        reports = journalreports.JournalReports(lambda: None, lambda: None)  # type: ignore[arg-type, return-value]  # plain
+        reports.ask({"orders-0": url, "orders-1": "http://127.0.0.1:9"}, ["a/1", "a/2", "a/3"])
+        assert reports._task is not None
+        await reports._task
+        await reports.close()
+    assert asked == [["a/1", "a/2"], ["a/3"]]
+
+
+def test_a_declaration_is_one_transaction_which_a_concurrent_change_refuses(node: Cluster) -> None:
+    spec = JournalSpec(cluster="orders", journal="raced/one")
+    with admin(node) as database, admin(node) as other:
+        journals.enable(database, SECRET)
+        journals.declare(database, [spec])
+        (row,) = database.select(JOURNAL_SPACE, ["raced/one"])
+
+        def change_beneath() -> None:
+            with database.transaction():
+                database.select(JOURNAL_SPACE, ["raced/one"])
+                other.update(JOURNAL_SPACE, ["raced/one"], [["=", 4, 9]])
+                database.update(JOURNAL_SPACE, ["raced/one"], [["=", 1, {}]])
+
+        with pytest.raises(DatabaseError):
+            change_beneath()
+        (after,) = database.select(JOURNAL_SPACE, ["raced/one"])
+        assert after[1] == row[1], json.dumps(after)
+        assert after[4] == 9
+
+
+def broker_row(name: str, is_exiting: bool = False) -> list[Any]:
+    row = BrokerRow(
+        BrokerId(name, name), f"http://{name}", name, 10, is_exiting, 60_000, "process", 1, 1, 1
+    )
+    return encode_row(row)
+
+
+def assignment(journal: str, name: str, slot: int) -> list[Any]:
+    return encode_row(AssignmentRow(journal, BrokerId(name, name), slot, 1, 1))
+
+
+def test_a_broker_holds_journals_that_another_one_could_take(node: Cluster) -> None:
+    with admin(node) as database:
+        journals.enable(database, SECRET)
+        journals.declare(
+            database, [JournalSpec(cluster="orders", journal="held/one", replication=2)]
+        )
+        for name in ("orders-0", "orders-1", "orders-2"):
+            database.replace(BROKER_SPACE, broker_row(name))
+        for slot, name in enumerate(("orders-1", "orders-2")):
+            database.replace(ASSIGNMENT_SPACE, assignment("held/one", name, slot))
+        voters = ["orders-0", "orders-1", "orders-2", "orders-3"]
+        view = journals.look(database, voters)
+        assert (view.holding, view.exiting) == ({"orders-1", "orders-2"}, frozenset())
+        assert view.missing == {"orders-3"}
+        journals.drain(database, "orders-2")
+        view = journals.look(database, voters)
+        assert view.exiting == {"orders-2"}
+        for name in ("orders-0", "orders-1"):
+            database.delete(BROKER_SPACE, [name, name])
+        # Nothing remains that could take the journal over.
+        assert journals.look(database, voters).holding == frozenset()
+        database.delete(BROKER_SPACE, ["orders-2", "orders-2"])
+
+
+@pytest.mark.asyncio
+async def test_the_brokers_are_read_only_for_a_restart_or_a_removal() -> None:
+    api, cluster = FakeApi(), cluster_of(replicas=3, journals={})
+    looks: list[list[str]] = []
+    async with opened(api, cluster) as (platform, _):
+
+        async def look(_: Any, leader: str | None, voters: list[str]) -> BrokersView:
+            looks.append(voters)
+            return BrokersView(missing=frozenset(voters))
+
+        platform._journals.look = look  # type: ignore[method-assign, assignment]  # needs a node
+        for number in range(4):
+            await platform.act(cluster, CreateMember(f"orders-{number}", "voter"))
+            found = await observed(platform, cluster)
+            assert bool(looks) is (number == 3)
+    assert found.brokers.missing == set(looks[0]) == {f"orders-{n}" for n in range(4)}
