@@ -8,8 +8,8 @@ LOCKED := $(PIP) install --require-hashes -r
 EDITABLE := $(PIP) install --no-deps --no-build-isolation -e .
 SERVICES := setup.py $(wildcard node/*/rpc/*.proto)
 
-.PHONY: help lock venv demo demo-kubernetes images crds test unit coverage check sim mutants bench bench-journals bench-spark \
-        rounds scale large costs clean debian docs hooks manifests prose rates references workflows version dist binary krew olm \
+.PHONY: help lock venv demo demo-kubernetes images crds test unit coverage check sim sim-journals mutants bench bench-journals many-journals bench-spark \
+        rounds scale large chaos-journals costs clean debian docs hooks manifests prose rates references workflows version dist binary krew olm \
         vulnerabilities e2e e2e-local e2e-quick e2e-write interop
 
 help:                         ## this list
@@ -70,8 +70,9 @@ images:                       ## qsync-node and qsync-operator, by docker
 crds: $(VENV)/.test           ## crds/ and the chart's copy, from the models
 	$(BIN)/python -m qsync_operator.crds --write
 
-references: $(VENV)/.test     ## generated tables of docs/errors.md, limits.md and conditions.md
+references: $(VENV)/.test     ## generated tables of errors.md, limits.md, conditions.md, testing-kubernetes.md
 	$(BIN)/python docs/site/pages.py --write
+	$(BIN)/python e2e/kubernetes_run.py --list --write
 
 MANIFESTS ?= deploy/operator.yaml
 
@@ -106,6 +107,10 @@ sim: $(VENV)/.test            ## 10,000 simulated schedules (SEEDS=A..B; MINUTES
 	$(BIN)/python -m qsync_sim --seeds $(SEEDS) $(if $(MINUTES),--minutes $(MINUTES)) \
 	  $(if $(AT_LEAST),--at-least $(AT_LEAST))
 
+sim-journals: $(VENV)/.test   ## 1,000 simulated schedules of brokers, with every fault at every state
+	$(BIN)/python -m qsync_sim.journals.schedule --seeds 0..999 --all-pairs \
+	  $(if $(MINUTES),--minutes $(MINUTES)) $(if $(AT_LEAST),--at-least $(AT_LEAST))
+
 mutants: $(VENV)/.test        ## planted bugs, each of which the simulator has to find
 	$(BIN)/python -m qsync_sim.mutants
 
@@ -115,6 +120,12 @@ scale: $(VENV)/.test          ## 3 -> 5 -> 3 and two switchovers under load, no 
 rounds: $(VENV)/.test         ## 50 rounds of kill -9 of the leader under load
 	$(BIN)/python e2e/chaos/leader_kills.py --rounds 50
 
+FAULTS ?= 200
+SEED ?= 1
+
+chaos-journals: $(VENV)/.test ## 200 faults of brokers of journals under load (FAULTS=N SEED=S)
+	$(BIN)/python e2e/chaos/journals.py --faults $(FAULTS) --seed $(SEED)
+
 large: $(VENV)/.test          ## snapshots and joins of 700,000 tuples, one term and no long wait
 	$(BIN)/python e2e/chaos/large_state.py
 
@@ -122,8 +133,12 @@ bench: $(VENV)/.all           ## side by side with Redis, PostgreSQL, etcd and T
 	.ci/debian bench
 	$(BIN)/python e2e/bench/compare.py
 
-bench-journals: $(VENV)/.all  ## appends and reads of journals beside Gazette's (needs Go)
+bench-journals: $(VENV)/.all  ## appends to journals beside Gazette, JetStream and Redis (needs Go)
+	.ci/debian bench
 	$(BIN)/python e2e/bench/journals.py --write
+
+many-journals: $(VENV)/.all   ## 10,000 journals on one cluster: time, memory and CPU
+	$(BIN)/python e2e/bench/many_journals.py --write
 
 bench-spark: $(VENV)/.all     ## the archive's jobs (LARGE=1: up to 10 M rows, HUGE=1: and 50 M)
 	$(BIN)/python e2e/bench/spark.py --write $(if $(LARGE),--large) $(if $(HUGE),--huge)

@@ -6,7 +6,8 @@ The cluster is the one of `$KUBECONFIG`; else the one that the command in `$E2E_
 up; else one of three machines that kind makes. A scenario that cannot run there is skipped with a
 reason of `LACKS`. Those that measure or break machines, operators or networks run alone; modest
 ones two at a time, and first. Artefacts of a failure are in `artifacts/e2e/SCENARIO`. `--write`
-writes the measurements to docs/kubernetes-failover.md.
+writes the measurements to docs/kubernetes-failover.md, and with `--list` the table of scenarios to
+docs/testing-kubernetes.md.
 """
 
 import argparse
@@ -29,6 +30,8 @@ from scenario import SCENARIOS, Scenario, Scene, Wrong
 from writeup import keep, write_page
 
 ARTEFACTS = ROOT / "artifacts" / "e2e"
+PAGE = ROOT / "docs" / "testing-kubernetes.md"
+MARK = "<!-- written by e2e/kubernetes_run.py --list -->"
 LACKS = {
     "machines": "the machines are not containers of the local docker, so they cannot be paused",
     "three machines": "fewer than three machines accept pods",
@@ -135,7 +138,11 @@ def main() -> int:
     parser.add_argument("--no-build", action="store_true", help="images and operator are installed")
     arguments = parser.parse_args()
     if arguments.list:
-        print(table())
+        if arguments.write:
+            text, mark, _ = PAGE.read_text().partition(MARK)
+            PAGE.write_text(f"{text}{mark}\n{table().strip()}\n")
+        else:
+            print(table())
         return 0
     unknown = set(arguments.scenarios) - set(SCENARIOS)
     if unknown:

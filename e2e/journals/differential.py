@@ -3,9 +3,10 @@
     python e2e/journals/differential.py [--seeds 0..19] [--steps 120]
 
 Each seed is a random series of requests of one client: specifications, appends with and without
-preconditions, broken and malformed appends, reads and listings. The parts of answers that the
-protocol defines must be equal: statuses, offsets, checksums, registers, contents, names and
-fragments. The differences that are intended stand in `EXPLAINED`, each with its reason.
+preconditions, suspensions, broken and malformed appends, reads and listings. The parts of answers
+that the protocol defines must be equal: statuses, offsets, checksums, registers, contents, names,
+suspensions and fragments. The differences that are intended stand in `EXPLAINED`, each with its
+reason.
 """
 
 import argparse
@@ -54,14 +55,16 @@ RETRIED = (
     pb.NO_JOURNAL_PRIMARY_BROKER,
     pb.NOT_JOURNAL_PRIMARY_BROKER,
     pb.INSUFFICIENT_JOURNAL_BROKERS,
-    pb.SUSPENDED,
 )
+NO_RESUME, IF_FLUSHED, NOW = range(1, 4)
 EXPLAINED = {
     "invalid request": "Gazette answers UNKNOWN, Qsync INVALID_ARGUMENT, to the same requests",
     "no name": "an append to the journal `` is refused, as one to `x` is; Gazette does not find it",
     "content in the first message": "Gazette answers INTERNAL",
     "fragments": "Gazette completes the first fragment after the first append, so that its store"
     " shows that the journal is not new; here the epoch in the key space shows it",
+    "suspension": "Gazette resumes a journal whose new specification does not state the suspension,"
+    " so all of them state it",
 }
 
 console = Console(highlight=False, soft_wrap=True)
@@ -102,9 +105,21 @@ class System:
             change.delete = name
         else:
             change.upsert.CopyFrom(spec)
+            # Gazette resumes a journal whose new specification does not state the suspension.
+            suspension = await self._suspension(name)
+            if suspension is not None:
+                change.upsert.suspend.CopyFrom(suspension)
         answer = await self.stub.Apply(pb.ApplyRequest(changes=[change]))
         await self.listing({})
         return {"status": answer.status}
+
+    async def _suspension(self, name: str) -> pb.JournalSpec.Suspend | None:
+        """Return the suspension of a journal, or None if it does not exist."""
+        async for message in self.stub.List(pb.ListRequest()):
+            for journal in message.journals:
+                if journal.spec.name == name:
+                    return journal.spec.suspend
+        return None
 
     async def listing(self, labels: dict[str, str]) -> Answer:
         """List the journals with some labels, and note the revisions."""
@@ -141,9 +156,8 @@ class System:
 
         for _ in range(100):
             answer = await self.stub.Append(requests())
-            if answer.status not in RETRIED or (
-                answer.status == pb.SUSPENDED and fields.get("suspend")
-            ):
+            is_resuming = answer.status == pb.SUSPENDED and not fields.get("suspend")
+            if answer.status not in RETRIED and not is_resuming:
                 break
             await asyncio.sleep(0.1)  # the journal is new, or being resumed
         commit = answer.commit
@@ -287,6 +301,9 @@ class Requests:
             fields["check_registers"] = pb.LabelSelector(include=label_set(rng))
         if rng.random() < 0.03:
             fields["content"] = b"early"
+        if rng.random() < 0.15:
+            fields["suspend"] = enum_value(rng.choice((NO_RESUME, IF_FLUSHED, NOW, NOW)))
+            contents = contents if rng.random() < 0.3 else []
         return "append", {"contents": contents, "ending": ending, "fields": fields}
 
     def _read(self) -> tuple[str, dict[str, Any]]:

@@ -3,7 +3,7 @@
     python e2e/journals/gazctl_commands.py
 
 Each command of `gazctl journals` runs as a user would run it. A broker is killed in between, and
-every byte that gazctl reported as appended must be read again.
+every byte that gazctl reported as appended must be read again. A second run uses TLS and tokens.
 """
 
 import json
@@ -36,6 +36,10 @@ spec:
     enabled: true
     port: {port}
 """
+SECURED = """    tls: true
+    authKeysFile: {keys}
+"""
+KEY = "cGVyaGFwcyBhIHNlY3JldCBvZiAzMiBieXRlcyEhISE="
 SPECS = """
 name: examples/
 replication: 3
@@ -62,9 +66,9 @@ console = Console(highlight=False, soft_wrap=True)
 class Gazctl:
     """gazctl, for one broker."""
 
-    def __init__(self, program: Path, address: str) -> None:
+    def __init__(self, program: Path, address: str, **more: str) -> None:
         self.program = program
-        self.environment = {**os.environ, "BROKER_ADDRESS": address}
+        self.environment = {**os.environ, "BROKER_ADDRESS": address, **more}
 
     def run(
         self, *arguments: str, given: bytes = b"", **more: str
@@ -243,13 +247,31 @@ class Session:
 
 def main() -> int:
     """Run all commands, and return the exit code."""
+    for is_secured in (False, True):
+        console.print("with TLS and tokens" if is_secured else "without TLS")
+        code = run(is_secured)
+        if code:
+            return code
+    console.print("all commands of gazctl work")
+    return 0
+
+
+def run(is_secured: bool) -> int:
+    """Run all commands with one cluster, and return the exit code."""
     program = build() / "gazctl"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         port = free_port()
         (folder / "stores").mkdir()
         manifest = folder / "cluster.yaml"
-        manifest.write_text(MANIFEST.format(port=port))
+        text, keys = MANIFEST.format(port=port), folder / "keys"
+        keys.write_text(KEY)
+        manifest.write_text(text + (SECURED.format(keys=keys) if is_secured else ""))
+        gazctl = Gazctl(program, f"http://127.0.0.1:{port}")
+        if is_secured:
+            authority = str(folder / "home" / "journals" / "brokers-tls" / "ca.crt")
+            secrets = {"BROKER_TRUSTED_CA_FILE": authority, "BROKER_AUTH_KEYS": KEY}
+            gazctl = Gazctl(program, f"https://127.0.0.1:{port}", **secrets)
         cluster = LocalCluster("journals", manifest, folder / "home")
 
         def kill(broker: str) -> None:
@@ -264,7 +286,7 @@ def main() -> int:
 
         try:
             cluster.apply()
-            Session(Gazctl(program, f"http://127.0.0.1:{port}"), folder, kill).run()
+            Session(gazctl, folder, kill).run()
         except AssertionError as error:
             console.print(f"failed: {error}", markup=False)
             for log in folder.glob("home/journals/brokers/*/broker.log"):
@@ -272,7 +294,6 @@ def main() -> int:
             return 1
         finally:
             cluster.delete()
-    console.print("all commands of gazctl work")
     return 0
 
 

@@ -1,6 +1,8 @@
 """Gazette's broker and client, and the etcd that the broker needs: built once, then run."""
 
+import contextlib
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -19,6 +21,8 @@ PACKAGES = (
     "go.gazette.dev/core/cmd/gazette",
 )
 READY_S = 30.0
+PORTS = 6
+"""Number of successive ports that `free_port` examines."""
 
 
 class PeerError(Exception):
@@ -54,10 +58,18 @@ def build() -> Path:
 
 
 def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """Return the first of several ports that are free now.
+
+    They are below Linux's range for outgoing connections: a connection to a port of that range can
+    be its own peer, and then occupies the port.
+    """
+    while True:
+        first = random.SystemRandom().randrange(15_000, 32_000)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + PORTS):
+                one = stack.enter_context(socket.socket())
+                one.bind(("127.0.0.1", port))
+            return first
 
 
 def _is_ready(url: str) -> bool:

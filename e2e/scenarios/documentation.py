@@ -50,7 +50,7 @@ def _is_open(command: str) -> bool:
 
 
 @contextlib.contextmanager
-def _as_somebody_there(scene: Scene) -> Iterator[dict[str, str]]:
+def as_somebody_there(scene: Scene) -> Iterator[dict[str, str]]:
     """Return an environment whose kubectl uses the scenario's namespace."""
     path = scene.folder / "kubeconfig"
     path.write_text(run("kubectl", "config", "view", "--raw", "--minify"))
@@ -61,7 +61,7 @@ def _as_somebody_there(scene: Scene) -> Iterator[dict[str, str]]:
     yield {**os.environ, "KUBECONFIG": str(path), "PATH": programs}
 
 
-def _as_printed(command: str, environment: dict[str, str]) -> None:
+def as_printed(command: str, environment: dict[str, str]) -> None:
     done = subprocess.run(
         ["/bin/bash", "-e", "-o", "pipefail", "-c", command], cwd=ROOT, env=environment,
         capture_output=True, text=True, timeout=IMAGE_BUILD_S, check=False,
@@ -80,11 +80,11 @@ def documentation(scene: Scene) -> str:
     # The bucket of the page, and its Secret.
     archive_server.build()
     archive_server.start(scene)
-    with _as_somebody_there(scene) as environment:
+    with as_somebody_there(scene) as environment:
         for command in commands("kubernetes.md"):
             if command.startswith(INSTALLING):
                 continue
-            _as_printed(command, environment)
+            as_printed(command, environment)
             ran.append(command)
             if command.startswith("kubectl delete pod"):
                 scene.wait("three nodes", lambda: scene.is_ready(3), READY_S)
@@ -109,11 +109,11 @@ def operations(scene: Scene) -> str:
         "fenced=": _end_fences, '"hibernate":true': _wake, "20Gi": _put_size_back,
     }  # fmt: skip
     ran = commands("operations.md")
-    with _as_somebody_there(scene) as environment:
+    with as_somebody_there(scene) as environment:
         for command in ran:
             for word in before.keys() & set(command.split()):
                 before[word](scene)
-            _as_printed(command, environment)
+            as_printed(command, environment)
             for word, put_right in after.items():
                 if word in command:
                     put_right(scene)
