@@ -13,6 +13,7 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from qsync_broker import metrics as broker
 from qsync_node.server import metrics as node
 from qsync_operator import metrics as operator
 
@@ -61,9 +62,9 @@ def metrics() -> str:
         [
             "# Metrics",
             "",
-            "Each member serves its metrics at `/metrics` on its admin port, and the operator on a",
-            "port of its own. Both use Prometheus' text format. A counter's sample name ends in",
-            "`_total`.",
+            "Each member serves its metrics at `/metrics` on its admin port, each broker at",
+            "`/debug/metrics` on the port of its clients, and the operator on a port of its own.",
+            "All use Prometheus' text format. A counter's sample name ends in `_total`.",
             "",
             "## Members",
             "",
@@ -74,6 +75,12 @@ def metrics() -> str:
             "These series exist only if the cluster has an archive.",
             "",
             *_table((s.name, "gauge", "", s.help) for s in node.ARCHIVE_GAUGES),
+            "",
+            "## Brokers of journals",
+            "",
+            "A broker also exports `process_*`: its memory, CPU time and open files.",
+            "",
+            *_table(_broker_series()),
             "",
             "## Operator",
             "",
@@ -90,6 +97,12 @@ def _series() -> Iterable[tuple[str, str, str, str]]:
     ):
         yield from ((s.name, kind, "", s.help) for s in plain)
         yield from ((s.name, kind, f"`{s.label}`", s.help) for s in labelled)
+
+
+def _broker_series() -> Iterable[tuple[str, str, str, str]]:
+    yield from ((s.name, "gauge", "", s.help) for s in broker.GAUGES)
+    for one in broker.COUNTED:
+        yield one.name, one.kind, ", ".join(f"`{label}`" for label in one.labels), one.help
 
 
 def _operator_series() -> Iterable[tuple[str, str, str, str]]:

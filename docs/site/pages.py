@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+from qsync_broker.limits import LIMITS as BROKER_LIMITS
 from qsync_cli.failure import FAILURES
 from qsync_node.explanations import (
     ENGINE_ACTION,
@@ -19,7 +20,8 @@ from qsync_node.explanations import (
     EXPLANATIONS,
     ORDER_EXPLANATIONS,
 )
-from qsync_node.server.limits import LIMITS
+from qsync_node.server.limits import LIMITS, Limit
+from qsync_operator.models.journalreasons import JOURNAL_CONDITIONS, JOURNAL_REASONS
 from qsync_operator.models.reasons import (
     ACTIONS,
     CLUSTER_CONDITIONS,
@@ -82,10 +84,10 @@ def failure_table() -> str:
     )
 
 
-def limit_table() -> str:
+def limit_table(limits: Iterable[Limit]) -> str:
     return table(
         ["subject", "limit", "setting", "error or effect"],
-        ((limit.subject, limit.value, limit.setting, limit.effect) for limit in LIMITS),
+        ((limit.subject, limit.value, limit.setting, limit.effect) for limit in limits),
     )
 
 
@@ -128,6 +130,7 @@ def action_table() -> str:
 
 
 OPERATOR_SOURCE = "operator/qsync_operator/models/reasons.py"
+JOURNAL_SOURCE = "operator/qsync_operator/models/journalreasons.py"
 NODE_SOURCE = "node/qsync_node/explanations.py"
 _CONDITIONS: dict[str, Callable[[], str]] = {
     "cluster conditions": partial(condition_table, CLUSTER_CONDITIONS),
@@ -147,8 +150,15 @@ PARTS: dict[str, dict[str, tuple[str, Callable[[], str]]]] = {
         "orders": (NODE_SOURCE, order_table),
         "failures": ("operator/qsync_cli/failure.py", failure_table),
     },
-    "conditions.md": {name: (OPERATOR_SOURCE, render) for name, render in _CONDITIONS.items()},
-    "limits.md": {"limits": ("node/qsync_node/server/limits.py", limit_table)},
+    "conditions.md": {
+        **{name: (OPERATOR_SOURCE, render) for name, render in _CONDITIONS.items()},
+        "journal conditions": (JOURNAL_SOURCE, partial(condition_table, JOURNAL_CONDITIONS)),
+        "journal reasons": (JOURNAL_SOURCE, partial(reason_table, JOURNAL_REASONS)),
+    },
+    "limits.md": {
+        "limits": ("node/qsync_node/server/limits.py", partial(limit_table, LIMITS)),
+        "broker limits": ("node/qsync_broker/limits.py", partial(limit_table, BROKER_LIMITS)),
+    },
 }
 """The generated parts of each page: the file with the data, and the function that renders it."""
 
