@@ -17,6 +17,7 @@ from qsync_node.format.journals import (
 from qsync_sim.clients import build_body
 from qsync_sim.shell import Shell
 
+_INDEX = 288
 LEASE_MS = 3_000
 LOOK_MS = LOOK_NS // 1_000_000
 A, B = BrokerId("z", "broker-a"), BrokerId("z", "broker-b")
@@ -112,6 +113,23 @@ def test_renewal_that_is_not_confirmed_yet_keeps_the_row() -> None:
     driven.run(500)
     assert driven.answers[asked].code == 0
     assert brokers(driven) == ["broker-a"]
+
+
+def test_lease_that_ends_while_the_index_is_being_dropped_is_left_alone() -> None:
+    driven = enabled(synchro_timeout_ns=60_000_000_000, request_timeout_ns=60_000_000_000)
+    leader = driven.leader()
+    renew(driven, A)
+    driven.run(LEASE_MS - 200)
+    relays = node_of(leader).replica.relays
+    on_ack = relays.on_ack
+    relays.on_ack = lambda uuid, message: None  # type: ignore[method-assign]
+    asked = driven.send(leader, DELETE, build_body(_INDEX, index=0, key=[BROKER_SPACE, 0]))
+    driven.run(2_000)
+    assert asked not in driven.answers
+    relays.on_ack = on_ack  # type: ignore[method-assign]
+    driven.run(500)
+    assert driven.answers[asked].code == 0
+    assert driven.leader() is leader
 
 
 def test_removal_ends_with_the_leadership_that_decided_it() -> None:

@@ -35,6 +35,7 @@ from qsync_sim.clients import build_body
 from qsync_sim.shell import Shell
 
 CALL, CALL_16 = 10, 6
+_INDEX = 288
 JOURNAL, ID = "orders/eu", 7
 KEY = ["client-1", 1, 0]
 
@@ -185,6 +186,18 @@ def test_without_journals_a_publication_is_refused() -> None:
     assert answer.code == ErrorCode.NO_SUCH_JOURNAL
 
 
+@pytest.mark.parametrize("created", range(len(definitions())))
+def test_publications_are_refused_until_every_space_and_index_exists(created: int) -> None:
+    driven = Driven(1)
+    for space, fields in definitions()[:created]:
+        assert driven.ask(driven.leader(), INSERT, build_body(space, tuple=fields)).code == 0
+    answer = driven.ask(driven.leader(), CALL, publish(b"x"))
+    assert answer.code == ErrorCode.NO_SUCH_JOURNAL
+    assert publishing.publisher_of(driven.leader().node.database, JOURNAL, ID) is None
+    asked = driven.ask(driven.leader(), CALL, call("qsync.publication", JOURNAL, 1))
+    assert asked.code == ErrorCode.NO_SUCH_JOURNAL or values(asked) == [{"state": "unknown"}]
+
+
 @pytest.mark.parametrize("limit", ["PUBLICATIONS_MAX", "PENDING_BYTES_MAX"])
 def test_publications_beyond_the_limits_are_refused(
     driven: Driven, limit: str, monkeypatch: pytest.MonkeyPatch
@@ -333,6 +346,17 @@ def test_call_waits_at_a_follower_until_the_publication_is_appended(driven: Driv
 def test_wait_ends_with_the_state_at_its_deadline(driven: Driven) -> None:
     driven.ask(driven.leader(), CALL, publish(b"abc"))
     assert state(driven, JOURNAL, 1, 0.5) == {"state": "pending"}
+
+
+def test_wait_survives_that_the_administrator_drops_an_index(driven: Driven) -> None:
+    leader = driven.leader()
+    driven.ask(leader, CALL, publish(b"abc"))
+    sync = driven.send(leader, CALL, call("qsync.publication", JOURNAL, 1, 1))
+    dropped = driven.ask(leader, DELETE, build_body(_INDEX, index=0, key=[PUBLISHER_SPACE, 0]))
+    assert dropped.code == 0, dropped.reason
+    driven.run(1500)
+    assert values(driven.answers[sync]) == [{"state": "unknown"}]
+    assert driven.leader() is leader
 
 
 @pytest.mark.parametrize("arguments", [(), (JOURNAL,), (JOURNAL, "1"), (1, 1), (JOURNAL, 1, "x")])

@@ -97,8 +97,10 @@ class Leases:
     def _expire(self, lease: _Lease, row: BrokerRow, key: Any, packed: bytes) -> None:
         node = self.node
         pending = node.clients.commits.pending
-        if pending is None or pending.space(BROKER_SPACE).indexes[0].get(key) != packed:
-            return  # a renewal, or the removal, is in the log but not confirmed
+        space = pending.find_space(BROKER_SPACE) if pending is not None else None
+        index = space.indexes.get(0) if space is not None else None
+        if index is None or index.get(key) != packed:
+            return  # a renewal, or a removal of the row or its space, is not confirmed yet
         if lease.call is None:
             node.replica.report("lease_expired", zone=row.id.zone, broker=row.id.suffix)
         elif not lease.call.done:

@@ -305,8 +305,11 @@ def find_publication(state: State, journal: str, sequence: int) -> dict[str, Any
 
 
 def _row(state: State, space_id: int, key: list[Any]) -> list[Any] | None:
+    """Return the row under a key; a space whose index does not exist (yet) has no rows."""
     space = state.find_space(space_id)
-    packed = find_unique(space, 0, key) if space is not None else None
+    if space is None or 0 not in space.indexes:
+        return None
+    packed = find_unique(space, 0, key)
     return decode(packed) if packed is not None else None
 
 
