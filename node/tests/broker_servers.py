@@ -14,7 +14,7 @@ from qsync_broker.server import BrokerServer
 from qsync_broker.serving import Interfaces
 from qsync_broker.tls import BrokerTls
 from qsync_node.format.journals import JOURNAL_SPACE, NO_ROUTE, JournalRow
-from qsync_sim.journals.world import SPEC, Keys
+from qsync_sim.journals.keys import SPEC, Keys
 
 
 class FakeCoordination:

@@ -22,7 +22,7 @@ from qsync_node.format.journals import (
     JournalRow,
     decode_row,
 )
-from qsync_sim.journals.world import Keys
+from qsync_sim.journals.keys import Keys
 
 
 class Cluster:

@@ -30,7 +30,7 @@ from qsync_node.format.journals import (
     encode_row,
     space_of,
 )
-from qsync_sim.journals.world import SPEC
+from qsync_sim.journals.keys import SPEC
 
 A, B, C = BrokerId("z", "broker-a"), BrokerId("z", "broker-b"), BrokerId("z", "broker-c")
 NAME = "a/journal"

@@ -7,7 +7,7 @@ from qsync_broker.directory import SpecChange
 from qsync_broker.keyspace import Change, KeySpace
 from qsync_broker.spec import JournalSpec
 from qsync_node.format.journals import JOURNAL_SPACE, JournalRow, decode_row
-from qsync_sim.journals.world import Keys
+from qsync_sim.journals.keys import Keys
 
 NAME = "a/journal"
 

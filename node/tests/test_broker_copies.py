@@ -19,8 +19,8 @@ from qsync_broker.provider import Provider
 from qsync_broker.spool import Choice
 from qsync_broker.wholeness import broker_for_read, partial_after
 from qsync_node.format.journals import AssignmentRow, BrokerId, JournalRow, Members, Route
+from qsync_sim.journals.keys import SPEC, Keys
 from qsync_sim.journals.moves import Moves
-from qsync_sim.journals.world import SPEC, Keys
 
 NAME = "a/journal"
 D = BrokerId("z", "broker-d")

@@ -6,7 +6,8 @@ from qsync_broker.events import AppendBegun, AppendReceived
 from qsync_broker.flow import BANK_S, MIN_RATE, PATIENCE_NS, SECOND_NS, Limit, Pace
 from qsync_broker.requests import Append, Appended, Finish, Piece
 from qsync_broker.status import Status
-from qsync_sim.journals.world import MS, SECOND, World
+from qsync_sim.journals.clock import MS, SECOND
+from qsync_sim.journals.world import World
 
 JOURNAL = "orders/eu"
 
@@ -68,7 +69,7 @@ class Bench:
 
     def __init__(self, **spec: int) -> None:
         self.world = World(1, ["broker-a"])
-        self.world.create(JOURNAL, 1, **spec)
+        self.world.keys.create(JOURNAL, 1, **spec)
         self.world.run(2 * SECOND)
         self.process = self.world.processes["broker-a"]
         self.asked = 0

@@ -10,7 +10,7 @@ from qsync_broker.labels import LabelSet
 from qsync_broker.registers import pack_registers, published_in, unpack_registers
 from qsync_broker.status import Status
 from qsync_node.format.journals import JOURNAL_SPACE, PublisherRow
-from qsync_sim.journals.world import MS, SECOND
+from qsync_sim.journals.clock import MS, SECOND
 
 
 def publish(bench: Bench, *numbers: int, size: int = 3) -> None:
@@ -29,7 +29,7 @@ def state(bench: Bench) -> PublisherRow:
 
 
 def contents(bench: Bench) -> bytes:
-    return bytes(bench.world.seen[JOURNAL])
+    return bytes(bench.world.observer.seen[JOURNAL])
 
 
 def watermarks(bench: Bench) -> set[int]:
@@ -148,10 +148,10 @@ def test_publications_of_a_deleted_journal_are_discarded() -> None:
     bench.world.run(SECOND)
     assert bench.world.keys.publishers == {}
     bench.world.keys.published.clear()
-    bench.world.seen.clear()
-    bench.world.known.clear()
-    bench.world.commits.clear()
-    bench.world.create(JOURNAL)
+    bench.world.observer.seen.clear()
+    bench.world.observer.known.clear()
+    bench.world.observer.commits.clear()
+    bench.world.keys.create(JOURNAL)
     assert bench.row.create_revision != former.create_revision
     bench.world.run(2 * SECOND)
     publish(bench, 2)
@@ -200,7 +200,7 @@ def lose_all_spools(bench: Bench) -> None:
 
 
 def persisted_end(bench: Bench) -> int:
-    return max((end for _, end in bench.world.stores.get(JOURNAL, {})), default=0)
+    return max((end for _, end in bench.world.stores.fragments.get(JOURNAL, {})), default=0)
 
 
 def test_reset_head_publishes_again_what_was_not_removed() -> None:
@@ -217,20 +217,20 @@ def test_reset_head_publishes_again_what_was_not_removed() -> None:
     until_published(bench)
     # The next publication is in all spools, but its row is not removed.
     primary = bench.primary
-    bench.world.are_removals_lost = True
+    bench.world.cluster.are_removals_lost = True
     publish(bench, 2)
     assert bench.world.run(5 * SECOND, lambda: watermarks(bench) == {2})
     bench.world.run(SECOND)
     assert state(bench).published == 1
     lose_all_spools(bench)
-    bench.world.are_removals_lost = False
+    bench.world.cluster.are_removals_lost = False
     publish(bench, 3)
     bench.world.run(2 * SECOND)
     assert state(bench).pending == 2
     reason = bench.world.processes[bench.primary].core.publisher.reason(JOURNAL)
     assert reason == Status.INDEX_HAS_GREATER_OFFSET.name, primary
-    bench.world.seen[JOURNAL] = bench.world.seen[JOURNAL][:5000]
-    bench.world.known[JOURNAL] = bench.world.known[JOURNAL][:5000]
+    bench.world.observer.seen[JOURNAL] = bench.world.observer.seen[JOURNAL][:5000]
+    bench.world.observer.known[JOURNAL] = bench.world.observer.known[JOURNAL][:5000]
     assert bench.append(b"resumed", offset=5000).resolution.status is Status.OK
     assert bench.world.run(10 * SECOND, bench.world.is_published)
     assert contents(bench)[5000:] == b"resumed(P2:---)(P3:---)"

@@ -19,9 +19,10 @@ from qsync_broker.spool import Spool, Version
 from qsync_broker.states import TERMINAL, State
 from qsync_broker.status import Status
 from qsync_node.format.journals import JOURNAL_SPACE, BrokerId, JournalRow, Route, decode_row
+from qsync_sim.journals.clock import MS, SECOND
 from qsync_sim.journals.faults import PAIRS, WAITING
 from qsync_sim.journals.schedule import Schedule
-from qsync_sim.journals.world import MS, SECOND, World
+from qsync_sim.journals.world import World
 
 NAMES = ["broker-a", "broker-b", "broker-c"]
 JOURNAL = "orders/eu"
@@ -85,8 +86,8 @@ class Bench:
         **spec: Any,
     ) -> None:
         self.world = World(seed, names or NAMES)
-        self.world.are_stores_down = are_stores_down
-        self.world.create(JOURNAL, replication, **spec)
+        self.world.stores.are_down = are_stores_down
+        self.world.keys.create(JOURNAL, replication, **spec)
         self.results: list[Appended] = []
         assert self.world.run(5 * SECOND, lambda: len(self.row.route.members) == replication)
         self.world.run(SECOND // 2)
@@ -306,7 +307,7 @@ def test_journal_with_bytes_at_other_brokers_keeps_a_copy_when_it_is_suspended()
     bench = Bench(replication=1)
     bench.append(b"one")
     former = bench.primary
-    bench.world.scale(JOURNAL, 2)
+    bench.world.keys.scale(JOURNAL, 2)
     bench.world.run(2 * SECOND)
     bench.world.kill(former)
     bench.world.run(4 * SECOND)
@@ -338,7 +339,7 @@ def test_broker_leaves_a_journal_while_content_arrives() -> None:
         bench.primary, Append(JOURNAL), pieces, lambda it, _: bench.done(it), pause_ns=100 * MS
     )
     bench.world.run(500 * MS)
-    bench.world.scale(JOURNAL, 2)
+    bench.world.keys.scale(JOURNAL, 2)
     keys = bench.world.processes[bench.primary].core.keys
     assert bench.world.run(5 * SECOND, lambda: len(keys.route(JOURNAL).members) == 2)
     bench.until_ok(b"three")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spool_disk import SimFiles
 from spool_model import DIRECTORY, SMALL, extended, found, fresh, open_small, sum_of
 from spool_model import Open as ModelSpool
 
@@ -45,6 +44,7 @@ from qsync_broker.storage.records import (
 )
 from qsync_broker.storage.spools import spool_name
 from qsync_broker.storage.storage import Settings, Storage
+from qsync_sim.journals.files import SimFiles
 
 BEGUN = fresh("a/journal", 7, 100)
 KEY = BEGUN.key

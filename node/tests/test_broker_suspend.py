@@ -13,7 +13,8 @@ from qsync_broker.preconditions import FLUSH_S, suspend_level
 from qsync_broker.requests import Append, Suspend
 from qsync_broker.states import State
 from qsync_broker.status import Status
-from qsync_sim.journals.world import SECOND, SPEC, STORE
+from qsync_sim.journals.clock import SECOND
+from qsync_sim.journals.keys import SPEC, STORE
 
 NOW = 1_700_000_000
 
@@ -117,7 +118,7 @@ def test_appends_are_refused_until_the_store_is_back() -> None:
     assert bench.append().resolution.status is Status.FRAGMENT_STORE_UNHEALTHY
     primary = bench.world.processes[bench.primary].core
     assert primary.unhealthy_stores == 1
-    bench.world.are_stores_down = False
+    bench.world.stores.are_down = False
     bench.world.run(40 * SECOND)
     assert bench.append().resolution.status is Status.OK
     assert primary.unhealthy_stores == 0
@@ -180,7 +181,7 @@ def test_suspended_journal_is_persisted_as_a_whole() -> None:
     bench.until_ok(b"last")
     result = bench.follow(Append(JOURNAL, suspend=Suspend.NOW))
     assert result.resolution.status is Status.SUSPENDED
-    stores = bench.world.stores
+    stores = bench.world.stores.fragments
     assert bench.world.run(10 * SECOND, lambda: (0, 4) in stores.get(JOURNAL, {}))
 
 

@@ -25,7 +25,7 @@ from raw import Raw
 
 from qsync_node.client import Client, Committed
 from qsync_node.format.journals import JOURNAL_SPACE, NO_ROUTE, JournalRow, definitions, encode_row
-from qsync_sim.journals.world import SPEC
+from qsync_sim.journals.keys import SPEC
 
 JOURNAL = "orders/eu"
 ACCOUNTS, EVENTS, TURNS = 600, 601, 602

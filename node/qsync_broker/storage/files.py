@@ -1,6 +1,6 @@
 """The operations on files that the storage uses, and their implementation.
 
-A second implementation, in the tests, simulates power losses and failures. Every failure is an
+A second one, in the simulator, simulates power losses and failures. Every failure is an
 `OSError`. A failed flush is never retried: the kernel may have marked the lost pages clean, so a
 later successful flush proves nothing (D4).
 """

@@ -27,7 +27,9 @@ from functools import partial
 
 from qsync_broker.states import State
 from qsync_node.format.journals import NO_ROUTE
-from qsync_sim.journals.world import MS, Process, World
+from qsync_sim.journals.clock import MS
+from qsync_sim.journals.process import Process
+from qsync_sim.journals.world import World
 
 RANDOM = (
     "kill",
@@ -109,8 +111,8 @@ class Faults:
         self._is_over = True
         world = self._world
         world.cuts.clear()
-        world.are_stores_down = False
-        world.store_delay_ns = 0
+        world.stores.are_down = False
+        world.stores.delay_ns = 0
         for name in self._names:
             world.disks[name].slow_ns = 0
             world.disks[name].is_failing = world.disks[name].is_flush_failing = False
@@ -200,11 +202,11 @@ class Faults:
         elif kind in ("slow", "write", "flush"):
             self._fail_disk(kind, name, delay_ns)
         elif kind == "store":
-            world.are_stores_down = True
-            world.after(delay_ns, partial(setattr, world, "are_stores_down", False))
+            world.stores.are_down = True
+            world.after(delay_ns, partial(setattr, world.stores, "are_down", False))
         elif kind == "store-slow":
-            world.store_delay_ns = delay_ns
-            world.after(2 * delay_ns, partial(setattr, world, "store_delay_ns", 0))
+            world.stores.delay_ns = delay_ns
+            world.after(2 * delay_ns, partial(setattr, world.stores, "delay_ns", 0))
 
     def _fail_disk(self, kind: str, name: str, delay_ns: int) -> None:
         world, disk = self._world, self._world.disks[name]

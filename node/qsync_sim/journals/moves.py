@@ -20,8 +20,9 @@ from qsync_node.format.journals import (
     JournalRow,
     decode_row,
 )
+from qsync_sim.journals.clock import MS, SECOND
 from qsync_sim.journals.disk import Disk
-from qsync_sim.journals.world import MS, SECOND, World
+from qsync_sim.journals.world import World
 
 JOURNALS = ("orders/eu", "audit/log")
 ROUNDS = 4
@@ -49,7 +50,7 @@ class Moves:
         """
         world = self.world
         for journal in JOURNALS:
-            world.create(journal, self.replication)
+            world.keys.create(journal, self.replication)
         for _ in range(3):
             world.after(self.rng.randrange(SECOND), self._client)
         if self.has_faults:
@@ -64,7 +65,7 @@ class Moves:
         world.run(10 * SECOND)  # the last appends end, and peers learn that they are confirmed
         world.check_commits()
         self._check_copies()
-        self.counts["commits"] = len(world.commits)
+        self.counts["commits"] = len(world.observer.commits)
         return self.counts
 
     # --- brokers ------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ class Moves:
             if is_proxied and hops:
                 self._append(result.resolution.broker.suffix, journal, hops - 1)
             elif not is_proxied and not result.error and result.resolution.status is Status.OK:
-                world.commit(journal, result, b"".join(pieces))
+                world.observer.commit(journal, result, b"".join(pieces))
 
         # A slow client still sends its content while brokers join and leave the journal.
         pause_ns = (800 if rng.random() < 0.1 else 3) * MS
@@ -198,9 +199,9 @@ class Moves:
                     key = SpoolKey(row.name, row.create_revision, part.begin)
                     data = world.disks[member.suffix].read(key, part.begin, part.end)
                     assert len(data) == part.end - part.begin, f"{member.suffix} lacks {part}"
-                    world.note_visible(row.name, part.begin, data)
+                    world.observer.note_visible(row.name, part.begin, data)
                     end = max(end, part.end)
-                assert end == len(world.known[row.name]), f"{member.suffix} ends at {end}"
+                assert end == len(world.observer.known[row.name]), f"{member.suffix} ends at {end}"
 
 
 def main() -> int:

@@ -13,8 +13,9 @@ from qsync_broker.requests import Append, Appended, Suspend
 from qsync_broker.states import State
 from qsync_broker.status import Status
 from qsync_node.format.journals import JOURNAL_SPACE, JournalRow, decode_row
+from qsync_sim.journals.clock import MS, SECOND
 from qsync_sim.journals.faults import PAIRS, Faults
-from qsync_sim.journals.world import MS, SECOND, World
+from qsync_sim.journals.world import World
 
 JOURNALS = ("orders/eu", "orders/us", "audit/log")
 
@@ -63,13 +64,13 @@ class Schedule:
         world.check_publications()
         self.counts += self.faults.counts
         self.counts["publications"] = sum(map(len, world.keys.published.values()))
-        self.counts["commits"] = len(world.commits)
+        self.counts["commits"] = len(world.observer.commits)
         self.counts["stale snapshot"] = world.stale_snapshots
         return self.counts
 
     def _create(self, number: int) -> None:
         world = self.world
-        world.create(JOURNALS[number], 1 + (world.seed + number) % 3, stores=number > 0)
+        world.keys.create(JOURNALS[number], 1 + (world.seed + number) % 3, stores=number > 0)
 
     # --- clients ------------------------------------------------------------------------------
 
@@ -105,7 +106,7 @@ class Schedule:
                 self.counts[status.name] += 1
             else:
                 assert not breaks, "an append of a client that broke off was acknowledged"
-                world.commit(journal, result, b"".join(pieces))
+                world.observer.commit(journal, result, b"".join(pieces))
                 self.is_done += 1
 
         # A slow client holds the pipeline while leases end and other primaries take over.
@@ -129,7 +130,7 @@ class Schedule:
     def _scale(self) -> None:
         """Change the replication of a journal; slow disks let appends be in flight meanwhile."""
         if self.is_faulty:
-            self.world.scale(self.rng.choice(JOURNALS), self.rng.randrange(1, 4))
+            self.world.keys.scale(self.rng.choice(JOURNALS), self.rng.randrange(1, 4))
             for name in self.names if self.rng.random() < 0.5 else ():
                 self.faults.inject("slow", name)
             self.world.after(self.rng.randrange(500, 5000) * MS, self._scale)

@@ -1,4 +1,4 @@
-"""A simulated disk for the spools' storage, with writes at any offset, and a model of spools.
+"""A simulated disk for the spools of a broker, with writes at any offset.
 
 It keeps two states of each file: the page cache and the bytes on disk. Flushes copy the sectors
 that were written since the last flush. A power loss keeps or loses each unflushed sector and each

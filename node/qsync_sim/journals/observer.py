@@ -1,0 +1,123 @@
+"""An observer of the visible bytes of all journals: they never change, and none is lost."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from qsync_broker.operations import SpoolKey
+from qsync_broker.requests import Appended
+from qsync_broker.status import Status
+from qsync_sim.journals.disk import Disk
+from qsync_sim.journals.process import Process
+
+PUBLICATION = re.compile(rb"\(P[0-9]+:-*\)")
+
+Spans = Iterable[tuple[int, int]]
+Persisted = Mapping[str, Spans]
+"""Begins and ends of the persisted fragments of each journal."""
+Published = Mapping[tuple[str, int], list[bytes]]
+"""The publications of each journal, by name and id, in their order."""
+
+
+class Commit(NamedTuple):
+    """An acknowledged append."""
+
+    journal: str
+    begin: int
+    end: int
+    data: bytes
+
+
+class Observer:
+    """Remembers all visible bytes and all acknowledged appends.
+
+    Attributes:
+        commits: the acknowledged appends.
+        seen: the visible bytes of each journal.
+        known: for each of them, 1 if it was visible at some broker.
+    """
+
+    def __init__(self, disks: dict[str, Disk]) -> None:
+        self.commits: list[Commit] = []
+        self.seen: dict[str, bytearray] = {}
+        self.known: dict[str, bytearray] = {}
+        self._disks = disks
+
+    def observe(self, process: Process, journal: str) -> None:
+        """Compare the visible bytes at a broker with all that was ever visible."""
+        replica = process.core.replica(journal)
+        if replica is None:
+            return
+        disk = self._disks[process.name]
+        spans = [(begin, one.end) for begin, one in replica.completed.items()]
+        spans.append((replica.spool.begin, replica.spool.confirmed))
+        for begin, end in spans:
+            data = disk.read(SpoolKey(journal, replica.spool.journal_id, begin), begin, end)
+            assert len(data) == end - begin, f"{process.name} lacks visible bytes of {journal}"
+            self.note_visible(journal, begin, data)
+
+    def note_visible(self, journal: str, begin: int, data: bytes) -> None:
+        """Compare visible bytes with all that was ever visible at these offsets."""
+        seen = self.seen.setdefault(journal, bytearray())
+        known = self.known.setdefault(journal, bytearray())
+        end = begin + len(data)
+        seen.extend(bytes(max(0, end - len(seen))))
+        known.extend(bytes(max(0, end - len(known))))
+        if known[begin:end] == b"\1" * len(data) and seen[begin:end] == data:
+            return
+        for offset, byte in enumerate(data, begin):
+            assert not known[offset] or seen[offset] == byte, (
+                f"offset {offset} of {journal} has two values"
+            )
+            seen[offset], known[offset] = byte, 1
+
+    def commit(self, journal: str, result: Appended, data: bytes) -> None:
+        """Record an acknowledged append."""
+        assert result.resolution.status is Status.OK
+        assert result.end - result.begin == len(data), "an append has another length"
+        for other in self.commits:
+            if other.journal == journal and data:
+                assert result.end <= other.begin or result.begin >= other.end, (
+                    f"two appends of {journal} share offsets: {other.begin}..{other.end} and"
+                    f" {result.begin}..{result.end}"
+                )
+        self.commits.append(Commit(journal, result.begin, result.end, data))
+
+    def check_commits(self, processes: Iterable[Process], persisted: Persisted) -> None:
+        """Check that every acknowledged append is visible as it was appended."""
+        alive = [process for process in processes if process.is_alive]
+        for process in alive:
+            for journal in {commit.journal for commit in self.commits}:
+                self.observe(process, journal)
+        for commit in self.commits:
+            known = self.known.get(commit.journal, b"")[commit.begin : commit.end]
+            assert known == b"\1" * len(commit.data), f"acknowledged bytes are lost: {commit}"
+            found = self.seen[commit.journal][commit.begin : commit.end]
+            assert found == commit.data, f"acknowledged bytes have changed: {commit}"
+        for journal, spans in persisted.items():
+            self._check_readable(journal, spans, alive)
+        for journal, known in self.known.items():
+            gap = known.find(0)
+            assert gap < 0, f"{journal} has a gap at offset {gap}"
+
+    def check_publications(self, published: Published) -> None:
+        """Check that each journal contains exactly its publications, whole and in order (X1)."""
+        for (journal, _), expected in published.items():
+            data = bytes(self.seen.get(journal, b""))
+            found = PUBLICATION.findall(data)
+            assert found == expected, f"{journal} contains the publications {found}, not {expected}"
+            assert data.count(b"(P") == len(found), f"{journal} contains a part of a publication"
+
+    def _check_readable(self, journal: str, persisted: Spans, alive: list[Process]) -> None:
+        """Check that all visible bytes of a persisted journal can still be read."""
+        spans = list(persisted)
+        for process in alive:
+            replica = process.core.shelf(journal)
+            if replica is not None:
+                spans += [(begin, one.end) for begin, one in replica.completed.items()]
+                spans.append((replica.spool.begin, replica.spool.confirmed))
+        end = 0
+        for begin, span_end in sorted(spans):
+            assert begin <= end, f"{journal} cannot be read between {end} and {begin}"
+            end = max(end, span_end)
+        assert end == len(self.known[journal]), f"{journal} cannot be read after {end}"
