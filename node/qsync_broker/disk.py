@@ -1,22 +1,32 @@
-"""The disk thread of a broker: it carries out operations on spools in batches.
+"""The disk thread of a broker: it carries out the batches of a `DiskQueue`.
 
-All operations that wait become one batch, so that one flush of the commit log serves all journals
-(group commit). If a batch fails, for example because the disk is full, the thread retries it until
-it succeeds: clients wait, and nothing is lost. After a failed flush, or an operation that
-contradicts the spools, nothing may be written again, and the process must restart.
+If a batch fails, for example because the disk is full, the thread retries it until it succeeds:
+clients wait, and nothing is lost. After a failed flush, or an operation that contradicts the
+spools, nothing may be written again, and the process must restart.
 """
 
 import logging
 import threading
 from collections.abc import Callable
 
+from qsync_broker.disk_queue import RETRY_S, DiskQueue, Failed, Failure, Retry, Stored
 from qsync_broker.operations import Operation
 from qsync_broker.storage.storage import Storage
 
 log = logging.getLogger("qsync.broker")
 
-RETRY_S = 1.0
-BATCH_MAX = 4096
+
+def attempt(storage: Storage, batch: list[Operation]) -> Failure | None:
+    """Apply a batch, and return why that failed, or None."""
+    if not batch:
+        return None
+    try:
+        storage.apply(batch)
+    except OSError as error:
+        return Failure(error, is_final=storage.has_failed)
+    except Exception as error:  # noqa: BLE001  # no broker may run without its disk thread
+        return Failure(error, is_final=True)
+    return None
 
 
 class Disk:
@@ -39,7 +49,7 @@ class Disk:
         self._on_stored = on_stored
         self._on_failed = on_failed
         self._condition = threading.Condition()
-        self._queue: list[tuple[int, list[Operation]]] = []
+        self._queue = DiskQueue()
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="disk", daemon=True)
         self._thread.start()
@@ -47,7 +57,7 @@ class Disk:
     def submit(self, token: int, operations: list[Operation]) -> None:
         """Queue operations."""
         with self._condition:
-            self._queue.append((token, operations))
+            self._queue.submit(token, operations)
             self._condition.notify()
 
     def stop(self) -> None:
@@ -58,34 +68,31 @@ class Disk:
         self._thread.join()
 
     def _run(self) -> None:
-        while True:
+        while (batch := self._take()) is not None:
+            failure = attempt(self._storage, batch)
+            if failure is not None and not isinstance(failure.error, OSError):
+                log.error("an operation contradicts the spools on disk", exc_info=failure.error)
             with self._condition:
-                while not self._queue and not self._is_stopping:
-                    self._condition.wait()
-                if not self._queue:
+                outcome = self._queue.on_result(failure)
+            match outcome:
+                case Stored(token):
+                    self._on_stored(token)
+                case Retry(error):
+                    log.error("writing spools failed: %s; free or repair the disk; retrying", error)
+                    if self._is_stopped_within(RETRY_S):
+                        return
+                case Failed(reason):
+                    self._on_failed(reason)
                     return
-                taken, self._queue = self._queue[:BATCH_MAX], self._queue[BATCH_MAX:]
-            batch = [operation for _, operations in taken for operation in operations]
-            if batch and not self._is_applied(batch):
-                return
-            self._on_stored(taken[-1][0])
 
-    def _is_applied(self, batch: list[Operation]) -> bool:
-        """Apply a batch, and return False if that is impossible or no longer wanted."""
-        while True:
-            try:
-                self._storage.apply(batch)
-                return True
-            except OSError as error:
-                if self._storage.has_failed:
-                    self._on_failed(f"writing spools failed: {error}")
-                    return False
-                log.error("writing spools failed: %s; free or repair the disk; retrying", error)
-                with self._condition:
-                    if self._is_stopping:
-                        return False
-                    self._condition.wait(RETRY_S)
-            except Exception as error:  # no broker may run without this thread
-                log.exception("an operation contradicts the spools on disk")
-                self._on_failed(f"writing spools failed: {error}")
-                return False
+    def _take(self) -> list[Operation] | None:
+        """Wait for the next batch; return None if the thread ends."""
+        with self._condition:
+            while (batch := self._queue.next_batch()) is None and not self._is_stopping:
+                self._condition.wait()
+            return batch
+
+    def _is_stopped_within(self, seconds: float) -> bool:
+        """Wait, and return whether the thread must end. New operations do not end the wait."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._is_stopping, seconds)

@@ -2,30 +2,82 @@
 
 import threading
 from pathlib import Path
+from queue import SimpleQueue
 
+import pytest
+
+from qsync_broker import disk as disk_thread
 from qsync_broker.disk import Disk
-from qsync_broker.operations import Commit, SpoolKey, SpoolState
-from qsync_broker.storage.storage import Storage
+from qsync_broker.operations import NO_SUM, Commit, Content, SpoolKey, SpoolState
+from qsync_broker.storage.storage import Settings, Storage
+from qsync_sim.journals.files import Fault, SimFiles
 
-CONTRADICTION = Commit(SpoolState(SpoolKey("a/journal", 1, 0), 1, 5, bytes(20), b"", 0, 1, 0))
+KEY = SpoolKey("a/journal", 1, 0)
+BEGUN = Commit(SpoolState(KEY, 1, 0, NO_SUM, b"", 0, 1, 0))
+CONTRADICTION = Commit(SpoolState(KEY, 1, 5, bytes(20), b"", 0, 1, 0))
 """It has bytes that were never written."""
+PATIENCE_S = 30
 
 
 def test_operation_that_contradicts_the_state_stops_the_broker(tmp_path: Path) -> None:
     """With a lease and without its disk thread, a broker would block its journals."""
     storage = Storage.open(str(tmp_path))
     stored: list[int] = []
-    reasons: list[str] = []
-    has_failed = threading.Event()
-
-    def on_failed(reason: str) -> None:
-        reasons.append(reason)
-        has_failed.set()
-
-    disk = Disk(storage, stored.append, on_failed)
+    reasons: SimpleQueue[str] = SimpleQueue()
+    disk = Disk(storage, stored.append, reasons.put)
     disk.submit(1, [CONTRADICTION])
-    assert has_failed.wait(30)
+    assert reasons.get(timeout=PATIENCE_S).startswith("writing spools failed: ")
     disk.stop()
     storage.close()
     assert stored == []
-    assert reasons[0].startswith("writing spools failed: ")
+
+
+def open_simulated() -> tuple[SimFiles, Storage]:
+    files = SimFiles()
+    return files, Storage.open("/data", Settings(flush_threads=1), files)
+
+
+def test_batch_that_does_not_fit_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_thread, "RETRY_S", 0.01)
+    files, storage = open_simulated()
+    stored: SimpleQueue[int] = SimpleQueue()
+    refusals: list[Fault] = ["full"] * 3
+    files.on_call = lambda call, path: refusals.pop() if call == "write" and refusals else None
+    disk = Disk(storage, stored.put, pytest.fail)
+    disk.submit(1, [BEGUN, Content(KEY, 0, b"x")])
+    assert stored.get(timeout=PATIENCE_S) == 1
+    disk.stop()
+    assert not refusals
+    assert storage.read(KEY, 0, 9) == b"x"
+
+
+def test_stop_does_not_wait_for_space() -> None:
+    files, storage = open_simulated()
+    stored: list[int] = []
+    has_refused = threading.Event()
+
+    def refuse(call: str, path: str) -> Fault | None:
+        if call == "write":
+            has_refused.set()
+        return "full" if call == "write" else None
+
+    files.on_call = refuse
+    disk = Disk(storage, stored.append, pytest.fail)
+    disk.submit(1, [BEGUN])
+    assert has_refused.wait(PATIENCE_S)
+    disk.stop()
+    assert stored == []
+
+
+def test_failed_flush_ends_the_thread() -> None:
+    files, storage = open_simulated()
+    stored: list[int] = []
+    reasons: SimpleQueue[str] = SimpleQueue()
+    files.on_call = lambda call, path: "fail" if call == "sync" else None
+    disk = Disk(storage, stored.append, reasons.put)
+    disk.submit(1, [BEGUN])
+    assert "injected" in reasons.get(timeout=PATIENCE_S)
+    files.on_call = None
+    disk.submit(2, [BEGUN])
+    disk.stop()
+    assert stored == []

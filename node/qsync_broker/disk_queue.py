@@ -1,0 +1,110 @@
+"""The operations that wait for the disk of a broker: batches, and the meaning of failures.
+
+All operations that wait become one batch, so that one flush of the commit log serves all journals
+(group commit). One batch is under way at a time.
+
+    state       input                            next        result
+    ---------   ------------------------------   ---------   -----------------------------------
+    idle        `next_batch`, something waits    under way   the batch
+    under way   success                          idle        `Stored` with its greatest token
+    under way   a failure that can be repeated   repeated    `Retry`
+    under way   a final failure                  failed      `Failed`
+    repeated    `next_batch`                     under way   the same batch, without newer ones
+    failed      `next_batch`                     failed      nothing any more
+
+A batch that failed is repeated as it was: a crash may have left its record or not, and the storage
+permits no other record at this place.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+from qsync_broker.operations import Operation
+
+RETRY_S = 1.0
+BATCH_MAX = 4096
+
+
+class Failure(NamedTuple):
+    """A batch could not be applied.
+
+    Attributes:
+        error: the cause.
+        is_final: whether nothing may be written any more.
+    """
+
+    error: Exception
+    is_final: bool
+
+
+class Stored(NamedTuple):
+    """All operations up to `token` are durable."""
+
+    token: int
+
+
+class Retry(NamedTuple):
+    """The batch is to be repeated in `RETRY_S` seconds."""
+
+    error: Exception
+
+
+class Failed(NamedTuple):
+    """Nothing may be written any more, and the process must restart."""
+
+    reason: str
+
+
+Outcome = Stored | Retry | Failed
+
+
+class DiskQueue:
+    """Groups operations into batches. It does no I/O, and knows no threads."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, list[Operation]]] = deque()
+        self._batch: list[Operation] = []
+        self._token = 0
+        self._is_under_way = False
+        self._is_repeated = False
+        self._has_failed = False
+
+    def submit(self, token: int, operations: list[Operation]) -> None:
+        """Add operations. Tokens rise."""
+        self._waiting.append((token, operations))
+
+    def next_batch(self) -> list[Operation] | None:
+        """Begin a batch of at most `BATCH_MAX` submissions.
+
+        Returns:
+            Its operations, perhaps none; None if nothing waits, a batch is under way, or the disk
+            has failed.
+        """
+        if self._is_under_way or self._has_failed:
+            return None
+        if not self._is_repeated:
+            if not self._waiting:
+                return None
+            self._batch = []
+            for _ in range(min(len(self._waiting), BATCH_MAX)):
+                self._token, operations = self._waiting.popleft()
+                self._batch += operations
+        self._is_under_way = True
+        return self._batch
+
+    def on_result(self, failure: Failure | None) -> Outcome:
+        """Note the end of the batch that is under way.
+
+        Args:
+            failure: why it was not applied, None if it was.
+        """
+        assert self._is_under_way, "no batch is under way"
+        self._is_under_way = False
+        self._is_repeated = failure is not None
+        if failure is None:
+            self._batch = []
+            return Stored(self._token)
+        if not failure.is_final:
+            return Retry(failure.error)
+        self._has_failed = True
+        return Failed(f"writing spools failed: {failure.error}")

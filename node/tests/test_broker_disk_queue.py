@@ -1,0 +1,71 @@
+"""The queue before the disk of a broker, without a disk."""
+
+import errno
+
+from qsync_broker.disk_queue import BATCH_MAX, DiskQueue, Failed, Failure, Retry, Stored
+from qsync_broker.operations import Content, Drop, Operation, SpoolKey
+
+KEY = SpoolKey("a/journal", 1, 0)
+FULL = OSError(errno.ENOSPC, "no space")
+
+
+def content(offset: int) -> Operation:
+    return Content(KEY, offset, b"x")
+
+
+def queue_of(*offsets: int) -> DiskQueue:
+    queue = DiskQueue()
+    for token, offset in enumerate(offsets, 1):
+        queue.submit(token, [content(offset)])
+    return queue
+
+
+def test_all_that_waits_is_one_batch_with_the_last_token() -> None:
+    queue = queue_of(0, 1, 2)
+    assert queue.next_batch() == [content(0), content(1), content(2)]
+    assert queue.on_result(None) == Stored(3)
+    assert queue.next_batch() is None
+
+
+def test_one_batch_is_under_way() -> None:
+    queue = queue_of(0)
+    queue.next_batch()
+    queue.submit(2, [content(1)])
+    assert queue.next_batch() is None
+    assert queue.on_result(None) == Stored(1)
+    assert queue.next_batch() == [content(1)]
+    assert queue.on_result(None) == Stored(2)
+
+
+def test_failed_batch_is_repeated_without_newer_operations() -> None:
+    queue = queue_of(0, 1)
+    batch = queue.next_batch()
+    for _ in range(2):
+        queue.submit(3, [Drop(KEY)])
+        assert queue.on_result(Failure(FULL, is_final=False)) == Retry(FULL)
+        assert queue.next_batch() == batch == [content(0), content(1)]
+    assert queue.on_result(None) == Stored(2)
+    assert queue.next_batch() == [Drop(KEY), Drop(KEY)]
+
+
+def test_nothing_is_written_after_a_final_failure() -> None:
+    queue = queue_of(0)
+    queue.next_batch()
+    failed = queue.on_result(Failure(FULL, is_final=True))
+    assert failed == Failed("writing spools failed: [Errno 28] no space")
+    queue.submit(2, [content(1)])
+    assert queue.next_batch() is None
+
+
+def test_batch_has_a_bounded_number_of_submissions() -> None:
+    queue = queue_of(*range(BATCH_MAX + 1))
+    assert len(queue.next_batch() or ()) == BATCH_MAX
+    assert queue.on_result(None) == Stored(BATCH_MAX)
+    assert queue.next_batch() == [content(BATCH_MAX)]
+
+
+def test_submission_without_operations_is_stored() -> None:
+    queue = DiskQueue()
+    queue.submit(7, [])
+    assert queue.next_batch() == []
+    assert queue.on_result(None) == Stored(7)
