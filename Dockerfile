@@ -73,6 +73,7 @@ RUN pip --python /opt/qsync/bin/python install --no-cache-dir --require-hashes -
 FROM spark-needs AS spark-build
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY node/qsync_node node/qsync_node
+COPY node/qsync_broker node/qsync_broker
 COPY node/qsync_spark node/qsync_spark
 RUN pip wheel --no-deps --no-build-isolation -w /wheels . \
  && pip --python /opt/qsync/bin/python install --no-cache-dir --no-deps /wheels/*.whl

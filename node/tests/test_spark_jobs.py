@@ -229,6 +229,32 @@ def test_the_last_word_of_a_compaction() -> None:
     assert len(last_word(word)) < LAST_WORD_BYTES_MAX
 
 
+def test_image_of_spark_has_every_package_that_the_jobs_import() -> None:
+    root = Path(__file__).parents[2]
+    script = """
+import importlib, importlib.metadata, pkgutil, sys
+import qsync_spark
+for module in pkgutil.walk_packages(qsync_spark.__path__, "qsync_spark."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+known = importlib.metadata.packages_distributions()
+names = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
+for name in names:
+    print(*([name] if name.startswith("qsync_") else known.get(name, [])))
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported = {name.lower().replace("_", "-") for name in done.stdout.split()}
+    stage = (root / "Dockerfile").read_text().partition("FROM spark-needs")[2].partition("FROM")[0]
+    copied = {line.split()[-1].rpartition("/")[2].replace("_", "-")
+              for line in stage.splitlines() if line.startswith("COPY node/")}  # fmt: skip
+    lock = (root / "locks" / "spark.txt").read_text()
+    locked = {line.partition("==")[0] for line in lock.splitlines() if "==" in line}
+    assert "qsync-spark" in imported
+    ours = {"qsync", "setuptools"}  # a hook of the editable installation
+    assert not imported - copied - locked - ours
+
+
 def test_no_conf_of_a_run_switches_its_security_off() -> None:
     template = {"spec": {"containers": [{"image": "spark"}]}}
     environment = {
