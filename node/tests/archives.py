@@ -15,6 +15,18 @@ from typing import Any
 from qsync_node.core import effects as fx
 from qsync_node.core.history import History
 from qsync_node.format.describe import describe
+from qsync_node.format.journals import (
+    ASSIGNMENT_SPACE,
+    BROKER_SPACE,
+    JOURNAL_SPACE,
+    AssignmentRow,
+    BrokerId,
+    BrokerRow,
+    JournalRow,
+    Route,
+    definitions,
+    encode_row,
+)
 from qsync_node.format.manifest import (
     MANIFEST_NAME,
     ROOT_NAME,
@@ -26,6 +38,9 @@ from qsync_node.log.archive import Contents, plan_uploads
 from qsync_sim.schedule import Schedule
 from qsync_sim.shell import DIRECTORY, Shell
 from qsync_sim.world import World
+
+SECOND = 10**9
+DAY_MS = 86_400_000
 
 
 class SimArchive:
@@ -90,6 +105,42 @@ def archived_run(seed: int, folder: Path, *frequent: Callable[[World], None]) ->
     schedule = Schedule(seed, frequent=frequent)
     archive = SimArchive(schedule.world, folder)
     world = schedule.run()
+    archive.ship_all()
+    return world
+
+
+def journal_archive(
+    folder: Path, journals: dict[str, dict[str, Any]], *, are_spaces_there: bool = True
+) -> World:
+    """Archive a cluster with journals: their rows, a broker and its assignments.
+
+    Args:
+        folder: The archive.
+        journals: The specification of each journal, as its row has it.
+        are_spaces_there: Whether the cluster has the spaces of journals.
+    """
+    world = World(7)
+    archive = SimArchive(world, folder)
+    world.bootstrap(3)
+    broker = BrokerId("zone", "broker-0")
+    if are_spaces_there:
+        for space, fields in definitions():
+            world.insert(space, fields)
+        lease = BrokerRow(broker, "http://h:1", "h:2", 9, False, DAY_MS, "process", 5, 3, 3)
+        world.insert(BROKER_SPACE, encode_row(lease))
+    for name, spec in journals.items():
+        route = Route((broker,), 0)
+        world.insert(JOURNAL_SPACE, encode_row(JournalRow(name, spec, 0, 0, 9, 7, route, 3, 4)))
+        assignment = AssignmentRow(name, broker, 0, 3, 3)
+        world.insert(ASSIGNMENT_SPACE, encode_row(assignment))
+
+    def are_equal() -> bool:
+        replicas = [shell.node.replica for shell in world.alive() if shell.node is not None]
+        ends = {end for one in replicas for end in (one.tail.last_index, one.limbo.confirmed_index)}
+        return len(replicas) == 3 and len(ends) == 1
+
+    world.run_for(SECOND)  # the last rows are confirmed by a later one
+    assert world.run_for(5 * SECOND, are_equal), "the members have different rows"
     archive.ship_all()
     return world
 

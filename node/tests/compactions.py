@@ -10,7 +10,7 @@ from qsync_node.format.compaction import COMPACTION_MANIFEST, Compaction, encode
 from qsync_node.format.describe import describe
 from qsync_node.format.manifest import SNAPSHOT
 from qsync_node.restore.point import Point
-from qsync_node.restore.run import restore
+from qsync_node.restore.run import fold
 from qsync_spark.compaction.files import put_bytes
 from qsync_spark.compaction.lock import Lock
 from qsync_spark.compaction.run import Outcome, remove
@@ -31,7 +31,7 @@ def publish(
         point: The fields of the `Point`.
     """
     url = f"file://{folder}"
-    made = restore(url, Point(**point), into)
+    made = fold(url, Point(**point), into)
     data = Path(made.file).read_bytes()
     entry = describe(data, SNAPSHOT, Path(made.file).name, 1)
     name = f"{made.index:020d}-{entry.last_term}-{crc32(into.name.encode()):08x}"

@@ -19,15 +19,18 @@ import msgpack
 import pyarrow.parquet as pq
 import pytest
 from archive_copy import Copy
+from archives import journal_archive
 from damage import missing_row
 from plain_audit import plain_audit
 
 from qsync_node.archive.location import ArchiveError
 from qsync_node.archive.reading import load_archive, store_of
+from qsync_node.format.journals import ASSIGNMENT_SPACE, BROKER_SPACE, JOURNAL_SPACE
 from qsync_node.format.manifest import SEGMENT
 from qsync_node.format.mp import unpack
 from qsync_node.log.checkpoint import open_snapshot
 from qsync_node.log.files import OsFileSystem
+from qsync_node.restore.journals import JournalsError
 from qsync_node.restore.point import Point
 from qsync_node.restore.run import restore
 from qsync_spark.compaction.lock import Lock
@@ -58,6 +61,26 @@ def user_tuples(bodies: list[bytes]) -> dict[int, list[list[Any]]]:
         if fields[0x10] >= 512:
             found.setdefault(fields[0x10], []).append(fields[0x21])
     return found
+
+
+def test_journals_keep_their_brokers_and_stores(spark: "SparkSession", tmp_path: Path) -> None:
+    stores = [f"file://{tmp_path}/fragments/"]
+    spec = {"replication": 1, "fragment": {"length": 1024, "stores": stores}}
+    archive = tmp_path / "archive"
+    journal_archive(archive, {"a/journal": spec})
+    outcome = run(spark, archive)
+    assert outcome.verdict == "Passed", outcome.notes
+    made = load_archive(f"file://{archive}").compactions[0]
+    shutil.copy(archive / made.folder / made.snapshot.name, tmp_path / made.snapshot.source)
+    snapshot = open_snapshot(OsFileSystem(), str(tmp_path / made.snapshot.source))
+    rows: dict[int, list[list[Any]]] = {}
+    for body in map(unpack, snapshot.bodies()):
+        rows.setdefault(body[0x10], []).append(body[0x21])
+    assert [fields[:2] for fields in rows[JOURNAL_SPACE]] == [["a/journal", spec]]
+    assert [fields[:3] for fields in rows[ASSIGNMENT_SPACE]] == [["a/journal", "zone", "broker-0"]]
+    assert [fields[:2] for fields in rows[BROKER_SPACE]] == [["zone", "broker-0"]]
+    with pytest.raises(JournalsError, match="name a store of the new one"):
+        restore(f"file://{archive}", Point(), tmp_path / "restored")
 
 
 def test_a_compaction_is_the_state_and_its_tables(

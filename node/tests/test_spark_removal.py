@@ -190,7 +190,7 @@ def compacted(
     spark, watch = mock.Mock(sparkContext=_Tasks()), mock.MagicMock()
     said = {"index": made.index, "file": "", "notes": []}
     monkeypatch.setattr(run, "Watch", watch)
-    monkeypatch.setattr(run, "_restore", lambda *_: said)
+    monkeypatch.setattr(run, "_fold_in_child", lambda *_: said)
     monkeypatch.setattr(run, "audit", lambda *_: plain_audit(folder))
     return run.compact(spark, f"file://{folder}", Wish("sim", **wish))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from qsync_node.errors import QsyncError
 from qsync_node.lifeline import hold_lifeline
 from qsync_node.restore.point import Point, parse_time
-from qsync_node.restore.run import check, restore
+from qsync_node.restore.run import check, fold, restore
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,12 +28,18 @@ def main(arguments: list[str] | None = None) -> int:
         "--journal-store", default="", metavar="URL",
         help="the new cluster's own store, to which fragments of journals are copied",
     )  # fmt: skip
+    parser.add_argument(
+        "--fold", action="store_true",
+        help="write the state for the same cluster: journals keep their brokers and stores",
+    )  # fmt: skip
     point = parser.add_mutually_exclusive_group()
     point.add_argument("--to-time", metavar="TIME", help="such as 2026-01-31T12:00:00Z")
     point.add_argument("--to-signature", type=int, metavar="INDEX")
     parsed = parser.parse_args(arguments)
     if parsed.into is None and not parsed.check:
         parser.error("specify exactly one of --into FOLDER and --check")
+    if parsed.fold and (parsed.check or parsed.member or parsed.journal_store):
+        parser.error("--fold excludes --check, --member and --journal-store")
     if parsed.lifeline:
         hold_lifeline()
     try:
@@ -41,6 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
         wanted = Point(to_time, parsed.to_signature)
         if parsed.check:
             found = {"index": check(parsed.archive, wanted, parsed.member, parsed.journal_store)}
+        elif parsed.fold:
+            found = fold(parsed.archive, wanted, parsed.into).document()
         else:
             found = restore(
                 parsed.archive, wanted, parsed.into, parsed.member, parsed.journal_store

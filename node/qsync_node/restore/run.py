@@ -112,7 +112,7 @@ def _replay(archive: Archive, until: int | None, comparison: Comparison) -> tupl
 def restore(
     url: str, point: Point, folder: Path, member: str | None = None, journal_store: str = ""
 ) -> Restored:
-    """Write the snapshot into `folder`, and copy the fragments of journals.
+    """Write the snapshot of a new cluster into `folder`, and copy the fragments of journals.
 
     Args:
         url: the archive.
@@ -130,6 +130,43 @@ def restore(
     state, file = _replay(archive, until, comparison)
     journals = detach(state.database, journal_store)
     fragments = copy_fragments(journals, journal_store)
+    found = _write(archive, state, file, folder, comparison, member)
+    if journals:
+        found.notes.append(
+            f"copied {fragments} fragments of {len(journals)} journals to {journal_store}: begin"
+            " each journal with `qsync journals reset-head`"
+        )
+    return found
+
+
+def fold(url: str, point: Point, folder: Path) -> Restored:
+    """Write the snapshot of the same cluster into `folder`, by which a compaction replaces rows.
+
+    It equals the replay of the log. Journals therefore keep their brokers and their stores.
+
+    Args:
+        url: the archive.
+        point: the point.
+        folder: folder of the snapshot.
+
+    Raises:
+        QsyncError: the state cannot be read; the text is one sentence.
+    """
+    archive = load_archive(url)
+    comparison = Comparison("")
+    state, file = _replay(archive, index_of(archive, point), comparison)
+    return _write(archive, state, file, folder, comparison, None)
+
+
+def _write(
+    archive: Archive,
+    state: Replay,
+    file: str,
+    folder: Path,
+    comparison: Comparison,
+    member: str | None,
+) -> Restored:
+    """Write a state that began with the snapshot `file`."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = lock_directory(str(folder))  # an abandoned restore may still be running
     try:
@@ -141,11 +178,6 @@ def restore(
     time_s = state.time or _time_near(archive, state.index)
     notes = [_comparison_note(comparison, file, member)]
     notes += [f"skipped {one}" for one in comparison.passed]
-    if journals:
-        notes.append(
-            f"copied {fragments} fragments of {len(journals)} journals to {journal_store}: begin"
-            " each journal with `qsync journals reset-head`"
-        )
     return Restored(writer.path, state.index, time_s, archive.replicaset_uuid, file,
                     state.vclock, state.rows, comparison.compared_rows, comparison.single_rows,
                     comparison.snapshot_copies, notes)  # fmt: skip

@@ -199,7 +199,7 @@ def _fold(
         raise ArchiveError(
             f"{scratch} has no space for a snapshot of {needed} bytes: free space there"
         )
-    said = _restore(archive.url, wish.to_signature, scratch)
+    said = _fold_in_child(archive.url, wish.to_signature, scratch)
     has_history = any(
         "history" in table for one in archive.compactions for table in one.tables
         if one.index == known
@@ -241,9 +241,9 @@ def latest_time(archive: Archive, index: int) -> float:
     return max(known, default=0.0)
 
 
-def _restore(url: str, to_signature: int | None, folder: Path) -> dict[str, Any]:
+def _fold_in_child(url: str, to_signature: int | None, folder: Path) -> dict[str, Any]:
     """Run the node's engine in a child process: an auditor does not share its code."""
-    words = ["--archive", url, "--into", str(folder)]
+    words = ["--fold", "--archive", url, "--into", str(folder)]
     if to_signature is not None:
         words += ["--to-signature", str(to_signature)]
     try:
