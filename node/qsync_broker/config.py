@@ -7,7 +7,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from qsync_node.errors import QsyncError
-from qsync_node.server.config import TlsConfig
+from qsync_node.server.tlsconfig import TlsConfig
 
 
 class ConfigError(QsyncError):

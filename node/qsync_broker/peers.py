@@ -1,13 +1,15 @@
 """A TCP connection between two brokers: the handshake, then frames."""
 
 import asyncio
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from qsync_broker.handshake import Handshake, HandshakeError
 from qsync_broker.messages import Decoder, FrameError, Message, encode
 from qsync_broker.operations import Buffer
-from qsync_broker.tls import BrokerTls
 from qsync_node.format.journals import BrokerId
+
+if TYPE_CHECKING:
+    from qsync_broker.tls import BrokerTls
 
 HANDSHAKE_S = 5.0
 SEND_HIGH = 4 << 20
@@ -37,7 +39,7 @@ class Connection(asyncio.Protocol):
     """One connection."""
 
     def __init__(
-        self, handshake: Handshake, listener: Listener, tls: BrokerTls | None = None
+        self, handshake: Handshake, listener: Listener, tls: "BrokerTls | None" = None
     ) -> None:
         """Wait for the transport.
 

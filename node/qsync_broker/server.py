@@ -9,7 +9,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from qsync_broker import events as ev
@@ -31,9 +31,11 @@ from qsync_broker.recovered import recovered_journals
 from qsync_broker.requests import Append
 from qsync_broker.storage.storage import Storage
 from qsync_broker.stores import FragmentStores, StoreError
-from qsync_broker.tls import BrokerTls
 from qsync_node.format.journals import BrokerId
 from qsync_node.server.listener import Bounds, Listener
+
+if TYPE_CHECKING:
+    from qsync_broker.tls import BrokerTls
 
 log = logging.getLogger("qsync.broker")
 
@@ -61,7 +63,7 @@ class BrokerServer:
     """
 
     def __init__(
-        self, config: ServerConfig, coordination: Coordinating, tls: BrokerTls | None = None
+        self, config: ServerConfig, coordination: Coordinating, tls: "BrokerTls | None" = None
     ) -> None:
         """Open the broker's directory; `start` opens its connections.
 

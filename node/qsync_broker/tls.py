@@ -21,8 +21,8 @@ import ssl
 import grpc
 
 from qsync_node.server.config import ConfigError as UnusableFiles
-from qsync_node.server.config import TlsConfig
 from qsync_node.server.tls import RELOAD_CHECK_S, Certificates
+from qsync_node.server.tlsconfig import TlsConfig
 
 log = logging.getLogger("qsync.broker")
 

@@ -22,7 +22,7 @@ from qsync_broker.config import split_address
 from qsync_broker.handshake import Handshake, HandshakeError
 from qsync_broker.tls import BrokerTls
 from qsync_node.format.journals import BrokerId
-from qsync_node.server.config import TlsConfig
+from qsync_node.server.tlsconfig import TlsConfig
 
 pytestmark = pytest.mark.asyncio
 NAMES = "DNS:events.brokers.qsync.local,DNS:localhost,IP:127.0.0.1"

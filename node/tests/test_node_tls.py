@@ -23,8 +23,9 @@ from qsync_node.format.greeting import decode_greeting, encode_greeting
 from qsync_node.format.mp import pack, unpack
 from qsync_node.format.proofs import certificate_binding, is_marked, marked_challenge, peer_proof
 from qsync_node.server.admission import HANDSHAKES_MAX
-from qsync_node.server.config import ConfigError, TlsConfig
+from qsync_node.server.config import ConfigError
 from qsync_node.server.tls import RELOAD_CHECK_S, Certificates
+from qsync_node.server.tlsconfig import TlsConfig
 
 
 def openssl(*arguments: str) -> None:

@@ -1,14 +1,16 @@
 """Connections to the services of other brokers, for requests that they must serve."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import grpc
 
 from qsync_broker.keyspace import KeySpace
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
-from qsync_broker.tls import BrokerTls
 from qsync_node.format.journals import BrokerId
+
+if TYPE_CHECKING:
+    from qsync_broker.tls import BrokerTls
 
 OPTIONS = [
     ("grpc.max_receive_message_length", 16 << 20),
@@ -19,7 +21,7 @@ OPTIONS = [
 class Proxies:
     """One channel for each endpoint of a broker."""
 
-    def __init__(self, tls: BrokerTls | None) -> None:
+    def __init__(self, tls: "BrokerTls | None") -> None:
         self._tls = tls
         self._channels: dict[str, Any] = {}
 

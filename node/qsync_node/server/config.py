@@ -23,6 +23,7 @@ from pydantic import (
 from qsync_node.core.settings import Settings
 from qsync_node.core.spaces import refusal_of_list
 from qsync_node.errors import QsyncError
+from qsync_node.server.tlsconfig import TlsConfig
 
 _UNITS_NS = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
@@ -56,25 +57,6 @@ def parse_size_bytes(value: Any) -> int:
 
 Duration = Annotated[int, BeforeValidator(parse_duration_ns)]
 Size = Annotated[int, BeforeValidator(parse_size_bytes)]
-
-
-class TlsConfig(BaseModel):
-    """Certificates of this node; `ca` verifies those of peers.
-
-    With `listen` the TLS port is separate from the plain one, and `peers` name TLS ports. Without
-    it, or with `is_required`, the main port accepts TLS only. The admin port always accepts TLS,
-    and plain HTTP for probes. A peer's certificate must have one of `names`. If `names` is empty,
-    it must have one of the names in `cert`.
-    """
-
-    model_config = ConfigDict(extra="allow")
-
-    cert: Path
-    key: Path
-    ca: Path
-    listen: str | None = None
-    is_required: bool = False
-    names: list[str] = Field(default_factory=list)
 
 
 class ArchiveConfig(BaseModel):

@@ -23,7 +23,8 @@ from qsync_node.certnames import (
     trust_only,
 )
 from qsync_node.format.proofs import certificate_binding
-from qsync_node.server.config import ConfigError, TlsConfig
+from qsync_node.server.config import ConfigError
+from qsync_node.server.tlsconfig import TlsConfig
 
 RELOAD_CHECK_S = 5.0
 
