@@ -2,23 +2,33 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import ssl
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
 
 import msgpack
 
+from qsync_broker.combining import next_group
 from qsync_broker.events import Watched
 from qsync_broker.keyspace import Absent, Change
 from qsync_broker.operations import Publication
 from qsync_broker.watch import WatchError, WatchSession
-from qsync_node.client import Client, Committed
+from qsync_node.client import Client, ClientTransaction, Committed, StatementFailed, Unknown
 from qsync_node.errors import QsyncError
-from qsync_node.format.journals import BROKER_SPACE, PUBLICATION_SPACE, encode_row, space_of
+from qsync_node.format.journals import (
+    BROKER_SPACE,
+    PUBLICATION_SPACE,
+    Row,
+    encode_row,
+    space_of,
+)
 from qsync_node.format.keys import Iterator
 
 log = logging.getLogger("qsync.broker")
+
+T = TypeVar("T")
 
 AGAIN_S = 0.1
 SILENCE_S = 3.0
@@ -58,6 +68,8 @@ class Coordination:
         self._client = Client([address], user, password, tls=tls, deadline_s=5.0)
         self._watching: asyncio.StreamWriter | None = None
         self._room = asyncio.Semaphore(TRANSACTIONS_MAX)
+        self._waiting: dict[int, tuple[Change, asyncio.Future[bool]]] = {}
+        self._numbers = itertools.count()
 
     async def close(self) -> None:
         """Close the connections."""
@@ -69,30 +81,60 @@ class Coordination:
         """Carry out a change, and return whether it is known to be committed.
 
         It is not if a row that it depends on has changed. Without an answer, the outcome is
-        unknown. The watch shows the truth in each case. A renewal of the lease waits for no other
-        transaction: with many journals, the lease would end.
+        unknown. The watch shows the truth in each case. Changes that wait are carried out
+        together. A renewal of the lease waits for no other transaction: with many journals, the
+        lease would end.
         """
         spaces = {space_of(row) for row in change.written}
-        is_renewal = spaces == {BROKER_SPACE} and not change.deleted
-        async with contextlib.nullcontext() if is_renewal else self._room:
-            try:
-                async with self._client.transaction() as transaction:
-                    for row in change.expected:
-                        space = row.space if isinstance(row, Absent) else space_of(row)
-                        found = await transaction.select(space, list(row.key))
-                        wanted = [] if isinstance(row, Absent) else [_plain(encode_row(row))]
-                        if found != wanted:
-                            raise Conflict
-                    for written in change.written:
-                        await transaction.replace(space_of(written), encode_row(written))
-                    for deleted in change.deleted:
-                        await transaction.delete(deleted.space, list(deleted.key))
-                return isinstance(transaction.outcome, Committed)
-            except Conflict:
-                return False
-            except (QsyncError, OSError, TimeoutError) as error:
-                log.debug("a transaction of the key space failed: %s", error)
-                return False
+        if spaces == {BROKER_SPACE} and not change.deleted:
+            return (await self._carry_out([change]))[0]
+        result = asyncio.get_running_loop().create_future()
+        number = next(self._numbers)
+        self._waiting[number] = change, result
+        while number in self._waiting:
+            async with self._room:
+                await self._carry_out_next()
+        return bool(await result)
+
+    async def _carry_out_next(self) -> None:
+        """Carry out a group of the changes that wait, or nothing if none waits."""
+        numbers = next_group((number, change) for number, (change, _) in self._waiting.items())
+        if not numbers:
+            return
+        group = [self._waiting.pop(number) for number in numbers]
+        results = [False] * len(group)
+        try:
+            results = await self._carry_out([change for change, _ in group])
+        finally:
+            for (_, result), is_committed in zip(group, results, strict=True):
+                if not result.done():
+                    result.set_result(is_committed)
+
+    async def _carry_out(self, changes: list[Change]) -> list[bool]:
+        """Carry out changes of different rows; return which are known to be committed."""
+        current: list[bool] = []
+        try:
+            async with self._client.transaction() as transaction:
+                current = await _together(_is_current(transaction, change) for change in changes)
+                if not any(current):
+                    raise Conflict
+                chosen = [change for change, is_one in zip(changes, current, strict=True) if is_one]
+                await _together(_write(transaction, change) for change in chosen)
+            outcome = transaction.outcome
+        except Conflict:
+            return [False] * len(changes)
+        except StatementFailed as failed:
+            outcome = failed.outcome
+        except (QsyncError, OSError, TimeoutError) as error:
+            log.debug("a transaction of the key space failed: %s", error)
+            return [False] * len(changes)
+        if isinstance(outcome, Committed):
+            return current
+        log.debug("a transaction of the key space failed: %s", outcome)
+        if len(changes) > 1 and not isinstance(outcome, Unknown):
+            # One of them may be the cause, and must not keep the others from being carried out.
+            return [(await self._carry_out([change]))[0] for change in changes]
+        return [False] * len(changes)
 
     # --- publications -------------------------------------------------------------------------
 
@@ -172,6 +214,39 @@ class Coordination:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+
+async def _is_current(transaction: ClientTransaction, change: Change) -> bool:
+    """Return whether all rows that a change expects are so."""
+
+    async def is_so(row: Row | Absent) -> bool:
+        space = row.space if isinstance(row, Absent) else space_of(row)
+        wanted = [] if isinstance(row, Absent) else [_plain(encode_row(row))]
+        return await transaction.select(space, list(row.key)) == wanted
+
+    return all(await _together(is_so(row) for row in change.expected))
+
+
+async def _write(transaction: ClientTransaction, change: Change) -> None:
+    """Write and delete the rows of a change."""
+    written = [transaction.replace(space_of(row), encode_row(row)) for row in change.written]
+    deleted = [transaction.delete(row.space, list(row.key)) for row in change.deleted]
+    await _together([*written, *deleted])
+
+
+async def _together(requests: Iterable[Awaitable[T]]) -> list[T]:
+    """Send requests without waiting for the answer to each, and return all answers.
+
+    Raises:
+        Exception: the first that a request raised, once all have ended.
+    """
+    answers = await asyncio.gather(*requests, return_exceptions=True)
+    found: list[T] = []
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+        found.append(answer)
+    return found
 
 
 def _plain(fields: list[Any]) -> Any:

@@ -11,10 +11,12 @@ import pytest
 from processes import ADMIN_PASSWORD, PASSWORD, REPLICASET, USER, Cluster, running_cluster
 from raw import Raw
 
-from qsync_broker.coordination import Coordination
+from qsync_broker.combining import GROUP_MAX, next_group
+from qsync_broker.coordination import TRANSACTIONS_MAX, Coordination
 from qsync_broker.events import Watched
 from qsync_broker.keyspace import Absent, Change, KeySpace, absent
 from qsync_broker.watch import WatchError, WatchSession
+from qsync_node.client import ClientTransaction
 from qsync_node.errors import ErrorCode
 from qsync_node.format.auth import stored_hash
 from qsync_node.format.frame import encode_request
@@ -29,6 +31,7 @@ from qsync_node.format.journals import (
     BrokerRow,
     JournalRow,
     definitions,
+    encode_row,
 )
 from qsync_node.format.keys import NOP, Key, Type
 from qsync_node.format.mp import pack, unpack
@@ -112,6 +115,24 @@ async def _transact(cluster: Cluster) -> None:
             await watcher.until(lambda: not watcher.keys.journals)  # noqa: B023
 
 
+def test_group_has_no_two_changes_of_a_row() -> None:
+    def change(name: str, *expected: str) -> Change:
+        absences = tuple(Absent(JOURNAL_SPACE, (key,)) for key in expected)
+        return Change(absences, (JOURNAL._replace(name=name),))
+
+    changes = [change("a"), change("b", "c"), change("a"), change("c"), change("d"), change("b")]
+    waiting = dict(enumerate(changes))
+    groups = []
+    while waiting:
+        group = next_group(waiting.items())
+        groups.append(group)
+        for number in group:
+            del waiting[number]
+    assert groups == [[0, 1, 4], [2, 3, 5]]
+    many = [(number, change(f"{number}")) for number in range(2 * GROUP_MAX)]
+    assert next_group(many) == list(range(GROUP_MAX))
+
+
 def test_renewal_of_the_lease_waits_for_no_other_transaction(tmp_path: Path) -> None:
     with running_cluster(tmp_path, 1) as cluster:
         enable(cluster)
@@ -130,6 +151,72 @@ async def _renew_under_load(cluster: Cluster) -> None:
         assert await coordination.transact(Change((), (BROKER,)))
         assert sum(one.done() for one in others) < 200
         await asyncio.gather(*others)
+
+
+def test_changes_that_wait_are_carried_out_together(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 1) as cluster:
+        enable(cluster)
+        asyncio.run(_change_together(cluster))
+
+
+async def _change_together(cluster: Cluster) -> None:
+    journals = [JOURNAL._replace(name=f"a/{number:03}") for number in range(200)]
+    absences = [Absent(JOURNAL_SPACE, (journal.name,)) for journal in journals]
+    async with watching(cluster.addresses[0]) as (coordination, watcher):
+        assert await coordination.transact(Change((absences[7],), (journals[7],)))
+        began = watcher.keys.revision
+        found = await asyncio.gather(
+            *(
+                coordination.transact(Change((gone,), (journal,)))
+                for gone, journal in zip(absences, journals, strict=True)
+            )
+        )
+        assert found == [number != 7 for number in range(200)]
+        await watcher.until(lambda: len(watcher.keys.journals) == 200)
+        # Each transaction is confirmed by a row of its own, at most.
+        assert watcher.keys.revision - began <= 199 + TRANSACTIONS_MAX + 200 / GROUP_MAX + 1
+
+
+def test_conflict_at_the_commit_concerns_only_its_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_cluster(tmp_path, 1) as cluster:
+        raw = enable(cluster)
+        asyncio.run(_conflict_at_the_commit(cluster, raw, monkeypatch))
+
+
+async def _conflict_at_the_commit(
+    cluster: Cluster, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journals = [JOURNAL._replace(name=f"a/{number:03}") for number in range(20)]
+    replace = ClientTransaction.replace
+    async with watching(cluster.addresses[0]) as (coordination, watcher):
+        monkeypatch.setattr(coordination, "_room", asyncio.Semaphore(1))
+        for journal in journals:
+            assert await coordination.transact(Change((), (journal,)))
+
+        async def replace_late(self: ClientTransaction, space: int, fields: Any) -> Any:
+            found = await replace(self, space, fields)
+            if fields[0] == "a/005" and not disturbed:
+                disturbed.append(fields)
+                changed = [*encode_row(journals[5])]
+                changed[4] = 99
+                assert raw.ask(Type.REPLACE, {0x10: JOURNAL_SPACE, 0x21: changed})[0] == 0
+            return found
+
+        disturbed: list[Any] = []
+        monkeypatch.setattr(ClientTransaction, "replace", replace_late)
+        found = await asyncio.gather(
+            *(
+                coordination.transact(Change((journal,), (journal._replace(epoch=7),)))
+                for journal in journals
+            )
+        )
+        assert disturbed
+        assert found == [number != 5 for number in range(20)]
+        await watcher.until(
+            lambda: sum(one.epoch == 7 for one in watcher.keys.journals.values()) == 19
+        )
 
 
 def test_revision_passes_writes_to_other_spaces(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""Which waiting changes of the key space one transaction carries out together.
+
+After a failure, a broker changes a row of each of its journals. A transaction of its own costs a
+change several round trips; together, they cost hardly more than one. Changes of the same row are
+never together: the later one may depend on the outcome of the earlier one.
+"""
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from qsync_broker.keyspace import Absent, Change
+from qsync_node.format.journals import Row, space_of
+
+GROUP_MAX = 32
+"""Maximum number of changes in one transaction."""
+
+Place: TypeAlias = tuple[int, tuple[str, ...]]
+
+
+def next_group(waiting: Iterable[tuple[int, Change]]) -> list[int]:
+    """Return the numbers of the changes to carry out next, at most `GROUP_MAX`.
+
+    Args:
+        waiting: numbers and changes in the order of their arrival. The first one is always chosen.
+    """
+    group: list[int] = []
+    taken: set[Place] = set()
+    for number, change in waiting:
+        places = _places(change)
+        if taken.isdisjoint(places):
+            group.append(number)
+            if len(group) == GROUP_MAX:
+                break
+        taken |= places  # also of a change that waits: the next one for its row waits behind it
+    return group
+
+
+def _places(change: Change) -> set[Place]:
+    rows: tuple[Row | Absent, ...] = (*change.expected, *change.written, *change.deleted)
+    return {(_space(row), tuple(row.key)) for row in rows}
+
+
+def _space(row: Row | Absent) -> int:
+    return row.space if isinstance(row, Absent) else space_of(row)
