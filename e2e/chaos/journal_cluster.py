@@ -22,8 +22,8 @@ from typing import Any
 
 import aiohttp
 import grpc
-from faulty_store import BUCKET, FaultyStore
 from local_cluster import LocalCluster
+from object_server import ObjectServer
 from relays import Relay
 
 from qsync_broker.rpc import journal_pb2 as pb
@@ -38,6 +38,7 @@ kind: QsyncCluster
 metadata: {{name: chaos}}
 spec: {{replicas: 3, journals: {{enabled: {enabled}}}}}
 """
+BUCKET = "fragments"
 OBJECTS = "chaos/objects/one"
 """The journal in an object store."""
 JOURNALS = {
@@ -160,7 +161,9 @@ class JournalCluster:
         """Prepare a cluster in a folder; its brokers run other sources if a folder is given."""
         self.folder = folder
         self.store = folder / "store"
-        self.objects = FaultyStore(free_port(), random.Random(0))
+        bucket = folder / BUCKET
+        bucket.mkdir()
+        self.objects = ObjectServer(**{BUCKET: bucket})
         self._environment = {"PYTHONPATH": str(sources)} if sources else {}
         self.manifest = folder / "cluster.yaml"
         self.nodes = LocalCluster("chaos", self.manifest, folder / "home")
@@ -170,7 +173,7 @@ class JournalCluster:
         """Start everything, and wait until all journals accept appends."""
         await asyncio.to_thread(self._start_nodes)
         self.store.mkdir()
-        await self.objects.start()
+        self.objects.start()
         ports = [int(one["address"].rpartition(":")[2]) for one in self.nodes.members()]
         credentials = self.folder / "credentials"
         environment = {**self._environment, **self.objects.environment}
@@ -219,7 +222,7 @@ class JournalCluster:
             broker.kill()
             await broker.peers.stop()
             await broker.node.stop()
-        await self.objects.stop()
+        self.objects.stop()
         await asyncio.to_thread(self.nodes.delete)
 
     # --- observation --------------------------------------------------------------------------

@@ -34,7 +34,6 @@ import time
 from collections.abc import Awaitable, Callable
 
 import aiohttp
-from faulty_store import Weakness
 from journal_cluster import (
     JOURNALS,
     LEASE_S,
@@ -46,6 +45,7 @@ from journal_cluster import (
 )
 from journal_load import Appender, Style
 from journal_traps import Traps
+from object_server import Weakness
 
 EXIT_S = 15.0
 WEAK_S = 15.0

@@ -10,6 +10,7 @@ import asynctnt
 import pytest
 from archive_copy import Copy
 from hypothesis import settings
+from object_server import ObjectServer, object_server, used_by_this_process
 
 from qsync_node.log.files import FileSystem, OsFileSystem
 from qsync_sim.disk import SimDisk
@@ -57,6 +58,14 @@ def spark() -> Iterator["SparkSession"]:
     session = make_session("test", "local[2]")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def object_store() -> Iterator[ObjectServer]:
+    """Return an object store without buckets, which this process uses; its listings have pages."""
+    with object_server() as server, used_by_this_process(server):
+        server.page = 7
+        yield server
 
 
 @pytest.fixture(scope="module")

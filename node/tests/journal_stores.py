@@ -1,4 +1,7 @@
-"""A store of fragments that real brokers persisted, with a ledger; and damage to copies of it."""
+"""A store of fragments that real brokers persisted, with a ledger; and damage to copies of it.
+
+It is a folder, or a bucket of an object server, whose objects are the files of a folder.
+"""
 
 import asyncio
 import hashlib
@@ -8,6 +11,7 @@ import shutil
 from pathlib import Path
 
 from broker_servers import brokers
+from object_server import ObjectServer
 
 from qsync_broker.codecs import Codec, compressor, decompressor
 from qsync_broker.fragments import content_name, parse_path
@@ -19,12 +23,23 @@ JOURNAL = "a/journal"
 CODECS = (Codec.NONE, Codec.GZIP, Codec.ZSTANDARD, Codec.SNAPPY)
 
 
-def make_store(folder: Path, codec: Codec) -> None:
+def url_of(folder: Path, server: ObjectServer | None) -> str:
+    """Return the URL of a folder, or of a bucket with its files."""
+    if server is None:
+        return f"file://{folder}/"
+    # A process opens a store once for each URL, so each folder has its own bucket.
+    bucket = f"b-{hashlib.sha1(str(folder).encode()).hexdigest()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    server.buckets[bucket] = folder
+    return f"s3://{bucket}/"
+
+
+def make_store(folder: Path, codec: Codec, server: ObjectServer | None = None) -> None:
     """Append through brokers until ten fragments are persisted."""
-    asyncio.run(_make_store(folder, codec))
+    asyncio.run(_make_store(folder, codec, url_of(folder / "store", server)))
 
 
-async def _make_store(folder: Path, codec: Codec) -> None:
+async def _make_store(folder: Path, codec: Codec, url: str) -> None:
     (folder / "brokers").mkdir(parents=True)
     store = folder / "store"
     generator = random.Random(11)
@@ -35,12 +50,12 @@ async def _make_store(folder: Path, codec: Codec) -> None:
             2,
             length=4096,
             compression_codec=codec.name,
-            stores=[f"file://{store}/"],
+            stores=[url],
         ) as nodes,
         AppendPipeline(nodes[0].url, JOURNAL, ledger=ledger) as pipeline,
     ):
         async with asyncio.timeout(60):
-            while len(list(store.rglob("*-*-*"))) < 10:
+            while len(list(store.rglob("[0-9a-f]*-*-*"))) < 10:
                 size = generator.randint(1, 900)
                 await asyncio.gather(*(pipeline.append(generator.randbytes(size)) for _ in "ab"))
     ledger.close()
@@ -49,12 +64,12 @@ async def _make_store(folder: Path, codec: Codec) -> None:
 class Store:
     """A copy of a store that a test can change."""
 
-    def __init__(self, source: Path, folder: Path) -> None:
+    def __init__(self, source: Path, folder: Path, server: ObjectServer | None = None) -> None:
         shutil.copytree(source / "store", folder / "store")
         shutil.copy(source / "ledger.jsonl", folder / "ledger.jsonl")
         self.folder = folder / "store"
         self.ledger = folder / "ledger.jsonl"
-        self.url = f"file://{self.folder}/"
+        self.url = url_of(self.folder, server)
         self.journals = folder / "journals.json"
         self.describe()
         # The tail of the ledger is not persisted.

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 import tarantool
 import zstandard
-from object_server import Handler, environment_for, serve, stop
+from object_server import Weakness, object_server, used_by_this_process
 from processes import PASSWORD, USER, Cluster, running_cluster, wait_until
 
 from qsync_node.archive.location import ArchiveError
@@ -303,50 +303,37 @@ def test_a_killed_node_resumes_from_its_log(tmp_path: Path) -> None:
         shutil.rmtree(folder / manifest.instance_uuid)
 
 
-class _Cutting(Handler):
-    """A handler that breaks `cuts` connections in the middle of an upload."""
-
-    cuts: ClassVar[int]
-
-    def do_PUT(self) -> None:
-        if type(self).cuts > 0 and self.path.endswith(".xlog"):
-            type(self).cuts -= 1
-            self.rfile.read(int(self.headers["Content-Length"]) // 2)
-            self.connection.close()
-            return
-        super().do_PUT()
-
-
-def test_a_server_that_dies_in_mid_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_dies_in_mid_upload(tmp_path: Path) -> None:
     """Interrupted HTTP uploads and an unavailable server neither lose nor duplicate a file."""
-    objects: dict[str, bytes] = {}
-    handler = type("Handler", (_Cutting,), {"objects": objects, "cuts": 4})
-    server = serve(handler)
-    port = server.server_address[1]
-    for name, value in environment_for(server).items():
-        monkeypatch.setenv(name, value)
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
     settings: dict[str, Any] = {
         "archive": {"url": "s3://bucket/orders", "interval": "200ms"}, "segment_size": "8Ki",
     }  # fmt: skip
-    with running_cluster(tmp_path / "nodes", 1, **settings) as cluster:
+    with (
+        object_server(bucket=bucket) as server,
+        used_by_this_process(server),
+        running_cluster(tmp_path / "nodes", 1, **settings) as cluster,
+    ):
         node = cluster.nodes[0]
         connection = connect(cluster)
         make_space(connection)
+        server.weakness = Weakness(cut=1.0)
         for number in range(150):
             connection.replace(512, [number, "v" * 200])
-        wait_until("uploads were cut", lambda: handler.cuts == 0)
-        stop(server)
+        wait_until("uploads were cut", lambda: server.requests >= 4)
+        server.weakness = Weakness()
+        wait_until("a file is archived", lambda: bool(list(bucket.rglob("*.xlog"))))
+        server.stop()
         for number in range(150):
             connection.replace(512, [number, "w" * 200])
         wait_until("the outage is seen", lambda: bool(node.status()["archive"]["error"]))
-        server = serve(handler, port)
+        server.start()
         wait_until("all is archived", lambda: node.status()["archive"]["lag_rows"] == 0, 120)
-        stop(server)
-    root = "/bucket/orders"
-    (path,) = [one for one in objects if one.endswith("manifest.json")]
-    manifest = decode_manifest(objects[path], path)
+    (path,) = bucket.rglob("manifest.json")
+    manifest = decode_manifest(path.read_bytes(), str(path))
     for entry in manifest.files:
-        data = objects[f"{root}/{manifest.instance_uuid}/{entry.name}"]
+        data = (path.parent / entry.name).read_bytes()
         assert hashlib.sha256(data).hexdigest() == entry.sha256
     segments = manifest.of_kind(SEGMENT)
     assert all(a.last_index == b.after_index for a, b in pairwise(segments))

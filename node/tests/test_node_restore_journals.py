@@ -1,10 +1,15 @@
 """Rows and fragments of journals in a restore; `test_cli_restore_journals.py` uses brokers."""
 
 import hashlib
+import random
 from pathlib import Path
 
+import obstore
 import pytest
+from journal_stores import url_of
+from object_server import ObjectServer, Weakness
 
+from qsync_node.archive.location import open_store
 from qsync_node.core.engine.database import Database
 from qsync_node.core.engine.requests import put_body
 from qsync_node.core.system import rows_of
@@ -93,13 +98,19 @@ def put(store: Path, begin: int, content: bytes, folder: str = "") -> str:
     return path
 
 
+@pytest.fixture(params=["file", "s3"])
+def server(request: pytest.FixtureRequest, object_store: ObjectServer) -> ObjectServer | None:
+    return object_store if request.param == "s3" else None
+
+
 def test_fragments_are_copied_and_a_killed_copy_is_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: ObjectServer | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two, new = tmp_path / "one", tmp_path / "two", tmp_path / "new"
     paths = {put(one, 0, b"first"), put(two, 5, b"second", "date=2026-01-01/")}
     (one / NAME / "note.txt").write_text("no fragment")
-    former = [Former(NAME, (f"file://{one}/", f"file://{two}/"))]
+    former = [Former(NAME, (url_of(one, server), url_of(two, server)))]
+    new_url = url_of(new, server)
     copied = journals._copy
 
     def killed(fragment: Fragment, url: str) -> None:
@@ -109,16 +120,38 @@ def test_fragments_are_copied_and_a_killed_copy_is_continued(
 
     monkeypatch.setattr(journals, "_copy", killed)
     with pytest.raises(KeyboardInterrupt):
-        copy_fragments(former, f"file://{new}")
+        copy_fragments(former, new_url)
     monkeypatch.setattr(journals, "_copy", copied)
-    assert copy_fragments(former, f"file://{new}") == 1
-    assert copy_fragments(former, f"file://{new}") == 0
+    assert copy_fragments(former, new_url) == 1
+    assert copy_fragments(former, new_url) == 0
     found = {str(path.relative_to(new)) for path in new.rglob("*") if path.is_file()}
     assert found == paths
     assert (new / put(two, 5, b"second", "date=2026-01-01/")).read_bytes() == b"second"
     put(new, 11, b"of another cluster")
     with pytest.raises(JournalsError, match="of another cluster"):
-        copy_fragments(former, f"file://{new}")
+        copy_fragments(former, new_url)
+
+
+def test_large_fragment_is_copied_as_a_whole_or_not_at_all(
+    tmp_path: Path, object_store: ObjectServer
+) -> None:
+    """The library uploads it in parts, with the encoding that readers need."""
+    one, new = tmp_path / "one", tmp_path / "new"
+    former, url = [Former(NAME, (url_of(one, object_store),))], url_of(new, object_store)
+    content = random.Random(2).randbytes(11 << 20)
+    path = put(one, 0, content).removesuffix(".raw")  # an encoded object has no extension
+    (one / f"{path}.raw").rename(one / path)
+    for fault in ("cut", "torn", "failing"):
+        object_store.weakness = Weakness(**{fault: 1.0})
+        with pytest.raises(JournalsError, match="retry"):
+            copy_fragments(former, url)
+        object_store.weakness = Weakness()
+        assert not [one for one in new.rglob("*") if one.is_file()], fault
+    assert copy_fragments(former, url) == 1
+    assert (new / path).read_bytes() == content
+    found = obstore.head(open_store(url), path)
+    assert found["size"] == len(content)
+    assert object_store.encodings[new / path] == "gzip"
 
 
 def test_fragments_after_a_recent_gap_are_left_out() -> None:

@@ -102,29 +102,29 @@ def test_the_line_for_a_spark_of_ones_own(whole: Path, tmp_path: Path) -> None:
     assert done.stderr.splitlines() == [JAVA_BANNER.decode()]
 
 
-def test_archive_ledger_and_report_are_in_one_store(whole: Path) -> None:
+def test_archive_ledger_and_report_are_in_one_store(whole: Path, tmp_path: Path) -> None:
     """The store speaks S3's protocol, and the job prints nothing but the verdict."""
     folder = "s3://bucket/orders"
-    with object_server() as (objects, environment):
-        for path in whole.rglob("*"):
-            if path.is_file():
-                objects[f"/bucket/orders/{path.relative_to(whole)}"] = path.read_bytes()
+    audits = tmp_path / "orders" / "audits"
+    with object_server(bucket=tmp_path) as server:
+        shutil.copytree(whole, tmp_path / "orders")
+        audits.mkdir(exist_ok=True)
         ledger = b'{"id": 1000000000, "outcome": "committed", "ended": 0.1}\n'
-        objects["/bucket/orders/audits/ledger.jsonl"] = ledger
+        (audits / "ledger.jsonl").write_bytes(ledger)
         done = subprocess.run(
             [
                 sys.executable, "-m", "qsync_spark.audit", "--archive", folder,
                 "--ledger", f"{folder}/audits/ledger.jsonl", "--report", f"{folder}/audits/by-hand",
             ],
-            capture_output=True, text=True, check=False, env={**os.environ, **environment},
+            capture_output=True, text=True, check=False, env={**os.environ, **server.environment},
         )  # fmt: skip
     assert not done.stderr
     assert done.returncode == 1
     found = json.loads(done.stdout)
     assert {n for n, one in found["proofs"].items() if one["verdict"] == "Violated"} == {"6"}
-    made = {path.rpartition("/")[2] for path in objects if "/audits/by-hand/" in path}
+    made = {path.name for path in (audits / "by-hand").iterdir()}
     assert made == {"report.html", "violations.parquet", "incomplete.parquet", "audit.json"}
-    assert json.loads(objects["/bucket/orders/audits/by-hand/audit.json"]) == found
+    assert json.loads((audits / "by-hand" / "audit.json").read_text()) == found
 
 
 @pytest.mark.parametrize("job", JOBS)

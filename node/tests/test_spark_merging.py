@@ -1,7 +1,9 @@
 """Compaction of small fragments: the store after each step, and reads through brokers."""
 
 import asyncio
+import hashlib
 import os
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +13,11 @@ import aiohttp
 import obstore
 import pytest
 from broker_servers import brokers
-from journal_stores import JOURNAL, Store, make_store
+from journal_stores import JOURNAL, Store, make_store, url_of
+from object_server import ObjectServer, Weakness
 
 from qsync_broker.codecs import Codec
+from qsync_broker.fragments import content_name
 from qsync_broker.index import RemoteFragment, RemoteIndex
 from qsync_broker.spec import FragmentSpec, JournalSpec
 from qsync_spark.audit.findings import Result
@@ -47,9 +51,14 @@ def persisted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(params=["file", "s3"])
+def server(request: pytest.FixtureRequest, object_store: ObjectServer) -> ObjectServer | None:
+    return object_store if request.param == "s3" else None
+
+
 @pytest.fixture
-def store(persisted: Path, tmp_path: Path) -> Store:
-    return Store(persisted, tmp_path)
+def store(persisted: Path, tmp_path: Path, server: ObjectServer | None) -> Store:
+    return Store(persisted, tmp_path, server)
 
 
 def listing(store: Store) -> Listing:
@@ -112,7 +121,10 @@ class KilledError(Exception):
 
 
 def test_killed_job_is_continued_at_every_step(
-    persisted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    persisted: Path,
+    tmp_path: Path,
+    server: ObjectServer | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Kill the job before and after each put and delete; all bytes are readable at any time."""
     effects: dict[str, Callable[..., Any]] = {"put": obstore.put, "delete": obstore.delete}
@@ -139,7 +151,7 @@ def test_killed_job_is_continued_at_every_step(
     for step in range(1, 200):
         folder = tmp_path / str(step)
         folder.mkdir()
-        store = Store(persisted, folder)
+        store = Store(persisted, folder, server)
         whole = content(store.fragments(), store)
         countdown = step
         was_killed = False
@@ -197,7 +209,31 @@ def test_damaged_fragments_are_neither_merged_nor_trusted(store: Store) -> None:
     assert len(store.fragments()) < count, "those of sound ones do not"
 
 
-def test_job_of_spark_merges_and_the_audit_agrees(spark: "SparkSession", store: Store) -> None:
+def test_large_fragments_are_uploaded_in_parts(tmp_path: Path, object_store: ObjectServer) -> None:
+    """The library sends 5 MiB at a time; a job that is killed in between leaves no object."""
+    folder = tmp_path / "store"
+    url = url_of(folder, object_store)
+    content = random.Random(3).randbytes(9 << 20)
+    for begin in range(0, len(content), 3 << 20):
+        part = content[begin : begin + (3 << 20)]
+        name = content_name(begin, begin + len(part), hashlib.sha1(part).digest(), Codec.NONE)
+        (folder / JOURNAL).mkdir(parents=True, exist_ok=True)
+        (folder / JOURNAL / name).write_bytes(part)
+    spec = JournalSpec(JOURNAL, fragment=FragmentSpec(stores=(url,), length=16 << 20))
+    (plan,) = plan_merges(list_journal(spec))
+    object_store.weakness = Weakness(cut=1.0)
+    with pytest.raises(MergeError, match="are not merged"):
+        merge(plan)
+    object_store.weakness = Weakness()
+    assert len(list_journal(spec).fragments) == 3
+    made = merge(plan)
+    assert (folder / made.path).read_bytes() == content
+
+
+def test_job_of_spark_merges_and_the_audit_agrees(
+    spark: "SparkSession", store: Store, object_store: ObjectServer
+) -> None:
+    spark.sparkContext.environment.update(object_store.environment)  # of its workers
     count = len(store.fragments())
     dry = compact(spark, [listing(store)], DAY_S, LENGTH, is_dry=True)
     assert len(store.fragments()) == count
@@ -217,14 +253,17 @@ def test_job_of_spark_merges_and_the_audit_agrees(spark: "SparkSession", store: 
 
 
 @pytest.mark.asyncio
-async def test_brokers_read_all_bytes_before_and_after_they_list_the_store(tmp_path: Path) -> None:
+async def test_brokers_read_all_bytes_before_and_after_they_list_the_store(
+    tmp_path: Path, server: ObjectServer | None
+) -> None:
     store = tmp_path / "store"
+    store_url = url_of(store, server)
     (tmp_path / "brokers").mkdir()
     settings: dict[str, Any] = {
-        "length": 1024, "compression_codec": "GZIP", "stores": [f"file://{store}/"],
+        "length": 1024, "compression_codec": "GZIP", "stores": [store_url],
         "refresh_interval": "1s",
     }  # fmt: skip
-    spec = JournalSpec(JOURNAL, fragment=FragmentSpec(stores=(f"file://{store}/",)))
+    spec = JournalSpec(JOURNAL, fragment=FragmentSpec(stores=(store_url,)))
     async with (
         brokers(tmp_path / "brokers", 2, **settings) as nodes,
         aiohttp.ClientSession() as http,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from object_server import object_server
+from object_server import object_server, used_by_this_process
 
 from qsync_spark.audit import lines as ledger
 from qsync_spark.places import PlaceError, find_files, put_files
@@ -16,18 +16,15 @@ SUFFIX = ledger.PARQUET
 
 
 @pytest.fixture(params=["folder", "s3"])
-def place(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Yield a place for files: a folder, or a prefix in a bucket, that does not exist yet."""
     if request.param == "folder":
         yield str(tmp_path / "a folder" / "x")
         return
-    with object_server() as (_, environment):
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        # A process opens a store once for each URL, so each test has its own bucket.
-        yield f"s3://{tmp_path.name.replace('_', '-')}/x"
+    # A process opens a store once for each URL, so each test has its own bucket.
+    bucket = tmp_path.name.replace("_", "-")
+    with object_server(**{bucket: tmp_path}) as server, used_by_this_process(server):
+        yield f"s3://{bucket}/x"
 
 
 def lines_at(path: str) -> list[object]:

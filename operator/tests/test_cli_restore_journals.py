@@ -1,6 +1,7 @@
 """`qsync restore` of a cluster with journals, with real brokers and a store of fragments."""
 
 import json
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -11,22 +12,36 @@ from local_clusters import EXAMPLES, Home
 from test_cli_journals import ask
 from test_cli_restore import archive_now
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
+from object_server import object_server, used_by_this_process  # found by the path above
+
 pytestmark = pytest.mark.timeout(400)
 JOURNAL = "clicks/eu"
 
 
+@pytest.fixture(params=["file", "s3"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Return the URL of the folder of all stores: a folder, or a bucket with its files."""
+    if request.param == "file":
+        yield f"file://{tmp_path}"
+        return
+    with object_server(bucket=tmp_path) as server, used_by_this_process(server):
+        yield "s3://bucket"
+
+
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
+def home(tmp_path: Path, root: str) -> Iterator[Home]:
+    assert root  # its credentials are inherited
     running = Home(tmp_path / "home")
     yield running
     running.close()
 
 
 @pytest.fixture
-def clicks(home: Home, tmp_path: Path) -> Home:
+def clicks(home: Home, tmp_path: Path, root: str) -> Home:
     """Return a home with a cluster whose journal has a store."""
     text = (EXAMPLES / "journals-archive.yaml").read_text()
-    text = text.replace("/tmp/qsync-clicks", str(tmp_path)).replace("port: 8090", "port: 0")
+    text = text.replace("file:///tmp/qsync-clicks", root).replace("port: 8090", "port: 0")
     manifest = tmp_path / "clicks.yaml"
     manifest.write_text(text)
     home.do("local", "apply", "-f", manifest)
@@ -55,7 +70,7 @@ def names(folder: Path) -> set[str]:
     return {one.name for one in folder.glob(f"{JOURNAL}/*")}
 
 
-def test_restored_journals_have_their_own_store(clicks: Home, tmp_path: Path) -> None:
+def test_restored_journals_have_their_own_store(clicks: Home, tmp_path: Path, root: str) -> None:
     lines = [b"%06d\n" % number * 200 for number in range(4)]
     for line in lines:
         assert append(clicks, "clicks", line) == 204
@@ -71,12 +86,12 @@ def test_restored_journals_have_their_own_store(clicks: Home, tmp_path: Path) ->
         "spec": {"replicas": 3, "journals": {"enabled": True, "port": 0}},
     }  # fmt: skip
     manifest.write_text(json.dumps(document))
-    words = ("restore", "clicks-2", "--archive", f"file://{tmp_path}/log", "-f", manifest)
+    words = ("restore", "clicks-2", "--archive", f"{root}/log", "-f", manifest)
     assert "name a store of the new one" in clicks.refuse(*words)
-    same = clicks.refuse(*words, "--journal-store", f"file://{old}")
+    same = clicks.refuse(*words, "--journal-store", f"{root}/fragments")
     assert "is that of the former cluster" in same
     persisted = names(old)
-    clicks.do(*words, "--journal-store", f"file://{new}")
+    clicks.do(*words, "--journal-store", f"{root}/fragments-2")
     assert names(new) == persisted
     # The last line was in the memory and on the disks of the former brokers only.
     deadline_s = time.monotonic() + 60
