@@ -15,6 +15,7 @@ of their own, and there are more headers:
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from email.utils import formatdate
 from http import HTTPStatus
@@ -39,6 +40,7 @@ from qsync_broker.fragments import content_name
 from qsync_broker.grouping import SMALL
 from qsync_broker.labels import LabelSet, parse_selector, with_name
 from qsync_broker.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
+from qsync_broker.quiet import BROKEN_OFF, cut, is_gone
 from qsync_broker.reader import CHUNK, JournalReader
 from qsync_broker.replica import Part, Replica
 from qsync_broker.requests import Append, Appended, Break, Finish, Piece, Suspend
@@ -53,6 +55,7 @@ APPEND_S = 60.0
 BODY_S = 30.0
 """Time in which the body of a batch, or the content of a small append, must arrive."""
 PROXIED = "X-Qsync-Proxied"
+log = logging.getLogger("qsync.broker")
 _OFFSET_MAX = (1 << 63) - 1
 
 _CODES = {
@@ -219,7 +222,7 @@ class Gateway:
         while await call.wanted():
             try:
                 data = await request.content.read(CHUNK)
-            except (ConnectionError, aiohttp.ClientPayloadError) as error:
+            except BROKEN_OFF as error:
                 call.give(Break(f"the client broke off: {error}"))
                 raise
             if not data:
@@ -292,7 +295,13 @@ class Gateway:
                 await response.write_eof()
                 return response
         except aiohttp.ClientError as error:
-            return web.Response(status=502, text=f"broker {broker.suffix} failed: {error}\n")
+            if is_gone(request):
+                raise
+            text = f"forwarding {request.method} to broker {broker.suffix} failed: {error}; retry"
+            log.warning("%s", text)
+            if request.writer.output_size:
+                return cut(request)
+            return web.Response(status=502, text=f"{text}\n")
 
     # --- read ---------------------------------------------------------------------------------
 
@@ -363,15 +372,23 @@ class Gateway:
             await response.prepare(request)
             return response
         response.enable_chunked_encoding()
+        # A store that fails is answered by a status: the header follows the first bytes.
+        pieces = reader.content(position.part, offset)
+        first = await anext(pieces, b"")
         await response.prepare(request)
+        await response.write(first)
+        offset += len(first)
         # The answer ends with its token; the client then asks again, and learns the cause.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(claims.remaining_s()):
-                while position is not None and position.offset == offset:
-                    async for data in reader.content(position.part, offset):
+                while True:
+                    async for data in pieces:
                         await response.write(data)
                         offset += len(data)
                     position = await reader.next(offset, is_blocking)
+                    if position is None or position.offset != offset:
+                        break
+                    pieces = reader.content(position.part, offset)
         await response.write_eof()
         return response
 

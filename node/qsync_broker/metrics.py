@@ -108,7 +108,7 @@ FLUSHES = Described("qsync_broker_flushes", "counter", "Flushes of the spools.")
 STORE_REQUESTS = Described(
     "qsync_broker_store_requests",
     "counter",
-    "Uploads to stores and listings of them by outcome: `ok` or `error`.",
+    "Uploads to stores, and reads and listings of them, by outcome: `ok` or `error`.",
     ("request", "outcome"),
 )
 COUNTED = (APPENDS, APPENDED_BYTES, APPEND_SECONDS, READ_BYTES, FLUSHES, STORE_REQUESTS)

@@ -7,12 +7,16 @@ fragments are removed. The first persisted fragment of any other journal shows n
 may have joined after an earlier fragment, which another broker could not persist yet.
 """
 
+import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from qsync_broker.index import RemoteFragment
 from qsync_broker.operations import SpoolKey
 from qsync_broker.replica import Part, Replica
+from qsync_broker.stores import StoreError
 from qsync_broker.wholeness import partial_brokers
+from qsync_node.errors import QsyncError
 
 if TYPE_CHECKING:
     from qsync_broker.server import BrokerServer
@@ -21,6 +25,12 @@ CHUNK = 256 << 10
 """Maximum number of bytes of one piece of content."""
 GAP_S = 6 * 3600
 """Age of a persisted fragment after which a gap before it counts as final."""
+
+log = logging.getLogger("qsync.broker")
+
+
+class ReadError(QsyncError):
+    """The bytes of a journal cannot be read; the text has its name, the cause, and what to do."""
 
 
 class Found(NamedTuple):
@@ -105,18 +115,42 @@ class JournalReader:
             end: offset after the last wanted byte, 0 for the end of the fragment.
 
         Raises:
-            StoreError: the store is unavailable, or the fragment is damaged.
+            ReadError: the store or the disk failed, or the fragment is damaged. It is logged.
         """
-        server = self._server
-        end = min(end or part.end, part.end)
-        if part.remote is not None:
-            async for data in server.stores.read(part.remote, offset):
+        begin, end = offset, min(end or part.end, part.end)
+        pieces = (
+            self._stored(part.remote, offset) if part.remote else self._local(part, offset, end)
+        )
+        try:
+            async for data in pieces:
                 if offset >= end:
                     return
-                server.metrics.on_read(min(len(data), end - offset))
+                self._server.metrics.on_read(min(len(data), end - offset))
                 yield data[: end - offset]
                 offset += len(data)
-            return
+        except (StoreError, OSError) as error:
+            place = "store" if part.remote is not None else "disk of the broker"
+            text = (
+                f"a read of {self.replica.journal} at {begin} failed: {error}; check the {place},"
+                " then read again"
+            )
+            log.warning("%s", text)
+            raise ReadError(text) from None
+
+    async def _stored(self, fragment: RemoteFragment, offset: int) -> AsyncIterator[bytes]:
+        """Return the bytes of a persisted fragment. Raises StoreError."""
+        metrics = self._server.metrics
+        try:
+            async for data in self._server.stores.read(fragment, offset):
+                yield data
+        except StoreError:
+            metrics.on_store_request("read", is_ok=False)
+            raise
+        metrics.on_store_request("read", is_ok=True)
+
+    async def _local(self, part: Part, offset: int, end: int) -> AsyncIterator[bytes]:
+        """Return the bytes of a local fragment. Raises OSError."""
+        server = self._server
         key = SpoolKey(self.replica.journal, self.replica.spool.journal_id, part.begin)
         while offset < end:
             size = min(CHUNK, end - offset)
@@ -127,6 +161,5 @@ class JournalReader:
                 return
             if not data:
                 return
-            server.metrics.on_read(len(data))
             yield data
             offset += len(data)

@@ -9,6 +9,7 @@ from qsync_broker.auth import Authorizer
 from qsync_broker.config import split_address
 from qsync_broker.front import FIRST_S, Front, Lobby
 from qsync_broker.http import Gateway
+from qsync_broker.quiet import http_logger, quiet
 from qsync_broker.rpc.rest import JsonGateway
 from qsync_broker.rpc.serving import RpcServer
 from qsync_broker.server import BrokerServer
@@ -38,12 +39,16 @@ class Interfaces:
         self._lobby = Lobby()
         self._gateway = Gateway(server, authorizer)
         self._rpc = RpcServer(server, authorizer)
-        app = web.Application(client_max_size=0)
+        app = web.Application(client_max_size=0, middlewares=[quiet])
         app.add_routes(JsonGateway(self._rpc.service).routes())  # before names of journals
         app.add_routes(self._gateway.routes())
         # A read that waits ends when its client has gone, instead of with the next append.
         self._runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=True, keepalive_timeout=IDLE_S
+            app,
+            access_log=None,
+            logger=http_logger(),
+            handler_cancellation=True,
+            keepalive_timeout=IDLE_S,
         )
         self._listener: Listener | None = None
 

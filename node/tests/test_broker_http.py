@@ -115,6 +115,21 @@ async def test_client_that_breaks_off_leaves_no_bytes(tmp_path: Path) -> None:
         assert answer.headers["X-Commit-Begin"] == "0"
 
 
+@pytest.mark.parametrize("length", ["Content-Length: 5", "Transfer-Encoding: chunked"])
+async def test_invalid_encoding_of_a_body_is_refused_and_leaves_no_bytes(
+    tmp_path: Path, length: str
+) -> None:
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(nodes[0].url[-5:]))
+        head = f"PUT /a/journal HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n{length}\r\n\r\n"
+        chunked = b"5\r\nhello\r\n0\r\n\r\n"
+        writer.write(head.encode() + (chunked if "chunked" in length else b"hello"))
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
+        kept = await http.put(f"{nodes[0].url}/a/journal", data=b"kept")
+        assert kept.headers["X-Commit-Begin"] == "0"
+        writer.close()
+
+
 async def test_restarted_broker_has_its_bytes(tmp_path: Path) -> None:
     async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
         await http.put(f"{nodes[0].url}/a/journal", data=b"content")

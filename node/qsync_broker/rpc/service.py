@@ -14,7 +14,7 @@ from qsync_broker import requests as appends
 from qsync_broker.auth import Authorizer, Capability, Claims
 from qsync_broker.description import all_parts
 from qsync_broker.labels import SELECTOR_LABELS_MAX
-from qsync_broker.reader import JournalReader
+from qsync_broker.reader import JournalReader, ReadError
 from qsync_broker.replica import Part, Replica
 from qsync_broker.requests import Appended, Break
 from qsync_broker.resolver import NO_BROKER, Resolution, resolve
@@ -180,7 +180,7 @@ class JournalService(Specifications):
                 yield message
             return
         await self._until_index_known(context, replica)
-        async for message in self._read(request, found, replica):
+        async for message in self._read(request, context, found, replica):
             yield message
 
     def _answered(self, found: Resolution) -> pb.Header:
@@ -203,7 +203,7 @@ class JournalService(Specifications):
         return found, replica, Status.OK
 
     async def _read(
-        self, request: pb.ReadRequest, found: Resolution, replica: Replica
+        self, request: pb.ReadRequest, context: Context, found: Resolution, replica: Replica
     ) -> AsyncIterator[pb.ReadResponse]:
         reader = JournalReader(self._server, replica)
         header: pb.Header | None = self._answered(found)
@@ -226,9 +226,12 @@ class JournalService(Specifications):
                 return
             if request.metadata_only or (part.remote is not None and request.do_not_proxy):
                 return
-            async for data in reader.content(part, offset, request.end_offset):
-                yield pb.ReadResponse(offset=offset, content=data)
-                offset += len(data)
+            try:
+                async for data in reader.content(part, offset, request.end_offset):
+                    yield pb.ReadResponse(offset=offset, content=data)
+                    offset += len(data)
+            except ReadError as error:
+                await abort(context, grpc.StatusCode.UNAVAILABLE, str(error))
             if request.end_offset and offset >= request.end_offset:
                 return
 
