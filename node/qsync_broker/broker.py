@@ -453,7 +453,7 @@ class Broker:
 
     def finish(self, append: AppendMachine) -> None:
         self._appends.pop(append.number, None)
-        self._pulser.ended(append.number)
+        self._pulser.ended(append)
         if append.publications:
             self.publisher.ended(append)
         if append.number > 0 and append.result is not None:

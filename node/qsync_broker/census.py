@@ -27,7 +27,8 @@ class Counts:
         under_replicated: journals whose route has fewer brokers than it must have.
         without_primary: journals that must have brokers, and have no primary.
         primaries: journals of which this broker is the primary.
-        unsynchronised: those of them whose brokers are not synchronised.
+        unsynchronised: those of them whose brokers are not synchronised, or whose last pulse
+            failed.
         failing_stores: journals of this broker whose last request to a store failed.
         local_bytes: content in bytes of their fragments on this broker's disk.
         pending_publications: publications that are not appended yet, of primaries.
@@ -82,6 +83,7 @@ class Census:
     def _count(self, row: JournalRow, counts: Counts) -> None:
         keys = self._keys
         route = keys.route(row.name)
+        replica = self._find(row.name)
         wanted = wanted_replicas(row, self._replication_max)
         counts.journals += 1
         counts.suspended += row.suspend_level > 0
@@ -89,11 +91,11 @@ class Census:
         counts.without_primary += wanted > 0 and route.primary < 0
         if route.primary >= 0 and route.members[route.primary] == self._me:
             counts.primaries += 1
-            counts.unsynchronised += not keys.is_consistent(row)
+            is_failing = replica is not None and bool(replica.append_error)
+            counts.unsynchronised += is_failing or not keys.is_consistent(row)
             publisher = keys.publishers.get(row.name, {}).get(row.create_revision)
             if publisher is not None:
                 counts.pending_publications += publisher.last - publisher.published
-        replica = self._find(row.name)
         if replica is not None:
             counts.failing_stores += bool(replica.store_error)
             counts.local_bytes += replica.spool.end - replica.spool.begin

@@ -30,6 +30,7 @@ def describe(core: Broker, journal: JournalRow) -> dict[str, Any]:
         "fragments": None,
         "stores": None,
         "store_error": None,
+        "append_error": None,
         "is_head_known": None,
     }
     if replica is None:
@@ -41,5 +42,6 @@ def describe(core: Broker, journal: JournalRow) -> dict[str, Any]:
         "fragments": len(all_parts(replica)),
         "stores": len(replica.settings.stores),
         "store_error": replica.store_error,
+        "append_error": replica.append_error,
         "is_head_known": replica.is_head_known,
     }

@@ -78,7 +78,8 @@ GAUGES = (
     Series("qsync_broker_primaries", "Journals of which this broker is the primary.",
            lambda core: core.census.counts.primaries),
     Series("qsync_broker_unsynchronised_journals",
-           "Journals of which this broker is the primary, and whose brokers are not synchronised.",
+           "Journals of which this broker is the primary, and whose brokers are not synchronised or"
+           " whose last pulse failed.",
            lambda core: core.census.counts.unsynchronised),
     Series("qsync_broker_failing_stores",
            "Journals of this broker whose last request to a store failed.",

@@ -2,6 +2,10 @@
 
 The primary pulses a journal at once after a change of its route, and then every minute. Pulses
 find peers that are lost, complete fragments whose interval has ended, and suspend idle journals.
+
+A pulse that fails shows that appends would fail, although no client appends. The replica keeps its
+cause for the reports of this broker. Such a journal is pulsed more often, until a pulse or an
+append succeeds.
 """
 
 from collections.abc import Callable
@@ -9,14 +13,20 @@ from typing import TYPE_CHECKING
 
 from qsync_broker.replica import Replica
 from qsync_broker.requests import Append, Suspend
+from qsync_broker.states import State
 from qsync_node.format.journals import NO_ROUTE, Route
 
 if TYPE_CHECKING:
+    from qsync_broker.append import AppendMachine
     from qsync_broker.broker import Broker
 
 PULSE_NS = 60_000_000_000
 """Interval between two pulses of a journal."""
 PULSE_AGAIN_NS = 500_000_000
+PULSE_FAILED_NS = 5_000_000_000
+"""Interval between two pulses of a journal after one that failed, if few journals fail."""
+FAILING_FEW = 64
+"""Number of failing journals for which this interval is lengthened: each pulse is a transaction."""
 PULSES_MIN = 64
 PULSE_TICKS = 25
 """Number of ticks in which each journal has its turn, at least, unless there are few."""
@@ -49,6 +59,7 @@ class Pulses:
         self._begin = begin
         self._journals: dict[str, _Journal] = {}  # in the order in which ticks examine them
         self._under_way: dict[int, None] = {}
+        self._failing: set[str] = set()
 
     def add(self, journal: str) -> None:
         """Pulse a journal that was assigned to this broker."""
@@ -63,7 +74,9 @@ class Pulses:
             name = next(iter(self._journals))
             journal = self._journals.pop(name)
             replica = self._broker.replica(name)
-            if replica is not None:
+            if replica is None:
+                self._failing.discard(name)
+            else:
                 self._journals[name] = journal
                 self._pulse(name, journal, replica, now_ns)
 
@@ -78,7 +91,8 @@ class Pulses:
         is_news = last_ns is None or (
             not broker.keys.is_consistent(row) and now_ns - last_ns > PULSE_AGAIN_NS
         )
-        if not is_news and last_ns is not None and now_ns - last_ns < PULSE_NS:
+        interval_ns = self._interval_ns(name)
+        if not is_news and last_ns is not None and now_ns - last_ns < interval_ns:
             return
         journal.last_ns = now_ns
         journal.stable = 0 if is_news or journal.route != route else journal.stable + 1
@@ -88,6 +102,23 @@ class Pulses:
         suspend = Suspend.IF_FLUSHED if is_idle else Suspend.NO_RESUME
         self._under_way[self._begin(Append(name, suspend=suspend, may_proxy=False))] = None
 
-    def ended(self, number: int) -> None:
+    def _interval_ns(self, journal: str) -> int:
+        if journal not in self._failing:
+            return PULSE_NS
+        return min(PULSE_NS, PULSE_FAILED_NS * (1 + len(self._failing) // FAILING_FEW))
+
+    def ended(self, append: "AppendMachine") -> None:
         """Note the end of an append, which may be a pulse."""
-        self._under_way.pop(number, None)
+        is_pulse = append.number in self._under_way
+        self._under_way.pop(append.number, None)
+        replica, result = append.replica, append.result
+        if replica is None or result is None:
+            return
+        if is_pulse:
+            replica.append_error = result.error or result.reason
+        elif append.state is State.FINISHED:
+            replica.append_error = ""
+        if replica.append_error:
+            self._failing.add(replica.journal)
+        else:
+            self._failing.discard(replica.journal)

@@ -150,6 +150,7 @@ class Replica:
         remote: persisted fragments.
         is_index_known: whether the stores have been listed, or there are none.
         store_error: sentence of the last failure of a store, "" after a success.
+        append_error: cause why the last pulse failed, "" after a success (`qsync_broker.pulses`).
         is_end_known: whether the last synchronisation found all acknowledged bytes (J3).
         limit: maximum rate of appends.
     """
@@ -166,6 +167,7 @@ class Replica:
         self.is_index_known = not settings.stores
         self.remote = RemoteIndex()
         self.store_error = ""
+        self.append_error = ""
         self.is_end_known = True
         self.limit = Limit(settings.max_rate)
         self._queue: deque[AppendMachine] = deque()

@@ -47,6 +47,7 @@ class Report(StatusModel):
     fragments: int | None = None
     stores: int | None = None
     store_error: str | None = None
+    append_error: str | None = None
     is_head_known: bool | None = None
 
 
@@ -194,6 +195,9 @@ def _writable(
     if not primary.is_ready and consistent[0] != "True":
         sentence = f"{route.primary} synchronises the brokers of the journal"
         return "False", JournalReason.SYNCHRONISING, sentence
+    if primary.append_error:
+        sentence = f"{route.primary} accepts no appends: {primary.append_error}"
+        return "False", JournalReason.APPENDS_FAIL, sentence
     return "True", JournalReason.WRITABLE, f"{route.primary} accepts appends"
 
 

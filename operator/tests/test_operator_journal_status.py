@@ -78,6 +78,9 @@ def test_a_journal_in_good_order() -> None:
     [
         ({"brokers": ["orders-1"]}, "Consistent", ("False", "TooFewBrokers")),
         ({"brokers": ["orders-1"]}, "Writable", ("False", "TooFewBrokers")),
+        ({"append_error": "replication failed"}, "Writable", ("False", "AppendsFail")),
+        ({"append_error": "replication failed"}, "Consistent", ("True", "Synchronised")),
+        ({"append_error": ""}, "Writable", ("True", "Writable")),
         ({"is_consistent": False}, "Consistent", ("False", "Synchronising")),
         ({"is_ready": False, "is_consistent": False}, "Writable", ("False", "Synchronising")),
         ({"is_ready": False}, "Writable", ("True", "Writable")),

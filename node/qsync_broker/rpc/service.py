@@ -231,7 +231,7 @@ class JournalService(Specifications):
                     yield pb.ReadResponse(offset=offset, content=data)
                     offset += len(data)
             except ReadError as error:
-                await abort(context, grpc.StatusCode.UNAVAILABLE, str(error))
+                await abort(context, grpc.StatusCode.ABORTED, str(error))
             if request.end_offset and offset >= request.end_offset:
                 return
 
@@ -254,7 +254,7 @@ class JournalService(Specifications):
         while not replica.is_index_known and not self._server.is_stopping:
             if self._server.loop.time() > deadline:
                 text = f"the stores cannot be listed: {replica.store_error or 'no answer in time'}"
-                await abort(context, grpc.StatusCode.UNAVAILABLE, text)
+                await abort(context, grpc.StatusCode.ABORTED, text)
             await asyncio.sleep(WATCH_PAUSE_S)
 
     # --- fragments ----------------------------------------------------------------------------

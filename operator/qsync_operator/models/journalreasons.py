@@ -18,6 +18,7 @@ class JournalReason(StrEnum):
     SYNCHRONISING = "Synchronising"
     TOO_FEW_BROKERS = "TooFewBrokers"
     NO_PRIMARY = "NoPrimary"
+    APPENDS_FAIL = "AppendsFail"
     READ_ONLY = "ReadOnly"
     SUSPENDED = "Suspended"
     PARTIALLY_SUSPENDED = "PartiallySuspended"
@@ -73,6 +74,14 @@ JOURNAL_REASONS = (
         ("Writable",),
         "No broker is the primary of the journal",
         f"{WAIT}. If it lasts, restore the brokers of the cluster",
+    ),
+    ReasonEntry(
+        JournalReason.APPENDS_FAIL,
+        ("Writable",),
+        "The primary tried to append nothing, and failed. The message names the cause, for example"
+        " a broker that it cannot reach",
+        "Repair the cause. The primary tries again every 5 seconds, or less often if many journals"
+        " fail",
     ),
     ReasonEntry(
         JournalReason.READ_ONLY, ("Writable",), "`spec.flags` is `O_RDONLY`", "Change `spec.flags`"
