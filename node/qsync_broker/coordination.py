@@ -33,8 +33,11 @@ T = TypeVar("T")
 AGAIN_S = 0.1
 SILENCE_S = 3.0
 """Time without a byte after which a watch is opened again: a member sends heartbeats."""
-TRANSACTIONS_MAX = 8
-"""Maximum number of transactions under way at once, without renewals of the lease."""
+REQUESTS_MAX = 8
+"""Maximum number of calls and reads under way at once."""
+GROUPS_MAX = 2
+"""Maximum number of groups of changes under way at once: one is carried out while the statements
+of the next one arrive. A renewal of the lease waits for the statements before it."""
 
 
 class Conflict(Exception):  # noqa: N818  # an outcome, not a failure
@@ -67,7 +70,8 @@ class Coordination:
         self._tls = tls
         self._client = Client([address], user, password, tls=tls, deadline_s=5.0)
         self._watching: asyncio.StreamWriter | None = None
-        self._room = asyncio.Semaphore(TRANSACTIONS_MAX)
+        self._room = asyncio.Semaphore(REQUESTS_MAX)
+        self._turn = asyncio.Semaphore(GROUPS_MAX)
         self._waiting: dict[int, tuple[Change, asyncio.Future[bool]]] = {}
         self._numbers = itertools.count()
 
@@ -92,7 +96,7 @@ class Coordination:
         number = next(self._numbers)
         self._waiting[number] = change, result
         while number in self._waiting:
-            async with self._room:
+            async with self._turn:
                 await self._carry_out_next()
         return bool(await result)
 

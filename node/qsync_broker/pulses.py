@@ -30,8 +30,9 @@ FAILING_FEW = 64
 PULSES_MIN = 64
 PULSE_TICKS = 25
 """Number of ticks in which each journal has its turn, at least, unless there are few."""
-PULSES_MAX = 16
-"""Pulses under way. Each may need two transactions, for which appends of clients wait, too."""
+PULSES_MAX = 64
+"""Pulses under way. Each may need two transactions, which `combining` puts together with others;
+appends of clients wait for them, too."""
 STABLE_PULSES = 15
 """Pulses with one route after which an idle journal may be suspended, as in Gazette."""
 

@@ -12,7 +12,7 @@ from processes import ADMIN_PASSWORD, PASSWORD, REPLICASET, USER, Cluster, runni
 from raw import Raw
 
 from qsync_broker.combining import GROUP_MAX, next_group
-from qsync_broker.coordination import TRANSACTIONS_MAX, Coordination
+from qsync_broker.coordination import GROUPS_MAX, Coordination
 from qsync_broker.events import Watched
 from qsync_broker.keyspace import Absent, Change, KeySpace, absent
 from qsync_broker.watch import WatchError, WatchSession
@@ -174,7 +174,7 @@ async def _change_together(cluster: Cluster) -> None:
         assert found == [number != 7 for number in range(200)]
         await watcher.until(lambda: len(watcher.keys.journals) == 200)
         # Each transaction is confirmed by a row of its own, at most.
-        assert watcher.keys.revision - began <= 199 + TRANSACTIONS_MAX + 200 / GROUP_MAX + 1
+        assert watcher.keys.revision - began <= 199 + GROUPS_MAX + 200 / GROUP_MAX + 1
 
 
 def test_conflict_at_the_commit_concerns_only_its_change(
@@ -191,7 +191,7 @@ async def _conflict_at_the_commit(
     journals = [JOURNAL._replace(name=f"a/{number:03}") for number in range(20)]
     replace = ClientTransaction.replace
     async with watching(cluster.addresses[0]) as (coordination, watcher):
-        monkeypatch.setattr(coordination, "_room", asyncio.Semaphore(1))
+        monkeypatch.setattr(coordination, "_turn", asyncio.Semaphore(1))
         for journal in journals:
             assert await coordination.transact(Change((), (journal,)))
 
