@@ -14,15 +14,23 @@ PORT = 5000
 
 
 def build() -> None:
-    """Load the images on every machine; only the first time is slow."""
+    """Load the images of the server and of Spark on every machine; only the first time is slow."""
+    build_server()
+    run(
+        "docker", "build", "--target", "spark", "-t", SPARK_IMAGE, str(ROOT),
+        timeout_s=IMAGE_BUILD_S,
+    )  # fmt: skip
+    load_images(SPARK_IMAGE)
+
+
+def build_server() -> None:
+    """Load the image of the server on every machine."""
     dockerfile = ROOT / "e2e" / "pods" / "archive.Dockerfile"
     run(
         "docker", "build", "-t", IMAGE, "-f", str(dockerfile), str(dockerfile.parent),
         timeout_s=IMAGE_BUILD_S,
     )  # fmt: skip
-    spark = ("docker", "build", "--target", "spark", "-t", SPARK_IMAGE, str(ROOT))
-    run(*spark, timeout_s=IMAGE_BUILD_S)
-    load_images(IMAGE, SPARK_IMAGE)
+    load_images(IMAGE)
 
 
 def start(namespace: Namespace) -> dict[str, Any]:
