@@ -22,7 +22,7 @@ from qsync_node.core.entries import Entry
 from qsync_node.core.node import Node
 from qsync_node.core.settings import MILLISECOND, SECOND, Settings
 from qsync_sim.clients import Client, Operation
-from qsync_sim.model import ASYNC_SPACE, ROW_TYPES, SPACE, held_by, is_held
+from qsync_sim.model import ASYNC_SPACE, INSERT, ROW_TYPES, SPACE, held_by, is_held
 from qsync_sim.network import Network
 from qsync_sim.onlooker import Onlooker
 from qsync_sim.shell import Shell, content_of
@@ -159,14 +159,20 @@ class World:
     def insert(self, space: int, fields: list[Any]) -> None:
         """Insert a row as the administrator and wait for it."""
         body = b"\x82\x10\xce" + space.to_bytes(4, "big") + b"\x21" + msgpack.packb(fields)
+        self.change(INSERT, body)
+
+    def change(self, row_type: int, body: bytes) -> None:
+        """Send a request as the administrator until it succeeds or its key exists."""
         for _ in range(20):
             answer = self.ask_leader(
-                lambda sync: fx.Request(ADMIN_SESSION, sync, 2, body, 0, "admin", None)
+                lambda sync: fx.Request(ADMIN_SESSION, sync, row_type, body, 0, "admin", None)
             )
             if answer is not None and answer.code in (0, 3):
                 return
             self.run_for(100 * MILLISECOND)
-        raise Violation(f"liveness: {fields} could not be inserted")
+        raise Violation(
+            f"liveness: {msgpack.unpackb(body, strict_map_key=False)} could not be written"
+        )
 
     def ask_leader(self, make: Callable[[int], Any], wait_ns: int = 5 * SECOND) -> fx.Answer | None:
         leader = self.leader()

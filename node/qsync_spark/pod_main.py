@@ -21,7 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from qsync_spark import executor_main
-from qsync_spark.durations import duration_s
+from qsync_spark.entry import (
+    add_archive_arguments,
+    add_audit_arguments,
+    add_compaction_arguments,
+)
 from qsync_spark.failures import sentence_of
 
 LAST_WORD = Path("/dev/termination-log")
@@ -110,6 +114,10 @@ def audit_word(result: dict[str, Any], report: str, application: str) -> dict[st
     ]
     return {
         "verdict": result["verdict"],
+        "proofs": [
+            {"number": int(number), "verdict": one["verdict"]}
+            for number, one in result["proofs"].items()
+        ],
         "counts": {**result["counts"], "violations": result["violationCount"]},
         "violations": violations,
         "incomplete": "; ".join(one["message"] for one in result["incomplete"][:1])[:TEXT_MAX],
@@ -169,7 +177,7 @@ def run_audit(arguments: argparse.Namespace, spark: Any, note: Any) -> dict[str,
     from qsync_spark.audit.run import audit
 
     archive = load_archive(arguments.archive)
-    result = audit(spark, archive, arguments.cluster, progress=note)
+    result = audit(spark, archive, arguments.cluster, progress=note, appends=arguments.appends)
     alone = [host for host in result.hosts if host == socket.gethostname()]
     if alone:
         raise RuntimeError("tasks ran in the driver: an audit on Kubernetes requires executors")
@@ -184,11 +192,15 @@ def compaction_word(outcome: dict[str, Any], application: str) -> dict[str, Any]
         "tables": len(outcome["tables"]), "rows": sum(one["rows"] for one in outcome["tables"]),
         "mergedFiles": outcome["merged_files"], "deletedFiles": outcome["deleted_files"],
     }  # fmt: skip
+    fragments = outcome.get("fragments") or {"problems": []}
+    problems = fragments["problems"]
+    counts |= {f"{key}Fragments": value for key, value in fragments.items() if key != "problems"}
     return {
         "snapshot": outcome["snapshot"],
         "bytesBefore": outcome["bytes_before"],
         "bytesAfter": outcome["bytes_after"],
-        "counts": counts,
+        "counts": counts | ({"fragmentProblems": len(problems)} if problems else {}),
+        "incomplete": problems[0][:TEXT_MAX] if problems else "",
         "report": outcome["snapshot"].rpartition("/")[0],
         "applicationId": application,
         "taskHosts": outcome["hosts"],
@@ -204,6 +216,8 @@ def run_compaction(arguments: argparse.Namespace, spark: Any, note: Any) -> dict
         is_dry_run=arguments.dry_run,
         delete_older_than_s=arguments.delete_older_than,
         run=os.environ["RUN_NAME"],
+        merges_fragments=arguments.merge_fragments,
+        grace_s=arguments.grace,
     )
     outcome = compact(spark, arguments.archive, wish, note)
     return compaction_word(outcome.document(), spark.sparkContext.applicationId)
@@ -217,13 +231,15 @@ VERBS: dict[str, Callable[[argparse.Namespace, Any, Any], dict[str, Any]]] = {
 
 def parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="qsync-spark", description=__doc__)
-    parser.add_argument("verb", choices=sorted(VERBS))
-    parser.add_argument("--cluster", required=True)
-    parser.add_argument("--archive", required=True, metavar="URL")
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--history", action="store_true")
-    parser.add_argument("--delete-older-than", type=duration_s, metavar="DURATION")
-    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb, add_arguments in (
+        ("audit", add_audit_arguments),
+        ("compact", add_compaction_arguments),
+    ):
+        one = verbs.add_parser(verb)
+        add_archive_arguments(one, is_named=True)
+        add_arguments(one)
+        one.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
     return parser.parse_args(words)
 
 

@@ -27,19 +27,23 @@ from qsync_node.format.journals import (
     definitions,
     encode_row,
 )
+from qsync_node.format.keys import DELETE, REPLACE
 from qsync_node.format.manifest import (
     MANIFEST_NAME,
     ROOT_NAME,
     Manifest,
+    decode_manifest,
     encode_manifest,
     encode_root,
 )
+from qsync_node.format.mp import pack
 from qsync_node.log.archive import Contents, plan_uploads
 from qsync_sim.schedule import Schedule
 from qsync_sim.shell import DIRECTORY, Shell
 from qsync_sim.world import World
 
 SECOND = 10**9
+BROKER = BrokerId("zone", "broker-0")
 DAY_MS = 86_400_000
 
 
@@ -118,21 +122,34 @@ def journal_archive(
         folder: The archive.
         journals: The specification of each journal, as its row has it.
         are_spaces_there: Whether the cluster has the spaces of journals.
+
+    Returns:
+        The cluster, for `change_journals`.
     """
     world = World(7)
-    archive = SimArchive(world, folder)
+    SimArchive(world, folder)
     world.bootstrap(3)
-    broker = BrokerId("zone", "broker-0")
     if are_spaces_there:
         for space, fields in definitions():
             world.insert(space, fields)
-        lease = BrokerRow(broker, "http://h:1", "h:2", 9, False, DAY_MS, "process", 5, 3, 3)
+        lease = BrokerRow(BROKER, "http://h:1", "h:2", 9, False, DAY_MS, "process", 5, 3, 3)
         world.insert(BROKER_SPACE, encode_row(lease))
-    for name, spec in journals.items():
-        route = Route((broker,), 0)
-        world.insert(JOURNAL_SPACE, encode_row(JournalRow(name, spec, 0, 0, 9, 7, route, 3, 4)))
-        assignment = AssignmentRow(name, broker, 0, 3, 3)
+    for name in journals:
+        assignment = AssignmentRow(name, BROKER, 0, 3, 3)
         world.insert(ASSIGNMENT_SPACE, encode_row(assignment))
+    change_journals(world, folder, dict(journals))
+    return world
+
+
+def change_journals(world: World, folder: Path, journals: dict[str, dict[str, Any] | None]) -> None:
+    """Replace or delete (None) journals of a cluster, and archive all its rows."""
+    for name, spec in journals.items():
+        if spec is None:
+            world.change(DELETE, pack({0x10: JOURNAL_SPACE, 0x20: [name]}))
+        else:
+            route = Route((BROKER,), 0)
+            row = encode_row(JournalRow(name, spec, 0, 0, 9, 7, route, 3, 4))
+            world.change(REPLACE, pack({0x10: JOURNAL_SPACE, 0x21: row}))
 
     def are_equal() -> bool:
         replicas = [shell.node.replica for shell in world.alive() if shell.node is not None]
@@ -141,8 +158,12 @@ def journal_archive(
 
     world.run_for(SECOND)  # the last rows are confirmed by a later one
     assert world.run_for(5 * SECOND, are_equal), "the members have different rows"
+    archive = SimArchive(world, folder)
+    archive.manifests = {
+        uuid: decode_manifest(json.dumps(document).encode(), uuid)
+        for uuid, document in load_manifests(folder).items()
+    }
     archive.ship_all()
-    return world
 
 
 def load_manifests(folder: Path) -> dict[str, dict[str, Any]]:

@@ -18,6 +18,7 @@ from qsync_broker.fragments import content_name, parse_path
 from qsync_broker.index import RemoteFragment
 from qsync_broker.ledger import Append, AppendLedger, append_of_line
 from qsync_broker.pipelining import AppendPipeline
+from qsync_broker.spec import JournalSpec
 
 JOURNAL = "a/journal"
 CODECS = (Codec.NONE, Codec.GZIP, Codec.ZSTANDARD, Codec.SNAPPY)
@@ -79,6 +80,11 @@ class Store:
         """Write the list of journals."""
         spec = {"fragment": {"stores": [self.url], **fragment}}
         self.journals.write_text(json.dumps([{"name": JOURNAL, "spec": spec}]))
+        self.spec = spec
+
+    def specs(self) -> list[JournalSpec]:
+        """Return the specifications of the journals."""
+        return [JournalSpec.from_row(JOURNAL, self.spec)]
 
     def fragments(self) -> list[RemoteFragment]:
         paths = [path for path in self.folder.rglob("*") if path.is_file()]

@@ -227,6 +227,21 @@ def test_the_last_word_of_a_compaction() -> None:
     assert word["report"] == "s3://b/o/compactions/x"
     assert word["counts"]["rows"] == 2000
     assert len(last_word(word)) < LAST_WORD_BYTES_MAX
+    fragments = {"merged": 7, "written": 2, "removed": 3, "waiting": 0, "problems": ["a", "b"]}
+    merged = compaction_word({**outcome, "fragments": fragments}, "app-1")
+    assert (merged["counts"]["mergedFragments"], merged["counts"]["removedFragments"]) == (7, 3)
+    assert (merged["counts"]["fragmentProblems"], merged["incomplete"]) == (2, "a")
+
+
+def test_arguments_of_pods_are_those_of_the_jobs() -> None:
+    place = ["--cluster", "orders", "--archive", "s3://b/o"]
+    audit = parse(["audit", *place, "--appends", "s3://b/1", "--appends", "s3://b/2"])
+    assert audit.appends == ["s3://b/1", "s3://b/2"]
+    compaction = parse(["compact", *place, "--merge-fragments", "--grace", "1h"])
+    assert (compaction.merge_fragments, compaction.grace) == (True, 3600.0)
+    for words in (["audit", "--archive", "s3://b/o"], ["audit", *place, "--merge-fragments"]):
+        with pytest.raises(SystemExit):
+            parse(words)
 
 
 def test_image_of_spark_has_every_package_that_the_jobs_import() -> None:

@@ -4,20 +4,26 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from archives import change_journals, journal_archive
 from journal_stores import CODECS, JOURNAL, Store, make_store
 from object_server import ObjectServer
 
 from qsync_broker.codecs import Codec
+from qsync_broker.spec import JournalSpec
 from qsync_node.archive.reading import load_archive
-from qsync_spark.audit.findings import PASSED, Result
-from qsync_spark.audit.journals import prove_journals
+from qsync_spark.audit.findings import INCOMPLETE, NOT_APPLICABLE, PASSED, Result
+from qsync_spark.audit.journals import prove_fragments
 from qsync_spark.audit.ledger import LedgerError
 from qsync_spark.audit.report import write_report
-from qsync_spark.audit.run import Journals, audit
+from qsync_spark.audit.run import audit, lay_ground
+from qsync_spark.audit.specifications import archived_specs, specs_in_snapshot
+from qsync_spark.compaction.run import Wish, compact
+from qsync_spark.journals.catalogue import JournalsError, decode_journals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +57,7 @@ def store(persisted: dict[Codec, Path], tmp_path: Path, server: ObjectServer | N
 
 def prove(spark: "SparkSession", store: Store, lag_allowed_s: float = 0.0) -> Result:
     result = Result("events", "", "")
-    prove_journals(spark, str(store.journals), [str(store.ledger)], lag_allowed_s, result)
+    prove_fragments(spark, store.specs(), [str(store.ledger)], lag_allowed_s, result)
     assert result.violation_count == len(result.violations)
     return result
 
@@ -262,7 +268,7 @@ def test_appends_that_are_not_persisted_are_incomplete(spark: "SparkSession", st
     assert found(result) == []
     assert [gap.file for gap in result.gaps] == [JOURNAL, "b/journal"]
     assert f"end after {head}" in result.gaps[0].message
-    assert "not in the list" in result.gaps[1].message
+    assert "is no archived journal" in result.gaps[1].message
 
 
 def test_deleted_fragments_are_explained_by_the_retention_only(
@@ -305,18 +311,25 @@ def test_unreadable_input_is_incomplete_or_refused(spark: "SparkSession", store:
     store.describe(stores=[f"{store.url.removesuffix('/')}-absent/"])
     assert "cannot be listed" in prove(spark, store).gaps[0].message
     for text, cause in (("{", "not valid JSON"), ("{}", "no names"), ('{"error": "no"}', "no")):
-        store.journals.write_text(text)
-        assert cause in prove(spark, store).gaps[0].message
+        with pytest.raises(JournalsError, match=cause):
+            decode_journals(text.encode(), "journals.json")
+
+
+# --- the whole audit ------------------------------------------------------------------------------
 
 
 def test_audit_contains_the_proof_and_its_report_names_the_damage(
-    spark: "SparkSession", folder: Path, store: Store, tmp_path: Path
+    spark: "SparkSession", store: Store, tmp_path: Path
 ) -> None:
-    journals = Journals(str(store.journals), (str(store.ledger),))
-    archive = load_archive(f"file://{folder}")
-    assert audit(spark, archive, "sim", None, 0.0, journals=journals).verdict == PASSED
+    """The journals and their stores are those of the archived rows."""
+    journal_archive(tmp_path / "log", {JOURNAL: store.spec})
+    archive = load_archive(f"file://{tmp_path}/log")
+    sound = audit(spark, archive, "sim", None, 0.0, appends=[str(store.ledger)])
+    assert (sound.verdict, sound.gaps) == (PASSED, [])
+    assert sound.counts["journals"] == 1
+    assert sound.counts["fragments"] == len(store.fragments())
     truncated_fragment(store)
-    result = audit(spark, archive, "sim", None, 0.0, journals=journals)
+    result = audit(spark, archive, "sim", None, 0.0)
     page = Path(write_report(result, str(tmp_path / "report"))).read_text()
     assert "cannot be decompressed" in page
     document = json.loads((tmp_path / "report" / "audit.json").read_text())
@@ -328,3 +341,68 @@ def test_audit_contains_the_proof_and_its_report_names_the_damage(
         "5": "Violated",
         "6": "NotApplicable",
     }
+
+
+def test_journals_are_those_at_the_end_of_the_archive(
+    spark: "SparkSession", store: Store, tmp_path: Path
+) -> None:
+    """An edit after the newest snapshot counts, and so does a deletion."""
+    newer = {"fragment": {"stores": [store.url], "retention": "1h"}}
+    gone, log = {"fragment": {"stores": []}}, tmp_path / "log"
+    world = journal_archive(log, {JOURNAL: store.spec, "b/gone": gone})
+    url = f"file://{log}"
+
+    def specs() -> list[JournalSpec]:
+        result = Result("sim", "", "")
+        found = archived_specs(spark, lay_ground(spark, load_archive(url)), result)
+        assert result.gaps == []
+        return found
+
+    assert [one.name for one in specs()] == [JOURNAL, "b/gone"]
+    assert compact(spark, url, Wish("sim", lag_allowed_s=0.0)).verdict == PASSED
+    made = load_archive(url).compactions[0]
+    snapshot = f"{made.folder}/{made.snapshot.name}"
+    assert specs_in_snapshot(spark, load_archive(url), snapshot) == specs()
+    change_journals(world, log, {JOURNAL: newer, "b/gone": None, "c/new": gone})
+    (first, second) = specs()
+    assert (first.name, first.fragment.retention_ns) == (JOURNAL, 3600 * 10**9)
+    assert second.name == "c/new"
+    assert [one.name for one in specs_in_snapshot(spark, load_archive(url), snapshot)] == [
+        JOURNAL, "b/gone",
+    ]  # fmt: skip
+
+
+def test_ledger_of_a_cluster_without_journals_is_incomplete(
+    spark: "SparkSession", store: Store, tmp_path: Path
+) -> None:
+    journal_archive(tmp_path / "log", {}, are_spaces_there=False)
+    archive = load_archive(f"file://{tmp_path}/log")
+    assert audit(spark, archive, "sim", None, 0.0).proofs[5] == NOT_APPLICABLE
+    result = audit(spark, archive, "sim", None, 0.0, appends=[str(store.ledger)])
+    assert result.proofs[5] == INCOMPLETE
+    assert "is no archived journal" in result.gaps[0].message
+
+
+def test_compaction_merges_the_fragments_of_archived_journals(
+    spark: "SparkSession", store: Store, tmp_path: Path
+) -> None:
+    spec = {"fragment": {"stores": [store.url], "length": 16 << 10}}
+    journal_archive(tmp_path / "log", {JOURNAL: spec})
+    url, before = f"file://{tmp_path}/log", store.fragments()
+    wish = Wish("sim", lag_allowed_s=0.0, merges_fragments=True)
+    dry = compact(spark, url, replace(wish, is_dry_run=True))
+    assert store.fragments() == before
+    outcome = compact(spark, url, wish)
+    assert outcome.fragments == dry.fragments
+    assert outcome.fragments is not None
+    assert outcome.fragments.merged > outcome.fragments.written > 0
+    assert len(store.fragments()) == len(before) + outcome.fragments.written
+    assert audit(spark, load_archive(url), "sim", None, 0.0).verdict == PASSED
+    # A later run deletes the sources, also if no row is confirmed since.
+    old_s = time.time() - 2 * 86_400
+    for one in store.fragments():
+        os.utime(store.path(one), (old_s, old_s))
+    second = compact(spark, url, wish)
+    assert second.fragments is not None
+    assert second.fragments.removed == outcome.fragments.merged
+    assert second.name == ""

@@ -21,7 +21,7 @@ from qsync_broker.fragments import content_name
 from qsync_broker.index import RemoteFragment, RemoteIndex
 from qsync_broker.spec import FragmentSpec, JournalSpec
 from qsync_spark.audit.findings import Result
-from qsync_spark.audit.journals import prove_journals
+from qsync_spark.audit.journals import prove_fragments
 from qsync_spark.journals import merging
 from qsync_spark.journals.catalogue import Listing, list_journal
 from qsync_spark.journals.checks import OVERLAP, UNREAD, results_of
@@ -248,7 +248,7 @@ def test_job_of_spark_merges_and_the_audit_agrees(
     assert second == Outcome(removed=outcome.merged)
     assert len(store.fragments()) == count + outcome.written - outcome.merged
     result = Result("events", "", "")
-    prove_journals(spark, str(store.journals), [str(store.ledger)], 0.0, result)
+    prove_fragments(spark, store.specs(), [str(store.ledger)], 0.0, result)
     assert (result.violations, result.gaps) == ([], [])
 
 

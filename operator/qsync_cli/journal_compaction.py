@@ -65,10 +65,14 @@ def compact(
     for text in found["problems"]:
         warn(text)
     verb = "would be merged" if dry_run else "merged"
-    text = (
+    done(fragments_sentence(found, verb), output, **found)
+    if found["problems"]:
+        raise Failure(FailureReason.FAILED, "some fragments are left as they are: run an audit")
+
+
+def fragments_sentence(found: dict[str, Any], verb: str) -> str:
+    """Return the result of a job that merges fragments, of which `verb` is the outcome."""
+    return (
         f"{found['merged']} fragments {verb} into {found['written']}; {found['removed']} deleted,"
         f" {found['waiting']} wait for the grace period"
     )
-    done(text, output, **found)
-    if found["problems"]:
-        raise Failure(FailureReason.FAILED, "some fragments are left as they are: run an audit")

@@ -6,7 +6,7 @@ the fragment with its bytes.
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -107,7 +107,9 @@ def indexes_of(listings: list[Listing], numbers: dict[str, int], now_s: float) -
 class Appends:
     """The appends of ledgers, as frames of Spark."""
 
-    def __init__(self, spark: "SparkSession", places: list[str], indexes: dict[str, Index]) -> None:
+    def __init__(
+        self, spark: "SparkSession", places: Sequence[str], indexes: dict[str, Index]
+    ) -> None:
         """Read ledgers, from paths or URLs that every executor can read.
 
         Raises:
@@ -179,7 +181,7 @@ class Appends:
             result.notes.append(text)
             return
         if reason == UNLISTED:
-            text = f"{count} acknowledged appends are in {journal}, which is not in the list"
+            text = f"{count} acknowledged appends are in {journal}, which is no archived journal"
         elif reason == UNSTORED:
             text = f"{count} acknowledged appends to {journal} are in no store that can be listed"
         elif reason == NEWER:
@@ -237,7 +239,7 @@ class Appends:
         )
 
 
-def _read(spark: "SparkSession", places: list[str]) -> "DataFrame":
+def _read(spark: "SparkSession", places: Sequence[str]) -> "DataFrame":
     frames = [read_lines(spark, place, _Reader(place), APPENDS) for place in places]
     lines = frames[0]
     for frame in frames[1:]:

@@ -162,7 +162,7 @@ class Fold:
         if op == CHECK:
             self.there[file] = (body, offset)
             return
-        self._clear(index)
+        self.clear_before(index)
         if op == BASE:
             self.base_offset = offset
         else:
@@ -249,7 +249,7 @@ class Fold:
             return f"an idempotency key that was already used at index {at}"
         return ""
 
-    def _clear(self, before: int) -> None:
+    def clear_before(self, before: int) -> None:
         """Remove the tuple if a truncation or drop lies between its last change and `before`."""
         for at in self.catalogue.clears.get(self.space, ()):
             if self.since < at < before:
@@ -286,7 +286,7 @@ class Fold:
     def _compare(self) -> None:
         at, file = self.snapshots.judged[self.next_snapshot]
         self.next_snapshot += 1
-        self._clear(at + 1)
+        self.clear_before(at + 1)
         body, offset = self.there.pop(file, (None, 0))
         text = self._difference(body, file, at)
         if text and self.why_unknown:

@@ -19,18 +19,18 @@ Findings have these codes:
 """
 
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from qsync_broker.spec import JournalSpec
 from qsync_spark.audit.appends import Appends, indexes_of, violate
 from qsync_spark.audit.findings import Gap, Result
+from qsync_spark.audit.specifications import archived_specs
 from qsync_spark.journals.catalogue import (
-    JournalsError,
     Listing,
     Stored,
-    list_journal,
-    load_journals,
+    list_journals,
 )
 from qsync_spark.journals.checks import (
     CHECKS_SQL,
@@ -48,7 +48,8 @@ from qsync_spark.journals.checks import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LISTERS = 16
+    from qsync_spark.audit.run import Ground
+
 TASK_BYTES = 64 << 20
 _CODES = {
     DAMAGED: "fragment damaged",
@@ -59,32 +60,39 @@ _CODES = {
 
 def prove_journals(
     spark: "SparkSession",
-    journals: str,
-    ledgers: list[str],
+    ground: "Ground",
+    ledgers: Sequence[str],
     lag_allowed_s: float,
     result: Result,
 ) -> None:
-    """Make proof 5.
+    """Make proof 5 of the journals whose specifications are archived.
 
     Args:
         spark: the session.
-        journals: path or URL of the list of journals.
+        ground: the common basis of the proofs.
         ledgers: paths or URLs of ledgers of appends.
         lag_allowed_s: time in seconds that a fragment may be missing after later ones.
-        result: receives the findings.
+        result: receives the findings; it has those about snapshots.
 
     Raises:
         LedgerError, PlaceError: a person must repair the input first.
     """
+    specs = archived_specs(spark, ground, result)
+    if specs or ledgers:
+        prove_fragments(spark, specs, ledgers, lag_allowed_s, result)
+
+
+def prove_fragments(
+    spark: "SparkSession",
+    specs: list[JournalSpec],
+    ledgers: Sequence[str],
+    lag_allowed_s: float,
+    result: Result,
+) -> None:
+    """Make proof 5 of these journals; the arguments are those of `prove_journals`."""
     result.has_journals = True
-    try:
-        specs = load_journals(journals)
-    except JournalsError as error:
-        result.gaps.append(Gap([5], str(error)))
-        return
     now_s = time.time()
-    with ThreadPoolExecutor(LISTERS) as threads:
-        listings = list(threads.map(list_journal, specs))
+    listings = list_journals(specs)
     fragments = [one for listing in listings for one in listing.fragments]
     for listing in listings:
         _judge_listing(listing, now_s - lag_allowed_s, result)
@@ -98,7 +106,8 @@ def prove_journals(
     if not checks and not ledgers:
         return
     rows = spark.createDataFrame(checks, CHECKS_SQL)
-    appends = Appends(spark, ledgers, indexes_of(listings, numbers, now_s)) if ledgers else None
+    indexes = indexes_of(listings, numbers, now_s)
+    appends = Appends(spark, ledgers, indexes) if ledgers else None
     try:
         if appends is not None:
             appends.judge_lines(result)

@@ -12,6 +12,7 @@ A step that finds an unknown range reports a gap, and the other steps continue.
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -46,14 +47,6 @@ LAG_ALLOWED_S = 600.0
 BITS = 62  # of a mask of instances, which Spark stores as a signed 64-bit number
 STEPS = ("reading", "comparing", "counting copies", "replaying", "ledger", "journals", "report")
 PASSES = frozenset({STEPS.index("reading"), STEPS.index("replaying")})
-
-
-@dataclass(frozen=True, slots=True)
-class Journals:
-    """Input of proof 5: place of the list of journals, and places of ledgers of appends."""
-
-    place: str
-    ledgers: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -293,7 +286,7 @@ def audit(
     ledger: str | None = None,
     lag_allowed_s: float = LAG_ALLOWED_S,
     progress: Progress = silence,
-    journals: Journals | None = None,
+    appends: Sequence[str] | None = (),
 ) -> Result:
     """Run the whole audit.
 
@@ -304,14 +297,15 @@ def audit(
         ledger: path or URL of recorded writes, or None.
         lag_allowed_s: time in seconds by which copies may be late.
         progress: receives each step.
-        journals: journals to audit, or None.
+        appends: paths or URLs of ledgers of appends; None to leave out proof 5, whose cost is that
+            of reading all fragments.
 
     Raises:
         ArchiveError, LedgerError: a person must repair the input first.
     """
     rows = sum(entry.rows for _, entry in archive.segments())
     with Watch(spark, progress, STEPS, PASSES, rows) as watch:
-        return _audit(spark, archive, cluster, ledger, lag_allowed_s, watch, journals)
+        return _audit(spark, archive, cluster, ledger, lag_allowed_s, watch, appends)
 
 
 def _audit(
@@ -321,7 +315,7 @@ def _audit(
     ledger: str | None,
     lag_allowed_s: float,
     watch: Watch,
-    journals: Journals | None,
+    appends: Sequence[str] | None,
 ) -> Result:
     from qsync_spark.audit.journals import prove_journals
     from qsync_spark.audit.ledger import prove_ledger
@@ -353,8 +347,8 @@ def _audit(
             prove_ledger(spark, ground, events, ledger, result)
         check_tables(archive, result)
         watch.begin(5)
-        if journals is not None:
-            prove_journals(spark, journals.place, list(journals.ledgers), lag_allowed_s, result)
+        if appends is not None:
+            prove_journals(spark, ground, appends, lag_allowed_s, result)
         watch.begin(6)
         measure(ground, result)
         result.hosts = hosts_of(ground)

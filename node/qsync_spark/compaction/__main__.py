@@ -1,6 +1,7 @@
 """`python -m qsync_spark.compaction --archive URL`: one compaction; its result as JSON.
 
-Exit codes: 0 done, 1 failed (a sentence on standard error; nothing was published or deleted).
+Exit codes: 0 done, 1 failed (a sentence on standard error; nothing was published or deleted), or
+some fragments of journals were left as they are (the result names them).
 `spark-submit` may use this entry point, too.
 """
 
@@ -13,7 +14,12 @@ from qsync_node.archive.reading import load_archive
 from qsync_node.lifeline import hold_lifeline
 from qsync_spark.audit.run import LAG_ALLOWED_S
 from qsync_spark.compaction.run import STEPS, Wish, compact
-from qsync_spark.durations import duration_s
+from qsync_spark.entry import (
+    add_archive_arguments,
+    add_compaction_arguments,
+    add_process_arguments,
+    progress_of,
+)
 from qsync_spark.failures import run_guarded
 from qsync_spark.progress import Step
 from qsync_spark.session import debug_conf, make_session
@@ -23,26 +29,12 @@ JOB = "qsync_spark.compaction"
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {JOB}", description=__doc__)
-    parser.add_argument("--archive", required=True, help="URL of the archive", metavar="URL")
-    parser.add_argument("--cluster", default="", help="name for messages")
+    add_archive_arguments(parser)
     parser.add_argument("--to-signature", type=int, metavar="INDEX", help="last log index to fold")
-    parser.add_argument("--history", action="store_true", help="also write tables of all versions")
-    parser.add_argument(
-        "--delete-older-than", type=duration_s, metavar="DURATION",
-        help=(
-            "delete folded data older than this, such as 30d, unless a restore or an audit "
-            "needs it"
-        ),
-    )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="only report the planned actions")
+    add_compaction_arguments(parser)
     parser.add_argument("--lag-allowed", type=float, default=LAG_ALLOWED_S)
-    parser.add_argument("--master", help="Spark master, such as local[*]")
     parser.add_argument("--result", type=Path, help="also write the JSON result to this file")
-    parser.add_argument("--progress", action="store_true", help="JSON lines on stderr")
-    parser.add_argument(
-        "--debug", action="store_true", help="print the log of Spark and complete tracebacks"
-    )
-    parser.add_argument("--lifeline", action="store_true", help="end when standard input is closed")
+    add_process_arguments(parser)
     arguments = parser.parse_args()
     if arguments.lifeline:
         hold_lifeline()
@@ -53,13 +45,9 @@ def _run(arguments: argparse.Namespace) -> int:
     wish = Wish(
         arguments.cluster, arguments.to_signature, arguments.history, arguments.dry_run,
         arguments.delete_older_than, arguments.lag_allowed,
+        merges_fragments=arguments.merge_fragments, grace_s=arguments.grace,
     )  # fmt: skip
-
-    def progress(step: Step) -> None:
-        if arguments.progress:
-            sys.stderr.write(json.dumps(step.document()) + "\n")
-            sys.stderr.flush()
-
+    progress = progress_of(arguments)
     archive = load_archive(arguments.archive)  # before the costly start of a session
     spark = make_session(
         "qsync-compaction", arguments.master, debug_conf(arguments.debug), rows=archive.rows
@@ -74,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.result.parent.mkdir(parents=True, exist_ok=True)
         arguments.result.write_text(text)
     sys.stdout.write(text + "\n")
-    return 0
+    return 1 if outcome.fragment_problems else 0
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
     publishing  every output is read back; the manifest comes last
     merging     small segments into larger ones (merging.py)
     removing    files that no restore and no audit needs (removal.py)
+    fragments   on request: small fragments of journals into larger ones (qsync_spark.journals)
 
 Two implementations must agree on a state before it may replace its rows: the engine folds, the
 auditor checks. An archive that is Violated is not compacted, because the evidence must stay. In an
@@ -42,22 +43,38 @@ from qsync_node.restore.child import RestoreError, restore_in_child
 from qsync_spark.audit.findings import VIOLATED, Result
 from qsync_spark.audit.run import LAG_ALLOWED_S, audit
 from qsync_spark.compaction.files import delete_all, listed, put_bytes, put_local, verify
+from qsync_spark.compaction.fragments import count_merges, merge_archived
 from qsync_spark.compaction.lock import Lock
 from qsync_spark.compaction.merging import merge, work_of
 from qsync_spark.compaction.removal import PASSED, plan_removal
+from qsync_spark.journals.compaction import Outcome as Fragments
+from qsync_spark.journals.merging import GRACE_S
 from qsync_spark.progress import Progress, Watch, silence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-STEPS = ("locking", "folding", "auditing", "tables", "publishing", "merging", "removing")
+STEPS = (
+    "locking",
+    "folding",
+    "auditing",
+    "tables",
+    "publishing",
+    "merging",
+    "removing",
+    "fragments",
+)
 PASSES = frozenset({STEPS.index("auditing")})
 FREE_BYTES_MIN = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The request of a user. `delete_older_than_s` None: nothing is deleted."""
+    """The request of a user.
+
+    `delete_older_than_s` None: nothing is deleted. `grace_s` is the age of a merged fragment after
+    which its sources are deleted.
+    """
 
     cluster: str = ""
     to_signature: int | None = None
@@ -66,6 +83,8 @@ class Wish:
     delete_older_than_s: float | None = None
     lag_allowed_s: float = LAG_ALLOWED_S
     run: str = ""
+    merges_fragments: bool = False
+    grace_s: float = GRACE_S
 
 
 @dataclass(slots=True)
@@ -88,6 +107,12 @@ class Outcome:
     hosts: list[str] = field(default_factory=list)
     seconds: float = 0.0
     is_dry_run: bool = False
+    fragments: Fragments | None = None  # None: not requested
+
+    @property
+    def fragment_problems(self) -> list[str]:
+        """Return sentences about fragments that were left as they are."""
+        return self.fragments.problems if self.fragments is not None else []
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
@@ -108,6 +133,9 @@ def compact(
     archive = load_archive(url)
     if wish.is_dry_run:
         _say_what_would_be(archive, wish, outcome)
+        if wish.merges_fragments:
+            outcome.fragments, notes = count_merges(spark, archive, wish.grace_s)
+            outcome.notes += notes
         return outcome
     rows = sum(entry.rows for _, entry in archive.segments())
     with (
@@ -138,6 +166,9 @@ def compact(
                 if wish.delete_older_than_s is not None:
                     age_s, until = wish.delete_older_than_s, result.audited_index
                     remove(url, clock(), age_s, until, outcome, lock)
+            if wish.merges_fragments:
+                step(7)
+                outcome.fragments = merge_archived(spark, load_archive(url), wish.grace_s)
     outcome.seconds = round(time.monotonic() - started, 3)
     return outcome
 
@@ -154,7 +185,7 @@ def _has_work(archive: Archive, wish: Wish, outcome: Outcome, now_s: float) -> b
 
 def _audit(spark: "SparkSession", archive: Archive, wish: Wish) -> Result:
     """Audit the archive. Raises ArchiveError if it is Violated."""
-    result = audit(spark, archive, wish.cluster, None, wish.lag_allowed_s)
+    result = audit(spark, archive, wish.cluster, None, wish.lag_allowed_s, appends=None)
     if result.verdict == VIOLATED:
         first = result.violations[0].message
         raise ArchiveError(

@@ -1,12 +1,13 @@
 """Journals and the listings of their stores.
 
-The list of journals is a JSON document, as `qsync journals list -o json` prints it: specifications
-are in the key space of a cluster, and Spark reads no live node.
+Specifications come from the rows of an archive (`qsync_spark.audit.specifications`), or from a JSON
+document, as `qsync journals list -o json` prints it: Spark reads no live node.
 """
 
 import json
 from bisect import bisect_right
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,8 @@ from qsync_node.archive.location import ArchiveError, first_line
 from qsync_node.archive.reading import read_range, store_of
 from qsync_node.errors import QsyncError
 from qsync_spark.places import find_files
+
+LISTERS = 16
 
 
 class JournalsError(QsyncError):
@@ -116,6 +119,12 @@ def load_journals(place: str) -> list[JournalSpec]:
         raise JournalsError(
             f"cannot read the list of journals {place}: {first_line(error)}; check the path or URL"
         ) from error
+
+
+def list_journals(specs: list[JournalSpec]) -> list[Listing]:
+    """List the stores of all journals, several at a time."""
+    with ThreadPoolExecutor(LISTERS) as threads:
+        return list(threads.map(list_journal, specs))
 
 
 def list_journal(spec: JournalSpec) -> Listing:

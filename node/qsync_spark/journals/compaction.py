@@ -9,7 +9,6 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +17,9 @@ import pyarrow as pa
 
 from qsync_node.lifeline import hold_lifeline
 from qsync_spark.batches import batch_of, sql_of
-from qsync_spark.durations import duration_s
+from qsync_spark.entry import add_merging_arguments, add_process_arguments, progress_of
 from qsync_spark.failures import run_guarded
-from qsync_spark.journals.catalogue import Listing, list_journal, load_journals
+from qsync_spark.journals.catalogue import Listing, list_journals, load_journals
 from qsync_spark.journals.checks import CHECKS_SQL, OVERLAP, UNREAD, run_checks
 from qsync_spark.journals.merging import (
     GRACE_S,
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 JOB = "qsync_spark.journals.compaction"
 STEPS = ("listing", "removing", "merging")
-LISTERS = 16
 MERGED = pa.schema([pa.field("path", pa.string()), pa.field("problem", pa.string())])
 
 
@@ -153,22 +151,13 @@ def main() -> int:
         "--journals", required=True, metavar="FILE",
         help="path or URL of the list of journals that `qsync journals list -o json` prints",
     )  # fmt: skip
-    parser.add_argument(
-        "--grace", type=duration_s, default=GRACE_S, metavar="DURATION",
-        help="age of a merged fragment after which its sources are deleted, such as 24h",
-    )  # fmt: skip
+    add_merging_arguments(parser)
     parser.add_argument(
         "--length", type=int, default=0, metavar="BYTES",
         help="greatest content length of a merged fragment; the default is fragment.length",
     )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="only report the planned actions")
-    parser.add_argument("--master", help="Spark master, such as local[*]")
     parser.add_argument("--result", type=Path, help="also write the JSON result to this file")
-    parser.add_argument("--progress", action="store_true", help="JSON lines on stderr")
-    parser.add_argument(
-        "--debug", action="store_true", help="print the log of Spark and complete tracebacks"
-    )
-    parser.add_argument("--lifeline", action="store_true", help="end when standard input is closed")
+    add_process_arguments(parser)
     arguments = parser.parse_args()
     if arguments.lifeline:
         hold_lifeline()
@@ -177,17 +166,10 @@ def main() -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     specs = load_journals(arguments.journals)  # before the costly start of a session
-
-    def progress(number: int) -> None:
-        if arguments.progress:
-            name = STEPS[number] if number < len(STEPS) else "done"
-            sys.stderr.write(json.dumps(Step(name, number, len(STEPS)).document()) + "\n")
-            sys.stderr.flush()
-
-    progress(0)
-    with ThreadPoolExecutor(LISTERS) as threads:
-        listings = list(threads.map(list_journal, specs))
-    progress(1)
+    progress = progress_of(arguments)
+    progress(Step(STEPS[0], 0, len(STEPS)))
+    listings = list_journals(specs)
+    progress(Step(STEPS[1], 1, len(STEPS)))
     spark = make_session("qsync-compaction", arguments.master, debug_conf(arguments.debug))
     try:
         outcome = compact(
@@ -195,7 +177,7 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     finally:
         spark.stop()
-    progress(len(STEPS))
+    progress(Step("done", len(STEPS), len(STEPS)))
     text = json.dumps(asdict(outcome))
     if arguments.result is not None:
         arguments.result.write_text(text)

@@ -57,8 +57,7 @@ def audit(
             if "://" not in place and not Path(place).exists():
                 text = f"ledger {place} not found: correct {option}"
                 raise Failure(FailureReason.NOT_FOUND, text)
-    has_journals = cluster.spec.journals is not None and cluster.spec.journals.enabled
-    if appends and not has_journals:
+    if appends and (cluster.spec.journals is None or not cluster.spec.journals.enabled):
         text = f"{name} has no journals: leave out --appends"
         raise Failure(FailureReason.INVALID, text)
     for text in archive_now(store):
@@ -66,9 +65,7 @@ def audit(
     started = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder = store.directory / "audits" / started
     words = ["--ledger", ledger] if ledger is not None else []
-    if has_journals:
-        words += ["--journals", str(_write_journals(store, folder))]
-        words += [word for place in appends or () for word in ("--appends", place)]
+    words += [word for place in appends or () for word in ("--appends", place)]
     found = _run(cluster.spec.archive.url, name, words, folder, output)
     found["report"] = str(folder / "report.html")
     if output in (Output.json, Output.yaml):
@@ -114,30 +111,6 @@ def archive_now(store: "Store") -> list[str]:
             await links.close()
 
     return asyncio.run(ask_all())
-
-
-def _write_journals(store: "Store", folder: Path) -> Path:
-    """Write the list of journals into the folder of the report, or why it is not known."""
-    import asyncio
-
-    from qsync_broker.client import JournalClient, JournalError
-    from qsync_cli.brokers import local_access
-    from qsync_cli.journals import document_of
-
-    async def ask() -> Any:
-        cause = "there is no broker"
-        for access in local_access(store):
-            try:
-                async with JournalClient(access.url, access.token, access.ca) as client:
-                    return [document_of(one) for one in await client.journals()]
-            except (JournalError, OSError) as error:
-                cause = str(error)
-        return {"error": f"{cause}; start the brokers"}
-
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "journals.json"
-    path.write_text(json.dumps(asyncio.run(ask()), indent=1))
-    return path
 
 
 def _run(

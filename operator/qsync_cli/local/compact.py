@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.journal_compaction import fragments_sentence
 from qsync_cli.local.audit import LAG_ALLOWED_S, archive_now
 from qsync_cli.local.jobs import run_job
 from qsync_cli.options import NameArgument, Output, OutputOption
@@ -25,6 +26,9 @@ DeleteOption = Annotated[
 SignatureOption = Annotated[
     int | None, typer.Option("--to-signature", help="Last log index to fold.", min=0)
 ]
+MergeFragmentsOption = Annotated[
+    bool, typer.Option("--merge-fragments", help="Also merge small fragments of journals.")
+]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Report the changes without making them.")
 ]
@@ -35,6 +39,7 @@ def compact(  # as many as there are options
     history: HistoryOption = False,
     delete_older_than: DeleteOption = None,
     to_signature: SignatureOption = None,
+    merge_fragments: MergeFragmentsOption = False,
     dry_run: DryRunOption = False,
     output: OutputOption = None,
 ) -> None:
@@ -64,6 +69,7 @@ def compact(  # as many as there are options
         str(result), "--lag-allowed", str(LAG_ALLOWED_S),
     ]  # fmt: skip
     words += ["--history"] if history else []
+    words += ["--merge-fragments"] if merge_fragments else []
     words += ["--dry-run"] if dry_run else []
     words += ["--delete-older-than", age] if age else []
     words += ["--to-signature", str(to_signature)] if to_signature is not None else []
@@ -74,6 +80,8 @@ def compact(  # as many as there are options
         print_document(found, output)
     else:
         _show(found)
+    if found["fragments"] and found["fragments"]["problems"]:
+        raise Failure(FailureReason.FAILED, "some fragments are left as they are: run an audit")
 
 
 def _show(found: dict[str, Any]) -> None:
@@ -83,6 +91,7 @@ def _show(found: dict[str, Any]) -> None:
             f" {found['index']}, merge {found['merged_files']} files and delete"
             f" {found['deleted_files']}"
         )
+        _show_fragments(found["fragments"], "would be merged")
         return
     if found["name"]:
         say(
@@ -96,3 +105,12 @@ def _show(found: dict[str, Any]) -> None:
     for note in found["notes"]:
         say(f"  {note}")
     say(f"merged {found['merged_files']} files, deleted {found['deleted_files']}")
+    _show_fragments(found["fragments"], "merged")
+
+
+def _show_fragments(fragments: dict[str, Any] | None, verb: str) -> None:
+    if fragments is None:
+        return
+    for text in fragments["problems"]:
+        warn(text)
+    say(fragments_sentence(fragments, verb))
