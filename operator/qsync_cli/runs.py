@@ -16,29 +16,55 @@ if TYPE_CHECKING:
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Report the rows that would be folded.")
 ]
+MergeFragmentsOption = Annotated[
+    bool, typer.Option("--merge-fragments", help="Also merge small fragments of journals.")
+]
+AppendsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--appends",
+        help="URL of a ledger of appends to journals. May be repeated.",
+        metavar="URL",
+        show_default=False,
+    ),
+]
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Return without waiting.")]
 LOOK_S = 1.0
 ENDED = ("Succeeded", "Failed", "Cancelled")
 
 
 @aimed
-def audit(where: Where, no_wait: NoWaitOption = False, output: OutputOption = None) -> None:
+def audit(
+    where: Where, appends: AppendsOption = None, no_wait: NoWaitOption = False,
+    output: OutputOption = None,
+) -> None:  # fmt: skip
     """Audit the archive of a cluster on Kubernetes. Exit code 1 unless it passes."""
     _refuse_others(where, "audit")
-    found = _run(where, "QsyncAudit", {}, no_wait, output)
+    for place in appends or ():
+        if "://" not in place:
+            raise typer.BadParameter(
+                f"--appends {place} is no URL: upload the ledger to a store that the pods can"
+                " read, such as s3://bucket/orders/audits/appends.jsonl"
+            )
+    spec = {"appendLedgers": appends} if appends else {}
+    found = _run(where, "QsyncAudit", spec, no_wait, output)
     if not no_wait and found["status"].get("verdict") != "Passed":
         raise typer.Exit(1)
 
 
 @aimed
 def compact(
-    where: Where, dry_run: DryRunOption = False, no_wait: NoWaitOption = False,
-    output: OutputOption = None,
+    where: Where, merge_fragments: MergeFragmentsOption = False, dry_run: DryRunOption = False,
+    no_wait: NoWaitOption = False, output: OutputOption = None,
 ) -> None:  # fmt: skip
     """Compact the archive of a cluster on Kubernetes. Exit code 1 on failure."""
     _refuse_others(where, "compact")
-    found = _run(where, "QsyncCompaction", {"dryRun": dry_run}, no_wait, output)
-    if not no_wait and found["status"].get("phase") != "Succeeded":
+    spec = {"dryRun": dry_run, "mergeFragments": merge_fragments}
+    found = _run(where, "QsyncCompaction", spec, no_wait, output)
+    if no_wait:
+        return
+    status = found["status"]
+    if status.get("phase") != "Succeeded" or (status.get("counts") or {}).get("fragmentProblems"):
         raise typer.Exit(1)
 
 
@@ -126,6 +152,8 @@ def lines(run: "Document") -> list[str]:
         f"{name}: {status.get('verdict') or status['phase']} · {status.get('message', '')}"
         f" · {took_s:.0f} s"
     ]
+    if proofs := status.get("proofs"):
+        found.append("proofs: " + ", ".join(f"{one['number']} {one['verdict']}" for one in proofs))
     found += [
         f"  {one['message']} ({one.get('location') or 'all members'})"
         for one in status.get("violations") or []

@@ -193,8 +193,32 @@ def test_audit_asks_for_nothing_that_a_qsyncaudit_lacks() -> None:
         patch.setattr(runs, "_run", order)
         assert CliRunner().invoke(app, ["audit"]).exit_code == 0
         assert CliRunner().invoke(app, ["audit", "--full"]).exit_code == 2
+        ledgers = ["s3://bucket/a.jsonl", "s3://bucket/b.jsonl"]
+        words = [word for url in ledgers for word in ("--appends", url)]
+        assert CliRunner().invoke(app, ["audit", *words]).exit_code == 0
+        refused = CliRunner().invoke(app, ["audit", "--appends", "ledger.jsonl"])
+        assert refused.exit_code == 2
+        assert "is no URL" in refused.output
     document = {**asked[0], "metadata": {"name": "orders-audit-x", "namespace": "n"}}
     assert QsyncAudit.model_validate(document).spec.cluster == "orders"
+    assert asked[1]["spec"]["appendLedgers"] == ledgers
+
+
+def test_compaction_that_left_fragments_fails() -> None:
+    asked: list[dict[str, Any]] = []
+    counts: dict[str, int] = {}
+
+    def order(where: Any, kind: str, spec: dict[str, Any], *_: Any) -> dict[str, Any]:
+        asked.append(spec)
+        return {"status": {"phase": "Succeeded", "counts": counts}}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "_run", order)
+        assert CliRunner().invoke(app, ["compact"]).exit_code == 0
+        assert CliRunner().invoke(app, ["compact", "--merge-fragments"]).exit_code == 0
+        counts["fragmentProblems"] = 1
+        assert CliRunner().invoke(app, ["compact", "--merge-fragments"]).exit_code == 1
+    assert [one["mergeFragments"] for one in asked] == [False, True, True]
 
 
 @pytest.mark.parametrize("apt", ["true", "false"])

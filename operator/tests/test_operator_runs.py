@@ -26,6 +26,7 @@ from qsync_operator.platform.kubernetes.verdicts import PROGRESS, VIOLATIONS, ju
 from qsync_operator.platform.kubernetes.voice import KubernetesVoice
 from qsync_operator.schedule import overdue_at
 from qsync_operator.settings import SparkSupply
+from qsync_spark.pod_main import audit_word
 
 KEY = ("ns", "orders")
 IMAGE = "qsync-spark:test"
@@ -178,6 +179,41 @@ def test_a_run_is_followed_to_its_verdict() -> None:
     assert stage.api.writes == writes, "finished runs stay unchanged"
 
 
+def test_only_what_a_run_by_hand_asks_for_is_passed_on() -> None:
+    stage = Stage()
+    ledgers = ["s3://bucket/a.jsonl", "s3://bucket/b.jsonl"]
+    stage.put(audit(appendLedgers=ledgers))
+    stage.put({**audit("merge", mergeFragments=True), "kind": "QsyncCompaction"})
+    stage.put({**audit("dry", dryRun=True), "kind": "QsyncCompaction"})
+    stage.put(audit("refused", appendLedgers=["ledger.jsonl"]))
+    stage.keep()
+
+    def words(name: str) -> list[str]:
+        pod = stage.api.named("Job", name)["spec"]["template"]["spec"]
+        given: list[str] = pod["containers"][0]["args"]
+        return given[5 : given.index("--conf")]
+
+    assert words("by-hand") == ["--appends", ledgers[0], "--appends", ledgers[1]]
+    assert words("merge") == ["--merge-fragments"]
+    assert words("dry") == ["--dry-run"]
+    assert "appendLedgers" in stage.status("refused")["message"]
+
+
+def test_verdict_of_each_proof_is_in_the_status() -> None:
+    result = {
+        "verdict": "Violated", "counts": {}, "violationCount": 1, "violations": [],
+        "incomplete": [], "hosts": ["a"],
+        "proofs": {"4": {"proof": "...", "verdict": "Passed"},
+                   "5": {"proof": "...", "verdict": "Violated"}},
+    }  # fmt: skip
+    word = json.dumps(audit_word(result, "s3://bucket/report.html", "app-1"))
+    finished = job("by-hand", "QsyncAudit", **ended("Complete"), completionTime=ENDED)
+    status = judge("audit", AuditStatus(), 1, finished, driver("by-hand", "Succeeded", word))
+    assert isinstance(status, AuditStatus)
+    shown = [(one.number, one.verdict) for one in status.proofs]
+    assert shown == [(4, "Passed"), (5, "Violated")]
+
+
 @pytest.mark.parametrize(
     ("state", "message", "reason", "sentence"),
     [
@@ -214,6 +250,14 @@ def test_a_compaction_reports_its_result(snapshot: str, sentence: str) -> None:
     status = judge("compaction", CompactionStatus(), 1, finished, pod)
     assert status.phase == "Succeeded"
     assert sentence in status.message
+    assert "fragments" not in status.message
+    merged = {"mergedFragments": 7, "removedFragments": 3, "fragmentProblems": 1}
+    word = said(snapshot=snapshot, counts=merged, incomplete="a/b is damaged")
+    status = judge("compaction", CompactionStatus(), 1, finished, driver("x", "Succeeded", word))
+    assert status.message.endswith(
+        "; 7 fragments of journals were merged, 3 deleted; some fragments are left as they are:"
+        " a/b is damaged"
+    )
 
 
 def test_what_is_not_known_is_in_the_status() -> None:

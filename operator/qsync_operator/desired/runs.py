@@ -12,7 +12,7 @@ from qsync_operator.desired.pods import archive_credentials
 from qsync_operator.desired.security import container_security, pod_security
 from qsync_operator.models.base import duration_ns, quantity
 from qsync_operator.models.cluster import API_VERSION, QsyncCluster
-from qsync_operator.models.runs import RunSpec
+from qsync_operator.models.runs import AuditSpec, CompactionSpec, RunSpec
 from qsync_operator.models.spec import JobSpec, SparkSpec
 from qsync_operator.settings import SparkSupply
 
@@ -153,7 +153,6 @@ def build_job(
     schedule = _schedule(cluster, kind)
     spark = spec.spark or (schedule.spark if schedule is not None else SparkSpec())
     metadata = run["metadata"]
-    arguments = ["--dry-run"] if getattr(spec, "dry_run", False) else []
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -163,8 +162,18 @@ def build_job(
             "labels": run_labels(cluster, kind),
             "ownerReferences": [_owner(API_VERSION, OBJECT_KINDS[kind], metadata)],
         },
-        "spec": _job_spec(cluster, kind, spark, spec.deadline, tuple(arguments), image),
+        "spec": _job_spec(cluster, kind, spark, spec.deadline, _arguments(spec), image),
     }
+
+
+def _arguments(spec: RunSpec) -> tuple[str, ...]:
+    """Return the arguments of the driver that only this audit or compaction has."""
+    if isinstance(spec, AuditSpec):
+        return tuple(word for url in spec.append_ledgers for word in ("--appends", url))
+    if not isinstance(spec, CompactionSpec):
+        return ()
+    chosen = {"--merge-fragments": spec.merge_fragments, "--dry-run": spec.dry_run}
+    return tuple(word for word, is_chosen in chosen.items() if is_chosen)
 
 
 def _owner(api_version: str, kind: str, metadata: Object) -> Object:

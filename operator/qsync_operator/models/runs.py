@@ -10,6 +10,8 @@ from qsync_operator.models.conditions import BaseCondition
 from qsync_operator.models.spec import SparkSpec
 
 RunPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Cancelled"]
+Verdict = Literal["", "Passed", "Violated", "Incomplete"]
+LedgerUrl = Annotated[str, Field(pattern=r"^[a-z][a-z0-9+.-]*://.+$", max_length=1024)]
 RunConditionType = Literal["Complete", "Failed"]
 
 
@@ -29,12 +31,18 @@ class RunSpec(SpecModel):
 class AuditSpec(RunSpec):
     """Specification of an audit of the whole archive."""
 
+    append_ledgers: list[LedgerUrl] = Field(default_factory=list, max_length=64)
+    """URLs of ledgers of appends to journals, such as `s3://bucket/orders/audits/appends.jsonl`.
+    Name those of all writers of a journal."""
+
 
 class CompactionSpec(RunSpec):
     """Specification of a compaction of all confirmed rows of the archive."""
 
     dry_run: bool = False
     """Whether the compaction only reports the rows that it would fold."""
+    merge_fragments: bool = False
+    """Whether small persisted fragments of journals are merged, too."""
 
 
 class RunCondition(BaseCondition):
@@ -53,6 +61,15 @@ class Violation(StatusModel):
     """Description of the violation."""
     location: str = ""
     """File and position."""
+
+
+class Proof(StatusModel):
+    """One proof of an audit."""
+
+    number: int
+    """Number of the proof in docs/spark.md."""
+    verdict: Literal["Passed", "Violated", "Incomplete", "NotApplicable"]
+    """Verdict of the proof. It is not applicable without journals (5) or a ledger (6)."""
 
 
 class RunStatus(StatusModel):
@@ -95,8 +112,10 @@ class RunStatus(StatusModel):
 class AuditStatus(RunStatus):
     """Verdict and first twenty violations. The report contains all violations."""
 
-    verdict: Literal["", "Passed", "Violated", "Incomplete"] = ""
+    verdict: Verdict = ""
     """Verdict of the audit."""
+    proofs: list[Proof] = Field(default_factory=list, max_length=16)
+    """Verdict of each proof."""
     violations: list[Violation] = Field(default_factory=list, max_length=20)
     """The first twenty violations."""
 

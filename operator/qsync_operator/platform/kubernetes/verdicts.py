@@ -1,8 +1,9 @@
 """Derives the status of an audit or compaction from its Job and its driver's pod; pure functions.
 
 The driver's result is its termination message, one JSON object of at most 4,096 bytes. Its fields
-are `verdict`, `counts`, `violations`, `incomplete` (a sentence on the missing data), `report`,
-`applicationId` and `taskHosts`, or only `error`, a sentence.
+are `verdict`, `proofs`, `counts`, `violations`, `incomplete` (a sentence on the missing data, or on
+fragments that were not merged), `report`, `applicationId` and `taskHosts`, or only `error`, a
+sentence.
 
 While the driver runs, an annotation of its pod holds its progress. Twenty violations may exceed the
 size of the message, so another annotation holds all of them. If that could not be written, the few
@@ -129,9 +130,7 @@ def _end(status: RunStatus, job: Object, phase: Any, type_: Any, reason: str, wh
 
 def _sentence(status: RunStatus, said: dict[str, Any]) -> str:
     if isinstance(status, CompactionStatus):
-        if not status.snapshot:
-            return "nothing to fold: no row was confirmed since the last compaction"
-        return f"snapshot {status.snapshot} was published"
+        return _sentence_of_compaction(status, said)
     assert isinstance(status, AuditStatus)
     found = status.counts.get("violations", len(status.violations))
     return {
@@ -139,6 +138,18 @@ def _sentence(status: RunStatus, said: dict[str, Any]) -> str:
         "Violated": f"{found} violations, the first: "
         + (status.violations[0].message if status.violations else "see the report"),
     }.get(status.verdict, _incomplete(said))
+
+
+def _sentence_of_compaction(status: CompactionStatus, said: dict[str, Any]) -> str:
+    text = f"snapshot {status.snapshot} was published"
+    if not status.snapshot:
+        text = "nothing to fold: no row was confirmed since the last compaction"
+    if "mergedFragments" in status.counts:
+        merged, deleted = (status.counts.get(f"{key}Fragments", 0) for key in ("merged", "removed"))
+        text += f"; {merged} fragments of journals were merged, {deleted} deleted"
+    if said.get("incomplete"):
+        text += f"; some fragments are left as they are: {said['incomplete']}"
+    return text
 
 
 def _incomplete(said: dict[str, Any]) -> str:
