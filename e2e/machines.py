@@ -44,13 +44,15 @@ def machine_of(namespace: str, pod: str) -> str:
 
 
 def _container_of(namespace: str, pod: str) -> str:
-    path = "jsonpath={.status.containerStatuses[0].containerID}"
-    found = run("kubectl", "-n", namespace, "get", "pod", pod, "-o", path)
-    return found.strip().partition("://")[2]
+    """Return the container of the member in a pod of a cluster, and the first one of other pods."""
+    found = json.loads(run("kubectl", "-n", namespace, "get", "pod", pod, "-o", "json"))
+    containers = {one["name"]: one for one in found["status"]["containerStatuses"]}
+    chosen = containers.get("node") or next(iter(containers.values()))
+    return str(chosen["containerID"]).partition("://")[2]
 
 
 class Process:
-    """The first process of a pod's container, looked up while the API server answers."""
+    """The first process of a container of a pod, looked up while the API server answers."""
 
     def __init__(self, namespace: str, pod: str) -> None:
         self.machine = machine_of(namespace, pod)
