@@ -155,7 +155,7 @@ class Broker:
             done = self._transactions.pop(event.token, None)
             if done is not None:
                 done(event.is_committed)
-        elif isinstance(event, ev.Listed | ev.Uploaded | ev.StoreChecked | ev.SpoolRead):
+        elif isinstance(event, ev.FragmentEvent):
             self._on_fragments(event)
         elif isinstance(event, ev.PublicationsRead):
             self._transactions.pop(event.token, None)
@@ -163,14 +163,14 @@ class Broker:
         else:
             self._emit(ev.Halt(event.reason))
 
-    def _on_fragments(
-        self, event: ev.Listed | ev.Uploaded | ev.StoreChecked | ev.SpoolRead
-    ) -> None:
-        """Handle the result of an operation on a store or on completed fragments."""
+    def _on_fragments(self, event: ev.FragmentEvent) -> None:
+        """Handle what concerns stores and completed fragments."""
         if isinstance(event, ev.StoreChecked):
             self._health.on_checked(event)
         elif isinstance(event, ev.SpoolRead):
             self._provider.on_read(event)
+        elif isinstance(event, ev.GapRead):
+            self._holdings.persister.seek(event.journal)
         elif isinstance(event, ev.Listed):
             self._holdings.persister.on_listed(event, self._now_ns)
         else:

@@ -124,6 +124,12 @@ class StoreChecked(NamedTuple):
     error: str = ""
 
 
+class GapRead(NamedTuple):
+    """A read of a journal wants bytes that are in no fragment which this broker knows."""
+
+    journal: str
+
+
 class SpoolRead(NamedTuple):
     """Bytes of a completed spool, or None if they could not be read."""
 
@@ -146,6 +152,7 @@ class AppendReceived(NamedTuple):
     received: Input
 
 
+FragmentEvent: TypeAlias = Listed | Uploaded | StoreChecked | SpoolRead | GapRead
 Event: TypeAlias = (
     Watched
     | Transacted
@@ -158,11 +165,8 @@ Event: TypeAlias = (
     | PeerUp
     | PeerDown
     | PeerReceived
-    | Listed
-    | Uploaded
     | PublicationsRead
-    | StoreChecked
-    | SpoolRead
+    | FragmentEvent
     | AppendBegun
     | AppendReceived
 )

@@ -5,6 +5,8 @@
     a replica starts            its stores are listed; appends wait for the first listing
     a listing has ended         the index takes it over; local fragments that it covers are dropped
     the refresh interval ends   the stores are listed again
+    a read lacks a fragment     the same, at most every five seconds: another broker may have
+                                persisted it since the last listing
     a fragment is completed     the primary uploads it at once; a peer waits, and then normally
                                 finds it in the listing
     an upload has failed        it is repeated after a pause that doubles up to a limit
@@ -57,11 +59,12 @@ class _Upload(NamedTuple):
 class _Journal:
     """Persistence of one journal at this broker."""
 
-    __slots__ = ("is_listing", "list_at_ns", "waiting")
+    __slots__ = ("is_listing", "list_at_ns", "listed_at_ns", "waiting")
 
     def __init__(self) -> None:
         self.waiting: dict[int, _Waiting] = {}
         self.list_at_ns = 0
+        self.listed_at_ns = 0
         self.is_listing = False
 
 
@@ -123,6 +126,12 @@ class Persister:
 
     # --- listings -----------------------------------------------------------------------------
 
+    def seek(self, journal: str) -> None:
+        """List the stores of a journal soon: a read lacks a fragment that may be there by now."""
+        found = self._journals.get(journal)
+        if found is not None:
+            found.list_at_ns = min(found.list_at_ns, found.listed_at_ns + LIST_AGAIN_NS)
+
     def _list(self, journal: _Journal, replica: Replica) -> None:
         if len(self._listings) >= LISTINGS_MAX:
             return
@@ -139,6 +148,7 @@ class Persister:
         if journal is None or replica is None:
             return
         journal.is_listing = False
+        journal.listed_at_ns = now_ns
         if event.error:
             journal.list_at_ns = now_ns + LIST_AGAIN_NS
             replica.store_error = event.error

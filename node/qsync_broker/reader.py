@@ -1,16 +1,18 @@
 """Reads of a journal at one of its brokers: fragment by fragment, from the disk or from a store.
 
 An offset may be covered by no fragment. A read then waits, because the fragment may still be on its
-way to a store. It jumps to a later fragment only if nothing can fill the gap any more: the later
-one was persisted some hours ago (as in Gazette), or it is the first one of a journal whose old
-fragments are removed. The first persisted fragment of any other journal shows nothing: this broker
-may have joined after an earlier fragment, which another broker could not persist yet.
+way to a store, which is listed again meanwhile. It jumps to a later fragment only if nothing can
+fill the gap any more: the later one was persisted some hours ago (as in Gazette), or it is the
+first one of a journal whose old fragments are removed. The first persisted fragment of any other
+journal shows nothing: this broker may have joined after an earlier fragment, which another broker
+could not persist yet.
 """
 
 import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from qsync_broker import events as ev
 from qsync_broker.index import RemoteFragment
 from qsync_broker.operations import SpoolKey
 from qsync_broker.replica import Part, Replica
@@ -98,6 +100,8 @@ class JournalReader:
             found = find(replica, offset, self._server.core.unix_s, begin_mod_time)
             if found is not None:
                 return found
+            if replica.lacks(offset):
+                self._server.feed(ev.GapRead(replica.journal))
             if not is_blocking and not self._is_copied(offset):
                 return None
             await self._server.readable(replica.journal)

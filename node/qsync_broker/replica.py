@@ -216,6 +216,10 @@ class Replica:
         remote = self.remote.find(offset)
         return Part.of_remote(remote) if remote is not None else None
 
+    def lacks(self, offset: int) -> bool:
+        """Return whether an earlier fragment has the byte at an offset, but none known here."""
+        return offset < self.spool.begin and self.part_at(offset) is None
+
     @property
     def spans(self) -> list[Span]:
         """Return the offsets on this broker's disk, in ascending order."""

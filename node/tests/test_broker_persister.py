@@ -85,6 +85,24 @@ def test_stores_are_listed_again_after_the_interval() -> None:
     assert len(broker.take(10 * AGAIN_MIN_NS)) == 1
 
 
+def test_read_that_lacks_a_fragment_lets_the_stores_be_listed_soon() -> None:
+    storing = Storing()
+    storing.journal.settings = storing.journal.settings._replace(refresh_ns=100 * LIST_AGAIN_NS)
+    storing.show()
+    storing.persister.seek(storing.journal.journal)
+    assert storing.take(LIST_AGAIN_NS - 1) == []
+    storing.show(now_ns=LIST_AGAIN_NS)
+    for _ in range(3):
+        storing.persister.seek(storing.journal.journal)
+    assert storing.take(2 * LIST_AGAIN_NS - 1) == []
+    storing.show(error="broken", now_ns=2 * LIST_AGAIN_NS)
+    storing.persister.seek(storing.journal.journal)
+    assert storing.take(3 * LIST_AGAIN_NS - 1) == []
+    storing.show(now_ns=3 * LIST_AGAIN_NS)
+    assert storing.take(50 * LIST_AGAIN_NS) == []
+    storing.persister.seek("unknown")
+
+
 def test_primary_uploads_at_once() -> None:
     broker = Storing()
     broker.show()

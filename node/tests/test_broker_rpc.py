@@ -11,6 +11,7 @@ import grpc
 import pytest
 from broker_servers import Node, brokers
 
+from qsync_broker import persister
 from qsync_broker.auth import Authorizer, Capability
 from qsync_broker.client import JournalClient, JournalError
 from qsync_broker.rpc import journal_pb2 as pb
@@ -475,6 +476,25 @@ async def test_fragments_are_listed_in_pages(tmp_path: Path) -> None:
         described = await client.read(do_not_proxy=True)
         assert described[0].fragment_url.startswith(store)
         assert len(described) == 1
+
+
+async def test_read_finds_a_fragment_that_the_last_listing_lacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persister, "LIST_AGAIN_NS", 100_000_000)
+    store = f"file://{tmp_path}/store/"
+    started = brokers(tmp_path, 1, length=1024, stores=[store])
+    async with started as nodes, Client(nodes[0]) as client:
+        for _ in range(2):
+            await client.append(b"x" * 1500)
+        replica = nodes[0].server.core.replica(JOURNAL)
+        assert replica is not None
+        async with asyncio.timeout(10):
+            while not replica.remote.covers(0, 1500):
+                await asyncio.sleep(0.01)
+            replica.remote.replace([])  # as if another broker had persisted it after the listing
+            found = await client.read(offset=0, end_offset=1500, block=True)
+        assert b"".join(one.content for one in found) == b"x" * 1500
 
 
 async def test_health_of_a_store(tmp_path: Path) -> None:
