@@ -8,11 +8,21 @@ and keeps no subscriptions. `qsync_broker.states` has the table of transitions.
 
 import hashlib
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from qsync_broker.coverage import Span
 from qsync_broker.flow import Pace
 from qsync_broker.keyspace import Change
 from qsync_broker.labels import LabelSet
+from qsync_broker.loss import (
+    Loss,
+    acceptance,
+    dead_assignments,
+    possible_holders,
+    resumption_offset,
+    waits_for_dead,
+)
 from qsync_broker.operations import Publication
 from qsync_broker.pipeline import Phase, Pipeline, choose, first_adopters, route_of
 from qsync_broker.preconditions import (
@@ -36,7 +46,7 @@ from qsync_broker.spool import Choice, SpoolMismatchError
 from qsync_broker.states import TERMINAL, State
 from qsync_broker.status import Status
 from qsync_broker.wholeness import partial_after
-from qsync_node.format.journals import NO_ROUTE, JournalRow, Row, next_revision
+from qsync_node.format.journals import NO_ROUTE, BrokerId, JournalRow, Row, next_revision
 
 if TYPE_CHECKING:
     from qsync_broker.replica import Host, Replica
@@ -115,9 +125,9 @@ class AppendMachine:
         self.state = state
         return True
 
-    def _refuse(self, status: Status, reason: str = "") -> bool:
+    def _refuse(self, status: Status, reason: str = "", loss: Loss | None = None) -> bool:
         self.resolution = self.resolution._replace(status=status, broker=self._host.me)
-        return self._end(State.ERROR, reason=reason)
+        return self._end(State.ERROR, reason=reason, loss=loss)
 
     def _end(self, state: State, error: str = "", **fields: Any) -> bool:
         replica, pipeline = self.replica, self._pipeline
@@ -296,6 +306,11 @@ class AppendMachine:
             if not replica.is_index_known:
                 return False
             end = max(*(state.end for state in pipeline.promises), replica.index_end)
+            if self.request.accepts_loss:
+                replica.is_end_known = False
+                replica.close_pipeline("no broker of the route has all acknowledged bytes")
+                resume = resumption_offset(journal, end)
+                return self._examine_loss(choice.end, resume, resume, pipeline.promised)
             refusal = refusal_for_resumption(self.request, end)
             replica.is_end_known = refusal is None
             if refusal is not None:
@@ -317,6 +332,41 @@ class AppendMachine:
         source = source if source >= journal_epoch else -1  # no broker has all bytes
         pipeline.partial = partial_after(journal, pipeline.promised, source, choice.end)
         return self._go(State.SEND_PIPELINE_SYNC)
+
+    def _examine_loss(
+        self, begin: int, end: int, resume: int, asked: Mapping[BrokerId, object]
+    ) -> bool:
+        """Accept the loss of bytes between two offsets if the request names the right offset."""
+        keys, journal = self._host.keys, self._journal()
+        holders = possible_holders(keys, journal, asked)
+        if holders:
+            reason = (
+                f"broker {holders[0].suffix} is live and may have all bytes: wait until it is"
+                " assigned again, or stop it"
+            )
+            return self._refuse(Status.INDEX_HAS_GREATER_OFFSET, reason)
+        if self.request.offset != resume:
+            dead = tuple(row.broker.suffix for row in dead_assignments(keys, journal.name))
+            loss = Loss(begin, end, resume, dead)
+            return self._refuse(Status.WRONG_APPEND_OFFSET, "the loss is not accepted", loss)
+        self._change = ""
+        return self._go(State.ACCEPT_LOSS)
+
+    def on_accept_loss(self) -> bool:
+        """Record that bytes are lost, unless the journal or its assignments have changed."""
+        if self._change == "pending":
+            return False
+        if self._change:
+            # In any case, the next synchronisation shows what the journal's row has become.
+            return self._again(self._host.keys.revision + (self._change == "refused"))
+        if self._is_stale():
+            return self._again()
+        journal, keys = self._journal(), self._host.keys
+        assert self.replica is not None
+        resume = 0 if self.replica.is_end_known else self.request.offset
+        self._change = "pending"
+        self._host.transact(acceptance(keys, journal, resume), self._on_changed)
+        return False
 
     def _on_failed_pipeline(self) -> bool:
         assert self.replica is not None
@@ -384,6 +434,7 @@ class AppendMachine:
         """Compare registers, offset and suspension with the wishes of the request."""
         assert self.replica is not None
         replica, request, spool = self.replica, self.request, self.replica.spool
+        found = self.resolution
         if self._is_stale():
             return self._again()
         if replica.settings.stores:
@@ -395,6 +446,10 @@ class AppendMachine:
         if not replica.is_index_known:
             return False
         journal = self._journal()
+        if request.accepts_loss and waits_for_dead(self._host.keys, journal, found.route):
+            hole = replica.hole(0, spool.begin) or Span(spool.begin, spool.begin)
+            end = head_of(journal, replica)
+            return self._examine_loss(hole.begin, spool.begin, end, self._host.keys.brokers)
         refusal = refusal_for(request, journal, replica)
         if refusal is not None:
             return self._refuse(refusal)

@@ -10,11 +10,14 @@ of their own, and there are more headers:
     X-Registers-Check       selector that the registers must match
     X-Registers-Union       registers to add, as NAME=VALUE separated by commas
     X-Registers-Subtract    registers to remove, in the same form
+    X-Accept-Loss           `true` accepts that acknowledged bytes are lost (`qsync_broker.loss`)
+    X-Loss                  of an answer: what such a request must name, as JSON
     X-Registers             of an answer: the registers after the append
 """
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator
 from email.utils import formatdate
@@ -149,6 +152,8 @@ class Gateway:
         try:
             append = _append_of(request)
             self._authorize(request, Capability.APPEND)
+            if append.accepts_loss:
+                self._authorize(request, Capability.APPLY)
         except ValueError as error:
             return web.Response(status=400, text=f"{error}\n")
         except AuthError as error:
@@ -238,8 +243,12 @@ class Gateway:
         status = resolution.status
         if result.registers:
             headers["X-Registers"] = ",".join(f"{name}={value}" for name, value in result.registers)
+        if result.loss is not None:
+            headers["X-Loss"] = json.dumps(result.loss._asdict())
         if status is not Status.OK:
-            return web.Response(status=_CODES[status], text=f"{status.name}\n", headers=headers)
+            cause = f": {result.reason}" if status is Status.INDEX_HAS_GREATER_OFFSET else ""
+            text = f"{status.name}{cause if result.reason else ''}\n"
+            return web.Response(status=_CODES[status], text=text, headers=headers)
         headers["X-Commit-Begin"] = str(result.begin)
         headers["X-Commit-End"] = str(result.end)
         headers["X-Commit-SHA1-Sum"] = result.sum.hex()
@@ -473,6 +482,11 @@ def _append_of(request: web.Request) -> Append:
         raise ValueError(
             f"invalid X-Suspend {suspend!r}: use one of {', '.join(Suspend.__members__)}"
         )
+    accepts_loss = request.headers.get("X-Accept-Loss", "false").lower()
+    if accepts_loss not in ("true", "false"):
+        raise ValueError(f"invalid X-Accept-Loss {accepts_loss!r}: use true or false")
+    if accepts_loss == "true" and (request.method != "PUT" or request.can_read_body):
+        raise ValueError("X-Accept-Loss: only an append without content may accept a loss")
     return Append(
         request.match_info["journal"],
         offset=_number(request.headers.get("X-Offset", "0"), "X-Offset"),
@@ -482,6 +496,7 @@ def _append_of(request: web.Request) -> Append:
         suspend=Suspend[suspend],
         may_proxy=PROXIED not in request.headers,
         min_revision=_number(request.headers.get(PROXIED, "0"), PROXIED),
+        accepts_loss=accepts_loss == "true",
     )
 
 

@@ -5,7 +5,8 @@ way to a store, which is listed again meanwhile. It jumps to a later fragment on
 fill the gap any more: the later one was persisted some hours ago (as in Gazette), or it is the
 first one of a journal whose old fragments are removed. The first persisted fragment of any other
 journal shows nothing: this broker may have joined after an earlier fragment, which another broker
-could not persist yet.
+could not persist yet. Without a store, a broker that is not partial has all bytes that are left
+(J11): a read passes over lost ones.
 """
 
 import logging
@@ -100,9 +101,14 @@ class JournalReader:
             found = find(replica, offset, self._server.core.unix_s, begin_mod_time)
             if found is not None:
                 return found
+            is_copied = self._is_copied(offset)
+            if not replica.settings.stores and not is_copied:
+                later = next((one for one in replica.local_parts if one.begin > offset), None)
+                if later is not None:
+                    return Found(later, later.begin)
             if replica.lacks(offset):
                 self._server.feed(ev.GapRead(replica.journal))
-            if not is_blocking and not self._is_copied(offset):
+            if not is_blocking and not is_copied:
                 return None
             await self._server.readable(replica.journal)
         return None

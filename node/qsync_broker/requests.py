@@ -4,6 +4,7 @@ from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 from qsync_broker.labels import LabelSelector, LabelSet
+from qsync_broker.loss import Loss
 from qsync_broker.operations import Buffer
 from qsync_broker.resolver import Resolution
 
@@ -30,6 +31,8 @@ class Append(NamedTuple):
         suspend: what to do about the journal's suspension.
         may_proxy: whether another broker may serve the request.
         min_revision: least revision of the key space under which to resolve it.
+        accepts_loss: whether the loss of acknowledged bytes is accepted (`qsync_broker.loss`). The
+            offset is the one at which to resume, or 0 to learn it.
     """
 
     journal: str
@@ -40,6 +43,7 @@ class Append(NamedTuple):
     suspend: Suspend = Suspend.RESUME
     may_proxy: bool = True
     min_revision: int = 0
+    accepts_loss: bool = False
 
 
 class Appended(NamedTuple):
@@ -53,6 +57,7 @@ class Appended(NamedTuple):
         registers: registers after the append.
         error: sentence, if the append failed without a status; its outcome may be unknown.
         reason: sentence that explains the status, or "".
+        loss: what a request that accepts a loss must name, or None.
     """
 
     resolution: Resolution
@@ -62,6 +67,7 @@ class Appended(NamedTuple):
     registers: LabelSet | None = None
     error: str = ""
     reason: str = ""
+    loss: Loss | None = None
 
 
 class Piece(NamedTuple):

@@ -11,18 +11,21 @@
     RESERVE_EPOCH            SEND_PIPELINE_SYNC; RESOLVE if the key space changed (J1)
     SEND_PIPELINE_SYNC       RECV_PIPELINE_SYNC
     RECV_PIPELINE_SYNC       SEND_PIPELINE_SYNC with the chosen state (J3); UPDATE_ASSIGNMENTS
-                             once adopted; RESOLVE if a peer knows a later route
+                             once adopted; RESOLVE if a peer knows a later route; ACCEPT_LOSS if
+                             acknowledged bytes are missing, and the request accepts this
+    ACCEPT_LOSS              RESOLVE
     UPDATE_ASSIGNMENTS       AWAIT_DESIRED_REPLICAS; RESOLVE after recording the epoch (J5)
     AWAIT_DESIRED_REPLICAS   VALIDATE_PRECONDITIONS; PROXY if another broker is the primary;
                              RESOLVE at the next revision if there are too many brokers
-    VALIDATE_PRECONDITIONS   STREAM_CONTENT; UPDATE_SUSPEND; RESOLVE if the route changed
+    VALIDATE_PRECONDITIONS   STREAM_CONTENT; UPDATE_SUSPEND; RESOLVE if the route changed;
+                             ACCEPT_LOSS if all brokers wait for the copy of a dead one
     UPDATE_SUSPEND           RESOLVE
     STREAM_CONTENT           READ_ACKNOWLEDGEMENTS once the proposal is sent
     READ_ACKNOWLEDGEMENTS    FINISHED once all brokers have acknowledged it
     any                      ERROR
 
-RESERVE_EPOCH does not exist in Gazette: its etcd transaction of UPDATE_ASSIGNMENTS orders routes,
-but not the synchronisations of one route.
+RESERVE_EPOCH and ACCEPT_LOSS do not exist in Gazette: its etcd transaction of UPDATE_ASSIGNMENTS
+orders routes, but not the synchronisations of one route.
 """
 
 from enum import Enum
@@ -37,6 +40,7 @@ class State(Enum):
     RESERVE_EPOCH = "reserve_epoch"
     SEND_PIPELINE_SYNC = "send_pipeline_sync"
     RECV_PIPELINE_SYNC = "recv_pipeline_sync"
+    ACCEPT_LOSS = "accept_loss"
     UPDATE_ASSIGNMENTS = "update_assignments"
     AWAIT_DESIRED_REPLICAS = "await_desired_replicas"
     VALIDATE_PRECONDITIONS = "validate_preconditions"

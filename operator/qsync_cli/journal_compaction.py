@@ -11,6 +11,7 @@ from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.journals import (
     BrokerOption,
     CaOption,
+    DryRunOption,
     SelectorOption,
     TokenOption,
     ask_broker,
@@ -28,9 +29,7 @@ def compact(
         str,
         typer.Option("--grace", help="Age of a merged fragment before sources are deleted."),
     ] = "24h",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Report the fragments, and change none.")
-    ] = False,
+    dry_run: DryRunOption = False,
     broker: BrokerOption = None,
     local: LocalOption = None,
     token: TokenOption = "",

@@ -42,6 +42,9 @@ CaOption = Annotated[
         metavar="FILE", show_default=False,
     ),
 ]  # fmt: skip
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Report the fragments, and change nothing.")
+]
 JournalArgument = Annotated[str, typer.Argument(help="Name of the journal.", metavar="JOURNAL")]
 SelectorOption = Annotated[
     str,
@@ -72,7 +75,7 @@ def ask_broker(
     from qsync_broker.stores import StoreError
 
     async def run() -> Any:
-        access = _access(broker, local, token, ca)
+        access = broker_access(broker, local, token, ca)
         record = AppendLedger(ledger) if ledger is not None else None
         async with JournalClient(access.url, access.token, access.ca, record) as client:
             return await work(client)
@@ -89,7 +92,14 @@ def ask_broker(
         raise Failure(FailureReason.INVALID, str(error)) from None
 
 
-def _access(broker: str | None, local: str | None, token: str, ca: Path | None) -> "BrokerAccess":
+def broker_access(
+    broker: str | None, local: str | None, token: str, ca: Path | None
+) -> "BrokerAccess":
+    """Return the way to a broker.
+
+    Raises:
+        Failure: no broker is given, or the cluster has none.
+    """
     from qsync_cli.brokers import BrokerAccess, local_access
 
     if local is not None:
@@ -374,9 +384,7 @@ def _difference(given: Any, known: Any, field: str = "") -> str:
 
 def prune(
     selector: SelectorOption = "",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Report the fragments, and delete none.")
-    ] = False,
+    dry_run: DryRunOption = False,
     broker: BrokerOption = None,
     local: LocalOption = None,
     token: TokenOption = "",

@@ -18,6 +18,7 @@ from qsync_cli import (
     fence,
     force,
     journal_compaction,
+    journal_loss,
     promote,
     register,
     replace,
@@ -179,6 +180,9 @@ journals_app.command(
 journals_app.command(
     "reset-head", epilog=_example("qsync journals reset-head orders/eu --local events")
 )(remote_journals.reset_head)
+journals_app.command(
+    "accept-loss", epilog=_example("qsync journals accept-loss orders/eu --local events")
+)(journal_loss.accept_loss)
 journals_app.command("compact", epilog=_example("qsync journals compact --dry-run --local events"))(
     journal_compaction.compact
 )

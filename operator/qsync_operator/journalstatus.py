@@ -218,6 +218,6 @@ def _head_known(primary: Report | None) -> Finding:
         return "True", JournalReason.HEAD_KNOWN, ""
     sentence = (
         "no broker of the journal has all acknowledged bytes: restore the missing brokers, or"
-        " accept the loss with `qsync journals reset-head`"
+        " accept the loss with `qsync journals reset-head` (`accept-loss` without a store)"
     )
     return "False", JournalReason.HEAD_UNKNOWN, sentence

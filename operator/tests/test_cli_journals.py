@@ -23,6 +23,7 @@ from qsync_broker.auth import Authorizer, Capability
 pytestmark = pytest.mark.timeout(400)
 ROOT = Path(__file__).parents[2]
 EXAMPLE = EXAMPLES / "journals.yaml"
+SHARED = "/tmp/qsync-clicks"  # folder of docs/examples/journals-archive.yaml
 
 
 @pytest.fixture
@@ -71,10 +72,12 @@ def ask(method: str, url: str, data: bytes | None = None) -> tuple[int, bytes]:
         return 0, b""
 
 
-def test_commands_of_the_page_work_as_printed(home: Home) -> None:
+def test_commands_of_the_page_work_as_printed(home: Home, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "journals.md").read_text()
     assert EXAMPLE.read_text() in page
-    shutil.rmtree("/tmp/qsync-clicks", ignore_errors=True)  # of docs/examples/journals-archive.yaml
+    archive = EXAMPLES / "journals-archive.yaml"
+    (tmp_path / archive.name).write_text(archive.read_text().replace(SHARED, str(tmp_path)))
+    page = page.replace(f"docs/examples/{archive.name}", str(tmp_path / archive.name))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "QSYNC_HOME": str(home.directory), "PATH": path}
     printed = ""
@@ -100,7 +103,7 @@ def test_commands_of_the_page_work_as_printed(home: Home) -> None:
 
 def test_audit_names_a_fragment_that_was_changed(home: Home, tmp_path: Path) -> None:
     text = (EXAMPLES / "journals-archive.yaml").read_text()
-    text = text.replace("/tmp/qsync-clicks", str(tmp_path)).replace("port: 8090", "port: 0")
+    text = text.replace(SHARED, str(tmp_path)).replace("port: 8090", "port: 0")
     manifest = tmp_path / "clicks.yaml"
     manifest.write_text(text)
     home.do("local", "apply", "-f", manifest)
@@ -218,6 +221,45 @@ def test_verbs_read_and_write_journals(events: Home, tmp_path: Path) -> None:
     assert (fragment["begin"], fragment["length"], fragment["persisted"]) == (0, 4194304, "")
     assert do("reset-head", "orders/eu") == "orders/eu continues at 4194304\n"
     assert do("prune") == "0 fragments with 0 bytes deleted\n"
+
+
+def test_loss_of_the_only_copy_is_accepted(home: Home, tmp_path: Path) -> None:
+    def do(*arguments: str | Path) -> str:
+        return home.do("journals", *arguments, "--local", "events")
+
+    def refuse(*arguments: str) -> str:
+        return home.refuse("journals", *arguments, "--local", "events")
+
+    manifest = tmp_path / "journals.yaml"
+    text = EXAMPLE.read_text().replace("replication: 3", "replication: 1")
+    manifest.write_text(text.replace("port: 8080", "port: 0"))
+    home.do("local", "apply", "-f", manifest)
+    assert do("append", "orders/eu", EXAMPLE).endswith(" at 0\n")
+    said = refuse("accept-loss", "orders/eu", "--yes")
+    assert "orders/eu: its brokers have all acknowledged bytes; nothing was changed" in said
+    (listed,) = json.loads(do("list", "-o", "json"))
+    # The broker is restarted without the disk that has the only copy.
+    shutil.rmtree(home.directory / "events" / "brokers" / listed["primary"] / "data")
+    os.kill(brokers(home)[listed["primary"]]["pid"], signal.SIGKILL)
+    deadline_s = time.monotonic() + 60
+    while "INDEX_HAS_GREATER_OFFSET" not in (said := _append(home)):
+        assert time.monotonic() < deadline_s, said
+    said = refuse("accept-loss", "orders/eu")
+    assert "All bytes from offset 0 on are lost" in said
+    assert "add --yes to accept the loss (Refused)" in said
+    assert "INDEX_HAS_GREATER_OFFSET" in _append(home)
+    head = 1 << 50
+    said = do("accept-loss", "orders/eu", "--yes")
+    assert f"orders/eu continues at {head}; its bytes from 0 on are lost\n" in said
+    assert do("append", "orders/eu", EXAMPLE).endswith(f" at {head}\n")
+    assert do("read", "orders/eu", "--offset", "5") == EXAMPLE.read_text()
+    assert "nothing was changed" in refuse("accept-loss", "orders/eu", "--yes")
+
+
+def _append(home: Home) -> str:
+    """Append, and return everything that the command writes."""
+    done = home.run("journals", "append", "orders/eu", os.devnull, "--local", "events")
+    return done.stdout + done.stderr
 
 
 def test_specifications_are_edited(events: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ JOURNAL_REASONS = (
         ("HeadKnown", "Writable"),
         "No broker of the journal has all acknowledged bytes",
         "Restore the missing brokers. If their disks are lost, accept the loss of the last bytes"
-        " with `qsync journals reset-head`",
+        " with `qsync journals reset-head`, or with `qsync journals accept-loss` without a store",
     ),
     ReasonEntry(
         JournalReason.NOT_OBSERVED,
