@@ -73,6 +73,10 @@ class Authorizer:
         self.keys = [key for key in keys if key != PERMITS_ALL]
         self._is_open = not keys or PERMITS_ALL in keys
 
+    def use(self, other: "Authorizer") -> None:
+        """Verify and issue tokens with the keys of another authorizer from now on."""
+        self.keys, self._is_open = other.keys, other._is_open
+
     @classmethod
     def of_text(cls, text: str) -> "Authorizer":
         """Return an authorizer with keys in Base64, separated by spaces or commas.

@@ -9,6 +9,7 @@ from qsync_broker.auth import Authorizer
 from qsync_broker.config import split_address
 from qsync_broker.front import FIRST_S, Front, Lobby
 from qsync_broker.http import Gateway
+from qsync_broker.keyfile import KeyFile
 from qsync_broker.quiet import http_logger, quiet
 from qsync_broker.rpc.rest import JsonGateway
 from qsync_broker.rpc.serving import RpcServer
@@ -31,11 +32,13 @@ class Interfaces:
 
         Raises:
             OSError: the file with the keys cannot be read.
-            ValueError: a key in it is invalid.
+            ValueError: it has no key, or an invalid one.
         """
         self._server = server
-        keys_file = server.config.auth_keys_file
-        authorizer = Authorizer.of_text(keys_file.read_text() if keys_file is not None else "")
+        path = server.config.auth_keys_file
+        self._keys = KeyFile(path) if path is not None else None
+        self._renewal: asyncio.Task[None] | None = None
+        authorizer = self._keys.authorizer if self._keys is not None else Authorizer([])
         self._lobby = Lobby()
         self._gateway = Gateway(server, authorizer)
         self._rpc = RpcServer(server, authorizer)
@@ -66,6 +69,8 @@ class Interfaces:
         bounds = Bounds(HANDSHAKES_MAX, FIRST_S)
         self._listener = Listener(self._accept, context, bounds, takes_plain=True)
         await self._listener.listen(host, port)
+        if self._keys is not None:
+            self._renewal = asyncio.create_task(self._keys.keep_current())
 
     def _accept(self) -> Front:
         assert self._runner.server is not None
@@ -74,6 +79,8 @@ class Interfaces:
 
     async def stop(self, grace_s: float = GRACE_S) -> None:
         """Accept no more connections, and end requests under way after some time."""
+        if self._renewal is not None:
+            self._renewal.cancel()
         if self._listener is not None:
             self._listener.close()
         self._server.end_reads()

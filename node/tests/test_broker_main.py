@@ -67,6 +67,14 @@ def test_invalid_keys_exit_with_1(tmp_path: Path) -> None:
     assert "broker broker-a cannot run: a key is no Base64" in done.stderr
 
 
+def test_file_without_keys_exits_with_1(tmp_path: Path) -> None:
+    """A broker with a file for keys is never open to everyone."""
+    (tmp_path / "keys").write_text(" \n")
+    done = run(tmp_path, auth_keys_file=str(tmp_path / "keys"))
+    assert done.returncode == 1
+    assert f"{tmp_path}/keys has no key" in done.stderr
+
+
 def test_used_address_exits_with_1(tmp_path: Path) -> None:
     done = run(tmp_path, peer_listen="192.0.2.1:1")
     assert done.returncode == 1

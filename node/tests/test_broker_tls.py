@@ -16,10 +16,11 @@ from broker_servers import Node, brokers
 from test_node_tls import another_certificate, certificates
 
 from qsync_broker import server as server_module
-from qsync_broker.auth import Authorizer, Capability
+from qsync_broker.auth import AuthError, Authorizer, Capability
 from qsync_broker.client import JournalClient, JournalError
 from qsync_broker.config import split_address
 from qsync_broker.handshake import Handshake, HandshakeError
+from qsync_broker.keyfile import BYTES_MAX, KeyFile
 from qsync_broker.tls import BrokerTls
 from qsync_node.format.journals import BrokerId
 from qsync_node.server.tlsconfig import TlsConfig
@@ -235,8 +236,13 @@ async def test_silent_connections_hold_back_no_broker(
 # --- tokens ---------------------------------------------------------------------------------------
 
 
-def claims(selector: dict[str, Any], seconds: int, capability: Capability = Capability.ALL) -> str:
-    authorizer = Authorizer.of_text("c2VjcmV0")
+def claims(
+    selector: dict[str, Any],
+    seconds: int,
+    capability: Capability = Capability.ALL,
+    key: str = "c2VjcmV0",
+) -> str:
+    authorizer = Authorizer.of_text(key)
     return authorizer.sign(capability, selector, seconds)
 
 
@@ -266,6 +272,54 @@ async def test_gateway_wants_a_token(tmp_path: Path) -> None:
         assert (await http.put(url, data=b"x", headers=writer)).status == 204
         assert (await http.get(url, headers=writer)).status == 401
         assert (await http.get(url, headers=reader)).status == 206
+
+
+async def test_changed_keys_are_used_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qsync_broker.keyfile.RELOAD_CHECK_S", 0.01)
+    keys, first, second = tmp_path / "keys", claims({}, 60), claims({}, 60, key="b3RoZXI=")
+    async with guarded(tmp_path) as nodes, aiohttp.ClientSession() as http:
+
+        async def statuses() -> list[int]:
+            url, found = f"{nodes[0].url}/debug/journals", []
+            for headers in ({}, bearer(first), bearer(second)):
+                async with http.get(url, headers=headers) as answer:
+                    found.append(answer.status)
+            return found
+
+        async def become(wanted: list[int]) -> None:
+            async with asyncio.timeout(10):
+                while await statuses() != wanted:
+                    await asyncio.sleep(0.01)
+
+        assert await statuses() == [401, 200, 401]
+        keys.write_text("c2VjcmV0 b3RoZXI=")
+        await become([401, 200, 200])
+        keys.write_text("b3RoZXI=")
+        await become([401, 401, 200])
+
+
+async def test_unusable_keys_leave_the_earlier_ones_in_use(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("c2VjcmV0")
+    file = KeyFile(keys)
+    header = f"Bearer {claims({}, 60)}"
+    for text in ("", "not Base64!", "A" * (BYTES_MAX + 4), None):
+        caplog.clear()
+        if text is None:
+            keys.unlink()
+        else:
+            keys.write_text(text)
+        for _ in range(3):
+            file.reload()
+        assert len(caplog.records) == 1
+        assert "cannot be used" in caplog.text
+        file.authorizer.verify(header, Capability.LIST)
+        with pytest.raises(AuthError):
+            file.authorizer.verify("", Capability.LIST)
 
 
 async def test_selector_of_gazettes_client_may_be_empty(tmp_path: Path) -> None:

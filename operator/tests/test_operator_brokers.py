@@ -56,6 +56,24 @@ def test_pods_without_brokers_are_those_of_former_versions() -> None:
         assert restart_inputs(cluster_of(journals=changed), IMAGE) != restart_inputs(plain, IMAGE)
 
 
+def test_keys_of_tokens_are_mounted_from_a_secret() -> None:
+    pod = template_of(authKeysSecret="tokens")
+    (volume,) = (one for one in pod["volumes"] if one["name"] == "journals-keys")
+    assert volume["secret"]["secretName"] == "tokens"
+    assert volume["secret"]["optional"], "a member serves without the Secret of the brokers"
+    node, broker = pod["containers"]
+    (mount,) = (one for one in broker["volumeMounts"] if one["name"] == "journals-keys")
+    assert not [one for one in node["volumeMounts"] if one["name"] == "journals-keys"]
+    settings = settings_of(cluster_of(journals={"authKeysSecret": "tokens"}))
+    assert settings["auth_keys_file"] == f"{mount['mountPath']}/keys"
+    assert "auth_keys_file" not in settings_of(cluster_of(journals={}))
+    without, given = (
+        restart_inputs(cluster_of(journals={"authKeysSecret": name}), IMAGE)
+        for name in (None, "tokens")
+    )
+    assert restart_inputs(cluster_of(journals={}), IMAGE) == without != given
+
+
 def test_a_broker_is_restricted_and_sees_no_file_of_its_member() -> None:
     pod = template_of()
     node, broker = pod["containers"]

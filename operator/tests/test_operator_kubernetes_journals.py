@@ -1,5 +1,6 @@
 """QsyncJournals against the fake API, a real node and a broker's answers."""
 
+import base64
 import contextlib
 import json
 import sys
@@ -17,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
 
 from processes import ADMIN_PASSWORD, SECRET, Cluster, running_cluster
 
+from qsync_broker.auth import AuthError, Authorizer, Capability
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
     BROKER_SPACE,
@@ -30,8 +32,9 @@ from qsync_operator import journals
 from qsync_operator.actions import CreateMember
 from qsync_operator.iproto import Connection, DatabaseError
 from qsync_operator.models.journals import JournalSpec
+from qsync_operator.models.reasons import Reason
 from qsync_operator.observed import BrokersView
-from qsync_operator.platform.kubernetes import journalreports
+from qsync_operator.platform.kubernetes import journalreports, journaltokens
 from qsync_operator.platform.kubernetes import journals as keepers
 from qsync_operator.platform.kubernetes.cache import Cache
 from qsync_operator.platform.kubernetes.journals import JournalKeeper, refuse_journal
@@ -49,10 +52,17 @@ def admin(node: Cluster) -> Connection:
 
 
 @contextlib.asynccontextmanager
-async def broker(journals: list[dict[str, Any]], asked: list[list[str]]) -> AsyncIterator[str]:
-    """Serve reports as a broker does, and yield its URL."""
+async def broker(
+    journals: list[dict[str, Any]], asked: list[list[str]], keys: str = ""
+) -> AsyncIterator[str]:
+    """Serve reports as a broker with these keys of tokens does, and yield its URL."""
+    authorizer = Authorizer.of_text(keys)
 
     async def answer(request: web.Request) -> web.Response:
+        try:
+            authorizer.verify(request.headers.get("Authorization", ""), Capability.LIST)
+        except AuthError:
+            return web.Response(status=401)
         asked.append(request.query.getall("name", []))
         return web.json_response({"revision": 7, "journals": journals})
 
@@ -113,6 +123,52 @@ async def test_a_declared_journal_is_created_and_its_status_is_the_brokers(
     with admin(node) as database:
         (row,) = database.select(JOURNAL_SPACE, ["orders/eu"])
         assert row[1]["replication"] == 1
+
+
+@pytest.mark.asyncio
+async def test_brokers_with_keys_are_asked_with_a_token_of_the_secret(
+    node: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journaltokens, "READ_AGAIN_S", 0.0)
+    monkeypatch.setattr(journalreports, "ASK_AGAIN_S", 0.0)
+    api = FakeApi()
+    described = report(brokers=["orders-1"], replication=1)
+    cluster, leader = cluster_of(journals={"authKeysSecret": "tokens"}), node.leader().address
+
+    def put_keys(text: str) -> None:
+        data = {"keys": base64.b64encode(text.encode()).decode()}
+        metadata = {"name": "tokens", "namespace": "ns"}
+        api.put({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
+
+    async with (
+        broker([described], [], "c2VjcmV0 b3RoZXI=") as url,
+        kept(api, document(replication=1)) as keeper,
+    ):
+
+        async def sentences() -> list[str]:
+            for _ in range(2):
+                found = await keeper.keep(cluster, leader, {"orders-1": url})
+                assert keeper._reports._task is not None
+                await keeper._reports._task  # the next call asks again, and uses its answer
+            await keeper.keep(cluster, leader, {"orders-1": url})
+            await keeper._reports._task
+            assert all(one.reason is Reason.JOURNALS_REFUSED for one in found)
+            return [one.message for one in found]
+
+        (missing,) = await sentences()
+        assert "Secret tokens of journals.authKeysSecret has no value keys" in missing
+        assert conditions_of(api, "orders-eu")["Writable"][0] == "Unknown"
+        put_keys("not Base64!")
+        assert "is no Base64" in (await sentences())[0]
+        put_keys("c2VjcmV0")
+        assert await sentences() == []
+        assert conditions_of(api, "orders-eu")["Writable"] == ("True", "Writable")
+        put_keys("dW5rbm93bg==")
+        assert await sentences() == []
+        assert conditions_of(api, "orders-eu")["Writable"][0] == "Unknown"
+        put_keys("b3RoZXI=")
+        assert await sentences() == []
+        assert conditions_of(api, "orders-eu")["Writable"] == ("True", "Writable")
 
 
 @pytest.mark.asyncio

@@ -1,5 +1,6 @@
 """Valid manifests are accepted, and invalid ones are refused in one sentence."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -250,3 +251,12 @@ def test_what_is_no_duration_is_refused_as_such(text: str) -> None:
     else:
         with pytest.raises(ValueError, match="invalid duration"):
             duration_ns(text)
+
+
+def test_local_cluster_refuses_a_secret_with_keys() -> None:
+    document = {
+        "apiVersion": "qsync.dev/v1alpha1", "kind": "QsyncCluster", "metadata": {"name": "events"},
+        "spec": {"journals": {"authKeysSecret": "tokens"}},
+    }  # fmt: skip
+    with pytest.raises(ManifestError, match=r"name a file with the keys in spec\.journals\.auth"):
+        parse_manifest(json.dumps(document), "events.yaml")

@@ -62,7 +62,8 @@ HAS_NUMBER = f"has(self.replication) && has({QUORUM}) && type({QUORUM}) == int"
 CLUSTER_SPEC = [
     rule(
         "!has(self.journals) || !has(self.journals.authKeysFile)",
-        "journals.authKeysFile is not supported on Kubernetes: it names a file of a local machine",
+        "journals.authKeysFile is not supported on Kubernetes, because it names a file of a local"
+        " machine: name a Secret in journals.authKeysSecret",
     ),
     rule(
         """!has(self.journals) || !self.journals.enabled || self.journals.tls

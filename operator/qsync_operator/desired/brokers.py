@@ -40,6 +40,9 @@ Its member serves meanwhile, and stops afterwards.
 _LINGER = f"import time; time.sleep({LINGER_S})"
 _DATA = "/var/lib/qsync-journals"
 _SECRET = "/etc/qsync/journals"
+_KEYS_DIRECTORY = "/etc/qsync/journals-keys"
+KEYS = "keys"
+"""Value of the Secret with the keys of clients' tokens."""
 _POD, _ZONE = "$(POD_NAME)", "$(POD_ZONE)"
 _ZONE_LABEL = "topology.kubernetes.io/zone"
 
@@ -66,7 +69,9 @@ def broker_inputs(cluster: QsyncCluster) -> dict[str, Any]:
     if spec is None or not spec.enabled:
         return {}
     resources = spec.resources.model_dump(mode="json", by_alias=True)
-    return {"journals": [broker_port(cluster), spec.tls, resources]}
+    # An element that is omitted without a Secret: an update of the operator must restart no pod.
+    keys = [spec.auth_keys_secret] if spec.auth_keys_secret else []
+    return {"journals": [broker_port(cluster), spec.tls, resources, *keys]}
 
 
 def build_broker_secret(cluster: QsyncCluster, state: ClusterState) -> Object:
@@ -108,6 +113,8 @@ def broker_container(cluster: QsyncCluster, image: str, credentials: Object) -> 
         {"name": "journals-secret", "mountPath": _SECRET, "readOnly": True},
         {"name": "journals-tmp", "mountPath": "/tmp"},
     ]
+    if spec.auth_keys_secret:
+        mounts.append({"name": "journals-keys", "mountPath": _KEYS_DIRECTORY, "readOnly": True})
     if spec.tls:
         mounts.append({"name": "tls", "mountPath": TLS_DIRECTORY, "readOnly": True})
     return {
@@ -139,10 +146,21 @@ def broker_container(cluster: QsyncCluster, image: str, credentials: Object) -> 
 def broker_volumes(cluster: QsyncCluster) -> list[Object]:
     """Return the volumes that only the broker uses."""
     secret = {"secretName": brokers_name(cluster.name), "defaultMode": 0o440}
-    return [
+    found: list[Object] = [
         {"name": "journals-secret", "secret": secret},
         {"name": "journals-tmp", "emptyDir": {"sizeLimit": "64Mi"}},
     ]
+    spec = cluster.spec.journals
+    if spec is not None and spec.auth_keys_secret:
+        # Without the Secret only the broker waits: it refuses to start, and the member serves.
+        keys = {
+            "secretName": spec.auth_keys_secret,
+            "items": [{"key": KEYS, "path": KEYS}],
+            "defaultMode": 0o440,
+            "optional": True,
+        }
+        found.append({"name": "journals-keys", "secret": keys})
+    return found
 
 
 def _settings(cluster: QsyncCluster) -> str:
@@ -166,4 +184,6 @@ def _settings(cluster: QsyncCluster) -> str:
     names = {"cert": "tls.crt", "key": "tls.key", "ca": "ca.crt"}
     tls = {key: f"{TLS_DIRECTORY}/{name}" for key, name in names.items()} if spec.tls else None
     settings = {**broker_settings(spec, place, tls), "zone": _ZONE, "is_node_tls": spec.tls}
+    if spec.auth_keys_secret:
+        settings["auth_keys_file"] = f"{_KEYS_DIRECTORY}/{KEYS}"
     return yaml.safe_dump(settings, sort_keys=False)

@@ -74,6 +74,12 @@ def parse_manifest(text: str, source: str = "the manifest") -> Manifest:
             raise ManifestError(f"{source}: {_unknown_kind(kind)}")
     if len(clusters) != 1:
         raise ManifestError(f"{source} contains {len(clusters)} QsyncClusters instead of one")
+    spec = clusters[0].spec.journals
+    if spec is not None and spec.auth_keys_secret is not None:
+        raise ManifestError(
+            f"{source}: spec.journals.authKeysSecret is not supported by a local cluster: name a"
+            " file with the keys in spec.journals.authKeysFile"
+        )
     _check_journals(clusters[0], journals, source)
     return Manifest(clusters[0], secrets, journals)
 

@@ -330,7 +330,8 @@ PROBLEM_REASONS = (
     ReasonEntry(
         Reason.JOURNALS_REFUSED,
         ("Degraded", "Reconciled"),
-        "The leader refused the key space of journals or the user of the brokers",
+        "The leader refused the key space of journals or the user of the brokers, or the Secret of"
+        " `journals.authKeysSecret` has no keys",
         "Correct the cause in the message. The operator tries again",
     ),
     ReasonEntry(

@@ -308,6 +308,9 @@ class JournalsSpec(SpecModel):
     auth_keys_file: str | None = Field(default=None, min_length=1, max_length=4096)
     """File with the keys of clients' tokens in Base64, as an absolute path. Without it, clients
     need no token. Kubernetes does not support it."""
+    auth_keys_secret: SecretName | None = None
+    """Secret on Kubernetes whose value `keys` has the keys of clients' tokens in Base64, separated
+    by spaces. Brokers use a changed Secret without a restart. Without it, clients need no token."""
 
 
 class ClusterSpec(SpecModel):

@@ -33,18 +33,19 @@ class JournalReports:
         self._asked_s = -ASK_AGAIN_S
         self.found: dict[str, Sight] = {}
 
-    def ask(self, brokers: Mapping[str, str], names: Sequence[str]) -> None:
+    def ask(self, brokers: Mapping[str, str], names: Sequence[str], token: str = "") -> None:
         """Ask brokers in the background if that is due.
 
         Args:
             brokers: URL of each broker.
             names: journals to ask for.
+            token: token of the requests, or "".
         """
         is_busy = self._task is not None and not self._task.done()
         if is_busy or time.monotonic() - self._asked_s < ASK_AGAIN_S:
             return
         self._asked_s = time.monotonic()
-        self._task = asyncio.create_task(self._ask(dict(brokers), list(names)))
+        self._task = asyncio.create_task(self._ask(dict(brokers), list(names), token))
 
     async def close(self) -> None:
         """Stop asking."""
@@ -54,8 +55,10 @@ class JournalReports:
         if self._session is not None:
             await self._session.close()
 
-    async def _ask(self, brokers: dict[str, str], names: list[str]) -> None:
-        answers = await asyncio.gather(*(self._ask_one(url, names) for url in brokers.values()))
+    async def _ask(self, brokers: dict[str, str], names: list[str], token: str) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        asked = (self._ask_one(url, names, headers) for url in brokers.values())
+        answers = await asyncio.gather(*asked)
         known = {
             broker: answer
             for broker, answer in zip(brokers, answers, strict=True)
@@ -66,7 +69,9 @@ class JournalReports:
             self.found = found
             self._wake()
 
-    async def _ask_one(self, url: str, names: list[str]) -> tuple[int, list[Report]] | None:
+    async def _ask_one(
+        self, url: str, names: list[str], headers: dict[str, str]
+    ) -> tuple[int, list[Report]] | None:
         """Return revision and reports of a broker, or None if it does not answer."""
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TIMEOUT_S))
@@ -79,7 +84,7 @@ class JournalReports:
             for first in range(0, len(names), NAMES_MAX):
                 query = [("name", name) for name in names[first : first + NAMES_MAX]]
                 async with self._session.get(
-                    f"{url}/debug/journals", params=query, ssl=self._context()
+                    f"{url}/debug/journals", params=query, headers=headers, ssl=self._context()
                 ) as answer:
                     said = await answer.json()
                 revision = int(said["revision"])

@@ -31,6 +31,7 @@ from qsync_operator.observed import BrokersView, Trouble
 from qsync_operator.platform.kubernetes.api import Api, ApiError, name_of
 from qsync_operator.platform.kubernetes.cache import Cache, Key
 from qsync_operator.platform.kubernetes.journalreports import JournalReports
+from qsync_operator.platform.kubernetes.journaltokens import JournalTokens
 from qsync_operator.platform.kubernetes.runs import run_of_cluster
 from qsync_operator.threads import in_thread
 
@@ -73,6 +74,7 @@ class JournalKeeper:
         self._secret = secret
         self._context = context
         self._reports = JournalReports(context, wake)
+        self._tokens = JournalTokens(api, key[0])
         self._compared: tuple[object, float] = (None, 0.0)  # what, and when it is compared again
         self._troubles: tuple[Trouble, ...] = ()
         self._refused: dict[str, str] = {}  # sentence of the database, by journal
@@ -98,10 +100,12 @@ class JournalKeeper:
         """
         found = self._cache.all(self._key, KIND)
         declared, refusals = examine(found)
+        await self._tokens.keep(cluster)
         if has_brokers(cluster):
             await self._compare(cluster, leader, [one.spec for one in declared.values()])
             if declared:
-                self._reports.ask(brokers, [one.spec.journal for one in declared.values()])
+                names = [one.spec.journal for one in declared.values()]
+                self._reports.ask(brokers, names, self._tokens.token)
         else:
             self._compared, self._troubles = (None, 0.0), ()
             sentence = f"spec.journals of QsyncCluster {cluster.name} is not enabled"
@@ -116,6 +120,8 @@ class JournalKeeper:
                 log.warning("QsyncJournal %s is waiting: %s", name_of(document), error)
                 if error.status == 404:
                     self._cache.note(KIND, document, is_gone=True)
+        if has_brokers(cluster) and self._tokens.problem:
+            return (*self._troubles, Trouble(Reason.JOURNALS_REFUSED, self._tokens.problem, False))
         return self._troubles
 
     async def look(
