@@ -30,6 +30,7 @@ from qsync_node.format.journals import (
     PublisherRow,
     definitions,
     encode_row,
+    publish_function,
 )
 from qsync_sim.clients import build_body
 from qsync_sim.shell import Shell
@@ -257,6 +258,110 @@ def test_only_users_with_write_access_publish(driven: Driven) -> None:
     assert ask_as(driven, "app", removal) == ErrorCode.ACCESS_DENIED
     assert ask_as(driven, "app", call("qsync.discard", JOURNAL, ID)) == ErrorCode.ACCESS_DENIED
     assert publications(driven) == [(1, b"x")]
+
+
+def function_row(number: int, name: str, owner: int = 1) -> list[Any]:
+    head = [number, owner, name, 0, "LUA", "", "function", [], "any", "none", "none"]
+    return [*head, False, False, True, ["LUA"], {}, "", "", ""]
+
+
+@pytest.fixture
+def limited(driven: Driven) -> Driven:
+    """Return a world with more journals, and with a user who may log in only."""
+    leader = driven.leader()
+    for name in ("orders/us", "orders/eu/created", "ordersx/eu", "other/one"):
+        assert driven.ask(leader, INSERT, journal(name)).code == 0
+    for space, row in ((304, [40, 1, "app", "user", {}]), (312, [1, 40, "universe", 0, 24])):
+        assert driven.ask(leader, INSERT, build_body(space, tuple=row)).code == 0
+    return driven
+
+
+def permitted(driven: Driven, user: str = "app") -> list[str]:
+    names = ("orders/eu", "orders/us", "orders/eu/created", "ordersx/eu", "other/one")
+    found = []
+    for name in names:
+        codes = {ask_as(driven, user, publish(b"x", name)),
+                 ask_as(driven, user, call("qsync.publication", name, 1))}  # fmt: skip
+        assert codes in ({0}, {ErrorCode.ACCESS_DENIED}), (name, codes)
+        found += [name] if codes == {0} else []
+    return found
+
+
+@pytest.mark.parametrize(
+    ("journals", "expected"),
+    [
+        ("orders/eu", ["orders/eu"]),
+        ("orders/eu/*", ["orders/eu/created"]),
+        ("orders/*", ["orders/eu", "orders/us", "orders/eu/created"]),
+        ("orders*", []),
+        ("*", []),
+        ("", []),
+    ],
+)
+def test_grant_of_a_function_permits_journals_by_name_or_folder(
+    limited: Driven, journals: str, expected: list[str]
+) -> None:
+    leader = limited.leader()
+    assert permitted(limited) == []
+    function = build_body(296, tuple=function_row(100, publish_function(journals)))
+    assert limited.ask(leader, INSERT, function).code == 0
+    assert permitted(limited) == []
+    grant = [1, 40, "function", 100, 4]
+    assert limited.ask(leader, INSERT, build_body(312, tuple=grant)).code == 0
+    assert permitted(limited) == expected
+    assert limited.ask(leader, DELETE, build_body(312, key=[40, "function", 100])).code == 0
+    assert permitted(limited) == []
+
+
+def test_grant_by_a_role_permits_and_a_grant_without_a_name_does_not(limited: Driven) -> None:
+    leader = limited.leader()
+
+    def insert(space: int, *row: Any) -> None:
+        assert limited.ask(leader, INSERT, build_body(space, tuple=list(row))).code == 0
+
+    insert(296, *function_row(100, publish_function("orders/*")))
+    insert(312, 1, 40, "function", "", 4)
+    body = build_body(312, tuple=[1, 40, "universe", 0, 24 | 4])
+    assert limited.ask(leader, REPLACE, body).code == 0
+    assert permitted(limited) == [], "all functions, and execute on the universe"
+    insert(304, 41, 1, "publisher", "role", {})
+    insert(312, 1, 41, "function", 100, 4)
+    assert permitted(limited) == []
+    insert(312, 1, 40, "role", 41, 4)
+    assert permitted(limited) == ["orders/eu", "orders/us", "orders/eu/created"]
+    assert limited.ask(leader, DELETE, build_body(312, key=[40, "universe", 0])).code == 0
+    assert permitted(limited) == [], "a user without usage"
+
+
+def test_user_cannot_permit_itself_journals_by_functions_of_its_own(limited: Driven) -> None:
+    """Its function is its own to grant; one of admin is not, and none can be renamed."""
+    leader = limited.leader()
+    rights = 24 | 32 | 128  # create and alter on the universe
+    body = build_body(312, tuple=[1, 40, "universe", 0, rights])
+    assert limited.ask(leader, REPLACE, body).code == 0
+
+    def ask_app(kind: int, space: int, row: list[Any]) -> int:
+        sync = len(limited.answers) + 9_000
+        request = fx.Request(200, sync, kind, build_body(space, tuple=row), 0, "app", None)
+        leader.step([request])
+        limited.run(10_000, lambda: sync in limited.answers)
+        return limited.answers[sync].code
+
+    for space in (296, 312):
+        grant = [1, 40, "space", space, 3]
+        assert limited.ask(leader, INSERT, build_body(312, tuple=grant)).code == 0
+    own = function_row(100, publish_function("other/*"), owner=40)
+    assert ask_app(INSERT, 296, own) == 0
+    assert ask_app(INSERT, 312, [40, 40, "function", 100, 4]) == 0
+    assert permitted(limited) == []
+    disguised = function_row(101, publish_function("orders/*"))
+    assert ask_app(INSERT, 296, disguised) == 0
+    for grantor in (40, 1):
+        grant = [grantor, 40, "function", 101, 4]
+        assert ask_app(INSERT, 312, grant) == ErrorCode.ACCESS_DENIED
+    for changed in (function_row(100, publish_function("other/*")), function_row(100, "x", 40)):
+        assert ask_app(REPLACE, 296, changed) != 0
+    assert permitted(limited) == []
 
 
 # --- removal --------------------------------------------------------------------------------------

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from qsync_node.format.auth import stored_hash
+from qsync_node.format.journals import publish_function
 from qsync_operator.iproto import Connection
 from qsync_operator.models.spec import ClusterSpec
 from qsync_operator.models.users import GrantSpec, RoleSpec, UserSpec
 
-USER_SPACE, PRIV_SPACE, SPACE_SPACE = 304, 312, 280
+USER_SPACE, PRIV_SPACE, SPACE_SPACE, FUNC_SPACE = 304, 312, 280, 296
 BY_NAME = 2
 ADMIN_ID, PUBLIC_ID = 1, 2
 FIRST_USER = 32  # lower ids belong to the database
@@ -99,6 +100,7 @@ def bring(database: Connection, wanted: Iterable[Principal]) -> None:
         AccessRefused: a declaration cannot be satisfied.
     """
     chosen = [p for p in wanted if p.is_whole or _row(database, p.name) is not None]
+    _bring_functions(database, chosen)
     ids = {principal.name: _bring_row(database, principal) for principal in chosen}
     for principal in chosen:
         if not principal.is_whole:
@@ -122,6 +124,21 @@ def _bring_row(database: Connection, principal: Principal) -> int:
     elif not _is_same(row, principal):
         database.replace(USER_SPACE, [*row[:4], principal.auth, *row[5:]])
     return int(row[0])
+
+
+def _bring_functions(database: Connection, wanted: Iterable[Principal]) -> None:
+    """Create the functions that are the objects of grants on journals."""
+    names = {publish_function(g.journal) for p in wanted for g in p.grants if g.journal is not None}
+    for name in sorted(names):
+        if not database.select(FUNC_SPACE, [name], BY_NAME):
+            taken = [int(row[0]) for row in database.select(FUNC_SPACE)]
+            database.insert(FUNC_SPACE, function_row(max(taken) + 1, name))
+
+
+def function_row(function_id: int, name: str) -> list[Any]:
+    """Return the row of a function without a body, which belongs to admin."""
+    head = [function_id, ADMIN_ID, name, 0, "LUA", "", "function", [], "any", "none", "none"]
+    return [*head, False, False, True, ["LUA"], {}, "", "", ""]
 
 
 def _row(database: Connection, name: str) -> list[Any] | None:
@@ -179,6 +196,12 @@ def _wanted(database: Connection, principal: Principal) -> Granted:
                     "does not exist; declare it under spaces, or create it"
                 )
             place = ("space", rows[0][0])
+        if grant.journal is not None:
+            name = publish_function(grant.journal)
+            rows = database.select(FUNC_SPACE, [name], BY_NAME)
+            # Before the function exists, its name differs from the id of any grant.
+            asked["function", rows[0][0] if rows else name] = BITS["execute"]
+            continue
         for privilege in grant.privileges:
             asked[place] = asked.get(place, 0) | BITS[privilege]
     return asked

@@ -12,7 +12,7 @@ from qsync_operator.iproto import Connection
 from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.manifest import sentence_of
 
-KEYS = {304: (0,), 312: (1, 2, 3), 280: (0,)}
+KEYS = {304: (0,), 312: (1, 2, 3), 280: (0,), 296: (0,)}
 
 
 class Catalogue:
@@ -24,6 +24,7 @@ class Catalogue:
             304: [[1, 1, "admin", "user", {}], [2, 1, "public", "role", {}],
                   [32, 1, "app", "user", {}]],
             312: [[1, 32, "universe", 0, 255]],
+            296: [[1, 1, "box.schema.user.info", 1, "LUA"], [66, 1, "LEAST", 1, "SQL_BUILTIN"]],
         }  # fmt: skip
         self.writes = 0
 
@@ -83,6 +84,54 @@ def test_users_and_roles_become_as_declared_and_others_stay() -> None:
     before = catalogue.writes
     bring(database, wanted)
     assert catalogue.writes == before
+
+
+def test_grants_on_journals_become_grants_of_functions() -> None:
+    catalogue = Catalogue()
+    database = cast(Connection, catalogue)
+    names = ("orders/eu", "orders/*")
+    grants = [{"journal": name, "privileges": ["write"]} for name in names]
+    roles = [{"name": "publisher", "grants": grants[1:]}]
+    users = [{"name": "alice", "passwordSecret": "alice", "grants": grants}]
+    wanted = principals(cluster_of(roles=roles, users=users).spec, {"alice": "a"})
+    assert differing(database, wanted) == ("publisher", "alice")
+    bring(database, wanted)
+    assert differing(database, wanted) == ()
+    functions = {row[2]: row for row in catalogue.rows[296] if row[0] > 66}
+    assert {name: row[:2] for name, row in functions.items()} == {
+        "qsync.publish:orders/*": [67, 1],
+        "qsync.publish:orders/eu": [68, 1],
+    }
+    assert catalogue.grants("publisher") == {("function", 67): 4}
+    assert catalogue.grants("alice") == {
+        ("role", 2): 4, ("universe", 0): 24, ("function", 67): 4, ("function", 68): 4
+    }  # fmt: skip
+    before = catalogue.writes
+    bring(database, wanted)
+    assert catalogue.writes == before
+    users[0]["grants"] = grants[:1]
+    wanted = principals(cluster_of(roles=roles, users=users).spec, {"alice": "a"})
+    assert differing(database, wanted) == ("alice",)
+    bring(database, wanted)
+    assert ("function", 67) not in catalogue.grants("alice")
+
+
+@pytest.mark.parametrize(
+    ("grant", "sentence"),
+    [
+        ({"journal": "orders/eu", "privileges": ["read"]}, "has the privilege write only"),
+        ({"journal": "orders/eu", "privileges": ["write", "read"]}, "the privilege write only"),
+        ({"journal": "orders/eu", "space": "orders", "privileges": ["write"]}, "exactly one of"),
+        ({"journal": "*", "privileges": ["write"]}, "journal"),
+        ({"journal": "orders*", "privileges": ["write"]}, "journal"),
+        ({"privileges": ["write"]}, "exactly one of space, journal and universe"),
+    ],
+)
+def test_invalid_grants_on_journals_are_refused(grant: dict[str, Any], sentence: str) -> None:
+    users = [{"name": "alice", "passwordSecret": "alice", "grants": [grant]}]
+    with pytest.raises(ValidationError) as refused:
+        cluster_of(users=users)
+    assert sentence in str(refused.value)
 
 
 def test_a_new_password_and_a_hand_made_grant_are_put_right() -> None:

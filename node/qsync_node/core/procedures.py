@@ -204,7 +204,9 @@ class Procedures:
         space = self.node.database.find_space(PUBLISHER_SPACE)
         if space is None:
             raise ClientError(ErrorCode.NO_SUCH_JOURNAL, "journals are not enabled in this cluster")
-        clients.user_of(call).check_space(space.definition, system.READ)
+        user = clients.user_of(call)
+        if not publishing.may_publish(self.node.database, journal, user):
+            user.check_space(space.definition, system.READ)
 
         def found() -> dict[str, Any]:
             return publishing.find_publication(self.node.database, journal, sequence)

@@ -34,6 +34,8 @@ BROKER_SPACE = 494
 ASSIGNMENT_SPACE = 495
 KEY_SPACES = (JOURNAL_SPACE, BROKER_SPACE, ASSIGNMENT_SPACE)
 PUBLICATION_SPACE = 496
+PUBLISH_FUNCTION = "qsync.publish:"
+"""Prefix of the names of functions whose grants permit to publish (`publish_function`)."""
 PUBLISHER_SPACE = 497
 PUBLICATION_SPACES = (PUBLICATION_SPACE, PUBLISHER_SPACE)
 """Spaces that only `qsync.publish` and its neighbours change, see `core.engine.publishing`."""
@@ -323,3 +325,27 @@ def definitions() -> list[tuple[int, list[Any]]]:
         rows.append((_SPACE, [space, _ADMIN, name, "memtx", 0, options, layout]))
         rows.append((_INDEX, [space, 0, "primary", "tree", {"unique": True}, parts]))
     return rows
+
+
+# --- privileges -----------------------------------------------------------------------------------
+
+
+def publish_function(journals: str) -> str:
+    """Return the name of the function that a user must be permitted to execute.
+
+    It has no body: it is the object of a grant, which Tarantool knows as well.
+
+    Args:
+        journals: name of a journal, or a folder of journals followed by `/*`.
+    """
+    return f"{PUBLISH_FUNCTION}{journals}"
+
+
+def permits_publishing(function: str, journal: str) -> bool:
+    """Return whether a grant of a function permits to publish to a journal."""
+    prefix, found, journals = function.partition(PUBLISH_FUNCTION)
+    if prefix or not found:
+        return False
+    if journals.endswith("/*"):
+        return journal.startswith(journals[:-1])
+    return journal == journals

@@ -10,6 +10,7 @@ Privilege = Literal["read", "write", "execute", "create", "alter", "drop"]
 BROKER_USER = "qsync_broker"
 """User with which brokers of journals log in."""
 RESERVED = ("admin", "guest", "public", "replication", "super", BROKER_USER)
+JOURNALS = r"^[-_+./=%A-Za-z0-9]+(/\*)?$"
 NAME = r"^[A-Za-z][A-Za-z0-9_-]{0,62}$"
 
 
@@ -20,7 +21,7 @@ def refuse_reserved(name: str) -> str:
 
 
 class GrantSpec(SpecModel):
-    """Privileges on one space, or on the universe."""
+    """Privileges on one space, on the universe, or on journals."""
 
     privileges: list[Privilege] = Field(min_length=1, max_length=6)
     """Granted privileges."""
@@ -28,11 +29,15 @@ class GrantSpec(SpecModel):
     """Space on which they are granted."""
     universe: bool = False
     """Whether they are granted on the universe."""
+    journal: str | None = Field(default=None, max_length=512, pattern=JOURNALS)
+    """Journal, or folder of journals followed by `/*`, to which `write` permits to publish."""
 
     @model_validator(mode="after")
     def _check(self) -> "GrantSpec":
-        if (self.space is None) != self.universe:
-            raise ValueError("a grant needs exactly one of space and universe: true")
+        if (self.space is not None) + (self.journal is not None) + self.universe != 1:
+            raise ValueError("a grant needs exactly one of space, journal and universe: true")
+        if self.journal is not None and self.privileges != ["write"]:
+            raise ValueError("a grant on a journal has the privilege write only")
         return self
 
 

@@ -127,6 +127,8 @@ _SQL_FUNCTIONS = (
     "LESSER", "SOUNDEX", "LIKELIHOOD", "LIKELY", "UNLIKELY", "_sql_stat_get",
     "_sql_stat_push", "_sql_stat_init", "--", "GREATEST", "LEAST",
 )  # fmt: skip
+BUILTIN_FUNCTIONS = len(_SQL_FUNCTIONS)
+"""Ids of functions that each database has are 1 to this number."""
 _CREATED = "2019-12-29 17:52:51"
 _EMPTY_PASSWORD = "vhvewKp0tNyweZQ+cFKAlsyphfg="
 

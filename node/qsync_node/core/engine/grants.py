@@ -160,6 +160,12 @@ def _check_sequence_data(state: "State", _old: Fields, new: Fields) -> None:
         raise wrong_type("2", "integer")
 
 
+def _check_function(_state: "State", old: Fields, new: Fields) -> None:
+    """Refuse to rename a function, or to change its owner: its grants are for the old one."""
+    if old is not None and new is not None and (old[1], old[2]) != (new[1], new[2]):
+        raise ClientError(ErrorCode.UNSUPPORTED, "function does not support alter")
+
+
 def _check_user(_state: "State", _old: Fields, new: Fields) -> None:
     auth = new[4] if new is not None and len(new) > 4 else None
     if new is None or not isinstance(auth, dict):
@@ -191,6 +197,7 @@ _ROW_CHECKS = {
     system.COLLATION_ID: _check_collation,
     system.SEQUENCE_ID: _check_sequence,
     system.SEQUENCE_DATA_ID: _check_sequence_data,
+    system.FUNC_ID: _check_function,
     system.USER_ID: _check_user,
 }
 

@@ -10,6 +10,10 @@ The primary broker of the journal appends the content and then calls `qsync.publ
 deletes rows and raises `published`. It depends on no row that it did not expect, so it never
 conflicts with clients that publish. `qsync.discard` deletes the rows of a journal that was deleted.
 
+A user with write access to `_qsync_publication` may publish to all journals. Another one needs the
+privilege to execute a function whose name states the journals (`publish_function`). The function
+must belong to admin: its owner could grant it to anyone.
+
 Only these procedures change the two spaces. A client that could write a sequence of its own could
 make brokers skip another client's publication.
 
@@ -31,11 +35,13 @@ from qsync_node.format.journals import (
     JournalRow,
     PublisherRow,
     decode_row,
+    permits_publishing,
 )
 from qsync_node.format.mp import pack
 
 from . import codes, system
 from .access import User
+from .bootstrap import BUILTIN_FUNCTIONS
 from .fields import decode
 from .requests import Delete, Put, Update, put_body
 from .space import Change, Space
@@ -166,12 +172,29 @@ def run(state: State, request: Procedure, user: User) -> Outcome:
             "the publication was refused: journals are not enabled in this cluster; set"
             " spec.journals.enabled",
         )
-    user.check_space(space.definition, system.WRITE)
+    if not (isinstance(request, Publish) and may_publish(state, request.journal, user)):
+        user.check_space(space.definition, system.WRITE)
     if isinstance(request, Publish):
         return _publish(state, request)
     if isinstance(request, Published):
         return _published(state, request)
     return _discard(state, request)
+
+
+def may_publish(state: State, journal: str, user: User) -> bool:
+    """Return whether a user has a grant that names a journal, or a folder that contains it.
+
+    A grant of all functions, or on the universe, is none: it names no journal.
+    """
+    if not user.universe & system.USAGE:
+        return False
+    for (object_type, function), bits in user.grants.items():
+        is_own = object_type == "function" and type(function) is int
+        if is_own and function > BUILTIN_FUNCTIONS and bits & system.EXECUTE:
+            row = _row(state, system.FUNC_ID, [function])
+            if row is not None and row[1] == system.ADMIN and permits_publishing(row[2], journal):
+                return True
+    return False
 
 
 def _publish(state: State, request: Publish) -> Outcome:
