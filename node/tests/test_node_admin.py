@@ -1,14 +1,16 @@
 """Requests without the cluster's secret to the admin port are refused and bounded."""
 
 import contextlib
+import json
 import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import Cluster, NodeProcess
+from processes import SECRET, Cluster, NodeProcess
 
+from qsync_node.adminport import AdminPort
 from qsync_node.format.proofs import ORDER_SCHEME
 from qsync_node.server.admin import SERVED_MAX, SKIP_BYTES_MAX
 
@@ -110,3 +112,30 @@ def test_malformed_request_is_refused_without_a_log_line(
     assert answer.split(b" ")[1] == b"400"
     assert b"Traceback" not in log.read_bytes()[before:]
     assert b"Error handling" not in log.read_bytes()[before:]
+
+
+@pytest.mark.parametrize("path", ["/publish", "/publication"])
+def test_publication_without_a_signature_is_refused(node: NodeProcess, path: str) -> None:
+    with dial(node) as connection:
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}"
+        connection.sendall(head.encode())
+        assert read_all(connection).startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "status", "cause"),
+    [
+        ("/publish", {"journal": "orders/eu", "content": "eA=="}, 409, "journals are not enabled"),
+        ("/publish", {"journal": "orders/eu", "content": "?"}, 400, "no Base64"),
+        ("/publish", {"content": "eA=="}, 400, "journal is no string"),
+        ("/publication", {"journal": "orders/eu"}, 409, "takes a journal, a sequence"),
+        ("/publication", {"journal": "orders/eu", "sequence": 1}, 409, "are not enabled"),
+    ],
+)
+def test_publication_that_is_refused_names_the_cause(
+    node: NodeProcess, path: str, fields: dict[str, object], status: int, cause: str
+) -> None:
+    found, text = AdminPort(f"127.0.0.1:{node.admin_port}", SECRET).post(
+        path, json.dumps(fields).encode(), 10
+    )
+    assert (found, cause in text) == (status, True), text

@@ -19,6 +19,7 @@ from qsync_cli import (
     force,
     journal_compaction,
     journal_loss,
+    journal_publish,
     promote,
     register,
     replace,
@@ -183,6 +184,9 @@ journals_app.command(
 journals_app.command(
     "accept-loss", epilog=_example("qsync journals accept-loss orders/eu --local events")
 )(journal_loss.accept_loss)
+journals_app.command(
+    "publish", epilog=_example("qsync journals publish orders/eu order.json --wait --local events")
+)(journal_publish.publish)
 journals_app.command("compact", epilog=_example("qsync journals compact --dry-run --local events"))(
     journal_compaction.compact
 )

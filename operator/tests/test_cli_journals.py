@@ -223,6 +223,45 @@ def test_verbs_read_and_write_journals(events: Home, tmp_path: Path) -> None:
     assert do("prune") == "0 fragments with 0 bytes deleted\n"
 
 
+def test_content_is_published_and_its_offsets_are_printed(events: Home, tmp_path: Path) -> None:
+    def publish(*words: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", "qsync_cli.main", "journals", "publish", *map(str, words)]
+        return subprocess.run(
+            [*command, "--local", "events"],
+            input=stdin, env=events.environment, capture_output=True, check=False,
+        )  # fmt: skip
+
+    done = publish("orders/eu", stdin=b"first\n")
+    assert (done.stdout, done.stderr) == (b"orders/eu has the publication 1\n", b"")
+    done = publish("orders/eu", EXAMPLE, "--wait")
+    size = EXAMPLE.stat().st_size
+    assert done.stdout == f"orders/eu has the publication 2 at 6 to {size + 6}\n".encode()
+    done = publish("orders/eu", EXAMPLE, "--wait", "-o", "json")
+    answer = json.loads(done.stdout)
+    assert [answer[name] for name in ("sequence", "begin", "end")] == [3, size + 6, 2 * size + 6]
+    found = events.do("journals", "read", "orders/eu", "--local", "events")
+    assert found == "first\n" + 2 * EXAMPLE.read_text()
+    large = tmp_path / "large"
+    large.write_bytes(bytes(800 << 10))
+    for words, cause in (
+        (("no/journal", EXAMPLE), "journal 'no/journal' does not exist; create it first"),
+        (("orders/eu", "/no/file"), "/no/file cannot be read"),
+        (("orders/eu",), "the content is empty"),
+        (("orders/eu", large), "the content has more than 700 KiB"),
+    ):
+        done = publish(*words)
+        assert done.returncode == 1
+        assert cause in done.stderr.decode(), words
+    for broker in brokers(events).values():
+        os.kill(broker["pid"], signal.SIGSTOP)
+    try:
+        done = publish("orders/eu", EXAMPLE, "--wait", "--timeout", "1")
+        assert b"publication 4 is not in orders/eu after 1 s" in done.stderr
+    finally:
+        for broker in brokers(events).values():
+            os.kill(broker["pid"], signal.SIGCONT)
+
+
 def test_loss_of_the_only_copy_is_accepted(home: Home, tmp_path: Path) -> None:
     def do(*arguments: str | Path) -> str:
         return home.do("journals", *arguments, "--local", "events")

@@ -1,5 +1,6 @@
 """`kubectl qsync`: selection of the cluster, access to nodes through their pods, output."""
 
+import base64
 import http.server
 import json
 import tarfile
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from qsync_cli import journal_publish
 from qsync_cli.bundle import _pack
 from qsync_cli.events import _is_of
 from qsync_cli.failure import Failure, FailureReason
@@ -17,6 +19,7 @@ from qsync_cli.kubernetes.session import choose
 from qsync_cli.kubernetes.status import Look, lines, table
 from qsync_cli.runs import _document, _follow
 from qsync_cli.runs import lines as run_lines
+from qsync_cli.targets import Target
 from qsync_cli.where import Where
 from qsync_node.format.proofs import sign_order
 from qsync_operator import pod_ask
@@ -130,6 +133,39 @@ async def test_a_node_is_asked_by_a_command_in_its_pod() -> None:
     assert await links.post("orders-0", "/verb/fence", {"a": 1}) == "done"
     python = ("python", "-m", "qsync_operator.pod_ask")
     assert pods.commands[-1] == ("orders-0", (*python, "ask", "POST", "/verb/fence", '{"a": 1}'))
+
+
+@pytest.mark.asyncio
+async def test_content_is_published_by_a_command_in_the_leaders_pod() -> None:
+    asked: list[tuple[str, str, Any]] = []
+    places = [{"state": "pending"}, {"state": "published", "begin": 3, "end": 10}]
+
+    class Publishing(Pods):
+        async def execute(
+            self, namespace: str, pod: str, command: tuple[str, ...]
+        ) -> tuple[int, str, str]:
+            *_, path, fields = (*command, "{}") if command[-1].startswith("/") else command
+            asked.append((pod, path, json.loads(fields)))
+            if path == "/status":
+                return said(200, {"role": "leader" if pod == "orders-1" else "", "term": 2})
+            if path == "/publish":
+                return said(200, {"result": {"sequence": 7}})
+            return said(200, {"result": {"publication": places.pop(0)}})
+
+    async def connect() -> Pods:
+        return Publishing({})
+
+    links = PodLinks(connect, "ns")
+    target = Target({name: name for name in ("orders-0", "orders-1")}, lambda: links)
+    content = bytes(range(256)) * 256
+    assert len(content) == journal_publish.POD_BYTES_MAX
+    found = await journal_publish._publish(links, target, "orders/eu", content, 60)
+    assert found == (7, {"state": "published", "begin": 3, "end": 10})
+    pod, path, fields = asked[2]
+    assert (pod, path, fields["journal"]) == ("orders-1", "/publish", "orders/eu")
+    assert base64.b64decode(fields["content"]) == content
+    assert len(json.dumps(fields)) < 128 << 10, "Linux accepts no longer argument"
+    assert [fields["sequence"] for _, path, fields in asked[3:]] == [7, 7]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ the authority of the cluster.
 """
 
 import asyncio
+import base64
 import contextlib
 import json
 import logging
@@ -99,6 +100,8 @@ class Admin:
                 web.post("/peers", self._peers),
                 web.post("/archive", self._archive),
                 web.post("/verb/{verb}", self._verb),
+                web.post("/publish", self._publish),
+                web.post("/publication", self._publication),
                 web.post("/log-level", self._log_level),
             ]
         )
@@ -288,6 +291,35 @@ class Admin:
             http = 504 if answer.code in _TIMEOUTS else 409
             return web.json_response({"error": answer.reason, "code": answer.code}, status=http)
         return web.json_response({"result": unpack(answer.tuples[0])})
+
+    async def _publish(self, request: web.Request) -> web.Response:
+        """Publish to a journal, and answer with the sequence of the publication."""
+        fields = await self._fields(request)
+        journal, text = fields.get("journal"), fields.get("content")
+        try:
+            content = base64.b64decode(str(text), validate=True)
+        except ValueError:
+            return _refusal(400, "publish failed: content is no Base64")
+        if not isinstance(journal, str):
+            return _refusal(400, "publish failed: journal is no string")
+        return await self._called("sequence", "qsync.publish", journal, content)
+
+    async def _publication(self, request: web.Request) -> web.Response:
+        """Answer whether a publication is in its journal, after some time at most."""
+        fields = await self._fields(request)
+        wanted = fields.get("journal"), fields.get("sequence"), fields.get("timeout", 0)
+        return await self._called("publication", "qsync.publication", *wanted)
+
+    async def _called(self, name: str, procedure: str, *arguments: Any) -> web.Response:
+        try:
+            answer = await self.server.call(procedure, *arguments)
+        except TimeoutError:
+            text = f"{procedure} did not finish in time: it may still take effect"
+            return _refusal(504, text)
+        if answer.code:
+            http = 504 if answer.code in _TIMEOUTS else 409
+            return web.json_response({"error": answer.reason, "code": answer.code}, status=http)
+        return web.json_response({"result": {name: unpack(answer.tuples[0])}})
 
     async def _log_level(self, request: web.Request) -> web.Response:
         level = (await self._fields(request)).get("level")

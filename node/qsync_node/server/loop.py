@@ -20,6 +20,7 @@ from qsync_node.core.spaces import refusal_to_start
 from qsync_node.core.status import status
 from qsync_node.core.system import read_term_body
 from qsync_node.errors import QsyncError
+from qsync_node.format.keys import Key, Type
 from qsync_node.format.mp import pack
 from qsync_node.log.checkpoint import open_snapshot
 from qsync_node.log.errors import DiskError
@@ -484,13 +485,30 @@ class NodeServer:
         Raises:
             TimeoutError: no answer within `timeout_s` seconds. The verb may still take effect.
         """
+        number, future = self._expect_answer()
+        self.feed(fx.Command(COMMAND_SESSION, number, verb, arguments))
+        async with asyncio.timeout(timeout_s):
+            return await future
+
+    async def call(self, name: str, *arguments: Any, timeout_s: float = 30.0) -> fx.Answer:
+        """Call a procedure as admin, like a client, and return the answer.
+
+        Raises:
+            TimeoutError: no answer within `timeout_s` seconds. The call may still take effect.
+        """
+        number, future = self._expect_answer()
+        body = pack({int(Key.FUNCTION_NAME): name, int(Key.TUPLE): list(arguments)})
+        self.feed(fx.Request(COMMAND_SESSION, number, int(Type.CALL), body, 0, "admin", None))
+        async with asyncio.timeout(timeout_s):
+            return await future
+
+    def _expect_answer(self) -> "tuple[int, asyncio.Future[fx.Answer]]":
+        """Return the number of the next command, and the future of its answer."""
         number = self._next_command
         self._next_command += 1
         future: asyncio.Future[fx.Answer] = self.loop.create_future()
         self._commands[number] = future
-        self.feed(fx.Command(COMMAND_SESSION, number, verb, arguments))
-        async with asyncio.timeout(timeout_s):
-            return await future
+        return number, future
 
     def bootstrap(self, uuid: str, voters: int, users: dict[str, str]) -> None:
         """Bootstrap the replica set. The order names one instance, which obeys it once (M1).
