@@ -22,6 +22,8 @@ PREFIX_LABEL = "prefix"
 PREFIX_SUFFIX = ":prefix"
 SELECTOR_LABELS_MAX = 256
 """Maximum number of labels of a selector, which may be compared with many journals."""
+SELECTOR_MAX = 256 << 10
+"""Maximum length of the text of a selector in characters."""
 
 
 class LabelSet:
@@ -63,8 +65,15 @@ class LabelSet:
 
     def subtract(self, other: "LabelSet") -> "LabelSet":
         """Return this set without the names that have exactly the values of `other`."""
-        gone = {name for name, _ in other if self.values(name) == other.values(name)}
-        return LabelSet.of(pair for pair in self if pair[0] not in gone)
+        mine, others = self._by_name(), other._by_name()
+        gone = {name for name, values in others.items() if mine.get(name) == values}
+        return LabelSet(tuple(pair for pair in self if pair[0] not in gone))
+
+    def _by_name(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name, value in self._pairs:
+            found.setdefault(name, []).append(value)
+        return found
 
 
 NO_LABELS = LabelSet(())
@@ -167,6 +176,10 @@ def parse_selector(text: str) -> LabelSelector:
     exclude: list[Wanted] = []
     at, is_first = 0, True
     text = text.strip()
+    if len(text) > SELECTOR_MAX:
+        raise ValueError(
+            f"the selector has {len(text)} characters: use at most {SELECTOR_MAX}, or a prefix"
+        )
     while at < len(text):
         if not is_first:
             if text[at] != ",":
@@ -175,9 +188,9 @@ def parse_selector(text: str) -> LabelSelector:
             at += len(text[at:]) - len(text[at:].lstrip())
         at += _term(text, at, include, exclude)
         is_first = False
-    selector = LabelSelector(tuple(include), tuple(exclude))
-    _check_size(selector)
-    return selector
+        # Long texts of a hostile client must not occupy the broker.
+        _check_size(LabelSelector(tuple(include), tuple(exclude)))
+    return LabelSelector(tuple(include), tuple(exclude))
 
 
 def _term(text: str, at: int, include: list[Wanted], exclude: list[Wanted]) -> int:

@@ -14,7 +14,9 @@ import posixpath
 import re
 from datetime import UTC, datetime
 
-_EXPRESSION = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}")
+TEMPLATE_MAX = 1024
+"""Maximum length of a template in characters."""
+_EXPRESSION = re.compile(r"\{\{([^{}]*)\}\}")
 _FORMAT = re.compile(r'\.(?:Spool\.)?FirstAppendTime\.Format\s+"([^"]*)"')
 _LAYOUT = (  # Go's reference time, longest names first
     ("2006", "%Y"),
@@ -47,11 +49,14 @@ class Postfix:
         """Parse a template.
 
         Raises:
-            PostfixError: it has an expression that is not known.
+            PostfixError: it is too long, or has an expression that is not known.
         """
+        if len(template) > TEMPLATE_MAX:
+            raise PostfixError(f"has {len(template)} characters: use at most {TEMPLATE_MAX}")
         self._parts: list[str] = _EXPRESSION.split(template)  # text and expressions in turn
-        for expression in self._parts[1::2]:
-            _evaluate(expression, "", 0, 0, 0)
+        for number in range(1, len(self._parts), 2):
+            self._parts[number] = _trimmed(self._parts[number])
+            _evaluate(self._parts[number], "", 0, 0, 0)
         if any("{{" in text or "}}" in text for text in self._parts[::2]):
             raise PostfixError(f"{template!r} has an expression without its end: use {{{{ ... }}}}")
 
@@ -82,6 +87,11 @@ class Postfix:
             or posixpath.normpath(folder) != folder
         ):
             raise PostfixError(f"{folder!r} is no relative path of letters, digits and -_+/.=%")
+
+
+def _trimmed(expression: str) -> str:
+    """Return an expression without blanks and Go's marks to remove the blanks around it."""
+    return expression.removeprefix("-").removesuffix("-").strip()
 
 
 def _evaluate(expression: str, journal: str, begin: int, end: int, first_append: int) -> str:

@@ -22,6 +22,8 @@ SECOND_NS = 1_000_000_000
 REPLICATION_MAX = 5
 LABELS_MAX = 256
 STORES_MAX = 16
+STORE_MAX = 2048
+"""Maximum length of the URL of a store in characters."""
 
 _DEFAULT_LENGTH = 64 << 20
 _DEFAULT_REFRESH_NS = 300 * SECOND_NS
@@ -266,6 +268,8 @@ def store_problem(url: str) -> str:
 
 
 def _store_problem(url: str, field: str) -> str:
+    if len(url) > STORE_MAX:
+        return f"{field}: must have at most {STORE_MAX} characters, not {len(url)}"
     try:
         parts = urlsplit(url)
     except ValueError as error:

@@ -1,5 +1,6 @@
 """Specifications of journals, their labels, selectors, durations and postfixes."""
 
+import time
 from typing import Any
 
 import pytest
@@ -127,6 +128,7 @@ def test_invalid_specification_is_named(changes: dict[str, Any], cause: str) -> 
         ({"stores": ("file:///x/", "s3:///x/")}, "fragment.stores[1]: 's3:///x/' must name a"),
         ({"stores": ("s3://bucket/x",)}, "fragment.stores[0]: the path of 's3://bucket/x' must"),
         ({"stores": ("s3://[x/",)}, "fragment.stores[0]: 's3://[x/' is no URL"),
+        ({"stores": (f"s3://b/{'a' * 2048}/",)}, "fragment.stores[0]: must have at most 2048"),
         ({"refresh_ns": 10**9 - 1}, "fragment.refresh_interval: must be 1s to 24h"),
         ({"flush_ns": 59 * 10**9}, "fragment.flush_interval: must be 0 or at least 1m"),
         ({"path_postfix_template": "{{ .Nothing }}"}, "fragment.path_postfix_template: {{ .Not"),
@@ -247,6 +249,31 @@ def test_postfix_names_a_folder(template: str, folder: str) -> None:
 def test_invalid_postfix_is_refused(template: str) -> None:
     with pytest.raises(PostfixError):
         Postfix(template).check("orders")
+
+
+@pytest.mark.parametrize("template", ["{{" + " " * 1000, "{{ " * 300, "{{" * 500, "x" * 1025])
+def test_long_postfix_is_refused_in_no_time(template: str) -> None:
+    begun = time.process_time()
+    with pytest.raises(PostfixError):
+        Postfix(template)
+    assert time.process_time() - begun < 0.5
+
+
+def test_long_selector_is_refused_in_no_time() -> None:
+    begun = time.process_time()
+    for text in ("a," * 100_000 + "a", "a," * 1_000_000):
+        with pytest.raises(ValueError, match="the selector has"):
+            parse_selector(text)
+    assert time.process_time() - begun < 0.5
+
+
+def test_many_registers_are_subtracted_in_no_time() -> None:
+    registers = LabelSet.of((f"name-{number}", "value") for number in range(10_000))
+    others = LabelSet.of([("name-1", "value"), ("name-1", "other"), ("more", "x")])
+    begun = time.process_time()
+    assert not list(registers.subtract(registers))
+    assert time.process_time() - begun < 0.5
+    assert registers.subtract(others) == registers
 
 
 def test_selector_has_a_maximum_number_of_labels() -> None:
