@@ -3,8 +3,8 @@
     state         event                                 next
     -----------   -----------------------------------   --------------------------------------------
     (new)         begin                                 waits for the expected revisions
-    WAITING       the revision is reached               TRANSACTING; refused if a row has another
-                                                        revision than the client expects
+    WAITING       the revision is reached, or           TRANSACTING; refused if a row has another
+                  `EXPECTED_S`                          revision than the client expects
     TRANSACTING   committed                             OBSERVING, until the rows are as written
     TRANSACTING   not known to be committed             OBSERVING one more revision
     OBSERVING     the rows are as written               done
@@ -21,6 +21,8 @@ from qsync_broker.directory import SpecChange, is_carried_out, plan
 from qsync_broker.keyspace import Change, KeySpace
 
 PAUSE_S = 0.2
+EXPECTED_S = 2.0
+"""Time in which the revision that a client expects must be known here; it may be none at all."""
 
 
 class Transact(NamedTuple):
@@ -63,7 +65,7 @@ class Applying:
     def begin(self) -> Step:
         """Wait for the revisions that the client knows."""
         expected = max([change.expected for change in self._changes], default=0)
-        return Await(max(expected, 0), None)
+        return Await(max(expected, 0), EXPECTED_S)
 
     def transacted(self, is_committed: bool) -> Step:
         """Note whether the transaction is known to be committed."""

@@ -17,6 +17,8 @@ from qsync_node.format.journals import (
 CHANGES_MAX = 512
 """Maximum number of changes of one request."""
 ANY_REVISION = -1
+SUSPEND_LEVELS = (0, 1, 2)
+"""NONE, PARTIAL and FULL."""
 
 
 class ChangeError(ValueError):
@@ -66,6 +68,8 @@ def check(changes: Iterable[SpecChange]) -> None:
         found = problem(change.spec) if change.spec is not None else ""
         if found:
             raise ChangeError(f"{where}.upsert.{found}")
+        if change.suspend is not None and change.suspend[0] not in SUSPEND_LEVELS:
+            raise ChangeError(f"{where}.upsert.suspend.level: use NONE, PARTIAL or FULL")
         if change.suspend is not None and change.suspend[1] < 0:
             raise ChangeError(f"{where}.upsert.suspend.offset: must not be negative")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qsync_broker.applying import PAUSE_S, Applying, Await, Done, Transact
+from qsync_broker.applying import EXPECTED_S, PAUSE_S, Applying, Await, Done, Transact
 from qsync_broker.directory import SpecChange
 from qsync_broker.keyspace import Change, KeySpace
 from qsync_broker.spec import JournalSpec
@@ -39,7 +39,7 @@ class Client:
 
 @pytest.mark.parametrize(("expected", "revision"), [(0, 0), (-1, 0), (7, 7)])
 def test_expected_revision_is_awaited(expected: int, revision: int) -> None:
-    assert Client(expected).applying.begin() == Await(revision, None)
+    assert Client(expected).applying.begin() == Await(revision, EXPECTED_S)
 
 
 def test_committed_change_is_done_once_the_broker_knows_it() -> None:

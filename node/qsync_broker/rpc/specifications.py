@@ -106,9 +106,11 @@ class Specifications(Servicer):
     async def Apply(self, request: pb.ApplyRequest, context: Context) -> pb.ApplyResponse:  # noqa: N802  # Gazette's name
         """Change specifications in one transaction."""
         claims = await self._claims(context, Capability.APPLY)
-        changes = [_change_of(change) for change in request.changes]
         try:
-            _check_labels(request)
+            if len(request.changes) > directory.CHANGES_MAX:
+                raise ChangeError(f"a request may have {directory.CHANGES_MAX} changes: split it")
+            _check_form(request)
+            changes = [_change_of(change) for change in request.changes]
             directory.check(changes)
             for change in changes:
                 labels = change.spec.labels if change.spec is not None else NO_LABELS
@@ -151,9 +153,16 @@ def _change_of(message: pb.ApplyRequest.Change) -> SpecChange:
     return SpecChange(upsert.name, spec_of(upsert), message.expect_mod_revision, suspend)
 
 
-def _check_labels(request: pb.ApplyRequest) -> None:
-    """Raise ChangeError if labels are not in ascending order, as Gazette wants them."""
+def _check_form(request: pb.ApplyRequest) -> None:
+    """Check what a change of the directory does not show.
+
+    Raises:
+        ChangeError: a change is of two kinds, or labels are not in ascending order, as Gazette
+            wants them.
+    """
     for number, change in enumerate(request.changes):
+        if change.delete and change.HasField("upsert"):
+            raise ChangeError(f"changes[{number}]: must have either upsert or delete, not both")
         pairs = [(label.name, label.value) for label in change.upsert.labels.labels]
         if any(former >= following for former, following in pairwise(pairs)):
             raise ChangeError(f"changes[{number}].upsert.labels: must be in ascending order")
