@@ -31,7 +31,12 @@ from qsync_broker.preconditions import (
     refusal_for_resumption,
     suspend_level,
 )
-from qsync_broker.registers import pack_registers, published_in, unpack_registers
+from qsync_broker.registers import (
+    REGISTERS_MAX,
+    pack_registers,
+    published_in,
+    unpack_registers,
+)
 from qsync_broker.requests import (
     Append,
     Appended,
@@ -55,6 +60,8 @@ if TYPE_CHECKING:
 PIECE_BYTES = 128 << 10
 REGISTERS_BYTES_MAX = 64 << 10
 """Maximum size of packed registers: each proposal carries them."""
+OFFSET_MAX = (1 << 63) - 1
+"""Greatest offset; peers and storage accept no greater one."""
 
 
 class AppendMachine:
@@ -598,6 +605,9 @@ class AppendMachine:
             if not replica.settings.is_writable or self.request.suspend >= Suspend.IF_FLUSHED:
                 pipeline.abort()
                 return self._refuse(Status.NOT_ALLOWED)
+            end = replica.spool.end + replica.spool.delta + len(received.data)
+            if end > OFFSET_MAX:
+                return self._end(State.ERROR, error=f"offset {end} would exceed {OFFSET_MAX}")
             self._sum.update(received.data)
             pipeline.send_content(received.data)
             self._host.content_sent(self)
@@ -620,6 +630,9 @@ class AppendMachine:
         packed = pack_registers(registers, published)
         if request.union is not None and len(packed) > REGISTERS_BYTES_MAX:
             text = f"the registers would have {len(packed)} bytes: at most {REGISTERS_BYTES_MAX}"
+            return self._end(State.ERROR, error=text)
+        if request.union is not None and len(registers) > REGISTERS_MAX:
+            text = f"the journal would have {len(registers)} registers: at most {REGISTERS_MAX}"
             return self._end(State.ERROR, error=text)
         self.sequence = pipeline.propose(packed, self._host.unix_s)
         self._end_offset = spool.end

@@ -22,8 +22,9 @@ import msgpack
 
 from qsync_broker.calls import AppendCall
 from qsync_broker.grouping import Grouped
-from qsync_broker.labels import LabelSet, parse_selector
+from qsync_broker.labels import LabelSelector, LabelSet, parse_selector
 from qsync_broker.reader import CHUNK
+from qsync_broker.registers import REGISTERS_MAX, registers_problem
 from qsync_broker.requests import Append, Appended, Finish, Piece
 from qsync_broker.server import BrokerServer
 from qsync_broker.status import Status
@@ -35,6 +36,10 @@ BATCHES_BYTES = 64 << 20
 MEDIA_TYPE = "application/msgpack"
 BATCH_APPENDS = 4096
 """Maximum number of appends in a batch."""
+CHECKS_MAX = 16 << 10
+"""Maximum size of all distinct checks of a batch in bytes: parsing one is slow."""
+PAIRS_MAX = 16_384
+"""Maximum number of registers that a batch adds or removes."""
 APPEND_S = 60.0
 _FIELDS = {"content", "offset", "check", "union", "subtract"}
 _OFFSET_MAX = (1 << 63) - 1
@@ -85,14 +90,22 @@ def decode_items(body: bytes, base: Append) -> list[Item]:
     """
     if len(body) > BATCH_BYTES:
         raise ValueError(f"the batch has {len(body)} bytes: send at most {BATCH_BYTES}")
-    unpacker = msgpack.Unpacker(max_buffer_size=BATCH_BYTES, strict_map_key=True)
+    unpacker = msgpack.Unpacker(
+        max_buffer_size=BATCH_BYTES,
+        strict_map_key=True,
+        max_map_len=REGISTERS_MAX,
+        max_array_len=1,
+    )
     unpacker.feed(body)
+    conditions = _Conditions()
     items: list[Item] = []
     try:
         for value in unpacker:
             if len(items) == BATCH_APPENDS:
                 raise ValueError(f"the batch has more than {BATCH_APPENDS} appends")
-            items.append(Item(base, value) if type(value) is bytes else _item(value, base))
+            items.append(
+                Item(base, value) if type(value) is bytes else _item(value, base, conditions)
+            )
     except (ValueError, msgpack.UnpackException, TypeError) as error:
         raise ValueError(f"append {len(items)} of the batch is invalid: {error}") from None
     if unpacker.tell() != len(body):
@@ -100,7 +113,7 @@ def decode_items(body: bytes, base: Append) -> list[Item]:
     return items
 
 
-def _item(value: Any, base: Append) -> Item:
+def _item(value: Any, base: Append, conditions: "_Conditions") -> Item:
     if not isinstance(value, dict):
         raise ValueError("use bytes, or a map")
     unknown = sorted(set(value) - _FIELDS)
@@ -111,25 +124,53 @@ def _item(value: Any, base: Append) -> Item:
         raise ValueError("content: use bytes")
     if type(offset) is not int or not 0 <= offset <= _OFFSET_MAX:
         raise ValueError("offset: use a number of bytes")
-    check = value.get("check")
     request = base._replace(
         offset=offset,
-        check=parse_selector(check) if check is not None else None,
-        union=_registers(value, "union"),
-        subtract=_registers(value, "subtract"),
+        check=conditions.check(value.get("check")),
+        union=conditions.registers(value, "union"),
+        subtract=conditions.registers(value, "subtract"),
     )
     return Item(request, content)
 
 
-def _registers(value: dict[str, Any], field: str) -> LabelSet | None:
-    registers = value.get(field)
-    if registers is None:
-        return None
-    if not isinstance(registers, dict) or not all(
-        isinstance(text, str) for pair in registers.items() for text in pair
-    ):
-        raise ValueError(f"{field}: use a map of strings")
-    return LabelSet.of(registers.items())
+class _Conditions:
+    """Checks and registers of one batch, which together must not occupy the broker for long."""
+
+    def __init__(self) -> None:
+        self._parsed: dict[str, LabelSelector] = {}
+        self._size = 0
+        self._pairs = 0
+
+    def check(self, text: Any) -> LabelSelector | None:
+        """Return the selector of a check. Raises ValueError."""
+        if text is None:
+            return None
+        if not isinstance(text, str):
+            raise ValueError("check: use a string")
+        if text not in self._parsed:
+            self._size += len(text.encode())
+            if self._size > CHECKS_MAX:
+                raise ValueError(f"check: all distinct ones may have {CHECKS_MAX} bytes: split it")
+            self._parsed[text] = parse_selector(text)
+        return self._parsed[text]
+
+    def registers(self, value: dict[str, Any], field: str) -> LabelSet | None:
+        """Return the registers in a field of an append. Raises ValueError."""
+        found = value.get(field)
+        if found is None:
+            return None
+        if not isinstance(found, dict) or not all(
+            isinstance(text, str) for pair in found.items() for text in pair
+        ):
+            raise ValueError(f"{field}: use a map of strings")
+        self._pairs += len(found)
+        if self._pairs > PAIRS_MAX:
+            raise ValueError(f"{field}: the batch may have {PAIRS_MAX} registers: split it")
+        registers = LabelSet.of(found.items())
+        problem = registers_problem(registers)
+        if problem:
+            raise ValueError(f"{field}: {problem}")
+        return registers
 
 
 def encode_outcomes(outcomes: Sequence[Outcome]) -> bytes:

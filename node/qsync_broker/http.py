@@ -45,6 +45,7 @@ from qsync_broker.labels import LabelSet, parse_selector, with_name
 from qsync_broker.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
 from qsync_broker.quiet import BROKEN_OFF, cut, is_gone
 from qsync_broker.reader import CHUNK, JournalReader
+from qsync_broker.registers import registers_problem
 from qsync_broker.replica import Part, Replica
 from qsync_broker.requests import Append, Appended, Break, Finish, Piece, Suspend
 from qsync_broker.resolver import NO_BROKER, Resolution, resolve
@@ -57,9 +58,12 @@ from qsync_node.format.journals import BrokerId, JournalRow
 APPEND_S = 60.0
 BODY_S = 30.0
 """Time in which the body of a batch, or the content of a small append, must arrive."""
+REGISTERS_HEADER_MAX = 4 << 10
+"""Size of registers in bytes above which an answer lacks them: clients refuse long headers."""
 PROXIED = "X-Qsync-Proxied"
 log = logging.getLogger("qsync.broker")
 _OFFSET_MAX = (1 << 63) - 1
+_DIGITS_MAX = 20
 
 _CODES = {
     Status.OK: HTTPStatus.NO_CONTENT,
@@ -169,6 +173,9 @@ class Gateway:
             except TimeoutError:
                 text = f"the content did not arrive within {BODY_S:g} s\n"
                 return web.Response(status=408, text=text, headers={"Connection": "close"})
+        if body == b"" and (append.union or append.subtract):
+            text = "registers can be changed only if bytes are appended: send content\n"
+            return web.Response(status=400, text=text)
         if body is not None and self._server.groups.may_join(append, len(body)):
             result, is_proxied = await self._server.groups.append(append, body).result()
             if is_proxied:
@@ -242,7 +249,9 @@ class Gateway:
         headers = self._route_headers(request, resolution)
         status = resolution.status
         if result.registers:
-            headers["X-Registers"] = ",".join(f"{name}={value}" for name, value in result.registers)
+            text = ",".join(f"{name}={value}" for name, value in result.registers)
+            if len(text.encode()) <= REGISTERS_HEADER_MAX:
+                headers["X-Registers"] = text
         if result.loss is not None:
             headers["X-Loss"] = json.dumps(result.loss._asdict())
         if status is not Status.OK:
@@ -380,7 +389,6 @@ class Gateway:
         if request.method == "HEAD":
             await response.prepare(request)
             return response
-        response.enable_chunked_encoding()
         # A store that fails is answered by a status: the header follows the first bytes.
         pieces = reader.content(position.part, offset)
         first = await anext(pieces, b"")
@@ -467,7 +475,11 @@ def _registers(request: web.Request, header: str) -> LabelSet | None:
     pairs = [part.strip().partition("=") for part in text.split(",")]
     if not all(name.strip() for name, _, _ in pairs):
         raise ValueError(f"invalid {header} {text!r}: use NAME=VALUE, separated by commas")
-    return LabelSet.of((name.strip(), value.strip()) for name, _, value in pairs)
+    registers = LabelSet.of((name.strip(), value.strip()) for name, _, value in pairs)
+    problem = registers_problem(registers)
+    if problem:
+        raise ValueError(f"invalid {header}: {problem}")
+    return registers
 
 
 def _append_of(request: web.Request) -> Append:
@@ -514,10 +526,8 @@ def _read_of(request: web.Request) -> tuple[int, bool]:
 
 
 def _number(text: str, name: str, least: int = 0) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
+    is_number = text.isascii() and text.removeprefix("-").isdigit() and len(text) <= _DIGITS_MAX
+    value = int(text) if is_number else least - 1
     if not least <= value <= _OFFSET_MAX:
         raise ValueError(f"invalid {name} {text!r}: use a number of bytes")
     return value

@@ -5,11 +5,32 @@ packed as a register without a name, which no client can read or set. A broker t
 therefore keeps it.
 """
 
+import re
+
 import msgpack
 
 from qsync_broker.labels import LabelSet
 
+REGISTERS_MAX = 1024
+"""Maximum number of registers: each append of their journal handles all of them."""
+_NAME = re.compile(r"[\w\-+/.]{1,64}")
+_VALUE = re.compile(r"[\w\-+/.=%]{0,1024}")
 _WATERMARK = ""
+
+
+def registers_problem(registers: LabelSet) -> str:
+    """Return the defect of registers that a client wants to add or remove, or "".
+
+    Other characters would break the headers of answers, which contain the registers.
+    """
+    if len(registers) > REGISTERS_MAX:
+        return f"at most {REGISTERS_MAX} registers, not {len(registers)}"
+    for name, value in registers:
+        if _NAME.fullmatch(name) is None:
+            return f"the name {name[:80]!r} must have 1 to 64 letters, digits and -_+/."
+        if _VALUE.fullmatch(value) is None:
+            return f"the value of {name!r} must have at most 1024 letters, digits and -_+/.=%"
+    return ""
 
 
 def pack_registers(registers: LabelSet, published: int = 0) -> bytes:

@@ -52,6 +52,7 @@ class Interfaces:
             logger=http_logger(),
             handler_cancellation=True,
             keepalive_timeout=IDLE_S,
+            auto_decompress=False,  # a journal has the bytes that its client has sent
         )
         self._listener: Listener | None = None
 

@@ -7,7 +7,12 @@ import pytest
 
 from qsync_broker import messages as msg
 from qsync_broker.allocator import wanted_replicas
-from qsync_broker.append import REGISTERS_BYTES_MAX, AppendMachine, pack_registers
+from qsync_broker.append import (
+    REGISTERS_BYTES_MAX,
+    REGISTERS_MAX,
+    AppendMachine,
+    pack_registers,
+)
 from qsync_broker.health import StoreState
 from qsync_broker.index import LocalFragment, RemoteFragment
 from qsync_broker.keyspace import Change, Deleted, KeySpace, Written
@@ -650,6 +655,27 @@ def test_registers_have_a_maximum_size() -> None:
     give(append, Piece(b"one"), Finish())
     assert append.result is not None
     assert append.result.error == "the registers would have 65548 bytes: at most 65536"
+    assert hand.sent[-1] == msg.Abort()
+
+
+def test_registers_have_a_maximum_number() -> None:
+    hand = Hand()
+    first = ready(hand, union=LabelSet.of((f"a{one}", "") for one in range(REGISTERS_MAX)))
+    acknowledge(hand, first, b"one")
+    second = begin(hand, union=LabelSet.of([("lock", "")]))
+    second.advance()
+    give(second, Piece(b"two"), Finish())
+    assert second.result is not None
+    assert second.result.error == "the journal would have 1025 registers: at most 1024"
+
+
+def test_append_beyond_the_greatest_offset_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qsync_broker.append.OFFSET_MAX", 5)
+    hand = Hand()
+    append = ready(hand)
+    give(append, Piece(b"one"), Piece(b"two"), Finish())
+    assert append.result is not None
+    assert append.result.error == "offset 6 would exceed 5"
     assert hand.sent[-1] == msg.Abort()
 
 

@@ -1,12 +1,15 @@
 """The HTTP gateway of brokers, over real connections and disks."""
 
 import asyncio
+import gzip
 import hashlib
 from pathlib import Path
 
 import aiohttp
 import pytest
 from broker_servers import brokers, free_ports, start_broker
+
+from qsync_broker.batch import encode_items
 
 pytestmark = pytest.mark.asyncio
 
@@ -84,6 +87,8 @@ async def test_offset_is_a_precondition(tmp_path: Path) -> None:
     [
         ("a/journal?offset=x", "invalid offset 'x'"),
         ("a/journal?offset=-2", "invalid offset '-2'"),
+        ("a/journal?offset=1_0", "invalid offset '1_0'"),
+        (f"a/journal?offset={'9' * 5000}", "invalid offset '999"),
         ("a/journal?block=maybe", "invalid block 'maybe'"),
         ("a/journal?offsett=1", "unknown argument 'offsett'"),
     ],
@@ -115,19 +120,56 @@ async def test_client_that_breaks_off_leaves_no_bytes(tmp_path: Path) -> None:
         assert answer.headers["X-Commit-Begin"] == "0"
 
 
-@pytest.mark.parametrize("length", ["Content-Length: 5", "Transfer-Encoding: chunked"])
-async def test_invalid_encoding_of_a_body_is_refused_and_leaves_no_bytes(
-    tmp_path: Path, length: str
-) -> None:
+@pytest.mark.parametrize("number", [0, 1])
+async def test_body_is_appended_as_it_was_sent(tmp_path: Path, number: int) -> None:
+    data = gzip.compress(bytes(4 << 20))
+    async with brokers(tmp_path, 2) as nodes, aiohttp.ClientSession(auto_decompress=False) as http:
+        url = f"{nodes[number].url}/a/journal"
+        encoding = {"Content-Encoding": "gzip"}
+        for body in (data, b"not compressed"):
+            answer = await http.put(url, data=body, headers=encoding)
+            assert answer.status == 204, await answer.text()
+        read = await http.get(f"{nodes[0].url}/a/journal")
+        assert await read.read() == data + b"not compressed"
+        batch = gzip.compress(encode_items([bytes(1 << 20)] * 100))
+        answer = await http.post(url, data=batch, headers=encoding)
+        assert answer.status == 400
+        assert "the batch is invalid" in await answer.text()
+
+
+async def test_client_of_http_1_0_reads_until_the_end_of_the_connection(tmp_path: Path) -> None:
     async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        await http.put(f"{nodes[0].url}/a/journal", data=b"content")
         reader, writer = await asyncio.open_connection("127.0.0.1", int(nodes[0].url[-5:]))
-        head = f"PUT /a/journal HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n{length}\r\n\r\n"
-        chunked = b"5\r\nhello\r\n0\r\n\r\n"
-        writer.write(head.encode() + (chunked if "chunked" in length else b"hello"))
-        assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
-        kept = await http.put(f"{nodes[0].url}/a/journal", data=b"kept")
-        assert kept.headers["X-Commit-Begin"] == "0"
+        writer.write(b"GET /a/journal HTTP/1.0\r\n\r\n")
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.0 206 ")
+        assert answer.endswith(b"\r\n\r\ncontent")
         writer.close()
+
+
+async def test_registers_are_refused_that_would_break_an_answer(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        url = f"{nodes[0].url}/a/journal"
+        for registers in ("lock=a;b", "lo ck=a", f"lock={'x' * 1025}"):
+            answer = await http.put(url, data=b"x", headers={"X-Registers-Union": registers})
+            assert answer.status == 400
+            assert "invalid X-Registers-Union: the " in await answer.text()
+        answer = await http.put(url, data=b"", headers={"X-Registers-Union": "lock=mine"})
+        assert answer.status == 400
+        assert "send content" in await answer.text()
+
+
+async def test_long_registers_are_left_out_of_answers(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        for number in range(10):
+            union = {"X-Registers-Union": f"name-{number}={'x' * 1000}"}
+            answer = await http.put(f"{nodes[0].url}/a/journal", data=b"x", headers=union)
+            assert answer.status == 204
+            assert ("X-Registers" in answer.headers) == (number < 4)
+        for node in nodes:
+            answer = await http.put(f"{node.url}/a/journal", data=b"x")
+            assert answer.status == 204, await answer.text()
 
 
 async def test_restarted_broker_has_its_bytes(tmp_path: Path) -> None:

@@ -265,6 +265,12 @@ async def test_cancelled_append_leaves_nothing(tmp_path: Path) -> None:
         ({"journal": ""}, "name: must have 4 to 512 bytes"),
         ({"journal": "/a/journal"}, "name: '/a/journal' must be a path"),
         ({"suspend": 9}, "suspend: unknown value 9"),
+        ({"union_registers": label_set(lock="a\r\nX: y")}, "union_registers: the value of 'lock'"),
+        ({"subtract_registers": label_set(**{"": "1"})}, "subtract_registers: the name ''"),
+        (
+            {"union_registers": label_set(**{f"name-{n}": "" for n in range(1025)})},
+            "union_registers: at most 1024 registers, not 1025",
+        ),
     ],
 )
 async def test_invalid_append_is_refused(tmp_path: Path, fields: dict[str, Any], text: str) -> None:
@@ -354,6 +360,7 @@ async def test_apply_needs_the_expected_revision(tmp_path: Path) -> None:
         assert await change(revision, upsert=spec("orders/eu", replication=2)) == pb.OK
         assert await change(revision, upsert=spec("orders/eu")) == pb.ETCD_TRANSACTION_FAILED
         assert await change(revision, delete="orders/eu") == pb.ETCD_TRANSACTION_FAILED
+        assert await change(1 << 40, upsert=spec("orders/eu")) == pb.ETCD_TRANSACTION_FAILED
         assert await change(-1, upsert=spec("orders/eu", replication=3)) == pb.OK
         (listed,) = await client.list(selector=selector(name="orders/eu"))
         assert (listed.spec.replication, listed.create_revision) == (3, revision)
@@ -382,6 +389,8 @@ async def test_apply_is_all_or_nothing(tmp_path: Path) -> None:
         ([{"upsert": spec("orders")}] * 2, "changes[1]: 'orders' occurs twice"),
         ([{"upsert": spec("orders/eu")}, {"upsert": spec("orders")}], "would share a folder"),
         ([{"upsert": spec(f"{JOURNAL}/x")}], "'a/journal/x' and 'a/journal' would share a folder"),
+        ([{"upsert": spec("orders/eu", suspend={"level": 7})}], "suspend.level: use NONE"),
+        ([{"upsert": spec("orders/eu"), "delete": "orders/us"}], "either upsert or delete"),
         ([{"upsert": spec(f"orders/{n}")} for n in range(513)], "may have 512 changes: split it"),
     ],
 )

@@ -15,6 +15,7 @@ from qsync_broker.auth import Authorizer, Capability, Claims
 from qsync_broker.description import all_parts
 from qsync_broker.labels import SELECTOR_LABELS_MAX
 from qsync_broker.reader import JournalReader, ReadError
+from qsync_broker.registers import registers_problem
 from qsync_broker.replica import Part, Replica
 from qsync_broker.requests import Appended, Break
 from qsync_broker.resolver import NO_BROKER, Resolution, resolve
@@ -35,6 +36,7 @@ from qsync_broker.rpc.convert import (
     enum_value,
     fragment_message,
     labels_message,
+    labels_of,
     sum_message,
 )
 from qsync_broker.rpc.proxies import Proxies
@@ -327,6 +329,10 @@ def _preamble_problem(message: pb.AppendRequest) -> str:
     selector = message.check_registers
     if len(selector.include.labels) + len(selector.exclude.labels) > SELECTOR_LABELS_MAX:
         return f"check_registers: at most {SELECTOR_LABELS_MAX} labels"
+    for field in ("union_registers", "subtract_registers"):
+        problem = registers_problem(labels_of(getattr(message, field)))
+        if problem:
+            return f"{field}: {problem}"
     return name_problem(message.journal)
 
 
