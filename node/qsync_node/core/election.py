@@ -291,9 +291,17 @@ class Election:
             is_nacked = any(batch.first_index <= i <= batch.last_index for i in nacked.values())
             if not wants_rollback and not is_nacked:
                 continue
-            if self._possible_holders(batch.last_index, nacked) < self.majority():
+            if self._possible_holders(batch.last_index, nacked) < self._least_quorum():
                 return batch.first_index - 1
         return replica.tail.last_index
+
+    def _least_quorum(self) -> int:
+        """Return the smallest quorum by which a former leader may have counted (E8).
+
+        Its log may have one membership row that this log lacks. Without one of four voters, two
+        are a quorum. With a further voter, four of six are, and the unknown one may be among them.
+        """
+        return (len(self.replica.voter_uuids()) - 1) // 2 + 1
 
     def _nacked_indexes(self) -> dict[str, int]:
         """Return the first row that each voter could not apply, of the voters that answered."""

@@ -1,0 +1,30 @@
+"""The proof of a failover that discards rows (E8) holds while a change of the voters is under way."""
+
+from worlds import INSERT, SELECT, Driven, get, node_of, put
+
+from qsync_sim.shell import Shell
+
+
+def _elected(driven: Driven, former: Shell) -> bool:
+    leader = driven.world.leader()
+    return leader is not None and leader is not former
+
+
+def test_row_that_a_smaller_configuration_confirmed_survives() -> None:
+    """The old leader counted by three of four voters, and its successor never heard of that."""
+    driven = Driven(4, failover_unconfirmed="rollback", synchro_timeout_ns=60_000_000_000)
+    former = driven.leader()
+    heir, removed, other = driven.followers()
+    driven.mute(former, removed, other)
+    written = driven.send(former, INSERT, put(1, "a"))
+    driven.run(300)
+    assert written not in driven.answers  # two of four have it
+    driven.mute(former, heir)
+    driven.world.command(former, "unregister", uuid=removed.uuid)
+    driven.run(100)
+    assert driven.answers[written].code == 0  # two of three have it
+    driven.cut_off(former)
+    assert driven.run(30_000, lambda: _elected(driven, former))
+    assert driven.leader() is heir
+    assert driven.run(5_000, lambda: bool(node_of(heir).replica.leader.is_confirmed))
+    assert driven.ask(heir, SELECT, get(1)).tuples != []
