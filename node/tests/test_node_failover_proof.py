@@ -1,4 +1,4 @@
-"""The proof of a failover that discards rows (E8) holds while a change of the voters is under way."""
+"""The proof of a failover that discards rows (E8) holds while the voters are being changed."""
 
 from worlds import INSERT, SELECT, Driven, get, node_of, put
 
