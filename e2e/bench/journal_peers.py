@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from journal_clients import JetStream
-from peers import FOLDER, PeerError, free_port  # e2e/journals, in the path of the caller
+from peers import FOLDER, PeerError  # e2e/journals, in the path of the caller
+from ports import free_port  # node/tests, in the path by peers
 
 HERE = Path(__file__).resolve().parent
 STREAM = {"name": "bench", "subjects": ["bench"], "storage": "file", "num_replicas": 3}

@@ -37,7 +37,8 @@ sys.path[:0] = [str(ROOT / "e2e"), str(ROOT / "e2e" / "journals")]
 from journal_clients import JOURNAL, append_by_grpc, channel, client_of  # noqa: E402  # found above
 from journal_peers import cpu_seconds, jetstream, processes, redis  # noqa: E402  # found by the path above
 from local_cluster import LocalCluster  # noqa: E402  # found by the path above
-from peers import free_port, gazette  # noqa: E402  # found by the path above
+from peers import gazette  # noqa: E402  # found by the path above
+from ports import free_port  # noqa: E402  # found by the path above
 
 BEGIN = "<!-- journals: written by `make bench-journals` -->\n"
 END = "<!-- end of journals -->\n"
@@ -345,7 +346,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="qsync-bench-") as name:
         folder = Path(name)
-        port = free_port()
+        port = free_port(6)  # brokers use successive ones
         manifest = folder / "cluster.yaml"
         manifest.write_text(MANIFEST.format(port=port))
         cluster = LocalCluster("journals", manifest, folder / "home")

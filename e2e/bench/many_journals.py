@@ -33,10 +33,10 @@ from qsync_broker.client import JournalClient
 from qsync_broker.spec import FragmentSpec, JournalSpec
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT / "e2e"), str(ROOT / "e2e" / "journals")]
+sys.path[:0] = [str(ROOT / one) for one in ("e2e", "e2e/journals", "node/tests")]
 from journal_peers import processes  # noqa: E402  # found by the path above
 from local_cluster import LocalCluster  # noqa: E402  # found by the path above
-from peers import free_port  # noqa: E402  # found by the path above
+from ports import free_port  # noqa: E402  # found by the path above
 
 BEGIN = "<!-- many journals: written by `make many-journals` -->\n"
 END = "<!-- end of many journals -->\n"
@@ -195,7 +195,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="put the table into the page")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
-        folder, port = Path(name), free_port()
+        folder, port = Path(name), free_port(6)
         manifest = folder / "many.yaml"
         manifest.write_text(MANIFEST.format(port=port))
         cluster = LocalCluster("many", manifest, folder / "home")

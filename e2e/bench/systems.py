@@ -17,13 +17,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+sys.path.append(str(ROOT / "node" / "tests"))
+from ports import free_port  # noqa: E402  # found by the path above
 
 
 def wait(what: str, is_done: Callable[[], Any], timeout_s: float = 60) -> None:
@@ -88,7 +83,6 @@ class Qsync(System):
     name = "qsync"
 
     def start(self) -> None:
-        sys.path.insert(0, str(ROOT / "node" / "tests"))
         from processes import PASSWORD, USER, Cluster
 
         self.user, self.password = USER, PASSWORD

@@ -8,11 +8,9 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +22,7 @@ import aiohttp
 import grpc
 from local_cluster import LocalCluster
 from object_server import ObjectServer
+from ports import free_port
 from relays import Relay
 
 from qsync_broker.rpc import journal_pb2 as pb
@@ -52,22 +51,6 @@ JOURNALS = {
     OBJECTS: (3, 32 << 10, "objects"),
 }
 """Replication, length of fragments in bytes, and the kind of its store."""
-
-_given: set[int] = set()
-
-
-def free_port() -> int:
-    """Return a free port below Linux's range for outgoing connections, each one once."""
-    while True:
-        port = random.SystemRandom().randrange(15_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in _given:
-            _given.add(port)
-            return port
 
 
 class Broker:

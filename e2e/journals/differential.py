@@ -21,7 +21,8 @@ from random import Random
 from typing import Any
 
 import grpc
-from peers import free_port, gazette
+from peers import gazette
+from ports import free_port  # in the path by peers
 from rich.console import Console
 from rich.progress import Progress
 
@@ -408,7 +409,7 @@ def main() -> int:
     first, _, last = arguments.seeds.partition("..")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        port = free_port()
+        port = free_port(6)  # brokers use successive ones
         manifest = folder / "cluster.yaml"
         manifest.write_text(MANIFEST.format(port=port))
         (folder / "stores").mkdir()

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from peers import build, free_port
+from peers import build
+from ports import free_port  # in the path by peers
 from rich.console import Console
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -261,7 +262,7 @@ def run(is_secured: bool) -> int:
     program = build() / "gazctl"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        port = free_port()
+        port = free_port(6)  # brokers use successive ones
         (folder / "stores").mkdir()
         manifest = folder / "cluster.yaml"
         text, keys = MANIFEST.format(port=port), folder / "keys"

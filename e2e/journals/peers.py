@@ -1,11 +1,9 @@
 """Gazette's broker and client, and the etcd that the broker needs: built once, then run."""
 
-import contextlib
 import os
-import random
 import shutil
-import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -14,6 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parents[1] / "node" / "tests"))
+from ports import free_port  # noqa: E402  # found by the path above
+
 FOLDER = Path(os.environ.get("QSYNC_PEERS", Path.home() / ".cache" / "qsync" / "peers"))
 PACKAGES = (
     "go.etcd.io/etcd/server/v3",
@@ -21,8 +22,6 @@ PACKAGES = (
     "go.gazette.dev/core/cmd/gazette",
 )
 READY_S = 30.0
-PORTS = 6
-"""Number of successive ports that `free_port` examines."""
 
 
 class PeerError(Exception):
@@ -55,21 +54,6 @@ def build() -> Path:
         raise PeerError(f"Gazette cannot be built: {done.stderr.strip()[-2000:]}")
     known.write_bytes(lock)
     return FOLDER
-
-
-def free_port() -> int:
-    """Return the first of several ports that are free now.
-
-    They are below Linux's range for outgoing connections: a connection to a port of that range can
-    be its own peer, and then occupies the port.
-    """
-    while True:
-        first = random.SystemRandom().randrange(15_000, 32_000)
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for port in range(first, first + PORTS):
-                one = stack.enter_context(socket.socket())
-                one.bind(("127.0.0.1", port))
-            return first
 
 
 def _is_ready(url: str) -> bool:

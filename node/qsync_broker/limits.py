@@ -6,6 +6,7 @@ into docs/limits.md.
 
 from qsync_broker import (
     admission,
+    allocation,
     append,
     batch,
     broker,
@@ -77,6 +78,8 @@ LIMITS: tuple[Limit, ...] = (
     Limit("uploads of fragments under way", count(UPLOADS_MAX), "further ones wait"),
     Limit("publications in one append of a primary", count(publisher.GROUP_MAX),
           "further ones are part of the next append"),
+    Limit("freed memory that a broker keeps for further content, with glibc",
+          size(allocation.KEPT_BYTES), "the memory of an idle broker may be as much greater"),
     Limit("journals of a broker", count(_CONFIG["journal_limit"]),
           "other brokers get the assignments", "`journal_limit`"),
 )  # fmt: skip

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+
+from ports import free_ports
 
 from qsync_broker.config import ServerConfig
 from qsync_broker.events import Watched
@@ -62,16 +63,6 @@ class Node:
     async def stop(self) -> None:
         await self.interfaces.stop(1)
         await self.server.stop()
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [int(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 async def start_broker(

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -13,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ports import free_port
+
 from qsync_node.adminport import AdminPort, trusting
 from qsync_node.format.proofs import admin_password
 
@@ -21,24 +22,6 @@ ADMIN_PASSWORD = admin_password(SECRET)
 REPLICASET = "0f3cd8a2-2f4e-4f3a-9d53-6d6f6a0e7c11"
 USER, PASSWORD = "app", "app's password"
 READY_S = 60.0
-
-
-_given: set[int] = set()
-
-
-def free_port() -> int:
-    """Return a free port that no earlier call returned and no outgoing connection uses."""
-    while True:
-        port = random.randrange(15_000, 32_000)  # below Linux's range for outgoing connections
-        if port in _given:
-            continue
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        _given.add(port)
-        return port
 
 
 def wait_until(what: str, is_done: Callable[[], bool], timeout_s: float = READY_S) -> None:

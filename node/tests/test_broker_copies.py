@@ -6,7 +6,8 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from broker_servers import Node, create, free_ports, is_ready, start_broker
+from broker_servers import Node, create, is_ready, start_broker
+from ports import free_ports
 from test_broker_append import A, B, C, Hand, broker
 
 from qsync_broker import messages as msg

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from broker_servers import brokers, free_ports, start_broker
+from broker_servers import brokers, start_broker
+from ports import free_ports
 
 from qsync_broker.batch import encode_items
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from broker_servers import Node, create, free_ports, start_broker
+from broker_servers import Node, create, start_broker
+from ports import free_ports
 
 from qsync_broker.copier import Copier
 from qsync_broker.keyspace import Change, Deleted, KeySpace, Written, absent

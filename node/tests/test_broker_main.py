@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_servers import free_ports
+from ports import free_ports
 
 
 def run(folder: Path, **changes: Any) -> subprocess.CompletedProcess[str]:

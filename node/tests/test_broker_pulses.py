@@ -7,7 +7,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from broker_servers import Node, brokers, create, free_ports, start_broker
+from broker_servers import Node, brokers, create, start_broker
+from ports import free_ports
 
 from qsync_broker import pulses
 from qsync_sim.journals.world import Keys

@@ -6,7 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from processes import PASSWORD, USER, Cluster, free_port, running_cluster
+from ports import free_port
+from processes import PASSWORD, USER, Cluster, running_cluster
 from raw import Raw
 
 from qsync_node import client as client_module

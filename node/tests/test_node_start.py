@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import REPLICASET, SECRET, NodeProcess, free_port, wait_until
+from ports import free_port
+from processes import REPLICASET, SECRET, NodeProcess, wait_until
 
 
 def run_node(folder: Path, **changes: Any) -> "subprocess.CompletedProcess[str]":

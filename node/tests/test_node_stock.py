@@ -12,12 +12,12 @@ from uuid import uuid4
 import msgpack
 import pytest
 import tarantool
+from ports import free_port
 from processes import (
     ADMIN_PASSWORD,
     REPLICASET,
     Cluster,
     NodeProcess,
-    free_port,
     running_cluster,
     wait_until,
 )

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import REPLICASET, SECRET, Cluster, NodeProcess, free_port, wait_until
+from ports import free_port
+from processes import REPLICASET, SECRET, Cluster, NodeProcess, wait_until
 from raw import Raw
 
 from qsync_node.adminport import AdminPort

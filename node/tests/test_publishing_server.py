@@ -19,7 +19,7 @@ from typing import Any
 import asynctnt
 import pytest
 from asynctnt.exceptions import TarantoolError
-from broker_servers import free_ports
+from ports import free_ports
 from processes import PASSWORD, USER, Cluster, running_cluster, wait_until
 from raw import Raw
 

@@ -18,7 +18,8 @@ from json_handler import JsonHandler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
 
-from processes import ADMIN_PASSWORD, SECRET, Cluster, NodeProcess, free_port
+from ports import free_port
+from processes import ADMIN_PASSWORD, SECRET, Cluster, NodeProcess
 
 from qsync_node.format.auth import stored_hash
 from qsync_operator.access import differing, password_of
