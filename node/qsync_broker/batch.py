@@ -15,6 +15,7 @@ except that several may fail together. Appends of a batch are begun in their ord
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -38,6 +39,8 @@ BATCH_APPENDS = 4096
 """Maximum number of appends in a batch."""
 CHECKS_MAX = 16 << 10
 """Maximum size of all distinct checks of a batch in bytes: parsing one is slow."""
+AT_ONCE = 64
+"""Appends of a batch under way that are not grouped: all at once would occupy the broker."""
 PAIRS_MAX = 16_384
 """Maximum number of registers that a batch adds or removes."""
 APPEND_S = 60.0
@@ -209,11 +212,15 @@ def outcome_of(result: Appended, is_proxied: bool) -> Outcome:
 async def append_items(server: BrokerServer, items: Sequence[Item]) -> list[tuple[Appended, bool]]:
     """Append the items in their order; return the results, and whether each is to be proxied."""
     waiting: list[Grouped | AppendCall] = []
+    alone: deque[AppendCall] = deque()
     for item in items:
         if server.groups.may_join(item.request, len(item.content)):
             waiting.append(server.groups.append(item.request, item.content))
-        else:
-            waiting.append(_begin(server, item))
+            continue
+        if len(alone) >= AT_ONCE:
+            await asyncio.shield(alone.popleft().result)
+        alone.append(_begin(server, item))
+        waiting.append(alone[-1])
     results = []
     for one in waiting:
         call = one.group if isinstance(one, Grouped) else one

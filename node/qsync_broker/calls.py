@@ -1,7 +1,8 @@
 """Appends under way, as the interfaces of a broker see them."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from qsync_broker import events as ev
 from qsync_broker.requests import Append, Appended, Input
@@ -52,3 +53,13 @@ class AppendCall:
         """Wait until content is wanted, or the append has its result; return whether it is."""
         await self._news.wait()
         return not self.result.done()
+
+
+async def until_result(reading: Coroutine[Any, Any, bytes], call: AppendCall) -> bytes | None:
+    """Return what a client sends next, or None if its append has a result before."""
+    task = asyncio.ensure_future(reading)
+    try:
+        await asyncio.wait({task, call.result}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()

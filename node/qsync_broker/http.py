@@ -37,7 +37,7 @@ from qsync_broker.batch import (
     encode_outcomes,
     outcome_of,
 )
-from qsync_broker.calls import AppendCall
+from qsync_broker.calls import AppendCall, until_result
 from qsync_broker.description import describe
 from qsync_broker.fragments import content_name
 from qsync_broker.grouping import SMALL
@@ -230,10 +230,12 @@ class Gateway:
 
     @staticmethod
     async def _stream(request: web.Request, call: AppendCall) -> None:
-        """Pass the body on as fast as the broker accepts it."""
+        """Pass the body on as fast as the broker accepts it, until the append has a result."""
         while await call.wanted():
             try:
-                data = await request.content.read(CHUNK)
+                data = await until_result(request.content.read(CHUNK), call)
+                if data is None:
+                    return
             except BROKEN_OFF as error:
                 call.give(Break(f"the client broke off: {error}"))
                 raise

@@ -21,6 +21,7 @@ from qsync_broker.grouping import HELD_MAX, SMALL, Groups
 from qsync_broker.labels import LabelSet
 from qsync_broker.pipelining import AppendPipeline
 from qsync_broker.requests import Append
+from qsync_broker.server import BrokerServer
 from qsync_broker.status import Status
 
 JOURNAL = "a/journal"
@@ -246,6 +247,30 @@ def invalid_bodies() -> Iterator[tuple[bytes, str]]:
 def test_invalid_batch_is_refused_as_a_whole(body: bytes, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence.replace("(", r"\(")):
         batches.decode_items(body, Append(JOURNAL))
+
+
+@pytest.mark.asyncio
+async def test_few_appends_of_a_batch_are_under_way_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qsync_broker.batch.AT_ONCE", 4)
+    most = 0
+    begin = BrokerServer.begin
+
+    def counted(server: BrokerServer, *arguments: Any) -> Any:
+        nonlocal most
+        call = begin(server, *arguments)
+        most = max(most, len(server._calls))
+        return call
+
+    monkeypatch.setattr(BrokerServer, "begin", counted)
+    contents = [{"content": b"%03d" % number, "check": "lock=mine"} for number in range(100)]
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        url = f"{nodes[0].url}/{JOURNAL}"
+        answer = await http.post(url, data=batches.encode_items(contents))
+        outcomes = batches.decode_outcomes(await answer.read())
+        assert [one.begin for one in outcomes] == list(range(0, 300, 3))
+    assert 1 < most <= 5
 
 
 @pytest.mark.asyncio

@@ -138,6 +138,20 @@ async def test_body_is_appended_as_it_was_sent(tmp_path: Path, number: int) -> N
         assert "the batch is invalid" in await answer.text()
 
 
+async def test_client_that_sends_too_slowly_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qsync_broker.flow.PATIENCE_NS", 100_000_000)
+    async with brokers(tmp_path, 1) as nodes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(nodes[0].url[-5:]))
+        head = b"PUT /a/journal HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write(head + b"1\r\nx\r\n")
+        async with asyncio.timeout(5):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 500 ")
+            assert b"the client has sent less than 64 KiB/s" in await reader.read(4096)
+        writer.close()
+
+
 async def test_client_of_http_1_0_reads_until_the_end_of_the_connection(tmp_path: Path) -> None:
     async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
         await http.put(f"{nodes[0].url}/a/journal", data=b"content")
