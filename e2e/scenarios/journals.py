@@ -184,7 +184,7 @@ def journals_page(scene: Scene) -> str:
     scene.cluster = "events"
     scene.wait(
         "the head in the status",
-        lambda: _status(scene).get("writeHead") == len("one\n"),
+        lambda: _status(scene).get("writeHead") == len("one\ntwo\n"),
         CONVERGE_S,
     )
     return f"{len(script.splitlines())} commands have the documented effect"

@@ -1,7 +1,9 @@
 """The brokers' user: its privileges on a real cluster, and its creation in an older one."""
 
+import asyncio
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +13,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
 
 from processes import ADMIN_PASSWORD, SECRET, Cluster, running_cluster
 
+from qsync_node.client import Client, Refused
+from qsync_node.format.auth import stored_hash
 from qsync_node.format.journals import (
     DATA_SPACES,
     JOURNAL_SPACE,
+    NO_ROUTE,
     PUBLICATION_SPACE,
     WATCHED_SPACES,
+    JournalRow,
+    encode_row,
 )
 from qsync_node.format.proofs import admin_password, broker_password, broker_secret
 from qsync_operator import journals
-from qsync_operator.access import AccessRefused
+from qsync_operator.access import AccessRefused, Principal, bring, differing
 from qsync_operator.iproto import Connection, DatabaseError
-from qsync_operator.models.users import BROKER_USER
+from qsync_operator.models.users import BROKER_USER, GrantSpec
 
 ACCESS_DENIED, NO_SUCH_SPACE, BAD_PASSWORD = 42, 36, 47
 USER_SPACE, PRIV_SPACE = 304, 312
@@ -133,3 +140,40 @@ def test_brokers_hold_neither_the_secret_nor_the_password_of_admin() -> None:
     held = {broker_password(SECRET), broker_secret(SECRET)}
     assert len(held) == 2
     assert not held & {SECRET, admin_password(SECRET)}
+
+
+def publish_as(cluster: Cluster, user: str, journal: str) -> int:
+    """Publish, and return the code of the error, 0 without one."""
+
+    async def ask() -> Any:
+        client = Client([cluster.leader().address], user, "a password", deadline_s=10)
+        try:
+            return await client.publish(journal, b"content", retry=False)
+        finally:
+            await client.close()
+
+    outcome = asyncio.run(ask())
+    return outcome.code if isinstance(outcome, Refused) else 0
+
+
+def test_grants_on_journals_limit_a_declared_user(cluster: Cluster) -> None:
+    """The operator's rows in a real database: publishing is permitted by folder and by name."""
+    names = ("orders/eu", "orders/us", "clicks/eu", "clicks/us")
+    grants = tuple(
+        GrantSpec(journal=name, privileges=["write"]) for name in ("orders/*", "clicks/eu")
+    )
+    user = Principal("shop", stored_hash("a password"), grants=grants)
+    with admin(cluster) as database:
+        for number, name in enumerate(names, 900):
+            row = JournalRow(name, {"replication": 1}, 0, 0, 0, 0, NO_ROUTE, number, number)
+            database.insert(JOURNAL_SPACE, encode_row(row))
+        assert differing(database, [user]) == ("shop",)
+        bring(database, [user])
+        assert differing(database, [user]) == ()
+    found = {name: publish_as(cluster, "shop", name) for name in names}
+    assert found == dict.fromkeys(names[:3], 0) | {"clicks/us": ACCESS_DENIED}
+    with admin(cluster) as database:
+        bring(database, [replace(user, grants=grants[1:])])
+    found = {name: publish_as(cluster, "shop", name) for name in names}
+    assert [name for name, code in found.items() if not code] == ["clicks/eu"]
+    assert set(found.values()) == {0, ACCESS_DENIED}
