@@ -8,7 +8,7 @@ fault             what happens
 kill_primary      the broker process that is the primary of a journal is killed
 kill_peer         another broker process of the journal is killed
 kill_all          all broker processes are killed at once
-pause_primary     a primary stops for longer than its lease: another one exists when it goes on
+pause_primary     a primary stops for longer than its lease: another one exists then
 hiccup_primary    a primary stops for less than its lease
 cut_off_primary   packets from and to the pod of a primary are dropped for longer than its lease
 cut_off_store     packets from and to the object store are dropped
@@ -59,7 +59,7 @@ JOURNALS = {
 
 
 class Campaign:
-    """Faults, one after the other, and what the load observes."""
+    """Faults, one after the other, and the progress of the load."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene

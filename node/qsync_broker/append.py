@@ -364,7 +364,7 @@ class AppendMachine:
         if self._change == "pending":
             return False
         if self._change:
-            # In any case, the next synchronisation shows what the journal's row has become.
+            # In any case, the next synchronisation shows the new row of the journal.
             return self._again(self._host.keys.revision + (self._change == "refused"))
         if self._is_stale():
             return self._again()

@@ -56,10 +56,11 @@ class AppendCall:
 
 
 async def until_result(reading: Coroutine[Any, Any, bytes], call: AppendCall) -> bytes | None:
-    """Return what a client sends next, or None if its append has a result before."""
+    """Return the next content of a client, or None if its append has a result before."""
     task = asyncio.ensure_future(reading)
+    either: set[asyncio.Future[Any]] = {task, call.result}
     try:
-        await asyncio.wait({task, call.result}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         return task.result() if task.done() else None
     finally:
         task.cancel()

@@ -31,7 +31,7 @@ def next_group(waiting: Iterable[tuple[int, Change]]) -> list[int]:
             group.append(number)
             if len(group) == GROUP_MAX:
                 break
-        taken |= places  # also of a change that waits: the next one for its row waits behind it
+        taken |= places  # also of a change that waits: the next one for its row comes later
     return group
 
 

@@ -30,7 +30,7 @@ def is_gone(request: web.Request) -> bool:
 
 
 def cut(request: web.Request) -> web.Response:
-    """Break the connection of a request, whose answer has begun, and return an answer for nobody.
+    """Break the connection of a request whose answer has begun; return an answer that is not sent.
 
     A client takes an answer that ends regularly for a complete one.
     """

@@ -57,7 +57,7 @@ class Appended(NamedTuple):
         registers: registers after the append.
         error: sentence, if the append failed without a status; its outcome may be unknown.
         reason: sentence that explains the status, or "".
-        loss: what a request that accepts a loss must name, or None.
+        loss: the loss that a request must name to accept it, or None.
     """
 
     resolution: Resolution

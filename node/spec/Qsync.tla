@@ -21,9 +21,9 @@ EXTENDS Naturals, Sequences, FiniteSets, TLC
 
 CONSTANTS
     Nodes,              \* members, all of them voters at first
-    Nobody,             \* no vote
+    NoVote,              \* no vote
     TermMax, LogMax,    \* bounds of the model
-    LedBy,              \* leader of term 1 in the initial state, or Nobody
+    LedBy,              \* leader of term 1 in the initial state, or NoVote
     WithChanges,        \* whether leaders change the set of voters
     WithRollbacks,      \* whether leaders write ROLLBACK, and failovers discard rows
     WithConfirms,       \* whether leaders write CONFIRM
@@ -97,7 +97,7 @@ Init ==
     /\ votes = [n \in Nodes |-> {}]
     /\ acks = [t \in 1..TermMax |-> [n \in Nodes |-> 0]]
     /\ committed = {} /\ discarded = {} /\ split = FALSE
-    /\ IF LedBy = Nobody
+    /\ IF LedBy = NoVote
        THEN /\ term = [n \in Nodes |-> 0]
             /\ log = [n \in Nodes |-> <<>>]
             /\ flushed = [n \in Nodes |-> 0]
@@ -124,9 +124,9 @@ Vote(n, c) ==
     /\ n # c /\ role[c] = "candidate"
     /\ LET isNew == term[n] < term[c]
            isGranted == IsUpToDate(log[c], log[n])
-       IN /\ isNew \/ (isGranted /\ term[n] = term[c] /\ vote[n] = Nobody)
+       IN /\ isNew \/ (isGranted /\ term[n] = term[c] /\ vote[n] = NoVote)
           /\ term' = [term EXCEPT ![n] = term[c]]
-          /\ vote' = [vote EXCEPT ![n] = IF isGranted THEN c ELSE Nobody]
+          /\ vote' = [vote EXCEPT ![n] = IF isGranted THEN c ELSE NoVote]
           /\ votes' = [votes EXCEPT ![c] = IF isGranted THEN @ \union {n} ELSE @, ![n] = {}]
     /\ role' = [role EXCEPT ![n] = "follower"]
     /\ flushed' = [flushed EXCEPT ![n] = Len(log[n])]
@@ -211,7 +211,7 @@ Follow(n, l) ==
           /\ confirmed' = [confirmed EXCEPT ![n] = Max({@, Recorded(rows)})]
           /\ acks' = [acks EXCEPT ![term[l]][n] = Len(rows)]
     /\ term' = [term EXCEPT ![n] = term[l]]
-    /\ vote' = [vote EXCEPT ![n] = IF term[n] < term[l] THEN Nobody ELSE @]
+    /\ vote' = [vote EXCEPT ![n] = IF term[n] < term[l] THEN NoVote ELSE @]
     /\ role' = [role EXCEPT ![n] = "follower"]
     /\ votes' = [votes EXCEPT ![n] = {}]
     /\ UNCHANGED <<committed, discarded>>

@@ -77,7 +77,7 @@ MODELS = {
 
 
 class Found(NamedTuple):
-    """What TLC says about a model."""
+    """The result of TLC for a model."""
 
     violated: str
     states: str
@@ -93,10 +93,10 @@ def configuration(model: Model) -> str:
     constants = {
         **{node: node for node in nodes},
         "Nodes": f"{{{', '.join(nodes)}}}",
-        "Nobody": "Nobody",
+        "NoVote": "NoVote",
         "TermMax": model.terms,
         "LogMax": model.rows,
-        "LedBy": nodes[0] if model.is_led else "Nobody",
+        "LedBy": nodes[0] if model.is_led else "NoVote",
         **{name: str(name in chosen).upper() for name in SWITCHES},
     }
     lines = [f"    {name} = {value}" for name, value in constants.items()]

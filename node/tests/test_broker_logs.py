@@ -173,7 +173,7 @@ CLIENTS = (
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return what brokers have logged: warnings and errors, with their tracebacks."""
-    gc.collect()  # tasks whose error nobody has read are logged now
+    gc.collect()  # tasks whose error was not read are logged now
     formatter = logging.Formatter("%(name)s %(message)s")
     return [formatter.format(one) for one in caplog.records if one.levelno >= logging.WARNING]
 

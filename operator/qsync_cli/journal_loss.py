@@ -79,7 +79,7 @@ def accept_loss(
 
 
 def description_of(journal: str, loss: "Loss") -> str:
-    """Return what is lost, and what was not asked."""
+    """Return the lost offsets and the brokers that are removed, as sentences."""
     if loss.end == loss.resume:
         text = (
             f"{journal}: no reachable broker has all acknowledged bytes. All bytes from offset"

@@ -154,7 +154,7 @@ def _change_of(message: pb.ApplyRequest.Change) -> SpecChange:
 
 
 def _check_form(request: pb.ApplyRequest) -> None:
-    """Check what a change of the directory does not show.
+    """Check the parts that a change of the directory does not show.
 
     Raises:
         ChangeError: a change is of two kinds, or labels are not in ascending order, as Gazette

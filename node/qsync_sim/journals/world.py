@@ -35,7 +35,7 @@ class World(Clock):
         observer: sees all visible bytes.
         stores: the stores of fragments.
         cluster: serves the key space to brokers.
-        stale_snapshots: number of snapshots that were older than what a broker knew.
+        stale_snapshots: number of snapshots that were older than the state of a broker.
         on_step: gets a process and the number of its step's effects. It returns the number of
             effects after which the process is killed, or None.
     """
