@@ -49,7 +49,7 @@ from qsync_node.format.journals import JournalRow
 
 APPEND_POINTS = {state: f"append-{state.value.replace('_', '-')}" for state in State}
 CORE_POINTS = (
-    *APPEND_POINTS.values(),
+    *(point for state, point in APPEND_POINTS.items() if state is not State.ACCEPT_LOSS),
     "content-received",
     "promise-unflushed", "promise-flushed",
     "adoption-unflushed", "adoption-flushed",
@@ -57,7 +57,7 @@ CORE_POINTS = (
     "roll",
     "copy-asked", "copy-received", "copy-stored", "copy-ended",
 )  # fmt: skip
-"""Points in steps of the core."""
+"""Points in steps of the core. No client of the campaign accepts a loss."""
 SHELL_POINTS = (
     "log-unwritten", "log-flushed",
     "row-unwritten", "row-written",
