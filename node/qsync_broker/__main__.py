@@ -6,12 +6,11 @@ with 2, a failure with 1.
 
 import argparse
 import asyncio
-import importlib
 import logging
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvloop
 
@@ -19,12 +18,8 @@ from qsync_broker.allocation import keep_freed_memory
 from qsync_broker.config import ConfigError, ServerConfig, load_config
 from qsync_broker.coordination import Coordination
 from qsync_broker.server import BrokerServer
+from qsync_broker.serving import Interfaces
 from qsync_broker.storage.errors import StorageDamaged
-
-if TYPE_CHECKING:
-    from qsync_broker.serving import Interfaces
-
-INTERFACES = "qsync_broker.serving"
 
 
 async def _run(config: ServerConfig) -> int:
@@ -33,21 +28,17 @@ async def _run(config: ServerConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     password = config.password_file.read_text().strip()
-    # The broker's peers wait for it, its clients can ask others: the modules that serve clients,
-    # a third of the start, are imported beside its first steps.
-    loading = asyncio.ensure_future(asyncio.to_thread(importlib.import_module, INTERFACES))
     tls = None
     if config.tls is not None:
-        from qsync_broker.tls import BrokerTls  # noqa: PLC0415  # cryptography
+        from qsync_broker.tls import BrokerTls  # noqa: PLC0415  # imports cryptography
 
         tls = BrokerTls(config.tls)
     node_tls = tls.calling if tls is not None and config.is_node_tls else None
     coordination = Coordination(config.node, config.user, password, tls=node_tls)
     server = BrokerServer(config, coordination, tls)
-    interfaces: Interfaces | None = None
+    interfaces = Interfaces(server)
     try:
         await server.start()
-        interfaces = (await loading).Interfaces(server)
         await interfaces.start()
         stop = asyncio.ensure_future(stopping.wait())
         futures: list[asyncio.Future[Any]] = [stop, server.halted]
@@ -59,8 +50,7 @@ async def _run(config: ServerConfig) -> int:
         await server.exit()
         return 0
     finally:
-        if interfaces is not None:
-            await interfaces.stop()
+        await interfaces.stop()
         await server.stop()
 
 
