@@ -191,7 +191,7 @@ def compacted(
     said = {"index": made.index, "file": "", "notes": []}
     monkeypatch.setattr(run, "Watch", watch)
     monkeypatch.setattr(run, "_fold_in_child", lambda *_: said)
-    monkeypatch.setattr(run, "audit", lambda *_: plain_audit(folder))
+    monkeypatch.setattr(run, "audit", lambda *_, appends: plain_audit(folder))
     return run.compact(spark, f"file://{folder}", Wish("sim", **wish))
 
 
