@@ -24,7 +24,7 @@ from damage import missing_row
 from plain_audit import plain_audit
 
 from qsync_node.archive.location import ArchiveError
-from qsync_node.archive.reading import load_archive, store_of
+from qsync_node.archive.reading import Archive, load_archive, store_of
 from qsync_node.format.journals import ASSIGNMENT_SPACE, BROKER_SPACE, JOURNAL_SPACE
 from qsync_node.format.manifest import SEGMENT
 from qsync_node.format.mp import unpack
@@ -33,6 +33,7 @@ from qsync_node.log.files import OsFileSystem
 from qsync_node.restore.journals import JournalsError
 from qsync_node.restore.point import Point
 from qsync_node.restore.run import restore
+from qsync_spark.compaction import run as run_module
 from qsync_spark.compaction.lock import Lock
 from qsync_spark.compaction.removal import plan_removal
 from qsync_spark.compaction.run import Outcome, Wish, compact
@@ -130,6 +131,36 @@ def test_a_compaction_is_the_state_and_its_tables(
     result = plain_audit(archive)
     assert result.verdict == "Passed", (result.violations, result.gaps)
     assert result.counts["snapshotsReplayed"] >= 4
+
+
+def test_rows_that_are_archived_during_the_fold_are_part_of_it(
+    spark: "SparkSession", archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members archive segments at any time; the fold reads the archive after its compaction did."""
+    is_folded = False
+
+    def load(url: str) -> Archive:
+        found = load_archive(url)
+        if is_folded:
+            return found
+        least = max(f.last_index for one in found.members for f in one.files) * 3 // 4
+        members = [
+            replace(one, files=[f for f in one.files if f.kind != SEGMENT or f.last_index <= least])
+            for one in found.members
+        ]
+        return replace(found, members=members)
+
+    def fold(*words: Any) -> dict[str, Any]:
+        nonlocal is_folded
+        is_folded = True
+        return fold_in_child(*words)
+
+    fold_in_child = run_module._fold_in_child
+    monkeypatch.setattr(run_module, "load_archive", load)
+    monkeypatch.setattr(run_module, "_fold_in_child", fold)
+    outcome = run(spark, archive)
+    assert outcome.verdict == "Passed"
+    assert outcome.index == load_archive(f"file://{archive}").compactions[0].index
 
 
 def test_history_can_be_made_after_a_compaction_without_one(

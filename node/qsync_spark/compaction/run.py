@@ -147,7 +147,7 @@ def compact(
         with Lock(store_of(url), url, wish.run) as lock:
             archive = load_archive(url)
             _clean(archive)
-            made = _fold(archive, wish, Path(scratch), outcome, step)
+            archive, made = _fold(archive, wish, Path(scratch), outcome, step)
             result: Result | None = None
             if made is not None:
                 try:
@@ -219,8 +219,13 @@ def _take_back(archive: Archive, made: Compaction, lock: Lock) -> None:
 
 def _fold(
     archive: Archive, wish: Wish, scratch: Path, outcome: Outcome, step: Callable[[int], None]
-) -> Compaction | None:
-    """Store the snapshot in the archive, unpublished. Return None if there is nothing new."""
+) -> tuple[Archive, Compaction | None]:
+    """Store the snapshot in the archive, unpublished.
+
+    Returns:
+        The archive as it is now, with all files up to the snapshot, and the compaction; None if
+        there is nothing new.
+    """
     step(1)
     snapshots = archive.snapshots()
     first = snapshots[-1][1].last_index if snapshots else 0
@@ -231,6 +236,7 @@ def _fold(
             f"{scratch} has no space for a snapshot of {needed} bytes: free space there"
         )
     said = _fold_in_child(archive.url, wish.to_signature, scratch)
+    archive = load_archive(archive.url)  # members may have added files, and the child has read them
     has_history = any(
         "history" in table for one in archive.compactions for table in one.tables
         if one.index == known
@@ -239,7 +245,7 @@ def _fold(
     if said["index"] < known or (said["index"] == known and not wants_history):
         outcome.notes.append(f"nothing to fold: no row is confirmed after index {known}")
         outcome.index = known
-        return None
+        return archive, None
     file = Path(said["file"])
     data = file.read_bytes()
     term = max((e.last_term for o in archive.owners() for e in o.files), default=0)
@@ -258,7 +264,7 @@ def _fold(
         if one.last_index <= made.index
     ]
     outcome.notes += said["notes"]
-    return replace(made, inputs=inputs, outputs=[stored])
+    return archive, replace(made, inputs=inputs, outputs=[stored])
 
 
 def latest_time(archive: Archive, index: int) -> float:
