@@ -1,6 +1,7 @@
 """Journals with a store: audits with a ledger of appends, and a restore of the cluster."""
 
 import json
+from collections import Counter
 from typing import Any
 
 import archive_server
@@ -19,6 +20,7 @@ STORE, NEW_STORE = (
 NEW_ARCHIVE = f"s3://{archive_server.BUCKET}/{RESTORED}"
 LEDGER, LEDGER_URL = "/ledger/appends.jsonl", f"{archive_server.URL}/audits/appends.jsonl"
 APPENDS = 6
+SHORT, LONG = 1024, 1 << 20
 NUMBERS = 400  # lines of an append, which is longer than a fragment
 LINES = "/ledger/lines"
 
@@ -54,9 +56,9 @@ def _start_pod(scene: Scene) -> None:
     scene.kubectl(*ready, timeout_s=READY_S + 10)
 
 
-def _declare(scene: Scene) -> None:
+def _declare(scene: Scene, length: int = SHORT) -> None:
     """Declare a journal of short fragments, which are persisted at once."""
-    fragment = {"length": 1024, "stores": [STORE], "refreshInterval": "1s"}
+    fragment = {"length": length, "stores": [STORE], "refreshInterval": "1s"}
     document = {
         "apiVersion": "qsync.dev/v1alpha1",
         "kind": "QsyncJournal",
@@ -76,6 +78,19 @@ def _append(scene: Scene, cluster: str, *options: str) -> str:
 
 def _persisted(scene: Scene, store: str) -> list[str]:
     return _stores(scene, "list", store + JOURNAL + "/").split()
+
+
+def _length(scene: Scene) -> int:
+    """Return the length of a fragment in the specification of the journal."""
+    said = _shell(scene, f"qsync journals list --broker {_brokers(CLUSTER)} -o json")
+    (found,) = json.loads(said)
+    return int(found["spec"]["fragment"]["length"])
+
+
+def _segments(scene: Scene) -> Counter[str]:
+    """Return the number of archived segments of each member."""
+    paths = _stores(scene, "list", f"{archive_server.URL}/").split()
+    return Counter(path.partition("/")[0] for path in paths if path.endswith(".xlog"))
 
 
 def _read(scene: Scene, cluster: str) -> str:
@@ -184,6 +199,36 @@ def _restore(scene: Scene, archive: dict[str, Any]) -> str:
     if _persisted(scene, STORE) != fragments:
         raise Wrong("the restored cluster wrote to the store of the former one")
     return f"{len(fragments)} fragments restored, and appends continue at {end}"
+
+
+@scenario(not_local="archive")
+def journals_compaction(scene: Scene) -> str:
+    """A compaction of the archive merges small fragments, and an audit of the result passes."""
+    _begin(scene)
+    before = _read(scene, CLUSTER)
+    _declare(scene, LONG)  # the fragments are small ones now
+    scene.wait("the declaration", lambda: _length(scene) == LONG, CONVERGE_S)
+    archived = _segments(scene)
+    # Renewed leases are rows, so each member archives further segments: the second one is newer.
+    scene.wait(
+        "the archived declaration",
+        lambda: all(_segments(scene)[member] > count + 1 for member, count in archived.items()),
+        CONVERGE_S,
+    )
+    command = (QSYNC, "compact", "-n", scene.name, "--cluster", CLUSTER, "--merge-fragments")
+    said = run(*command, timeout_s=SPARK_S)
+    (one,) = json.loads(scene.kubectl("get", "qsynccompactions", "-o", "json"))["items"]
+    counts = one["status"]["counts"]
+    if counts.get("mergedFragments") != APPENDS or "were merged" not in said:
+        raise Wrong(f"the compaction did not merge the fragments: {json.dumps(one['status'])}")
+    if len(_persisted(scene, STORE)) != APPENDS + 1:
+        raise Wrong(f"the store has other fragments: {_persisted(scene, STORE)}")
+    if (after := _read(scene, CLUSTER)) != before:
+        raise Wrong(f"the journal has other bytes after the compaction: {after}")
+    status, said = _audit(scene)
+    if status.get("verdict") != "Passed" or _fifth(status) != "Passed":
+        raise Wrong(f"the audit after the compaction did not pass: {json.dumps(status)} {said}")
+    return f"{counts['mergedFragments']} fragments merged into {counts['writtenFragments']}"
 
 
 @scenario(not_local="archive")
