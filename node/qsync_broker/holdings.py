@@ -80,15 +80,24 @@ class Holdings:
             settings = settings_of(row)
             if replica is None:
                 replica = created = self._assign(row, settings, now_ns)
-            replica.settings = settings
-            if replica.limit.rate != settings.max_rate:
-                replica.limit = Limit(settings.max_rate)
+            self._use(replica, settings)
             replica.leave_route(host.keys.route(journal))
         else:
             if journal in self._recovered:
                 self._depart_recovered(journal, row, now_ns)
             self._forget(journal, row)
+            departed = self._departed.get(journal)
+            if departed is not None and row is not None:
+                self._use(departed, settings_of(row))  # it persists to the present store, too
         return created
+
+    def _use(self, replica: Replica, settings: Settings) -> None:
+        """Let a replica follow its journal's specification."""
+        former, replica.settings = replica.settings, settings
+        if replica.limit.rate != settings.max_rate:
+            replica.limit = Limit(settings.max_rate)
+        if former.stores != settings.stores:
+            self.persister.stores_changed(replica.journal)
 
     # --- appearance ---------------------------------------------------------------------------
 

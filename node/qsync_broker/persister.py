@@ -5,6 +5,7 @@
     a replica starts            its stores are listed; appends wait for the first listing
     a listing has ended         the index takes it over; local fragments that it covers are dropped
     the refresh interval ends   the stores are listed again
+    the list of stores changes  the same, at once
     a read lacks a fragment     the same, at most every five seconds: another broker may have
                                 persisted it since the last listing
     a fragment is completed     the primary uploads it at once; a peer waits, and then normally
@@ -12,7 +13,8 @@
     an upload has failed        it is repeated after a pause that doubles up to a limit
 
 A fragment has the same name and content at all brokers. Two uploads of it are therefore harmless. A
-local fragment is dropped only when its bytes are in the store.
+local fragment is dropped only when its bytes are in present stores of the journal: the list may
+change while an upload or a listing is under way, and reads do not look into a removed store.
 """
 
 from collections.abc import Callable
@@ -56,6 +58,11 @@ class _Upload(NamedTuple):
     store: str
 
 
+class _Listing(NamedTuple):
+    journal: str
+    stores: tuple[str, ...]
+
+
 class _Journal:
     """Persistence of one journal at this broker."""
 
@@ -82,7 +89,7 @@ class Persister:
         self._emit = emit
         self._journals: dict[str, _Journal] = {}
         self._uploads: dict[int, _Upload] = {}
-        self._listings: dict[int, str] = {}
+        self._listings: dict[int, _Listing] = {}
         self._tokens = 0
 
     @property
@@ -132,30 +139,44 @@ class Persister:
         if found is not None:
             found.list_at_ns = min(found.list_at_ns, found.listed_at_ns + LIST_AGAIN_NS)
 
+    def stores_changed(self, journal: str) -> None:
+        """List the stores of a journal at once: its specification names other ones."""
+        found = self._journals.get(journal)
+        if found is not None:
+            found.list_at_ns = 0
+
     def _list(self, journal: _Journal, replica: Replica) -> None:
         if len(self._listings) >= LISTINGS_MAX:
             return
         journal.is_listing = True
         self._tokens += 1
-        self._listings[self._tokens] = replica.journal
         stores = replica.settings.stores
+        self._listings[self._tokens] = _Listing(replica.journal, stores)
         self._emit(ev.ListStores(self._tokens, replica.journal, stores))
 
     def on_listed(self, event: ev.Listed, now_ns: int) -> None:
         """Take a listing over, or repeat it later."""
-        name = self._listings.pop(event.token, "")
+        listing = self._listings.pop(event.token, None)
+        if listing is None:
+            return
+        name, stores = listing
         journal, replica = self._journals.get(name), self._find(name)
         if journal is None or replica is None:
             return
         journal.is_listing = False
         journal.listed_at_ns = now_ns
+        present = replica.settings.stores
+        if not set(present) <= set(stores):
+            journal.list_at_ns = now_ns  # it lacks the fragments of a store that was added
+            return
         if event.error:
             journal.list_at_ns = now_ns + LIST_AGAIN_NS
             replica.store_error = event.error
             return
         journal.list_at_ns = now_ns + replica.settings.refresh_ns
         replica.store_error = ""
-        replica.remote.replace(event.fragments)
+        # Fragments of a store that was removed meanwhile do not count.
+        replica.remote.replace(one for one in event.fragments if one.store in present)
         replica.is_index_known = True
         for begin in list(journal.waiting):
             self._drop_if_persisted(journal, replica, begin)
@@ -187,6 +208,12 @@ class Persister:
         waiting = journal.waiting.get(upload.begin)
         if waiting is None:
             return  # a listing has shown it meanwhile
+        if upload.store not in replica.settings.stores:
+            # The store was removed meanwhile: the fragment is persisted to the present one.
+            waiting.is_under_way = False
+            waiting.at_ns = now_ns
+            waiting.pause_ns = AGAIN_MIN_NS
+            return
         if event.fragment is None:
             replica.store_error = event.error
             waiting.is_under_way = False
@@ -199,7 +226,7 @@ class Persister:
         self._host.readable(upload.journal)
 
     def _drop_if_persisted(self, journal: _Journal, replica: Replica, begin: int) -> None:
-        """Delete a local fragment whose bytes are all in the store."""
+        """Delete a local fragment whose bytes are all in present stores."""
         fragment = journal.waiting[begin].fragment
         if not replica.remote.covers(fragment.begin, fragment.end):
             return

@@ -187,6 +187,104 @@ def test_result_for_a_journal_that_has_left_changes_nothing() -> None:
     assert broker.dropped() == []
 
 
+# --- changed stores -------------------------------------------------------------------------------
+
+OTHER = "file:///other/"
+
+
+def use(broker: Storing, *stores: str) -> None:
+    """Change the stores of the journal's specification."""
+    broker.journal.settings = broker.journal.settings._replace(stores=stores)
+    broker.persister.stores_changed(broker.journal.journal)
+
+
+def uploads(effects: list[Any]) -> list[ev.Upload]:
+    return [one for one in effects if isinstance(one, ev.Upload)]
+
+
+def test_upload_to_a_store_that_was_removed_meanwhile_is_repeated_to_the_present_one() -> None:
+    broker = Storing()
+    broker.show()
+    fragment = broker.complete(0, 9)
+    (upload,) = broker.take()
+    use(broker, OTHER)
+    broker.persister.on_uploaded(ev.Uploaded(upload.token, remote(0, 9)), 0)
+    assert broker.dropped() == []
+    assert broker.journal.completed == {0: fragment}
+    assert broker.journal.remote.find(0) is None
+    (again,) = uploads(broker.take())
+    assert (again.store, again.fragment) == (OTHER, fragment)
+    broker.persister.on_uploaded(ev.Uploaded(again.token, remote(0, 9)._replace(store=OTHER)), 0)
+    assert broker.dropped() == [0]
+
+
+def test_failed_upload_to_a_removed_store_does_not_delay_the_one_to_the_present_store() -> None:
+    broker = Storing()
+    broker.show()
+    broker.complete(0, 9)
+    (upload,) = broker.take()
+    use(broker, OTHER)
+    broker.persister.on_uploaded(ev.Uploaded(upload.token, None, "no such bucket"), 0)
+    assert broker.journal.store_error == ""
+    (again,) = uploads(broker.take())
+    assert again.store == OTHER
+
+
+def test_fragment_whose_store_is_now_a_further_one_is_persisted() -> None:
+    """All stores are listed, and reads find it in any of them."""
+    broker = Storing()
+    broker.show()
+    broker.complete(0, 9)
+    (upload,) = broker.take()
+    use(broker, OTHER, STORE)
+    broker.persister.on_uploaded(ev.Uploaded(upload.token, remote(0, 9)), 0)
+    assert broker.dropped() == [0]
+
+
+def test_journal_whose_stores_were_all_removed_keeps_its_local_fragments() -> None:
+    broker = Storing()
+    broker.show()
+    broker.complete(0, 9)
+    (upload,) = broker.take()
+    use(broker)
+    broker.persister.on_uploaded(ev.Uploaded(upload.token, remote(0, 9)), 0)
+    assert (broker.dropped(), broker.take(PEER_WAIT_NS)) == ([], [])
+
+
+def test_listing_of_removed_stores_drops_nothing_and_is_repeated_at_once() -> None:
+    broker = Storing(False, LocalFragment(0, 9, SUM))
+    (listing,) = broker.take()
+    use(broker, OTHER)
+    broker.persister.on_listed(ev.Listed(listing.token, [remote(0, 9)]), 0)
+    assert broker.dropped() == []
+    assert not broker.journal.is_index_known
+    (again,) = broker.take()
+    assert again == ev.ListStores(again.token, "a/journal", (OTHER,))
+    broker.persister.on_listed(ev.Listed(again.token, []), 0)
+    assert broker.journal.is_index_known
+    assert [one.store for one in uploads(broker.take(AGAIN_MIN_NS))] == [OTHER]
+
+
+def test_listing_counts_only_fragments_of_the_stores_that_are_left() -> None:
+    broker = Storing(False, LocalFragment(0, 9, SUM), LocalFragment(9, 20, SUM))
+    use(broker, STORE, OTHER)
+    (listing,) = broker.take()
+    use(broker, OTHER)
+    found = [remote(0, 9), remote(9, 20)._replace(store=OTHER)]
+    broker.persister.on_listed(ev.Listed(listing.token, found), 0)
+    assert broker.journal.is_index_known
+    assert broker.dropped() == [9]
+
+
+def test_changed_stores_are_listed_at_once() -> None:
+    broker = Storing()
+    broker.show()
+    assert broker.take() == []
+    use(broker, STORE, OTHER)
+    (listing,) = broker.take()
+    assert listing.stores == (STORE, OTHER)
+
+
 # --- index ----------------------------------------------------------------------------------------
 
 

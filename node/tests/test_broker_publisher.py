@@ -200,7 +200,7 @@ def lose_all_spools(bench: Bench) -> None:
 
 
 def persisted_end(bench: Bench) -> int:
-    return max((end for _, end in bench.world.stores.fragments.get(JOURNAL, {})), default=0)
+    return max((end for *_, end in bench.world.stores.fragments.get(JOURNAL, {})), default=0)
 
 
 def test_reset_head_publishes_again_what_was_not_removed() -> None:

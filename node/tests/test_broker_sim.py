@@ -36,6 +36,11 @@ def test_no_acknowledged_byte_is_lost_or_changed(seed: int) -> None:
     assert counts["commits"] > 10
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_no_acknowledged_byte_is_lost_although_stores_are_replaced(seed: int) -> None:
+    assert Schedule(seed, moves_stores=True).run()["moved stores"] > 2
+
+
 def test_every_fault_meets_appends_in_every_state() -> None:
     reached: Counter[tuple[State, str]] = Counter()
     for seed in range(SEEDS_MAX):
@@ -143,6 +148,23 @@ class Bench:
                 return result
             self.world.run(100 * MS)
         raise AssertionError(f"no append succeeded: {result}")
+
+
+def test_broker_that_has_left_a_journal_persists_to_its_present_store() -> None:
+    bench = Bench(replication=1, stores=True)
+    bench.append(b"one")
+    former = bench.primary
+    bench.world.stores.are_down = True
+    bench.world.processes[former].core.exit()
+    keys = bench.world.processes[former].core.keys
+    me = BrokerId("zone", former)
+    assert bench.world.run(5 * SECOND, lambda: me not in keys.assignments(JOURNAL))
+    bench.world.stores.replace(JOURNAL, "file:///other/")
+    bench.world.run(SECOND)
+    bench.world.stores.are_down = False
+    bench.world.run(100 * SECOND)
+    assert bench.world.stores.spans[JOURNAL] == [(0, 3)]
+    bench.world.check_commits()
 
 
 def test_appends_follow_each_other() -> None:

@@ -181,8 +181,8 @@ def test_suspended_journal_is_persisted_as_a_whole() -> None:
     bench.until_ok(b"last")
     result = bench.follow(Append(JOURNAL, suspend=Suspend.NOW))
     assert result.resolution.status is Status.SUSPENDED
-    stores = bench.world.stores.fragments
-    assert bench.world.run(10 * SECOND, lambda: (0, 4) in stores.get(JOURNAL, {}))
+    stores = bench.world.stores
+    assert bench.world.run(10 * SECOND, lambda: (0, 4) in stores.spans.get(JOURNAL, []))
 
 
 @pytest.mark.parametrize("auto_suspend", [True, False])

@@ -4,6 +4,7 @@ from typing import Any
 
 from qsync_broker.keyspace import Absent, Change, Deleted, KeySpace, RowChange, Written
 from qsync_broker.operations import Publication
+from qsync_broker.spec import JournalSpec
 from qsync_node.format.journals import (
     JOURNAL_SPACE,
     NO_ROUTE,
@@ -146,11 +147,25 @@ class Keys:
 
     def scale(self, journal: str, replication: int) -> None:
         """Change the replication of a journal, if it exists."""
-        fields = self.rows.get((JOURNAL_SPACE, (journal,)))
-        if fields is not None:
-            row = decode_row(JOURNAL_SPACE, fields)
-            assert isinstance(row, JournalRow)
-            spec = {**row.spec, "replication": replication}
-            revision = next_revision(self.revision, row)
-            changed = row._replace(spec=spec, mod_revision=revision)
-            assert self.transact(Change((row,), (changed,)))
+        if (JOURNAL_SPACE, (journal,)) in self.rows:
+            self._change(journal, replication=replication)
+
+    def use_stores(self, journal: str, urls: tuple[str, ...]) -> None:
+        """Change the stores of a journal."""
+        fragment = self._row(journal).spec["fragment"]
+        self._change(journal, fragment={**fragment, "stores": list(urls)})
+
+    def spec(self, journal: str) -> JournalSpec:
+        """Return the specification of a journal."""
+        return JournalSpec.from_row(journal, self._row(journal).spec)
+
+    def _row(self, journal: str) -> JournalRow:
+        row = decode_row(JOURNAL_SPACE, self.rows[JOURNAL_SPACE, (journal,)])
+        assert isinstance(row, JournalRow)
+        return row
+
+    def _change(self, journal: str, **fields: Any) -> None:
+        row = self._row(journal)
+        revision = next_revision(self.revision, row)
+        changed = row._replace(spec={**row.spec, **fields}, mod_revision=revision)
+        assert self.transact(Change((row,), (changed,)))

@@ -1,7 +1,7 @@
 """An observer of the visible bytes of all journals: they never change, and none is lost."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from qsync_broker.operations import SpoolKey
@@ -12,7 +12,7 @@ from qsync_sim.journals.process import Process
 
 PUBLICATION = re.compile(rb"\(P[0-9]+:-*\)")
 
-Spans = Iterable[tuple[int, int]]
+Spans = Collection[tuple[int, int]]
 Persisted = Mapping[str, Spans]
 """Begins and ends of the persisted fragments of each journal."""
 Published = Mapping[tuple[str, int], list[bytes]]

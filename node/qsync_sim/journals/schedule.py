@@ -23,7 +23,13 @@ JOURNALS = ("orders/eu", "orders/us", "audit/log")
 class Schedule:
     """One schedule: clients append while brokers, disks and connections fail."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, moves_stores: bool = False) -> None:
+        """Prepare a schedule.
+
+        Args:
+            seed: names the schedule.
+            moves_stores: whether specifications replace the stores of journals meanwhile.
+        """
         count = 3 + seed % 3
         names = [f"broker-{letter}" for letter in "abcde"[:count]]
         zones = {name: f"zone-{number % 2}" for number, name in enumerate(names)}
@@ -33,6 +39,7 @@ class Schedule:
         self.faults = Faults(self.world, names, JOURNALS)
         self.counts: Counter[str] = Counter()
         self.is_faulty = True
+        self.moves_stores = moves_stores
         self.texts = 0
         self.is_done = 0
 
@@ -51,6 +58,8 @@ class Schedule:
         for _ in range(2):
             world.after(self.rng.randrange(SECOND), self._publish)
         world.after(2 * SECOND, self._scale)
+        if self.moves_stores:
+            world.after(2 * SECOND, self._move_stores)
         self.faults.start(SECOND)
         world.run(faults_ns)
         self.is_faulty = False
@@ -135,6 +144,18 @@ class Schedule:
                 self.faults.inject("slow", name)
             self.world.after(self.rng.randrange(500, 5000) * MS, self._scale)
 
+    def _move_stores(self) -> None:
+        """Replace the store of a journal; slow uploads and listings end after the change."""
+        if not self.is_faulty:
+            return
+        rng, world = self.rng, self.world
+        journal = rng.choice(JOURNALS[1:])
+        if (JOURNAL_SPACE, (journal,)) in world.keys.rows:
+            self.counts["moved stores"] += 1
+            world.stores.replace(journal, f"file:///store-{self.counts['moved stores']}/")
+        world.stores.delay_ns = rng.choice((0, 200, 1000)) * MS
+        world.after(rng.randrange(200, 2000) * MS, self._move_stores)
+
     def _publish(self) -> None:
         """Commit some publications, then others some time later."""
         rng, world = self.rng, self.world
@@ -178,6 +199,9 @@ def main() -> int:
     parser.add_argument(
         "--all-pairs", action="store_true", help="fail if a fault has met no append in some state"
     )
+    parser.add_argument(
+        "--move-stores", action="store_true", help="replace the stores of journals meanwhile"
+    )
     arguments = parser.parse_args()
     first, _, last = (arguments.hunt or arguments.seeds).partition("..")
     seeds = range(int(first), int(last or first) + 1)
@@ -190,7 +214,7 @@ def main() -> int:
         if run >= arguments.at_least and time.monotonic() > end_s:
             break
         run += 1
-        schedule = Schedule(seed)
+        schedule = Schedule(seed, moves_stores=arguments.move_stores)
         try:
             counts += schedule.run()
         except AssertionError as error:

@@ -1,13 +1,19 @@
-"""The stores of fragments, which can be slow and unavailable."""
+"""The stores of fragments, which can be slow and unavailable.
+
+A store that a specification does not name any more is copied to the present ones, as its owner has
+to. The copy contains all that brokers persist while they do not know the new specification.
+"""
 
 import hashlib
 from random import Random
 
 from qsync_broker import events as ev
 from qsync_broker.index import RemoteFragment
+from qsync_broker.spec import JournalSpec
 from qsync_sim.journals.clock import MS, SECOND, Clock
 from qsync_sim.journals.disk import Disk
-from qsync_sim.journals.observer import Observer
+from qsync_sim.journals.keys import Keys
+from qsync_sim.journals.observer import Observer, Persisted
 from qsync_sim.journals.process import Process
 
 
@@ -15,21 +21,22 @@ class Stores:
     """All stores.
 
     Attributes:
-        fragments: the fragments of each journal and their bytes, by begin and end.
+        fragments: the fragments of each journal and their bytes, by store, begin and end.
         are_down: whether they are unavailable.
         delay_ns: additional time of each request.
     """
 
     def __init__(
-        self, rng: Random, clock: Clock, disks: dict[str, Disk], observer: Observer
+        self, rng: Random, clock: Clock, disks: dict[str, Disk], observer: Observer, keys: Keys
     ) -> None:
-        self.fragments: dict[str, dict[tuple[int, int], tuple[RemoteFragment, bytes]]] = {}
+        self.fragments: dict[str, dict[tuple[str, int, int], tuple[RemoteFragment, bytes]]] = {}
         self.are_down = False
         self.delay_ns = 0
         self._rng = rng
         self._clock = clock
         self._disks = disks
         self._observer = observer
+        self._keys = keys
 
     def list(self, process: Process, effect: ev.ListStores) -> None:
         """List the fragments of a journal."""
@@ -39,7 +46,8 @@ class Stores:
                 process.feed(ev.Listed(effect.token, [], "the store is unavailable"))
                 return
             found = [one for one, _ in self.fragments.get(effect.journal, {}).values()]
-            process.feed(ev.Listed(effect.token, found))
+            listed = [one for one in found if one.store in effect.stores]
+            process.feed(ev.Listed(effect.token, listed))
 
         self._clock.after(self._rng.randrange(MS, 50 * MS) + self.delay_ns, answer)
 
@@ -78,10 +86,47 @@ class Stores:
                 f"{fragment.begin}-{fragment.end}",
                 1_700_000_000 + self._clock.now_ns // SECOND,
             )
-            self.fragments.setdefault(key.journal, {})[fragment.begin, fragment.end] = remote, data
+            self._put(key.journal, remote, data)
+            if effect.store in self._known(process, key.journal):
+                self._copy(key.journal, remote, data)
             if self._rng.random() > 0.05:  # otherwise the answer is lost, and the upload repeated
                 process.feed(ev.Uploaded(effect.token, remote))
             else:
                 process.feed(ev.Uploaded(effect.token, None, "the answer was lost"))
 
         self._clock.after(self._rng.randrange(5 * MS, 200 * MS) + self.delay_ns, finish)
+
+    # --- changes of the specification ---------------------------------------------------------
+
+    def replace(self, journal: str, *urls: str) -> None:
+        """Replace the stores of a journal by others, and copy its fragments to them."""
+        self._keys.use_stores(journal, urls)
+        for remote, data in list(self.fragments.get(journal, {}).values()):
+            self._copy(journal, remote, data)
+
+    @property
+    def spans(self) -> Persisted:
+        """Return begins and ends of the fragments of each journal that are in its stores."""
+        return {
+            journal: [
+                (begin, end)
+                for store, begin, end in fragments
+                if store in self._keys.spec(journal).fragment.stores
+            ]
+            for journal, fragments in self.fragments.items()
+        }
+
+    @staticmethod
+    def _known(process: Process, journal: str) -> tuple[str, ...]:
+        """Return the stores of a journal that a broker knows."""
+        row = process.core.keys.journals.get(journal)
+        return JournalSpec.from_row(journal, row.spec).fragment.stores if row is not None else ()
+
+    def _copy(self, journal: str, remote: RemoteFragment, data: bytes) -> None:
+        stores = self._keys.spec(journal).fragment.stores
+        if stores and remote.store not in stores:
+            self._put(journal, remote._replace(store=stores[0]), data)
+
+    def _put(self, journal: str, remote: RemoteFragment, data: bytes) -> None:
+        fragments = self.fragments.setdefault(journal, {})
+        fragments[remote.store, remote.begin, remote.end] = remote, data

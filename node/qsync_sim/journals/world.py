@@ -55,7 +55,7 @@ class World(Clock):
         self.cuts: set[frozenset[str]] = set()
         self.on_step: Callable[[Process, int], int | None] = lambda process, count: None
         self.observer = Observer(self.disks)
-        self.stores = Stores(self.rng, self, self.disks, self.observer)
+        self.stores = Stores(self.rng, self, self.disks, self.observer, self.keys)
         self.cluster = Cluster(self.keys, self.rng, self, self.is_cut)
         for name in names:
             self.start(name)
@@ -164,8 +164,7 @@ class World(Clock):
 
     def check_commits(self) -> None:
         """Check that every acknowledged append is visible as it was appended."""
-        fragments = self.stores.fragments
-        self.observer.check_commits(self.processes.values(), fragments)
+        self.observer.check_commits(self.processes.values(), self.stores.spans)
 
     def check_publications(self) -> None:
         """Check that each journal contains exactly its publications."""
