@@ -5,6 +5,8 @@ import contextlib
 import shutil
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -45,6 +47,18 @@ async def secure(
 
 def trusting(files: dict[str, str]) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=files["ca"])
+
+
+def imported_by_a_broker() -> set[str]:
+    script = "import sys, qsync_broker.__main__; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+async def test_a_broker_without_tls_and_keys_does_not_wait_for_cryptography() -> None:
+    assert not {"cryptography", "jwt"} & await asyncio.to_thread(imported_by_a_broker)
 
 
 async def test_grpc_and_https_share_the_port(tmp_path: Path, files: dict[str, str]) -> None:
