@@ -23,7 +23,9 @@ RUN pip install --no-cache-dir --require-hashes -r locks/build.txt \
 # `bare` copies the result.
 FROM ${PYTHON} AS stripped
 ARG INSTALLERS
-RUN rm -rf $INSTALLERS
+# Official images of Python lack the bytecode of its library, and pods cannot write it.
+RUN rm -rf $INSTALLERS \
+ && python -m compileall -q "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 
 # Runs as a user without a name in a file system that it cannot write to: /var/lib/qsync (data),
 # /run/qsync and /tmp are volumes of the pod.
@@ -85,7 +87,8 @@ ARG INSTALLERS
 RUN apt-get update \
  && apt-get install -y --no-install-recommends openjdk-17-jre-headless tini \
  && useradd --uid 10001 --user-group --no-create-home --home-dir /tmp qsync \
- && rm -rf $INSTALLERS
+ && rm -rf $INSTALLERS \
+ && python -m compileall -q "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 
 FROM scratch AS spark
 COPY --from=spark-stripped / /

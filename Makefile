@@ -141,12 +141,15 @@ bench: $(VENV)/.all           ## side by side with Redis, PostgreSQL, etcd and T
 	.ci/debian bench
 	$(BIN)/python e2e/bench/compare.py
 
+# An installed package has bytecode, so that a killed broker does not compile its modules again.
+WITH_BYTECODE := env -u PYTHONDONTWRITEBYTECODE
+
 bench-journals: $(VENV)/.all  ## appends to journals beside Gazette, JetStream and Redis (needs Go)
 	.ci/debian bench
-	$(BIN)/python e2e/bench/journals.py --write
+	$(WITH_BYTECODE) $(BIN)/python e2e/bench/journals.py --write
 
 many-journals: $(VENV)/.all   ## 10,000 journals on one cluster: time, memory and CPU
-	$(BIN)/python e2e/bench/many_journals.py --write
+	$(WITH_BYTECODE) $(BIN)/python e2e/bench/many_journals.py --write
 
 bench-spark: $(VENV)/.all     ## the archive's jobs (LARGE=1: up to 10 M rows, HUGE=1: and 50 M)
 	$(BIN)/python e2e/bench/spark.py --write $(if $(LARGE),--large) $(if $(HUGE),--huge)
