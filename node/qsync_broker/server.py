@@ -29,6 +29,7 @@ from qsync_broker.metrics import BrokerMetrics
 from qsync_broker.peers import HANDSHAKE_S, Connection
 from qsync_broker.recovered import recovered_journals
 from qsync_broker.requests import Append
+from qsync_broker.spec import stores_of
 from qsync_broker.storage.storage import Storage
 from qsync_broker.stores import FragmentStores, StoreError
 from qsync_node.format.journals import BrokerId
@@ -96,7 +97,7 @@ class BrokerServer:
         )
         self.core = Broker(described, recovered_journals(self.storage))
         self.metrics = BrokerMetrics(self.core)
-        self.stores = FragmentStores()
+        self.stores = FragmentStores(self._named_stores)
         self._secret = config.secret_file.read_bytes().strip()
         self._coordination = coordination
         self._disk = Disk(self.storage, self._stored, self._store_failed)
@@ -145,6 +146,10 @@ class BrokerServer:
     def cluster(self) -> str:
         """Return the UUID of the cluster, "" before it is known."""
         return self._coordination.cluster
+
+    def _named_stores(self) -> set[str]:
+        """Return the URLs of all stores that specifications name."""
+        return {url for row in self.core.keys.journals.values() for url in stores_of(row.spec)}
 
     # --- life cycle ---------------------------------------------------------------------------
 

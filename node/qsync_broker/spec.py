@@ -124,7 +124,7 @@ class JournalSpec(NamedTuple):
             FragmentSpec(
                 max(_int(fragment.get("length"), _DEFAULT_LENGTH), _LENGTHS[0]),
                 _member(Codec, fragment.get("compression_codec"), Codec.NONE),
-                tuple(str(url) for url in _list(fragment.get("stores"))),
+                stores_of(fields),
                 max(_duration(fragment.get("refresh_interval"), _DEFAULT_REFRESH_NS), SECOND_NS),
                 _duration(fragment.get("retention"), 0),
                 _duration(fragment.get("flush_interval"), 0),
@@ -260,6 +260,11 @@ def _fragment_problem(spec: JournalSpec) -> str:
         except PostfixError as error:
             found = f"fragment.path_postfix_template: {error}"
     return found
+
+
+def stores_of(fields: dict[str, Any]) -> tuple[str, ...]:
+    """Return the URLs of the stores that the fields of a row name."""
+    return tuple(str(url) for url in _list(_dict(fields.get("fragment")).get("stores")))
 
 
 def store_problem(url: str) -> str:

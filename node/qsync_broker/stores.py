@@ -7,7 +7,7 @@ object as a whole: an object store shows it when it is complete, and a folder af
 import asyncio
 import hashlib
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +18,7 @@ from obstore.exceptions import BaseError
 from qsync_broker.codecs import Codec, CodecError, compressor, decompressor
 from qsync_broker.fragments import attributes_of, parse_path
 from qsync_broker.index import LocalFragment, RemoteFragment
-from qsync_node.archive.location import ArchiveError, open_store
+from qsync_node.archive.location import ArchiveError, folder_of, open_store
 from qsync_node.errors import QsyncError
 
 TIMEOUT_S = 300.0
@@ -26,6 +26,8 @@ LIST_TIMEOUT_S = 60.0
 CHUNK = 1 << 20
 HEALTH_PATH = ".test/health-check"
 HEALTH_CONTENT = b"qsync"
+SPARE = 16
+"""Open stores beyond which those that no specification names are forgotten."""
 
 
 class StoreError(QsyncError):
@@ -35,16 +37,34 @@ class StoreError(QsyncError):
 class FragmentStores:
     """The stores of all journals of a broker."""
 
-    def __init__(self) -> None:
-        self._stores: dict[str, Any] = {}
+    def __init__(self, named: Callable[[], Iterable[str]] = lambda: ()) -> None:
+        """Begin without open stores.
 
-    def _open(self, url: str) -> Any:
-        if url not in self._stores:
+        Args:
+            named: returns the URLs that specifications name. Others may be forgotten.
+        """
+        self._named = named
+        self._stores: dict[str, Any] = {}
+        self._limit = SPARE
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Return the URLs of the open stores: at most `SPARE`, or twice the named ones."""
+        return tuple(self._stores)
+
+    async def _open(self, url: str) -> Any:
+        store = self._stores.get(url)
+        if store is None:
             try:
-                self._stores[url] = open_store(url)
+                store = await asyncio.to_thread(open_store, url)
             except ArchiveError as error:
                 raise StoreError(str(error)) from None
-        return self._stores[url]
+            if len(self._stores) >= self._limit:
+                named = set(self._named())
+                self._stores = {one: kept for one, kept in self._stores.items() if one in named}
+                self._limit = 2 * len(self._stores) + SPARE
+            self._stores[url] = store
+        return store
 
     async def list(self, url: str, journal: str) -> list[RemoteFragment]:
         """Return the fragments of a journal in a store.
@@ -52,7 +72,7 @@ class FragmentStores:
         Raises:
             StoreError: the store cannot be listed.
         """
-        store = await asyncio.to_thread(self._open, url)
+        store = await self._open(url)
         found = []
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
@@ -92,7 +112,7 @@ class FragmentStores:
                 f"{url} cannot state the encoding of an object: use GZIP instead of"
                 " GZIP_OFFLOAD_DECOMPRESSION"
             )
-        store = await asyncio.to_thread(self._open, url)
+        store = await self._open(url)
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 mod_time = await self._mod_time(store, path)
@@ -123,7 +143,7 @@ class FragmentStores:
         if fragment.store.startswith("file:"):
             return fragment.store + fragment.path
         try:
-            store = await asyncio.to_thread(self._open, fragment.store)
+            store = await self._open(fragment.store)
             expires = timedelta(seconds=duration_s)
             return str(await obstore.sign_async(store, "GET", fragment.path, expires))
         except (StoreError, BaseError, OSError, TypeError, ValueError):
@@ -135,7 +155,7 @@ class FragmentStores:
         Raises:
             StoreError: the store is unavailable.
         """
-        store = await asyncio.to_thread(self._open, fragment.store)
+        store = await self._open(fragment.store)
         try:
             await obstore.delete_async(store, fragment.path)
         except (BaseError, OSError) as error:
@@ -143,17 +163,27 @@ class FragmentStores:
                 f"deleting {fragment.path} in {fragment.store} failed: {_cause(error)}"
             ) from None
 
-    async def check(self, url: str, delete_prefix: str | None = None) -> None:
+    async def check(
+        self, url: str, delete_prefix: str | None = None, *, creates: bool = True
+    ) -> None:
         """Write, read and list an object of a store.
 
         Args:
             url: URL of the store.
-            delete_prefix: folder in which an object is also written and deleted, or None.
+            delete_prefix: begin of the name of an object that is also written and deleted, or None.
+                In a folder, its name begins with `.test/`, so that no further folder is created.
+            creates: whether a missing folder is created.
 
         Raises:
             StoreError: one of these failed.
         """
-        store = await asyncio.to_thread(self._open, url)
+        folder_path = folder_of(url)
+        if folder_path is not None and not creates:
+            if not await asyncio.to_thread(folder_path.is_dir):
+                raise StoreError(f"checking {url} failed: the folder does not exist; create it")
+        if folder_path is not None and delete_prefix is not None:
+            delete_prefix = ".test/"
+        store = await self._open(url)
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
                 await obstore.put_async(store, HEALTH_PATH, HEALTH_CONTENT)
@@ -189,7 +219,7 @@ class FragmentStores:
         Raises:
             StoreError: the object is missing, damaged or incomplete.
         """
-        store = await asyncio.to_thread(self._open, fragment.store)
+        store = await self._open(fragment.store)
         skip, left = offset - fragment.begin, fragment.end - offset
         reader = decompressor(fragment.codec)
         is_plain = fragment.codec == Codec.NONE

@@ -513,6 +513,10 @@ async def test_health_of_a_store(tmp_path: Path) -> None:
             request = pb.FragmentStoreHealthRequest(fragment_store=url, check_delete=True)
             return await client.stub.FragmentStoreHealth(request)
 
+        missing = await health(f"file://{tmp_path}/store/")
+        assert missing.status == pb.FRAGMENT_STORE_UNHEALTHY
+        assert not (tmp_path / "store").exists()
+        (tmp_path / "store").mkdir()
         assert (await health(f"file://{tmp_path}/store/")).status == pb.OK
         (tmp_path / "file").write_text("no folder")
         broken = await health(f"file://{tmp_path}/file/")
@@ -553,6 +557,40 @@ async def test_tokens_limit_operations_and_journals(tmp_path: Path) -> None:
                 assert await limited.list() == []
             async with client(Capability.ALL, everything, node) as permitted:
                 assert (await permitted.append(b"x")).status == pb.OK
+
+
+async def test_reader_checks_only_stores_that_its_journals_name(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0\n")
+    signer = Authorizer.of_text(keys.read_text())
+    other = tmp_path / "other"
+    other.mkdir()
+    store = f"file://{tmp_path}/store/"
+    only_orders = {"include": {"labels": [{"name": "name", "value": "orders/", "prefix": True}]}}
+    async with brokers(tmp_path, 1, auth_keys_file=keys, stores=[store]) as nodes:
+
+        async def health(url: str, capability: Capability, selector: Any = None) -> Any:
+            async with Client(nodes[0], signer.sign(capability, selector or {}, 60)) as client:
+                request = pb.FragmentStoreHealthRequest(fragment_store=url)
+                return await client.stub.FragmentStoreHealth(request, metadata=client.metadata)
+
+        async with asyncio.timeout(10):  # the broker creates the folder as it lists the store
+            while not (tmp_path / "store").exists():
+                await asyncio.sleep(0.01)
+        assert (await health(store, Capability.READ)).status == pb.OK
+        for refused in (
+            health(f"file://{other}/", Capability.READ),
+            health(store, Capability.READ, only_orders),
+            health("s3://bucket/?endpoint=http://127.0.0.1:1/", Capability.READ),
+        ):
+            code, text = await error_of(refused)
+            assert (code, "no journal that the token selects names" in text) == (
+                grpc.StatusCode.UNAUTHENTICATED,
+                True,
+            )
+        assert list(other.iterdir()) == []
+        both = Capability.READ | Capability.APPLY
+        assert (await health(f"file://{other}/", both)).status == pb.OK
 
 
 class Losing:

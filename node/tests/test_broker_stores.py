@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from qsync_broker.codecs import PIECE, Codec, CodecError, compressor, decompressor
 from qsync_broker.fragments import content_name, parse_path, path_of
 from qsync_broker.index import LocalFragment, RemoteFragment
-from qsync_broker.stores import FragmentStores, StoreError
+from qsync_broker.stores import SPARE, FragmentStores, StoreError
 
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
 
@@ -205,6 +205,29 @@ async def test_folder_refuses_a_codec_that_needs_an_encoding(tmp_path: Path) -> 
 async def test_store_with_an_unknown_scheme_is_refused() -> None:
     with pytest.raises(StoreError, match="has an unknown scheme"):
         await FragmentStores().list("ftp://host/", "a/journal")
+
+
+@pytest.mark.asyncio
+async def test_stores_that_no_specification_names_are_forgotten(tmp_path: Path) -> None:
+    named = [f"file://{tmp_path}/named-{number}/" for number in range(2)]
+    stores = FragmentStores(lambda: named)
+    for url in (*named, *(f"file://{tmp_path}/other-{number}/" for number in range(5 * SPARE))):
+        await stores.list(url, "a/journal")
+        assert len(stores.urls) <= SPARE + 2 * len(named)
+    assert set(named) <= set(stores.urls)
+
+
+@pytest.mark.asyncio
+async def test_check_for_a_client_creates_no_folder(tmp_path: Path) -> None:
+    stores, folder = FragmentStores(), tmp_path / "store"
+    url = f"file://{folder}/"
+    with pytest.raises(StoreError, match="the folder does not exist; create it"):
+        await stores.check(url, creates=False)
+    assert not folder.exists()
+    folder.mkdir()
+    await stores.check(url, "a/b/c/", creates=False)
+    assert [path.name for path in folder.iterdir()] == [".test"]
+    await stores.check(f"file://{tmp_path}/created/")
 
 
 # --- brokers --------------------------------------------------------------------------------------

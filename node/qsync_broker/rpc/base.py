@@ -25,11 +25,18 @@ class Servicer(pb_grpc.JournalServicer):
         self._authorizer = authorizer
 
     async def _claims(self, context: Context, capability: Capability) -> Claims:
-        metadata = dict(context.invocation_metadata() or ())
         try:
-            return self._authorizer.verify(str(metadata.get("authorization", "")), capability)
+            return self._authorizer.verify(_authorization(context), capability)
         except AuthError as error:
             await abort(context, grpc.StatusCode.UNAUTHENTICATED, str(error))
+
+    def _may(self, context: Context, capability: Capability) -> bool:
+        """Return whether the request's token permits an operation."""
+        try:
+            self._authorizer.verify(_authorization(context), capability)
+        except AuthError:
+            return False
+        return True
 
     def _header(self, broker: BrokerId, route: Any = NO_ROUTE, revision: int = 0) -> pb.Header:
         server = self._server
@@ -73,6 +80,10 @@ class Servicer(pb_grpc.JournalServicer):
             return True
         labels = JournalSpec.from_row(row.name, row.spec).labels
         return claims.permits(with_name(labels, row.name))
+
+
+def _authorization(context: Context) -> str:
+    return str(dict(context.invocation_metadata() or ()).get("authorization", ""))
 
 
 def _hidden(found: Resolution, me: BrokerId) -> Resolution:

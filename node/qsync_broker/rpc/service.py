@@ -42,7 +42,7 @@ from qsync_broker.rpc.convert import (
 from qsync_broker.rpc.proxies import Proxies
 from qsync_broker.rpc.specifications import WATCH_PAUSE_S, Specifications
 from qsync_broker.server import BrokerServer
-from qsync_broker.spec import JournalSpec, name_problem, store_problem
+from qsync_broker.spec import JournalSpec, name_problem, store_problem, stores_of
 from qsync_broker.status import Status
 from qsync_broker.stores import StoreError
 from qsync_broker.wholeness import broker_for_read
@@ -284,8 +284,7 @@ class JournalService(Specifications):
         for part in parts[:limit]:
             listed = message.fragments.add(spec=fragment_message(replica.journal, part))
             if request.HasField("signature_ttl") and part.remote is not None:
-                seconds = request.signature_ttl.seconds
-                listed.signed_url = await self._server.stores.url(part.remote, seconds)
+                listed.signed_url = await self._server.stores.url(part.remote, request.signature_ttl.seconds)
         if len(parts) > limit:
             message.next_page_token = parts[limit].begin
         return message
@@ -293,17 +292,35 @@ class JournalService(Specifications):
     async def FragmentStoreHealth(  # noqa: N802  # Gazette's name
         self, request: pb.FragmentStoreHealthRequest, context: Context
     ) -> pb.FragmentStoreHealthResponse:
-        """Write, read and list an object of a store."""
-        await self._claims(context, Capability.READ)
-        await check(context, store_problem(request.fragment_store))
+        """Write, read and list an object of a store.
+
+        A check writes, and reaches any host or folder that the broker can. A client that may not
+        name stores in specifications may therefore check only those that are named there.
+        """
+        claims = await self._claims(context, Capability.READ)
+        url = request.fragment_store
+        await check(context, store_problem(url))
+        if not self._is_named(url, claims) and not self._may(context, Capability.APPLY):
+            text = (
+                f"no journal that the token selects names the store {url}: send a token that"
+                " permits APPLY"
+            )
+            await abort(context, grpc.StatusCode.UNAUTHENTICATED, text)
         message = pb.FragmentStoreHealthResponse(header=self._own_header())
         prefix = request.check_delete_prefix if request.check_delete else None
         try:
-            await self._server.stores.check(request.fragment_store, prefix)
+            await self._server.stores.check(url, prefix, creates=False)
         except StoreError as error:
             message.status = pb.FRAGMENT_STORE_UNHEALTHY
             message.store_health_error = str(error)
         return message
+
+    def _is_named(self, url: str, claims: Claims) -> bool:
+        """Return whether a journal that the claims select names a store."""
+        return any(
+            url in stores_of(row.spec) and self._is_permitted(row, claims)
+            for row in self._server.core.keys.journals.values()
+        )
 
     # --- forwarding ---------------------------------------------------------------------------
 
