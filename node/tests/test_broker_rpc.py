@@ -526,6 +526,22 @@ async def test_health_of_a_store(tmp_path: Path) -> None:
         assert (code, "scheme" in text) == (grpc.StatusCode.INVALID_ARGUMENT, True)
 
 
+async def test_url_of_a_fragment_is_valid_for_a_week_at_most(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store/"
+    async with brokers(tmp_path, 1, stores=[store]) as nodes, Client(nodes[0]) as client:
+
+        async def page(seconds: int, nanos: int = 0) -> Any:
+            request = pb.FragmentsRequest(journal=JOURNAL)
+            request.signature_ttl.seconds, request.signature_ttl.nanos = seconds, nanos
+            return await client.stub.ListFragments(request)
+
+        assert (await page(604_800)).status == pb.OK
+        for wrong in ((604_800, 1), (-1, 0), ((1 << 63) - 1, 0)):
+            code, text = await error_of(page(*wrong))
+            assert code is grpc.StatusCode.INVALID_ARGUMENT
+            assert text.startswith("signature_ttl: must be 0s to 604800s, not ")
+
+
 # --- tokens ---------------------------------------------------------------------------------------
 
 

@@ -52,6 +52,8 @@ TOO_SLOW = "the client has sent less than 64 KiB/s of content while the broker w
 INDEX_S = 30.0
 FRAGMENTS_DEFAULT = 1000
 FRAGMENTS_MAX = 10_000
+SIGNATURE_S = 7 * 24 * 3600
+"""Maximum validity of a signed URL in seconds: object stores refuse longer ones."""
 URL_S = 60
 """Validity of the URL of a fragment in the answers of Read."""
 
@@ -270,6 +272,10 @@ class JournalService(Specifications):
         if not 0 < limit <= FRAGMENTS_MAX:
             text = f"page_limit: must be 1 to {FRAGMENTS_MAX}, not {limit}"
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
+        ttl_s = request.signature_ttl.seconds + (request.signature_ttl.nanos > 0)
+        if request.HasField("signature_ttl") and not 0 <= ttl_s <= SIGNATURE_S:
+            text = f"signature_ttl: must be 0s to {SIGNATURE_S}s, not {ttl_s}s"
+            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
         found = await self._resolve(context, request, claims)
         found, replica, refusal = self._readable(found, request, request.next_page_token)
         if refusal is not Status.OK:
@@ -284,7 +290,7 @@ class JournalService(Specifications):
         for part in parts[:limit]:
             listed = message.fragments.add(spec=fragment_message(replica.journal, part))
             if request.HasField("signature_ttl") and part.remote is not None:
-                listed.signed_url = await self._server.stores.url(part.remote, request.signature_ttl.seconds)
+                listed.signed_url = await self._server.stores.url(part.remote, ttl_s)
         if len(parts) > limit:
             message.next_page_token = parts[limit].begin
         return message
