@@ -102,16 +102,20 @@ def decode_items(body: bytes, base: Append) -> list[Item]:
     unpacker.feed(body)
     conditions = _Conditions()
     items: list[Item] = []
+    end = 0
     try:
         for value in unpacker:
+            end = unpacker.tell()
             if len(items) == BATCH_APPENDS:
                 raise ValueError(f"the batch has more than {BATCH_APPENDS} appends")
             items.append(
                 Item(base, value) if type(value) is bytes else _item(value, base, conditions)
             )
     except (ValueError, msgpack.UnpackException, TypeError) as error:
-        raise ValueError(f"append {len(items)} of the batch is invalid: {error}") from None
-    if unpacker.tell() != len(body):
+        cause = str(error) or "the bytes are no MessagePack"
+        raise ValueError(f"append {len(items)} of the batch is invalid: {cause}") from None
+    # The position of the unpacker can be after the header of a value that is cut off.
+    if end != len(body):
         raise ValueError(f"append {len(items)} of the batch is incomplete")
     return items
 

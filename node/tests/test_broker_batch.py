@@ -231,6 +231,8 @@ def invalid_bodies() -> Iterator[tuple[bytes, str]]:
     yield pack({"offset": True}), "offset: use a number of bytes"
     yield pack({"union": ["a"]}), "union: use a map of strings"
     yield pack(b"content")[:-1], "append 0 of the batch is incomplete"
+    yield pack(b"content")[:2], "append 0 of the batch is incomplete"
+    yield pack(b"x") + pack(b"content")[:2], "append 1 of the batch is incomplete"
     yield pack({"check": 7}), "check: use a string"
     yield pack({"union": {"a\n": "b"}}), "union: the name 'a.*n' must have 1 to 64 letters"
     yield pack({"union": {str(number): "" for number in range(2000)}}), "exceeds max_map_len"
@@ -238,7 +240,7 @@ def invalid_bodies() -> Iterator[tuple[bytes, str]]:
     yield b"".join(checks), "check: all distinct ones may have 16384 bytes"
     registers = [pack({"union": {f"a{one}": "" for one in range(1000)}})] * 17
     yield b"".join(registers), "union: the batch may have 16384 registers"
-    yield b"\xc1", "append 0 of the batch is invalid"
+    yield b"\xc1", "append 0 of the batch is invalid: the bytes are no MessagePack"
     yield pack(b"") * (batches.BATCH_APPENDS + 1), "the batch has more than 4096 appends"
     yield bytes(batches.BATCH_BYTES + 1), "send at most 4194304"
 
