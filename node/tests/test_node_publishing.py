@@ -20,6 +20,7 @@ from worlds import (
 
 from qsync_node.core import effects as fx
 from qsync_node.core.engine import publishing
+from qsync_node.core.settings import Settings
 from qsync_node.errors import ErrorCode
 from qsync_node.format.journals import (
     JOURNAL_SPACE,
@@ -482,3 +483,39 @@ def test_sequence_continues_after_a_failover_and_restarts(driven: Driven) -> Non
     former.start()
     driven.run(3_000)
     assert publications(driven, former) == [(1, b"a"), (2, b"b")]
+
+
+# --- bounds of a step -----------------------------------------------------------------------------
+
+
+def test_publications_of_one_client_take_several_short_steps(driven: Driven) -> None:
+    """A publication costs as much as several small requests, so a step runs fewer of them."""
+    leader = driven.leader()
+    leader.node.settings = Settings()  # type: ignore[union-attr]  # the budget of a real leader
+    syncs = [driven.next_sync() for _ in range(1_000)]
+    body = publish(b"x")
+    leader.step([fx.Request(100, sync, CALL, body, 0, "admin", None) for sync in syncs])
+    assert leader.node is not None
+    pending = leader.node.clients.commits.pending
+    assert pending is not None
+    row = publishing.publisher_of(pending, JOURNAL, ID)
+    assert row is not None
+    assert 100 <= row.last <= 500, "publications in one step"
+    assert driven.run(10_000, lambda: set(syncs) <= set(driven.answers))
+    assert {driven.answers[sync].code for sync in syncs} == {0}
+
+
+def test_transaction_with_too_many_publications_is_refused_at_once(
+    driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qsync_node.core.streams.TRANSACTION_MAX", 3)
+    leader = driven.leader()
+    driven.ask(leader, BEGIN, stream=1)
+    for _ in range(3):
+        assert driven.ask(leader, CALL, publish(b"x"), stream=1).code == 0
+    answer = driven.ask(leader, CALL, publish(b"y"), stream=1)
+    assert answer.code == ErrorCode.MEMORY_ISSUE
+    assert "at most 3 times; commit in parts" in answer.reason
+    assert values(driven.ask(leader, COMMIT, stream=1)) == [[JOURNAL, n] for n in (1, 2, 3)]
+    driven.ask(leader, BEGIN, stream=1)  # each transaction is counted by itself
+    assert driven.ask(leader, CALL, publish(b"x"), stream=1).code == 0

@@ -15,6 +15,7 @@ cannot use up the memory of writers.
 
 from typing import TYPE_CHECKING, Any
 
+from qsync_node.core.engine.publishing import TRANSACTION_MAX, Publish
 from qsync_node.core.engine.requests import Select, decode_user_request
 from qsync_node.core.keys import digest_of_next
 from qsync_node.errors import ClientError, ErrorCode
@@ -41,7 +42,7 @@ class Stream:
 
     __slots__ = (
         "deadline_ns", "digest", "doomed", "has_writes", "held_bytes", "is_linearizable",
-        "is_strangers", "transaction", "written_bytes",
+        "is_strangers", "publications", "transaction", "written_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +61,7 @@ class Stream:
         self.doomed = 0  # an ErrorCode once it can no longer commit
         self.held_bytes = 0  # bytes of its requests, and of the answers that COMMIT compares
         self.written_bytes = 0  # bytes of the requests that write
+        self.publications = 0
 
 
 class Streams:
@@ -99,6 +101,8 @@ class Streams:
             stream.has_writes = True
         user = self.clients.user_of(call)
         self._make_room(stream, call)
+        if isinstance(request, Publish):
+            _count_publication(stream)
         stream.digest = digest_of_next(stream.digest, call.type, call.body)
         try:
             tuples = transaction.execute(request, user)
@@ -263,6 +267,21 @@ class Streams:
                 stream.doomed = ErrorCode.TRANSACTION_TIMEOUT
                 stream.transaction = None
                 self._hold(stream, -stream.held_bytes)
+
+
+def _count_publication(stream: Stream) -> None:
+    """Count a publication of a transaction.
+
+    Raises:
+        ClientError: it has too many.
+    """
+    if stream.publications >= TRANSACTION_MAX:
+        raise ClientError(
+            ErrorCode.MEMORY_ISSUE,
+            f"the transaction is too large: it can publish at most {TRANSACTION_MAX} times; "
+            "commit in parts",
+        )
+    stream.publications += 1
 
 
 def _options(body: bytes) -> dict[Any, Any]:

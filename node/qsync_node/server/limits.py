@@ -219,6 +219,11 @@ LIMITS: tuple[Limit, ...] = (
         f"{ErrorCode.PUBLICATIONS_FULL}",
     ),
     Limit(
+        "publications of one transaction",
+        count(publishing.TRANSACTION_MAX),
+        f"{ErrorCode.MEMORY_ISSUE}",
+    ),
+    Limit(
         "calls that wait for a publication",
         count(procedures.PUBLICATION_WAITS_MAX),
         f"{ErrorCode.TOO_MANY}",

@@ -51,6 +51,10 @@ PUBLICATIONS_MAX = 65_536
 """Publications of a journal that may wait for its primary broker."""
 PENDING_BYTES_MAX = 64 << 20
 """Bytes of the publications of a journal that may wait for its primary broker."""
+TRANSACTION_MAX = 4_096
+"""Publications of one transaction: the leader runs them again at COMMIT, before any other write."""
+STATEMENT_WORK = 2_000
+"""Cost of one statement of a procedure, in units of a step's budget (G1)."""
 PLACES_MAX = 64
 """Publications of a journal whose offsets are remembered."""
 UNKNOWN, PENDING, PUBLISHED = "unknown", "pending", "published"
@@ -278,6 +282,7 @@ class _Statements:
         self._state = state
 
     def run(self, request: Put | Update | Delete) -> Outcome:
+        self._state.note_work(STATEMENT_WORK)
         outcome = execute_write(self._state, self._state.space(request.space_id), request)
         self.rows += outcome.rows
         self.changes += outcome.changes
