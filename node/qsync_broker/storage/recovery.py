@@ -43,13 +43,20 @@ READ_BYTES = 1 << 20
 
 
 class Opened(NamedTuple):
-    """The parts of an open storage. The sets name spools with content that only the log has."""
+    """The parts of an open storage.
+
+    Attributes:
+        log, catalogue: the log and the state that it records.
+        recovered: the state for the broker.
+        in_current, in_older: spools with content that only a segment of the log has durably, the
+            current one or an older one.
+    """
 
     log: CommitLog
     catalogue: Catalogue
     recovered: Recovered
-    in_current: set[SpoolKey]
-    in_older: set[SpoolKey]
+    in_current: dict[SpoolKey, None]
+    in_older: dict[SpoolKey, None]
 
 
 def recover(files: Files, directory: str, spools: SpoolFiles, health: Health) -> Opened:
@@ -73,7 +80,7 @@ def recover(files: Files, directory: str, spools: SpoolFiles, health: Health) ->
             raise StorageDamaged(directory, 0, "the commit log is missing, but spools exist")
         current, end = create_segment(files, directory, health, 1, Catalogue())
         log = CommitLog(files, directory, health, current, end)
-        return Opened(log, Catalogue(), Recovered([], [], []), set(), set())
+        return Opened(log, Catalogue(), Recovered([], [], []), {}, {})
     replay = Replay()
     for segment in segments:
         replay.segment(segment)
@@ -89,8 +96,9 @@ def recover(files: Files, directory: str, spools: SpoolFiles, health: Health) ->
     recovered, records = _verify(catalogue, spools)
     if records:
         log.append(records, ())
-    known = set(catalogue)
-    return Opened(log, catalogue, recovered, in_current & known, in_older & known)
+    in_current = {key: None for key in in_current if key in catalogue}
+    in_older = {key: None for key in in_older if key in catalogue}
+    return Opened(log, catalogue, recovered, in_current, in_older)
 
 
 def _remove_in_progress(files: Files, directory: str) -> list[str]:
@@ -110,16 +118,16 @@ def _find_files(files: Files, spools: SpoolFiles) -> None:
 
 def _write_pieces(
     replay: Replay, spools: SpoolFiles, number: int
-) -> tuple[set[SpoolKey], set[SpoolKey]]:
+) -> tuple[dict[SpoolKey, None], dict[SpoolKey, None]]:
     """Write the content of records to its files. Return its spools, by current or older segment."""
-    in_current: set[SpoolKey] = set()
-    in_older: set[SpoolKey] = set()
+    in_current: dict[SpoolKey, None] = {}
+    in_older: dict[SpoolKey, None] = {}
     for key, pieces in replay.pieces.items():
         if key not in replay.catalogue:
             continue
         for piece in pieces:
             spools.write(key, piece.offset, [piece.data])
-            (in_current if piece.number == number else in_older).add(key)
+            (in_current if piece.number == number else in_older)[key] = None
     return in_current, in_older
 
 

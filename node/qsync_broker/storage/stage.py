@@ -40,6 +40,8 @@ class Stage:
         inlined: spools with bytes in the record, and their number.
         external: spools whose file must be flushed before the record is written.
         rolled, removed, set_aside: spools whose files are truncated, deleted or renamed afterwards.
+
+    Collections of spools are dicts: their order is that of the operations in every process.
     """
 
     def __init__(self, catalogue: Catalogue, inline_bytes: int) -> None:
@@ -49,10 +51,10 @@ class Stage:
         self.records: list[Record] = []
         self.contents: list[bytes] = []
         self.inlined: dict[SpoolKey, int] = {}
-        self.external: set[SpoolKey] = set()
-        self.rolled: set[SpoolKey] = set()
-        self.removed: set[SpoolKey] = set()
-        self.set_aside: set[SpoolKey] = set()
+        self.external: dict[SpoolKey, None] = {}
+        self.rolled: dict[SpoolKey, None] = {}
+        self.removed: dict[SpoolKey, None] = {}
+        self.set_aside: dict[SpoolKey, None] = {}
         self._catalogue = catalogue
         self._inline_bytes = inline_bytes
         # The content of this batch that is not committed yet: contiguous, up to its end.
@@ -90,18 +92,18 @@ class Stage:
                 return
             case Roll(completed):
                 self._pending.pop(completed, None)
-                self.rolled.add(completed)
-                self.removed.add(completed)  # it stays if it is not empty
+                self.rolled[completed] = None
+                self.removed[completed] = None  # it stays if it is not empty
             case Copied(spool):
                 self._pending.pop(spool.key, None)
-                self.external.add(spool.key)
-                self.rolled.add(spool.key)  # a copy that failed before may have left more bytes
+                self.external[spool.key] = None
+                self.rolled[spool.key] = None  # a copy that failed before may have left more bytes
             case Drop(key):
                 self._forget(key)
-                self.removed.add(key)
+                self.removed[key] = None
             case SetAside(key):
                 self._forget(key)
-                self.set_aside.add(key)
+                self.set_aside[key] = None
         self.view.apply(operation)
         self.records.append(plain(operation))
 
@@ -122,7 +124,7 @@ class Stage:
                 included = pending.take(former, state.end)
             if included is None:
                 assert not is_late, "the content of late runs is in this batch"
-                self.external.add(state.key)
+                self.external[state.key] = None
             else:
                 self.inlined[state.key] = inlined + size
                 self.contents.append(included)
@@ -134,7 +136,7 @@ class Stage:
         self.runs.pop(key, None)
         self.late_runs.pop(key, None)
         self.inlined.pop(key, None)
-        self.external.discard(key)
+        self.external.pop(key, None)
 
 
 class _Pending:

@@ -17,7 +17,7 @@ One thread calls `apply`. Any thread may read.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from qsync_broker.operations import Batch, CompletedSpool, Content, SpoolKey
@@ -48,6 +48,11 @@ class Settings:
     open_files: int = 500
 
 
+def _discard(keys: dict[SpoolKey, None], gone: Iterable[SpoolKey]) -> None:
+    for key in gone:
+        keys.pop(key, None)
+
+
 class Storage:
     """An open data directory. `recovered` is its state at the start."""
 
@@ -73,7 +78,7 @@ class Storage:
         # Spools with content that only the log has durably, by segment.
         self._in_current = opened.in_current
         self._in_older = opened.in_older
-        self._garbage: set[SpoolKey] = set()
+        self._garbage: dict[SpoolKey, None] = {}
 
     @classmethod
     def open(
@@ -132,9 +137,9 @@ class Storage:
             with self._health.flushing():
                 self._write(stage.late_runs)
         stage.view.merge()
-        self._in_current |= stage.inlined.keys()
-        self._in_current -= stage.external - stage.late_runs.keys()
-        self._in_older -= stage.external
+        self._in_current |= dict.fromkeys(stage.inlined)
+        _discard(self._in_current, (key for key in stage.external if key not in stage.late_runs))
+        _discard(self._in_older, stage.external)
         self._tidy(stage)
 
     def _write(self, runs: dict[SpoolKey, list[Run]]) -> None:
@@ -147,8 +152,8 @@ class Storage:
 
         A failure is no failure of the batch. The next start truncates and deletes again.
         """
-        self._in_current -= stage.set_aside
-        self._in_older -= stage.set_aside
+        _discard(self._in_current, stage.set_aside)
+        _discard(self._in_older, stage.set_aside)
         for key in stage.rolled:
             completed = self._catalogue.completed.get(key)
             if completed is not None:
@@ -156,15 +161,15 @@ class Storage:
                     self._spools.truncate(key, completed.end)
         self._garbage |= stage.removed
         for key in list(self._garbage):
-            self._garbage.discard(key)
+            del self._garbage[key]
             if key in self._catalogue or key in self._catalogue.copies:
                 continue
-            self._in_current.discard(key)
-            self._in_older.discard(key)
+            _discard(self._in_current, [key])
+            _discard(self._in_older, [key])
             try:
                 self._spools.remove(key)
             except OSError:
-                self._garbage.add(key)
+                self._garbage[key] = None
 
     # -- segments --------------------------------------------------------------------------------
 
@@ -175,7 +180,7 @@ class Storage:
             self._in_older.clear()
             self._log.remove_older()
         self._log.rotate(self._catalogue)
-        self._in_older, self._in_current = self._in_current, set()
+        self._in_older, self._in_current = self._in_current, {}
 
     def _flush_older(self, recorded_bytes: int) -> None:
         """Flush some files of the older segments, and remove these once all files are durable.
@@ -190,7 +195,7 @@ class Storage:
         keys = [key for key, _ in zip(self._in_older, range(count), strict=False)]
         with contextlib.suppress(OSError):
             self._spools.flush(keys)
-            self._in_older.difference_update(keys)
+            _discard(self._in_older, keys)
             if not self._in_older:
                 self._log.remove_older()
 

@@ -7,22 +7,22 @@ pairs of state and fault.
     fault        what happens
     ----------   ---------------------------------------------------------------------------------
     kill         the broker is killed, and a part of its last effects is lost
-    torn         the same while its disk writes: a part of one write remains
-    power        all brokers are killed
+    torn         its machine loses power while its disk writes: a part of the unflushed bytes
+                 remains
+    power        all machines lose power
     pause        the broker does nothing for up to 3 s; its lease lasts 1 s
     lease        the broker cannot reach the cluster for longer than its lease
     cluster      the broker cannot reach the cluster for a while
     cut          the broker and another one cannot reach each other
     break        all connections of the broker break
     slow         its disk is slow
-    write        its writes fail, and are repeated until they succeed
-    flush        its next flush fails; the broker stops and is started again
+    write        many of its writes fail, and are repeated until they succeed
+    flush        a flush fails; the broker stops and is started again
     store        the stores of fragments are down
     store-slow   the stores of fragments are slow
 """
 
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 
 from qsync_broker.states import State
@@ -76,6 +76,8 @@ WAITING = (
 """States in which an append waits. It passes the others within one step, so no fault meets them; a
 kill can lose any part of the effects of that step."""
 
+BUSY_MAX = 1200
+"""Quarters of a millisecond in which a disk is expected to write something."""
 PAIRS = tuple((state, fault) for state in WAITING for fault in TARGETED)
 RARE = {State.START_PIPELINE: 20, State.UPDATE_ASSIGNMENTS: 1, State.UPDATE_SUSPEND: 3}
 """Rare states, and the number of faults at them in one schedule that do not wait for their turn."""
@@ -180,11 +182,10 @@ class Faults:
         self._note(process, kind)
         delay_ns = self._delay_ns()
         if kind in ("kill", "torn"):
-            self._kill_busy(name, 200, kind == "torn")
-            world.after(delay_ns, partial(self._revive, name))
+            self._kill_busy(name, BUSY_MAX, kind == "torn", delay_ns)
         elif kind == "power":
             for one in self._names:
-                world.kill(one)
+                world.kill(one, is_power=True)
                 world.after(delay_ns, partial(self._revive, one))
         elif kind == "pause" and process.is_alive:
             process.is_paused = True
@@ -211,7 +212,7 @@ class Faults:
     def _fail_disk(self, kind: str, name: str, delay_ns: int) -> None:
         world, disk = self._world, self._world.disks[name]
         if kind == "slow":
-            disk.slow_ns = self._rng.choice((20, 200)) * MS
+            disk.slow_ns = self._rng.choice((20, 200, 800)) * MS
             world.after(delay_ns, partial(setattr, disk, "slow_ns", 0))
         elif kind == "write":
             disk.is_failing = True
@@ -220,13 +221,17 @@ class Faults:
             disk.is_flush_failing = True
             self._await_stop(world.processes[name], delay_ns)
 
-    def _kill_busy(self, name: str, patience: int, is_torn: bool) -> None:
-        """Kill a broker, if possible while its disk writes something."""
-        if patience and not self._world.disks[name].is_busy:
-            again: Callable[[], None] = partial(self._kill_busy, name, patience - 1, is_torn)
-            self._world.after(MS // 4, again)
+    def _kill_busy(self, name: str, patience: int, is_power: bool, delay_ns: int) -> None:
+        """Kill a broker, if possible while its disk writes something, and start it again."""
+        if self._is_over:
+            return
+        world = self._world
+        if patience and not world.disks[name].is_busy:
+            again = partial(self._kill_busy, name, patience - 1, is_power, delay_ns)
+            world.after(MS // 4, again)
         else:
-            self._world.kill(name, is_torn)
+            world.kill(name, is_power)
+            world.after(delay_ns, partial(self._revive, name))
 
     def _await_stop(self, process: Process, delay_ns: int) -> None:
         """Start a broker again some time after it has stopped."""

@@ -164,8 +164,9 @@ class Moves:
         """Return whether each journal has several synchronised brokers, and all are whole."""
 
         def is_synchronised(row: JournalRow, name: str) -> bool:
-            state = self.world.disks[name].open.get(row.name)
-            return state is not None and state.epoch == row.epoch
+            process = self.world.processes[name]
+            replica = process.core.replica(row.name) if process.is_alive else None
+            return replica is not None and replica.spool.epoch == row.epoch
 
         return all(
             not row.partial

@@ -63,7 +63,12 @@ class Observer:
         end = begin + len(data)
         seen.extend(bytes(max(0, end - len(seen))))
         known.extend(bytes(max(0, end - len(known))))
-        if known[begin:end] == b"\1" * len(data) and seen[begin:end] == data:
+        fresh = known.find(0, begin, end)
+        if fresh < 0:
+            fresh = end
+        if known.find(1, fresh, end) < 0 and seen[begin:fresh] == data[: fresh - begin]:
+            seen[fresh:end] = data[fresh - begin :]
+            known[fresh:end] = b"\1" * (end - fresh)
             return
         for offset, byte in enumerate(data, begin):
             assert not known[offset] or seen[offset] == byte, (

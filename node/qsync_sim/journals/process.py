@@ -28,8 +28,11 @@ class Process:
         self.world = world
         self.me = BrokerId(world.zones[name], name)
         self.name = name
+        disk = world.disks[name]
+        disk.on_stored = lambda token: self.feed(ev.Stored(token))
+        disk.on_failed = lambda reason: self.feed(ev.StoreFailed(reason))
         config = BrokerConfig(self.me, f"http://{name}", name, f"{name}-{run}", lease_ms=LEASE_MS)
-        self.core = Broker(config, world.disks[name].recovered())
+        self.core = Broker(config, disk.open())
         self.is_alive = True
         self.is_paused = False
         self.inbox: list[ev.Event] = []
@@ -39,7 +42,6 @@ class Process:
         self.answers: dict[int, Callable[[Appended, bool], None]] = {}
         self.wants: dict[int, Callable[[], None]] = {}
         self._depth = 0  # of steps: an answer can begin another append at once
-        world.disks[name].on_failed = lambda reason: self.feed(ev.StoreFailed(reason))
         self._tick()
         self._watch()
 
@@ -104,9 +106,7 @@ class Process:
     def _act(self, effect: ev.Effect) -> None:
         world = self.world
         if isinstance(effect, ev.Store):
-            world.disks[self.name].submit(
-                effect.token, effect.operations, lambda token: self.feed(ev.Stored(token))
-            )
+            world.disks[self.name].submit(effect.token, effect.operations)
         elif isinstance(effect, ev.SendLink):
             link = self.outgoing.get(effect.peer)
             if link is not None:

@@ -118,8 +118,10 @@ class Schedule:
                 world.observer.commit(journal, result, b"".join(pieces))
                 self.is_done += 1
 
-        # A slow client holds the pipeline while leases end and other primaries take over.
-        pause_ns = (1500 if self.is_faulty and rng.random() < 0.05 else 3) * MS
+        # A slow client holds the pipeline while leases end and other primaries take over. The
+        # content of a fast one is stored together with its commit.
+        is_slow = self.is_faulty and rng.random() < 0.05
+        pause_ns = 1500 * MS if is_slow else rng.choice((MS // 20, 3 * MS, 3 * MS))
         world.append(name, Append(journal), pieces, done, breaks=breaks, pause_ns=pause_ns)
 
     def _suspend(self, name: str, journal: str, hops: int) -> None:

@@ -69,13 +69,13 @@ class World(Clock):
         process = self.processes[name] = Process(self, name, self.runs)
         return process
 
-    def kill(self, name: str, is_torn: bool = False) -> None:
-        """Kill a broker; everything that is not durable is lost, or a part of it with `is_torn`."""
+    def kill(self, name: str, is_power: bool = False) -> None:
+        """Kill a broker; with `is_power`, its machine loses power, and all that is not flushed."""
         process = self.processes[name]
         if not process.is_alive:
             return
         process.is_alive = False
-        self.disks[name].crash(is_torn)
+        self.disks[name].crash(is_power)
         for link in self.links:
             if process in (link.primary, link.peer):
                 link.close()
