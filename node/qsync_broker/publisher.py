@@ -123,6 +123,10 @@ class Publisher:
         self._discarding: dict[_Work, int] = {}  # time of the last attempt
         self._active = 0
 
+    def __len__(self) -> int:
+        """Return the number of journals on whose publications this broker works."""
+        return len(self._progress)
+
     def reason(self, journal: str) -> str:
         """Return why the publications of a journal wait, "" if nothing is known."""
         row = self._host.keys.journals.get(journal)
@@ -145,6 +149,19 @@ class Publisher:
             del self._pending[journal]
             if self._look(journal):
                 self._pending[journal] = None
+        self._forget_deleted()
+
+    def _forget_deleted(self) -> None:
+        """Forget the next journals that do not exist any more.
+
+        Their publications may have been deleted with them, or while an append was under way.
+        """
+        for work in list(islice(self._progress, LOOKS_MAX)):
+            progress = self._progress.pop(work)
+            row = self._host.keys.journals.get(work.journal)
+            exists = row is not None and row.create_revision == work.journal_id
+            if exists or progress.is_busy or progress.is_removing:
+                self._progress[work] = progress  # at the end: all have their turn
 
     def on_read(self, event: ev.PublicationsRead) -> None:
         """Append the contents that were read."""

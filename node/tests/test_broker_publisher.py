@@ -159,6 +159,23 @@ def test_publications_of_a_deleted_journal_are_discarded() -> None:
     assert contents(bench) == b"(P2:---)"
 
 
+@pytest.mark.parametrize("after_ms", [0, 5, 10, 20, 1000])
+def test_broker_forgets_deleted_journals_in_any_part_of_their_work(after_ms: int) -> None:
+    bench = Bench()
+    bench.append(b"one")
+    bench.append(b"", suspend=Suspend.NOW)
+    bench.world.run(SECOND)
+    publish(bench, 1)
+    bench.world.run(SECOND)
+    bench.begin(b"two")  # it resumes the journal
+    bench.world.run(after_ms * MS)
+    assert bench.world.keys.transact(Change((), (), (Absent(JOURNAL_SPACE, (JOURNAL,)),)))
+    bench.world.run(11 * SECOND)
+    assert bench.world.keys.publishers == {}
+    cores = [process.core for process in bench.world.processes.values()]
+    assert [len(core.publisher) for core in cores] == [0] * len(cores)
+
+
 # --- registers ------------------------------------------------------------------------------------
 
 
