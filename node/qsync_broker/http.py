@@ -363,8 +363,6 @@ class Gateway:
         if replica is None:
             broker = found.route.members[max(found.route.primary, 0)]
             return await self._proxy(request, broker if found.broker == NO_BROKER else found.broker)
-        if offset < 0:
-            offset = replica.visible_end
         wanted = _Wanted(offset, is_blocking, claims)
         return await self._send(request, found, replica, wanted)
 
@@ -375,6 +373,9 @@ class Gateway:
         offset, is_blocking, claims = wanted
         try:
             async with asyncio.timeout(claims.remaining_s()):
+                await reader.until_index_known()
+                if offset < 0:
+                    offset = replica.visible_end
                 position = await reader.next(offset, is_blocking)
         except TimeoutError:
             return _unauthorized(AuthError(EXPIRED))

@@ -9,6 +9,7 @@ could not persist yet. Without a store, a broker that is not partial has all byt
 (J11): a read passes over lost ones.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,6 +29,8 @@ CHUNK = 256 << 10
 """Maximum number of bytes of one piece of content."""
 GAP_S = 6 * 3600
 """Age of a persisted fragment after which a gap before it counts as final."""
+INDEX_S = 30.0
+"""Time that a read waits for the first listing of its journal's stores."""
 
 log = logging.getLogger("qsync.broker")
 
@@ -81,6 +84,24 @@ class JournalReader:
         """Return whether this broker does not have the journal any more, or stops."""
         core = self._server.core
         return self._server.is_stopping or core.replica(self.replica.journal) is not self.replica
+
+    async def until_index_known(self) -> None:
+        """Wait for the first listing of the journal's stores.
+
+        Raises:
+            ReadError: the stores cannot be listed, or this broker does not serve the journal.
+        """
+        replica = self.replica
+        cause = "this broker has stopped serving it; wait"
+        try:
+            async with asyncio.timeout(INDEX_S):
+                while not replica.is_index_known and not self.is_over:
+                    await self._server.readable(replica.journal)
+        except TimeoutError:
+            error = replica.store_error or "no answer in time"
+            cause = f"the stores cannot be listed: {error}; check the stores"
+        if not replica.is_index_known:
+            raise ReadError(f"a read of {replica.journal} failed: {cause}, then read again")
 
     def _is_copied(self, offset: int) -> bool:
         """Return whether this broker copies the bytes at an offset from another one."""

@@ -10,7 +10,9 @@ import pytest
 from broker_servers import brokers, start_broker
 from ports import free_ports
 
+from qsync_broker import persister, reader
 from qsync_broker.batch import encode_items
+from qsync_broker.events import GapRead
 
 pytestmark = pytest.mark.asyncio
 
@@ -54,6 +56,51 @@ async def test_read_waits_for_an_append(tmp_path: Path) -> None:
         answer = await waiting
         assert await answer.content.readexactly(7) == b"content"
         answer.close()
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_read_waits_for_the_first_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Before it, a broker that has started does not know the persisted fragments."""
+    monkeypatch.setattr(persister, "LIST_AGAIN_NS", 100_000_000)
+    store = f"file://{tmp_path}/store/"
+    started = brokers(tmp_path, 1, length=1024, stores=[store])
+    async with started as nodes, aiohttp.ClientSession() as http:
+        url = f"{nodes[0].url}/a/journal"
+        for _ in range(2):
+            await http.put(url, data=b"x" * 1500)
+        replica = nodes[0].server.core.replica("a/journal")
+        assert replica is not None
+        async with asyncio.timeout(10):
+            while replica.completed:
+                await asyncio.sleep(0.01)
+        replica.is_index_known = False  # as after a start
+        replica.remote.replace([])
+        waiting = asyncio.ensure_future(http.request(method, url))
+        async with asyncio.timeout(10):
+            while not nodes[0].server._readers:
+                assert not waiting.done(), (await waiting).status
+                await asyncio.sleep(0.01)
+        nodes[0].server.feed(GapRead("a/journal"))  # it lists the stores
+        answer = await waiting
+        assert (answer.status, answer.headers["X-Write-Head"]) == (206, "3000")
+        assert await answer.read() == (b"x" * 3000 if method == "GET" else b"")
+
+
+async def test_read_states_why_the_stores_cannot_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "INDEX_S", 0.3)
+    (tmp_path / "file").write_text("no folder")
+    started = brokers(tmp_path, 1, stores=[f"file://{tmp_path}/file/"])
+    async with started as nodes, aiohttp.ClientSession() as http:
+        for offset in ("0", "-1"):
+            answer = await http.get(f"{nodes[0].url}/a/journal?offset={offset}&block=true")
+            text = await answer.text()
+            assert answer.status == 503
+            assert text.startswith("a read of a/journal failed: the stores cannot be listed: ")
+            assert text.endswith("; check the stores, then read again\n")
 
 
 async def test_read_at_the_head_is_not_yet_available(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from qsync_broker.rpc.convert import (
     sum_message,
 )
 from qsync_broker.rpc.proxies import Proxies
-from qsync_broker.rpc.specifications import WATCH_PAUSE_S, Specifications
+from qsync_broker.rpc.specifications import Specifications
 from qsync_broker.server import BrokerServer
 from qsync_broker.spec import JournalSpec, name_problem, store_problem, stores_of
 from qsync_broker.status import Status
@@ -49,7 +49,6 @@ from qsync_broker.wholeness import broker_for_read
 
 APPEND_S = 60.0
 TOO_SLOW = "the client has sent less than 64 KiB/s of content while the broker waited for it"
-INDEX_S = 30.0
 FRAGMENTS_DEFAULT = 1000
 FRAGMENTS_MAX = 10_000
 SIGNATURE_S = 7 * 24 * 3600
@@ -254,12 +253,10 @@ class JournalService(Specifications):
 
     async def _until_index_known(self, context: Context, replica: Replica) -> None:
         """Wait for the first listing of the journal's stores."""
-        deadline = self._server.loop.time() + INDEX_S
-        while not replica.is_index_known and not self._server.is_stopping:
-            if self._server.loop.time() > deadline:
-                text = f"the stores cannot be listed: {replica.store_error or 'no answer in time'}"
-                await abort(context, grpc.StatusCode.ABORTED, text)
-            await asyncio.sleep(WATCH_PAUSE_S)
+        try:
+            await JournalReader(self._server, replica).until_index_known()
+        except ReadError as error:
+            await abort(context, grpc.StatusCode.ABORTED, str(error))
 
     # --- fragments ----------------------------------------------------------------------------
 
