@@ -136,7 +136,7 @@ class Recovered(NamedTuple):
     Attributes:
         open: the open spools.
         completed: the spools that wait for their upload, not verified yet.
-        lost: (journal, reason) of each open spool that has lost confirmed bytes.
+        lost: (journal, reason) of each open spool whose bytes the disk has damaged.
     """
 
     open: list[RecoveredSpool]

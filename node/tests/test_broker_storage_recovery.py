@@ -74,41 +74,6 @@ def test_history_begins_at_the_confirmed_commit() -> None:
     assert [entry.end for entry in spool.history] == [BIG, 2 * BIG, 3 * BIG]
 
 
-@pytest.mark.parametrize("confirmed", [BIG, BIG + 1, 2 * BIG])
-def test_unconfirmed_content_that_does_not_match_is_discarded(confirmed: int) -> None:
-    files = SimFiles()
-    spools = prepared(files, confirmed)
-    change(files, FILE, 2 * BIG + 7)
-    for _ in range(2):
-        storage = open_small(files)
-        model = found(storage)
-        expected = spools[2].state._replace(confirmed=confirmed)
-        assert model.open[KEY.journal] == Open(expected, spools[2].data)
-        assert files.size(FILE) == 2 * BIG
-        storage.close()
-    storage = open_small(files)
-    append(storage, Open(expected, spools[2].data), b"more")
-
-
-def test_missing_file_of_unconfirmed_content_is_an_empty_spool() -> None:
-    files = SimFiles()
-    prepared(files, confirmed=0)
-    files.remove(FILE)
-    model = found(open_small(files))
-    assert model.open[KEY.journal] == Open(BEGUN)
-
-
-def test_discarded_content_stays_discarded() -> None:
-    files = SimFiles()
-    prepared(files, confirmed=BIG)
-    change(files, FILE, 2 * BIG + 7)
-    storage = open_small(files)
-    before = found(storage)
-    storage.apply([Content(KEY, 2 * BIG, b"\x02" * BIG)])
-    storage.close()
-    assert found(open_small(files)) == before
-
-
 def test_loss_is_reported_once() -> None:
     files = SimFiles()
     prepared(files, confirmed=3 * BIG)
@@ -120,8 +85,8 @@ def test_loss_is_reported_once() -> None:
 
 
 @pytest.mark.parametrize("damage", ["changed", "cut", "missing"])
-@pytest.mark.parametrize("confirmed", [2 * BIG + 1, 3 * BIG])
-def test_lost_confirmed_content_is_reported_and_set_aside(damage: str, confirmed: int) -> None:
+@pytest.mark.parametrize("confirmed", [0, BIG, BIG + 1, 2 * BIG, 3 * BIG])
+def test_damaged_content_is_reported_and_set_aside(damage: str, confirmed: int) -> None:
     files = SimFiles()
     prepared(files, confirmed)
     if damage == "changed":
@@ -133,8 +98,9 @@ def test_lost_confirmed_content_is_reported_and_set_aside(damage: str, confirmed
     storage = open_small(files)
     ((journal, reason),) = storage.recovered.lost
     assert journal == KEY.journal
-    assert "has lost confirmed bytes" in reason
+    assert "has lost bytes: they were durable up to 1200" in reason
     assert ("no file" in reason) == (damage == "missing")
+    assert (f"examine {FILE}.damaged" in reason) == (damage != "missing")
     assert storage.recovered.open == []
     names = files.listdir(f"{DIRECTORY}/spools")
     assert names == ([] if damage == "missing" else [f"{spool_name(KEY)}.damaged"])

@@ -5,10 +5,12 @@ Steps
      last record durable.
   2. Write the content that records include to the files of its spools.
   3. Delete files of unknown spools: they have no commit, or their deletion was interrupted.
-  4. Read each open spool once and compare it with the checksum of each commit. If the last commits
-     do not match, fall back to the last one that does. If that one ends before the confirmed
-     offset, the disk has lost confirmed bytes: set the file aside and report the journal.
-  5. Record the fallbacks and losses, so that the next recovery has the same result.
+  4. Read each open spool once and compare it with the checksum of each commit. The bytes of a
+     record were durable before it, or are part of it. If they do not match, the disk has damaged
+     them: set the file aside and report the journal. The state before the last commits is no
+     substitute. It has their epoch, so the next synchronisation could choose its end (J3), and
+     discard acknowledged bytes at all brokers.
+  5. Record the losses, so that the next recovery has the same result.
 """
 
 import hashlib
@@ -139,7 +141,7 @@ def _remove_unknown(spools: SpoolFiles, catalogue: Catalogue) -> None:
 
 
 def _verify(catalogue: Catalogue, spools: SpoolFiles) -> tuple[Recovered, list[Record]]:
-    """Verify the open spools. Return them, and the records of fallbacks and losses."""
+    """Verify the open spools. Return them, and the records of losses."""
     recovered = Recovered([], list(catalogue.completed.values()), [])
     records: list[Record] = []
     for completed in recovered.completed:
@@ -148,21 +150,15 @@ def _verify(catalogue: Catalogue, spools: SpoolFiles) -> tuple[Recovered, list[R
         history = _read_history(spool, spools)
         state = spool.state
         key = state.key
-        if not history or history[-1].end < max(state.confirmed, key.begin):
+        if len(history) < len(spool.commits):
             recovered.lost.append((key.journal, _reason(spool, history, spools)))
             spools.set_aside(key)
             records.append(Drop(key))
             del catalogue.open[journal_of(key)]
             continue
-        commits = spool.commits[: len(history)]
-        if len(commits) < len(spool.commits):
-            last = commits[-1]._replace(confirmed=min(state.confirmed, commits[-1].end))
-            commits = (*commits[:-1], last)
-            records.append(Included(last, 0))
-        spool = OpenSpool(commits, commits[-1].end)
-        catalogue.open[journal_of(key)] = spool
-        spools.truncate(key, spool.state.end)
-        recovered.open.append(RecoveredSpool(spool.state, history))
+        spools.truncate(key, state.end)
+        catalogue.open[journal_of(key)] = spool._replace(written=state.end)
+        recovered.open.append(RecoveredSpool(state, history))
     return recovered, records
 
 
@@ -171,10 +167,11 @@ def _reason(spool: OpenSpool, history: tuple[HistoryEntry, ...], spools: SpoolFi
     size = spools.size_of(key)
     found = f"{size} bytes" if key in spools else "no file"
     good = history[-1].end if history else key.begin
+    kept = f", and examine {spools.path_of(key)}{DAMAGED}" if key in spools else ""
     return (
-        f"the spool of journal {key.journal} at offset {key.begin} has lost confirmed bytes: they "
-        f"are confirmed up to {spool.state.confirmed}, but the checksum is right only up to "
-        f"{good} ({found} on disk); check the disk"
+        f"its spool at offset {key.begin} has lost bytes: they were durable up to "
+        f"{spool.state.end}, but the checksum is right only up to {good} ({found} on disk); check "
+        f"the disk{kept}"
     )
 
 

@@ -1,0 +1,79 @@
+"""Bytes that a disk has changed while its broker was stopped: no broker loses or serves them."""
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+from broker_servers import create, start_broker
+from ports import free_ports
+
+from qsync_sim.journals.keys import Keys
+
+JOURNAL = "a/journal"
+LARGE = 100_000  # more than a record of the commit log includes
+
+
+async def append(url: str, content: bytes) -> int:
+    """Append to the journal, and return the status once the brokers are ready."""
+    async with aiohttp.ClientSession() as session:
+        for _ in range(100):
+            async with session.put(f"{url}/{JOURNAL}", data=content) as answer:
+                if answer.status != 503:
+                    return answer.status
+            await asyncio.sleep(0.05)
+    raise AssertionError("the brokers are not ready")
+
+
+async def read(url: str, size: int) -> bytes:
+    """Return the journal at a broker, once it has at least `size` bytes."""
+    content = b""
+    async with aiohttp.ClientSession() as session, asyncio.timeout(20):
+        while len(content) < size:
+            async with session.get(f"{url}/{JOURNAL}") as answer:
+                content = await answer.read() if answer.status == 206 else b""
+            await asyncio.sleep(0.05)
+    return content
+
+
+def damage(folder: Path) -> None:
+    """Change a byte of the last append."""
+    spools = (folder / "data" / "spools").glob("*.spool")
+    spool = max(spools, key=lambda path: path.name.partition("-")[2])
+    data = bytearray(spool.read_bytes())
+    data[-7] ^= 1
+    spool.write_bytes(data)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+async def test_acknowledged_bytes_survive_damage_of_the_last_append_at_one_broker(
+    tmp_path: Path, damaged: int
+) -> None:
+    """Brokers learn that an append is confirmed from the next one, which does not come here."""
+    keys = Keys()
+    ports = free_ports(6)
+    create(keys, JOURNAL, 3)
+    first, second = b"1" * LARGE, b"2" * LARGE
+
+    async def start(number: int) -> None:
+        pair = ports[2 * number : 2 * number + 2]
+        nodes[number] = await start_broker(tmp_path, f"broker-{number}", pair, keys)
+
+    nodes = {}
+    try:
+        for number in range(3):
+            await start(number)
+        assert await append(nodes[0].url, first) == 204
+        assert await append(nodes[0].url, second) == 204
+        for number in range(3):
+            await nodes.pop(number).stop()
+        damage(tmp_path / f"broker-{damaged}")
+        for number in range(3):
+            await start(number)
+        assert await append(nodes[1].url, b"3") == 204
+        for node in nodes.values():
+            assert await read(node.url, 2 * LARGE + 1) == first + second + b"3"
+    finally:
+        for node in nodes.values():
+            await node.stop()
