@@ -1,7 +1,8 @@
 """The operations that wait for the disk of a broker: batches, and the meaning of failures.
 
 All operations that wait become one batch, so that one flush of the commit log serves all journals
-(group commit). One batch is under way at a time.
+(group commit). One batch is under way at a time. It is bounded in number and bytes: its record of
+the commit log is built in memory, and no operation is durable before all of them are.
 
     state       input                            next        result
     ---------   ------------------------------   ---------   -----------------------------------
@@ -19,10 +20,13 @@ permits no other record at this place.
 from collections import deque
 from typing import NamedTuple
 
-from qsync_broker.operations import Operation
+from qsync_broker.operations import Commit, Content, Operation, Roll
 
 RETRY_S = 1.0
 BATCH_MAX = 4096
+"""Maximum number of submissions in a batch."""
+BATCH_BYTES_MAX = 4 << 20
+"""Maximum size of a batch in bytes, unless its first submission is larger."""
 
 
 class Failure(NamedTuple):
@@ -74,7 +78,7 @@ class DiskQueue:
         self._waiting.append((token, operations))
 
     def next_batch(self) -> list[Operation] | None:
-        """Begin a batch of at most `BATCH_MAX` submissions.
+        """Begin a batch of at most `BATCH_MAX` submissions and `BATCH_BYTES_MAX`.
 
         Returns:
             Its operations, perhaps none; None if nothing waits, a batch is under way, or the disk
@@ -85,12 +89,19 @@ class DiskQueue:
         if not self._is_repeated:
             if not self._waiting:
                 return None
-            self._batch = []
-            for _ in range(min(len(self._waiting), BATCH_MAX)):
-                self._token, operations = self._waiting.popleft()
-                self._batch += operations
+            self._collect()
         self._is_under_way = True
         return self._batch
+
+    def _collect(self) -> None:
+        """Move waiting operations into a new batch."""
+        self._batch, size = [], 0
+        for number in range(min(len(self._waiting), BATCH_MAX)):
+            size += sum(map(_size_of, self._waiting[0][1]))
+            if number and size > BATCH_BYTES_MAX:
+                return
+            self._token, operations = self._waiting.popleft()
+            self._batch += operations
 
     def on_result(self, failure: Failure | None) -> Outcome:
         """Note the end of the batch that is under way.
@@ -108,3 +119,10 @@ class DiskQueue:
             return Retry(failure.error)
         self._has_failed = True
         return Failed(f"writing spools failed: {failure.error}")
+
+
+def _size_of(operation: Operation) -> int:
+    """Return the bytes of an operation, without the few of its numbers and names."""
+    if isinstance(operation, Content):
+        return len(operation.data)
+    return len(operation.state.registers) if isinstance(operation, Commit | Roll) else 0

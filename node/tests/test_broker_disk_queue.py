@@ -2,8 +2,18 @@
 
 import errno
 
-from qsync_broker.disk_queue import BATCH_MAX, DiskQueue, Failed, Failure, Retry, Stored
-from qsync_broker.operations import Content, Drop, Operation, SpoolKey
+import pytest
+
+from qsync_broker.disk_queue import (
+    BATCH_BYTES_MAX,
+    BATCH_MAX,
+    DiskQueue,
+    Failed,
+    Failure,
+    Retry,
+    Stored,
+)
+from qsync_broker.operations import NO_SUM, Commit, Content, Drop, Operation, SpoolKey, SpoolState
 
 KEY = SpoolKey("a/journal", 1, 0)
 FULL = OSError(errno.ENOSPC, "no space")
@@ -62,6 +72,36 @@ def test_batch_has_a_bounded_number_of_submissions() -> None:
     assert len(queue.next_batch() or ()) == BATCH_MAX
     assert queue.on_result(None) == Stored(BATCH_MAX)
     assert queue.next_batch() == [content(BATCH_MAX)]
+
+
+def commit(registers: bytes) -> Operation:
+    return Commit(SpoolState(KEY, 1, 1, NO_SUM, registers, 1, 1, 0))
+
+
+PART = BATCH_BYTES_MAX // 4
+
+
+@pytest.mark.parametrize(
+    "operation", [Content(KEY, 0, bytes(PART)), commit(bytes(PART))], ids=["content", "registers"]
+)
+def test_batch_has_a_bounded_size(operation: Operation) -> None:
+    queue = DiskQueue()
+    for token in range(1, 7):
+        queue.submit(token, [operation])
+    assert len(queue.next_batch() or ()) == 4
+    assert queue.on_result(None) == Stored(4)
+    assert len(queue.next_batch() or ()) == 2
+    assert queue.on_result(None) == Stored(6)
+
+
+def test_submission_larger_than_a_batch_is_a_batch_of_its_own() -> None:
+    queue = DiskQueue()
+    large = [Content(KEY, number * PART, bytes(PART)) for number in range(5)]
+    for token, operations in enumerate(([content(0)], large, [content(1)]), 1):
+        queue.submit(token, list(operations))
+    for expected in ([content(0)], large, [content(1)]):
+        assert queue.next_batch() == expected
+        queue.on_result(None)
 
 
 def test_submission_without_operations_is_stored() -> None:
