@@ -25,7 +25,7 @@ from qsync_broker import (
 )
 from qsync_broker.config import ServerConfig
 from qsync_broker.persister import UPLOADS_MAX
-from qsync_broker.rpc import rest
+from qsync_broker.rpc import content, rest
 from qsync_broker.rpc import service as rpc
 from qsync_broker.rpc import serving as grpc
 from qsync_node.server.limits import Limit, count, seconds, size
@@ -44,6 +44,14 @@ LIMITS: tuple[Limit, ...] = (
           "the connection is closed"),
     Limit("requests of gRPC on a connection", count(grpc.STREAMS_MAX), "further ones wait"),
     Limit("requests of gRPC at a broker", count(grpc.REQUESTS_MAX), "RESOURCE_EXHAUSTED"),
+    Limit("content of a request of gRPC that is not read yet", size(grpc.WINDOW),
+          "its client waits"),
+    Limit("appends of gRPC whose content is received before their turn",
+          count(content.EARLY_READS), "further ones are not grouped"),
+    Limit("content of gRPC that was received before its turn", size(content.EARLY_BYTES),
+          "further appends are not grouped"),
+    Limit("time until the first message of an append by gRPC", seconds(rpc.FIRST_S),
+          "DEADLINE_EXCEEDED"),
     Limit("size of a message of gRPC", size(grpc.RECEIVED_MAX), "RESOURCE_EXHAUSTED"),
     Limit("body of a request to `/v1`", size(rest.BODY_MAX), "HTTP 400"),
     Limit("appends under way at a broker", count(broker.APPENDS_MAX),

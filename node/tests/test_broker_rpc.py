@@ -1,6 +1,7 @@
 """The gRPC interface of brokers, over real connections and disks."""
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from collections.abc import AsyncIterator
@@ -14,8 +15,10 @@ from broker_servers import Node, brokers
 from qsync_broker import persister
 from qsync_broker.auth import Authorizer, Capability
 from qsync_broker.client import JournalClient, JournalError
+from qsync_broker.rpc import content as early_content
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
+from qsync_broker.rpc import service
 
 pytestmark = pytest.mark.asyncio
 
@@ -540,6 +543,67 @@ async def test_url_of_a_fragment_is_valid_for_a_week_at_most(tmp_path: Path) -> 
             code, text = await error_of(page(*wrong))
             assert code is grpc.StatusCode.INVALID_ARGUMENT
             assert text.startswith("signature_ttl: must be 0s to 604800s, not ")
+
+
+async def test_content_waits_at_its_client_until_the_append_has_its_turn(tmp_path: Path) -> None:
+    """One message is received early, because its size is not known; another one fills buffers."""
+    part = pb.AppendRequest(content=bytes(1 << 20))
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+        first, second = client.stub.Append(), client.stub.Append()
+        for append in (first, second):
+            await append.write(pb.AppendRequest(journal=JOURNAL))
+            await append.write(part)
+            async with asyncio.timeout(10):
+                while nodes[0].server.core.appends_in_flight < 1:
+                    await asyncio.sleep(0.01)
+        written = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                for _ in range(16):
+                    await second.write(part)
+                    written += 1
+        assert written <= 3
+        first.cancel()
+        second.cancel()
+
+
+async def test_content_is_received_early_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(early_content, "EARLY_READS", 2)
+    monkeypatch.setattr(early_content, "EARLY_S", 0.05)
+    early = early_content.EarlyContent()
+    assert [await early.may_read() for _ in range(3)] == [True, True, False]
+    waiting = asyncio.ensure_future(early.may_read())
+    await asyncio.sleep(0)
+    early.end()
+    assert await waiting
+    early.end()
+    early.end()
+    large = pb.AppendRequest(content=bytes(early_content.EARLY_BYTES + 1))
+    with early.holding([large]):
+        assert not await early.may_read()
+    assert (early.held, await early.may_read()) == (0, True)
+
+
+async def test_append_whose_content_cannot_be_received_early_is_not_grouped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early_content, "EARLY_BYTES", -1)
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+        groups: list[object] = []
+        monkeypatch.setattr(nodes[0].server.groups, "append", lambda *one: groups.append(one))
+        assert (await client.append(b"one", b"two")).commit.end == 6
+        assert groups == []
+        assert await client.content() == b"onetwo"
+
+
+async def test_append_without_a_first_message_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "FIRST_S", 0.1)
+    async with brokers(tmp_path, 1) as nodes, Client(nodes[0]) as client:
+        code, text = await error_of(client.stub.Append())
+        assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert text == "the first message did not arrive within 0.1 s"
 
 
 # --- tokens ---------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The content of an append: the messages of a client after the first one, up to the commit."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from qsync_broker.calls import AppendCall
@@ -10,6 +11,54 @@ from qsync_broker.grouping import SMALL
 from qsync_broker.reader import CHUNK
 from qsync_broker.requests import Break, Finish, Piece
 from qsync_broker.rpc import journal_pb2 as pb
+
+EARLY_READS = 64
+"""Appends from which content is received before they have their turn."""
+EARLY_BYTES = 64 << 20
+"""Size of such content in bytes above which no more is received."""
+EARLY_S = 0.1
+"""Time that an append waits until its content may be received early."""
+
+
+class EarlyContent:
+    """The memory of content that is received before its append has its turn, at one broker.
+
+    An append of small content is grouped with others, so its content is received at once. gRPC
+    returns whole messages, and the size of the next one is not known. Above the bounds, content
+    waits at its client until the append has its turn.
+
+    Attributes:
+        held: content in bytes that was received too early.
+    """
+
+    def __init__(self) -> None:
+        self.held = 0
+        self._reads = asyncio.Semaphore(EARLY_READS)
+
+    async def may_read(self) -> bool:
+        """Return whether content may be received now; `end` must follow if so."""
+        if self.held > EARLY_BYTES:
+            return False
+        try:
+            async with asyncio.timeout(EARLY_S if self._reads.locked() else None):
+                await self._reads.acquire()
+        except TimeoutError:
+            return False
+        return True
+
+    def end(self) -> None:
+        """Note that no content is received any more."""
+        self._reads.release()
+
+    @contextlib.contextmanager
+    def holding(self, messages: list[Any]) -> Iterator[None]:
+        """Count messages that an append keeps until it has its turn."""
+        size = sum(len(message.content) for message in messages)
+        self.held += size
+        try:
+            yield
+        finally:
+            self.held -= size
 
 
 async def small_content(stream: AsyncIterator[Any], early: list[Any]) -> bytes | None:

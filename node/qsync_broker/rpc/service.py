@@ -30,7 +30,7 @@ from qsync_broker.rpc.answers import (
     forwarded_metadata,
     while_valid,
 )
-from qsync_broker.rpc.content import pump, replayed, small_content
+from qsync_broker.rpc.content import EarlyContent, pump, replayed, small_content
 from qsync_broker.rpc.convert import (
     append_of,
     enum_value,
@@ -48,6 +48,8 @@ from qsync_broker.stores import StoreError
 from qsync_broker.wholeness import broker_for_read
 
 APPEND_S = 60.0
+FIRST_S = 15.0
+"""Time in which the first message of an append must arrive."""
 TOO_SLOW = "the client has sent less than 64 KiB/s of content while the broker waited for it"
 FRAGMENTS_DEFAULT = 1000
 FRAGMENTS_MAX = 10_000
@@ -63,6 +65,7 @@ class JournalService(Specifications):
     def __init__(self, server: BrokerServer, authorizer: Authorizer) -> None:
         super().__init__(server, authorizer)
         self._proxies = Proxies(server.tls)
+        self._early = EarlyContent()
 
     async def close(self) -> None:
         """Close the connections to other brokers."""
@@ -74,7 +77,12 @@ class JournalService(Specifications):
         """Append to a journal."""
         claims = await self._claims(context, Capability.APPEND)
         stream = aiter(requests)
-        first: pb.AppendRequest = await anext(stream, pb.AppendRequest())
+        try:
+            async with asyncio.timeout(FIRST_S):
+                first: pb.AppendRequest = await anext(stream, pb.AppendRequest())
+        except TimeoutError:
+            text = f"the first message did not arrive within {FIRST_S:g} s"
+            await abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, text)
         await check(context, _preamble_problem(first))
         await self._accept_header(context, first.header, first.min_etcd_revision)
         core = self._server.core
@@ -84,17 +92,20 @@ class JournalService(Specifications):
             return pb.AppendResponse(status=enum_value(Status.JOURNAL_NOT_FOUND), header=header)
         request = append_of(first)
         early: list[Any] = []
-        if self._may_group(request):
+        if self._may_group(request) and await self._early.may_read():
             try:
                 content = await small_content(stream, early)
             except TimeoutError:
                 await abort(context, grpc.StatusCode.UNKNOWN, TOO_SLOW)
+            finally:
+                self._early.end()
             if content is not None:
                 result, is_proxied = await self._server.groups.append(request, content).result()
                 if not is_proxied:
                     return await self._answer(context, first.journal, result, len(early))
         stream = replayed(early, stream) if early else stream
-        return await self._append(context, first, request, stream)
+        with self._early.holding(early):
+            return await self._append(context, first, request, stream)
 
     def _may_group(self, request: appends.Append) -> bool:
         """Return whether a small append can be grouped: this broker is the journal's primary."""

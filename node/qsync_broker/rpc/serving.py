@@ -19,6 +19,8 @@ IDLE_MS = 600_000
 """Time without a request after which a connection ends."""
 STREAMS_MAX = 1024
 """Maximum number of requests under way on one connection."""
+WINDOW = 512 << 10
+"""Bytes that a request may send before the broker reads its next message."""
 METADATA_MAX = 32 << 10
 """Maximum size of the metadata of a request in bytes."""
 REQUESTS_MAX = 8192
@@ -45,6 +47,9 @@ class RpcServer:
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
                 ("grpc.max_connection_idle_ms", IDLE_MS),
                 ("grpc.max_concurrent_streams", STREAMS_MAX),
+                # Otherwise, gRPC adapts the window to the client: up to 16 MiB for each request.
+                ("grpc.http2.bdp_probe", 0),
+                ("grpc.http2.lookahead_bytes", WINDOW),
                 ("grpc.absolute_max_metadata_size", METADATA_MAX),
                 ("grpc.max_metadata_size", METADATA_MAX),
             ],
