@@ -180,17 +180,33 @@ class JournalReader:
         metrics.on_store_request("read", is_ok=True)
 
     async def _local(self, part: Part, offset: int, end: int) -> AsyncIterator[bytes]:
-        """Return the bytes of a local fragment. Raises OSError."""
+        """Return the bytes of a local fragment. Raises OSError, also if they are damaged."""
         server = self._server
         key = SpoolKey(self.replica.journal, self.replica.spool.journal_id, part.begin)
+        problem = await server.verify(key)
+        if problem is not None:
+            raise OSError(f"{problem}; restart this broker to copy the bytes from another one")
         while offset < end:
             size = min(CHUNK, end - offset)
             try:
                 read = server.storage.read
                 data = await server.loop.run_in_executor(None, read, key, offset, size)
             except FileNotFoundError:
-                return
+                data = b""
             if not data:
+                if self._is_listed(part):  # another look-up would find the same fragment
+                    path = server.storage.path_of(key)
+                    raise OSError(
+                        f"{path} lacks the bytes at {offset}; restart this broker to copy them"
+                        " from another one"
+                    )
                 return
             yield data
             offset += len(data)
+
+    def _is_listed(self, part: Part) -> bool:
+        """Return whether a fragment still counts as one on this broker's disk."""
+        replica = self.replica
+        return not self.is_over and (
+            part.begin in replica.completed or part.begin == replica.spool.begin
+        )

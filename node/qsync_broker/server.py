@@ -9,6 +9,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
@@ -26,6 +27,7 @@ from qsync_broker.lease import BrokerConfig
 from qsync_broker.listeners import IncomingListener, OutgoingListener
 from qsync_broker.messages import Message
 from qsync_broker.metrics import BrokerMetrics
+from qsync_broker.operations import SpoolKey
 from qsync_broker.peers import HANDSHAKE_S, Connection
 from qsync_broker.recovered import recovered_journals
 from qsync_broker.requests import Append
@@ -101,6 +103,8 @@ class BrokerServer:
         self._secret = config.secret_file.read_bytes().strip()
         self._coordination = coordination
         self._disk = Disk(self.storage, self._stored, self._store_failed)
+        # Its own thread: a large fragment must not delay the reads of others.
+        self._verifier = ThreadPoolExecutor(1, "verifier")
         self.is_stopping = False
         self._inputs: list[ev.Event] = []
         self._is_scheduled = False
@@ -212,6 +216,7 @@ class BrokerServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._coordination.close()
         await self.loop.run_in_executor(None, self._disk.stop)
+        await self.loop.run_in_executor(None, self._verifier.shutdown)
         self.storage.close()
 
     # --- steps --------------------------------------------------------------------------------
@@ -416,6 +421,12 @@ class BrokerServer:
             readers.remove(future)
             if not readers:
                 del self._readers[journal]
+
+    async def verify(self, key: SpoolKey) -> str | None:
+        """Return why the bytes of a local fragment are damaged, or None. Raises OSError."""
+        if not self.storage.is_suspect(key):
+            return None
+        return await self.loop.run_in_executor(self._verifier, self.storage.problem_of, key)
 
     def _wake_readers(self, journal: str) -> None:
         for future in self._readers.pop(journal, ()):

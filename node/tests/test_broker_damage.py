@@ -1,6 +1,7 @@
 """Bytes that a disk has changed while its broker was stopped: no broker loses or serves them."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
@@ -74,6 +75,61 @@ async def test_acknowledged_bytes_survive_damage_of_the_last_append_at_one_broke
         assert await append(nodes[1].url, b"3") == 204
         for node in nodes.values():
             assert await read(node.url, 2 * LARGE + 1) == first + second + b"3"
+    finally:
+        for node in nodes.values():
+            await node.stop()
+
+
+def changed(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def shortened(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("how", [changed, shortened, Path.unlink])
+async def test_damaged_completed_fragment_is_never_served_and_copied_after_a_restart(
+    tmp_path: Path, how: Callable[[Path], None]
+) -> None:
+    keys = Keys()
+    ports = free_ports(4)
+    create(keys, JOURNAL, 2)
+    first, second = b"1" * LARGE, b"2" * LARGE
+    nodes = {}
+
+    async def start(number: int) -> None:
+        pair = ports[2 * number : 2 * number + 2]
+        nodes[number] = await start_broker(tmp_path, f"broker-{number}", pair, keys)
+
+    try:
+        for number in range(2):
+            await start(number)
+        assert await append(nodes[0].url, first) == 204
+        assert await append(nodes[0].url, second) == 204  # completes the first fragment
+        await nodes.pop(1).stop()
+        spools = tmp_path / "broker-1" / "data" / "spools"
+        how(min(spools.glob("*.spool"), key=lambda path: path.name.partition("-")[2]))
+        await start(1)
+        assert await append(nodes[0].url, b"3") == 204
+        if how is changed:  # its size is right: the first read finds the damage
+            async with aiohttp.ClientSession() as session:
+                for _ in range(2):
+                    answer = await session.get(f"{nodes[1].url}/{JOURNAL}")
+                    text = await answer.text()
+                    assert answer.status == 503
+                    assert "does not match its checksum; restart this broker" in text
+            await nodes.pop(1).stop()
+            await start(1)
+            assert await append(nodes[0].url, b"") == 204
+        for node in nodes.values():
+            assert await read(node.url, 2 * LARGE + 1) == first + second + b"3"
+        replica = nodes[1].server.core.replica(JOURNAL)
+        assert replica is not None
+        assert replica.hole(0, 2 * LARGE) is None
     finally:
         for node in nodes.values():
             await node.stop()

@@ -10,6 +10,9 @@ Steps
      them: set the file aside and report the journal. The state before the last commits is no
      substitute. It has their epoch, so the next synchronisation could choose its end (J3), and
      discard acknowledged bytes at all brokers.
+     The same applies to a completed spool whose file is missing or too short. Its journal then has
+     no epoch here either, so that the broker counts as one that was away, and copies the bytes. The
+     checksums of completed spools are compared when they are read first (`Storage.problem_of`).
   5. Record the losses, so that the next recovery has the same result.
 """
 
@@ -25,7 +28,7 @@ from qsync_broker.operations import (
     RecoveredSpool,
     SpoolKey,
 )
-from qsync_broker.storage.catalogue import Catalogue, OpenSpool, journal_of
+from qsync_broker.storage.catalogue import Catalogue, JournalKey, OpenSpool, journal_of
 from qsync_broker.storage.errors import StorageDamaged
 from qsync_broker.storage.files import Files, join
 from qsync_broker.storage.health import Health
@@ -141,11 +144,23 @@ def _remove_unknown(spools: SpoolFiles, catalogue: Catalogue) -> None:
 
 
 def _verify(catalogue: Catalogue, spools: SpoolFiles) -> tuple[Recovered, list[Record]]:
-    """Verify the open spools. Return them, and the records of losses."""
-    recovered = Recovered([], list(catalogue.completed.values()), [])
+    """Verify the open spools. Return all spools, and the records of losses."""
+    recovered = Recovered([], [], [])
     records: list[Record] = []
-    for completed in recovered.completed:
-        spools.truncate(completed.key, completed.end)
+    incomplete: set[JournalKey] = set()
+    for completed in list(catalogue.completed.values()):
+        key = completed.key
+        size, wanted = spools.size_of(key), completed.end - key.begin
+        if size < wanted:
+            reason = f"{spools.path_of(key)} has {size} bytes instead of {wanted}"
+            recovered.lost.append((key.journal, f"{reason}; check the disk"))
+            spools.set_aside(key)
+            records.append(Drop(key))
+            incomplete.add(journal_of(key))
+            del catalogue.completed[key]
+            continue
+        spools.truncate(key, completed.end)
+        recovered.completed.append(completed)
     for spool in list(catalogue.open.values()):
         history = _read_history(spool, spools)
         state = spool.state
@@ -157,7 +172,12 @@ def _verify(catalogue: Catalogue, spools: SpoolFiles) -> tuple[Recovered, list[R
             del catalogue.open[journal_of(key)]
             continue
         spools.truncate(key, state.end)
-        catalogue.open[journal_of(key)] = spool._replace(written=state.end)
+        commits = spool.commits
+        if journal_of(key) in incomplete and state.epoch:
+            state = state._replace(epoch=0)
+            commits = (*commits[:-1], state)
+            records.append(Included(state, 0))
+        catalogue.open[journal_of(key)] = OpenSpool(commits, state.end)
         recovered.open.append(RecoveredSpool(state, history))
     return recovered, records
 

@@ -178,6 +178,17 @@ class SpoolFiles:
         name = spool_name(key)
         if name not in self._sizes:
             return
+        self._rename(name)
+        self._forget(name)
+        with self._health.flushing():
+            self._files.sync_dir(self.directory)
+
+    def hide(self, key: SpoolKey) -> None:
+        """Rename a damaged file like `set_aside`, in any thread; a crash may undo it."""
+        with contextlib.suppress(OSError):
+            self._rename(spool_name(key))
+
+    def _rename(self, name: str) -> None:
         existing = set(self._files.listdir(self.directory))
         target = name + DAMAGED
         number = 1
@@ -185,9 +196,6 @@ class SpoolFiles:
             number += 1
             target = f"{name}.{number}{DAMAGED}"
         self._files.rename(join(self.directory, name), join(self.directory, target))
-        self._forget(name)
-        with self._health.flushing():
-            self._files.sync_dir(self.directory)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -79,6 +79,9 @@ class Storage:
         self._in_current = opened.in_current
         self._in_older = opened.in_older
         self._garbage: dict[SpoolKey, None] = {}
+        # Completed spools of earlier process runs, whose checksums were not compared yet.
+        self._unverified = {completed.key for completed in self.recovered.completed}
+        self._damaged: dict[SpoolKey, str] = {}
 
     @classmethod
     def open(
@@ -222,6 +225,29 @@ class Storage:
         An empty spool has no file. An open descriptor of the file stays valid after a `Drop`.
         """
         return self._spools.path_of(key)
+
+    def is_suspect(self, key: SpoolKey) -> bool:
+        """Return whether `problem_of` is to be asked before the bytes of a spool are used."""
+        return key in self._unverified or key in self._damaged
+
+    def problem_of(self, key: SpoolKey) -> str | None:
+        """Return why the bytes of a spool are damaged, or None.
+
+        A completed spool of an earlier process run is read once and compared with its checksum. If
+        it is damaged, its file is renamed to `*.damaged`: the next start finds that it is missing.
+        Only one thread may call this at a time.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        if key in self._unverified:
+            completed = self._catalogue.completed.get(key)
+            found = problem_of(completed, self._spools) if completed is not None else None
+            if found is not None and key in self._catalogue.completed:
+                self._damaged[key] = found
+                self._spools.hide(key)
+            self._unverified.discard(key)
+        return self._damaged.get(key)
 
     def verify_completed(self) -> Iterator[tuple[CompletedSpool, str | None]]:
         """Yield each completed spool, with the reason if its bytes are damaged.
