@@ -185,6 +185,8 @@ class Writer:
         self.count += 1
         event = f"w{self.number}-{self.count}"
         source, target = NAMES[self.count % 3], NAMES[(self.count + 1) % 3]
+        if not connection.is_connected:  # `stream` would raise AttributeError
+            raise ConnectionError("the connection is lost")
         stream = connection.stream()
         try:
             await stream.begin()
