@@ -135,6 +135,35 @@ def test_damaged_completed_spool_is_found_by_verification() -> None:
     assert files.listdir(f"{DIRECTORY}/spools") == [f"{spool_name(KEY)}.damaged"]
 
 
+def test_missing_completed_spool_costs_the_epoch_and_the_other_damaged_ones() -> None:
+    files = SimFiles()
+    former = prepared(files, confirmed=3 * BIG)[-1].state
+    storage = open_small(files)
+    for number in range(4):  # four completed spools: intact, damaged, missing, intact
+        rolled = fresh(KEY.journal, 7, former.end)._replace(epoch=9)
+        storage.apply([Roll(former.key, former.end, former.sum, rolled)])
+        if number < 3:
+            after = extended(Open(rolled), bytes([number + 5]) * BIG)
+            storage.apply([Content(rolled.key, rolled.end, after.data), Commit(after.state)])
+            former = after.state
+    storage.close()
+    keys = [KEY._replace(begin=begin * BIG) for begin in (0, 3, 4, 5)]
+    change(files, f"{DIRECTORY}/spools/{spool_name(keys[1])}", 5)
+    files.remove(f"{DIRECTORY}/spools/{spool_name(keys[2])}")
+    storage = open_small(files)
+    reasons = [reason for _, reason in storage.recovered.lost]
+    assert len(reasons) == 2
+    assert "does not match its checksum" in reasons[0]
+    assert "ends at offset" in reasons[1]
+    for _ in range(2):
+        assert [one.key for one in storage.recovered.completed] == [keys[0], keys[3]]
+        (spool,) = storage.recovered.open
+        assert spool.state == rolled._replace(epoch=0)
+        storage.close()
+        storage = open_small(files)
+        assert storage.recovered.lost == []
+
+
 def test_torn_last_record_is_cut_off_at_every_length() -> None:
     files = SimFiles()
     spools = prepared(files, confirmed=0)

@@ -12,7 +12,8 @@ Steps
      discard acknowledged bytes at all brokers.
      The same applies to a completed spool whose file is missing or too short. Its journal then has
      no epoch here either, so that the broker counts as one that was away, and copies the bytes. The
-     checksums of completed spools are compared when they are read first (`Storage.problem_of`).
+     checksums of the journal's other completed spools are compared now. Otherwise, this happens
+     when they are read first (`Storage.problem_of`).
   5. Record the losses, so that the next recovery has the same result.
 """
 
@@ -28,7 +29,7 @@ from qsync_broker.operations import (
     RecoveredSpool,
     SpoolKey,
 )
-from qsync_broker.storage.catalogue import Catalogue, JournalKey, OpenSpool, journal_of
+from qsync_broker.storage.catalogue import Catalogue, OpenSpool, journal_of
 from qsync_broker.storage.errors import StorageDamaged
 from qsync_broker.storage.files import Files, join
 from qsync_broker.storage.health import Health
@@ -147,16 +148,19 @@ def _verify(catalogue: Catalogue, spools: SpoolFiles) -> tuple[Recovered, list[R
     """Verify the open spools. Return all spools, and the records of losses."""
     recovered = Recovered([], [], [])
     records: list[Record] = []
-    incomplete: set[JournalKey] = set()
+    incomplete = {
+        journal_of(completed.key)
+        for completed in catalogue.completed.values()
+        if spools.size_of(completed.key) < completed.end - completed.key.begin
+    }
     for completed in list(catalogue.completed.values()):
         key = completed.key
-        size, wanted = spools.size_of(key), completed.end - key.begin
-        if size < wanted:
-            reason = f"{spools.path_of(key)} has {size} bytes instead of {wanted}"
+        # Other files may be damaged, too, and all are copied together.
+        reason = problem_of(completed, spools) if journal_of(key) in incomplete else None
+        if reason is not None:
             recovered.lost.append((key.journal, f"{reason}; check the disk"))
             spools.set_aside(key)
             records.append(Drop(key))
-            incomplete.add(journal_of(key))
             del catalogue.completed[key]
             continue
         spools.truncate(key, completed.end)
