@@ -48,8 +48,10 @@ from qsync_broker.stores import FragmentStores
 from qsync_node.format.journals import JournalRow
 
 APPEND_POINTS = {state: f"append-{state.value.replace('_', '-')}" for state in State}
+LOSS_POINTS = (APPEND_POINTS[State.RECALL], APPEND_POINTS[State.ACCEPT_LOSS])
+"""Points that need lost disks; the campaign loses none."""
 CORE_POINTS = (
-    *(point for state, point in APPEND_POINTS.items() if state is not State.ACCEPT_LOSS),
+    *(point for point in APPEND_POINTS.values() if point not in LOSS_POINTS),
     "content-received",
     "promise-unflushed", "promise-flushed",
     "adoption-unflushed", "adoption-flushed",
@@ -57,7 +59,7 @@ CORE_POINTS = (
     "roll",
     "copy-asked", "copy-received", "copy-stored", "copy-ended",
 )  # fmt: skip
-"""Points in steps of the core. No client of the campaign accepts a loss."""
+"""Points in steps of the core."""
 SHELL_POINTS = (
     "log-unwritten", "log-flushed",
     "row-unwritten", "row-written",

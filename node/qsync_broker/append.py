@@ -8,7 +8,8 @@ and keeps no subscriptions. `qsync_broker.states` has the table of transitions.
 
 import hashlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from qsync_broker.coverage import Span
@@ -19,7 +20,6 @@ from qsync_broker.loss import (
     Loss,
     acceptance,
     dead_assignments,
-    possible_holders,
     resumption_offset,
     waits_for_dead,
 )
@@ -31,6 +31,7 @@ from qsync_broker.preconditions import (
     refusal_for_resumption,
     suspend_level,
 )
+from qsync_broker.recall import possible_holders, recall
 from qsync_broker.registers import (
     REGISTERS_MAX,
     pack_registers,
@@ -104,6 +105,7 @@ class AppendMachine:
         self._min_revision = request.min_revision
         self._roll_to = 0
         self._change: str = ""  # of the transaction under way: "", "pending", "done", "refused"
+        self._changed_after = 0  # revision of the key space when it began
         self._begin = 0
         self._sum = hashlib.sha1()
         self._registers = LabelSet.of(())
@@ -247,7 +249,7 @@ class AppendMachine:
         if self._change == "pending":
             return False
         if self._change == "refused":
-            return self._again(self._host.keys.revision + 1)
+            return self._again_after_change()
         if self._is_stale():
             return self._again()
         journal = self._journal()
@@ -267,9 +269,17 @@ class AppendMachine:
         """Write the journal's row if neither it nor the assignments have changed."""
         assignments = self._host.keys.assignments(journal.name).values()
         expected: tuple[Row, ...] = (journal, *sorted(assignments))
+        return self._begin_change(Change(expected, (changed,)))
+
+    def _begin_change(self, change: Change) -> bool:
         self._change = "pending"
-        self._host.transact(Change(expected, (changed,)), self._on_changed)
+        self._changed_after = self._host.keys.revision
+        self._host.transact(change, self._on_changed)
         return False
+
+    def _again_after_change(self) -> bool:
+        """Resolve under a later revision than that of the transaction: it shows the conflict."""
+        return self._again(self._changed_after + 1)
 
     def _on_changed(self, is_done: bool) -> None:
         """Note the result of a transaction."""
@@ -312,6 +322,10 @@ class AppendMachine:
             # No broker of the route has all acknowledged bytes, so each keeps confirmed ones only.
             if not replica.is_index_known:
                 return False
+            if recall(self._host.keys, journal, pipeline.promised) is not None:
+                replica.close_pipeline("a broker that may have all acknowledged bytes comes back")
+                self._change = ""
+                return self._go(State.RECALL)
             end = max(*(state.end for state in pipeline.promises), replica.index_end)
             if self.request.accepts_loss:
                 replica.is_end_known = False
@@ -361,19 +375,28 @@ class AppendMachine:
 
     def on_accept_loss(self) -> bool:
         """Record that bytes are lost, unless the journal or its assignments have changed."""
+        assert self.replica is not None
+        resume = 0 if self.replica.is_end_known else self.request.offset
+        return self._change_route(partial(acceptance, self._host.keys, self._journal(), resume))
+
+    def on_recall(self) -> bool:
+        """Assign live brokers again that may have all acknowledged bytes (J3)."""
+        assert self.replica is not None
+        members = self.resolution.route.members
+        return self._change_route(partial(recall, self._host.keys, self._journal(), members))
+
+    def _change_route(self, change: Callable[[], Change | None]) -> bool:
+        """Carry out a transaction that changes the journal or its assignments, and resolve."""
         if self._change == "pending":
             return False
         if self._change:
-            # In any case, the next synchronisation shows the new row of the journal.
-            return self._again(self._host.keys.revision + (self._change == "refused"))
+            return self._again_after_change()
         if self._is_stale():
             return self._again()
-        journal, keys = self._journal(), self._host.keys
-        assert self.replica is not None
-        resume = 0 if self.replica.is_end_known else self.request.offset
-        self._change = "pending"
-        self._host.transact(acceptance(keys, journal, resume), self._on_changed)
-        return False
+        wanted = change()
+        if wanted is None:
+            return self._again()
+        return self._begin_change(wanted)
 
     def _on_failed_pipeline(self) -> bool:
         assert self.replica is not None
@@ -387,7 +410,7 @@ class AppendMachine:
         if wrong > self.resolution.revision:
             return self._again(wrong)
         if later:
-            return self._again(self._host.keys.revision + 1)
+            return self._again_after_change()
         return self._end(State.ERROR, error=error)
 
     def on_update_assignments(self) -> bool:
@@ -397,7 +420,7 @@ class AppendMachine:
         if self._change == "pending":
             return False
         if self._change == "refused":
-            return self._again(self._host.keys.revision + 1)
+            return self._again_after_change()
         if self._is_stale():
             return self._again()
         if pipeline is None or not pipeline.is_ready:
@@ -510,7 +533,7 @@ class AppendMachine:
         if self._change == "pending":
             return False
         if self._change == "refused":
-            return self._again(self._host.keys.revision + 1)
+            return self._again_after_change()
         host, found = self._host, self.resolution
         assert found.journal is not None
         journal = host.keys.journals.get(found.journal.name)

@@ -15,7 +15,6 @@ after all known offsets is after all lost ones, too. The row keeps it as `suspen
 begins before it, and the next loss counts from it.
 """
 
-from collections.abc import Collection
 from typing import NamedTuple
 
 from qsync_broker.keyspace import Change, KeySpace, absent
@@ -23,7 +22,6 @@ from qsync_broker.wholeness import has_store
 from qsync_node.format.journals import (
     NO_ROUTE,
     AssignmentRow,
-    BrokerId,
     JournalRow,
     Route,
     Row,
@@ -64,13 +62,6 @@ def dead_assignments(keys: KeySpace, journal: str) -> list[AssignmentRow]:
     """Return the assignments of brokers that have no lease."""
     rows = keys.assignments(journal)
     return [rows[broker] for broker in sorted(rows) if broker not in keys.brokers]
-
-
-def possible_holders(
-    keys: KeySpace, journal: JournalRow, promised: Collection[BrokerId]
-) -> list[BrokerId]:
-    """Return live brokers of the recorded route whose state is unknown: they may have all bytes."""
-    return sorted(set(journal.route.members) & set(keys.brokers) - set(promised))
 
 
 def waits_for_dead(keys: KeySpace, journal: JournalRow, route: Route) -> bool:

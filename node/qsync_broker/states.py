@@ -11,8 +11,10 @@
     RESERVE_EPOCH            SEND_PIPELINE_SYNC; RESOLVE if the key space changed (J1)
     SEND_PIPELINE_SYNC       RECV_PIPELINE_SYNC
     RECV_PIPELINE_SYNC       SEND_PIPELINE_SYNC with the chosen state (J3); UPDATE_ASSIGNMENTS
-                             once adopted; RESOLVE if a peer knows a later route; ACCEPT_LOSS if
-                             acknowledged bytes are missing, and the request accepts this
+                             once adopted; RESOLVE if a peer knows a later route; if acknowledged
+                             bytes are missing: RECALL if a live broker outside of the route may
+                             have them, ACCEPT_LOSS if the request accepts this
+    RECALL                   RESOLVE
     ACCEPT_LOSS              RESOLVE
     UPDATE_ASSIGNMENTS       AWAIT_DESIRED_REPLICAS; RESOLVE after recording the epoch (J5)
     AWAIT_DESIRED_REPLICAS   VALIDATE_PRECONDITIONS; PROXY if another broker is the primary;
@@ -24,8 +26,8 @@
     READ_ACKNOWLEDGEMENTS    FINISHED once all brokers have acknowledged it
     any                      ERROR
 
-RESERVE_EPOCH and ACCEPT_LOSS do not exist in Gazette: its etcd transaction of UPDATE_ASSIGNMENTS
-orders routes, but not the synchronisations of one route.
+RESERVE_EPOCH, RECALL and ACCEPT_LOSS do not exist in Gazette: its etcd transaction of
+UPDATE_ASSIGNMENTS orders routes, but not the synchronisations of one route.
 """
 
 from enum import Enum
@@ -40,6 +42,7 @@ class State(Enum):
     RESERVE_EPOCH = "reserve_epoch"
     SEND_PIPELINE_SYNC = "send_pipeline_sync"
     RECV_PIPELINE_SYNC = "recv_pipeline_sync"
+    RECALL = "recall"
     ACCEPT_LOSS = "accept_loss"
     UPDATE_ASSIGNMENTS = "update_assignments"
     AWAIT_DESIRED_REPLICAS = "await_desired_replicas"

@@ -15,7 +15,8 @@ from ports import free_ports
 
 from qsync_broker.copier import Copier
 from qsync_broker.keyspace import Change, Deleted, KeySpace, Written, absent
-from qsync_broker.loss import STEP, possible_holders, resumption_offset
+from qsync_broker.loss import STEP, resumption_offset
+from qsync_broker.recall import possible_holders
 from qsync_node.format.journals import (
     JOURNAL_SPACE,
     BrokerId,
@@ -192,6 +193,33 @@ async def test_broker_that_returns_after_the_loss_keeps_its_bytes_at_their_offse
         status, headers, _ = await cluster.append(b"third")
         assert (status, headers["X-Commit-Begin"]) == (204, str(STEP + 6))
         assert (await cluster.ask("GET", f"?offset={STEP}"))[2] == b"secondthird"
+
+
+@pytest.mark.asyncio
+async def test_broker_with_the_only_copy_is_assigned_again_when_it_returns(tmp_path: Path) -> None:
+    """Another broker has its place, and the third one lost its disk meanwhile."""
+    async with running(tmp_path, 3, 2) as cluster:
+        assert (await cluster.append(b"first"))[0] == 204
+        members = [int(one.suffix[-1]) for one in cluster.keyspace.route(JOURNAL).members]
+        holder, emptied = members
+        (third,) = {0, 1, 2} - set(members)
+        row = next(
+            one for one in cluster.keyspace.brokers.values() if one.id.suffix == f"broker-{holder}"
+        )
+        await cluster.stop(holder, keeps_disk=True)
+        await cluster.stop(emptied)
+        await cluster.start(emptied)
+        assert cluster.keys.transact(Change((), (), (absent(row),)))
+        await cluster.until_routed(*(f"broker-{one}" for one in sorted((emptied, third))))
+        assert (await cluster.append(b"second"))[0] == 409
+        await cluster.start(holder)
+        await cluster.until(lambda: len(cluster.keyspace.brokers) == 3)
+        async with asyncio.timeout(20):
+            while (answer := await cluster.append(b"second"))[0] != 204:
+                assert answer[0] in (409, 421)
+        assert answer[1]["X-Commit-Begin"] == "5"
+        assert (await cluster.ask("GET"))[2] == b"firstsecond"
+        await cluster.until(lambda: len(cluster.keyspace.assignments(JOURNAL)) == 2)
 
 
 @pytest.mark.asyncio

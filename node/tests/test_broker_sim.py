@@ -21,6 +21,7 @@ from qsync_broker.status import Status
 from qsync_node.format.journals import JOURNAL_SPACE, BrokerId, JournalRow, Route, decode_row
 from qsync_sim.journals.clock import MS, SECOND
 from qsync_sim.journals.faults import PAIRS, WAITING
+from qsync_sim.journals.losses import Losses
 from qsync_sim.journals.schedule import Schedule
 from qsync_sim.journals.world import World
 
@@ -41,6 +42,14 @@ def test_no_acknowledged_byte_is_lost_although_stores_are_replaced(seed: int) ->
     assert Schedule(seed, moves_stores=True).run()["moved stores"] > 2
 
 
+def test_bytes_on_disks_are_lost_only_if_a_person_accepts_it() -> None:
+    counts = Counter[str]()
+    for seed in range(16):
+        counts += Losses(seed).run()
+    assert counts["accepted"] > 5
+    assert counts["accepted commits"] > 100
+
+
 @pytest.mark.timeout(400)  # 90 schedules
 def test_every_fault_meets_appends_in_every_state() -> None:
     reached: Counter[tuple[State, str]] = Counter()
@@ -55,10 +64,10 @@ def test_every_fault_meets_appends_in_every_state() -> None:
 
 
 def test_states_in_which_appends_wait_are_those_of_the_machine() -> None:
-    """The others are passed within one step, or only on the order of a person."""
+    """The others are passed within one step, or only after disks were lost (`losses.py`)."""
     passed = {State.SEND_PIPELINE_SYNC, State.AWAIT_DESIRED_REPLICAS}
-    ordered = {State.ACCEPT_LOSS}  # test_broker_loss.py
-    assert set(WAITING) == set(State) - set(TERMINAL) - passed - ordered
+    after_losses = {State.RECALL, State.ACCEPT_LOSS}
+    assert set(WAITING) == set(State) - set(TERMINAL) - passed - after_losses
 
 
 TRACE = """

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from qsync_sim.journals.losses import Losses
 from qsync_sim.journals.moves import Moves
 from qsync_sim.journals.schedule import Schedule
 
@@ -18,12 +19,14 @@ broker: Any = importlib.import_module("trapped_broker")
 def test_simulated_brokers_reach_each_point_of_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
     reached: set[str] = set()
     broker.observe_core(reached.add, functools.partial(monkeypatch.setattr, raising=False))
+    wanted = {*broker.CORE_POINTS, *broker.LOSS_POINTS}
     for seed in range(20):
         Schedule(seed).run()
         Moves(seed).run()
-        if reached == set(broker.CORE_POINTS):
+        Losses(seed).run()
+        if reached == wanted:
             return
-    raise AssertionError(f"not reached: {set(broker.CORE_POINTS) - reached}")
+    raise AssertionError(f"not reached: {wanted - reached}")
 
 
 class Killed:

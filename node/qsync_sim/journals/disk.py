@@ -208,6 +208,10 @@ class Disk:
         except FileNotFoundError:
             return b""
 
+    def has(self, journal: str, begin: int, end: int) -> bool:
+        """Return whether all bytes between two offsets are durable, even without a process."""
+        return self._durable.covers(journal, begin, end)
+
     # --- checks -------------------------------------------------------------------------------
 
     def _check_recovered(self, storage: Storage) -> None:

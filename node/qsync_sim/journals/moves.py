@@ -7,19 +7,18 @@ and sometimes lose their disk while all brokers are whole. In the end, none of t
 exists. Every acknowledged byte must be on each broker of its journal.
 """
 
-import argparse
 import sys
 from collections import Counter
 
 from qsync_broker.operations import SpoolKey
-from qsync_broker.requests import Append, Appended
-from qsync_broker.status import Status
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
     JOURNAL_SPACE,
     JournalRow,
     decode_row,
 )
+from qsync_sim.journals import seeds
+from qsync_sim.journals.appending import Client
 from qsync_sim.journals.clock import MS, SECOND
 from qsync_sim.journals.disk import Disk
 from qsync_sim.journals.world import World
@@ -40,7 +39,7 @@ class Moves:
         self.has_faults = seed % 4 > 0
         self.is_moving = True
         self.counts: Counter[str] = Counter()
-        self.texts = 0
+        self.client = Client(self.world, self.world.observer.commit)
 
     def run(self) -> Counter[str]:
         """Run the schedule, and return how often everything happened.
@@ -52,7 +51,7 @@ class Moves:
         for journal in JOURNALS:
             world.keys.create(journal, self.replication)
         for _ in range(3):
-            world.after(self.rng.randrange(SECOND), self._client)
+            world.after(self.rng.randrange(SECOND), self._append)
         if self.has_faults:
             world.after(SECOND, self._fault)
         world.run(3 * SECOND)
@@ -128,30 +127,11 @@ class Moves:
 
     # --- clients ------------------------------------------------------------------------------
 
-    def _client(self) -> None:
-        rng, world = self.rng, self.world
-        self._append(rng.choice(self.names), rng.choice(JOURNALS), 3)
+    def _append(self) -> None:
+        rng = self.world.rng
+        self.client.append(rng.choice(self.names), rng.choice(JOURNALS))
         if self.is_moving:
-            world.after(rng.randrange(200 * MS), self._client)
-
-    def _append(self, name: str, journal: str, hops: int) -> None:
-        world, rng = self.world, self.rng
-        process = world.processes[name]
-        if not process.is_alive:
-            return
-        self.texts += 1
-        sizes = [rng.choice((10, 300, 1500)) for _ in range(rng.randrange(1, 4))]
-        pieces = [(f"<{self.texts}.{n}>".encode() * size)[:size] for n, size in enumerate(sizes)]
-
-        def done(result: Appended, is_proxied: bool) -> None:
-            if is_proxied and hops:
-                self._append(result.resolution.broker.suffix, journal, hops - 1)
-            elif not is_proxied and not result.error and result.resolution.status is Status.OK:
-                world.observer.commit(journal, result, b"".join(pieces))
-
-        # A slow client still sends its content while brokers join and leave the journal.
-        pause_ns = (800 if rng.random() < 0.1 else 3) * MS
-        world.append(name, Append(journal), pieces, done, pause_ns=pause_ns)
+            self.world.after(rng.randrange(200 * MS), self._append)
 
     # --- checks -------------------------------------------------------------------------------
 
@@ -207,28 +187,7 @@ class Moves:
 
 def main() -> int:
     """Run schedules, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", default="0..99", help="first and last seed")
-    parser.add_argument("--hunt", metavar="SEEDS", help="stop at the first seed that fails")
-    arguments = parser.parse_args()
-    first, _, last = (arguments.hunt or arguments.seeds).partition("..")
-    failed, counts = 0, Counter[str]()
-    for seed in range(int(first), int(last or first) + 1):
-        try:
-            counts += Moves(seed).run()
-        except Exception as error:  # a planted bug may fail in any way
-            if arguments.hunt:
-                sys.stdout.write(f"found by seed {seed}: {error or type(error).__name__}\n")
-                return 0
-            if not isinstance(error, AssertionError):
-                raise
-            failed += 1
-            sys.stdout.write(f"seed {seed}: {error}\n")
-    if arguments.hunt:
-        sys.stdout.write("nothing found\n")
-        return 1
-    sys.stdout.write(f"{failed} failed; {dict(sorted(counts.items()))}\n")
-    return 1 if failed else 0
+    return seeds.main(__doc__, lambda seed: Moves(seed).run())
 
 
 if __name__ == "__main__":

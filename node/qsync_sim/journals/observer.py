@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from qsync_broker.loss import STEP
 from qsync_broker.operations import SpoolKey
 from qsync_broker.requests import Appended
 from qsync_broker.status import Status
@@ -57,7 +58,12 @@ class Observer:
             self.note_visible(journal, begin, data)
 
     def note_visible(self, journal: str, begin: int, data: bytes) -> None:
-        """Compare visible bytes with all that was ever visible at these offsets."""
+        """Compare visible bytes with all that was ever visible at these offsets.
+
+        Bytes after an accepted loss are remembered apart from those before.
+        """
+        part, begin = divmod(begin, STEP)
+        journal = f"{journal}+{part}" if part else journal
         seen = self.seen.setdefault(journal, bytearray())
         known = self.known.setdefault(journal, bytearray())
         end = begin + len(data)

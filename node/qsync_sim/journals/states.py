@@ -73,6 +73,15 @@ class States(NamedTuple):
         completed = self.completed.get(key)
         return None if completed is None else (completed.end, completed.sum)
 
+    def covers(self, journal: str, begin: int, end: int) -> bool:
+        """Return whether a spool of a journal has all bytes between two offsets."""
+        spans = [(one.key, one.end) for one in self.open.values()]
+        spans += [(one.key, one.end) for one in self.completed.values()]
+        return any(
+            key.journal == journal and key.begin <= begin and end <= spool_end
+            for key, spool_end in spans
+        )
+
 
 NO_STATES = States({}, {})
 
