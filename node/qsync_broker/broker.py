@@ -197,7 +197,7 @@ class Broker:
                     f" {PATIENCE_NS / 1e9:g} s while the broker waited for it"
                 )
             elif self._now_ns >= append.deadline_ns:
-                append.fail(f"the append had no result in state {append.state.value} in time")
+                append.fail(_late_reason(append))
         self._pulser.tick(self._now_ns)
 
     # --- key space ----------------------------------------------------------------------------
@@ -468,6 +468,15 @@ class Broker:
     def readable(self, journal: str) -> None:
         self._confirmed[journal] = None
         self._emit(ev.Readable(journal))
+
+
+def _late_reason(append: AppendMachine) -> str:
+    """Return why an append has no result at its deadline."""
+    reason = f"the append had no result in state {append.state.value} in time"
+    pipeline = append.replica.pipeline if append.replica is not None else None
+    if pipeline is None or not pipeline.lagging:
+        return reason
+    return f"{reason}: no answer of broker {', '.join(pipeline.lagging)}; see its log, then retry"
 
 
 def _is_renewal(former: BrokerRow | None, row: BrokerRow | None) -> bool:

@@ -137,6 +137,16 @@ class Pipeline:
     def is_ready(self) -> bool:
         return self.phase is Phase.READY
 
+    @property
+    def lagging(self) -> list[str]:
+        """Return the names of the brokers whose answers are missing."""
+        is_asked = self.phase is Phase.PREPARING
+        return [
+            peer.broker.suffix
+            for peer in (*self._peers, self._me)
+            if (peer.promised is None if is_asked else peer.acked < self.sequence)
+        ]
+
     # --- synchronisation ----------------------------------------------------------------------
 
     def open(self, revision: int) -> None:

@@ -1,14 +1,16 @@
 """Bytes that a disk has changed while its broker was stopped: no broker loses or serves them."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
 import pytest
-from broker_servers import create, start_broker
+from broker_servers import brokers, create, start_broker
 from ports import free_ports
 
+from qsync_broker.operations import Batch
 from qsync_sim.journals.keys import Keys
 
 JOURNAL = "a/journal"
@@ -133,3 +135,32 @@ async def test_damaged_completed_fragment_is_never_served_and_copied_after_a_res
     finally:
         for node in nodes.values():
             await node.stop()
+
+
+@pytest.mark.asyncio
+async def test_append_that_waits_for_a_full_disk_names_its_broker_and_later_ones_succeed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qsync_broker.http.APPEND_S", 1.0)
+    monkeypatch.setattr("qsync_broker.disk.RETRY_S", 0.1)
+    async with brokers(tmp_path, 3) as nodes:
+        assert await append(nodes[0].url, b"1") == 204
+        storage = nodes[1].server.storage
+        with monkeypatch.context() as full:
+            full.setattr(storage, "apply", refuse)
+            async with (
+                aiohttp.ClientSession() as session,
+                session.put(f"{nodes[0].url}/{JOURNAL}", data=b"2" * LARGE) as answer,
+            ):
+                assert answer.status == 500
+                assert (
+                    "no answer of broker broker-1; see its log, then retry" in await answer.text()
+                )
+            for node in nodes:
+                assert await read(node.url, 1) == b"1"
+        assert await append(nodes[2].url, b"3") == 204
+        assert (await read(nodes[1].url, 2))[-1:] == b"3"
+
+
+def refuse(batch: Batch) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
