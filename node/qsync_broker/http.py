@@ -293,7 +293,7 @@ class Gateway:
             if name.lower() not in ("host", "content-length", "transfer-encoding", "connection")
         }
         headers[PROXIED] = str(self._server.core.keys.revision)
-        url = row.endpoint.rstrip("/") + request.raw_path
+        url = row.endpoint.rstrip("/") + _target(request)
         try:
             tls = self._server.tls
             async with self._session.request(
@@ -423,7 +423,7 @@ class Gateway:
         token += "".join(f'endpoints:"{endpoint}" ' for endpoint in endpoints)
         headers = {"X-Route-Token": token}
         if route.primary >= 0:
-            headers["Location"] = endpoints[route.primary].rstrip("/") + request.raw_path
+            headers["Location"] = endpoints[route.primary].rstrip("/") + _target(request)
         return headers
 
 
@@ -442,6 +442,12 @@ class _Wanted(NamedTuple):
     offset: int
     is_blocking: bool
     claims: Claims
+
+
+def _target(request: web.Request) -> str:
+    """Return path and query as the client has sent them, without the host of an absolute URL."""
+    path = request.raw_path
+    return path if path.startswith("/") else "/" + path.partition("://")[2].partition("/")[2]
 
 
 def _token(request: web.Request) -> str:

@@ -31,6 +31,24 @@ async def test_append_at_any_broker_is_read_at_any_broker(tmp_path: Path) -> Non
             assert answer.headers["X-Write-Head"] == "21"
 
 
+async def test_absolute_url_in_a_request_names_the_journal_at_every_broker(tmp_path: Path) -> None:
+    """Clients of proxies send it; a broker that forwards the request uses its path only."""
+    async with brokers(tmp_path) as nodes:
+        for node in nodes:
+            host, _, port = node.url.removeprefix("http://").partition(":")
+            stream, writer = await asyncio.open_connection(host, int(port))
+            head = (
+                "PUT http://other/a/journal HTTP/1.1\r\nHost: other\r\nContent-Length: 1\r\n\r\nx"
+            )
+            writer.write(head.encode())
+            answer = await stream.readuntil(b"\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 204"), answer
+            location = next(line for line in answer.split(b"\r\n") if line.startswith(b"Location"))
+            assert location.endswith(b"/a/journal")
+            assert b"other" not in location
+            writer.close()
+
+
 async def test_sum_of_an_append_covers_its_bytes_only(tmp_path: Path) -> None:
     async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
         await http.put(f"{nodes[0].url}/a/journal", data=b"first")
