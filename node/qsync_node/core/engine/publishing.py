@@ -51,8 +51,8 @@ PUBLICATIONS_MAX = 65_536
 """Publications of a journal that may wait for its primary broker."""
 PENDING_BYTES_MAX = 64 << 20
 """Bytes of the publications of a journal that may wait for its primary broker."""
-TRANSACTION_MAX = 4_096
-"""Publications of one transaction: the leader runs them again at COMMIT, before any other write."""
+TRANSACTION_MAX = 1_024
+"""Publications of one transaction, whose rows each follower applies in one step."""
 STATEMENT_WORK = 2_000
 """Cost of one statement of a procedure, in units of a step's budget (G1)."""
 PLACES_MAX = 64
