@@ -19,7 +19,7 @@ from qsync_sim.mutants import (
 )
 
 MUTANTS = all_mutants()
-RULE = re.compile(r"[LDTREMSPJX]\d{1,2}|Leases|Storage|Persistence")
+RULE = re.compile(r"[LDTREMSPJX]\d{1,2}|Leases|Storage|Persistence|Loss")
 
 
 def test_there_are_at_least_twenty() -> None:
