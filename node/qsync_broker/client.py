@@ -35,7 +35,7 @@ from qsync_broker.rpc.convert import (
     sum_of,
 )
 from qsync_broker.spec import JournalSpec
-from qsync_broker.status import Status
+from qsync_broker.status import Status, refusal
 from qsync_node.errors import QsyncError
 
 RETRY_S = 20.0
@@ -217,7 +217,7 @@ class JournalClient:
             raise
         status = Status(answer.status)
         if status is not Status.OK:
-            raise JournalError(f"{journal}: {status.name}", status)
+            raise JournalError(refusal(journal, status), status)
         begin, end, checksum = answer.commit.begin, answer.commit.end, sum_of(answer.commit.sum)
         await self._record(Append(journal, begin, end, checksum, time.time()))
         return Commit(begin, end, checksum, labels_of(answer.registers))
@@ -319,7 +319,7 @@ class JournalClient:
             async for message in self._stub.Read(request, metadata=self._metadata):
                 status = Status(message.status)
                 if status not in (Status.OK, Status.OFFSET_NOT_YET_AVAILABLE):
-                    raise JournalError(f"{journal}: {status.name}", status)
+                    raise JournalError(refusal(journal, status), status)
                 yield message
         except grpc.aio.AioRpcError as error:
             raise _error(error) from None
@@ -337,7 +337,7 @@ class JournalClient:
             answer = await self._ask(self._stub.ListFragments, request)
             status = Status(answer.status)
             if status is not Status.OK:
-                raise JournalError(f"{journal}: {status.name}", status)
+                raise JournalError(refusal(journal, status), status)
             found += [_fragment(one.spec) for one in answer.fragments]
             token = answer.next_page_token
             if not token:

@@ -24,7 +24,7 @@ from qsync_broker.batch import (
 from qsync_broker.client import Commit, JournalError
 from qsync_broker.labels import LabelSet
 from qsync_broker.ledger import Append, AppendLedger, AppendLedgerError, unknown_append
-from qsync_broker.status import Status
+from qsync_broker.status import Status, refusal
 
 UNDER_WAY = 4
 """Number of batches under way."""
@@ -170,7 +170,7 @@ class AppendPipeline:
             result.set_result(Commit(outcome.begin, outcome.end, outcome.sum, registers))
         elif outcome.status:
             status = Status[outcome.status]
-            result.set_exception(JournalError(f"{self._journal}: {outcome.status}", status))
+            result.set_exception(JournalError(refusal(self._journal, status), status))
         else:
             result.set_exception(JournalError(f"{self._journal}: {outcome.error}"))
 

@@ -22,3 +22,28 @@ class Status(IntEnum):
     REGISTER_MISMATCH = 13
     SUSPENDED = 14
     FRAGMENT_STORE_UNHEALTHY = 15
+
+
+ACTIONS = {
+    Status.JOURNAL_NOT_FOUND: "create the journal, or correct its name",
+    Status.NO_JOURNAL_PRIMARY_BROKER: "retry; if it lasts, start the missing brokers",
+    Status.NOT_JOURNAL_PRIMARY_BROKER: "retry",
+    Status.INSUFFICIENT_JOURNAL_BROKERS: "retry; if it lasts, start the missing brokers",
+    Status.NOT_JOURNAL_BROKER: "retry",
+    Status.NOT_ALLOWED: "change the flags of the journal",
+    Status.WRONG_APPEND_OFFSET: "read the write head again",
+    Status.INDEX_HAS_GREATER_OFFSET: (
+        "start the missing brokers of the journal, or accept that its last bytes are lost with"
+        " `qsync journals reset-head`, or with `qsync journals accept-loss` if it has no store"
+    ),
+    Status.REGISTER_MISMATCH: "read the registers again",
+    Status.SUSPENDED: "append to the journal to resume it",
+    Status.FRAGMENT_STORE_UNHEALTHY: "repair the first store of the journal, then retry",
+}
+"""Action of a client for each status, as docs/journals.md states it."""
+
+
+def refusal(journal: str, status: Status) -> str:
+    """Return a sentence about a refused request: what failed, the cause, and what to do."""
+    action = ACTIONS.get(status)
+    return f"{journal}: {status.name}; {action}" if action else f"{journal}: {status.name}"

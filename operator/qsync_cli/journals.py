@@ -365,10 +365,22 @@ def _specs(text: str, known: "dict[str, Listed]") -> "list[tuple[JournalSpec, in
     return changes
 
 
+def _is_equal(given: Any, known: Any) -> bool:
+    """Return whether two values are equal, or the same duration, as `24h` and `24h0m0s`."""
+    from qsync_broker.duration import parse_duration
+
+    if given == known or not isinstance(given, str) or not isinstance(known, str):
+        return bool(given == known)
+    try:
+        return parse_duration(given) == parse_duration(known)
+    except ValueError:
+        return False
+
+
 def _difference(given: Any, known: Any, field: str = "") -> str:
     """Return the first field of an edited document that has no valid value, or ""."""
     if not isinstance(given, dict) or not isinstance(known, dict):
-        return "" if given == known else f"{field}: {given!r} is invalid"
+        return "" if _is_equal(given, known) else f"{field}: {given!r} is invalid"
     inner = f"{field}." if field else ""
     for name in known:
         if name not in given:

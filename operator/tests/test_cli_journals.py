@@ -311,9 +311,13 @@ def test_specifications_are_edited(events: Home, monkeypatch: pytest.MonkeyPatch
     assert edit("sed -i s/67108864/1048576/") == "1 changed\n"
     listed = json.loads(events.do("journals", "list", "--local", "events", "-o", "json"))
     assert listed[0]["spec"]["fragment"]["length"] == 1048576
+    assert edit("sed -i 's/retention: .*/retention: 1d/'") == "1 changed\n"
+    listed = json.loads(events.do("journals", "list", "--local", "events", "-o", "json"))
+    assert listed[0]["spec"]["fragment"]["retention"] == "24h0m0s"
     for editor, sentence in {
         "sed -i 's/length: 1048576/length: 7/'": "fragment.length: 7 is invalid",
         "sed -i s/SNAPPY/LZ4/": "fragment.compression_codec: 'LZ4' is invalid",
+        "sed -i 's/retention: .*/retention: 1 day/'": "fragment.retention: '1 day' is invalid",
         "sed -i s/flags/flaks/": "flags: is missing",
         "sed -i 's/replication: 3/replication: 9/'": "replication: must be 1 to 5, not 9",
         "sed -i '1s/^/{/'": "the edited text is invalid",
@@ -324,15 +328,21 @@ def test_specifications_are_edited(events: Home, monkeypatch: pytest.MonkeyPatch
         assert sentence in edit(editor, is_refused=True)
 
 
+MISSING = "no/journal: JOURNAL_NOT_FOUND; create the journal, or correct its name (Refused)"
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("append", "no/journal", os.devnull), "no/journal: JOURNAL_NOT_FOUND (Refused)"),
+        (("append", "no/journal", os.devnull), MISSING),
         (("append", "abc", os.devnull), "name: must have 4 to 512 bytes, not 3 (Refused)"),
         (("append", "orders/eu", "/no/file"), "/no/file cannot be read"),
-        (("append", "orders/eu", os.devnull, "--offset", "9"), "WRONG_APPEND_OFFSET (Refused)"),
-        (("read", "no/journal"), "no/journal: JOURNAL_NOT_FOUND (Refused)"),
-        (("fragments", "no/journal"), "no/journal: JOURNAL_NOT_FOUND (Refused)"),
+        (
+            ("append", "orders/eu", os.devnull, "--offset", "9"),
+            "WRONG_APPEND_OFFSET; read the write head again (Refused)",
+        ),
+        (("read", "no/journal"), MISSING),
+        (("fragments", "no/journal"), MISSING),
         (("list", "-l", "a b"), "invalid selector at 'a b'"),
     ],
 )
