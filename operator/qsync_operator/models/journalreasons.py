@@ -95,19 +95,20 @@ JOURNAL_REASONS = (
     ReasonEntry(
         JournalReason.PARTIALLY_SUSPENDED,
         ("Suspended",),
-        "One broker has the journal, because its fragments were not persisted yet",
+        "One broker has the journal, and serves its reads",
         "None. An append resumes the journal",
     ),
     ReasonEntry(
         JournalReason.FULLY_SUSPENDED,
         ("Suspended",),
-        "No broker has the journal: all fragments are persisted, or it is empty",
+        "No broker has the journal, which has no bytes",
         "None. An append resumes the journal",
     ),
     ReasonEntry(
         JournalReason.STORE_FAILING,
         ("StoreHealthy",),
-        "The last request to a store failed. Appends continue, and fragments wait on disks",
+        "The last request to a store failed. Fragments wait on disks, and appends continue until"
+        " six health checks of the first store have failed in succession",
         "Follow the runbook [QsyncFragmentStoreFailing](runbooks/QsyncFragmentStoreFailing.md)",
     ),
     ReasonEntry(
@@ -115,7 +116,8 @@ JOURNAL_REASONS = (
         ("HeadKnown", "Writable"),
         "No broker of the journal has all acknowledged bytes",
         "Restore the missing brokers. If their disks are lost, accept the loss of the last bytes"
-        " with `qsync journals reset-head`, or with `qsync journals accept-loss` without a store",
+        " with `qsync journals reset-head`. For a journal without a store, use"
+        " `qsync journals accept-loss`",
     ),
     ReasonEntry(
         JournalReason.NOT_OBSERVED,
