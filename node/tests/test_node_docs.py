@@ -77,7 +77,7 @@ def test_each_limit_has_a_name_of_its_own() -> None:
 def test_links_between_pages_lead_somewhere() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     for page in pages:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} points to {target}"
 
 
