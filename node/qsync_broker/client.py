@@ -166,6 +166,23 @@ class JournalClient:
         request = pb.ApplyRequest()
         for spec, revision in changes:
             request.changes.add(expect_mod_revision=revision, upsert=spec_to_message(spec))
+        await self._apply(request)
+
+    async def delete(self, journal: str, revision: int) -> None:
+        """Delete a journal, its registers, and its bytes at the brokers; stores keep theirs.
+
+        Args:
+            journal: name of the journal.
+            revision: revision of its last change, -1 for any.
+
+        Raises:
+            JournalError: the journal has another revision.
+        """
+        request = pb.ApplyRequest()
+        request.changes.add(expect_mod_revision=revision, delete=journal)
+        await self._apply(request)
+
+    async def _apply(self, request: Any) -> None:
         answer = await self._ask(self._stub.Apply, request)
         if answer.status == Status.ETCD_TRANSACTION_FAILED:
             raise JournalError(

@@ -18,6 +18,7 @@ from qsync_cli import (
     fence,
     force,
     journal_compaction,
+    journal_deletion,
     journal_loss,
     journal_publish,
     promote,
@@ -178,6 +179,9 @@ journals_app.command(
 journals_app.command(
     "edit", epilog=_example("qsync journals edit -l prefix=orders/ --local events")
 )(remote_journals.edit)
+journals_app.command("delete", epilog=_example("qsync journals delete orders/eu --local events"))(
+    journal_deletion.delete
+)
 journals_app.command(
     "reset-head", epilog=_example("qsync journals reset-head orders/eu --local events")
 )(remote_journals.reset_head)

@@ -328,6 +328,30 @@ def test_specifications_are_edited(events: Home, monkeypatch: pytest.MonkeyPatch
         assert sentence in edit(editor, is_refused=True)
 
 
+def test_journal_is_deleted_with_its_bytes(events: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def create() -> None:
+        editor = "sed -i 's#orders/eu#orders/us#;s/revision: .*/revision: 0/'"
+        monkeypatch.setitem(events.environment, "EDITOR", editor)
+        assert events.do("journals", "edit", "-l", "name=orders/eu", *local) == "1 changed\n"
+        assert events.do("journals", "append", "orders/us", EXAMPLE, *local).endswith(" at 0\n")
+
+    def names() -> list[str]:
+        return [
+            one["name"] for one in json.loads(events.do("journals", "list", *local, "-o", "json"))
+        ]
+
+    local = ("--local", "events")
+    create()
+    said = events.refuse("journals", "delete", "orders/us", *local)
+    assert "add --yes to delete the journal (Refused)" in said
+    assert names() == ["orders/eu", "orders/us"]
+    assert "orders/us deleted\n" in events.do("journals", "delete", "orders/us", "--yes", *local)
+    assert names() == ["orders/eu"]
+    said = events.refuse("journals", "delete", "orders/us", "--yes", *local)
+    assert "orders/us: JOURNAL_NOT_FOUND; create the journal, or correct its name" in said
+    create()  # the new journal begins at 0: it has none of the bytes
+
+
 MISSING = "no/journal: JOURNAL_NOT_FOUND; create the journal, or correct its name (Refused)"
 
 

@@ -1,0 +1,59 @@
+"""`qsync journals delete`: a journal and its bytes at the brokers are deleted."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.journals import BrokerOption, CaOption, JournalArgument, TokenOption, ask_broker
+from qsync_cli.options import LocalOption, OutputOption
+
+if TYPE_CHECKING:
+    from qsync_broker.client import JournalClient, Listed
+
+
+def delete(
+    journal: JournalArgument,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Delete without a question, in a script.")
+    ] = False,
+    broker: BrokerOption = None,
+    local: LocalOption = None,
+    token: TokenOption = "",
+    ca: CaOption = None,
+    output: OutputOption = None,
+) -> None:
+    """Delete a journal, its registers, and its bytes at the brokers.
+
+    The command asks. Persisted fragments stay in their stores. If a QsyncJournal declares the
+    journal, delete the QsyncJournal first: the operator can create a declared journal again.
+    """
+    import sys
+
+    from qsync_broker.client import selector_of_name
+    from qsync_broker.status import Status, refusal
+    from qsync_cli.output import done, warn
+
+    async def find(client: "JournalClient") -> "list[Listed]":
+        return await client.journals(selector_of_name(journal))
+
+    found: list[Listed] = ask_broker(broker, local, token, ca, find)
+    if not found:
+        text = refusal(journal, Status.JOURNAL_NOT_FOUND)
+        raise Failure(FailureReason.NOT_FOUND, text)
+    text = (
+        f"{journal}: its registers, its waiting publications, and its bytes at the brokers are lost"
+        " with it."
+    )
+    if not yes and not sys.stdin.isatty():
+        text = f"{text} Nothing was changed: add --yes to delete the journal"
+        raise Failure(FailureReason.REFUSED, text)
+    warn(text)
+    if not yes and not typer.confirm(f"Delete {journal}?", err=True):
+        raise Failure(FailureReason.REFUSED, f"{journal}: nothing was changed")
+
+    async def delete_found(client: "JournalClient") -> None:
+        await client.delete(journal, found[0].revision)
+
+    ask_broker(broker, local, token, ca, delete_found)
+    done(f"{journal} deleted", output, journal=journal)
