@@ -362,8 +362,8 @@ class AppendMachine:
         holders = possible_holders(keys, journal, asked)
         if holders:
             reason = (
-                f"broker {holders[0].suffix} is live and may have all bytes: wait until it is"
-                " assigned again, or stop it"
+                f"broker {holders[0].suffix} is live, may have all bytes, and has no room for the"
+                " journal: raise its `journal_limit`, or stop it"
             )
             return self._refuse(Status.INDEX_HAS_GREATER_OFFSET, reason)
         if self.request.offset != resume:

@@ -25,6 +25,7 @@ from qsync_broker.labels import LabelSelector, LabelSet, Wanted
 from qsync_broker.ledger import Append, AppendLedger, unknown_append
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
+from qsync_broker.rpc.channels import CHANNEL_OPTIONS
 from qsync_broker.rpc.convert import (
     enum_value,
     labels_message,
@@ -39,7 +40,6 @@ from qsync_broker.status import Status, refusal
 from qsync_node.errors import QsyncError
 
 RETRY_S = 20.0
-MESSAGE_MAX = 16 << 20
 BARRIERS_MAX = 6
 _LOST = "Internal error from Core"
 """The text of gRPC (github.com/grpc/grpc/issues/36066) if it loses a server's error."""
@@ -120,13 +120,14 @@ class JournalClient:
             raise ValueError(
                 f"invalid address {url!r} of a broker: use http://HOST:PORT or https://HOST:PORT"
             )
-        options = [("grpc.max_receive_message_length", MESSAGE_MAX)]
         if parts.scheme == "https":
             roots = ca.read_bytes() if ca is not None else None
             credentials = grpc.ssl_channel_credentials(roots)
-            self._channel = grpc.aio.secure_channel(parts.netloc, credentials, options=options)
+            self._channel = grpc.aio.secure_channel(
+                parts.netloc, credentials, options=CHANNEL_OPTIONS
+            )
         else:
-            self._channel = grpc.aio.insecure_channel(parts.netloc, options=options)
+            self._channel = grpc.aio.insecure_channel(parts.netloc, options=CHANNEL_OPTIONS)
         self._stub: Any = pb_grpc.JournalStub(self._channel)
         self._metadata = [("authorization", f"Bearer {token}")] if token else []
 

@@ -7,15 +7,11 @@ import grpc
 
 from qsync_broker.keyspace import KeySpace
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
+from qsync_broker.rpc.channels import CHANNEL_OPTIONS
 from qsync_node.format.journals import BrokerId
 
 if TYPE_CHECKING:
     from qsync_broker.tls import BrokerTls
-
-OPTIONS = [
-    ("grpc.max_receive_message_length", 16 << 20),
-    ("grpc.max_send_message_length", 16 << 20),
-]
 
 
 class Proxies:
@@ -39,9 +35,9 @@ class Proxies:
 
     def _open(self, scheme: str, target: str) -> Any:
         if scheme != "https" or self._tls is None:
-            return grpc.aio.insecure_channel(target, options=OPTIONS)
+            return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
         credentials, options = self._tls.credentials()
-        return grpc.aio.secure_channel(target, credentials, options=[*OPTIONS, *options])
+        return grpc.aio.secure_channel(target, credentials, options=[*CHANNEL_OPTIONS, *options])
 
     async def close(self) -> None:
         """Close all channels."""
