@@ -352,6 +352,15 @@ def test_journal_is_deleted_with_its_bytes(events: Home, monkeypatch: pytest.Mon
     create()  # the new journal begins at 0: it has none of the bytes
 
 
+def test_declared_journal_that_was_deleted_is_applied_again(events: Home, tmp_path: Path) -> None:
+    local = ("--local", "events")
+    assert "at 0" in events.do("journals", "append", "orders/eu", EXAMPLE, *local)
+    events.do("journals", "delete", "orders/eu", "--yes", *local)
+    said = events.do("local", "apply", "-f", tmp_path / "journals.yaml", "--timeout", "30")
+    assert "unchanged" in said
+    assert "at 0" in events.do("journals", "append", "orders/eu", EXAMPLE, *local)
+
+
 MISSING = "no/journal: JOURNAL_NOT_FOUND; create the journal, or correct its name (Refused)"
 
 

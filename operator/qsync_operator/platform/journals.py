@@ -45,7 +45,7 @@ class JournalPlatform:
         self._processes = Supervision(
             store, self._records, self._save, Program(self._command, self._log), wake
         )
-        self._declared: tuple[int, list[Any]] | None = None
+        self._declared: tuple[int, int] | None = None
         self._tried_s = 0.0
 
     def _save(self) -> None:
@@ -89,14 +89,17 @@ class JournalPlatform:
                 break  # the others are restarted later
 
     async def _declare(self, cluster: QsyncCluster, leader: str | None) -> bool:
-        """Create the key space and the declared journals; return whether the key space exists."""
-        declared = self._store.load_journals()
-        state = cluster.metadata.generation, [journal.document() for journal in declared]
+        """Create the key space and the declared journals; return whether the key space exists.
+
+        Each `qsync local apply` declares the journals again: one may have been deleted meanwhile.
+        """
+        state = cluster.metadata.generation, self._store.journals_applied_at_ns()
         if self._declared == state:
             return True
         if leader is None or time.monotonic() - self._tried_s < AGAIN_S:
             return self._declared is not None
         self._tried_s = time.monotonic()
+        declared = self._store.load_journals()
 
         def declare() -> list[str]:
             with connect_as_admin(leader, self._secrets.cluster, TIMEOUT_S, None) as database:

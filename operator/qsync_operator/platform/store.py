@@ -124,8 +124,15 @@ class Store:
         self._write("cluster.json", document)
 
     def cluster_changed_at_ns(self) -> int:
+        return self._changed_at_ns("cluster.json")
+
+    def journals_applied_at_ns(self) -> int:
+        """Return when journals were last declared, also if nothing changed; 0 if never."""
+        return self._changed_at_ns("journals.json")
+
+    def _changed_at_ns(self, name: str) -> int:
         try:
-            return (self.directory / "cluster.json").stat().st_mtime_ns
+            return (self.directory / name).stat().st_mtime_ns
         except FileNotFoundError:
             return 0
 
