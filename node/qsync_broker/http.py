@@ -58,6 +58,8 @@ from qsync_node.format.journals import BrokerId, JournalRow
 APPEND_S = 60.0
 BODY_S = 30.0
 """Time in which the body of a batch, or the content of a small append, must arrive."""
+REVISION_S = 30.0
+"""Time in which this broker must know the revision at which another one has forwarded a read."""
 REGISTERS_HEADER_MAX = 4 << 10
 """Size of registers in bytes above which an answer lacks them: clients refuse long headers."""
 PROXIED = "X-Qsync-Proxied"
@@ -331,9 +333,14 @@ class Gateway:
         try:
             offset, is_blocking = _read_of(request)
             claims = self._authorize(request, Capability.READ)
-            await server.revision(_number(request.headers.get(PROXIED, "0"), PROXIED))
+            revision = _number(request.headers.get(PROXIED, "0"), PROXIED)
+            async with asyncio.timeout(REVISION_S):
+                await server.revision(revision)
         except ValueError as error:
             return web.Response(status=400, text=f"{error}\n")
+        except TimeoutError:
+            text = f"this broker does not know revision {revision}: repeat the request\n"
+            return web.Response(status=503, text=text)
         except AuthError as error:
             return _unauthorized(error)
         except _HiddenError:

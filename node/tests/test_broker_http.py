@@ -49,6 +49,21 @@ async def test_absolute_url_in_a_request_names_the_journal_at_every_broker(tmp_p
             writer.close()
 
 
+async def test_read_does_not_wait_for_an_invented_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qsync_broker.http.REVISION_S", 0.1)
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        headers = {"X-Qsync-Proxied": "1000000"}
+        async with asyncio.timeout(5):
+            answer = await http.get(f"{nodes[0].url}/a/journal", headers=headers)
+        assert answer.status == 503
+        assert (
+            await answer.text()
+            == "this broker does not know revision 1000000: repeat the request\n"
+        )
+
+
 async def test_sum_of_an_append_covers_its_bytes_only(tmp_path: Path) -> None:
     async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
         await http.put(f"{nodes[0].url}/a/journal", data=b"first")
