@@ -238,7 +238,7 @@ class _Examination:
             live,
             key=lambda broker: (
                 broker not in journal.route.members,
-                broker in journal.partial,
+                broker in partial_brokers(journal),
                 self.keys.brokers[broker].is_exiting,
                 self._primaries[broker] / self.keys.brokers[broker].journal_limit,
                 broker,

@@ -3,7 +3,8 @@
 The fragments of such a journal are on its brokers' disks only. A broker that joins begins with the
 bytes after its first synchronisation: it is partial until it has copied the others. The journal's
 row lists the partial brokers, so that the allocator removes no broker before the remaining ones are
-whole.
+whole. The row of a journal with a store lists them, too: the store may be removed although it lacks
+fragments.
 """
 
 from collections.abc import Mapping
@@ -42,7 +43,7 @@ def partial_after(
         source: greatest epoch of these states.
         end: chosen end of the journal.
     """
-    if has_store(row) or not end:
+    if not end:
         return ()
     known = set(row.route.members) - set(row.partial) if source == row.epoch else set()
     return tuple(

@@ -90,7 +90,7 @@ NEW = msg.Promised(0, 0, 0, bytes(20), b"", 1)
         (row(), {A: promise(5), B: promise(3, 30)._replace(begin=90)}, (B,)),
         (row(), {A: promise(5), B: promise(3)._replace(begin=80, end=80)}, (B,)),
         (row(), {A: promise(5), B: promise(3)}, (B,)),  # it may discard unconfirmed bytes
-        (row(stores=("file:///s/",)), {A: promise(5), C: NEW}, ()),
+        (row(stores=("file:///s/",)), {A: promise(5), C: NEW}, (C,)),  # it may lose its store
         (row(epoch=0), {A: promise(0), B: promise(0)}, ()),
     ],
 )

@@ -5,12 +5,16 @@ python -m qsync_sim.journals.moves --seeds 0..99
 A broker that is replaced hands its journals over, and its disk is removed afterwards. Others fail,
 and sometimes lose their disk while all brokers are whole. In the end, none of the first brokers
 exists. Every acknowledged byte must be on each broker of its journal.
+
+One in three schedules begins with a store that takes no fragment. It is removed from the journals
+after the first broker was replaced.
 """
 
 import sys
 from collections import Counter
 
 from qsync_broker.operations import SpoolKey
+from qsync_broker.wholeness import partial_brokers
 from qsync_node.format.journals import (
     ASSIGNMENT_SPACE,
     JOURNAL_SPACE,
@@ -37,6 +41,7 @@ class Moves:
         self.world = World(seed, self.names)
         self.rng = self.world.rng
         self.has_faults = seed % 4 > 0
+        self.has_stores = seed % 3 == 2
         self.is_moving = True
         self.counts: Counter[str] = Counter()
         self.client = Client(self.world, self.world.observer.commit)
@@ -48,8 +53,9 @@ class Moves:
             AssertionError: a byte is lost, or a broker cannot hand its journals over.
         """
         world = self.world
+        world.stores.are_full = True
         for journal in JOURNALS:
-            world.keys.create(journal, self.replication)
+            world.keys.create(journal, self.replication, stores=self.has_stores)
         for _ in range(3):
             world.after(self.rng.randrange(SECOND), self._append)
         if self.has_faults:
@@ -57,6 +63,8 @@ class Moves:
         world.run(3 * SECOND)
         for number in range(ROUNDS):
             self._replace(f"broker-new-{number}")
+            if self.has_stores and not number:
+                self._remove_stores()
         self.is_moving = False
         for name in self.names:
             self._revive(name)
@@ -87,6 +95,13 @@ class Moves:
         world.kill(former)
         world.disks[former].wipe()
         self.counts["moved"] += 1
+
+    def _remove_stores(self) -> None:
+        """Remove the store, which has no fragment, once all brokers are synchronised."""
+        assert self.world.run(PATIENCE_NS, self._is_settled), f"not settled: {self._rows()}"
+        for journal in JOURNALS:
+            self.world.stores.replace(journal)
+            self.counts["removed stores"] += 1
 
     def _has_handed_over(self, name: str) -> bool:
         process = self.world.processes[name]
@@ -161,7 +176,7 @@ class Moves:
         return all(
             keys.is_consistent(row)
             and len(keys.route(row.name).members) == self.replication
-            and not row.partial
+            and not partial_brokers(row)
             for row in self._rows()
         )
 

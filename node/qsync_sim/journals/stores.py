@@ -23,6 +23,7 @@ class Stores:
     Attributes:
         fragments: the fragments of each journal and their bytes, by store, begin and end.
         are_down: whether they are unavailable.
+        are_full: whether they can be listed, but take no fragment.
         delay_ns: additional time of each request.
     """
 
@@ -30,7 +31,7 @@ class Stores:
         self, rng: Random, clock: Clock, disks: dict[str, Disk], observer: Observer, keys: Keys
     ) -> None:
         self.fragments: dict[str, dict[tuple[str, int, int], tuple[RemoteFragment, bytes]]] = {}
-        self.are_down = False
+        self.are_down = self.are_full = False
         self.delay_ns = 0
         self._rng = rng
         self._clock = clock
@@ -67,7 +68,7 @@ class Stores:
         def finish() -> None:
             if not process.is_alive:
                 return
-            if self.are_down:
+            if self.are_down or self.are_full:
                 error = "the store is unavailable"
                 process.feed(ev.Uploaded(effect.token, None, error))
                 return
