@@ -491,11 +491,11 @@ def test_sequence_continues_after_a_failover_and_restarts(driven: Driven) -> Non
 def test_publications_of_one_client_take_several_short_steps(driven: Driven) -> None:
     """A publication costs as much as several small requests, so a step runs fewer of them."""
     leader = driven.leader()
-    leader.node.settings = Settings()  # type: ignore[union-attr]  # the budget of a real leader
+    assert leader.node is not None
+    leader.node.settings = Settings()  # with the budget of a leader in production
     syncs = [driven.next_sync() for _ in range(1_000)]
     body = publish(b"x")
     leader.step([fx.Request(100, sync, CALL, body, 0, "admin", None) for sync in syncs])
-    assert leader.node is not None
     pending = leader.node.clients.commits.pending
     assert pending is not None
     row = publishing.publisher_of(pending, JOURNAL, ID)
@@ -517,5 +517,5 @@ def test_transaction_with_too_many_publications_is_refused_at_once(
     assert answer.code == ErrorCode.MEMORY_ISSUE
     assert "at most 3 times; commit in parts" in answer.reason
     assert values(driven.ask(leader, COMMIT, stream=1)) == [[JOURNAL, n] for n in (1, 2, 3)]
-    driven.ask(leader, BEGIN, stream=1)  # each transaction is counted by itself
+    driven.ask(leader, BEGIN, stream=1)  # each transaction has a count of its own
     assert driven.ask(leader, CALL, publish(b"x"), stream=1).code == 0

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qsync_cli.failure import Failure, FailureReason
-from qsync_cli.journals import BrokerOption, CaOption, JournalArgument, TokenOption, ask_broker
+from qsync_cli.journals import (
+    BrokerOption,
+    CaOption,
+    JournalArgument,
+    TokenOption,
+    ask_broker,
+    require_consent,
+)
 from qsync_cli.options import LocalOption, OutputOption
 
 if TYPE_CHECKING:
@@ -28,11 +35,9 @@ def delete(
     The command asks. Persisted fragments stay in their stores. If a QsyncJournal declares the
     journal, delete the QsyncJournal first: the operator can create a declared journal again.
     """
-    import sys
-
     from qsync_broker.client import selector_of_name
     from qsync_broker.status import Status, refusal
-    from qsync_cli.output import done, warn
+    from qsync_cli.output import done
 
     async def find(client: "JournalClient") -> "list[Listed]":
         return await client.journals(selector_of_name(journal))
@@ -45,12 +50,8 @@ def delete(
         f"{journal}: its registers, its waiting publications, and its bytes at the brokers are lost"
         " with it."
     )
-    if not yes and not sys.stdin.isatty():
-        text = f"{text} Nothing was changed: add --yes to delete the journal"
-        raise Failure(FailureReason.REFUSED, text)
-    warn(text)
-    if not yes and not typer.confirm(f"Delete {journal}?", err=True):
-        raise Failure(FailureReason.REFUSED, f"{journal}: nothing was changed")
+    remedy = "add --yes to delete the journal"
+    require_consent(journal, text, f"Delete {journal}?", remedy, is_given=yes)
 
     async def delete_found(client: "JournalClient") -> None:
         await client.delete(journal, found[0].revision)

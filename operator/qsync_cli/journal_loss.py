@@ -11,6 +11,7 @@ from qsync_cli.journals import (
     JournalArgument,
     TokenOption,
     broker_access,
+    require_consent,
 )
 from qsync_cli.options import LocalOption, OutputOption
 
@@ -34,9 +35,7 @@ def accept_loss(
     The command names the offsets, and asks. It is refused while a broker with all bytes is
     reachable. The offsets of lost bytes never get other bytes: the journal continues after them.
     """
-    import sys
-
-    from qsync_cli.output import done, warn
+    from qsync_cli.output import done
 
     access = broker_access(broker, local, token, ca)
 
@@ -61,13 +60,9 @@ def accept_loss(
     if loss is None:
         text = f"{journal}: its brokers have all acknowledged bytes; nothing was changed"
         raise Failure(FailureReason.REFUSED, text)
-    if not yes and not sys.stdin.isatty():
-        text = f"{description_of(journal, loss)} Nothing was changed: add --yes to accept the loss"
-        raise Failure(FailureReason.REFUSED, text)
-    warn(description_of(journal, loss))
-    if not yes:
-        if not typer.confirm("Are these disks lost for good, and are these bytes lost?", err=True):
-            raise Failure(FailureReason.REFUSED, f"{journal}: nothing was changed")
+    question = "Are these disks lost for good, and are these bytes lost?"
+    remedy = "add --yes to accept the loss"
+    require_consent(journal, description_of(journal, loss), question, remedy, is_given=yes)
     again = ask(loss.resume)
     if again is not None:
         text = f"{journal}: the journal has changed meanwhile; repeat the command"
