@@ -10,6 +10,8 @@
                                 persisted it since the last listing
     a fragment is completed     the primary uploads it at once; a peer waits, and then normally
                                 finds it in the listing
+    a new synchronisation       the former primary may have failed before its upload: the new one
+                                uploads waiting fragments at once, and a peer ten seconds later
     an upload has failed        it is repeated after a pause that doubles up to a limit
 
 A fragment has the same name and content at all brokers. Two uploads of it are therefore harmless. A
@@ -30,6 +32,7 @@ from qsync_broker.replica import Host, Replica
 UPLOADS_MAX = 4
 """Maximum number of uploads of a broker at a time."""
 PEER_WAIT_NS = 120_000_000_000
+REPLACED_WAIT_NS = 10_000_000_000
 AGAIN_MIN_NS = 1_000_000_000
 AGAIN_MAX_NS = 60_000_000_000
 LISTINGS_MAX = 8
@@ -66,10 +69,11 @@ class _Listing(NamedTuple):
 class _Journal:
     """Persistence of one journal at this broker."""
 
-    __slots__ = ("is_listing", "list_at_ns", "listed_at_ns", "waiting")
+    __slots__ = ("epoch", "is_listing", "list_at_ns", "listed_at_ns", "waiting")
 
     def __init__(self) -> None:
         self.waiting: dict[int, _Waiting] = {}
+        self.epoch = 0  # of the last synchronisation
         self.list_at_ns = 0
         self.listed_at_ns = 0
         self.is_listing = False
@@ -113,6 +117,24 @@ class Persister:
         if journal is not None:
             delay_ns = 0 if replica.pipeline is not None else PEER_WAIT_NS
             journal.waiting[fragment.begin] = _Waiting(fragment, now_ns + delay_ns)
+
+    def synchronised(self, name: str, epoch: int, now_ns: int) -> None:
+        """Persist the fragments of a journal soon if this synchronisation is new.
+
+        Until then, a broker that has joined the journal cannot serve their bytes.
+
+        Args:
+            name: name of the journal.
+            epoch: epoch of its last recorded synchronisation.
+            now_ns: the time.
+        """
+        journal, replica = self._journals.get(name), self._find(name)
+        if journal is None or replica is None or journal.epoch == epoch:
+            return
+        journal.epoch = epoch
+        at_ns = now_ns + (0 if replica.pipeline is not None else REPLACED_WAIT_NS)
+        for waiting in journal.waiting.values():
+            waiting.at_ns = min(waiting.at_ns, at_ns)
 
     def tick(self, now_ns: int) -> None:
         """Begin due listings and uploads."""

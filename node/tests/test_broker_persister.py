@@ -10,7 +10,14 @@ from test_broker_append import Hand
 from qsync_broker import events as ev
 from qsync_broker.index import LocalFragment, RemoteFragment, RemoteIndex
 from qsync_broker.operations import Operation, SpoolKey
-from qsync_broker.persister import AGAIN_MIN_NS, LIST_AGAIN_NS, PEER_WAIT_NS, UPLOADS_MAX, Persister
+from qsync_broker.persister import (
+    AGAIN_MIN_NS,
+    LIST_AGAIN_NS,
+    PEER_WAIT_NS,
+    REPLACED_WAIT_NS,
+    UPLOADS_MAX,
+    Persister,
+)
 from qsync_broker.reader import GAP_S, find
 from qsync_broker.replica import Replica, Settings
 from qsync_node.format.journals import Route
@@ -129,6 +136,23 @@ def test_peer_uploads_only_what_no_listing_shows() -> None:
     assert broker.dropped() == [0]
     (upload,) = [one for one in broker.take(PEER_WAIT_NS) if isinstance(one, ev.Upload)]
     assert upload.fragment.begin == 9
+
+
+@pytest.mark.parametrize("is_primary", [False, True])
+def test_fragments_of_a_former_primary_are_uploaded_soon(is_primary: bool) -> None:
+    """The former primary may have failed before its upload; a new broker has no such bytes."""
+    broker = Storing(is_primary=False)
+    broker.show()
+    broker.persister.synchronised("a/journal", 7, 0)
+    broker.complete(0, 9)
+    broker.persister.synchronised("a/journal", 7, 1)  # the row has changed for another reason
+    if is_primary:
+        broker.journal.open_pipeline(Route((broker.me,), 0), 8)
+    broker.persister.synchronised("a/journal", 8, 1)
+    due_ns = 1 + (0 if is_primary else REPLACED_WAIT_NS)
+    assert [one for one in broker.take(due_ns - 1) if isinstance(one, ev.Upload)] == []
+    assert [one.fragment.begin for one in broker.take(due_ns) if isinstance(one, ev.Upload)] == [0]
+    broker.persister.synchronised("unknown", 8, 1)
 
 
 def test_listing_drops_only_fragments_that_it_covers_wholly() -> None:
