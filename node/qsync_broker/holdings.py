@@ -73,7 +73,7 @@ class Holdings:
         if replica is not None and (
             not is_mine or row is None or row.create_revision != replica.spool.journal_id
         ):
-            self._depart(replica)
+            self._depart(replica, now_ns)
             replica = None
         created = None
         if row is not None and is_mine:
@@ -123,13 +123,14 @@ class Holdings:
 
     # --- departure ----------------------------------------------------------------------------
 
-    def _depart(self, replica: Replica) -> None:
+    def _depart(self, replica: Replica, now_ns: int) -> None:
         """End an assignment; the fragments are still persisted."""
         journal = replica.journal
         replica.leave("the journal is no longer assigned to this broker")
         replica.depart()
         del self.assigned[journal]
         self._departed[journal] = replica
+        self.persister.departed(journal, now_ns)
         self._emit(ev.Readable(journal))  # its readers go to another broker
 
     def _depart_recovered(self, journal: str, row: JournalRow | None, now_ns: int) -> None:
@@ -143,6 +144,7 @@ class Holdings:
         self._departed[journal] = replica
         self.persister.start(replica, now_ns)
         replica.depart()
+        self.persister.departed(journal, now_ns)
 
     def _forget(self, journal: str, row: JournalRow | None) -> None:
         """Delete the spools of a journal that is not assigned, and no longer needs them."""

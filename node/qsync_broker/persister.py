@@ -12,6 +12,8 @@
                                 finds it in the listing
     a new synchronisation       the former primary may have failed before its upload: the new one
                                 uploads waiting fragments at once, and a peer ten seconds later
+    the assignment ends         waiting fragments are uploaded at once: the other brokers may have
+                                joined after them
     an upload has failed        it is repeated after a pause that doubles up to a limit
 
 A fragment has the same name and content at all brokers. Two uploads of it are therefore harmless. A
@@ -132,7 +134,15 @@ class Persister:
         if journal is None or replica is None or journal.epoch == epoch:
             return
         journal.epoch = epoch
-        at_ns = now_ns + (0 if replica.pipeline is not None else REPLACED_WAIT_NS)
+        self._hasten(journal, now_ns + (0 if replica.pipeline is not None else REPLACED_WAIT_NS))
+
+    def departed(self, name: str, now_ns: int) -> None:
+        """Persist the fragments of a journal at once: this broker may have the only copy."""
+        if (journal := self._journals.get(name)) is not None:
+            self._hasten(journal, now_ns)
+
+    @staticmethod
+    def _hasten(journal: _Journal, at_ns: int) -> None:
         for waiting in journal.waiting.values():
             waiting.at_ns = min(waiting.at_ns, at_ns)
 

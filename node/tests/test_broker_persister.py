@@ -155,6 +155,15 @@ def test_fragments_of_a_former_primary_are_uploaded_soon(is_primary: bool) -> No
     broker.persister.synchronised("unknown", 8, 1)
 
 
+def test_fragments_of_a_departed_broker_are_uploaded_at_once() -> None:
+    broker = Storing(is_primary=False)
+    broker.show()
+    broker.complete(0, 9)
+    broker.persister.departed("a/journal", 1)
+    assert [one.fragment.begin for one in broker.take(1) if isinstance(one, ev.Upload)] == [0]
+    broker.persister.departed("unknown", 1)
+
+
 def test_listing_drops_only_fragments_that_it_covers_wholly() -> None:
     broker = Storing()
     for begin, end in ((0, 9), (9, 20), (20, 30)):

@@ -17,6 +17,7 @@ from qsync_sim.journals.clock import MS, SECOND
 from qsync_sim.journals.faults import PAIRS, Faults
 from qsync_sim.journals.world import World
 
+READABLE_S = 20
 JOURNALS = ("orders/eu", "orders/us", "audit/log")
 
 
@@ -66,6 +67,7 @@ class Schedule:
         self.faults.heal()
         world.run(6 * SECOND)
         self._check_available()
+        self._check_readable()
         assert world.run(20 * SECOND, world.is_published), (
             f"publications wait: {world.keys.publishers}"
         )
@@ -180,6 +182,14 @@ class Schedule:
             assert isinstance(row, JournalRow)
             keys = world.processes[self.names[0]].core.keys
             assert keys.is_consistent(row), f"{journal} is not consistent: {row}"
+
+    def _check_readable(self) -> None:
+        """Check that soon, each broker serves all visible bytes."""
+        for _ in range(READABLE_S):
+            if not (where := self.world.unreadable()):
+                return
+            self.world.run(SECOND)
+        raise AssertionError(f"{where}, {READABLE_S} s after the end of all faults")
 
     def _check_append(self, name: str, journal: str) -> None:
         """Check that an append succeeds, perhaps after others that resume the journal."""

@@ -10,7 +10,10 @@ from collections.abc import Callable
 from random import Random
 
 from qsync_broker import events as ev
+from qsync_broker.reader import find
+from qsync_broker.replica import Replica
 from qsync_broker.requests import Append, Appended, Break, Finish, Piece
+from qsync_broker.wholeness import broker_for_read
 from qsync_node.format.journals import BrokerId
 from qsync_sim.journals.clock import MS, SECOND, Clock
 from qsync_sim.journals.cluster import Cluster
@@ -166,6 +169,23 @@ class World(Clock):
         """Check that every acknowledged append is visible as it was appended."""
         self.observer.check_commits(self.processes.values(), self.stores.spans)
 
+    def unreadable(self) -> str:
+        """Return where a read through some broker of a journal waits for bytes, "" for nowhere.
+
+        Each read that waits lets the stores be listed again, as in a broker.
+        """
+        found = ""
+        for process in self.processes.values():
+            for journal, known in self.observer.known.items():
+                replica = process.core.replica(journal) if process.is_alive else None
+                if replica is None:
+                    continue
+                offset = _readable_end(process, replica, len(known))
+                if offset < len(known):
+                    process.feed(ev.GapRead(journal))
+                    found = f"{journal} cannot be read at {process.name} after {offset}"
+        return found
+
     def check_publications(self) -> None:
         """Check that each journal contains exactly its publications."""
         self.observer.check_publications(self.keys.published)
@@ -173,3 +193,17 @@ class World(Clock):
     def is_published(self) -> bool:
         """Return whether no publication waits."""
         return not any(row.pending for row in self.keys.publishers.values())
+
+
+def _readable_end(process: Process, replica: Replica, end: int) -> int:
+    """Return the offset up to which a broker serves reads, at most `end`."""
+    row = process.core.keys.journals[replica.journal]
+    offset = 0
+    while offset < end:
+        found = find(replica, offset, process.core.unix_s)
+        if found is None or found.offset > offset:
+            route = process.core.keys.route(replica.journal)
+            whole = broker_for_read(row, route, replica, process.me, offset)
+            return offset if whole is None else end
+        offset = found.part.end
+    return end
