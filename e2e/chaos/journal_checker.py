@@ -68,6 +68,15 @@ def read_ledgers(paths: Iterable[Path]) -> list[dict[str, Any]]:
     ]
 
 
+def ends_of(entries: Iterable[dict[str, Any]]) -> dict[str, int]:
+    """Return the offset after the last acknowledged append of each journal."""
+    ends: dict[str, int] = {}
+    for entry in entries:
+        if entry["kind"] == "append" and entry["outcome"] == "acknowledged":
+            ends[entry["journal"]] = max(ends.get(entry["journal"], 0), entry["end"])
+    return ends
+
+
 def check(entries: list[dict[str, Any]], contents: dict[str, dict[str, bytes]]) -> list[str]:
     """Return the violations.
 
@@ -87,7 +96,8 @@ def check(entries: list[dict[str, Any]], contents: dict[str, dict[str, bytes]]) 
         records, problem = parse(content)
         if problem:
             found.append(f"{journal}: {problem}")
-        texts = _check_appends(appends, records)
+        texts = _check_end(appends, len(content))
+        texts += _check_appends([one for one in appends if not _is_after(one, content)], records)
         texts += _check_order(appends)
         texts += _check_reads([entry for entry in own if entry["kind"] == "read"], content, records)
         found += [f"{journal}: {text}" for text in texts]
@@ -99,6 +109,22 @@ def _first_difference(one: bytes, other: bytes) -> int:
     if one[:length] == other[:length]:
         return length
     return next(at for at in range(length) if one[at] != other[at])
+
+
+def _is_after(append: dict[str, Any], content: bytes) -> bool:
+    return append["outcome"] == "acknowledged" and append["begin"] >= len(content)
+
+
+def _check_end(appends: list[dict[str, Any]], end: int) -> list[str]:
+    """Check that no append was acknowledged after the end of the journal."""
+    begins = [one["begin"] for one in appends if one["outcome"] == "acknowledged"]
+    after = sorted(begin for begin in begins if begin >= end)
+    if not after:
+        return []
+    return [
+        f"brokers return no byte after {end}, but acknowledged appends begin at {after[0]} to"
+        f" {after[-1]} ({len(after)}): they cannot be read yet, or are lost"
+    ]
 
 
 def _check_appends(appends: list[dict[str, Any]], records: list[Record]) -> list[str]:

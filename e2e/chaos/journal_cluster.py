@@ -171,6 +171,14 @@ class JournalCluster:
         await until("all brokers serve", self._are_ready)
         await asyncio.to_thread(self._create_journals)
 
+    def restart_ended(self) -> None:
+        """Start the brokers that have ended, as a supervisor does.
+
+        Several brokers may reach the point of an order (`trapped_broker`), the last one late.
+        """
+        for broker in self.brokers:
+            broker.start()
+
     def _start_nodes(self) -> None:
         self.manifest.write_text(MANIFEST.format(enabled="true"))
         self.nodes.apply()

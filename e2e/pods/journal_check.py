@@ -13,11 +13,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from journal_checker import check, read_ledgers
+from journal_checker import check, ends_of, read_ledgers
 from journal_load import new_session, read
 
-EQUAL_S = 60.0
-"""Time until all brokers return the same bytes: those of the last append follow later."""
+WHOLE_S = 60.0
+"""Time in which all brokers must return all bytes of a journal."""
 
 
 def counts(ledger: Path) -> dict[str, int]:
@@ -29,20 +29,23 @@ def counts(ledger: Path) -> dict[str, int]:
     return dict(found)
 
 
-async def contents(brokers: list[str], journals: list[str]) -> dict[str, dict[str, bytes]]:
-    """Return the bytes of each journal, as each broker returns them."""
+async def contents(
+    brokers: list[str], journals: list[str], ends: dict[str, int]
+) -> dict[str, dict[str, bytes]]:
+    """Return the bytes of each journal, up to its end at least, as each broker returns them."""
     found: dict[str, dict[str, bytes]] = {}
     async with new_session() as session:
         for journal in journals:
             versions = found[journal] = dict.fromkeys(brokers, b"")
             loop = asyncio.get_running_loop()
-            deadline = loop.time() + EQUAL_S
+            deadline = loop.time() + WHOLE_S
             while True:
                 for broker, known in versions.items():
                     entry = await read(session, broker, journal, len(known), 1 << 40)
                     if entry is not None and entry["begin"] == len(known):
                         versions[broker] = known + entry["content"]
-                if len({len(content) for content in versions.values()}) == 1:
+                lengths = {len(content) for content in versions.values()}
+                if len(lengths) == 1 and max(lengths) >= ends.get(journal, 0):
                     break
                 if loop.time() > deadline:
                     break  # the checker reports which bytes a broker lacks
@@ -52,7 +55,7 @@ async def contents(brokers: list[str], journals: list[str]) -> dict[str, dict[st
 
 def findings(ledger: Path, brokers: list[str], journals: list[str]) -> dict[str, Any]:
     entries = read_ledgers([ledger])
-    found = asyncio.run(contents(brokers, journals))
+    found = asyncio.run(contents(brokers, journals, ends_of(entries)))
     outcomes = Counter(one["outcome"] for one in entries if one["kind"] == "append")
     return {
         "violations": check(entries, found),
