@@ -51,7 +51,7 @@ from qsync_broker.resolver import NO_BROKER, SUSPEND_FULL, Resolution, resolve
 from qsync_broker.spool import Choice, SpoolMismatchError
 from qsync_broker.states import TERMINAL, State
 from qsync_broker.status import Status
-from qsync_broker.wholeness import partial_after
+from qsync_broker.wholeness import partial_after, partial_brokers
 from qsync_node.format.journals import NO_ROUTE, BrokerId, JournalRow, Row, next_revision
 
 if TYPE_CHECKING:
@@ -447,12 +447,15 @@ class AppendMachine:
     # --- preconditions ------------------------------------------------------------------------
 
     def on_await_desired_replicas(self) -> bool:
-        """Wait while the journal has too many brokers; fail if it has too few."""
+        """Wait while the journal has too many brokers; fail if it has too few.
+
+        While one of them is partial, the allocator removes none, which may last long (J11).
+        """
         found = self.resolution
         assert found.journal is not None
         desired = self._host.desired_replicas(found.journal)
         count = len(found.route.members)
-        if count > desired:
+        if count > desired and not partial_brokers(found.journal):
             return self._again(found.revision + 1)
         if count < desired:
             return self._refuse(Status.INSUFFICIENT_JOURNAL_BROKERS)

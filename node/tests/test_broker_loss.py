@@ -223,6 +223,29 @@ async def test_broker_with_the_only_copy_is_assigned_again_when_it_returns(tmp_p
 
 
 @pytest.mark.asyncio
+async def test_appends_continue_while_a_new_broker_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy of a large journal takes long, and the journal has one broker more meanwhile."""
+    async with running(tmp_path, 3, 2) as cluster:
+        assert (await cluster.append(b"first"))[0] == 204
+        ticks = Copier.tick
+        monkeypatch.setattr(Copier, "tick", lambda _: None)
+        leaving = cluster.keyspace.route(JOURNAL).members[0]
+        cluster.nodes[int(leaving.suffix[-1])].server.core.exit()
+        await cluster.until(lambda: len(cluster.keyspace.route(JOURNAL).members) == 3)
+        async with asyncio.timeout(10):
+            for number in range(5):
+                status, headers, _ = await cluster.append(b"again")
+                assert (status, headers["X-Commit-Begin"]) == (204, str(5 * number + 5))
+        assert len(cluster.row.partial) == 1
+        monkeypatch.setattr(Copier, "tick", ticks)
+        await cluster.until(lambda: len(cluster.keyspace.route(JOURNAL).members) == 2)
+        assert leaving not in cluster.keyspace.route(JOURNAL).members
+        assert (await cluster.ask("GET"))[2] == b"first" + 5 * b"again"
+
+
+@pytest.mark.asyncio
 async def test_partial_brokers_stop_waiting_for_a_lost_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
