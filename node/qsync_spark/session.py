@@ -68,7 +68,8 @@ def make_session(
     session: SparkSession = builder.getOrCreate()
     # The exception reports a task that fails in this process once. If the level were a setting, a
     # message on standard error would announce it.
-    session.sparkContext.setLogLevel(settings.get(LOG_LEVEL, "FATAL" if is_local else "ERROR"))
+    level = "FATAL" if (session.sparkContext.master or "").startswith("local") else "ERROR"
+    session.sparkContext.setLogLevel(settings.get(LOG_LEVEL, level))
     return session
 
 

@@ -127,6 +127,17 @@ def test_archive_ledger_and_report_are_in_one_store(whole: Path, tmp_path: Path)
     assert json.loads((audits / "by-hand" / "audit.json").read_text()) == found
 
 
+def test_without_a_master_spark_logs_as_little_as_with_a_local_one() -> None:
+    """Its scheduler may report tasks that end while it stops."""
+    text = (
+        "from qsync_spark.session import make_session; s = make_session('levels');"
+        "log = s.sparkContext._jvm.org.apache.logging.log4j.LogManager.getRootLogger();"
+        "print(s.sparkContext.master, log.getLevel().toString()); s.stop()"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert (done.stdout.split(), done.stderr) == (["local[*]", "FATAL"], "")
+
+
 @pytest.mark.parametrize("job", JOBS)
 def test_a_task_that_fails_is_one_line(job: str, folder: Path) -> None:
     said = refuse(job, f"file://{folder}", PYSPARK_PYTHON="/nowhere/python")
