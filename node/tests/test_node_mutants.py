@@ -95,7 +95,8 @@ def test_protocol_pages_name_only_existing_evidence() -> None:
     for test in re.findall(r"test_node_\w+\.py", text):
         assert (root / "tests" / test).exists(), test
     names = {mutant.name for mutant in MUTANTS}
-    with_journals = text + (DOCS / "journals.md").read_text()
+    journals = ("journals.md", "journals-protocol.md")
+    with_journals = "\n".join([text, *((DOCS / page).read_text() for page in journals)])
     for name in names:
         assert f"`{name}`" in with_journals, f"{name} is in no page"
     known = names | {"snapshot_installed", "txn_limbo_wait_complete"}

@@ -1,10 +1,10 @@
 """Leases of brokers: the leader removes the row of a broker that no longer renews it.
 
-Theory. A broker renews its lease by replacing its row in `_qsync_broker` (docs/journals.md). Only
-the leader measures the time since the last renewal, with its own monotonic clock, and it removes an
-expired row by a DELETE in the log. A lease therefore ends at one index, which is the same for every
-watcher. An assignment is in force only while the row of its broker exists, so one row ends all of a
-broker's assignments at once.
+Theory. A broker renews its lease by replacing its row in `_qsync_broker`
+(docs/journals-protocol.md). Only the leader measures the time since the last renewal, with its own
+monotonic clock, and it removes an expired row by a DELETE in the log. A lease therefore ends at one
+index, which is the same for every watcher. An assignment is in force only while the row of its
+broker exists, so one row ends all of a broker's assignments at once.
 
 A new leader does not know when each lease was last renewed. It grants every lease a full period,
 which begins when it sees the row for the first time. The DELETE runs like a client's statement,

@@ -13,9 +13,9 @@ Two more hold publications, which transactions over rows write and brokers appen
 
 They are created by ordinary rows of `_space` and `_index` when journals are enabled, so a cluster
 without journals does not contain them. The leader removes a broker whose lease expired
-(docs/journals.md). Everything else is written by clients: the operator writes specifications,
-brokers write their own rows, the assignments, and the state of their journals. The operator sets
-`is_exiting` of a broker that it is about to remove.
+(docs/journals-protocol.md). Everything else is written by clients: the operator writes
+specifications, brokers write their own rows, the assignments, and the state of their journals. The
+operator sets `is_exiting` of a broker that it is about to remove.
 
 An assignment is in force while the row of its broker exists. It outlives a broker's lease, so that
 a restarted broker resumes its journals with the bytes that it has on disk.
