@@ -81,7 +81,7 @@ class Holdings:
             if replica is None:
                 replica = created = self._assign(row, settings, now_ns)
             self._use(replica, settings)
-            self.persister.synchronised(journal, row.epoch, now_ns)
+            self.persister.synchronised(row, now_ns)
             replica.leave_route(host.keys.route(journal))
         else:
             if journal in self._recovered:
@@ -90,7 +90,7 @@ class Holdings:
             departed = self._departed.get(journal)
             if departed is not None and row is not None:
                 self._use(departed, settings_of(row))  # it persists to the present store, too
-                self.persister.synchronised(journal, row.epoch, now_ns)
+                self.persister.synchronised(row, now_ns)
         return created
 
     def _use(self, replica: Replica, settings: Settings) -> None:

@@ -30,6 +30,7 @@ from qsync_broker.fragments import path_of
 from qsync_broker.index import LocalFragment
 from qsync_broker.operations import Drop, SpoolKey
 from qsync_broker.replica import Host, Replica
+from qsync_node.format.journals import NO_ROUTE, JournalRow
 
 UPLOADS_MAX = 4
 """Maximum number of uploads of a broker at a time."""
@@ -71,11 +72,11 @@ class _Listing(NamedTuple):
 class _Journal:
     """Persistence of one journal at this broker."""
 
-    __slots__ = ("epoch", "is_listing", "list_at_ns", "listed_at_ns", "waiting")
+    __slots__ = ("is_listing", "list_at_ns", "listed_at_ns", "synchronised", "waiting")
 
     def __init__(self) -> None:
         self.waiting: dict[int, _Waiting] = {}
-        self.epoch = 0  # of the last synchronisation
+        self.synchronised = (0, NO_ROUTE)  # epoch and route of the last record
         self.list_at_ns = 0
         self.listed_at_ns = 0
         self.is_listing = False
@@ -120,20 +121,21 @@ class Persister:
             delay_ns = 0 if replica.pipeline is not None else PEER_WAIT_NS
             journal.waiting[fragment.begin] = _Waiting(fragment, now_ns + delay_ns)
 
-    def synchronised(self, name: str, epoch: int, now_ns: int) -> None:
-        """Persist the fragments of a journal soon if this synchronisation is new.
+    def synchronised(self, row: JournalRow, now_ns: int) -> None:
+        """Persist the fragments of a journal soon if its recorded synchronisation is new.
 
-        Until then, a broker that has joined the journal cannot serve their bytes.
+        Until then, a broker that has joined the journal cannot serve their bytes. A synchronisation
+        in two steps has two records of one epoch, and completes fragments before each of them (J4).
 
         Args:
-            name: name of the journal.
-            epoch: epoch of its last recorded synchronisation.
+            row: the journal.
             now_ns: the time.
         """
-        journal, replica = self._journals.get(name), self._find(name)
-        if journal is None or replica is None or journal.epoch == epoch:
+        journal, replica = self._journals.get(row.name), self._find(row.name)
+        recorded = row.epoch, row.route
+        if journal is None or replica is None or journal.synchronised == recorded:
             return
-        journal.epoch = epoch
+        journal.synchronised = recorded
         self._hasten(journal, now_ns + (0 if replica.pipeline is not None else REPLACED_WAIT_NS))
 
     def departed(self, name: str, now_ns: int) -> None:

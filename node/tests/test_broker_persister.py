@@ -20,7 +20,7 @@ from qsync_broker.persister import (
 )
 from qsync_broker.reader import GAP_S, find
 from qsync_broker.replica import Replica, Settings
-from qsync_node.format.journals import Route
+from qsync_node.format.journals import BrokerId, JournalRow, Route
 
 STORE = "file:///store/"
 SUM = bytes(range(20))
@@ -28,6 +28,16 @@ SUM = bytes(range(20))
 
 def remote(begin: int, end: int) -> RemoteFragment:
     return RemoteFragment(begin, end, SUM, 1, STORE, f"{begin}-{end}", 1)
+
+
+def recorded(epoch: int, *names: str) -> JournalRow:
+    """Return the row of a journal after a synchronisation."""
+    route = Route(tuple(BrokerId("zone", name) for name in names), 0)
+    return JournalRow("a/journal", {}, 0, 0, epoch, epoch, route, 2, 2)
+
+
+def begins(storing: "Storing", now_ns: int) -> list[int]:
+    return [one.fragment.begin for one in storing.take(now_ns) if isinstance(one, ev.Upload)]
 
 
 class Storing(Hand):
@@ -143,16 +153,26 @@ def test_fragments_of_a_former_primary_are_uploaded_soon(is_primary: bool) -> No
     """The former primary may have failed before its upload; a new broker has no such bytes."""
     broker = Storing(is_primary=False)
     broker.show()
-    broker.persister.synchronised("a/journal", 7, 0)
+    broker.persister.synchronised(recorded(7), 0)
     broker.complete(0, 9)
-    broker.persister.synchronised("a/journal", 7, 1)  # the row has changed for another reason
+    broker.persister.synchronised(recorded(7), 1)  # the row has changed for another reason
     if is_primary:
         broker.journal.open_pipeline(Route((broker.me,), 0), 8)
-    broker.persister.synchronised("a/journal", 8, 1)
+    broker.persister.synchronised(recorded(8), 1)
     due_ns = 1 + (0 if is_primary else REPLACED_WAIT_NS)
-    assert [one for one in broker.take(due_ns - 1) if isinstance(one, ev.Upload)] == []
-    assert [one.fragment.begin for one in broker.take(due_ns) if isinstance(one, ev.Upload)] == [0]
-    broker.persister.synchronised("unknown", 8, 1)
+    assert begins(broker, due_ns - 1) == []
+    assert begins(broker, due_ns) == [0]
+    broker.persister.synchronised(recorded(8)._replace(name="unknown"), 1)
+
+
+def test_fragment_completed_between_the_records_of_one_synchronisation_is_uploaded_soon() -> None:
+    """The first record has those with all bytes; the others complete fragments after it (J4)."""
+    broker = Storing(is_primary=False)
+    broker.show()
+    broker.persister.synchronised(recorded(7, "one"), 0)
+    broker.complete(0, 9)
+    broker.persister.synchronised(recorded(7, "one", "two"), 0)
+    assert begins(broker, REPLACED_WAIT_NS) == [0]
 
 
 def test_fragments_of_a_departed_broker_are_uploaded_at_once() -> None:
@@ -160,7 +180,7 @@ def test_fragments_of_a_departed_broker_are_uploaded_at_once() -> None:
     broker.show()
     broker.complete(0, 9)
     broker.persister.departed("a/journal", 1)
-    assert [one.fragment.begin for one in broker.take(1) if isinstance(one, ev.Upload)] == [0]
+    assert begins(broker, 1) == [0]
     broker.persister.departed("unknown", 1)
 
 
