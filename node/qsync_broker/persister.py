@@ -72,11 +72,11 @@ class _Listing(NamedTuple):
 class _Journal:
     """Persistence of one journal at this broker."""
 
-    __slots__ = ("is_listing", "list_at_ns", "listed_at_ns", "synchronised", "waiting")
+    __slots__ = ("is_listing", "list_at_ns", "listed_at_ns", "recorded", "waiting")
 
     def __init__(self) -> None:
         self.waiting: dict[int, _Waiting] = {}
-        self.synchronised = (0, NO_ROUTE)  # epoch and route of the last record
+        self.recorded = 0, NO_ROUTE  # epoch and route of the last synchronisation
         self.list_at_ns = 0
         self.listed_at_ns = 0
         self.is_listing = False
@@ -133,9 +133,9 @@ class Persister:
         """
         journal, replica = self._journals.get(row.name), self._find(row.name)
         recorded = row.epoch, row.route
-        if journal is None or replica is None or journal.synchronised == recorded:
+        if journal is None or replica is None or journal.recorded == recorded:
             return
-        journal.synchronised = recorded
+        journal.recorded = recorded
         self._hasten(journal, now_ns + (0 if replica.pipeline is not None else REPLACED_WAIT_NS))
 
     def departed(self, name: str, now_ns: int) -> None:

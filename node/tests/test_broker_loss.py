@@ -99,6 +99,12 @@ class Cluster:
         return await self.ask("PUT", **ACCEPT, **{"X-Offset": offset})
 
 
+def suspend_copies(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Let no broker copy fragments until the returned function is called."""
+    monkeypatch.setattr(Copier, "tick", lambda _: None)
+    return monkeypatch.undo
+
+
 @asynccontextmanager
 async def running(folder: Path, count: int, replication: int) -> AsyncIterator[Cluster]:
     cluster = Cluster(folder, count, replication)
@@ -229,8 +235,7 @@ async def test_appends_continue_while_a_new_broker_copies(
     """The copy of a large journal takes long, and the journal has one broker more meanwhile."""
     async with running(tmp_path, 3, 2) as cluster:
         assert (await cluster.append(b"first"))[0] == 204
-        ticks = Copier.tick
-        monkeypatch.setattr(Copier, "tick", lambda _: None)
+        resume_copies = suspend_copies(monkeypatch)
         leaving = cluster.keyspace.route(JOURNAL).members[0]
         cluster.nodes[int(leaving.suffix[-1])].server.core.exit()
         await cluster.until(lambda: len(cluster.keyspace.route(JOURNAL).members) == 3)
@@ -239,7 +244,7 @@ async def test_appends_continue_while_a_new_broker_copies(
                 status, headers, _ = await cluster.append(b"again")
                 assert (status, headers["X-Commit-Begin"]) == (204, str(5 * number + 5))
         assert len(cluster.row.partial) == 1
-        monkeypatch.setattr(Copier, "tick", ticks)
+        resume_copies()
         await cluster.until(lambda: len(cluster.keyspace.route(JOURNAL).members) == 2)
         assert leaving not in cluster.keyspace.route(JOURNAL).members
         assert (await cluster.ask("GET"))[2] == b"first" + 5 * b"again"
@@ -253,8 +258,7 @@ async def test_partial_brokers_stop_waiting_for_a_lost_disk(
     async with running(tmp_path, 3, 1) as cluster:
         assert (await cluster.append(b"first"))[0] == 204
         (holder,) = cluster.keyspace.route(JOURNAL).members
-        ticks = Copier.tick
-        monkeypatch.setattr(Copier, "tick", lambda _: None)
+        resume_copies = suspend_copies(monkeypatch)
         row = cluster.row
         changed = row._replace(spec={**row.spec, "replication": 2})
         assert cluster.keys.transact(Change((), (changed,)))
@@ -264,7 +268,7 @@ async def test_partial_brokers_stop_waiting_for_a_lost_disk(
         await cluster.stop(int(holder.suffix[-1]), keeps_lease=False)
         await cluster.until(lambda: len(cluster.keyspace.route(JOURNAL).members) == 2)
         assert (await cluster.append(b"third"))[0] == 204
-        monkeypatch.setattr(Copier, "tick", ticks)
+        resume_copies()
         assert len(cluster.keyspace.assignments(JOURNAL)) == 3
         answer = await cluster.accept()
         begin, end, resume, dead = loss_of(answer)

@@ -18,6 +18,7 @@ from qsync_sim.journals.faults import PAIRS, Faults
 from qsync_sim.journals.world import World
 
 READABLE_S = 20
+"""Time after the last fault in which each broker must serve all visible bytes."""
 JOURNALS = ("orders/eu", "orders/us", "audit/log")
 
 
