@@ -96,8 +96,7 @@ def check(entries: list[dict[str, Any]], contents: dict[str, dict[str, bytes]]) 
         records, problem = parse(content)
         if problem:
             found.append(f"{journal}: {problem}")
-        texts = _check_end(appends, len(content))
-        texts += _check_appends([one for one in appends if not _is_after(one, content)], records)
+        texts = _check_appends(appends, records, len(content))
         texts += _check_order(appends)
         texts += _check_reads([entry for entry in own if entry["kind"] == "read"], content, records)
         found += [f"{journal}: {text}" for text in texts]
@@ -111,24 +110,10 @@ def _first_difference(one: bytes, other: bytes) -> int:
     return next(at for at in range(length) if one[at] != other[at])
 
 
-def _is_after(append: dict[str, Any], content: bytes) -> bool:
-    return append["outcome"] == "acknowledged" and append["begin"] >= len(content)
-
-
-def _check_end(appends: list[dict[str, Any]], end: int) -> list[str]:
-    """Check that no append was acknowledged after the end of the journal."""
-    begins = [one["begin"] for one in appends if one["outcome"] == "acknowledged"]
-    after = sorted(begin for begin in begins if begin >= end)
-    if not after:
-        return []
-    return [
-        f"brokers return no byte after {end}, but acknowledged appends begin at {after[0]} to"
-        f" {after[-1]} ({len(after)}): they cannot be read yet, or are lost"
-    ]
-
-
-def _check_appends(appends: list[dict[str, Any]], records: list[Record]) -> list[str]:
+def _check_appends(appends: list[dict[str, Any]], records: list[Record], end: int) -> list[str]:
+    """Check each append against the records, which end at the offset `end`."""
     found: list[str] = []
+    after: list[int] = []  # begins of acknowledged appends that no broker returns
     places: dict[str, Record] = {}
     for record in records:
         if record.name in places:
@@ -143,12 +128,19 @@ def _check_appends(appends: list[dict[str, Any]], records: list[Record]) -> list
         known.add(name)
         place = places.get(name)
         if outcome == "acknowledged":
-            if place is None:
+            if place is None and append["begin"] >= end:
+                after.append(append["begin"])
+            elif place is None:
                 found.append(f"acknowledged append {name} at {append['begin']} is lost")
             elif (place.begin, place.end) != (append["begin"], append["end"]):
                 found.append(f"append {name} was acknowledged at {append['begin']}: {place}")
         elif outcome != "unknown" and place is not None:
             found.append(f"{outcome} append {name} took effect: {place}")
+    if after:
+        found.append(
+            f"brokers return no byte after {end}, but {len(after)} acknowledged appends begin at"
+            f" {min(after)} to {max(after)}: they cannot be read yet, or are lost"
+        )
     found += [f"no writer has appended {name}: {places[name]}" for name in places.keys() - known]
     return found
 

@@ -171,13 +171,15 @@ class JournalCluster:
         await until("all brokers serve", self._are_ready)
         await asyncio.to_thread(self._create_journals)
 
-    def restart_ended(self) -> None:
-        """Start the brokers that have ended, as a supervisor does.
+    def restart_killed(self) -> None:
+        """Start the brokers that were killed.
 
-        Several brokers may reach the point of an order (`trapped_broker`), the last one late.
+        Several brokers may reach the point of an order (`trapped_broker`), the last one late. A
+        broker that ended for another reason stays down, which the campaign must find.
         """
         for broker in self.brokers:
-            broker.start()
+            if broker.process is not None and broker.process.poll() == -signal.SIGKILL:
+                broker.start()
 
     def _start_nodes(self) -> None:
         self.manifest.write_text(MANIFEST.format(enabled="true"))

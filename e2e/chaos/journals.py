@@ -44,7 +44,7 @@ from rich.table import Table
 from qsync_sim.mutants import DIRECTORY, apply_edits, copy_sources, read_mutant
 
 AVAILABLE_S = 60.0
-READ_S = 60.0
+READ_S = 30.0
 """Time in which all brokers must return all bytes of a journal after the last fault."""
 STOP_S = 60.0
 SHOWN = 20
@@ -162,7 +162,7 @@ class Campaign:
         for journal in JOURNALS:
 
             async def accepts(journal: str = journal) -> bool:
-                self.cluster.restart_ended()
+                self.cluster.restart_killed()
                 url = self.rng.choice(self.cluster.brokers).url
                 return await self.appender.append(session, url, journal, 50) == "acknowledged"
 
@@ -183,7 +183,7 @@ class Campaign:
                 async def are_whole(
                     journal: str = journal, versions: dict[str, bytes] = versions
                 ) -> bool:
-                    self.cluster.restart_ended()
+                    self.cluster.restart_killed()
                     for broker in self.cluster.brokers:
                         known = versions[broker.name]
                         entry = await read(session, broker.url, journal, len(known), 1 << 40)

@@ -133,7 +133,7 @@ def read_elsewhere(scene: Scene) -> None:
 
 
 VIOLATIONS: list[tuple[Callable[[Scene], None], str]] = [
-    (lose_the_last_append, "no byte after .* but acknowledged appends begin at"),
+    (lose_the_last_append, "no byte after .* but 1 acknowledged appends begin at"),
     (lose_an_append, "acknowledged append b at .* is lost"),
     (lose_at_one_broker, "broker two has other bytes at"),
     (change_at_one_broker, "broker two has other bytes at"),
