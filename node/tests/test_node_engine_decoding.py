@@ -35,6 +35,8 @@ DEAR = {
     "datetimes": b"\xd7\x04" + bytes(8),
     "timestamps": b"\xd6\xff" + bytes(4),
     "uuids": b"\xd8\x02" + bytes(16),
+    "short arrays": b"\xdc\x00\x08" + bytes(8),
+    "long strings": b"\xda\x00\x01\x90",
 }
 
 
@@ -48,6 +50,58 @@ def cpu_seconds(action: Callable[[], Any]) -> float:
     started = time.thread_time()
     action()
     return time.thread_time() - started
+
+
+ENCODINGS = {
+    "small number": b"\x7f",
+    "small negative number": b"\xff",
+    "nil": b"\xc0",
+    "false": b"\xc2",
+    "float": b"\xca" + bytes(4),
+    "double": b"\xcb" + bytes(8),
+    **{f"uint{8 << n}": bytes((0xCC + n,)) + bytes(1 << n) for n in range(4)},
+    **{f"int{8 << n}": bytes((0xD0 + n,)) + bytes(1 << n) for n in range(4)},
+    **{f"fixstr of {n}": bytes((0xA0 + n,)) + b"\x90" * n for n in (0, 1, 31)},
+    **{
+        f"{kind}{8 << n}": bytes((first + n,)) + (60).to_bytes(1 << n, "big") + b"\x90" * 60
+        for kind, first in (("bin", 0xC4), ("str", 0xD9))
+        for n in range(3)
+    },
+}
+EXTENSIONS = {
+    **{f"fixext{1 << n}": bytes((0xD4 + n, 5)) + b"\x90" * (1 << n) for n in range(5)},
+    **{
+        f"ext{8 << n}": bytes((0xC7 + n,)) + (60).to_bytes(1 << n, "big") + b"\x05" + b"\x90" * 60
+        for n in range(3)
+    },
+}
+CONTAINERS = {
+    "empty map": (b"\x80", 1),
+    "empty array": (b"\x90", 1),
+    "array": (b"\x92\xc0\xc0", 3),
+    "map": (b"\x82\xc0\xc0\xc2\xc0", 5),
+    "array16": (b"\xdc\x00\x02\xc0\xc0", 3),
+    "array32": (b"\xdd\x00\x00\x00\x02\xc0\xc0", 3),
+    "map16": (b"\xde\x00\x01\xc0\xc0", 3),
+    "map32": (b"\xdf\x00\x00\x00\x01\xc0\xc0", 3),
+}
+
+
+@pytest.mark.parametrize(
+    ("item", "values", "each"),
+    [
+        *(pytest.param(item, 1, 0, id=name) for name, item in ENCODINGS.items()),
+        *(pytest.param(item, 1, 72, id=name) for name, item in EXTENSIONS.items()),
+        *(pytest.param(item, n, 12, id=name) for name, (item, n) in CONTAINERS.items()),
+    ],
+)
+def test_values_are_counted_in_every_encoding(item: bytes, values: int, each: int) -> None:
+    """Text that looks like containers makes the estimate count values one by one."""
+    text = b"\xdb" + (200_000).to_bytes(4, "big") + b"\x90" * 200_000
+    packed = array_header(1001) + item * 1000 + text
+    work = decoding_work(packed) - len(packed) // 2
+    outer = 2 * 6 + 12
+    assert work == 1000 * (values * 6 + each) + outer
 
 
 HUGE = array_of(b"\x80", 8 * TUPLE_BYTES_MAX)

@@ -27,10 +27,9 @@ _EXTENSION, _CODE, _LONG_EXTENSION, _CONTAINER = range(1, 5)
 _CONTAINER_WORK = 12
 _EXTENSION_WORK = 72  # that of a decimal, the most expensive one
 _CODES = (*range(0x80), 0xFF)  # accepted by decoding; in text, none follows such a byte
-_EXTENSIONS = (_EXTENSION, _LONG_EXTENSION)
 _SURE_WORK = 1_000_000
-_COUNTING_WORK = 14
-_VALUES_MAX = 150_000
+_COUNTING_WORK = 6
+_VALUES_MAX = 100_000
 
 
 def _kinds_of_bytes() -> bytes:
@@ -46,7 +45,44 @@ def _kinds_of_bytes() -> bytes:
     return bytes(kinds)
 
 
+def _bytes_of_values() -> tuple[int, ...]:
+    """Return the encoded size of a value by its first byte; of a container, that of its header.
+
+    A negative number is the size of a header whose second byte is the length of the rest. Zero
+    stands for a longer length (`_LENGTHS`).
+    """
+    sizes = [1] * 256
+    for size in range(32):
+        sizes[0xA0 + size] = 1 + size
+    for first, (length, header) in _LENGTHS.items():
+        sizes[first] = -header if length == 1 else 0
+    for first, size in (
+        *zip(range(0xCA, 0xD4), (5, 9, 2, 3, 5, 9, 2, 3, 5, 9), strict=True),
+        *zip(range(0xD4, 0xD9), (3, 4, 6, 10, 18), strict=True),
+        *zip(range(0xDC, 0xE0), (3, 5, 3, 5), strict=True),
+    ):
+        sizes[first] = size
+    return tuple(sizes)
+
+
+def _work_of_values() -> tuple[int, ...]:
+    work = [_COUNTING_WORK] * 256
+    for first, kind in enumerate(_KINDS):
+        if kind == _CONTAINER:
+            work[first] += _CONTAINER_WORK
+        elif kind in (_EXTENSION, _LONG_EXTENSION):
+            work[first] += _EXTENSION_WORK
+    return tuple(work)
+
+
+_LENGTHS = {  # bytes of the length, and of the header with it, of binary, extension and text
+    first + number: (1 << number, header + (1 << number))
+    for first, header in ((0xC4, 1), (0xC7, 2), (0xD9, 1))
+    for number in range(3)
+}
 _KINDS = _kinds_of_bytes()
+_BYTES_OF_VALUES = _bytes_of_values()
+_WORK_OF_VALUES = _work_of_values()
 _SHORT_EXTENSION = bytes((_EXTENSION, _CODE))
 
 
@@ -68,28 +104,23 @@ def decoding_work(packed: bytes) -> int:
 
 
 def _counted_work(packed: bytes, bound: int) -> int:
-    unpacker = msgpack.Unpacker(max_buffer_size=len(packed))
-    unpacker.feed(packed)
+    sizes, works = _BYTES_OF_VALUES, _WORK_OF_VALUES  # locals: this loop is the cost of a refusal
     work = len(packed) // 2
-    left = 1  # announced values that are not read yet
+    at = 0
     try:
         for _ in range(_VALUES_MAX):
-            if not left:
-                return work
-            left -= 1
-            first = packed[unpacker.tell()]
-            work += _COUNTING_WORK
-            if 0x90 <= first <= 0x9F or 0xDC <= first <= 0xDD:
-                left += unpacker.read_array_header()
-                work += _CONTAINER_WORK
-            elif 0x80 <= first <= 0x8F or 0xDE <= first <= 0xDF:
-                left += 2 * unpacker.read_map_header()
-                work += _CONTAINER_WORK
+            first = packed[at]
+            work += works[first]
+            size = sizes[first]
+            if size > 0:
+                at += size
+            elif size < 0:
+                at += packed[at + 1] - size
             else:
-                unpacker.skip()
-                work += _EXTENSION_WORK if _KINDS[first] in _EXTENSIONS else 0
-    except (IndexError, ValueError, msgpack.UnpackException):
-        return work  # decoding fails at the same byte
+                length, header = _LENGTHS[first]
+                at += header + int.from_bytes(packed[at + 1 : at + 1 + length], "big")
+    except IndexError:
+        return work  # the end, or the byte at which decoding fails
     return max(bound, work)
 
 

@@ -5,6 +5,7 @@ divided without a decoder, and its bytes go to the log unchanged. All other bodi
 key, keeping raw slices, because update operations and tuples must keep the client's encoding.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,19 +170,20 @@ def decode_user_request(type: int, body: bytes) -> Request:
     Raises:
         ClientError: as `decode_request` does; 110 for a tuple that is too large, 1 for such a key.
     """
-    if len(body) > TUPLE_BYTES_MAX:
-        check_nesting(body)
-        parts = split_put(body)
-        if parts is not None and type in (codes.INSERT, codes.REPLACE):
-            _check_tuple_size(len(body) - parts[1])
-        else:
-            _check_sizes(type, body)
-    return decode_request(type, body)
-
-
-def _check_sizes(type_: int, body: bytes) -> None:
-    """Check the size of everything in a body that `decode_request` decodes."""
+    check_nesting(body)
+    if len(body) <= TUPLE_BYTES_MAX:
+        return _decode(type, body)
+    parts = split_put(body)
+    if parts is not None and type in (codes.INSERT, codes.REPLACE):
+        _check_tuple_size(len(body) - parts[1])
+        return _decode(type, body)
     raw = _raw_values(body)
+    _check_sizes(type, raw)
+    return _decode_values(type, raw)
+
+
+def _check_sizes(type_: int, raw: Mapping[int, bytes]) -> None:
+    """Check the size of everything in a body that `decode_request` decodes."""
     if type_ in (codes.INSERT, codes.REPLACE, codes.UPSERT):
         _check_tuple_size(len(raw.get(codes.TUPLE, b"")))
         return
@@ -206,6 +208,10 @@ def decode_request(type: int, body: bytes) -> Request:
             field, 48 for an unknown type.
     """
     check_nesting(body)
+    return _decode(type, body)
+
+
+def _decode(type: int, body: bytes) -> Request:
     if type in (codes.INSERT, codes.REPLACE):
         parts = split_put(body)
         if parts is not None:
@@ -214,13 +220,13 @@ def decode_request(type: int, body: bytes) -> Request:
             if fields.__class__ is not list:
                 raise invalid_msgpack("packet body")
             return Put(type, parts[0], packed, fields, body)
-    return _decode_by_key(type, body)
+    return _decode_values(type, _raw_values(body))
 
 
-def _decode_by_key(type_: int, body: bytes) -> Request:
+def _decode_values(type_: int, raw: Mapping[int, bytes]) -> Request:
     if type_ not in _MANDATORY:
         raise ClientError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {type_}")
-    values = _values(body)
+    values = _values(raw)
     for key in _MANDATORY[type_]:
         if key not in values:
             raise ClientError(
@@ -257,13 +263,13 @@ def _decode_by_key(type_: int, body: bytes) -> Request:
     )
 
 
-def _values(body: bytes) -> dict[int, Any]:
+def _values(raw_values: Mapping[int, bytes]) -> dict[int, Any]:
     """Return the known keys of a body: numbers and positions decoded, arrays raw.
 
     Unknown keys are skipped.
     """
     values: dict[int, Any] = {}
-    for key, raw in _raw_values(body).items():
+    for key, raw in raw_values.items():
         if key in _UNSIGNED_KEYS:
             number = _number_in(raw)
             if number is None or number < 0:
