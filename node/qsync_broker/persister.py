@@ -11,7 +11,8 @@
     a fragment is completed     the primary uploads it at once; a peer waits, and then normally
                                 finds it in the listing
     a new synchronisation       the former primary may have failed before its upload: the new one
-                                uploads waiting fragments at once, and a peer ten seconds later
+                                uploads waiting fragments at once; a peer lists the stores after
+                                five seconds, and uploads missing fragments five seconds later
     the assignment ends         waiting fragments are uploaded at once: the other brokers may have
                                 joined after them
     an upload has failed        it is repeated after a pause that doubles up to a limit
@@ -36,6 +37,7 @@ UPLOADS_MAX = 4
 """Maximum number of uploads of a broker at a time."""
 PEER_WAIT_NS = 120_000_000_000
 REPLACED_WAIT_NS = 10_000_000_000
+REPLACED_LIST_NS = 5_000_000_000
 AGAIN_MIN_NS = 1_000_000_000
 AGAIN_MAX_NS = 60_000_000_000
 LISTINGS_MAX = 8
@@ -136,7 +138,11 @@ class Persister:
         if journal is None or replica is None or journal.recorded == recorded:
             return
         journal.recorded = recorded
-        self._hasten(journal, now_ns + (0 if replica.pipeline is not None else REPLACED_WAIT_NS))
+        if replica.pipeline is not None:
+            self._hasten(journal, now_ns)
+        elif journal.waiting:
+            self._hasten(journal, now_ns + REPLACED_WAIT_NS)
+            journal.list_at_ns = min(journal.list_at_ns, now_ns + REPLACED_LIST_NS)
 
     def departed(self, name: str, now_ns: int) -> None:
         """Persist the fragments of a journal at once: this broker may have the only copy."""
@@ -161,7 +167,7 @@ class Persister:
                 self._list(journal, replica)
             for waiting in journal.waiting.values():
                 if len(self._uploads) >= UPLOADS_MAX:
-                    return
+                    break
                 if not waiting.is_under_way and now_ns >= waiting.at_ns:
                     self._upload(replica, waiting)
 

@@ -165,6 +165,18 @@ def test_fragments_of_a_former_primary_are_uploaded_soon(is_primary: bool) -> No
     broker.persister.synchronised(recorded(8)._replace(name="unknown"), 1)
 
 
+def test_peer_lists_the_stores_before_it_uploads_fragments_of_a_former_primary() -> None:
+    """The new primary uploads at once; without a listing, each peer would ask for each of them."""
+    broker = Storing(is_primary=False)
+    broker.journal.settings = broker.journal.settings._replace(refresh_ns=PEER_WAIT_NS)
+    broker.show()
+    broker.complete(0, 9)
+    broker.persister.synchronised(recorded(8), 1)
+    broker.show(remote(0, 9), now_ns=REPLACED_WAIT_NS)
+    assert broker.dropped() == [0]
+    assert begins(broker, REPLACED_WAIT_NS + 1) == []
+
+
 def test_fragment_completed_between_the_records_of_one_synchronisation_is_uploaded_soon() -> None:
     """The first record has those with all bytes; the others complete fragments after it (J4)."""
     broker = Storing(is_primary=False)
@@ -215,6 +227,19 @@ def test_uploads_at_a_time_are_bounded() -> None:
         broker.complete(9 * number, 9 * number + 9)
     assert len(broker.take()) == UPLOADS_MAX
     assert broker.take() == []
+
+
+def test_hanging_uploads_do_not_delay_listings_of_other_journals() -> None:
+    broker = Storing()
+    broker.show()
+    for number in range(UPLOADS_MAX + 1):
+        broker.complete(9 * number, 9 * number + 9)
+    assert len(broker.take()) == UPLOADS_MAX
+    other = Storing().journal
+    other.journal = "b/journal"
+    broker.replicas[other.journal] = other
+    broker.persister.start(other, 1)
+    assert [one.journal for one in broker.take(1)] == ["b/journal"]
 
 
 def test_fragments_of_a_former_run_are_persisted() -> None:
