@@ -1,13 +1,15 @@
 """A node's shell in the simulation: its disk, its clock, its process.
 
-It performs the effects of the core with the code of `qsync_node.log` on a simulated disk, one log
-operation at a time, each with a delay, as the real WAL thread does: writes that queue up behind one
-another go to the disk together. Ballots, reads and checkpoints continue beside them, as they do in
-threads of their own. A checkpoint takes long, and draws its rows while the state changes.
+It performs the effects of the core with the code of `qsync_node.log` on a simulated disk. Each lane
+of the production's scheduler performs one task at a time, as the threads do: writes that queue up
+behind one another go to the disk together, and ballots, reads and checkpoints continue beside them.
+Here, a task is taken when its delay ends. A checkpoint takes long, and draws its rows while the
+state changes.
 """
 
-from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import chain, islice
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,8 @@ from qsync_node.core.entries import Entry
 from qsync_node.core.node import Node
 from qsync_node.core.settings import Settings
 from qsync_node.format.keys import Type
-from qsync_node.log.errors import CorruptionError, DiskError, DiskFull, NotInLog
+from qsync_node.log.errors import CorruptionError, DiskError
+from qsync_node.log.scheduler import Lane, Scheduler
 from qsync_node.log.storage import Limits, Storage
 from qsync_sim.disk import PowerLoss, SimDisk
 
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 DIRECTORY = "/data"
 LIMITS = Limits(segment_bytes=8192)
 MILLISECOND = 1_000_000
+JOINED = 0.8
+"""Probability with which a write joins the one before it."""
 WRITES_AT_ONCE = 4
 """Of a checkpoint, between two looks at how slow the disk is."""
 
@@ -48,11 +53,9 @@ class Shell:
         self.clock_rate = 1.0
         self.clock_offset_ns = world.rng.randrange(1, 10**12)
         self.wall_offset_s = 0.0
-        self.log_queue: deque[Any] = deque()
-        self.ballot_queue: deque[fx.StoreBallot] = deque()
+        self.scheduler = Scheduler()
+        self.busy: set[Lane] = set()
         self.checkpoint: fx.WriteSnapshot | None = None  # under way
-        self.is_log_busy = False
-        self.is_ballot_busy = False
         self.disk_delay_ns = 200_000
         self.is_paused = False
         self.reads: dict[tuple[int, int], fx.Request] = {}  # not answered, by session and number
@@ -125,10 +128,9 @@ class Shell:
                 recovered.batches,
                 recovered.first_available_index + 1,
             )
-        self.log_queue.clear()
-        self.ballot_queue.clear()
+        self.scheduler = Scheduler(lambda: self.rng.random() < JOINED)
+        self.busy = set()
         self.checkpoint = None
-        self.is_log_busy = self.is_ballot_busy = False
         self.fail_next_write = ""
         node.start(self.now_ns())
         self.world.on_started(self)
@@ -160,12 +162,14 @@ class Shell:
     def _lose_power(self) -> None:
         """Cut the power, possibly during a checkpoint and a log operation."""
         if self.checkpoint is not None and self.rng.random() < 0.3:
-            self._tear(self.checkpoint)
-        if self.log_queue and self.is_log_busy and self.rng.random() < 0.7:
-            self._tear(self.log_queue[0])
+            checkpoint = self.checkpoint
+            self._tear(self.scheduler.checkpoints, lambda: checkpoint)
+        log = self.scheduler.log
+        if log.has_task and log in self.busy and self.rng.random() < 0.7:
+            self._tear(log, log.next_task)
 
-    def _tear(self, effect: Any) -> None:
-        """Cut the power at one of the disk calls of an effect."""
+    def _tear(self, lane: Lane, take: Callable[[], Any]) -> None:
+        """Cut the power at one of the disk calls of a task."""
         left = self.rng.randrange(6)
 
         def hook(call: str, path: str) -> Any:
@@ -173,9 +177,10 @@ class Shell:
             left -= 1
             return "power" if left < 0 else None
 
+        assert self.storage is not None
         self.disk.on_call = hook
         with suppress(PowerLoss, DiskError):
-            self._perform(effect, [])
+            lane.perform(self.storage, take())
         self.disk.on_call = None
 
     # --- steps --------------------------------------------------------------------------------
@@ -224,22 +229,18 @@ class Shell:
             self.world.on_answer(self, effect)
         elif kind is fx.Deferred:
             self._give_again(effect)
-        elif kind is fx.StoreBallot:
-            self.ballot_queue.append(effect)
-            self._run_ballots()
         elif kind is fx.Report:
             self.world.on_report(self, effect)
         elif kind is fx.CloseLink:
             self.world.network.break_link(self, effect.link)
         elif kind is fx.Restart:
             self.world.on_restart_wanted(self)
-        elif kind is fx.ReadLog:
-            self._begin(effect, self._delay())
         elif kind is fx.WriteSnapshot:
             self._begin_checkpoint(effect)
         else:
-            self.log_queue.append(effect)
-            self._run_log()
+            lane = self.scheduler.lane_of(effect)
+            lane.submit(effect)
+            self._run(lane)
 
     def _give_again(self, effect: fx.Deferred) -> None:
         """Repeat a deferred read in a later step."""
@@ -263,43 +264,42 @@ class Shell:
     def _delay(self) -> int:
         return int(self.disk_delay_ns * (0.5 + self.rng.random()))
 
-    def _run_ballots(self) -> None:
-        if self.is_ballot_busy or not self.ballot_queue:
-            return
-        self.is_ballot_busy = True
+    def _run(self, lane: Lane) -> None:
+        """Perform the lane's next task after a delay, unless one is under way."""
+        if lane.has_task and lane not in self.busy:
+            self._perform_after(lane, self._delay())
+
+    def _perform_after(self, lane: Lane, delay_ns: int) -> None:
+        self.busy.add(lane)
         life = self.life
 
         def done() -> None:
-            if self.life != life or self.storage is None:
-                return
-            # A ballot stored replaces the ones queued before it.
-            self.is_ballot_busy = False
-            ballots = list(self.ballot_queue)
-            self.ballot_queue.clear()
-            try:
-                self.storage.store_ballot(ballots[-1].data)
-                self.ballot_on_disk = ballots[-1].data
-            except DiskError:
-                self.world.on_restart_wanted(self)
-                return
-            self.step([fx.BallotStored(ballots[-1].sequence)])
-            self._run_ballots()
-
-        self.world.after(self._delay(), done)
-
-    def _begin(self, effect: Any, delay_ns: int) -> None:
-        """Perform an effect beside the log."""
-        life = self.life
-
-        def done() -> None:
-            if self.life != life or self.storage is None:
-                return
-            inputs: list[Any] = []
-            self._perform(effect, inputs)
-            if self.life == life:
-                self.step(inputs)
+            if self.life == life and self.storage is not None:
+                self.busy.discard(lane)
+                self._perform_next(lane)
 
         self.world.after(delay_ns, done)
+
+    def _perform_next(self, lane: Lane) -> None:
+        life = self.life
+        task = lane.next_task()
+        outcome = lane.on_result(task, self._result_of(lane, task))
+        if outcome.broken:
+            self.world.on_restart_wanted(self)
+            return
+        if outcome.inputs:
+            self.step(outcome.inputs)
+        if self.life != life:
+            return
+        if outcome.retry_after_s:
+            retry = partial(self._retry, lane, life)
+            self.world.after(int(outcome.retry_after_s * 1e9), retry)
+        else:
+            self._run(lane)
+
+    def _retry(self, lane: Lane, life: int) -> None:
+        if self.life == life:
+            self._run(lane)
 
     def _begin_checkpoint(self, effect: fx.WriteSnapshot) -> None:
         writes, most = 1, self.world.checkpoint_delays
@@ -317,7 +317,8 @@ class Shell:
         """
         now = min(writes, WRITES_AT_ONCE)
         if now == writes:
-            self._begin(effect, now * self._delay())
+            self.scheduler.checkpoints.submit(effect)
+            self._perform_after(self.scheduler.checkpoints, now * self._delay())
             return
         life = self.life
 
@@ -327,108 +328,37 @@ class Shell:
 
         self.world.after(now * self._delay(), written)
 
-    def _run_log(self) -> None:
-        if self.is_log_busy or not self.log_queue:
-            return
-        self.is_log_busy = True
-        life = self.life
-
-        def done() -> None:
-            if self.life != life or self.storage is None:
-                return
-            self.is_log_busy = False
-            inputs: list[Any] = []
-            self._perform(self._next_operation(), inputs)
-            if self.life == life:
-                self.step(inputs)
-                self._run_log()
-
-        self.world.after(self._delay(), done)
-
-    def _next_operation(self) -> Any:
-        """Return the next operation; adjacent writes are joined (D6)."""
-        first = self.log_queue.popleft()
-        if type(first) is not fx.WriteLog:
-            return first
-        batches = list(first.batches)
-        epoch = first.epoch
-        while (
-            self.log_queue
-            and type(self.log_queue[0]) is fx.WriteLog
-            and self.log_queue[0].epoch == epoch
-            and self.rng.random() < 0.8
-        ):
-            batches += self.log_queue.popleft().batches
-        return fx.WriteLog(epoch, batches)
-
-    def _perform(self, effect: Any, inputs: list[Any]) -> None:
-        storage = self.storage
-        assert storage is not None
-        kind = type(effect)
+    def _result_of(self, lane: Lane, task: Any) -> Any:
+        """Perform a task with the faults that wait for it; return its result or its error."""
+        assert self.storage is not None
+        if type(task) is fx.WriteLog:
+            self._prepare_write(self.storage, task)
+        elif type(task) is fx.WriteSnapshot:
+            self.checkpoint = None
         try:
-            if kind is fx.WriteLog:
-                self._write(storage, effect, inputs)
-            elif kind is fx.Rewind:
-                report = storage.rewind(effect.after_index, effect.first_cut_term)
-                inputs.append(fx.Rewound(effect.epoch, report.rows, report.file or ""))
-            elif kind is fx.ReadLog:
-                self._read(storage, effect, inputs)
-            elif kind is fx.WriteSnapshot:
-                self.checkpoint = None
-                storage.write_snapshot(effect.vclock, effect.bodies, 1.0)
-                inputs.append(fx.SnapshotWritten(effect.log_index, ""))
-            elif kind is fx.InstallSnapshot:
-                storage.install_snapshot(effect.vclock, effect.bodies, 1.0)
-                storage.remove_snapshots_before(effect.log_index)
-                inputs.append(fx.SnapshotInstalled(effect.epoch))
-            else:
-                assert kind is fx.RemoveSegments, effect
-                storage.remove_segments_before(effect.log_index)
-                inputs.append(fx.SegmentsRemoved(storage.first_available_index + 1))
-        except DiskFull as error:
-            if kind is fx.WriteLog:
-                inputs.append(fx.LogFailed(effect.epoch, True, str(error)))
-            elif kind is fx.WriteSnapshot:
-                inputs.append(fx.SnapshotWritten(effect.log_index, str(error)))
-            else:
-                self.world.on_restart_wanted(self)
+            result = lane.perform(self.storage, task)
         except DiskError as error:
-            if kind is fx.WriteLog:
-                inputs.append(fx.LogFailed(effect.epoch, False, str(error)))
-            else:
-                self.world.on_restart_wanted(self)
-
-    def _write(self, storage: Storage, effect: fx.WriteLog, inputs: list[Any]) -> None:
-        node = self.node
-        assert node is not None
-        if effect.batches[0].first_index <= storage.last_index:
-            raise AssertionError(f"{self.name} writes {effect.batches[0].first_index} twice")
-        if effect.batches[0].first_index > storage.last_index + 1:
-            # A refused write also failed all writes queued after it (D4, D5).
-            return
-        fault = self.fail_next_write
-        if fault:
-            self.fail_next_write = ""
-
-            def hook(call: str, path: str) -> Any:
-                if fault == "flush":
-                    return "fail" if call == "sync" else None
-                return fault if call in ("append", "sync") else None
-
-            self.disk.on_call = hook
-        try:
-            storage.write(effect.batches)
+            return error
         finally:
             self.disk.on_call = None
-        inputs.append(fx.LogWritten(effect.epoch, effect.batches[-1].last_index))
+        if type(task) is fx.StoreBallot:
+            self.ballot_on_disk = task.data
+        return result
 
-    def _read(self, storage: Storage, effect: fx.ReadLog, inputs: list[Any]) -> None:
-        try:
-            batches = storage.read(effect.after_index, effect.bytes_max)
-        except NotInLog:
-            inputs.append(fx.LogRead(effect.reader, None))
+    def _prepare_write(self, storage: Storage, task: fx.WriteLog) -> None:
+        first = task.batches[0].first_index
+        assert first > storage.last_index, f"{self.name} writes {first} twice"
+        fault = self.fail_next_write
+        if not fault or first > storage.last_index + 1:
             return
-        inputs.append(fx.LogRead(effect.reader, batches))
+        self.fail_next_write = ""
+
+        def hook(call: str, path: str) -> Any:
+            if fault == "flush":
+                return "fail" if call == "sync" else None
+            return fault if call in ("append", "sync") else None
+
+        self.disk.on_call = hook
 
 
 def content_of(entry: Entry) -> list[tuple[int, int, int, bytes]]:

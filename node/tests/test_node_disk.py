@@ -1,6 +1,7 @@
 """The threads at the disk: full disks, unexpected errors, and which operations wait."""
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -145,6 +146,62 @@ def test_unexpected_error_in_a_thread_is_reported_and_the_thread_lives(
     disk.stop()
     storage.close()
     assert len(told) == 1
+
+
+def test_thread_survives_a_failed_delivery() -> None:
+    broken: list[str] = []
+    told: list[Any] = []
+    heard = threading.Event()
+
+    def deliver(inputs: list[Any]) -> None:
+        if not broken:
+            raise MemoryError
+        told.extend(inputs)
+        heard.set()
+
+    disk = Disk(cast(Storage, FullStorage(0)), deliver, broken.append)
+    disk.take(fx.StoreBallot(1, b"first"))
+    while not broken:
+        time.sleep(0.001)
+    disk.take(fx.StoreBallot(2, b"second"))
+    assert heard.wait(60)
+    disk.stop()
+    assert broken == ["the ballot thread failed: MemoryError: "]
+    assert told == [fx.BallotStored(2)]
+
+
+def test_thread_survives_a_failure_to_take_a_task(tmp_path: Path) -> None:
+    _, storage = storage_in(tmp_path)
+    disk, _, broken, heard = disk_of(storage)
+    failures = [MemoryError()]
+    take = disk.scheduler.reads.next_task
+
+    def next_task() -> fx.ReadLog | None:
+        task = take()
+        if task is not None and failures:
+            raise failures.pop()
+        return task
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk.scheduler.reads, "next_task", next_task)
+        disk.take(fx.ReadLog(1, 0, 1000))
+        assert heard.wait(60)
+        heard.clear()
+        disk.take(fx.ReadLog(2, 0, 1000))
+        assert heard.wait(60)
+    disk.stop()
+    storage.close()
+    assert broken == ["the reader thread failed: MemoryError: "]
+
+
+def test_who_stops_tries_a_newer_ballot_once() -> None:
+    storage = FullStorage(1)
+    disk, told, broken, _ = disk_of(storage)
+    disk.take(fx.StoreBallot(1, b"first"))
+    assert storage.is_tried.wait(60)
+    disk.take(fx.StoreBallot(2, b"second"))
+    disk.stop()
+    assert (told, broken) == ([fx.BallotStored(2)], [])
 
 
 def test_follower_is_served_while_a_checkpoint_is_written(tmp_path: Path) -> None:

@@ -33,10 +33,11 @@ from qsync_node.log.archive import (
 )
 from qsync_node.log.archive_store import ArchiveStore
 from qsync_node.log.rewind import ROLLBACK_DIRECTORY
+from qsync_node.log.scheduler import ArchiveFloor
 from qsync_node.log.storage import SegmentRange, Storage
 from qsync_node.server.config import NodeConfig
 from qsync_node.server.describer import Describer
-from qsync_node.server.disk import ArchiveFloor, Disk
+from qsync_node.server.disk import Disk
 from qsync_node.server.logs import Log
 
 LOOK_EVERY_S = 0.5

@@ -25,12 +25,13 @@ from qsync_node.format.mp import pack
 from qsync_node.log.checkpoint import open_snapshot
 from qsync_node.log.errors import DiskError
 from qsync_node.log.files import OsFileSystem, lock_directory
+from qsync_node.log.scheduler import ArchiveFloor
 from qsync_node.log.storage import Limits, Storage
 from qsync_node.restore.origin import restored_bodies, with_users
 from qsync_node.server.admission import HANDSHAKES_MAX, Admission, RequestBytes
 from qsync_node.server.archiver import LOOK_EVERY_S, Archiver
 from qsync_node.server.config import ConfigError, NodeConfig, split_address
-from qsync_node.server.disk import ArchiveFloor, Disk
+from qsync_node.server.disk import Disk
 from qsync_node.server.listener import BACKLOG, Bounds, Listener
 from qsync_node.server.logs import Log
 from qsync_node.server.peerlink import PeerLink

@@ -1,0 +1,314 @@
+"""Scheduling of disk operations: the next task of each lane, and the consequences of its result.
+
+The decisions are here, without threads, clocks and I/O. A driver submits the core's effects. For
+each lane, it asks for the next task, performs it with the storage, and reports the result. Threads
+drive the lanes in production (server/disk.py), virtual time in the simulator (qsync_sim/shell.py).
+
+    lane         tasks                                   order
+    -----------  --------------------------------------  -------------------------------------------
+    log          writes, truncations, snapshots that     as submitted; adjacent writes of one epoch
+                 replace the log, removals, new          are joined to one write and flush (D6)
+                 segments
+    ballots      ballots                                 the newest one replaces those that wait
+    reads        rows for slow followers                 as submitted
+    checkpoints  checkpoints                             as submitted
+
+A lane has one task under way at a time, and no lane waits for another: a slow write of the log does
+not delay term and vote (E6), and a follower is served during a checkpoint.
+
+    result of a task                   consequence
+    ---------------------------------  -------------------------------------------------------------
+    success                            inputs for the core
+    a log write fails                  `LogFailed`; later writes are passed over, because rows
+                                       before them are missing (D4, D5)
+    a ballot finds the disk full       it waits, or a newer one in its place: no promise relies on a
+                                       ballot that is not stored (D5)
+    a read is of rows that are gone    the core sends a snapshot
+    a checkpoint fails                 the core knows; the log continues
+    any other failure                  the process run ends: only the disk is trusted (D4)
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from qsync_node.core import effects as fx
+from qsync_node.format.row import RowError
+from qsync_node.log.errors import CorruptionError, DiskError, DiskFull, NotInLog
+from qsync_node.log.storage import Storage
+
+FULL_RETRY_S = 0.25
+
+
+class Seal(NamedTuple):
+    """A request for a new segment, so that the rows before it can be archived."""
+
+
+class ArchiveFloor(NamedTuple):
+    """The progress of the archive, which limits removals (S5).
+
+    Segments after `log_index` stay, and snapshots from `snapshot_index`, if it is not None.
+    """
+
+    log_index: int
+    snapshot_index: int | None
+
+
+class Outcome(NamedTuple):
+    """The consequences of a task, for its driver.
+
+    Attributes:
+        inputs: inputs for the core.
+        broken: why the process run has to end, or "".
+        retry_after_s: time after which the lane has its next task, if nothing is submitted before.
+    """
+
+    inputs: list[Any]
+    broken: str = ""
+    retry_after_s: float = 0.0
+
+
+NOTHING = Outcome([])
+
+
+class Lane(ABC):
+    """A queue of tasks, of which one is under way at a time."""
+
+    name: str
+
+    @abstractmethod
+    def submit(self, effect: Any) -> None:
+        """Queue an effect of the core."""
+
+    @property
+    @abstractmethod
+    def has_task(self) -> bool:
+        """Whether `next_task` returns one."""
+
+    @abstractmethod
+    def next_task(self) -> Any:
+        """Take the next task, or return None if there is none."""
+
+    @abstractmethod
+    def perform(self, storage: Storage, task: Any) -> Any:
+        """Perform a task, which may take long, and return its result.
+
+        Raises:
+            DiskError, CorruptionError: the task has failed.
+        """
+
+    @abstractmethod
+    def on_result(self, task: Any, result: Any) -> Outcome:
+        """Take the result of `perform`, or the error that it has raised."""
+
+
+class LogLane(Lane):
+    """Changes of the log, in the order in which the core has decided them."""
+
+    name = "wal"
+
+    def __init__(self, may_join: Callable[[], bool] = lambda: True) -> None:
+        """`may_join` returns whether a write joins the one before it; tests vary the result."""
+        self._queue: deque[Any] = deque()
+        self._may_join = may_join
+        self._floor: ArchiveFloor | None = None  # None: no archive
+        self._removal_index = 0  # up to which the core last permitted removals
+        self.writes = 0
+        self.batches = 0
+
+    def submit(self, effect: Any) -> None:
+        self._queue.append(effect)
+
+    def allow(self, floor: ArchiveFloor) -> None:
+        """Permit the removal of archived files only, and submit a removal that waited (S5)."""
+        before, self._floor = self._floor, floor
+        if before is not None and before.log_index < floor.log_index and self._removal_index:
+            self.submit(fx.RemoveSegments(self._removal_index))
+
+    @property
+    def has_task(self) -> bool:
+        return bool(self._queue)
+
+    def next_task(self) -> Any:
+        if not self._queue:
+            return None
+        first = self._queue.popleft()
+        if type(first) is not fx.WriteLog:
+            return first
+        batches = list(first.batches)
+        while self._continues(first.epoch):
+            batches += self._queue.popleft().batches
+        return fx.WriteLog(first.epoch, batches)
+
+    def _continues(self, epoch: int) -> bool:
+        queue = self._queue
+        return (
+            bool(queue)
+            and type(queue[0]) is fx.WriteLog
+            and queue[0].epoch == epoch
+            and self._may_join()
+        )
+
+    def perform(self, storage: Storage, task: Any) -> Any:
+        kind = type(task)
+        if kind is fx.WriteLog:
+            return self._write(storage, task)
+        if kind is fx.Rewind:
+            report = storage.rewind(task.after_index, task.first_cut_term)
+            return fx.Rewound(task.epoch, report.rows, report.file or "")
+        if kind is fx.InstallSnapshot:
+            storage.install_snapshot(task.vclock, task.bodies)
+            self._remove_snapshots(storage, task.log_index)
+            return fx.SnapshotInstalled(task.epoch)
+        if kind is Seal:
+            with suppress(DiskFull):  # the next check retries
+                storage.rotate()
+            return None
+        assert kind is fx.RemoveSegments, task
+        return self._remove(storage, task.log_index)
+
+    def _write(self, storage: Storage, task: fx.WriteLog) -> fx.LogWritten | None:
+        if task.batches[0].first_index > storage.last_index + 1:
+            return None  # queued after a failed write, whose failure covers it (D4, D5)
+        storage.write(task.batches)
+        return fx.LogWritten(task.epoch, task.batches[-1].last_index)
+
+    def _remove(self, storage: Storage, log_index: int) -> fx.SegmentsRemoved:
+        # In this order: `allow` in between submits the removal again.
+        self._removal_index = max(self._removal_index, log_index)
+        floor = self._floor
+        index = log_index if floor is None else min(log_index, floor.log_index)
+        storage.remove_segments_before(index)
+        self._remove_snapshots(storage, storage.snapshot_index)
+        return fx.SegmentsRemoved(storage.first_available_index + 1)
+
+    def _remove_snapshots(self, storage: Storage, index: int) -> None:
+        kept = self._floor.snapshot_index if self._floor is not None else None
+        storage.remove_snapshots_before(index if kept is None else min(index, kept))
+
+    def on_result(self, task: Any, result: Any) -> Outcome:
+        if isinstance(result, fx.LogWritten):
+            self.writes += 1
+            self.batches += len(task.batches)
+        if not isinstance(result, Exception):
+            return Outcome([result]) if result is not None else NOTHING
+        if type(task) is fx.WriteLog:
+            return Outcome([fx.LogFailed(task.epoch, isinstance(result, DiskFull), str(result))])
+        return Outcome([], f"{type(task).__name__} failed: {type(result).__name__}: {result}")
+
+
+class BallotLane(Lane):
+    """Ballots. The newest one that waits contains the others."""
+
+    name = "ballot"
+
+    def __init__(self) -> None:
+        self._newest: fx.StoreBallot | None = None
+        self.is_full = False  # a ballot waits for space
+
+    def submit(self, effect: fx.StoreBallot) -> None:
+        self._newest = effect
+
+    @property
+    def has_task(self) -> bool:
+        return self._newest is not None
+
+    def next_task(self) -> fx.StoreBallot | None:
+        task, self._newest = self._newest, None
+        return task
+
+    def perform(self, storage: Storage, task: fx.StoreBallot) -> None:
+        storage.store_ballot(task.data)
+
+    def on_result(self, task: fx.StoreBallot, result: Any) -> Outcome:
+        if isinstance(result, DiskFull):
+            self.is_full = True
+            self._newest = self._newest or task
+            return Outcome([], retry_after_s=FULL_RETRY_S)
+        if isinstance(result, Exception):
+            return Outcome([], f"cannot store the ballot: {result}")
+        self.is_full = False
+        return Outcome([fx.BallotStored(task.sequence)])
+
+
+class ReadLane(Lane):
+    """Reads of the log for followers that are too slow for the rows in memory."""
+
+    name = "reader"
+
+    def __init__(self) -> None:
+        self._queue: deque[fx.ReadLog] = deque()
+
+    def submit(self, effect: fx.ReadLog) -> None:
+        self._queue.append(effect)
+
+    @property
+    def has_task(self) -> bool:
+        return bool(self._queue)
+
+    def next_task(self) -> fx.ReadLog | None:
+        return self._queue.popleft() if self._queue else None
+
+    def perform(self, storage: Storage, task: fx.ReadLog) -> Any:
+        try:
+            return storage.read(task.after_index, task.bytes_max)
+        except (NotInLog, RowError):
+            # RowError: the reader's position is inside a transaction, where no replica stops.
+            return None
+
+    def on_result(self, task: fx.ReadLog, result: Any) -> Outcome:
+        if isinstance(result, DiskError | CorruptionError):
+            return Outcome([], str(result))
+        return Outcome([fx.LogRead(task.reader, result)])
+
+
+class CheckpointLane(Lane):
+    """Checkpoints, each of which may take minutes."""
+
+    name = "checkpoint"
+
+    def __init__(self) -> None:
+        self._queue: deque[fx.WriteSnapshot] = deque()
+
+    def submit(self, effect: fx.WriteSnapshot) -> None:
+        self._queue.append(effect)
+
+    @property
+    def has_task(self) -> bool:
+        return bool(self._queue)
+
+    def next_task(self) -> fx.WriteSnapshot | None:
+        return self._queue.popleft() if self._queue else None
+
+    def perform(self, storage: Storage, task: fx.WriteSnapshot) -> None:
+        storage.write_snapshot(task.vclock, task.bodies)
+
+    def on_result(self, task: fx.WriteSnapshot, result: Any) -> Outcome:
+        if isinstance(result, CorruptionError):
+            return Outcome([], f"the checkpoint failed: {result}")
+        reason = str(result) if isinstance(result, DiskError) else ""
+        return Outcome([fx.SnapshotWritten(task.log_index, reason)])
+
+
+class Scheduler:
+    """The lanes of one member."""
+
+    def __init__(self, may_join: Callable[[], bool] = lambda: True) -> None:
+        self.log = LogLane(may_join)
+        self.ballots = BallotLane()
+        self.reads = ReadLane()
+        self.checkpoints = CheckpointLane()
+        self.lanes: tuple[Lane, ...] = (self.log, self.ballots, self.reads, self.checkpoints)
+
+    def lane_of(self, effect: Any) -> Lane:
+        """Return the lane that performs an effect."""
+        kind = type(effect)
+        if kind is fx.StoreBallot:
+            return self.ballots
+        if kind is fx.ReadLog:
+            return self.reads
+        if kind is fx.WriteSnapshot:
+            return self.checkpoints
+        return self.log
