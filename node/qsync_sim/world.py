@@ -25,6 +25,7 @@ from qsync_sim.clients import Client, Operation
 from qsync_sim.model import ASYNC_SPACE, INSERT, ROW_TYPES, SPACE, held_by, is_held
 from qsync_sim.network import Network
 from qsync_sim.onlooker import Onlooker
+from qsync_sim.recorder import Recorder, Recording
 from qsync_sim.shell import Shell, content_of
 from qsync_sim.violation import Violation
 
@@ -71,6 +72,7 @@ class World:
         self.trace: list[str] = []
         self.is_tracing = False
         self.on_event: Callable[[Shell, fx.Report], None] | None = None
+        self.recording: Recording | None = None
         self.on_story_answer: Callable[[fx.Answer], None] | None = None
         self._admin_sync = 0
         self._admin_answers: dict[int, fx.Answer] = {}
@@ -206,6 +208,10 @@ class World:
     def on_started(self, shell: Shell) -> None:
         self.count("starts")
         self.onlooker.on_started(shell)
+        if self.recording is not None and shell.settings.role != "anonymous":
+            assert shell.node is not None
+            self.recording.names[shell.uuid] = shell.name
+            Recorder(self.recording, shell.node)
 
     def on_stopped(self, shell: Shell, power_loss: bool) -> None:
         self.network.on_stopped(shell, power_loss)

@@ -15,7 +15,10 @@
 (*     member has adopted another term: an ACK may be late.                *)
 (*   - A vote request and its answer are one step: the log and the         *)
 (*     configuration of a candidate do not change while it is one.         *)
-(* Snapshots, idempotency keys, leases and reads are not modelled.         *)
+(* A transaction may have an idempotency key. A leader that has a row with *)
+(* it, pending or confirmed, answers with the outcome of that row (T9).    *)
+(*                                                                         *)
+(* Snapshots are in Steps.tla. Leases and reads are not modelled.          *)
 (***************************************************************************)
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 
@@ -23,6 +26,7 @@ CONSTANTS
     Nodes,              \* members, all of them voters at first
     NoVote,              \* no vote
     TermMax, LogMax,    \* bounds of the model
+    KeyMax,             \* number of idempotency keys
     LedBy,              \* leader of term 1 in the initial state, or NoVote
     WithChanges,        \* whether leaders change the set of voters
     WithRollbacks,      \* whether leaders write ROLLBACK, and failovers discard rows
@@ -33,7 +37,8 @@ CONSTANTS
     CountInherited,     \* planted: rows of earlier terms are counted (against L2)
     VoteForShorterLogs, \* planted: a vote compares terms only (against E1)
     CountCovered,       \* planted: an ACK confirms a covered row (against T5)
-    ProveByOwnMajority  \* planted: the former leader has counted by the same voters (against E8)
+    ProveByOwnMajority, \* planted: the former leader has counted by the same voters (against E8)
+    ForgetPendingKeys   \* planted: only confirmed rows are looked up (against T9)
 
 VARIABLES
     term, vote,         \* durable before they are used (D2)
@@ -84,8 +89,9 @@ Common(a, b) == Max({i \in 0..Min(Len(a), Len(b)) : \A j \in 1..i : a[j] = b[j]}
 
 PromoteOf(n) ==
     Max({i \in DOMAIN log[n] : log[n][i].kind = "promote" /\ log[n][i].term = term[n]})
-\* Whether a decision that the leader writes is in flight (E6).
-IsDeciding(n) == \E i \in flushed[n] + 1 .. Len(log[n]) : IsDecision(log[n][i])
+\* Whether a decision that the leader writes is in flight: neither on its disk nor
+\* confirmed by the others (E6).
+IsDeciding(n) == \E i \in Max({flushed[n], confirmed[n]}) + 1 .. Len(log[n]) : IsDecision(log[n][i])
 \* The index that CONFIRM rows record.
 Recorded(rows) ==
     Min(Len(rows), Max({rows[i].from : i \in {j \in DOMAIN rows : rows[j].kind = "confirm"}}))
@@ -165,7 +171,16 @@ Write(n, row) ==
     /\ UNCHANGED <<term, vote, role, votes, flushed, confirmed, acks,
                    committed, discarded, split>>
 
-Transaction(n) == Write(n, Row(term[n], "row", 0, {}))
+\* `from` of a row is its key, 0 for none.
+IsKnown(n, key) ==
+    \E i \in DOMAIN log[n] : /\ log[n][i].kind = "row" /\ log[n][i].from = key
+                            /\ i \notin Covered(log[n])
+                            /\ (i <= confirmed[n] \/ ~ForgetPendingKeys)
+
+Transaction(n) ==
+    \E key \in 0..KeyMax :
+        /\ key # 0 => ~IsKnown(n, key)
+        /\ Write(n, Row(term[n], "row", key, {}))
 
 Confirm(n) ==
     /\ WithConfirms /\ confirmed[n] >= PromoteOf(n) /\ confirmed[n] > Recorded(log[n])
@@ -183,9 +198,7 @@ Rollback(n) ==
 \* The set of voters changes by one member at a time (M2, M3).
 Change(n) ==
     /\ WithChanges /\ role[n] = "leader" /\ confirmed[n] >= PromoteOf(n)
-    /\ \A i \in confirmed[n] + 1 .. Len(log[n]) :
-           /\ log[n][i].kind # "config"
-           /\ RestoreOnConfirm \/ ~IsDecision(log[n][i])
+    /\ \A i \in confirmed[n] + 1 .. Len(log[n]) : log[n][i].kind # "config"
     /\ \E m \in Nodes \ {n} :
            LET now == VotersOf(n)
                next == IF m \in now THEN now \ {m} ELSE now \union {m}
@@ -287,9 +300,10 @@ OneLeaderPerTerm ==
 \* leader, and no decision there covers it.
 CommittedSurvives ==
     \A n \in Nodes : role[n] = "leader" =>
-        \A one \in committed : one[3] < term[n] =>
-            /\ Len(log[n]) >= one[1] /\ log[n][one[1]] = one[2]
-            /\ one[1] \notin Covered(log[n])
+        LET covered == Covered(log[n])
+        IN \A one \in committed : one[3] < term[n] =>
+               /\ Len(log[n]) >= one[1] /\ log[n][one[1]] = one[2]
+               /\ one[1] \notin covered
 
 \* No two members confirm different histories.
 OneHistory ==
@@ -297,6 +311,12 @@ OneHistory ==
 
 \* T5, T6: a row is committed or rolled back, and stays so.
 OneOutcome == {<<one[1], one[2]>> : one \in committed} \intersect discarded = {}
+
+\* T9: no two committed rows have one key.
+OneRowPerKey ==
+    \A one, other \in committed :
+        (one[2].kind = "row" /\ other[2].kind = "row" /\ one[2].from = other[2].from
+            /\ one[2].from # 0) => one[1] = other[1]
 
 \* L4: no member has to truncate a row that it knows to be confirmed.
 NoSplitBrain == ~split

