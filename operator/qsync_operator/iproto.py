@@ -20,7 +20,7 @@ SPACE, INDEX, LIMIT, OFFSET, ITERATOR, KEY, TUPLE, FUNCTION, USER = (
     0x10, 0x11, 0x12, 0x13, 0x14, 0x20, 0x21, 0x22, 0x23,
 )  # fmt: skip
 DATA, ERROR_TEXT = 0x30, 0x31
-ITERATOR_EQ, ITERATOR_ALL = 0, 2
+ITERATOR_EQ, ITERATOR_ALL, ITERATOR_GE = 0, 2, 5
 ROWS_MAX = 1_000_000
 
 
@@ -91,6 +91,18 @@ class Connection:
             KEY: key or [],
         }
         return self._request(SELECT, body)
+
+    def first_from(self, space: int, key: list[Any]) -> list[Any] | None:
+        """Return the first row at or after `key` in the primary index, or None."""
+        body = {
+            SPACE: space,
+            INDEX: 0,
+            LIMIT: 1,
+            OFFSET: 0,
+            ITERATOR: ITERATOR_GE,
+            KEY: key,
+        }
+        return next(iter(self._request(SELECT, body)), None)
 
     def insert(self, space: int, row: list[Any]) -> None:
         self._request(INSERT, {SPACE: space, TUPLE: row})

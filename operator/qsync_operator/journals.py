@@ -39,6 +39,7 @@ from qsync_operator.observed import BrokersView
 
 _SPACE = 280
 _TUPLE_FOUND = 3
+_ILLEGAL_PARAMS = 1
 _MOD_REVISION = 8
 """Number of a journal's field `mod_revision`."""
 
@@ -84,6 +85,17 @@ def _create(database: Connection) -> None:
                 raise
 
 
+class JournalRefused(DatabaseError):  # noqa: N818  # a decision, nothing failed
+    """A journal that cannot be created beside the existing ones."""
+
+    def __init__(self, name: str, other: str) -> None:
+        super().__init__(
+            f"the journals {name} and {other} would share a folder of fragments: choose a name that"
+            " is no folder of another journal",
+            _ILLEGAL_PARAMS,
+        )
+
+
 def declare(database: Connection, wanted: list[JournalSpec]) -> list[str]:
     """Create and update declared journals, and return the names of the changed ones.
 
@@ -93,6 +105,7 @@ def declare(database: Connection, wanted: list[JournalSpec]) -> list[str]:
 
     Raises:
         DatabaseError: the database cannot be reached or refused a request.
+        JournalRefused: a journal would share the folder of an existing one.
     """
     changed = []
     revision = database.call("qsync.mark")[0]
@@ -110,6 +123,7 @@ def declare(database: Connection, wanted: list[JournalSpec]) -> list[str]:
 def _write(database: Connection, name: str, fields: dict[str, Any], revision: int) -> None:
     row = _row(database, name)
     if row is None:
+        _check_folders(database, name)
         made = next_revision(revision)
         created = JournalRow(name, fields, 0, 0, 0, 0, NO_ROUTE, made, made)
         database.insert(JOURNAL_SPACE, encode_row(created))
@@ -117,6 +131,16 @@ def _write(database: Connection, name: str, fields: dict[str, Any], revision: in
         # Brokers write the other fields of the row, so only the specification is replaced.
         changes = [["=", 1, fields], ["=", _MOD_REVISION, next_revision(revision, row)]]
         database.update(JOURNAL_SPACE, row.key, changes)
+
+
+def _check_folders(database: Connection, name: str) -> None:
+    """Refuse a new name below or above another one. Clients create journals, too."""
+    for at, char in enumerate(name):
+        if char == "/" and _row(database, name[:at]) is not None:
+            raise JournalRefused(name, name[:at])
+    below = database.first_from(JOURNAL_SPACE, [f"{name}/"])
+    if below is not None and str(below[0]).startswith(f"{name}/"):
+        raise JournalRefused(name, str(below[0]))
 
 
 def look(database: Connection, voters: Collection[str]) -> BrokersView:

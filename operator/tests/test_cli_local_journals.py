@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from qsync_cli.brokers import BrokerAccess
+from qsync_cli.failure import Failure
 from qsync_cli.local import journals
+from qsync_cli.local.apply import _with_journals
+from qsync_operator.models.journals import QsyncJournal
 
 
 @pytest.fixture
@@ -32,3 +35,22 @@ def test_answer_that_is_no_http_counts_as_none(
 ) -> None:
     monkeypatch.setattr("qsync_cli.brokers.local_access", lambda _: [BrokerAccess(echo, "", None)])
     assert journals._described(tmp_path) == []  # type: ignore[arg-type]  # no store is read
+
+
+def declared(name: str, journal: str) -> QsyncJournal:
+    return QsyncJournal.model_validate(
+        {
+            "apiVersion": "qsync.dev/v1alpha1",
+            "kind": "QsyncJournal",
+            "metadata": {"name": name},
+            "spec": {"cluster": "orders", "journal": journal},
+        }
+    )
+
+
+def test_journal_in_the_folder_of_one_that_was_applied_before_is_refused() -> None:
+    existing = [declared("one", "orders/eu")]
+    with pytest.raises(Failure, match="would share a folder"):
+        _with_journals(existing, [declared("two", "orders/eu/late")])
+    changed = _with_journals(existing, [declared("one", "orders/eu/late")])
+    assert [one.spec.journal for one in changed] == ["orders/eu/late"]

@@ -28,6 +28,7 @@ from qsync_node.format.proofs import admin_password, broker_password, broker_sec
 from qsync_operator import journals
 from qsync_operator.access import AccessRefused, Principal, bring, differing
 from qsync_operator.iproto import Connection, DatabaseError
+from qsync_operator.models.journals import JournalSpec
 from qsync_operator.models.users import BROKER_USER, GrantSpec
 
 ACCESS_DENIED, NO_SUCH_SPACE, BAD_PASSWORD = 42, 36, 47
@@ -177,3 +178,19 @@ def test_grants_on_journals_limit_a_declared_user(cluster: Cluster) -> None:
     found = {name: publish_as(cluster, "shop", name) for name in names}
     assert [name for name, code in found.items() if not code] == ["clicks/eu"]
     assert set(found.values()) == {0, ACCESS_DENIED}
+
+
+def test_journal_below_or_above_an_existing_one_is_refused(cluster: Cluster) -> None:
+    """Both would read and delete the fragments of the other in their common folder."""
+
+    def spec(name: str) -> JournalSpec:
+        return JournalSpec(cluster="c", journal=name)
+
+    with admin(cluster) as database:
+        assert journals.declare(database, [spec("shared/eu/x")]) == ["shared/eu/x"]
+        for name in ("shared", "shared/eu", "shared/eu/x/y"):
+            with pytest.raises(journals.JournalRefused, match="would share a folder"):
+                journals.declare(database, [spec(name)])
+        siblings = ["shared/eu/x-y", "shared/eu/w", "shared/e"]
+        assert journals.declare(database, [spec(name) for name in siblings]) == siblings
+        assert journals.declare(database, [spec("shared/eu/x")]) == []

@@ -260,3 +260,60 @@ def test_local_cluster_refuses_a_secret_with_keys() -> None:
     }  # fmt: skip
     with pytest.raises(ManifestError, match=r"name a file with the keys in spec\.journals\.auth"):
         parse_manifest(json.dumps(document), "events.yaml")
+
+
+# --- journals beside a cluster --------------------------------------------------------------------
+
+
+def journal(name: str, wanted: str, **spec: Any) -> str:
+    return yaml.safe_dump(
+        {
+            "apiVersion": "qsync.dev/v1alpha1",
+            "kind": "QsyncJournal",
+            "metadata": {"name": name},
+            "spec": {"cluster": "orders", "journal": wanted, **spec},
+        }
+    )
+
+
+def with_journals(*documents: str) -> str:
+    return "---\n".join([cluster(journals={"enabled": True}), *documents])
+
+
+@pytest.mark.parametrize(("one", "other"), [("orders/eu", "orders"), ("orders", "orders/eu/late")])
+def test_journals_in_one_folder_are_refused(one: str, other: str) -> None:
+    with pytest.raises(ManifestError) as refused:
+        parse_manifest(with_journals(journal("one", one), journal("other", other)))
+    assert f"QsyncJournal other: the journals {other} and {one} would share" in str(refused.value)
+
+
+def test_journals_in_folders_of_their_own_are_accepted() -> None:
+    names = ["orders/eu", "orders/eu-late", "orders/us", "order"]
+    documents = [journal(f"j{number}", name) for number, name in enumerate(names)]
+    assert len(parse_manifest(with_journals(*documents)).journals) == 4
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ({"journal": "bad name"}, "spec.journal: 'bad name' must consist of letters"),
+        (
+            {"fragment": {"stores": ["ftp://x/"]}},
+            "spec.fragment.stores[0]: the scheme of 'ftp://x/' must be one of",
+        ),
+        (
+            {"fragment": {"pathPostfixTemplate": "{{ .Foo }}"}},
+            "spec.fragment.pathPostfixTemplate: ",
+        ),
+        ({"fragment": {"flushInterval": "5s"}}, "spec.fragment.flushInterval: must be 0 or"),
+    ],
+)
+def test_specification_that_brokers_refuse_is_refused(spec: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ManifestError) as refused:
+        parse_manifest(with_journals(journal("one", **{"wanted": "orders/eu", **_wanted(spec)})))
+    assert f"QsyncJournal one: {sentence}" in str(refused.value)
+
+
+def _wanted(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `journal` for a specification that may name the journal."""
+    return {"wanted" if key == "journal" else key: value for key, value in spec.items()}

@@ -141,9 +141,10 @@ def _store(store: "Store", manifest: "Manifest") -> str:
             FailureReason.NOT_READY,
             f"cannot apply {store.name}: it is being deleted; apply it again after its deletion",
         )
+    declared = _with_journals(store.load_journals(), manifest.journals)
     _store_secrets(store, manifest)
-    if manifest.journals or store.load_journals():
-        store.save_journals(_with_journals(store.load_journals(), manifest.journals))
+    if declared:
+        store.save_journals(declared)
     if existing is None:
         wanted.metadata.generation = 1
         wanted.metadata.uid = _random_uuid()
@@ -165,8 +166,15 @@ def _with_journals(
     existing: "list[QsyncJournal]", given: "list[QsyncJournal]"
 ) -> "list[QsyncJournal]":
     """Return all declared journals; an apply removes none, as kubectl does not."""
+    from qsync_operator.models.manifest import refusal_beside
+
     names = {journal.name for journal in given}
-    return [*(journal for journal in existing if journal.name not in names), *given]
+    kept = [journal for journal in existing if journal.name not in names]
+    for journal in given:
+        refusal = refusal_beside(journal, (one.spec.journal for one in kept))
+        if refusal:
+            raise Failure(FailureReason.INVALID, refusal)
+    return [*kept, *given]
 
 
 def _check_begin(cluster: "QsyncCluster") -> None:

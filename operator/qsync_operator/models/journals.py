@@ -3,7 +3,10 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, WrapValidator
+from pydantic.alias_generators import to_camel
 
+from qsync_broker.spec import JournalSpec as BrokerSpec
+from qsync_broker.spec import problem
 from qsync_operator.models.base import Duration, SpecModel, StatusModel, lenient
 from qsync_operator.models.cluster import NAME_PATTERN, Metadata
 from qsync_operator.models.conditions import BaseCondition
@@ -121,3 +124,19 @@ def row_spec(spec: JournalSpec) -> dict[str, Any]:
         "flags": spec.flags,
         "max_append_rate": spec.max_append_rate,
     }
+
+
+def problem_of(spec: JournalSpec) -> str:
+    """Return the first rule of brokers that a specification violates, with its field, or ""."""
+    found = problem(BrokerSpec.from_row(spec.journal, row_spec(spec)))
+    field, _, cause = found.partition(": ")
+    path = ".".join(to_camel(part) for part in field.split("."))
+    return f"spec.{'journal' if path == 'name' else path}: {cause}" if found else ""
+
+
+def share_folder(one: str, other: str) -> bool:
+    """Return whether two journals are equal, or one is a folder of the other.
+
+    Fragments of both would lie in one folder, and each would serve those of the other.
+    """
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")

@@ -101,10 +101,18 @@ class JournalPlatform:
         self._tried_s = time.monotonic()
         declared = self._store.load_journals()
 
+        refused: list[str] = []
+
         def declare() -> list[str]:
+            changed = []
             with connect_as_admin(leader, self._secrets.cluster, TIMEOUT_S, None) as database:
                 journals.enable(database, self._secrets.cluster)
-                return journals.declare(database, [journal.spec for journal in declared])
+                for journal in declared:
+                    try:
+                        changed += journals.declare(database, [journal.spec])
+                    except journals.JournalRefused as refusal:
+                        refused.append(f"QsyncJournal {journal.name} is refused: {refusal}")
+            return changed
 
         try:
             changed = await in_thread(declare)
@@ -118,6 +126,8 @@ class JournalPlatform:
             return self._declared is not None
         for name in changed:
             self._store.add_event(EventReason.JOURNAL_CONFIGURED, name, "the journal was declared")
+        for sentence in refused:
+            self._store.add_event(EventReason.JOURNALS_FAILED, cluster.name, sentence, True)
         self._declared = state
         return True
 

@@ -12,10 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from pydantic import ValidationError
-from pydantic.alias_generators import to_camel
 
-from qsync_broker.spec import JournalSpec as BrokerSpec
-from qsync_broker.spec import problem
 from qsync_operator import journals
 from qsync_operator.access import AccessRefused
 from qsync_operator.desired.brokers import has_brokers
@@ -24,7 +21,13 @@ from qsync_operator.iproto import Connection, DatabaseError, connect_as_admin
 from qsync_operator.journalstatus import Refusal, build_journal_status
 from qsync_operator.models.cluster import API_VERSION, QsyncCluster
 from qsync_operator.models.journalreasons import JournalReason
-from qsync_operator.models.journals import JournalSpec, JournalStatus, QsyncJournal, row_spec
+from qsync_operator.models.journals import (
+    JournalSpec,
+    JournalStatus,
+    QsyncJournal,
+    problem_of,
+    share_folder,
+)
 from qsync_operator.models.manifest import sentence_of
 from qsync_operator.models.reasons import Reason
 from qsync_operator.observed import BrokersView, Trouble
@@ -253,7 +256,7 @@ def examine(documents: list[Object]) -> tuple[dict[str, QsyncJournal], dict[str,
             continue
         journal = QsyncJournal.model_validate(document)
         wanted = journal.spec.journal
-        other = next((one for one in taken if _overlaps(wanted, one)), None)
+        other = next((one for one in taken if share_folder(wanted, one)), None)
         if other is not None:
             sentence = f"QsyncJournal {taken[other]} declares the journal {other} already"
             refusals[name] = Refusal(JournalReason.DECLARED_TWICE, sentence)
@@ -267,21 +270,13 @@ def _age(document: Object) -> tuple[str, str]:
     return str(document["metadata"].get("creationTimestamp") or ""), name_of(document)
 
 
-def _overlaps(one: str, other: str) -> bool:
-    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
-
-
 def _problem(document: Object) -> str:
     """Return the first violated rule of a specification, or ""."""
     try:
         journal = QsyncJournal.model_validate(document)
     except ValidationError as error:
         return sentence_of(error, QsyncJournal)
-    spec = journal.spec
-    found = problem(BrokerSpec.from_row(spec.journal, row_spec(spec)))
-    field, _, cause = found.partition(": ")
-    path = ".".join(to_camel(part) for part in field.split("."))
-    return f"spec.{'journal' if path == 'name' else path}: {cause}" if found else ""
+    return problem_of(journal.spec)
 
 
 async def refuse_journal(api: Api, document: Object) -> None:
