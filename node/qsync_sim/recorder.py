@@ -118,11 +118,16 @@ class Recorder:
             (replica, "confirm"),
             (replica, "step_down"),
             (replica, "report"),
-            (replica.applier, "on_rewound"),
-            (replica.applier.rejoin, "on_installed"),
         ):
-            original = getattr(owner, name)
-            setattr(owner, name, partial(getattr(self, f"_{name}"), original))
+            self._watch(owner, name, getattr(self, f"_{name}"))
+        applier = replica.applier
+        self._watch(applier, "on_rewound", partial(self._on_replaced, State.CUTTING))
+        self._watch(applier.rejoin, "on_installed", partial(self._on_replaced, State.INSTALLING))
+
+    @staticmethod
+    def _watch(owner: Any, name: str, observer: Callable[..., Any]) -> None:
+        """Let `observer` receive the calls of a method, with the method first."""
+        setattr(owner, name, partial(observer, getattr(owner, name)))
 
     # --- the whole state ----------------------------------------------------------------------
 
@@ -255,16 +260,11 @@ class Recorder:
             self.note("truncate" if is_cut else "forget", last=index)
         original(index)
 
-    def _on_rewound(self, original: Callable[..., None], message: Any) -> None:
-        replica = self.node.replica
-        if message.epoch == replica.tail.epoch and replica.applier.state is State.CUTTING:
-            self.note("replaced")
-        original(message)
-
-    def _on_installed(self, original: Callable[..., None], message: Any) -> None:
+    def _on_replaced(self, state: State, original: Callable[..., None], message: Any) -> None:
+        """Note that the disk has the truncation or the snapshot of a stage."""
         self._look_for_snapshot()
         replica = self.node.replica
-        if message.epoch == replica.tail.epoch and replica.applier.state is State.INSTALLING:
+        if message.epoch == replica.tail.epoch and replica.applier.state is state:
             self.note("replaced")
         original(message)
 

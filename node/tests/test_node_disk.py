@@ -1,7 +1,6 @@
 """The threads at the disk: full disks, unexpected errors, and which operations wait."""
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -159,10 +158,14 @@ def test_thread_survives_a_failed_delivery() -> None:
         told.extend(inputs)
         heard.set()
 
-    disk = Disk(cast(Storage, FullStorage(0)), deliver, broken.append)
+    def on_broken(reason: str) -> None:
+        broken.append(reason)
+        heard.set()
+
+    disk = Disk(cast(Storage, FullStorage(0)), deliver, on_broken)
     disk.take(fx.StoreBallot(1, b"first"))
-    while not broken:
-        time.sleep(0.001)
+    assert heard.wait(60)
+    heard.clear()
     disk.take(fx.StoreBallot(2, b"second"))
     assert heard.wait(60)
     disk.stop()

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,9 @@ def test_removals_wait_for_the_archive() -> None:
 
     class Removing:
         snapshot_index, first_available_index = 7, 3
-        removed: list[tuple[str, int]] = []  # noqa: RUF012
+
+        def __init__(self) -> None:
+            self.removed: list[tuple[str, int]] = []
 
         def remove_segments_before(self, index: int) -> None:
             self.removed.append(("segments", index))
@@ -173,8 +176,11 @@ class SlowFile:
         self._file = file
         self._files = files
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
+    def append(self, data: bytes | Sequence[bytes]) -> None:
+        self._file.append(data)
+
+    def close(self) -> None:
+        self._file.close()
 
     def sync(self) -> None:
         self._files.flushing.set()
@@ -196,10 +202,10 @@ class SlowFiles(OsFileSystem):
         self.flushes = 0
 
     def create(self, path: str) -> File:
-        return SlowFile(super().create(path), self)  # type: ignore[return-value]
+        return SlowFile(super().create(path), self)
 
     def open_append(self, path: str) -> File:
-        return SlowFile(super().open_append(path), self)  # type: ignore[return-value]
+        return SlowFile(super().open_append(path), self)
 
 
 def test_nothing_is_reported_as_written_before_its_flush(tmp_path: Path) -> None:

@@ -104,22 +104,36 @@ class Lane(ABC):
         """Take the result of `perform`, or the error that it has raised."""
 
 
-class LogLane(Lane):
+class QueueLane(Lane):
+    """A lane whose tasks are performed as submitted."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Any] = deque()
+
+    def submit(self, effect: Any) -> None:
+        self._queue.append(effect)
+
+    @property
+    def has_task(self) -> bool:
+        return bool(self._queue)
+
+    def next_task(self) -> Any:
+        return self._queue.popleft() if self._queue else None
+
+
+class LogLane(QueueLane):
     """Changes of the log, in the order in which the core has decided them."""
 
     name = "wal"
 
     def __init__(self, may_join: Callable[[], bool] = lambda: True) -> None:
         """`may_join` returns whether a write joins the one before it; tests vary the result."""
-        self._queue: deque[Any] = deque()
+        super().__init__()
         self._may_join = may_join
         self._floor: ArchiveFloor | None = None  # None: no archive
         self._removal_index = 0  # up to which the core last permitted removals
         self.writes = 0
         self.batches = 0
-
-    def submit(self, effect: Any) -> None:
-        self._queue.append(effect)
 
     def allow(self, floor: ArchiveFloor) -> None:
         """Permit the removal of archived files only, and submit a removal that waited (S5)."""
@@ -127,14 +141,8 @@ class LogLane(Lane):
         if before is not None and before.log_index < floor.log_index and self._removal_index:
             self.submit(fx.RemoveSegments(self._removal_index))
 
-    @property
-    def has_task(self) -> bool:
-        return bool(self._queue)
-
     def next_task(self) -> Any:
-        if not self._queue:
-            return None
-        first = self._queue.popleft()
+        first = super().next_task()
         if type(first) is not fx.WriteLog:
             return first
         batches = list(first.batches)
@@ -233,23 +241,10 @@ class BallotLane(Lane):
         return Outcome([fx.BallotStored(task.sequence)])
 
 
-class ReadLane(Lane):
+class ReadLane(QueueLane):
     """Reads of the log for followers that are too slow for the rows in memory."""
 
     name = "reader"
-
-    def __init__(self) -> None:
-        self._queue: deque[fx.ReadLog] = deque()
-
-    def submit(self, effect: fx.ReadLog) -> None:
-        self._queue.append(effect)
-
-    @property
-    def has_task(self) -> bool:
-        return bool(self._queue)
-
-    def next_task(self) -> fx.ReadLog | None:
-        return self._queue.popleft() if self._queue else None
 
     def perform(self, storage: Storage, task: fx.ReadLog) -> Any:
         try:
@@ -264,23 +259,10 @@ class ReadLane(Lane):
         return Outcome([fx.LogRead(task.reader, result)])
 
 
-class CheckpointLane(Lane):
+class CheckpointLane(QueueLane):
     """Checkpoints, each of which may take minutes."""
 
     name = "checkpoint"
-
-    def __init__(self) -> None:
-        self._queue: deque[fx.WriteSnapshot] = deque()
-
-    def submit(self, effect: fx.WriteSnapshot) -> None:
-        self._queue.append(effect)
-
-    @property
-    def has_task(self) -> bool:
-        return bool(self._queue)
-
-    def next_task(self) -> fx.WriteSnapshot | None:
-        return self._queue.popleft() if self._queue else None
 
     def perform(self, storage: Storage, task: fx.WriteSnapshot) -> None:
         storage.write_snapshot(task.vclock, task.bodies)
