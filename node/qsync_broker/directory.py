@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from qsync_broker.folders import Folders, refusal
 from qsync_broker.keyspace import Absent, Change, KeySpace, absent
 from qsync_broker.labels import LabelSelector, with_name
 from qsync_broker.spec import JournalSpec, problem
@@ -113,22 +114,15 @@ def _check_folders(keys: KeySpace, changes: list[SpecChange]) -> None:
     """Refuse new names below or above other ones: all objects in a folder belong to one journal."""
     created = [change.name for change in changes if change.name not in keys.journals]
     deleted = {change.name for change in changes if change.spec is None}
-    if all(name in deleted for name in created):
+    created = [name for name in created if name not in deleted]
+    if not created:
         return
-    names = {*keys.journals, *created} - deleted
-    folders = {folder: name for name in names for folder in _folders(name)}
-    for name in created:
-        above = next((folder for folder in _folders(name) if folder in names), None)
-        other = above or folders.get(name)
-        if other is not None:
-            raise ChangeError(
-                f"{name!r} and {other!r} would share a folder of fragments: choose a name that is"
-                " no folder of another journal"
-            )
-
-
-def _folders(name: str) -> list[str]:
-    return [name[:at] for at, char in enumerate(name) if char == "/"]
+    folders = Folders(name for name in keys.journals if name not in deleted)
+    for name in dict.fromkeys(created):
+        other = folders.other(name)
+        if other:
+            raise ChangeError(refusal(name, other))
+        folders.add(name)
 
 
 def is_carried_out(keys: KeySpace, change: Change) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from typing import Any
 
 from qsync_broker.allocator import can_hand_over
+from qsync_broker.folders import folders_of, refusal
 from qsync_broker.keyspace import KeySpace, Written
 from qsync_broker.spec import REPLICATION_MAX
 from qsync_node.format.auth import stored_hash
@@ -89,11 +90,7 @@ class JournalRefused(DatabaseError):  # noqa: N818  # a decision, nothing failed
     """A journal that cannot be created beside the existing ones."""
 
     def __init__(self, name: str, other: str) -> None:
-        super().__init__(
-            f"the journals {name} and {other} would share a folder of fragments: choose a name that"
-            " is no folder of another journal",
-            _ILLEGAL_PARAMS,
-        )
+        super().__init__(refusal(name, other), _ILLEGAL_PARAMS)
 
 
 def declare(database: Connection, wanted: list[JournalSpec]) -> list[str]:
@@ -135,9 +132,9 @@ def _write(database: Connection, name: str, fields: dict[str, Any], revision: in
 
 def _check_folders(database: Connection, name: str) -> None:
     """Refuse a new name below or above another one. Clients create journals, too."""
-    for at, char in enumerate(name):
-        if char == "/" and _row(database, name[:at]) is not None:
-            raise JournalRefused(name, name[:at])
+    for folder in folders_of(name):
+        if _row(database, folder) is not None:
+            raise JournalRefused(name, folder)
     below = database.first_from(JOURNAL_SPACE, [f"{name}/"])
     if below is not None and str(below[0]).startswith(f"{name}/"):
         raise JournalRefused(name, str(below[0]))

@@ -284,7 +284,7 @@ def with_journals(*documents: str) -> str:
 def test_journals_in_one_folder_are_refused(one: str, other: str) -> None:
     with pytest.raises(ManifestError) as refused:
         parse_manifest(with_journals(journal("one", one), journal("other", other)))
-    assert f"QsyncJournal other: the journals {other} and {one} would share" in str(refused.value)
+    assert f"QsyncJournal other: {other!r} and {one!r} would share" in str(refused.value)
 
 
 def test_journals_in_folders_of_their_own_are_accepted() -> None:

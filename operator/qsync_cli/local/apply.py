@@ -166,12 +166,14 @@ def _with_journals(
     existing: "list[QsyncJournal]", given: "list[QsyncJournal]"
 ) -> "list[QsyncJournal]":
     """Return all declared journals; an apply removes none, as kubectl does not."""
+    from qsync_broker.folders import Folders
     from qsync_operator.models.manifest import refusal_beside
 
     names = {journal.name for journal in given}
     kept = [journal for journal in existing if journal.name not in names]
+    folders = Folders(one.spec.journal for one in kept)
     for journal in given:
-        refusal = refusal_beside(journal, (one.spec.journal for one in kept))
+        refusal = refusal_beside(journal, folders)
         if refusal:
             raise Failure(FailureReason.INVALID, refusal)
     return [*kept, *given]

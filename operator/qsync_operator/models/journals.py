@@ -132,11 +132,3 @@ def problem_of(spec: JournalSpec) -> str:
     field, _, cause = found.partition(": ")
     path = ".".join(to_camel(part) for part in field.split("."))
     return f"spec.{'journal' if path == 'name' else path}: {cause}" if found else ""
-
-
-def share_folder(one: str, other: str) -> bool:
-    """Return whether two journals are equal, or one is a folder of the other.
-
-    Fragments of both would lie in one folder, and each would serve those of the other.
-    """
-    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")

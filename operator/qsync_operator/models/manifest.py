@@ -7,7 +7,7 @@ those of the library that found it.
 import base64
 import binascii
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -15,8 +15,9 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from qsync_broker.folders import Folders, refusal
 from qsync_operator.models.cluster import API_VERSION, QsyncCluster
-from qsync_operator.models.journals import QsyncJournal, problem_of, share_folder
+from qsync_operator.models.journals import QsyncJournal, problem_of
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -91,7 +92,7 @@ def _check_journals(cluster: QsyncCluster, journals: list[QsyncJournal], source:
             f"{source}: QsyncJournal {journals[0].name} needs spec.journals.enabled: true in"
             f" QsyncCluster {cluster.name}"
         )
-    seen: list[str] = []
+    seen = Folders()
     for journal in journals:
         if journal.spec.cluster != cluster.name:
             raise ManifestError(
@@ -101,24 +102,19 @@ def _check_journals(cluster: QsyncCluster, journals: list[QsyncJournal], source:
         found = problem_of(journal.spec)
         if found:
             raise ManifestError(f"{source}: QsyncJournal {journal.name}: {found}")
-        refusal = refusal_beside(journal, seen)
-        if refusal:
-            raise ManifestError(f"{source}: {refusal}")
-        seen.append(journal.spec.journal)
+        found = refusal_beside(journal, seen)
+        if found:
+            raise ManifestError(f"{source}: {found}")
+        seen.add(journal.spec.journal)
 
 
-def refusal_beside(journal: QsyncJournal, others: Iterable[str]) -> str:
+def refusal_beside(journal: QsyncJournal, others: Folders) -> str:
     """Return why a journal cannot be declared beside other journals, or ""."""
     name = journal.spec.journal
-    other = next((one for one in others if share_folder(name, one)), None)
-    if other is None:
-        return ""
+    other = others.other(name)
     if other == name:
         return f"two QsyncJournals declare the journal {name}"
-    return (
-        f"QsyncJournal {journal.name}: the journals {name} and {other} would share a folder of"
-        " fragments: choose a name that is no folder of another journal"
-    )
+    return f"QsyncJournal {journal.name}: {refusal(name, other)}" if other else ""
 
 
 def _unknown_kind(kind: object) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from pydantic import ValidationError
 
+from qsync_broker.folders import Folders
 from qsync_operator import journals
 from qsync_operator.access import AccessRefused
 from qsync_operator.desired.brokers import has_brokers
@@ -26,7 +27,6 @@ from qsync_operator.models.journals import (
     JournalStatus,
     QsyncJournal,
     problem_of,
-    share_folder,
 )
 from qsync_operator.models.manifest import sentence_of
 from qsync_operator.models.reasons import Reason
@@ -248,6 +248,7 @@ def examine(documents: list[Object]) -> tuple[dict[str, QsyncJournal], dict[str,
     usable: dict[str, QsyncJournal] = {}
     refusals: dict[str, Refusal] = {}
     taken: dict[str, str] = {}  # resource by journal
+    folders = Folders()
     for document in sorted(documents, key=_age):
         name = name_of(document)
         sentence = _problem(document)
@@ -256,12 +257,13 @@ def examine(documents: list[Object]) -> tuple[dict[str, QsyncJournal], dict[str,
             continue
         journal = QsyncJournal.model_validate(document)
         wanted = journal.spec.journal
-        other = next((one for one in taken if share_folder(wanted, one)), None)
-        if other is not None:
+        other = folders.other(wanted)
+        if other:
             sentence = f"QsyncJournal {taken[other]} declares the journal {other} already"
             refusals[name] = Refusal(JournalReason.DECLARED_TWICE, sentence)
             continue
         taken[wanted] = name
+        folders.add(wanted)
         usable[name] = journal
     return usable, refusals
 
