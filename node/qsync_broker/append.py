@@ -134,9 +134,9 @@ class AppendMachine:
         self.state = state
         return True
 
-    def _refuse(self, status: Status, reason: str = "", loss: Loss | None = None) -> bool:
+    def _refuse(self, status: Status, reason: str = "", **fields: Any) -> bool:
         self.resolution = self.resolution._replace(status=status, broker=self._host.me)
-        return self._end(State.ERROR, reason=reason, loss=loss)
+        return self._end(State.ERROR, reason=reason, **fields)
 
     def _end(self, state: State, error: str = "", **fields: Any) -> bool:
         replica, pipeline = self.replica, self._pipeline
@@ -336,7 +336,8 @@ class AppendMachine:
             replica.is_end_known = refusal is None
             if refusal is not None:
                 replica.close_pipeline("no broker of the route has all acknowledged bytes")
-                return self._refuse(refusal)
+                reason = f"no broker of the journal has all acknowledged bytes, known up to {end}"
+                return self._refuse(refusal, reason, head=end or None)
             # Nothing shows which publications the lost bytes contained (X6).
             registers = pack_registers(unpack_registers(choice.registers))
             choice = choice._replace(
@@ -369,7 +370,7 @@ class AppendMachine:
         if self.request.offset != resume:
             dead = tuple(row.broker.suffix for row in dead_assignments(keys, journal.name))
             loss = Loss(begin, end, resume, dead)
-            return self._refuse(Status.WRONG_APPEND_OFFSET, "the loss is not accepted", loss)
+            return self._refuse(Status.WRONG_APPEND_OFFSET, "the loss is not accepted", loss=loss)
         self._change = ""
         return self._go(State.ACCEPT_LOSS)
 
@@ -485,7 +486,10 @@ class AppendMachine:
             return self._examine_loss(hole.begin, spool.begin, end, self._host.keys.brokers)
         refusal = refusal_for(request, journal, replica)
         if refusal is not None:
-            return self._refuse(refusal)
+            reason = ""
+            if refusal is Status.INDEX_HAS_GREATER_OFFSET:
+                reason = f"its stores have bytes up to {replica.index_end}, its brokers less"
+            return self._refuse(refusal, reason, head=head_of(journal, replica))
         end = head_of(journal, replica)
         if end > spool.end and (request.offset or journal.suspend_offset > spool.end):
             return self._skip_to(end)

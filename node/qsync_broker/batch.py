@@ -25,6 +25,7 @@ from qsync_broker.calls import AppendCall
 from qsync_broker.grouping import Grouped
 from qsync_broker.labels import LabelSelector, LabelSet, parse_selector
 from qsync_broker.reader import CHUNK
+from qsync_broker.refusals import explain
 from qsync_broker.registers import REGISTERS_MAX, registers_problem
 from qsync_broker.requests import Append, Appended, Finish, Piece
 from qsync_broker.server import BrokerServer
@@ -64,7 +65,8 @@ class Outcome(NamedTuple):
         end: offset after them.
         sum: SHA-1 of its bytes.
         registers: registers after it.
-        error: sentence, if it failed without a status; its outcome may be unknown.
+        error: sentence, if it failed: what failed, the cause, and what to do. Without a status,
+            its outcome may be unknown.
     """
 
     status: str
@@ -200,16 +202,19 @@ def decode_outcomes(body: bytes) -> list[Outcome]:
         raise ValueError(f"the answer to a batch is invalid: {error}") from None
 
 
-def outcome_of(result: Appended, is_proxied: bool) -> Outcome:
+def outcome_of(item: Item, found: tuple[Appended, bool]) -> Outcome:
     """Return the outcome of an append with this result; one to be proxied was not carried out."""
+    result, is_proxied = found
     registers = dict(result.registers) if result.registers else {}
     if is_proxied:
-        return Outcome(Status.NOT_JOURNAL_PRIMARY_BROKER.name)
+        status = Status.NOT_JOURNAL_PRIMARY_BROKER
+        return Outcome(status.name, error=explain(item.request, status))
     if result.error:
         return Outcome("", registers=registers, error=result.error)
     status = result.resolution.status
     if status is not Status.OK:
-        return Outcome(status.name, registers=registers)
+        text = explain(item.request, status, head=result.head, reason=result.reason)
+        return Outcome(status.name, registers=registers, error=text)
     return Outcome(status.name, result.begin, result.end, result.sum, registers)
 
 

@@ -19,10 +19,12 @@ from urllib.parse import urlsplit
 
 import grpc
 
+from qsync_broker import requests
 from qsync_broker.fragments import content_name
 from qsync_broker.index import RemoteFragment
 from qsync_broker.labels import LabelSelector, LabelSet, Wanted
 from qsync_broker.ledger import Append, AppendLedger, unknown_append
+from qsync_broker.refusals import explain
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
 from qsync_broker.rpc.channels import CHANNEL_OPTIONS
@@ -235,7 +237,9 @@ class JournalClient:
             raise
         status = Status(answer.status)
         if status is not Status.OK:
-            raise JournalError(refusal(journal, status), status)
+            asked = requests.Append(journal, offset, suspend=requests.Suspend(suspend))
+            text = explain(asked, status, reason=answer.store_health_error)
+            raise JournalError(text, status)
         begin, end, checksum = answer.commit.begin, answer.commit.end, sum_of(answer.commit.sum)
         await self._record(Append(journal, begin, end, checksum, time.time()))
         return Commit(begin, end, checksum, labels_of(answer.registers))

@@ -20,7 +20,7 @@ from typing import cast
 
 
 def _answer(status: str, text: str) -> bytes:
-    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n"
     return f"{head}Content-Length: {len(text) + 1}\r\n\r\n{text}\n".encode()
 
 
@@ -33,7 +33,9 @@ UNDECIDED_MAX = 512
 """Connections without a preface or a whole header; a new one replaces the oldest."""
 _END_OF_HEADER = b"\r\n\r\n"
 _NEEDS_TLS = _answer("400 Bad Request", "the port requires TLS: use https://")
-_TOO_LARGE = _answer("431 Request Header Fields Too Large", "the header of the request is too long")
+_TOO_LARGE = _answer(
+    "431 Request Header Fields Too Large", "the header of the request is too long: shorten it"
+)
 
 
 def connections_max() -> int:

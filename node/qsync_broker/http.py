@@ -3,7 +3,8 @@
 POST carries out a batch of appends (`qsync_broker.batch`).
 
 It follows Gazette's gateway (same headers and query arguments). Statuses of appends have HTTP codes
-of their own, and there are more headers:
+of their own. The body of each error is one line: what failed, the cause, and what to do. There are
+more headers:
 
     X-Offset                offset at which the append must begin
     X-Suspend               effect of the append on the journal's suspension
@@ -43,15 +44,17 @@ from qsync_broker.fragments import content_name
 from qsync_broker.grouping import SMALL
 from qsync_broker.labels import LabelSet, parse_selector, with_name
 from qsync_broker.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
+from qsync_broker.problems import refused, shown
 from qsync_broker.quiet import BROKEN_OFF, cut, is_gone
 from qsync_broker.reader import CHUNK, JournalReader
+from qsync_broker.refusals import explain
 from qsync_broker.registers import registers_problem
 from qsync_broker.replica import Part, Replica
 from qsync_broker.requests import Append, Appended, Break, Finish, Piece, Suspend
 from qsync_broker.resolver import NO_BROKER, Resolution, resolve
 from qsync_broker.server import BrokerServer
 from qsync_broker.spec import JournalSpec, name_problem
-from qsync_broker.status import Status
+from qsync_broker.status import Status, refusal
 from qsync_broker.wholeness import broker_for_read
 from qsync_node.format.journals import BrokerId, JournalRow
 
@@ -112,7 +115,7 @@ class Gateway:
 
     async def _ready(self, _: web.Request) -> web.Response:
         if self._server.core.is_fenced:
-            return web.Response(status=503, text="the broker has no lease\n")
+            return refused(503, "the broker is not ready: it has no lease; retry")
         return web.Response(text="ready\n")
 
     async def _metrics(self, _: web.Request) -> web.Response:
@@ -161,11 +164,11 @@ class Gateway:
             if append.accepts_loss:
                 self._authorize(request, Capability.APPLY)
         except ValueError as error:
-            return web.Response(status=400, text=f"{error}\n")
+            return refused(400, str(error))
         except AuthError as error:
             return _unauthorized(error)
         except _HiddenError:
-            return _not_found()
+            return _not_found(request)
         length = request.content_length
         body = None
         if length is not None and length <= SMALL:
@@ -173,16 +176,16 @@ class Gateway:
                 async with asyncio.timeout(BODY_S):
                     body = await request.read()
             except TimeoutError:
-                text = f"the content did not arrive within {BODY_S:g} s\n"
-                return web.Response(status=408, text=text, headers={"Connection": "close"})
+                text = f"the content did not arrive within {BODY_S:g} s: send it faster"
+                return refused(408, text, {"Connection": "close"})
         if body == b"" and (append.union or append.subtract):
-            text = "registers can be changed only if bytes are appended: send content\n"
-            return web.Response(status=400, text=text)
+            text = "registers can be changed only if bytes are appended: send content"
+            return refused(400, text)
         if body is not None and self._server.groups.may_join(append, len(body)):
             result, is_proxied = await self._server.groups.append(append, body).result()
             if is_proxied:
                 return await self._proxy_put(request, result.resolution, body)
-            return self._appended(request, result)
+            return self._appended(request, append, result)
         call = self._server.append(append, APPEND_S)
         try:
             if body is not None:
@@ -197,36 +200,38 @@ class Gateway:
             raise
         if is_proxied:
             return await self._proxy_put(request, result.resolution, body)
-        return self._appended(request, result)
+        return self._appended(request, append, result)
 
     async def post(self, request: web.Request) -> web.StreamResponse:
         """Carry out a batch of appends to a journal."""
         length = request.content_length
         if length is None or length > BATCH_BYTES:
-            text = f"a batch needs a Content-Length of at most {BATCH_BYTES}\n"
-            return web.Response(status=413 if length else 411, text=text)
+            text = f"a batch needs a Content-Length of at most {BATCH_BYTES}: send smaller batches"
+            return refused(413 if length else 411, text)
         if self._batched_bytes + length > BATCHES_BYTES:
-            return web.Response(status=503, text="too many batches are under way; retry later\n")
+            return refused(503, "too many batches are under way at this broker: retry later")
         self._batched_bytes += length
         try:
             self._authorize(request, Capability.APPEND)
             base = _append_of(request)
             async with asyncio.timeout(BODY_S):
                 body = await request.read()
-            results = await append_items(self._server, decode_items(body, base))
+            items = decode_items(body, base)
+            results = await append_items(self._server, items)
         except ValueError as error:
-            return web.Response(status=400, text=f"{error}\n")
+            return refused(400, str(error))
         except AuthError as error:
             return _unauthorized(error)
         except _HiddenError:
-            return _not_found()
+            return _not_found(request)
         except TimeoutError:
-            return web.Response(status=408, text=f"the batch did not arrive in {BODY_S:g} s\n")
+            text = f"the batch did not arrive within {BODY_S:g} s: retry with a smaller one"
+            return refused(408, text)
         finally:
             self._batched_bytes -= length
         if results and all(is_proxied for _, is_proxied in results):
             return await self._proxy_put(request, results[0][0].resolution, body)
-        outcomes = encode_outcomes([outcome_of(*result) for result in results])
+        outcomes = encode_outcomes([outcome_of(*one) for one in zip(items, results, strict=True)])
         headers = self._route_headers(request, results[0][0].resolution) if results else {}
         return web.Response(body=outcomes, content_type=MEDIA_TYPE, headers=headers)
 
@@ -246,10 +251,13 @@ class Gateway:
                 return
             call.give(Piece(data))
 
-    def _appended(self, request: web.Request, result: Appended) -> web.Response:
-        resolution = result.resolution
+    def _appended(self, request: web.Request, append: Append, result: Appended) -> web.Response:
+        resolution, name = result.resolution, _journal_of(request)
         if result.error:
-            return web.Response(status=500, text=f"{result.error}\n")
+            text = f"an append to {name} failed: {result.error}"
+            if ";" not in result.error:
+                text += "; retry: the bytes may or may not have been appended"
+            return refused(500, text)
         headers = self._route_headers(request, resolution)
         status = resolution.status
         if result.registers:
@@ -258,10 +266,11 @@ class Gateway:
                 headers["X-Registers"] = text
         if result.loss is not None:
             headers["X-Loss"] = json.dumps(result.loss._asdict())
+        if result.head is not None:
+            headers["X-Write-Head"] = str(result.head)
         if status is not Status.OK:
-            cause = f": {result.reason}" if status is Status.INDEX_HAS_GREATER_OFFSET else ""
-            text = f"{status.name}{cause if result.reason else ''}\n"
-            return web.Response(status=_CODES[status], text=text, headers=headers)
+            text = explain(append, status, head=result.head, reason=result.reason)
+            return refused(_CODES[status], text, headers)
         headers["X-Commit-Begin"] = str(result.begin)
         headers["X-Commit-End"] = str(result.end)
         headers["X-Commit-SHA1-Sum"] = result.sum.hex()
@@ -285,7 +294,8 @@ class Gateway:
         """Forward a request to another broker, and its answer to the client."""
         row = self._server.core.keys.brokers.get(broker)
         if row is None:
-            return web.Response(status=503, text="the journal's broker has left; retry\n")
+            text = f"a request to {_journal_of(request)} failed: its broker has left; retry"
+            return refused(503, text)
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=5)
             self._session = aiohttp.ClientSession(timeout=timeout, auto_decompress=False)
@@ -323,7 +333,7 @@ class Gateway:
             log.warning("%s", text)
             if request.writer.output_size:
                 return cut(request)
-            return web.Response(status=502, text=f"{text}\n")
+            return refused(502, text)
 
     # --- read ---------------------------------------------------------------------------------
 
@@ -337,14 +347,15 @@ class Gateway:
             async with asyncio.timeout(REVISION_S):
                 await server.revision(revision)
         except ValueError as error:
-            return web.Response(status=400, text=f"{error}\n")
+            return refused(400, str(error))
         except TimeoutError:
-            text = f"this broker does not know revision {revision}: repeat the request\n"
-            return web.Response(status=503, text=text)
+            return refused(
+                503, f"this broker does not know revision {revision}: repeat the request"
+            )
         except AuthError as error:
             return _unauthorized(error)
         except _HiddenError:
-            return _not_found()
+            return _not_found(request)
         found = resolve(
             server.core.keys,
             name,
@@ -353,15 +364,14 @@ class Gateway:
             may_proxy=PROXIED not in request.headers,
         )
         if found.status is not Status.OK:
-            return web.Response(
-                status=_CODES[found.status],
-                text=f"{found.status.name}\n",
-                headers=self._route_headers(request, found),
-            )
+            text = refusal(_journal_of(request), found.status)
+            return refused(_CODES[found.status], text, self._route_headers(request, found))
         row = found.journal
         assert row is not None
         if not JournalSpec.from_row(row.name, row.spec).is_readable:
-            return web.Response(status=403, text="NOT_ALLOWED\n")
+            cause = "the flags of the journal permit no reads"
+            text = refusal(_journal_of(request), Status.NOT_ALLOWED, cause)
+            return refused(403, text, self._route_headers(request, found))
         replica = server.core.replica(name)
         if replica is not None and PROXIED not in request.headers:
             whole = broker_for_read(row, found.route, replica, server.core.me, offset)
@@ -390,7 +400,8 @@ class Gateway:
         headers["X-Write-Head"] = str(replica.visible_end)
         if position is None:
             status = Status.OFFSET_NOT_YET_AVAILABLE
-            return web.Response(status=_CODES[status], text=f"{status.name}\n", headers=headers)
+            text = _not_yet(replica, offset)
+            return refused(_CODES[status], text, headers)
         offset = position.offset
         headers["Content-Range"] = f"bytes {offset}-{_OFFSET_MAX}/{_OFFSET_MAX}"
         headers |= _fragment_headers(position.part)
@@ -466,11 +477,23 @@ def _labels(row: JournalRow) -> LabelSet:
 
 
 def _unauthorized(error: AuthError) -> web.Response:
-    return web.Response(status=401, text=f"{error}\n", headers={"WWW-Authenticate": "Bearer"})
+    return refused(401, str(error), {"WWW-Authenticate": "Bearer"})
 
 
-def _not_found() -> web.Response:
-    return web.Response(status=404, text=f"{Status.JOURNAL_NOT_FOUND.name}\n")
+def _not_found(request: web.Request) -> web.Response:
+    return refused(404, refusal(_journal_of(request), Status.JOURNAL_NOT_FOUND))
+
+
+def _not_yet(replica: Replica, offset: int) -> str:
+    """Return a sentence about a read whose bytes are not available."""
+    head = replica.visible_end
+    if offset < head:
+        cause = f"no fragment has the byte at {offset}, and the write head is {head}"
+        action = "check the stores of the journal, or read with block=true"
+    else:
+        cause = f"the offset is {offset}, and the write head is {head}"
+        action = "wait for more bytes with block=true"
+    return refusal(replica.journal, Status.OFFSET_NOT_YET_AVAILABLE, cause, action)
 
 
 def _journal_of(request: web.Request) -> str:
@@ -490,7 +513,7 @@ def _registers(request: web.Request, header: str) -> LabelSet | None:
         return None
     pairs = [part.strip().partition("=") for part in text.split(",")]
     if not all(name.strip() for name, _, _ in pairs):
-        raise ValueError(f"invalid {header} {text!r}: use NAME=VALUE, separated by commas")
+        raise ValueError(f"invalid {header} {shown(text)}: use NAME=VALUE, separated by commas")
     registers = LabelSet.of((name.strip(), value.strip()) for name, _, value in pairs)
     problem = registers_problem(registers)
     if problem:
@@ -503,16 +526,16 @@ def _append_of(request: web.Request) -> Append:
     _check_name(request)
     unknown = set(request.query)
     if unknown:
-        raise ValueError(f"unknown argument {sorted(unknown)[0]!r}: PUT accepts none")
+        raise ValueError(f"unknown argument {shown(min(unknown))}: appends accept none")
     check = request.headers.get("X-Registers-Check")
     suspend = request.headers.get("X-Suspend", "RESUME").upper()
     if suspend not in Suspend.__members__:
         raise ValueError(
-            f"invalid X-Suspend {suspend!r}: use one of {', '.join(Suspend.__members__)}"
+            f"invalid X-Suspend {shown(suspend)}: use one of {', '.join(Suspend.__members__)}"
         )
     accepts_loss = request.headers.get("X-Accept-Loss", "false").lower()
     if accepts_loss not in ("true", "false"):
-        raise ValueError(f"invalid X-Accept-Loss {accepts_loss!r}: use true or false")
+        raise ValueError(f"invalid X-Accept-Loss {shown(accepts_loss)}: use true or false")
     if accepts_loss == "true" and (request.method != "PUT" or request.can_read_body):
         raise ValueError("X-Accept-Loss: only an append without content may accept a loss")
     return Append(
@@ -534,10 +557,10 @@ def _read_of(request: web.Request) -> tuple[int, bool]:
     query = request.query
     unknown = set(query) - {"offset", "block"}
     if unknown:
-        raise ValueError(f"unknown argument {sorted(unknown)[0]!r}: use offset and block")
+        raise ValueError(f"unknown argument {shown(min(unknown))}: use offset and block")
     block = query.get("block", "false").lower()
     if block not in ("true", "false", "1", "0"):
-        raise ValueError(f"invalid block {block!r}: use true or false")
+        raise ValueError(f"invalid block {shown(block)}: use true or false")
     return _number(query.get("offset", "0"), "offset", -1), block in ("true", "1")
 
 
@@ -545,5 +568,5 @@ def _number(text: str, name: str, least: int = 0) -> int:
     is_number = text.isascii() and text.removeprefix("-").isdigit() and len(text) <= _DIGITS_MAX
     value = int(text) if is_number else least - 1
     if not least <= value <= _OFFSET_MAX:
-        raise ValueError(f"invalid {name} {text!r}: use a number of bytes")
+        raise ValueError(f"invalid {name} {shown(text)}: use a number of bytes")
     return value

@@ -183,7 +183,9 @@ def parse_selector(text: str) -> LabelSelector:
     while at < len(text):
         if not is_first:
             if text[at] != ",":
-                raise ValueError(f"invalid selector at {text[at:]!r}: separate terms by commas")
+                raise ValueError(
+                    f"invalid selector at {text[at : at + 80]!r}: separate terms by commas"
+                )
             at += 1
             at += len(text[at:]) - len(text[at:].lstrip())
         at += _term(text, at, include, exclude)
@@ -205,4 +207,6 @@ def _term(text: str, at: int, include: list[Wanted], exclude: list[Wanted]) -> i
             wanted = Wanted(name.removesuffix(PREFIX_SUFFIX), value.strip(), is_prefix)
             (include if is_included else exclude).append(wanted)
         return found.end() - at
-    raise ValueError(f"invalid selector at {text[at:]!r}: use NAME=VALUE or NAME in (VALUE, VALUE)")
+    raise ValueError(
+        f"invalid selector at {text[at : at + 80]!r}: use NAME=VALUE or NAME in (VALUE, VALUE)"
+    )

@@ -56,4 +56,5 @@ async def ask_loss(
         return Loss(fields["begin"], fields["end"], fields["resume"], tuple(fields["dead"]))
     if answer.status == 204:
         return None
-    raise JournalError(f"{journal}: {text or f'HTTP status {answer.status}'}")
+    text = text or f"HTTP status {answer.status}"
+    raise JournalError(text if text.startswith(journal) else f"{journal}: {text}")

@@ -170,7 +170,8 @@ class AppendPipeline:
             result.set_result(Commit(outcome.begin, outcome.end, outcome.sum, registers))
         elif outcome.status:
             status = Status[outcome.status]
-            result.set_exception(JournalError(refusal(self._journal, status), status))
+            text = outcome.error or refusal(self._journal, status)
+            result.set_exception(JournalError(text, status))
         else:
             result.set_exception(JournalError(f"{self._journal}: {outcome.error}"))
 

@@ -12,6 +12,7 @@ import aiohttp
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from qsync_broker.problems import refused
 from qsync_broker.reader import ReadError
 
 log = logging.getLogger("qsync.broker")
@@ -60,10 +61,17 @@ async def quiet(request: web.Request, handler: Handler) -> web.StreamResponse:
     except ReadError as error:
         if request.writer.output_size:
             return cut(request)
-        return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=f"{error}\n")
+        return refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
     except (HttpProcessingError, web.RequestPayloadError) as error:  # an invalid Content-Encoding
-        text = f"the body is invalid: {str(error).strip().splitlines()[-1]}\n"
-        return web.Response(status=HTTPStatus.BAD_REQUEST, text=text, headers=CLOSE)
+        text = f"the body is invalid: {str(error).strip().splitlines()[-1]}; send another one"
+        return refused(HTTPStatus.BAD_REQUEST, text, CLOSE)
+    except web.HTTPException as error:  # no route has this method or path
+        kept = {name: value for name, value in error.headers.items() if name == "Allow"}
+        text = (
+            f"{request.method} {request.path} failed: there is no such request; use PUT, POST, GET"
+            " or HEAD, with the name of a journal as the path"
+        )
+        return refused(error.status, text, kept)
     except (ConnectionError, aiohttp.ClientPayloadError):
         log.debug("%s %s: the client has gone", request.method, request.path)
         return cut(request)

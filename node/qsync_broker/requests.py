@@ -58,6 +58,8 @@ class Appended(NamedTuple):
         error: sentence, if the append failed without a status; its outcome may be unknown.
         reason: sentence that explains the status, or "".
         loss: the loss that a request must name to accept it, or None.
+        head: offset at which the next append begins, if the append was refused because of
+            registers or offsets; otherwise None.
     """
 
     resolution: Resolution
@@ -68,6 +70,7 @@ class Appended(NamedTuple):
     error: str = ""
     reason: str = ""
     loss: Loss | None = None
+    head: int | None = None
 
 
 class Piece(NamedTuple):

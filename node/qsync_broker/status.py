@@ -30,6 +30,7 @@ ACTIONS = {
     Status.NOT_JOURNAL_PRIMARY_BROKER: "retry",
     Status.INSUFFICIENT_JOURNAL_BROKERS: "retry; if it lasts, start the missing brokers",
     Status.NOT_JOURNAL_BROKER: "retry",
+    Status.OFFSET_NOT_YET_AVAILABLE: "wait for more bytes, or read from a smaller offset",
     Status.NOT_ALLOWED: "change the flags of the journal",
     Status.WRONG_APPEND_OFFSET: "read the write head again",
     Status.INDEX_HAS_GREATER_OFFSET: (
@@ -43,7 +44,15 @@ ACTIONS = {
 """Action of a client for each status, as docs/journals.md states it."""
 
 
-def refusal(journal: str, status: Status) -> str:
-    """Return a sentence about a refused request: what failed, the cause, and what to do."""
-    action = ACTIONS.get(status)
-    return f"{journal}: {status.name}; {action}" if action else f"{journal}: {status.name}"
+def refusal(journal: str, status: Status, cause: str = "", action: str = "") -> str:
+    """Return a sentence about a refused request: what failed, the cause, and what to do.
+
+    Args:
+        journal: name of the journal.
+        status: status of the answer.
+        cause: cause, if more is known than the status states.
+        action: action, if it differs from that of `ACTIONS`.
+    """
+    text = f"{journal}: {status.name}: {cause}" if cause else f"{journal}: {status.name}"
+    action = action or ACTIONS.get(status, "")
+    return f"{text}; {action}" if action else text

@@ -184,6 +184,12 @@ async def test_conditions_in_a_batch_see_the_appends_before_them(tmp_path: Path)
             ("OK", 16, 22),
         ]
         assert outcomes[1].registers == {"lock": "mine"}
+        assert [one.error for one in outcomes if one.error] == [
+            "a/journal: WRONG_APPEND_OFFSET: the next append begins at 11, not at 5; read the"
+            " write head again",
+            "a/journal: REGISTER_MISMATCH: the registers do not match the check; read the"
+            " registers again",
+        ]
         assert await content(primary(nodes)) == b"firstsecondthirdfourth"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from broker_servers import brokers, start_broker
+from broker_servers import brokers, create, start_broker
 from ports import free_ports
 
 from qsync_broker import persister, reader
@@ -139,9 +139,13 @@ async def test_read_states_why_the_stores_cannot_be_listed(
 async def test_read_at_the_head_is_not_yet_available(tmp_path: Path) -> None:
     async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
         await http.put(f"{nodes[0].url}/a/journal", data=b"content")
-        for offset in ("7", "-1", "100"):
-            answer = await http.get(f"{nodes[0].url}/a/journal?offset={offset}")
-            assert (answer.status, await answer.text()) == (416, "OFFSET_NOT_YET_AVAILABLE\n")
+        for asked, offset in (("7", 7), ("-1", 7), ("100", 100)):
+            answer = await http.get(f"{nodes[0].url}/a/journal?offset={asked}")
+            assert answer.status == 416
+            assert await answer.text() == (
+                f"a/journal: OFFSET_NOT_YET_AVAILABLE: the offset is {offset}, and the write head"
+                " is 7; wait for more bytes with block=true\n"
+            )
             assert answer.headers["X-Write-Head"] == "7"
 
 
@@ -158,7 +162,12 @@ async def test_offset_is_a_precondition(tmp_path: Path) -> None:
         url = f"{nodes[0].url}/a/journal"
         await http.put(url, data=b"content")
         answer = await http.put(url, data=b"x", headers={"X-Offset": "3"})
-        assert (answer.status, await answer.text()) == (412, "WRONG_APPEND_OFFSET\n")
+        assert answer.status == 412
+        assert await answer.text() == (
+            "a/journal: WRONG_APPEND_OFFSET: the next append begins at 7, not at 3; read the write"
+            " head again\n"
+        )
+        assert answer.headers["X-Write-Head"] == "7"
         answer = await http.put(url, data=b"x", headers={"X-Offset": "7"})
         assert answer.status == 204
 
@@ -187,7 +196,11 @@ async def test_unknown_journal_is_not_found(tmp_path: Path) -> None:
             await http.get(f"{nodes[0].url}/another/journal"),
             await http.put(f"{nodes[0].url}/another/journal", data=b"x"),
         ):
-            assert (answer.status, await answer.text()) == (404, "JOURNAL_NOT_FOUND\n")
+            assert answer.status == 404
+            assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
+            assert await answer.text() == (
+                "another/journal: JOURNAL_NOT_FOUND; create the journal, or correct its name\n"
+            )
 
 
 async def test_client_that_breaks_off_leaves_no_bytes(tmp_path: Path) -> None:
@@ -255,6 +268,56 @@ async def test_registers_are_refused_that_would_break_an_answer(tmp_path: Path) 
         assert "send content" in await answer.text()
 
 
+async def test_register_mismatch_states_registers_and_write_head(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        for node in nodes:
+            url = f"{node.url}/a/journal"
+            lock = {"X-Registers-Union": "lock=mine"}
+            head = (await http.put(url, data=b"content", headers=lock)).headers["X-Write-Head"]
+            check = {"X-Registers-Check": "lock=other"}
+            answer = await http.put(url, data=b"x", headers=check)
+            assert answer.status == 412
+            assert await answer.text() == (
+                "a/journal: REGISTER_MISMATCH: the registers do not match the check; read the"
+                " registers again\n"
+            )
+            assert (answer.headers["X-Write-Head"], answer.headers["X-Registers"]) == (
+                head,
+                "lock=mine",
+            )
+
+
+async def test_error_answers_have_a_sentence_of_limited_length(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        url = nodes[0].url
+        long = {"X-Registers-Check": "!" * 8000}
+        for answer in (
+            await http.get(f"{url}/a/journal?{'o' * 4000}=1"),
+            await http.put(f"{url}/a/journal", data=b"x", headers=long),
+            await http.put(f"{url}/a/journal", data=b"x", headers={"X-Suspend": "x" * 4000}),
+            await http.put(f"{url}/{'a' * 4000}", data=b"x"),
+            await http.delete(f"{url}/a/journal"),
+            await http.get(f"{url}/"),
+        ):
+            text = await answer.text()
+            assert answer.status in (400, 404, 405)
+            assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
+            assert text.endswith("\n")
+            assert len(text) <= 1025
+            assert ": " in text, text
+
+
+async def test_refused_head_request_has_no_body(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(nodes[0].url[-5:]))
+        writer.write(b"HEAD /a/journal?offset=9 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 416 ")
+        assert b"\r\nX-Write-Head: 0\r\n" in answer
+        assert answer.endswith(b"\r\n\r\n"), "there is no body"
+        writer.close()
+
+
 async def test_long_registers_are_left_out_of_answers(tmp_path: Path) -> None:
     async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
         for number in range(10):
@@ -265,6 +328,23 @@ async def test_long_registers_are_left_out_of_answers(tmp_path: Path) -> None:
         for node in nodes:
             answer = await http.put(f"{node.url}/a/journal", data=b"x")
             assert answer.status == 204, await answer.text()
+
+
+@pytest.mark.parametrize("method", ["PUT", "GET"])
+async def test_flags_that_permit_no_request_are_named(tmp_path: Path, method: str) -> None:
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        keys = nodes[0].server._coordination.keys  # type: ignore[attr-defined]  # the test's model
+        flags = "O_RDONLY" if method == "PUT" else "O_WRONLY"
+        create(keys, "another/journal", 1, flags=flags)
+        async with asyncio.timeout(10):
+            url = f"{nodes[0].url}/another/journal"
+            while (answer := await http.request(method, url, data=b"x")).status != 403:
+                await asyncio.sleep(0.05)
+        noun = "appends" if method == "PUT" else "reads"
+        assert await answer.text() == (
+            f"another/journal: NOT_ALLOWED: the flags of the journal permit no {noun}; change the"
+            " flags of the journal\n"
+        )
 
 
 async def test_restarted_broker_has_its_bytes(tmp_path: Path) -> None:

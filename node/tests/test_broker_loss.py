@@ -134,7 +134,9 @@ async def test_lost_disk_of_the_only_broker_is_accepted_and_its_offsets_stay_unu
             await cluster.start(0)
             await cluster.until_routed("broker-0")
             status, _, body = await cluster.append(b"second")
-            assert (status, body) == (409, b"INDEX_HAS_GREATER_OFFSET\n")
+            assert status == 409
+            cause = b"a/journal: INDEX_HAS_GREATER_OFFSET: no broker of the journal has all "
+            assert body.startswith(cause)
             for offset in (1, 5, STEP - 1, number * STEP + 1, (number + 1) * STEP):
                 answer = await cluster.append(b"second", **{"X-Offset": offset})
                 assert answer[0] == 412, "the append itself accepts no loss"
