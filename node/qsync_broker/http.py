@@ -42,7 +42,7 @@ from qsync_broker.calls import AppendCall, until_result
 from qsync_broker.description import describe
 from qsync_broker.fragments import content_name
 from qsync_broker.grouping import SMALL
-from qsync_broker.labels import LabelSet, parse_selector, with_name
+from qsync_broker.labels import LabelSelector, LabelSet, parse_selector, with_name
 from qsync_broker.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
 from qsync_broker.problems import refused, shown
 from qsync_broker.quiet import BROKEN_OFF, cut, is_gone
@@ -67,6 +67,7 @@ REGISTERS_HEADER_MAX = 4 << 10
 """Size of registers in bytes above which an answer lacks them: clients refuse long headers."""
 PROXIED = "X-Qsync-Proxied"
 log = logging.getLogger("qsync.broker")
+_REGISTERS_HEADERS = ("X-Registers-Check", "X-Registers-Union", "X-Registers-Subtract")
 _OFFSET_MAX = (1 << 63) - 1
 _DIGITS_MAX = 20
 
@@ -512,7 +513,7 @@ def _registers(request: web.Request, header: str) -> LabelSet | None:
     if text is None:
         return None
     pairs = [part.strip().partition("=") for part in text.split(",")]
-    if not all(name.strip() for name, _, _ in pairs):
+    if not all(name.strip() and separator for name, separator, _ in pairs):
         raise ValueError(f"invalid {header} {shown(text)}: use NAME=VALUE, separated by commas")
     registers = LabelSet.of((name.strip(), value.strip()) for name, _, value in pairs)
     problem = registers_problem(registers)
@@ -521,13 +522,26 @@ def _registers(request: web.Request, header: str) -> LabelSet | None:
     return registers
 
 
+def _check_of(request: web.Request) -> LabelSelector | None:
+    """Return the check of the registers. Raises ValueError."""
+    unknown = {name for name in request.headers if name.title().startswith("X-Registers")}
+    unknown -= {name for name in unknown if name.title() in _REGISTERS_HEADERS}
+    if unknown:
+        names = ", ".join(_REGISTERS_HEADERS)
+        raise ValueError(f"unknown header {shown(min(unknown))}: use one of {names}")
+    text = request.headers.get("X-Registers-Check")
+    try:
+        return parse_selector(text) if text is not None else None
+    except ValueError as error:
+        raise ValueError(f"invalid X-Registers-Check: {error}") from None
+
+
 def _append_of(request: web.Request) -> Append:
     """Return the append that a request describes. Raises ValueError for invalid arguments."""
     _check_name(request)
     unknown = set(request.query)
     if unknown:
         raise ValueError(f"unknown argument {shown(min(unknown))}: appends accept none")
-    check = request.headers.get("X-Registers-Check")
     suspend = request.headers.get("X-Suspend", "RESUME").upper()
     if suspend not in Suspend.__members__:
         raise ValueError(
@@ -541,7 +555,7 @@ def _append_of(request: web.Request) -> Append:
     return Append(
         request.match_info["journal"],
         offset=_number(request.headers.get("X-Offset", "0"), "X-Offset"),
-        check=parse_selector(check) if check is not None else None,
+        check=_check_of(request),
         union=_registers(request, "X-Registers-Union"),
         subtract=_registers(request, "X-Registers-Subtract"),
         suspend=Suspend[suspend],

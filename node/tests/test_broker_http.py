@@ -287,6 +287,29 @@ async def test_register_mismatch_states_registers_and_write_head(tmp_path: Path)
             )
 
 
+@pytest.mark.parametrize(
+    ("headers", "text"),
+    [
+        ({"X-Registers-Union": "lock"}, "invalid X-Registers-Union 'lock': use NAME=VALUE, "),
+        ({"X-Registers-Union": "a=b,lock"}, "invalid X-Registers-Union 'a=b,lock': use NAME="),
+        ({"X-Registers-Subtract": "lock"}, "invalid X-Registers-Subtract 'lock': use NAME="),
+        ({"X-Registers-Check": "a b"}, "invalid X-Registers-Check: invalid selector at 'a b'"),
+        ({"X-Registers-Intersect": "a=b"}, "unknown header 'X-Registers-Intersect': use one of X"),
+    ],
+)
+async def test_invalid_registers_change_nothing(
+    tmp_path: Path, headers: dict[str, str], text: str
+) -> None:
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        url = f"{nodes[0].url}/a/journal"
+        answer = await http.put(url, data=b"x", headers=headers)
+        assert answer.status == 400
+        assert (await answer.text()).startswith(text)
+        answer = await http.put(url, data=b"y", headers={"X-Registers-Union": "lock="})
+        assert (answer.status, answer.headers["X-Commit-Begin"]) == (204, "0")
+        assert answer.headers["X-Registers"] == "lock=", "an empty value is stated"
+
+
 async def test_error_answers_have_a_sentence_of_limited_length(tmp_path: Path) -> None:
     async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
         url = nodes[0].url
