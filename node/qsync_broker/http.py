@@ -14,6 +14,7 @@ more headers:
     X-Accept-Loss           `true` accepts that acknowledged bytes are lost (`qsync_broker.loss`)
     X-Loss                  of an answer: what such a request must name, as JSON
     X-Registers             of an answer: the registers after the append
+    X-Suspended             of an answer: level of the suspension that the append has asked for
 """
 
 import asyncio
@@ -66,6 +67,8 @@ REVISION_S = 30.0
 REGISTERS_HEADER_MAX = 4 << 10
 """Size of registers in bytes above which an answer lacks them: clients refuse long headers."""
 PROXIED = "X-Qsync-Proxied"
+LEVELS = ("NONE", "PARTIAL", "FULL")
+"""Levels of suspension, by their numbers."""
 log = logging.getLogger("qsync.broker")
 _REGISTERS_HEADERS = ("X-Registers-Check", "X-Registers-Union", "X-Registers-Subtract")
 _OFFSET_MAX = (1 << 63) - 1
@@ -170,7 +173,7 @@ class Gateway:
             return _unauthorized(error)
         except _HiddenError:
             return _not_found(request)
-        length = request.content_length
+        length = request.content_length if request.body_exists else 0
         body = None
         if length is not None and length <= SMALL:
             try:
@@ -186,7 +189,7 @@ class Gateway:
             result, is_proxied = await self._server.groups.append(append, body).result()
             if is_proxied:
                 return await self._proxy_put(request, result.resolution, body)
-            return self._appended(request, append, result)
+            return self._appended(request, append, result, has_content=body != b"")
         call = self._server.append(append, APPEND_S)
         try:
             if body is not None:
@@ -201,11 +204,11 @@ class Gateway:
             raise
         if is_proxied:
             return await self._proxy_put(request, result.resolution, body)
-        return self._appended(request, append, result)
+        return self._appended(request, append, result, has_content=body != b"")
 
     async def post(self, request: web.Request) -> web.StreamResponse:
         """Carry out a batch of appends to a journal."""
-        length = request.content_length
+        length = request.content_length if request.body_exists else 0
         if length is None or length > BATCH_BYTES:
             text = f"a batch needs a Content-Length of at most {BATCH_BYTES}: send smaller batches"
             return refused(413 if length else 411, text)
@@ -252,7 +255,9 @@ class Gateway:
                 return
             call.give(Piece(data))
 
-    def _appended(self, request: web.Request, append: Append, result: Appended) -> web.Response:
+    def _appended(
+        self, request: web.Request, append: Append, result: Appended, *, has_content: bool
+    ) -> web.Response:
         resolution, name = result.resolution, _journal_of(request)
         if result.error:
             text = f"an append to {name} failed: {result.error}"
@@ -269,6 +274,13 @@ class Gateway:
             headers["X-Loss"] = json.dumps(result.loss._asdict())
         if result.head is not None:
             headers["X-Write-Head"] = str(result.head)
+        if status is Status.SUSPENDED and append.suspend >= Suspend.IF_FLUSHED:
+            if has_content:
+                status = Status.NOT_ALLOWED
+            elif append.suspend is not Suspend.KEEP:
+                row = self._server.core.keys.journals.get(name) or resolution.journal
+                headers["X-Suspended"] = LEVELS[row.suspend_level if row is not None else 0]
+                return web.Response(status=HTTPStatus.NO_CONTENT, headers=headers)
         if status is not Status.OK:
             text = explain(append, status, head=result.head, reason=result.reason)
             return refused(_CODES[status], text, headers)

@@ -353,6 +353,54 @@ async def test_long_registers_are_left_out_of_answers(tmp_path: Path) -> None:
             assert answer.status == 204, await answer.text()
 
 
+REFUSED_CONTENT = (
+    "a/journal: NOT_ALLOWED: an append with suspend {} carries no content; send no content, or"
+    " append with suspend RESUME\n"
+)
+
+
+@pytest.mark.parametrize(("first", "level"), [(b"", "FULL"), (b"first", "PARTIAL")])
+async def test_suspension_is_answered_by_its_level(
+    tmp_path: Path, first: bytes, level: str
+) -> None:
+    async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        for node in nodes:
+            url = f"{node.url}/a/journal"
+            if first and node is nodes[0]:
+                assert (await http.put(url, data=first)).status == 204
+            answer = await http.put(url, headers={"X-Suspend": "NOW"})
+            assert (answer.status, answer.headers["X-Suspended"]) == (204, level)
+            assert "X-Commit-End" not in answer.headers
+            without_length = "PUT /a/journal HTTP/1.1\r\nHost: x\r\nX-Suspend: NOW\r\n\r\n"
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(node.url[-5:]))
+            writer.write(without_length.encode())
+            assert (await reader.readline()).startswith(b"HTTP/1.1 204 ")
+            writer.close()
+            for suspend in ("NOW", "IF_FLUSHED", "KEEP"):
+                answer = await http.put(url, data=b"x", headers={"X-Suspend": suspend})
+                assert answer.status == 403
+                assert await answer.text() == REFUSED_CONTENT.format(suspend)
+            answer = await http.put(url, data=b"x", headers={"X-Suspend": "NO_RESUME"})
+            assert answer.status == 409
+            assert await answer.text() == (
+                "a/journal: SUSPENDED: an append with suspend NO_RESUME does not resume the"
+                " journal; append with suspend RESUME\n"
+            )
+            answer = await http.put(url, headers={"X-Suspend": "KEEP"})
+            assert answer.status == (204 if level == "PARTIAL" else 409)
+            answer = await http.get(url)
+            assert answer.status == (206 if level == "PARTIAL" else 409)
+        if level == "FULL":
+            assert await answer.text() == (
+                "a/journal: SUSPENDED; append to the journal to resume it\n"
+            )
+        async with asyncio.timeout(10):
+            while (answer := await http.put(url, data=b"x")).status != 204:
+                assert answer.status in (421, 503)
+                assert (await answer.text()).startswith("a/journal: ")
+                await asyncio.sleep(0.05)
+
+
 @pytest.mark.parametrize("method", ["PUT", "GET"])
 async def test_flags_that_permit_no_request_are_named(tmp_path: Path, method: str) -> None:
     async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
