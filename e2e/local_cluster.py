@@ -42,7 +42,11 @@ class LocalCluster:
 
     def apply(self, archive: Path | None = None) -> None:
         more = [] if archive is None else ["--archive", f"file://{archive}"]
-        self.qsync("local", "apply", "-f", str(self.manifest), *more, timeout_s=READY_S)
+        # The command reports what it waited for in vain: it ends before its deadline here.
+        limit = ("--timeout", f"{READY_S / 2:g}")
+        self.qsync(
+            "local", "apply", "-f", str(self.manifest), *more, *limit, timeout_s=READY_S + 15
+        )
 
     def delete(self) -> None:
         self.qsync("local", "delete", self.name)

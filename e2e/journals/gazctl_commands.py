@@ -288,10 +288,11 @@ def run(is_secured: bool) -> int:
         try:
             cluster.apply()
             Session(gazctl, folder, kill).run()
-        except AssertionError as error:
+        except (AssertionError, RuntimeError, subprocess.TimeoutExpired) as error:
             console.print(f"failed: {error}", markup=False)
-            for log in folder.glob("home/journals/brokers/*/broker.log"):
-                console.print(f"{log.parent.name}: {log.read_text()[-2000:]}", markup=False)
+            for log in folder.glob("home/journals/**/*.log"):
+                name = log.relative_to(folder / "home" / "journals")
+                console.print(f"{name}: {log.read_text()[-2000:]}", markup=False)
             return 1
         finally:
             cluster.delete()

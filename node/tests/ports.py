@@ -4,10 +4,11 @@ import contextlib
 import random
 import socket
 
-_LEAST, _MOST = 15_000, 32_000
-"""Range below Linux's for outgoing connections.
+_LEAST, _MOST = 11_000, 16_000
+"""Range below those of outgoing connections, and of ports that local clusters choose.
 
-A connection to a port of that range can be its own peer, and then occupies the port.
+A connection to a port of the former can be its own peer, and then occupies the port. A test that
+states ports would otherwise find them taken by a member of the same cluster.
 """
 _random = random.SystemRandom()  # several processes look for ports at the same time
 _given: set[int] = set()
