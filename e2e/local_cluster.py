@@ -42,7 +42,7 @@ class LocalCluster:
 
     def apply(self, archive: Path | None = None) -> None:
         more = [] if archive is None else ["--archive", f"file://{archive}"]
-        # The command reports what it waited for in vain: it ends before its deadline here.
+        # The command ends first, and names the cause of its timeout.
         limit = ("--timeout", f"{READY_S / 2:g}")
         self.qsync(
             "local", "apply", "-f", str(self.manifest), *more, *limit, timeout_s=READY_S + 15

@@ -4,6 +4,7 @@ from typing import Any
 
 from qsync_broker.broker import Broker
 from qsync_broker.replica import Part, Replica
+from qsync_broker.spec import Flags
 from qsync_node.format.journals import JournalRow
 
 
@@ -25,6 +26,7 @@ def describe(core: Broker, journal: JournalRow) -> dict[str, Any]:
         "primary": route.members[route.primary].suffix if route.primary >= 0 else "",
         "is_consistent": keys.is_consistent(journal),
         "suspend_level": journal.suspend_level,
+        "is_read_only": journal.spec.get("flags") == Flags.O_RDONLY.name,
         "is_ready": False,
         "write_head": None,
         "fragments": None,

@@ -69,6 +69,8 @@ REGISTERS_HEADER_MAX = 4 << 10
 PROXIED = "X-Qsync-Proxied"
 LEVELS = ("NONE", "PARTIAL", "FULL")
 """Levels of suspension, by their numbers."""
+CLUSTER = "X-Qsync-Cluster"
+"""Header of answers below /debug: the UUID of the broker's cluster."""
 log = logging.getLogger("qsync.broker")
 _REGISTERS_HEADERS = ("X-Registers-Check", "X-Registers-Union", "X-Registers-Subtract")
 _OFFSET_MAX = (1 << 63) - 1
@@ -118,9 +120,10 @@ class Gateway:
             await self._session.close()
 
     async def _ready(self, _: web.Request) -> web.Response:
+        headers = {CLUSTER: self._server.cluster}
         if self._server.core.is_fenced:
-            return refused(503, "the broker is not ready: it has no lease; retry")
-        return web.Response(text="ready\n")
+            return refused(503, "the broker is not ready: it has no lease; retry", headers)
+        return web.Response(text="ready\n", headers=headers)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         """Return the metrics; they name no journal, and need no token."""
@@ -143,7 +146,10 @@ class Gateway:
             for name in sorted(wanted)
             if name in keys.journals and claims.permits(_labels(keys.journals[name]))
         ]
-        return web.json_response({"revision": keys.revision, "journals": described})
+        return web.json_response(
+            {"revision": keys.revision, "journals": described},
+            headers={CLUSTER: self._server.cluster},
+        )
 
     def _authorize(self, request: web.Request, capability: Capability) -> Claims:
         """Check the request's token.

@@ -1,6 +1,13 @@
-"""Access to the brokers of journals of a local cluster: URL, authority, and a token."""
+"""Access to the brokers of journals of a local cluster: URL, authority, and a token.
 
+Brokers report the UUID of their cluster. A port that the manifest states may be used by a broker of
+another cluster: its answers count as none.
+"""
+
+import http.client
 import ssl
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,8 +16,15 @@ from qsync_cli.failure import Failure, FailureReason
 if TYPE_CHECKING:
     from qsync_operator.platform.store import Store
 
+CLUSTER = "X-Qsync-Cluster"
+"""Header with the UUID of a broker's cluster (`qsync_broker.http`)."""
+TIMEOUT_S = 2.0
 TOKEN_S = 3600
 """Validity of a token that a command issues for itself."""
+
+
+class OtherCluster(OSError):  # noqa: N818  # the request itself succeeded
+    """Another program answers at the port of a broker."""
 
 
 class BrokerAccess(NamedTuple):
@@ -20,11 +34,15 @@ class BrokerAccess(NamedTuple):
         url: its URL.
         token: token for its requests, or "".
         ca: file with the authorities of its certificate, or None for the usual ones.
+        name: its name, or "" if it is not known.
+        cluster: UUID of the cluster that it must belong to, or "" to accept any.
     """
 
     url: str
     token: str = ""
     ca: Path | None = None
+    name: str = ""
+    cluster: str = ""
 
     def headers(self) -> dict[str, str]:
         """Return headers of a request by HTTP."""
@@ -39,6 +57,65 @@ class BrokerAccess(NamedTuple):
         if not self.url.startswith("https"):
             return None
         return ssl.create_default_context(cafile=self.ca)
+
+    def get(self, path: str) -> bytes:
+        """Return the body of an answer.
+
+        Raises:
+            OtherCluster: something else answers than a broker of the cluster.
+            OSError: the broker does not answer, or refuses the request.
+        """
+        request = urllib.request.Request(f"{self.url}{path}", headers=self.headers())
+        try:
+            with urllib.request.urlopen(
+                request, timeout=TIMEOUT_S, context=self.context()
+            ) as found:
+                self._check(found.headers.get(CLUSTER))
+                body: bytes = found.read()
+        except urllib.error.HTTPError as error:
+            self._check(error.headers.get(CLUSTER))
+            raise
+        except http.client.HTTPException:  # what answers does not use HTTP
+            self._check(None)
+            raise OSError(f"the answer of {self.url} is invalid") from None
+        return body
+
+    def _check(self, cluster: str | None) -> None:
+        if self.cluster and cluster != self.cluster:
+            raise OtherCluster(
+                f"another program answers at {self.url}, the address of broker {self.name}: stop"
+                " it, or change spec.journals.port"
+            )
+
+
+def answering_broker(store: "Store") -> BrokerAccess:
+    """Return a broker of a local cluster that answers and has its lease.
+
+    Raises:
+        Failure: there is none.
+    """
+    found = local_access(store)
+    if not found:
+        raise Failure(
+            FailureReason.NOT_READY,
+            f"no broker of {store.name} has started: set spec.journals.enabled, or read `qsync"
+            f" local events {store.name}`",
+        )
+    causes = []
+    for access in found:
+        try:
+            access.get("/debug/ready")
+        except OSError as error:
+            causes.append(error)
+        else:
+            return access
+    others = [cause for cause in causes if isinstance(cause, OtherCluster)]
+    if others:
+        raise Failure(FailureReason.UNREACHABLE, str(others[0]))
+    raise Failure(
+        FailureReason.UNREACHABLE,
+        f"no broker of {store.name} is ready: {causes[0]}; read `qsync local status {store.name}`",
+    )
 
 
 def local_access(store: "Store") -> list[BrokerAccess]:
@@ -55,9 +132,10 @@ def local_access(store: "Store") -> list[BrokerAccess]:
     scheme = "https" if has_tls else "http"
     token = _token(journals.auth_keys_file) if journals and journals.auth_keys_file else ""
     ca = store.broker_certificates / "ca.crt" if has_tls else None
+    uuid = store.load_state().replicaset_uuid
     return [
-        BrokerAccess(f"{scheme}://127.0.0.1:{record.http}", token, ca)
-        for record in store.load_brokers().values()
+        BrokerAccess(f"{scheme}://127.0.0.1:{record.http}", token, ca, name, uuid)
+        for name, record in store.load_brokers().items()
     ]
 
 

@@ -123,18 +123,15 @@ def broker_access(
     """Return the way to a broker.
 
     Raises:
-        Failure: no broker is given, or the cluster has none.
+        Failure: no broker is given, or none of the cluster is ready.
     """
-    from qsync_cli.brokers import BrokerAccess, local_access
+    from qsync_cli.brokers import BrokerAccess, answering_broker
 
     if local is not None:
         from qsync_cli.clusters import open_store
 
-        found = local_access(open_store(local))
-        if not found:
-            text = f"{local} has no brokers: set spec.journals.enabled"
-            raise Failure(FailureReason.NOT_READY, text)
-        return found[0]._replace(token=token or found[0].token, ca=ca or found[0].ca)
+        found = answering_broker(open_store(local))
+        return found._replace(token=token or found.token, ca=ca or found.ca)
     if broker is None:
         raise Failure(FailureReason.INVALID, "no broker is given: use --local NAME or --broker URL")
     return BrokerAccess(broker, token, ca)

@@ -152,9 +152,11 @@ def cluster_lines(cluster: "QsyncCluster") -> list[str]:
         f"{cluster.name}: {status.phase or 'Pending'} · {leader} · quorum {status.quorum}"
         f" · confirmed {status.confirmed_signature}"
     ]
-    ready = status.condition("Ready")
+    ready, degraded = status.condition("Ready"), status.condition("Degraded")
     if ready is not None and ready.status != "True" and ready.message:
         lines.append(ready.message)
+    elif degraded is not None and degraded.status == "True" and degraded.message:
+        lines.append(degraded.message)
     lines += [f"{m.name}: {m.message}" for m in status.members if m.message]
     failover = status.last_failover
     if failover is not None:

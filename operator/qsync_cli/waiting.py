@@ -19,18 +19,23 @@ if TYPE_CHECKING:
 
 POLL_S = 0.1
 HOPELESS = frozenset({"SchemaRefused", "FounderLost", "SplitBrain"})
+BLOCKED = frozenset({"PortInUse", "BrokerDown"})
+"""Reasons that a person has to remove."""
+BLOCKED_S = 3.0
+"""Time after which a reason of `BLOCKED` is no longer that of the state before the command."""
 
 
 def wait_ready(store: "Store", timeout_s: float, is_quiet: bool) -> "QsyncCluster":
     """Wait until the cluster is Ready. Raises Failure when it is late or never will be."""
-    deadline_s = time.monotonic() + timeout_s
+    begun_s = time.monotonic()
+    deadline_s = begun_s + timeout_s
     with _display(is_quiet) as show:
         while True:
             cluster = look(store)
             show(cluster)
             if is_settled(cluster):
                 return cluster
-            _refuse_hopeless(cluster)
+            refuse_hopeless(cluster, time.monotonic() - begun_s)
             if time.monotonic() >= deadline_s:
                 raise Failure(
                     FailureReason.TIMED_OUT,
@@ -42,11 +47,21 @@ def wait_ready(store: "Store", timeout_s: float, is_quiet: bool) -> "QsyncCluste
             time.sleep(POLL_S)
 
 
-def _refuse_hopeless(cluster: "QsyncCluster") -> None:
+def refuse_hopeless(cluster: "QsyncCluster", waited_s: float) -> None:
+    """Fail if waiting longer is useless.
+
+    Args:
+        cluster: the cluster with its status.
+        waited_s: time since the command began in seconds.
+
+    Raises:
+        Failure: the cluster cannot become Ready, or a person has to repair it.
+    """
     degraded = cluster.status.condition("Degraded")
     if cluster.status.observed_generation != cluster.metadata.generation:
         return
-    if degraded is not None and degraded.status == "True" and degraded.reason in HOPELESS:
+    reasons = HOPELESS | BLOCKED if waited_s > BLOCKED_S else HOPELESS
+    if degraded is not None and degraded.status == "True" and degraded.reason in reasons:
         raise Failure(
             FailureReason.REFUSED, f"{cluster.name} cannot become Ready: {degraded.message}"
         )
@@ -55,8 +70,11 @@ def _refuse_hopeless(cluster: "QsyncCluster") -> None:
 def sentence(cluster: "QsyncCluster") -> str:
     if cluster.status.observed_generation != cluster.metadata.generation:
         return "the supervisor has not processed the change yet"
-    ready = cluster.status.condition("Ready")
-    return ready.message if ready is not None and ready.message else "the members are starting"
+    for kind in ("Ready", "Degraded"):
+        condition = cluster.status.condition(kind)
+        if condition is not None and condition.message:
+            return condition.message
+    return "the members are starting"
 
 
 @contextmanager

@@ -10,7 +10,7 @@ declaration was removed: deleting a journal destroys data, so it is an order of 
 """
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Literal
 
 from qsync_broker.allocator import can_hand_over
 from qsync_broker.folders import folders_of, refusal
@@ -37,6 +37,9 @@ from qsync_operator.iproto import Connection, DatabaseError
 from qsync_operator.models.journals import JournalSpec, row_spec
 from qsync_operator.models.users import BROKER_USER, GrantSpec, Privilege
 from qsync_operator.observed import BrokersView
+
+Declared = Literal["created", "configured", "unchanged"]
+"""The change by a declaration."""
 
 _SPACE = 280
 _TUPLE_FOUND = 3
@@ -93,28 +96,26 @@ class JournalRefused(DatabaseError):  # noqa: N818  # a decision, nothing failed
         super().__init__(refusal(name, other), _ILLEGAL_PARAMS)
 
 
-def declare(database: Connection, wanted: list[JournalSpec]) -> list[str]:
-    """Create and update declared journals, and return the names of the changed ones.
+def declare(database: Connection, wanted: JournalSpec) -> Declared:
+    """Create a declared journal, or update its specification, and return which of these was done.
 
     Args:
         database: connection to the leader.
-        wanted: declared journals.
+        wanted: declared journal.
 
     Raises:
         DatabaseError: the database cannot be reached or refused a request.
-        JournalRefused: a journal would share the folder of an existing one.
+        JournalRefused: the journal would share the folder of an existing one.
     """
-    changed = []
+    fields = row_spec(wanted)
+    row = _row(database, wanted.journal)
+    if row is not None and row.spec == fields:
+        return "unchanged"
     revision = database.call("qsync.mark")[0]
-    for spec in wanted:
-        fields = row_spec(spec)
-        row = _row(database, spec.journal)
-        if row is None or row.spec != fields:
-            # Brokers and clients change the row as well, so it is read again.
-            with database.transaction():
-                _write(database, spec.journal, fields, revision)
-            changed.append(spec.journal)
-    return changed
+    # Brokers and clients change the row as well, so it is read again.
+    with database.transaction():
+        _write(database, wanted.journal, fields, revision)
+    return "created" if row is None else "configured"
 
 
 def _write(database: Connection, name: str, fields: dict[str, Any], revision: int) -> None:

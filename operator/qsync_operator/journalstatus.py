@@ -9,7 +9,6 @@ from qsync_operator.models.journalreasons import JournalReason
 from qsync_operator.models.journals import (
     JournalCondition,
     JournalConditionType,
-    JournalSpec,
     JournalStatus,
     QsyncJournal,
 )
@@ -49,6 +48,7 @@ class Report(StatusModel):
     store_error: str | None = None
     append_error: str | None = None
     is_head_known: bool | None = None
+    is_read_only: bool = False
 
 
 class Refusal(NamedTuple):
@@ -111,7 +111,7 @@ def build_journal_status(
             fragments=_known(primary.fragments if primary else None, before.fragments),
         )
     now = datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="seconds")
-    findings = _findings(journal.spec, refusal, sight)
+    findings = _findings(refusal, sight, journal.spec.flags == "O_RDONLY")
     status.conditions = [
         _condition(journal, kind, finding, now)
         for kind, finding in zip(TYPES, findings, strict=True)
@@ -140,8 +140,23 @@ def _condition(
     )
 
 
+def first_problem(sight: Sight) -> tuple[JournalReason, str]:
+    """Return the gravest problem of a journal and a sentence about it.
+
+    The reason is `Writable`, `ReadOnly` or the suspension if there is no problem.
+    """
+    found = dict(zip(TYPES, _findings(None, sight, sight.route.is_read_only), strict=True))
+    if sight.route.suspend_level > 1:
+        return found["Suspended"][1:]  # no broker knows more
+    for kind in ("HeadKnown", "Consistent", "StoreHealthy"):
+        value, reason, sentence = found[kind]
+        if value != "True":
+            return reason, sentence
+    return found["Suspended" if sight.route.suspend_level else "Writable"][1:]
+
+
 def _findings(
-    spec: JournalSpec, refusal: Refusal | None, sight: Sight | None
+    refusal: Refusal | None, sight: Sight | None, is_read_only: bool
 ) -> tuple[Finding, ...]:
     """Return the conditions in the order of `TYPES`."""
     if refusal is not None:
@@ -159,7 +174,7 @@ def _findings(
     consistent = _consistent(route)
     return (
         consistent,
-        _writable(spec, route, primary, consistent),
+        _writable(is_read_only, route, primary, consistent),
         _store_healthy(primary),
         _head_known(primary),
         suspended,
@@ -177,9 +192,9 @@ def _consistent(route: Report) -> Finding:
 
 
 def _writable(
-    spec: JournalSpec, route: Report, primary: Report | None, consistent: Finding
+    is_read_only: bool, route: Report, primary: Report | None, consistent: Finding
 ) -> Finding:
-    if spec.flags == "O_RDONLY":
+    if is_read_only:
         return "False", JournalReason.READ_ONLY, "spec.flags is O_RDONLY"
     if route.suspend_level:
         return "False", JournalReason.SUSPENDED, "an append resumes the journal"

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -19,6 +20,10 @@ import pytest
 from local_clusters import EXAMPLES, Home
 
 from qsync_broker.auth import Authorizer, Capability
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
+
+from ports import free_port
 
 pytestmark = pytest.mark.timeout(400)
 ROOT = Path(__file__).parents[2]
@@ -158,12 +163,12 @@ def test_killed_brokers_lose_nothing(events: Home) -> None:
         assert sorted(set(found), key=found.index) == acknowledged
 
 
-def test_all_processes_killed_at_once_lose_nothing(events: Home) -> None:
+def test_all_processes_killed_at_once_lose_nothing(events: Home, tmp_path: Path) -> None:
     http = [broker["http"] for broker in brokers(events).values()]
     assert ask("PUT", f"http://127.0.0.1:{http[0]}/orders/eu", b"before\n")[0] == 204
     for pid in events.all_pids():
         os.kill(pid, signal.SIGKILL)
-    events.do("local", "apply", "-f", EXAMPLE.parents[0] / "journals.yaml", "--no-wait")
+    events.do("local", "apply", "-f", tmp_path / "journals.yaml", "--no-wait")
     deadline_s = time.monotonic() + 60
     status, content = 0, b""
     while time.monotonic() < deadline_s and not content.endswith(b"after\n"):
@@ -181,6 +186,7 @@ def test_all_processes_killed_at_once_lose_nothing(events: Home) -> None:
         ("enabled: true", "enabled: false", "needs spec.journals.enabled: true"),
         ("cluster: events", "cluster: other", "but the manifest's cluster is events"),
         ("replication: 3", "replication: 9", "spec.replication 9"),
+        ("replication: 3", "replication: 5", "spec.replication 5 needs as many voters, but"),
         ("journal: orders/eu", "journal: abc", "spec.journal 'abc'"),
     ],
 )
@@ -357,9 +363,71 @@ def test_declared_journal_that_was_deleted_is_applied_again(events: Home, tmp_pa
     local = ("--local", "events")
     assert "at 0" in events.do("journals", "append", "orders/eu", EXAMPLE, *local)
     events.do("journals", "delete", "orders/eu", "--yes", *local)
-    said = events.do("local", "apply", "-f", tmp_path / "journals.yaml", "--timeout", "30")
-    assert "unchanged" in said
+    apply = ("local", "apply", "-f", tmp_path / "journals.yaml", "--timeout", "30")
+    said = events.do(*apply)
+    assert "qsynccluster.qsync.dev/events unchanged\n" in said
+    assert "qsyncjournal.qsync.dev/orders-eu created\n" in said
     assert "at 0" in events.do("journals", "append", "orders/eu", EXAMPLE, *local)
+    assert "qsyncjournal.qsync.dev/orders-eu unchanged\n" in events.do(*apply)
+
+
+def test_journal_alone_is_applied_and_stays_deleted(events: Home, tmp_path: Path) -> None:
+    local = ("--local", "events")
+    cluster, _, journal = (tmp_path / "journals.yaml").read_text().partition("---\n")
+    alone, later = tmp_path / "journal.yaml", tmp_path / "cluster.yaml"
+    alone.write_text(journal.replace("orders/eu", "orders/us").replace("orders-eu", "orders-us"))
+    later.write_text(cluster)
+    said = events.do("local", "apply", "-f", alone)
+    assert "qsynccluster.qsync.dev/events unchanged\n" in said
+    assert "qsyncjournal.qsync.dev/orders-us created\n" in said
+    alone.write_text(alone.read_text().replace("replication: 3", "replication: 2"))
+    assert "qsyncjournal.qsync.dev/orders-us configured\n" in events.do(
+        "local", "apply", "-f", alone
+    )
+    alone.write_text(alone.read_text().replace("orders/us", "orders/uk"))
+    said = events.refuse("local", "apply", "-f", alone)
+    assert "spec.journal of QsyncJournal orders-us cannot change from orders/us" in said
+    alone.write_text(alone.read_text().replace("cluster: events", "cluster: other"))
+    assert "QsyncCluster other not found: apply it first" in events.refuse(
+        "local", "apply", "-f", alone
+    )
+    events.do("journals", "delete", "orders/us", "--yes", *local)
+    events.do("local", "apply", "-f", later)
+    events.do("local", "apply", "-f", tmp_path / "journals.yaml")
+    listed = json.loads(events.do("journals", "list", *local, "-o", "json"))
+    assert [one["name"] for one in listed] == ["orders/eu"]
+
+
+def test_port_in_use_is_reported_and_taken_once_it_is_free(home: Home, tmp_path: Path) -> None:
+    manifest = tmp_path / "journals.yaml"
+    port = free_port(3)
+    manifest.write_text(EXAMPLE.read_text().replace("port: 8080", f"port: {port}"))
+    with socket.create_server(("127.0.0.1", port + 1)):
+        said = home.refuse("local", "apply", "-f", manifest)
+        assert f"the broker of events-1 cannot listen: port {port + 1} is in use; stop" in said
+        assert "change spec.journals.port" in home.do("local", "status", "events")
+        assert "PortInUse" in home.events("events")
+    home.do("local", "apply", "-f", manifest)
+    assert sorted(one["http"] for one in brokers(home).values()) == [port, port + 1, port + 2]
+    manifest.write_text(EXAMPLE.read_text().replace("port: 8080", f"port: {port + 3}"))
+    home.do("local", "apply", "-f", manifest)  # the brokers move, one after the other
+    assert min(one["http"] for one in brokers(home).values()) == port + 3
+
+
+def test_journal_without_all_its_brokers_has_no_good_state(events: Home) -> None:
+    def shown() -> list[dict[str, str]]:
+        done = events.run("local", "journals", "events", "-o", "json")
+        found: list[dict[str, str]] = json.loads(done.stdout) if not done.returncode else []
+        return found
+
+    assert [one["state"] for one in shown()] == ["Writable"]
+    os.kill(brokers(events)["events-2"]["pid"], signal.SIGSTOP)  # until its lease has expired
+    deadline_s = time.monotonic() + 60
+    while [one["state"] for one in shown()] != ["TooFewBrokers"]:
+        assert time.monotonic() < deadline_s, events.logs()
+        time.sleep(0.1)
+    wide = events.do("local", "journals", "events", "-o", "wide")
+    assert "the journal has 2 of 3 brokers" in wide
 
 
 MISSING = "no/journal: JOURNAL_NOT_FOUND; create the journal, or correct its name (Refused)"

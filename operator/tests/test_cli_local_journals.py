@@ -1,17 +1,22 @@
-"""`qsync local journals`, and ports of brokers at which something else answers."""
+"""`qsync local journals`: declarations, and ports of brokers at which something else answers."""
 
+import http.server
+import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from qsync_cli.brokers import BrokerAccess
+from qsync_cli.brokers import BrokerAccess, OtherCluster, answering_broker
 from qsync_cli.failure import Failure
 from qsync_cli.local import journals
-from qsync_cli.local.apply import _with_journals
+from qsync_cli.local.apply import with_journals
 from qsync_operator.models.journals import QsyncJournal
+from qsync_operator.platform.store import BrokerRecord, Declaration, State, Store
 
 
 @pytest.fixture
@@ -33,8 +38,76 @@ def echo() -> Iterator[str]:
 def test_answer_that_is_no_http_counts_as_none(
     echo: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("qsync_cli.brokers.local_access", lambda _: [BrokerAccess(echo, "", None)])
-    assert journals._described(tmp_path) == []  # type: ignore[arg-type]  # no store is read
+    monkeypatch.setattr("qsync_cli.brokers.local_access", lambda _: [BrokerAccess(echo)])
+    assert journals._described(tmp_path) == {}  # type: ignore[arg-type]  # no store is read
+
+
+@contextmanager
+def answering(cluster: str, status: int = 200) -> Iterator[int]:
+    """Yield the port of a server that answers as a broker of a cluster."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"revision": 1, "journals": []}).encode()
+            self.send_response(status)
+            self.send_header("X-Qsync-Cluster", cluster)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Keep standard error free."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def store_with(directory: Path, ports: dict[str, int], cluster: str = "mine") -> Store:
+    store = Store(directory / "orders")
+    store.save_state(State(replicaset_uuid=cluster))
+    store.save_brokers({name: BrokerRecord(port, 1) for name, port in ports.items()})
+    return store
+
+
+def test_broker_of_another_cluster_at_the_port_is_not_used(tmp_path: Path) -> None:
+    with answering("theirs") as other, answering("mine") as own:
+        store = store_with(tmp_path, {"orders-0": other, "orders-1": own})
+        assert answering_broker(store).name == "orders-1"
+        assert list(journals._described(store)) == ["orders-1"]
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_port_with_another_program_alone_is_reported(tmp_path: Path, status: int) -> None:
+    with answering("theirs", status) as other:
+        store = store_with(tmp_path, {"orders-0": other})
+        with pytest.raises(Failure, match="another program answers at") as found:
+            answering_broker(store)
+    assert "the address of broker orders-0: stop it, or change spec.journals.port" in str(
+        found.value
+    )
+
+
+def test_program_that_does_not_use_http_is_another_one(echo: str) -> None:
+    with pytest.raises(OtherCluster):
+        BrokerAccess(echo, name="orders-0", cluster="mine").get("/debug/ready")
+
+
+def test_broker_without_a_lease_is_passed_over(tmp_path: Path) -> None:
+    with answering("mine", 503) as fenced, answering("mine") as serving:
+        store = store_with(tmp_path, {"orders-0": fenced, "orders-1": serving})
+        assert answering_broker(store).name == "orders-1"
+        store = store_with(tmp_path, {"orders-0": fenced})
+        with pytest.raises(Failure, match="no broker of orders is ready: HTTP Error 503"):
+            answering_broker(store)
+
+
+def test_cluster_without_brokers_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match="no broker of orders has started"):
+        answering_broker(store_with(tmp_path, {}))
 
 
 def declared(name: str, journal: str) -> QsyncJournal:
@@ -49,8 +122,36 @@ def declared(name: str, journal: str) -> QsyncJournal:
 
 
 def test_journal_in_the_folder_of_one_that_was_applied_before_is_refused() -> None:
-    existing = [declared("one", "orders/eu")]
+    existing = [Declaration(declared("one", "orders/eu"))]
     with pytest.raises(Failure, match="would share a folder"):
-        _with_journals(existing, [declared("two", "orders/eu/late")])
-    changed = _with_journals(existing, [declared("one", "orders/eu/late")])
-    assert [one.spec.journal for one in changed] == ["orders/eu/late"]
+        with_journals(existing, [declared("two", "orders/eu/late")])
+
+
+def test_declaration_keeps_its_journal() -> None:
+    existing = [Declaration(declared("one", "orders/eu"), "created")]
+    with pytest.raises(Failure, match="QsyncJournal one cannot change from"):
+        with_journals(existing, [declared("one", "orders/us")])
+
+
+def test_journal_of_an_earlier_apply_is_not_declared_again() -> None:
+    """It may have been deleted since then."""
+    one = Declaration(declared("one", "orders/eu"), "created")
+    found = with_journals([one], [declared("two", "orders/us")])
+    assert [(each.journal.name, each.is_pending) for each in found] == [
+        ("one", False),
+        ("two", True),
+    ]
+    again = with_journals(found, [declared("one", "orders/eu")])
+    assert {each.journal.name: each.is_pending for each in again} == {"one": True, "two": True}
+
+
+def test_declarations_survive_in_the_store(tmp_path: Path) -> None:
+    store = Store(tmp_path / "orders")
+    assert (store.load_journals(), store.journals_changed_at_ns()) == ([], 0)
+    kept = [
+        Declaration(declared("one", "orders/eu")),
+        Declaration(declared("two", "orders/us"), "refused", "the journal orders/us exists"),
+    ]
+    store.save_journals(kept)
+    assert store.load_journals() == kept
+    assert store.journals_changed_at_ns() > 0

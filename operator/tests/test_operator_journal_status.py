@@ -4,7 +4,15 @@ from typing import Any, get_args
 
 import pytest
 
-from qsync_operator.journalstatus import TYPES, Refusal, Report, Sight, build_journal_status, sights
+from qsync_operator.journalstatus import (
+    TYPES,
+    Refusal,
+    Report,
+    Sight,
+    build_journal_status,
+    first_problem,
+    sights,
+)
 from qsync_operator.models.journalreasons import JOURNAL_CONDITIONS, JournalReason
 from qsync_operator.models.journals import JournalConditionType, JournalStatus, QsyncJournal
 from qsync_operator.platform.kubernetes.journals import examine
@@ -155,6 +163,32 @@ def test_a_broker_of_an_earlier_version_reports_less() -> None:
     status = build_journal_status(resource(), None, Sight(earlier, earlier), NOW_S)
     assert conditions_of(status)["HeadKnown"] == ("Unknown", "NotObserved")
     assert conditions_of(status)["Consistent"] == ("True", "Synchronised")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, "Writable"),
+        ({"replication": 3}, "TooFewBrokers"),
+        ({"is_head_known": False}, "HeadUnknown"),
+        ({"is_head_known": False, "replication": 3}, "HeadUnknown"),
+        ({"is_consistent": False}, "Synchronising"),
+        ({"store_error": "the store refuses"}, "StoreFailing"),
+        ({"append_error": "a broker hangs"}, "AppendsFail"),
+        ({"is_read_only": True}, "ReadOnly"),
+        ({"suspend_level": 1, "replication": 1}, "PartiallySuspended"),
+    ],
+)
+def test_first_problem_is_the_gravest(changes: dict[str, Any], reason: str) -> None:
+    found, sentence = first_problem(seen(**changes))
+    assert found == reason
+    assert sentence or reason == "Writable"
+
+
+def test_first_problem_of_a_journal_without_reports() -> None:
+    assert first_problem(Sight(parsed(), None))[0] == "NotObserved"
+    suspended = parsed(suspend_level=2, replication=0, brokers=[], primary="")
+    assert first_problem(Sight(suspended, None))[0] == "FullySuspended"
 
 
 def test_condition_types_are_those_of_the_model_and_the_catalogue() -> None:

@@ -187,10 +187,12 @@ def test_journal_below_or_above_an_existing_one_is_refused(cluster: Cluster) -> 
         return JournalSpec(cluster="c", journal=name)
 
     with admin(cluster) as database:
-        assert journals.declare(database, [spec("shared/eu/x")]) == ["shared/eu/x"]
+        assert journals.declare(database, spec("shared/eu/x")) == "created"
         for name in ("shared", "shared/eu", "shared/eu/x/y"):
             with pytest.raises(journals.JournalRefused, match="would share a folder"):
-                journals.declare(database, [spec(name)])
-        siblings = ["shared/eu/x-y", "shared/eu/w", "shared/e"]
-        assert journals.declare(database, [spec(name) for name in siblings]) == siblings
-        assert journals.declare(database, [spec("shared/eu/x")]) == []
+                journals.declare(database, spec(name))
+        for sibling in ("shared/eu/x-y", "shared/eu/w", "shared/e"):
+            assert journals.declare(database, spec(sibling)) == "created"
+        assert journals.declare(database, spec("shared/eu/x")) == "unchanged"
+        changed = spec("shared/eu/x").model_copy(update={"max_append_rate": 5})
+        assert journals.declare(database, changed) == "configured"

@@ -239,7 +239,7 @@ def test_a_declaration_is_one_transaction_which_a_concurrent_change_refuses(node
     spec = JournalSpec(cluster="orders", journal="raced/one")
     with admin(node) as database, admin(node) as other:
         journals.enable(database, SECRET)
-        journals.declare(database, [spec])
+        journals.declare(database, spec)
         (row,) = database.select(JOURNAL_SPACE, ["raced/one"])
 
         def change_beneath() -> None:
@@ -269,9 +269,8 @@ def assignment(journal: str, name: str, slot: int) -> list[Any]:
 def test_a_broker_holds_journals_that_another_one_could_take(node: Cluster) -> None:
     with admin(node) as database:
         journals.enable(database, SECRET)
-        journals.declare(
-            database, [JournalSpec(cluster="orders", journal="held/one", replication=2)]
-        )
+        held = JournalSpec(cluster="orders", journal="held/one", replication=2)
+        journals.declare(database, held)
         for name in ("orders-0", "orders-1", "orders-2"):
             database.replace(BROKER_SPACE, broker_row(name))
         for slot, name in enumerate(("orders-1", "orders-2")):

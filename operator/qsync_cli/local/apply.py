@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qsync_operator.models.cluster import QsyncCluster
     from qsync_operator.models.journals import QsyncJournal
     from qsync_operator.models.manifest import Manifest
-    from qsync_operator.platform.store import Store
+    from qsync_operator.platform.store import Declaration, Store
 
 FileOption = Annotated[
     Path, typer.Option("-f", "--file", help="Manifest.", metavar="FILE", show_default=False)
@@ -41,10 +41,11 @@ def apply(
     output: OutputOption = None,
 ) -> None:
     """Create or update a local cluster, and wait until it is Ready."""
+    from qsync_cli.clusters import store_of
     from qsync_operator.models.manifest import ManifestError, load_manifest
 
     try:
-        manifest = load_manifest(file)
+        manifest = load_manifest(file, lambda name: store_of(name).load_cluster())
     except ManifestError as error:
         raise Failure(FailureReason.INVALID, str(error)) from error
     if archive is None:
@@ -62,7 +63,8 @@ def bring_up(manifest: "Manifest", no_wait: bool, timeout: float, output: Output
     from qsync_cli.waiting import print_cluster, wait_ready
 
     store = store_of(manifest.cluster.name)
-    _warn(manifest.cluster)
+    if manifest.has_cluster:
+        _warn(manifest.cluster)
     if not store.exists():
         _check_begin(manifest.cluster)
     with store.editing():
@@ -75,7 +77,9 @@ def bring_up(manifest: "Manifest", no_wait: bool, timeout: float, output: Output
     if not no_wait and cluster.spec.journals is not None and not cluster.spec.hibernate:
         from qsync_cli.local.journals import wait_journals
 
-        wait_journals(store, cluster, timeout)
+        for one in wait_journals(store, cluster, manifest.journals, timeout):
+            if not is_document:
+                say(f"qsyncjournal.qsync.dev/{one.journal.name} {one.result}")
     if is_document or not no_wait:
         print_cluster(cluster, output)
 
@@ -141,9 +145,13 @@ def _store(store: "Store", manifest: "Manifest") -> str:
             FailureReason.NOT_READY,
             f"cannot apply {store.name}: it is being deleted; apply it again after its deletion",
         )
-    declared = _with_journals(store.load_journals(), manifest.journals)
+    declared = with_journals(store.load_journals(), manifest.journals)
+    if existing is not None:
+        refusal = refusal_to_change(existing, wanted)
+        if refusal:
+            raise Failure(FailureReason.REFUSED, f"cannot change {store.name}: {refusal}")
     _store_secrets(store, manifest)
-    if declared:
+    if manifest.journals:
         store.save_journals(declared)
     if existing is None:
         wanted.metadata.generation = 1
@@ -151,9 +159,6 @@ def _store(store: "Store", manifest: "Manifest") -> str:
         wanted.metadata.creation_timestamp = datetime.now(UTC).isoformat(timespec="seconds")
         store.save_cluster(wanted)
         return "created"
-    refusal = refusal_to_change(existing, wanted)
-    if refusal:
-        raise Failure(FailureReason.REFUSED, f"cannot change {store.name}: {refusal}")
     if existing.spec.model_dump() == wanted.spec.model_dump():
         return "unchanged"
     existing.spec = wanted.spec
@@ -162,21 +167,39 @@ def _store(store: "Store", manifest: "Manifest") -> str:
     return "configured"
 
 
-def _with_journals(
-    existing: "list[QsyncJournal]", given: "list[QsyncJournal]"
-) -> "list[QsyncJournal]":
-    """Return all declared journals; an apply removes none, as kubectl does not."""
+def with_journals(
+    existing: "list[Declaration]", given: "list[QsyncJournal]"
+) -> "list[Declaration]":
+    """Return the declared journals after an apply, which removes none, as kubectl does not.
+
+    Args:
+        existing: the declarations before.
+        given: the applied journals; the supervisor declares them again.
+
+    Raises:
+        Failure: an applied journal renames one, or would share a folder with another.
+    """
     from qsync_broker.folders import Folders
     from qsync_operator.models.manifest import refusal_beside
+    from qsync_operator.platform.store import Declaration
 
-    names = {journal.name for journal in given}
-    kept = [journal for journal in existing if journal.name not in names]
-    folders = Folders(one.spec.journal for one in kept)
+    names = {journal.name: journal for journal in given}
+    for one in existing:
+        new, old = names.get(one.journal.name), one.journal.spec.journal
+        if new is not None and new.spec.journal != old:
+            raise Failure(
+                FailureReason.REFUSED,
+                f"spec.journal of QsyncJournal {new.name} cannot change from {old}: declare"
+                f" {new.spec.journal} under another name",
+            )
+    kept = [one for one in existing if one.journal.name not in names]
+    # One that was declared may have been deleted since; the cluster knows.
+    folders = Folders(one.journal.spec.journal for one in kept if one.is_pending)
     for journal in given:
         refusal = refusal_beside(journal, folders)
         if refusal:
             raise Failure(FailureReason.INVALID, refusal)
-    return [*kept, *given]
+    return [*kept, *map(Declaration, given)]
 
 
 def _check_begin(cluster: "QsyncCluster") -> None:

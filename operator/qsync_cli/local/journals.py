@@ -1,102 +1,160 @@
 """`qsync local journals`: the journals of a local cluster, as its brokers report them."""
 
-import http.client
 import json
 import time
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument, Output, OutputOption
 
 if TYPE_CHECKING:
+    from qsync_operator.journalstatus import Report, Sight
     from qsync_operator.models.cluster import QsyncCluster
-    from qsync_operator.platform.store import Store
+    from qsync_operator.models.journals import QsyncJournal
+    from qsync_operator.platform.store import Declaration, Store
 
-TIMEOUT_S = 2.0
 POLL_S = 0.1
 
 
 def journals(name: NameArgument, output: OutputOption = None) -> None:
-    """List the journals of a cluster: brokers, write head, and whether they are consistent."""
+    """List the journals of a cluster: brokers, write head, and state.
+
+    The state is Writable, or the gravest problem; `-o wide` explains it.
+    """
+    from qsync_cli.brokers import answering_broker
     from qsync_cli.clusters import open_store
     from qsync_cli.output import print_document, print_table
+    from qsync_operator.journalstatus import first_problem, sights
 
-    found = _described(open_store(name))
+    store = open_store(name)
+    found = _described(store)
     if not found:
-        raise Failure(
-            FailureReason.NOT_READY,
-            f"no broker of {name} answers: set spec.journals.enabled, or read its brokers' logs",
-        )
+        answering_broker(store)  # which fails with the cause, unless one answers now
+        found = _described(store)
+    shown = [
+        _shown(sight, *first_problem(sight)) for _, sight in sorted(sights(_reports(found)).items())
+    ]
     if output in (Output.json, Output.yaml):
-        print_document(_merged(found), output)
+        print_document(shown, output)
         return
+    header = ["JOURNAL", "PRIMARY", "BROKERS", "HEAD", "STATE"]
     rows = [
         [
-            journal["name"],
-            journal["primary"] or "-",
-            ",".join(journal["brokers"]) or "-",
-            str(journal["write_head"]),
-            "yes" if journal["is_consistent"] else "no",
+            one["name"],
+            one["primary"] or "-",
+            ",".join(one["brokers"]) or "-",
+            "-" if one["write_head"] is None else str(one["write_head"]),
+            one["state"],
         ]
-        for journal in _merged(found)
+        for one in shown
     ]
-    print_table(["JOURNAL", "PRIMARY", "BROKERS", "HEAD", "CONSISTENT"], rows)
+    if output is Output.wide:
+        header.append("MESSAGE")
+        rows = [[*row, one["message"] or "-"] for row, one in zip(rows, shown, strict=True)]
+    print_table(header, rows)
 
 
-def wait_journals(store: "Store", cluster: "QsyncCluster", timeout_s: float) -> None:
-    """Wait until all brokers serve, and all declared journals accept appends.
+def _shown(sight: "Sight", state: str, message: str) -> dict[str, Any]:
+    """Return the report of a journal's primary, or the route alone if the primary is silent."""
+    report = sight.primary or sight.route
+    return {**report.model_dump(), "state": str(state), "message": message}
+
+
+def wait_journals(
+    store: "Store", cluster: "QsyncCluster", applied: "list[QsyncJournal]", timeout_s: float
+) -> "list[Declaration]":
+    """Wait until all brokers serve, and the applied journals accept appends.
+
+    Args:
+        store: files of the cluster.
+        cluster: the manifest.
+        applied: the journals that were applied.
+        timeout_s: time to wait in seconds.
+
+    Returns:
+        What became of the applied journals.
 
     Raises:
-        Failure: they do not in time.
+        Failure: they do not in time, or cannot.
     """
     assert cluster.spec.journals is not None
     if not cluster.spec.journals.enabled:
-        return
-    declared = {journal.spec.journal for journal in store.load_journals()}
-    deadline_s = time.monotonic() + timeout_s
+        return []
+    from qsync_cli.waiting import refuse_hopeless
+
+    names = {journal.name for journal in applied}
+    begun_s = time.monotonic()
     while True:
-        found = _described(store)
-        missing = declared - {
-            journal["name"]
-            for broker in found
-            for journal in broker["journals"]
-            if journal["is_ready"] and len(journal["brokers"]) == journal["replication"]
-        }
-        if len(found) == cluster.spec.replicas and not missing:
-            return
-        if time.monotonic() > deadline_s:
-            what = f"journal {min(missing)}" if missing else "a broker"
+        declared = [one for one in store.load_journals() if one.journal.name in names]
+        _check_refusals(declared)
+        waiting = _unfinished(cluster, declared, _described(store))
+        if not waiting:
+            return declared
+        waited_s = time.monotonic() - begun_s
+        cluster.status = store.load_status()
+        refuse_hopeless(cluster, waited_s)
+        if waited_s > timeout_s:
             raise Failure(
                 FailureReason.TIMED_OUT,
-                f"{what} of {cluster.name} is not ready after {timeout_s:g} s: check `qsync local"
-                f" journals {cluster.name}` and `qsync local events {cluster.name}`",
+                f"{waiting} of {cluster.name} is not ready after {timeout_s:g} s: check `qsync"
+                f" local journals {cluster.name} -o wide` and `qsync local events {cluster.name}`",
             )
         time.sleep(POLL_S)
 
 
-def _described(store: "Store") -> list[dict[str, Any]]:
-    """Return the answers of all brokers that answer."""
+def _unfinished(
+    cluster: "QsyncCluster", declared: "list[Declaration]", found: dict[str, Any]
+) -> str:
+    """Return the first broker or journal that is not ready, or ""."""
+    from qsync_operator.journalstatus import sights
+
+    if len(found) < cluster.spec.replicas:
+        return "a broker"
+    seen = sights(_reports(found))
+    for one in declared:
+        name = one.journal.spec.journal
+        sight = seen.get(name)
+        if one.is_pending or sight is None or not _accepts_appends(sight):
+            return f"journal {name}"
+    return ""
+
+
+def _accepts_appends(sight: "Sight") -> bool:
+    route, primary = sight
+    if route.suspend_level:
+        return True  # the next append resumes it
+    return (
+        primary is not None and primary.is_ready and len(route.brokers) >= route.replication
+    ) or route.is_read_only
+
+
+def _check_refusals(declared: "list[Declaration]") -> None:
+    for one in declared:
+        if one.refusal:
+            text = f"QsyncJournal {one.journal.name} is refused: {one.refusal}"
+            raise Failure(FailureReason.REFUSED, text)
+
+
+def _described(store: "Store") -> dict[str, Any]:
+    """Return the descriptions of all brokers that answer, by broker."""
     from qsync_cli.brokers import local_access
 
-    found = []
+    found = {}
     for access in local_access(store):
-        request = urllib.request.Request(f"{access.url}/debug/journals", headers=access.headers())
         try:
-            context = access.context()
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as answer:
-                found.append(json.loads(answer.read()))
-        except (OSError, http.client.HTTPException, ValueError):
+            found[access.name] = json.loads(access.get("/debug/journals"))
+        except (OSError, ValueError):
             continue
     return found
 
 
-def _merged(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return each journal once, as of the latest revision, with its greatest write head."""
-    heads: dict[str, int] = {}
-    for broker in found:
-        for journal in broker["journals"]:
-            head = journal["write_head"] or 0
-            heads[journal["name"]] = max(head, heads.get(journal["name"], 0))
-    latest = max(found, key=lambda broker: int(broker["revision"]))
-    return [{**journal, "write_head": heads[journal["name"]]} for journal in latest["journals"]]
+def _reports(found: dict[str, Any]) -> "dict[str, tuple[int, list[Report]]]":
+    from qsync_operator.journalstatus import Report
+
+    return {
+        broker: (
+            int(described["revision"]),
+            [Report.model_validate(one) for one in described["journals"]],
+        )
+        for broker, described in found.items()
+    }

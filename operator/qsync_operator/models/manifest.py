@@ -7,7 +7,7 @@ those of the library that found it.
 import base64
 import binascii
 import difflib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -31,15 +31,31 @@ class ManifestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The content of a manifest file."""
+    """The content of a manifest file.
+
+    Attributes:
+        cluster: the cluster, from the file or, for journals alone, the running one.
+        secrets: values of each Secret.
+        journals: the declared journals.
+        has_cluster: whether the cluster is from the file.
+    """
 
     cluster: QsyncCluster
     secrets: dict[str, dict[str, str]] = field(default_factory=dict)
     journals: list[QsyncJournal] = field(default_factory=list)
+    has_cluster: bool = True
 
 
-def load_manifest(path: Path) -> Manifest:
+Existing = Callable[[str], QsyncCluster | None]
+"""A function that returns a running cluster by its name, or None if there is none."""
+
+
+def load_manifest(path: Path, existing: Existing | None = None) -> Manifest:
     """Read a manifest file.
+
+    Args:
+        path: the file.
+        existing: finds the cluster of journals that are declared alone.
 
     Raises:
         ManifestError: the file cannot be read or used.
@@ -50,11 +66,18 @@ def load_manifest(path: Path) -> Manifest:
         raise ManifestError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ManifestError(f"{path} is not a text file: {error.reason}") from error
-    return parse_manifest(text, str(path))
+    return parse_manifest(text, str(path), existing)
 
 
-def parse_manifest(text: str, source: str = "the manifest") -> Manifest:
+def parse_manifest(
+    text: str, source: str = "the manifest", existing: Existing | None = None
+) -> Manifest:
     """Parse one QsyncCluster, and any number of Secrets and QsyncJournals.
+
+    Args:
+        text: the manifest.
+        source: its name in messages.
+        existing: finds the cluster of journals that are declared alone.
 
     Raises:
         ManifestError: the text cannot be used.
@@ -73,6 +96,13 @@ def parse_manifest(text: str, source: str = "the manifest") -> Manifest:
             journals.append(_validated(QsyncJournal, document, source))
         else:
             raise ManifestError(f"{source}: {_unknown_kind(kind)}")
+    has_cluster = bool(clusters)
+    if not has_cluster and journals and existing is not None:
+        name = journals[0].spec.cluster
+        found = existing(name)
+        if found is None:
+            raise ManifestError(f"{source}: QsyncCluster {name} not found: apply it first")
+        clusters.append(found)
     if len(clusters) != 1:
         raise ManifestError(f"{source} contains {len(clusters)} QsyncClusters instead of one")
     spec = clusters[0].spec.journals
@@ -82,7 +112,7 @@ def parse_manifest(text: str, source: str = "the manifest") -> Manifest:
             " file with the keys in spec.journals.authKeysFile"
         )
     _check_journals(clusters[0], journals, source)
-    return Manifest(clusters[0], secrets, journals)
+    return Manifest(clusters[0], secrets, journals, has_cluster)
 
 
 def _check_journals(cluster: QsyncCluster, journals: list[QsyncJournal], source: str) -> None:
@@ -100,6 +130,11 @@ def _check_journals(cluster: QsyncCluster, journals: list[QsyncJournal], source:
                 f" {journal.spec.cluster}, but the manifest's cluster is {cluster.name}"
             )
         found = problem_of(journal.spec)
+        if journal.spec.replication > cluster.spec.replicas:
+            found = (
+                f"spec.replication {journal.spec.replication} needs as many voters, but"
+                f" QsyncCluster {cluster.name} has {cluster.spec.replicas}: change one of them"
+            )
         if found:
             raise ManifestError(f"{source}: QsyncJournal {journal.name}: {found}")
         found = refusal_beside(journal, seen)

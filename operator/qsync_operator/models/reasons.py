@@ -39,6 +39,8 @@ class Reason(StrEnum):
     OBJECT_REFUSED = "ObjectRefused"
     API_UNAVAILABLE = "ApiUnavailable"
     START_FAILED = "StartFailed"
+    PORT_IN_USE = "PortInUse"
+    BROKER_DOWN = "BrokerDown"
     CERTIFICATE_REFUSED = "CertificateRefused"
     MEMBER_DOWN = "MemberDown"
     SCALE_REFUSED = "ScaleRefused"
@@ -278,6 +280,18 @@ PROBLEM_REASONS = (
         ("Ready", "Degraded", "Reconciled"),
         "The process of a local member cannot be started",
         "Remove the cause that the message names, for example a port in use",
+    ),
+    ReasonEntry(
+        Reason.PORT_IN_USE,
+        ("Degraded", "Reconciled"),
+        "Another program uses the port of a local broker",
+        "Stop the program, or change `spec.journals.port`",
+    ),
+    ReasonEntry(
+        Reason.BROKER_DOWN,
+        ("Degraded", "Reconciled"),
+        "A local broker ends again and again after its start",
+        "Correct the cause in the message. The operator starts the broker again",
     ),
     ReasonEntry(
         Reason.CERTIFICATE_REFUSED,
@@ -526,6 +540,8 @@ EVENTS = (
             Reason.OBJECT_REFUSED,
             Reason.API_UNAVAILABLE,
             Reason.START_FAILED,
+            Reason.PORT_IN_USE,
+            Reason.BROKER_DOWN,
             Reason.JOURNALS_REFUSED,
         )
     ),

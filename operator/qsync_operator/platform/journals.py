@@ -18,13 +18,15 @@ from qsync_node.format.proofs import broker_password, broker_secret
 from qsync_operator import journals
 from qsync_operator.access import AccessRefused
 from qsync_operator.brokerconfig import BrokerPlace, broker_settings
-from qsync_operator.iproto import DatabaseError, connect_as_admin
+from qsync_operator.iproto import Connection, DatabaseError, connect_as_admin
 from qsync_operator.models.cluster import QsyncCluster
-from qsync_operator.models.reasons import EventReason
+from qsync_operator.models.journals import QsyncJournal
+from qsync_operator.models.reasons import EventReason, Reason
 from qsync_operator.names import wanted_members
+from qsync_operator.observed import Trouble
 from qsync_operator.platform.brokertls import BrokerCertificates
-from qsync_operator.platform.ports import HOST, choose_port, is_free
-from qsync_operator.platform.store import BrokerRecord, Secrets, Store, write_whole
+from qsync_operator.platform.ports import HOST, NoFreePort, is_free, kept_or_new
+from qsync_operator.platform.store import BrokerRecord, Declaration, Secrets, Store, write_whole
 from qsync_operator.platform.supervision import Program, Supervision
 from qsync_operator.threads import in_thread
 
@@ -62,13 +64,16 @@ class JournalPlatform:
 
     async def keep(
         self, cluster: QsyncCluster, members: dict[str, str], leader: str | None
-    ) -> None:
+    ) -> tuple[Trouble, ...]:
         """Bring brokers and declared journals to the specified state.
 
         Args:
             cluster: the manifest.
             members: HOST:PORT of the members.
             leader: HOST:PORT of the writable leader, or None if there is none.
+
+        Returns:
+            Brokers that do not run, and why.
         """
         is_enabled = cluster.spec.journals is not None and cluster.spec.journals.enabled
         voters = [
@@ -80,42 +85,41 @@ class JournalPlatform:
         for name in [name for name in self._records if name not in wanted]:
             await self._remove(name)
         if not wanted or not await self._declare(cluster, leader):
-            return
+            return ()
         assert cluster.spec.journals is not None
         if cluster.spec.journals.tls:
             self._certificates.keep(cluster.name)
+        troubles = []
         for name in wanted:
-            if await self._keep_broker(cluster, name, members[name]):
-                break  # the others are restarted later
+            try:
+                if await self._keep_broker(cluster, name, members[name]):
+                    break  # the others are restarted later
+            except NoFreePort as error:
+                troubles.append(Trouble(Reason.PORT_IN_USE, str(error), False))
+                continue
+            failure = self._processes.failure_of(name)
+            if failure:
+                text = f"the broker of {name} does not run: {failure}; read {self._log(name)}"
+                troubles.append(Trouble(Reason.BROKER_DOWN, text, False))
+        return tuple(troubles)
 
     async def _declare(self, cluster: QsyncCluster, leader: str | None) -> bool:
-        """Create the key space and the declared journals; return whether the key space exists.
+        """Create the key space and the journals of the last apply.
 
-        Each `qsync local apply` declares the journals again: one may have been deleted meanwhile.
+        Journals of earlier ones were declared then. They are not declared again, because they may
+        have been deleted since.
+
+        Returns:
+            Whether the key space exists.
         """
-        state = cluster.metadata.generation, self._store.journals_applied_at_ns()
+        state = cluster.metadata.generation, self._store.journals_changed_at_ns()
         if self._declared == state:
             return True
         if leader is None or time.monotonic() - self._tried_s < AGAIN_S:
             return self._declared is not None
         self._tried_s = time.monotonic()
-        declared = self._store.load_journals()
-
-        refused: list[str] = []
-
-        def declare() -> list[str]:
-            changed = []
-            with connect_as_admin(leader, self._secrets.cluster, TIMEOUT_S, None) as database:
-                journals.enable(database, self._secrets.cluster)
-                for journal in declared:
-                    try:
-                        changed += journals.declare(database, [journal.spec])
-                    except journals.JournalRefused as refusal:
-                        refused.append(f"QsyncJournal {journal.name} is refused: {refusal}")
-            return changed
-
         try:
-            changed = await in_thread(declare)
+            declared = await in_thread(self._declare_pending, leader)
         except (AccessRefused, DatabaseError) as error:
             self._store.add_event(
                 EventReason.JOURNALS_FAILED,
@@ -124,24 +128,61 @@ class JournalPlatform:
                 True,
             )
             return self._declared is not None
-        for name in changed:
-            self._store.add_event(EventReason.JOURNAL_CONFIGURED, name, "the journal was declared")
-        for sentence in refused:
-            self._store.add_event(EventReason.JOURNALS_FAILED, cluster.name, sentence, True)
-        self._declared = state
+        for one in declared:
+            if one.refusal:
+                text = f"QsyncJournal {one.journal.name} is refused: {one.refusal}"
+                self._store.add_event(EventReason.JOURNALS_FAILED, cluster.name, text, True)
+            elif one.result != "unchanged":
+                journal = one.journal.spec.journal
+                text = f"the journal was {one.result} as declared"
+                self._store.add_event(EventReason.JOURNAL_CONFIGURED, journal, text)
+        if not declared:
+            self._declared = state
         return True
 
+    def _declare_pending(self, leader: str) -> list[Declaration]:
+        """Declare the journals of the last apply, store the results, and return them.
+
+        Raises:
+            AccessRefused, DatabaseError: the leader refused the key space, or does not answer.
+        """
+        done = {}
+        with connect_as_admin(leader, self._secrets.cluster, TIMEOUT_S, None) as database:
+            journals.enable(database, self._secrets.cluster)
+            for one in self._store.load_journals():
+                if one.is_pending:
+                    done[one.journal.name] = self._result(database, one.journal)
+        if done:
+            with self._store.editing():
+                self._store.save_journals(
+                    [
+                        # A newer apply may have replaced the declaration meanwhile.
+                        done[name] if name in done and done[name].journal == one.journal else one
+                        for one in self._store.load_journals()
+                        for name in [one.journal.name]
+                    ]
+                )
+        return list(done.values())
+
+    @staticmethod
+    def _result(database: Connection, journal: QsyncJournal) -> Declaration:
+        try:
+            return Declaration(journal, journals.declare(database, journal.spec))
+        except journals.JournalRefused as refusal:
+            return Declaration(journal, "refused", str(refusal))
+
     async def _keep_broker(self, cluster: QsyncCluster, name: str, node: str) -> bool:
-        """Start a broker, or restart it with another configuration; return whether it was."""
-        record = self._records.get(name)
-        if record is None:
-            taken = {port for one in self._records.values() for port in (one.http, one.peer)}
-            first = cluster.spec.journals.port if cluster.spec.journals is not None else 0
-            place = list(wanted_members(cluster.name, cluster.spec)).index(name)
-            http = first + place if first else choose_port(taken)
-            record = BrokerRecord(http, choose_port(taken | {http}))
-            self._records[name] = record
-            self._save()
+        """Start a broker, or restart it with another configuration.
+
+        Returns:
+            Whether it was restarted.
+
+        Raises:
+            NoFreePort: another program uses its port.
+        """
+        record = self._records.setdefault(name, BrokerRecord(0, 0))
+        fixed = self._fixed_port(cluster, name)
+        record.http = fixed or record.http
         is_running = self._processes.look(name)
         if is_running:
             if self._is_configured(self._files(cluster, name, record, node)):
@@ -149,13 +190,37 @@ class JournalPlatform:
             await self._processes.stop(name, STOP_PATIENCE_S)
         elif not self._processes.may_start(name):
             return False
-        if not is_free(record.peer):
-            record.peer = choose_port({record.http})
+        if fixed and not is_free(fixed):
+            raise NoFreePort(
+                f"the broker of {name} cannot listen: port {fixed} is in use; stop the program that"
+                " uses it, or change spec.journals.port"
+            )
+        taken = self._taken_ports(cluster)
+        record.http = fixed or kept_or_new(record.http, taken)
+        record.peer = kept_or_new(record.peer, taken | {record.http})
+        self._save()
         for path, text in self._files(cluster, name, record, node).items():
             write_whole(path, text)
         (self._directory(name) / "data").mkdir(mode=0o700, parents=True, exist_ok=True)
         self._processes.start(name)
         return is_running
+
+    @staticmethod
+    def _fixed_port(cluster: QsyncCluster, name: str) -> int:
+        """Return the port of a broker's clients that the manifest states, or 0."""
+        first = cluster.spec.journals.port if cluster.spec.journals is not None else 0
+        return first and first + list(wanted_members(cluster.name, cluster.spec)).index(name)
+
+    def fixed_ports(self, cluster: QsyncCluster) -> set[int]:
+        """Return the ports that the manifest states, which nothing else may take."""
+        return {
+            self._fixed_port(cluster, name) for name in wanted_members(cluster.name, cluster.spec)
+        }
+
+    def _taken_ports(self, cluster: QsyncCluster) -> set[int]:
+        """Return the ports of all brokers, also of those that have not started yet."""
+        used = {port for one in self._records.values() for port in (one.http, one.peer)}
+        return used | self.fixed_ports(cluster)
 
     @staticmethod
     def _is_configured(files: dict[Path, str]) -> bool:

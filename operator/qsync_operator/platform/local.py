@@ -57,7 +57,7 @@ from qsync_operator.observed import (
 )
 from qsync_operator.platform.base import ActionRefused
 from qsync_operator.platform.journals import JournalPlatform
-from qsync_operator.platform.ports import HOST, NoFreePort, choose_port, is_free
+from qsync_operator.platform.ports import HOST, NoFreePort, kept_or_new
 from qsync_operator.platform.restoration import Restoration
 from qsync_operator.platform.spaces import SpaceKeeper
 from qsync_operator.platform.store import MemberRecord, Secrets, Store, write_whole
@@ -259,10 +259,10 @@ class LocalPlatform:
             else:
                 self._keep_running(cluster)
             leader = observed.writable_leader()
-            await self.journals.keep(cluster, self._peers(), leader.address if leader else None)
+            address = leader.address if leader else None
+            return await self.journals.keep(cluster, self._peers(), address)
         except (OSError, NoFreePort, CertificateError) as error:
             return (Trouble(Reason.START_FAILED, str(error)),)
-        return ()
 
     def _keep_running(self, cluster: QsyncCluster) -> None:
         for name in list(self._state.members):
@@ -275,8 +275,9 @@ class LocalPlatform:
         record = self._state.members[name]
         iproto, admin = self._wanted_ports(cluster, name)
         taken = {p for r in self._state.members.values() for p in (r.iproto, r.admin)}
-        record.iproto = iproto or _kept_or_new(record.iproto, taken)
-        record.admin = admin or _kept_or_new(record.admin, taken | {record.iproto})
+        taken |= self.journals.fixed_ports(cluster)
+        record.iproto = iproto or kept_or_new(record.iproto, taken)
+        record.admin = admin or kept_or_new(record.admin, taken | {record.iproto})
         settings = self._settings(cluster, name, record)
         record.applied = settings
         self._store.save_state(self._state)
@@ -385,8 +386,3 @@ class LocalPlatform:
         await asyncio.gather(
             *(self.processes.stop(name, patience_s) for name in self._state.members)
         )
-
-
-def _kept_or_new(port: int, taken: set[int]) -> int:
-    """Return the same port, or a new one if another process uses it."""
-    return port if port and is_free(port) else choose_port(taken)

@@ -27,6 +27,15 @@ def is_free(port: int) -> bool:
     return True
 
 
+def kept_or_new(port: int, taken: Container[int]) -> int:
+    """Return the same port, or a new one outside `taken` if another process uses it.
+
+    Raises:
+        NoFreePort: none was found.
+    """
+    return port if port and is_free(port) else choose_port(taken)
+
+
 def choose_port(taken: Container[int]) -> int:
     """Return a free port outside `taken`.
 

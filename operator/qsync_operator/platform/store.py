@@ -67,6 +67,26 @@ class BrokerRecord:
     started: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A declared journal, and what became of its last apply.
+
+    Attributes:
+        journal: the declaration.
+        result: `created`, `configured` or `unchanged`, or "" before the supervisor has processed
+            it.
+        refusal: why the cluster refuses it, or "".
+    """
+
+    journal: QsyncJournal
+    result: str = ""
+    refusal: str = ""
+
+    @property
+    def is_pending(self) -> bool:
+        return not self.result
+
+
 @dataclass(slots=True)
 class State:
     """State that must survive a killed supervisor."""
@@ -126,8 +146,8 @@ class Store:
     def cluster_changed_at_ns(self) -> int:
         return self._changed_at_ns("cluster.json")
 
-    def journals_applied_at_ns(self) -> int:
-        """Return when journals were last declared, also if nothing changed; 0 if never."""
+    def journals_changed_at_ns(self) -> int:
+        """Return when the declared journals were last written; 0 if never."""
         return self._changed_at_ns("journals.json")
 
     def _changed_at_ns(self, name: str) -> int:
@@ -157,13 +177,24 @@ class Store:
     def save_brokers(self, brokers: dict[str, BrokerRecord]) -> None:
         self._write("brokers.json", {name: asdict(one) for name, one in brokers.items()})
 
-    def load_journals(self) -> list[QsyncJournal]:
+    def load_journals(self) -> list[Declaration]:
         """Return the declared journals."""
-        documents = self._read("journals.json") or []
-        return [QsyncJournal.model_validate(document) for document in documents]
+        return [
+            Declaration(
+                QsyncJournal.model_validate(fields["journal"]), fields["result"], fields["refusal"]
+            )
+            for fields in self._read("journals.json") or []
+        ]
 
-    def save_journals(self, journals: list[QsyncJournal]) -> None:
-        self._write("journals.json", [journal.document() for journal in journals])
+    def save_journals(self, declarations: list[Declaration]) -> None:
+        """Replace the declared journals; both who applies and the supervisor hold `editing`."""
+        self._write(
+            "journals.json",
+            [
+                {"journal": one.journal.document(), "result": one.result, "refusal": one.refusal}
+                for one in declarations
+            ],
+        )
 
     def load_secrets(self) -> Secrets | None:
         document = self._read("secrets.json")

@@ -193,7 +193,7 @@ class JournalKeeper:
             journals.enable(database, self._secret)
             for spec in wanted:
                 try:
-                    journals.declare(database, [spec])
+                    journals.declare(database, spec)
                 except DatabaseError as error:
                     if not error.code:
                         raise
