@@ -12,7 +12,7 @@ append whose connection broke is not repeated, because it may have been carried 
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -24,7 +24,7 @@ from qsync_broker.fragments import content_name
 from qsync_broker.index import RemoteFragment
 from qsync_broker.labels import LabelSelector, LabelSet, Wanted
 from qsync_broker.ledger import Append, AppendLedger, unknown_append
-from qsync_broker.refusals import explain
+from qsync_broker.refusals import explain, explain_not_yet
 from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
 from qsync_broker.rpc.channels import CHANNEL_OPTIONS
@@ -42,6 +42,8 @@ from qsync_broker.status import Status, refusal
 from qsync_node.errors import QsyncError
 
 RETRY_S = 20.0
+LAG_S = 1.0
+"""Time in which a broker learns of bytes that another one has acknowledged."""
 BARRIERS_MAX = 6
 _LOST = "Internal error from Core"
 """The text of gRPC (github.com/grpc/grpc/issues/36066) if it loses a server's error."""
@@ -64,6 +66,10 @@ class JournalError(QsyncError):
     def __init__(self, text: str, status: Status | None = None) -> None:
         super().__init__(text)
         self.status = status
+
+
+class _BeyondHeadError(JournalError):
+    """The offset of a read is after the write head."""
 
 
 class Listed(NamedTuple):
@@ -91,6 +97,10 @@ class Commit(NamedTuple):
     end: int
     sum: bytes
     registers: LabelSet
+
+
+def _pass_over(_begin: int, _end: int) -> None:
+    """Ignore a gap: the offsets of the following parts show it."""
 
 
 class JournalClient:
@@ -304,22 +314,63 @@ class JournalClient:
     # --- reads --------------------------------------------------------------------------------
 
     async def read(
-        self, journal: str, offset: int = 0, *, is_blocking: bool = False, end: int = 0
+        self,
+        journal: str,
+        offset: int = 0,
+        *,
+        is_blocking: bool = False,
+        end: int = 0,
+        on_gap: Callable[[int, int], None] = _pass_over,
     ) -> AsyncIterator[tuple[int, bytes]]:
         """Return parts of the content with their offsets.
+
+        A read at the write head that does not wait returns nothing.
 
         Args:
             journal: name of the journal.
             offset: offset of the first byte; -1 for the write head.
             is_blocking: whether to wait for more at the head.
             end: offset after the last wanted byte, 0 for none.
+            on_gap: function that gets begin and end of each range whose bytes are lost, and which
+                the read passes over.
 
         Raises:
-            JournalError: the request was refused.
+            JournalError: the request was refused, or the broker stops. With the status
+                OFFSET_NOT_YET_AVAILABLE, the offset is after the write head, or no fragment has the
+                next byte, although the write head is after it.
         """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + LAG_S
+        while True:
+            try:
+                async for part in self._parts(journal, offset, is_blocking, end, on_gap):
+                    yield part
+                return
+            except _BeyondHeadError:
+                # Another broker may have returned this offset, which this one learns soon.
+                if loop.time() > deadline_s:
+                    raise
+            await asyncio.sleep(0.1)
+
+    async def _parts(
+        self,
+        journal: str,
+        offset: int,
+        is_blocking: bool,
+        end: int,
+        on_gap: Callable[[int, int], None],
+    ) -> AsyncIterator[tuple[int, bytes]]:
         async for message in self._read(journal, offset, is_blocking, end=end):
+            if message.status == Status.OFFSET_NOT_YET_AVAILABLE:
+                _check_end(journal, message.offset, message.write_head)
+                return
+            if 0 <= offset < message.offset:
+                on_gap(offset, min(message.offset, end) if end else message.offset)
+            offset = message.offset + len(message.content)
             if message.content:
                 yield message.offset, message.content
+        if not end or offset < end:
+            raise JournalError(f"{journal}: the broker stops; read again from offset {offset}")
 
     async def _read(
         self,
@@ -385,6 +436,13 @@ class _Sent:
             self.size += len(part)
             self.hashed.update(part)
             yield part
+
+
+def _check_end(journal: str, offset: int, head: int) -> None:
+    """Raise JournalError if a read has not ended at the write head."""
+    if offset != head:
+        kind = _BeyondHeadError if offset > head else JournalError
+        raise kind(explain_not_yet(journal, offset, head), Status.OFFSET_NOT_YET_AVAILABLE)
 
 
 def selector_of_name(name: str) -> LabelSelector:

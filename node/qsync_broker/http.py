@@ -48,7 +48,7 @@ from qsync_broker.metrics import MEDIA_TYPE as METRICS_MEDIA_TYPE
 from qsync_broker.problems import refused, shown
 from qsync_broker.quiet import BROKEN_OFF, cut, is_gone
 from qsync_broker.reader import CHUNK, JournalReader
-from qsync_broker.refusals import explain
+from qsync_broker.refusals import explain, explain_not_yet
 from qsync_broker.registers import registers_problem
 from qsync_broker.replica import Part, Replica
 from qsync_broker.requests import Append, Appended, Break, Finish, Piece, Suspend
@@ -419,7 +419,7 @@ class Gateway:
         headers["X-Write-Head"] = str(replica.visible_end)
         if position is None:
             status = Status.OFFSET_NOT_YET_AVAILABLE
-            text = _not_yet(replica, offset)
+            text = explain_not_yet(replica.journal, offset, replica.visible_end)
             return refused(_CODES[status], text, headers)
         offset = position.offset
         headers["Content-Range"] = f"bytes {offset}-{_OFFSET_MAX}/{_OFFSET_MAX}"
@@ -501,18 +501,6 @@ def _unauthorized(error: AuthError) -> web.Response:
 
 def _not_found(request: web.Request) -> web.Response:
     return refused(404, refusal(_journal_of(request), Status.JOURNAL_NOT_FOUND))
-
-
-def _not_yet(replica: Replica, offset: int) -> str:
-    """Return a sentence about a read whose bytes are not available."""
-    head = replica.visible_end
-    if offset < head:
-        cause = f"no fragment has the byte at {offset}, and the write head is {head}"
-        action = "check the stores of the journal, or read with block=true"
-    else:
-        cause = f"the offset is {offset}, and the write head is {head}"
-        action = "wait for more bytes with block=true"
-    return refusal(replica.journal, Status.OFFSET_NOT_YET_AVAILABLE, cause, action)
 
 
 def _journal_of(request: web.Request) -> str:

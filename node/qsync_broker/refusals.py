@@ -29,3 +29,19 @@ def explain(request: Append, status: Status, *, head: int | None = None, reason:
         action = "append with suspend RESUME"
     name = request.journal.partition(";")[0]
     return refusal(name, status, cause, action)
+
+
+def explain_not_yet(journal: str, offset: int, head: int) -> str:
+    """Return a sentence about a read at an offset whose byte is not available.
+
+    Args:
+        journal: name of the journal.
+        offset: offset of the next wanted byte.
+        head: write head of the journal.
+    """
+    cause = f"the offset is {offset}, and the write head is {head}"
+    action = "read from the write head or less, or wait with a blocking read"
+    if offset < head:
+        cause = f"no fragment has the byte at {offset}, and the write head is {head}"
+        action = "check the stores of the journal, or read from a later offset"
+    return refusal(journal, Status.OFFSET_NOT_YET_AVAILABLE, cause, action)

@@ -144,7 +144,7 @@ async def test_read_at_the_head_is_not_yet_available(tmp_path: Path) -> None:
             assert answer.status == 416
             assert await answer.text() == (
                 f"a/journal: OFFSET_NOT_YET_AVAILABLE: the offset is {offset}, and the write head"
-                " is 7; wait for more bytes with block=true\n"
+                " is 7; read from the write head or less, or wait with a blocking read\n"
             )
             assert answer.headers["X-Write-Head"] == "7"
 

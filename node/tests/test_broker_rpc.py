@@ -22,6 +22,7 @@ from qsync_broker.rpc import journal_pb2 as pb
 from qsync_broker.rpc import journal_pb2_grpc as pb_grpc
 from qsync_broker.rpc import service
 from qsync_broker.rpc.proxies import Proxies
+from qsync_broker.status import Status
 from qsync_node.format.journals import BrokerId, BrokerRow
 
 pytestmark = pytest.mark.asyncio
@@ -511,6 +512,77 @@ async def test_read_finds_a_fragment_that_the_last_listing_lacked(
             replica.remote.replace([])  # as if another broker had persisted it after the listing
             found = await client.read(offset=0, end_offset=1500, block=True)
         assert b"".join(one.content for one in found) == b"x" * 1500
+
+
+async def test_client_reports_an_offset_after_the_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qsync_broker.client.LAG_S", 0.2)
+    async with brokers(tmp_path, 1) as nodes, JournalClient(nodes[0].url) as client:
+        assert [part async for part in client.read(JOURNAL)] == []
+        await client.append(JOURNAL, [b"content"])
+        for offset in (7, -1):
+            assert [part async for part in client.read(JOURNAL, offset)] == []
+        with pytest.raises(JournalError) as raised:
+            [part async for part in client.read(JOURNAL, 8)]
+        assert raised.value.status is Status.OFFSET_NOT_YET_AVAILABLE
+        assert str(raised.value) == (
+            "a/journal: OFFSET_NOT_YET_AVAILABLE: the offset is 8, and the write head is 7; read"
+            " from the write head or less, or wait with a blocking read"
+        )
+        monkeypatch.setattr("qsync_broker.client.LAG_S", 10.0)
+        later = asyncio.ensure_future(anext(client.read(JOURNAL, 9)))
+        await asyncio.sleep(0.2)
+        await client.append(JOURNAL, [b"more"])
+        assert await later == (9, b"re"), "the broker was late"
+
+
+@pytest.mark.parametrize("retention", ["0s", "1h"])
+async def test_client_reports_lost_bytes(tmp_path: Path, retention: str) -> None:
+    """A read passes over a gap that is final; otherwise, the missing bytes are an error."""
+    started = brokers(
+        tmp_path, 1, length=1024, stores=[f"file://{tmp_path}/store/"], retention=retention
+    )
+    async with started as nodes, JournalClient(nodes[0].url) as client:
+        for _ in range(3):
+            await client.append(JOURNAL, [b"x" * 1500])
+        replica = nodes[0].server.core.replica(JOURNAL)
+        assert replica is not None
+        async with asyncio.timeout(10):
+            while replica.completed or not replica.remote.covers(0, 3000):
+                await asyncio.sleep(0.01)
+        listed = await client.fragments(JOURNAL)
+        replica.remote.replace([one for one in listed if one.begin == 1500])
+        gaps: list[tuple[int, int]] = []
+
+        async def read(offset: int, end: int = 0) -> int:
+            parts = client.read(JOURNAL, offset, end=end, on_gap=lambda *gap: gaps.append(gap))
+            return sum([len(data) async for _, data in parts])
+
+        if retention == "1h":
+            assert await read(100) == 3000
+            assert await read(100, 1600) == 100
+            assert await read(100, 200) == 0
+            assert gaps == [(100, 1500), (100, 1500), (100, 200)]
+            return
+        for end in (0, 200):
+            with pytest.raises(JournalError) as raised:
+                await read(100, end)
+            assert raised.value.status is Status.OFFSET_NOT_YET_AVAILABLE
+            assert "no fragment has the byte at 100, and the write head is 4500" in str(
+                raised.value
+            )
+        assert gaps == []
+
+
+async def test_client_reports_a_read_that_the_broker_ends(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as nodes, JournalClient(nodes[0].url) as client:
+        await client.append(JOURNAL, [b"content"])
+        parts = client.read(JOURNAL, is_blocking=True)
+        assert await anext(parts) == (0, b"content")
+        nodes[0].server.end_reads()
+        with pytest.raises(JournalError, match="the broker stops; read again from offset 7"):
+            await anext(parts)
 
 
 async def test_health_of_a_store(tmp_path: Path) -> None:

@@ -235,10 +235,19 @@ def read(
     token: TokenOption = "",
     ca: CaOption = None,
 ) -> None:
-    """Write the bytes of a journal to standard output."""
+    """Write the bytes of a journal to standard output.
+
+    A range whose bytes are lost is passed over, with a warning. An offset after the write head is
+    refused without `--follow`.
+    """
+    from qsync_cli.output import warn
+
+    def on_gap(begin: int, until: int) -> None:
+        warn(f"{journal}: no fragment has the bytes from {begin} to {until}; the output lacks them")
 
     async def work(client: "JournalClient") -> None:
-        async for _, data in client.read(journal, offset, is_blocking=follow, end=end):
+        parts = client.read(journal, offset, is_blocking=follow, end=end, on_gap=on_gap)
+        async for _, data in parts:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
 

@@ -13,13 +13,17 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from local_clusters import EXAMPLES, Home
 
 from qsync_broker.auth import Authorizer, Capability
+from qsync_broker.client import JournalClient
+from qsync_broker.rpc import journal_pb2 as pb
+from qsync_cli.journals import read
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
 
@@ -444,6 +448,11 @@ MISSING = "no/journal: JOURNAL_NOT_FOUND; create the journal, or correct its nam
             "WRONG_APPEND_OFFSET; read the write head again (Refused)",
         ),
         (("read", "no/journal"), MISSING),
+        (
+            ("read", "orders/eu", "--offset", "9"),
+            "OFFSET_NOT_YET_AVAILABLE: the offset is 9, and the write head is 0; read from the"
+            " write head or less, or wait with a blocking read (Refused)",
+        ),
         (("fragments", "no/journal"), MISSING),
         (("list", "-l", "a b"), "invalid selector at 'a b'"),
     ],
@@ -452,6 +461,23 @@ def test_refused_verb_names_the_cause(
     shared_events: Home, arguments: tuple[str, ...], sentence: str
 ) -> None:
     assert sentence in shared_events.refuse("journals", *arguments, "--local", "events")
+
+
+def test_read_warns_of_lost_bytes(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    async def answers(*_: Any, **__: Any) -> AsyncIterator[Any]:
+        yield pb.ReadResponse(offset=1500, write_head=1507, fragment={"begin": 1500, "end": 1507})
+        yield pb.ReadResponse(offset=1500, content=b"content")
+        yield pb.ReadResponse(status=pb.OFFSET_NOT_YET_AVAILABLE, offset=1507, write_head=1507)
+
+    monkeypatch.setattr(JournalClient, "_read", answers)
+    read("orders/eu", offset=100, broker="http://127.0.0.1:1")
+    said = capfdbinary.readouterr()
+    assert said.out == b"content"
+    assert said.err == (
+        b"warning: orders/eu: no fragment has the bytes from 100 to 1500; the output lacks them\n"
+    )
 
 
 @pytest.mark.parametrize(
