@@ -7,6 +7,8 @@ from qsync_broker.replica import Part, Replica
 from qsync_broker.spec import Flags
 from qsync_node.format.journals import JournalRow
 
+NO_LEASE = "it has no lease, because the cluster does not accept its renewals"
+
 
 def all_parts(replica: Replica) -> list[Part]:
     """Return all fragments of a journal, persisted ones and local ones that are not."""
@@ -44,6 +46,6 @@ def describe(core: Broker, journal: JournalRow) -> dict[str, Any]:
         "fragments": len(all_parts(replica)),
         "stores": len(replica.settings.stores),
         "store_error": replica.store_error,
-        "append_error": replica.append_error,
+        "append_error": replica.append_error or (NO_LEASE if core.is_fenced else ""),
         "is_head_known": replica.is_head_known,
     }

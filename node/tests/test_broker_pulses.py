@@ -10,7 +10,8 @@ import pytest
 from broker_servers import Node, brokers, create, start_broker
 from ports import free_ports
 
-from qsync_broker import pulses
+from qsync_broker import description, pulses
+from qsync_broker.lease import Lease
 from qsync_sim.journals.world import Keys
 
 pytestmark = pytest.mark.asyncio
@@ -81,3 +82,13 @@ async def test_successful_append_ends_the_report_of_a_failure(tmp_path: Path) ->
         async with http.put(f"{nodes[0].url}/{JOURNAL}", data=b"x") as answer:
             assert answer.status == 204
         assert (await report_of(nodes[0]))["append_error"] == ""
+
+
+async def test_broker_without_a_lease_reports_that_it_accepts_no_appends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with brokers(tmp_path, 1) as (node,):
+        assert (await report_of(node))["append_error"] == ""
+        with monkeypatch.context() as fenced:
+            fenced.setattr(Lease, "is_over", True)
+            assert (await report_of(node))["append_error"] == description.NO_LEASE

@@ -155,3 +155,11 @@ def test_declarations_survive_in_the_store(tmp_path: Path) -> None:
     store.save_journals(kept)
     assert store.load_journals() == kept
     assert store.journals_changed_at_ns() > 0
+
+
+def test_declarations_of_an_earlier_version_count_as_declared(tmp_path: Path) -> None:
+    store = Store(tmp_path / "orders")
+    store.directory.mkdir()
+    one = declared("one", "orders/eu")
+    (store.directory / "journals.json").write_text(json.dumps([one.document()]))
+    assert store.load_journals() == [Declaration(one, "unchanged")]

@@ -179,12 +179,7 @@ class Store:
 
     def load_journals(self) -> list[Declaration]:
         """Return the declared journals."""
-        return [
-            Declaration(
-                QsyncJournal.model_validate(fields["journal"]), fields["result"], fields["refusal"]
-            )
-            for fields in self._read("journals.json") or []
-        ]
+        return [_declaration(fields) for fields in self._read("journals.json") or []]
 
     def save_journals(self, declarations: list[Declaration]) -> None:
         """Replace the declared journals; both who applies and the supervisor hold `editing`."""
@@ -300,6 +295,14 @@ class Store:
             return
         for name in ("status.json", "cluster.json"):
             (self.directory / name).unlink(missing_ok=True)
+
+
+def _declaration(fields: dict[str, Any]) -> Declaration:
+    """Return a stored declaration; earlier versions stored the journal alone."""
+    if "journal" not in fields:
+        return Declaration(QsyncJournal.model_validate(fields), "unchanged")
+    journal = QsyncJournal.model_validate(fields["journal"])
+    return Declaration(journal, fields["result"], fields["refusal"])
 
 
 def write_whole(path: Path, text: str, is_synced: bool = True) -> None:
