@@ -521,6 +521,26 @@ def test_disabled_journals_keep_their_bytes(events: Home, tmp_path: Path) -> Non
 KEY = "cGVyaGFwcyBhIHNlY3JldCBvZiAzMiBieXRlcyEhISE="
 
 
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (None, "No such file or directory"),
+        ("", "has no key: write keys in Base64, separated by spaces"),
+    ],
+)
+def test_unusable_keys_are_refused_before_anything_is_stored(
+    home: Home, tmp_path: Path, text: str | None, cause: str
+) -> None:
+    keys, manifest = tmp_path / "keys", tmp_path / "journals.yaml"
+    if text is not None:
+        keys.write_text(text)
+    manifest.write_text(EXAMPLE.read_text().replace("port: 8080", f"authKeysFile: {keys}"))
+    said = home.refuse("local", "apply", "-f", manifest)
+    assert f"spec.journals.authKeysFile {keys} cannot be used: " in said
+    assert f"{cause}; write keys in Base64 to this file, or correct the path (Invalid)" in said
+    assert not (home.directory / "events").exists()
+
+
 def test_running_cluster_changes_to_tls_and_tokens(events: Home, tmp_path: Path) -> None:
     events.do("journals", "append", "orders/eu", EXAMPLE, "--local", "events")
     keys, manifest = tmp_path / "keys", tmp_path / "journals.yaml"

@@ -67,6 +67,7 @@ def bring_up(manifest: "Manifest", no_wait: bool, timeout: float, output: Output
         _warn(manifest.cluster)
     if not store.exists():
         _check_begin(manifest.cluster)
+    _check_keys(manifest.cluster)
     with store.editing():
         verb = _store(store, manifest)
         ensure_supervisor(store)
@@ -214,6 +215,24 @@ def _check_begin(cluster: "QsyncCluster") -> None:
         check_restore(cluster.spec.bootstrap.from_archive)
     except RestoreError as error:
         raise Failure(FailureReason.INVALID, str(error)) from error
+
+
+def _check_keys(cluster: "QsyncCluster") -> None:
+    """Refuse keys of tokens that brokers cannot use, before anything is stored."""
+    from qsync_broker.keyfile import KeyFile
+
+    journals = cluster.spec.journals
+    if journals is None or not journals.enabled or journals.auth_keys_file is None:
+        return
+    try:
+        KeyFile(Path(journals.auth_keys_file))
+    except (OSError, ValueError) as error:
+        cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise Failure(
+            FailureReason.INVALID,
+            f"spec.journals.authKeysFile {journals.auth_keys_file} cannot be used: {cause}; write"
+            " keys in Base64 to this file, or correct the path",
+        ) from error
 
 
 def refusal_to_change(old: "QsyncCluster", new: "QsyncCluster") -> str:
