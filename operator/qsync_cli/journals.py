@@ -310,14 +310,38 @@ def reset_head(
     ca: CaOption = None,
     output: OutputOption = None,
 ) -> None:
-    """Resume a journal whose last bytes are lost, at its write head."""
+    """Resume a journal whose last bytes are lost, at its write head.
+
+    A journal without a store needs `qsync journals accept-loss` instead.
+    """
+    from qsync_broker.client import JournalError, selector_of_name
+    from qsync_broker.requests import Suspend
+    from qsync_broker.status import Status
     from qsync_cli.output import done
 
-    async def work(client: "JournalClient") -> int:
-        return await client.reset_head(journal)
+    async def work(client: "JournalClient") -> tuple[int, bool]:
+        try:
+            return (await client.append(journal, suspend=Suspend.KEEP)).end, False
+        except JournalError as error:
+            if error.status is not Status.INDEX_HAS_GREATER_OFFSET:
+                raise
+        found = await client.journals(selector_of_name(journal))
+        if found and not found[0].spec.fragment.stores:
+            raise Failure(
+                FailureReason.REFUSED,
+                f"{journal} cannot continue at its write head: it has no store, and no broker has"
+                " all acknowledged bytes; start the missing brokers, or accept the loss with"
+                f" `qsync journals accept-loss {journal}`",
+            )
+        return await client.reset_head(journal), True
 
-    head = ask_broker(broker, local, token, ca, work)
-    done(f"{journal} continues at {head}", output, head=head)
+    head, is_reset = ask_broker(broker, local, token, ca, work)
+    text = f"{journal} continues at {head}"
+    if not is_reset:
+        text = (
+            f"{journal}: its brokers have all acknowledged bytes, up to {head}; nothing was changed"
+        )
+    done(text, output, head=head, changed=is_reset)
 
 
 def edit(

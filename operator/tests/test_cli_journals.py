@@ -230,7 +230,9 @@ def test_verbs_read_and_write_journals(events: Home, tmp_path: Path) -> None:
     assert read.stdout == content.read_bytes()[1:]
     (fragment,) = json.loads(do("fragments", "orders/eu", "-o", "json"))
     assert (fragment["begin"], fragment["length"], fragment["persisted"]) == (0, 4194304, "")
-    assert do("reset-head", "orders/eu") == "orders/eu continues at 4194304\n"
+    assert do("reset-head", "orders/eu") == (
+        "orders/eu: its brokers have all acknowledged bytes, up to 4194304; nothing was changed\n"
+    )
     assert do("prune") == "0 fragments with 0 bytes deleted\n"
 
 
@@ -294,6 +296,11 @@ def test_loss_of_the_only_copy_is_accepted(home: Home, tmp_path: Path) -> None:
     deadline_s = time.monotonic() + 60
     while "INDEX_HAS_GREATER_OFFSET" not in (said := _append(home)):
         assert time.monotonic() < deadline_s, said
+    assert refuse("reset-head", "orders/eu") == (
+        "qsync: orders/eu cannot continue at its write head: it has no store, and no broker has all"
+        " acknowledged bytes; start the missing brokers, or accept the loss with `qsync journals"
+        " accept-loss orders/eu` (Refused)\n"
+    )
     said = refuse("accept-loss", "orders/eu")
     assert "All bytes from offset 0 on are lost" in said
     assert "add --yes to accept the loss (Refused)" in said
