@@ -1,5 +1,6 @@
 """`qsync journals`: the journals of a cluster, through any of its brokers."""
 
+import difflib
 import os
 import shlex
 import subprocess
@@ -365,6 +366,10 @@ def edit(
     document = [
         {"name": one.spec.name, "revision": one.revision, **one.spec.row_fields()} for one in found
     ]
+    if not found:
+        which = f"no journal matches {selector!r}" if selector else "the cluster has no journal"
+        text = f"{which}: nothing was changed; `qsync journals list` shows all journals"
+        raise Failure(FailureReason.NOT_FOUND, text)
     text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
     edited = _edited(text)
     if edited == text:
@@ -406,13 +411,21 @@ def _specs(text: str, known: "dict[str, Listed]") -> "list[tuple[JournalSpec, in
         documents = yaml.safe_load(text) or []
         fields = {document.pop("name"): document for document in documents}
         revisions = {name: int(document.pop("revision", 0)) for name, document in fields.items()}
-    except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
+    except KeyError:
+        text = "the edited text is invalid: a journal has no key `name`; restore it"
+        raise Failure(FailureReason.INVALID, text) from None
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
         cause = str(error).splitlines()[0]
         raise Failure(FailureReason.INVALID, f"the edited text is invalid: {cause}") from None
     changes = []
     for name, document in fields.items():
         spec = JournalSpec.from_row(name, document)
-        found = _difference(document, spec.row_fields()) or problem(spec)
+        fields_of_spec = spec.row_fields()
+        found = (
+            _unknown_key(document, {"name": "", "revision": 0, **fields_of_spec})
+            or _difference(document, fields_of_spec)
+            or problem(spec)
+        )
         if found:
             raise Failure(FailureReason.INVALID, f"{name}: {found}")
         if name not in known or known[name].spec != spec:
@@ -441,9 +454,23 @@ def _difference(given: Any, known: Any, field: str = "") -> str:
         if name not in given:
             return f"{inner}{name}: is missing"
     for name, value in given.items():
-        if name not in known:
-            return f"{inner}{name}: is unknown"
         found = _difference(value, known[name], f"{inner}{name}")
+        if found:
+            return found
+    return ""
+
+
+def _unknown_key(given: Any, known: Any, field: str = "") -> str:
+    """Return a sentence about the first key that no specification has, or ""."""
+    if not isinstance(given, dict) or not isinstance(known, dict):
+        return ""
+    inner = f"{field}." if field else ""
+    for name, value in given.items():
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(known)}"
+            return f"{inner}{name}: is unknown; {hint}"
+        found = _unknown_key(value, known[name], f"{inner}{name}")
         if found:
             return found
     return ""

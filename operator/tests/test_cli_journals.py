@@ -336,7 +336,12 @@ def test_specifications_are_edited(events: Home, monkeypatch: pytest.MonkeyPatch
         "sed -i 's/length: 1048576/length: 7/'": "fragment.length: 7 is invalid",
         "sed -i s/SNAPPY/LZ4/": "fragment.compression_codec: 'LZ4' is invalid",
         "sed -i 's/retention: .*/retention: 1 day/'": "fragment.retention: '1 day' is invalid",
-        "sed -i s/flags/flaks/": "flags: is missing",
+        "sed -i s/flags/flaks/": "orders/eu: flaks: is unknown; did you mean flags? (Invalid)",
+        "sed -i s/length/lenght/": "fragment.lenght: is unknown; did you mean length? (Invalid)",
+        "sed -i s/revision/revison/": "revison: is unknown; did you mean revision?",
+        "sed -i 's/replication: 3/x: 3/'": "x: is unknown; use one of name, revision, replicat",
+        "sed -i '/flags/d'": "flags: is missing",
+        "sed -i '1s/name/nam/'": "a journal has no key `name`; restore it",
         "sed -i 's/replication: 3/replication: 9/'": "replication: must be 1 to 5, not 9",
         "sed -i '1s/^/{/'": "the edited text is invalid",
         "sed -i 's/revision: .*/revision: 1/;s/replication: 3/replication: 2/'": "list it again",
@@ -462,6 +467,11 @@ MISSING = "no/journal: JOURNAL_NOT_FOUND; create the journal, or correct its nam
         ),
         (("fragments", "no/journal"), MISSING),
         (("list", "-l", "a b"), "invalid selector at 'a b'"),
+        (
+            ("edit", "-l", "name=no/journal"),
+            "no journal matches 'name=no/journal': nothing was changed; `qsync journals list` shows"
+            " all journals (NotFound)",
+        ),
     ],
 )
 def test_refused_verb_names_the_cause(

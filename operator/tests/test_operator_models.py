@@ -59,6 +59,7 @@ REFUSED = [
     ({"audit": {"schedule": "61 * * * *"}}, "'61' is not a minute between 0 and 59"),
     ({"audit": {"schedule": "* * * foo *"}}, "'foo' is not a month between 1 and 12"),
     ({"archive": {}}, "spec.archive.url is missing"),
+    ({"archive": {"ulr": "x"}}, "spec.archive.ulr is not a known field: did you mean url?"),
     (
         {"audit": {"schedule": "@daily", "timeZone": "Europe/Berln"}},
         "spec.audit.timeZone: invalid time zone 'Europe/Berln'",

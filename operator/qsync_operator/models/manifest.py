@@ -197,7 +197,10 @@ def _validated(model: type[_Model], document: dict[str, Any], source: str) -> _M
 
 def sentence_of(error: ValidationError, model: type[BaseModel]) -> str:
     """Return the first error as a sentence with the path of its field."""
-    first = error.errors()[0]
+    errors = error.errors()
+    first = errors[0]
+    if first["type"] == "missing":  # perhaps because its key is misspelt
+        first = next((one for one in errors if one["type"] == "extra_forbidden"), first)
     location = [part for part in first["loc"] if not _is_branch(part)]
     path = _path(location)
     if first["type"] == "extra_forbidden":
