@@ -503,6 +503,8 @@ class AppendMachine:
             return self._go(State.STREAM_CONTENT)
         if target != journal.suspend_level:
             return self._suspend_after_appends()
+        if self._host.space_problem:
+            return self._refuse(Status.INSUFFICIENT_JOURNAL_BROKERS, self._host.space_problem)
         return self._go(State.STREAM_CONTENT)
 
     def _suspend_after_appends(self) -> bool:

@@ -63,12 +63,15 @@ class Broker:
         me: zone and name of this broker.
         keys: its copy of the key space.
         census: counts of journals, for metrics.
+        space_problem: why the disk takes no further content of appends, or "". Members write to the
+            same disk, and leases depend on them: journals must not take the last space.
     """
 
     def __init__(self, config: BrokerConfig, recovered: Iterable[Recovered] = ()) -> None:
         self.me = config.id
         self.config = config
         self.keys = KeySpace()
+        self.space_problem = ""
         self._holdings = Holdings(self, recovered, self._emit)
         # A member that restarted may serve a state from before a revision that was seen already. A
         # journal that is missing in it was not deleted: it must not cost the bytes on this disk.
@@ -159,6 +162,8 @@ class Broker:
                 done(event.is_committed)
         elif isinstance(event, ev.FragmentEvent):
             self._on_fragments(event)
+        elif isinstance(event, ev.SpaceChanged):
+            self.space_problem = event.problem
         elif isinstance(event, ev.PublicationsRead):
             self._transactions.pop(event.token, None)
             self.publisher.on_read(event)

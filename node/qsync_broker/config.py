@@ -37,6 +37,8 @@ class ServerConfig(BaseModel):
             permitted.
         tls: certificate, key and authority of the broker; without it, connections are plain.
         is_node_tls: whether `node` is a port with TLS.
+        disk_reserve: free bytes of the disk below which appends are refused. It is greater than
+            that of members, which often write to the same disk.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -59,6 +61,7 @@ class ServerConfig(BaseModel):
     auth_keys_file: Path | None = None
     tls: TlsConfig | None = None
     is_node_tls: bool = False
+    disk_reserve: int = Field(default=128 << 20, ge=0)
 
 
 def load_config(path: Path) -> ServerConfig:

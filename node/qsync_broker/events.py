@@ -47,6 +47,12 @@ class StoreFailed(NamedTuple):
     reason: str
 
 
+class SpaceChanged(NamedTuple):
+    """The disk has enough free space, or the sentence of the problem."""
+
+    problem: str
+
+
 class LinkUp(NamedTuple):
     """The connection to a peer is open."""
 
@@ -158,6 +164,7 @@ Event: TypeAlias = (
     | Transacted
     | Stored
     | StoreFailed
+    | SpaceChanged
     | LinkUp
     | LinkDown
     | LinkBlocked

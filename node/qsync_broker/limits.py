@@ -91,6 +91,8 @@ LIMITS: tuple[Limit, ...] = (
           "further ones are part of the next append"),
     Limit("freed memory that a broker keeps for further content, with glibc",
           size(allocation.KEPT_BYTES), "the memory of an idle broker may be as much greater"),
+    Limit("free space of a broker's disk, at least", size(_CONFIG["disk_reserve"]),
+          "HTTP 503 or INSUFFICIENT_JOURNAL_BROKERS; reads still work", "`disk_reserve`"),
     Limit("journals of a broker", count(_CONFIG["journal_limit"]),
           "other brokers get the assignments", "`journal_limit`"),
 )  # fmt: skip

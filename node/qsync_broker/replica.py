@@ -45,6 +45,10 @@ class Host(Protocol):
     def store_state(self, url: str) -> "StoreState":
         """Return the health of a store."""
 
+    @property
+    def space_problem(self) -> str:
+        """Return why the disk takes no further content, or ""."""
+
     def transact(self, change: "Change", done: Callable[[bool], None]) -> None:
         """Carry out a transaction; `done` gets whether it is known to be committed."""
 

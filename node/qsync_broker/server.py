@@ -31,6 +31,7 @@ from qsync_broker.operations import SpoolKey
 from qsync_broker.peers import HANDSHAKE_S, Connection
 from qsync_broker.recovered import recovered_journals
 from qsync_broker.requests import Append
+from qsync_broker.space import watch_space
 from qsync_broker.spec import stores_of
 from qsync_broker.storage.storage import Storage
 from qsync_broker.stores import FragmentStores, StoreError
@@ -167,6 +168,7 @@ class BrokerServer:
         if self.tls is not None:
             self._spawn(self.tls.keep_current())
         self._spawn(self._coordination.watch(self.feed))
+        self._spawn(watch_space(self.config, self.feed))
         self._tick()
 
     def _accept(self) -> Connection:

@@ -115,18 +115,18 @@ def hunt(mutant: Mutant, first_seed: int, schedules_max: int) -> Verdict:
             return Verdict(mutant, first_seed, 1, f"story {mutant.story} differs")
         last = first_seed + schedules_max - 1
         try:
-            done = _run(target, _simulator(mutant), "--hunt", f"{first_seed}..{last}")
+            done = _run(target, *_simulator(mutant), "--hunt", f"{first_seed}..{last}")
         except subprocess.TimeoutExpired:
             return Verdict(mutant, -1, schedules_max, f"not found within {TIMEOUT_S} s")
     return _read_verdict(mutant, first_seed, schedules_max, done.stdout + done.stderr)
 
 
-def _simulator(mutant: Mutant) -> str:
-    """Return the module that runs schedules of the part with the bug."""
+def _simulator(mutant: Mutant) -> list[str]:
+    """Return the module that runs schedules of the part with the bug, and its options."""
     if mutant.module:
-        return mutant.module
+        return mutant.module.split()
     is_of_journals = any(edit.path.startswith("qsync_broker/") for edit in mutant.edits)
-    return "qsync_sim.journals.schedule" if is_of_journals else "qsync_sim"
+    return ["qsync_sim.journals.schedule"] if is_of_journals else ["qsync_sim"]
 
 
 def _run(target: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

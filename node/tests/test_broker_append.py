@@ -57,6 +57,7 @@ class Hand:
         self.asked = self.finished = 0
         self.is_awake = False
         self.health = StoreState(True)
+        self.space_problem = ""
         journal = JournalRow(NAME, {"replication": 2, **SPEC}, 0, 0, 0, 0, NO_ROUTE, 2, 2)
         self.put(journal, broker(A), broker(B))
         self.put(AssignmentRow(NAME, A, 0, 4, 4), AssignmentRow(NAME, B, 1, 5, 5))

@@ -10,7 +10,7 @@ import pytest
 from broker_servers import brokers, create, start_broker
 from ports import free_ports
 
-from qsync_broker import persister, reader
+from qsync_broker import persister, reader, space
 from qsync_broker.batch import encode_items
 from qsync_broker.events import GapRead
 
@@ -69,6 +69,38 @@ async def test_sum_of_an_append_covers_its_bytes_only(tmp_path: Path) -> None:
         await http.put(f"{nodes[0].url}/a/journal", data=b"first")
         answer = await http.put(f"{nodes[0].url}/a/journal", data=b"second")
         assert answer.headers["X-Commit-SHA1-Sum"] == hashlib.sha1(b"second").hexdigest()
+
+
+async def test_append_is_refused_until_the_disk_has_free_space_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(space, "CHECK_S", 0.02)
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        url = f"{nodes[0].url}/a/journal"
+
+        async def until(status: int) -> str:
+            async with asyncio.timeout(5):
+                while True:
+                    async with http.put(url, data=b"x") as answer:
+                        if answer.status == status:
+                            return await answer.text()
+
+        await until(204)
+        with monkeypatch.context() as full:
+            full.setattr(space, "free_bytes", lambda _: (128 << 20) - 1)
+            text = await until(503)
+        assert text.startswith(
+            "a/journal: INSUFFICIENT_JOURNAL_BROKERS: the disk of broker broker-0"
+        )
+        assert "has less than 128 MiB of free space: free space, or enlarge the disk" in text
+        await until(204)
+
+        def fail(_: Path) -> int:
+            raise OSError("the file system does not answer")
+
+        monkeypatch.setattr(space, "free_bytes", fail)
+        await asyncio.sleep(0.1)
+        await until(204)
 
 
 async def test_large_append_is_streamed(tmp_path: Path) -> None:

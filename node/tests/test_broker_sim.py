@@ -42,6 +42,13 @@ def test_no_acknowledged_byte_is_lost_although_stores_are_replaced(seed: int) ->
     assert Schedule(seed, moves_stores=True).run()["moved stores"] > 2
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_no_acknowledged_byte_is_lost_although_disks_are_nearly_full(seed: int) -> None:
+    counts = Schedule(seed, fills_disks=True).run()
+    assert counts["filled disks"] > 2
+    assert counts["INSUFFICIENT_JOURNAL_BROKERS"] > 10
+
+
 def test_bytes_on_disks_are_lost_only_if_a_person_accepts_it() -> None:
     counts = Counter[str]()
     for seed in range(16):

@@ -112,6 +112,35 @@ def test_append_is_refused_after_several_failures() -> None:
     assert append.result.reason == "no such bucket"
 
 
+def test_append_is_refused_while_the_disk_is_nearly_full() -> None:
+    hand = Hand()
+    ready(hand).fail("the next one is examined")
+    hand.space_problem = "the disk of broker a is nearly full"
+    append = begin(hand)
+    append.advance()
+    assert append.result is not None
+    assert append.resolution.status is Status.INSUFFICIENT_JOURNAL_BROKERS
+    assert append.result.reason == hand.space_problem
+
+
+def test_journal_is_suspended_although_the_disk_is_nearly_full() -> None:
+    """A suspension completes the fragment, so that its upload frees space."""
+    bench = Bench(stores=True)
+    assert bench.append().resolution.status is Status.OK
+    for disk in bench.world.disks.values():
+        disk.space_problem = "the disk is nearly full"
+    bench.world.run(SECOND)
+    assert bench.append().resolution.status is Status.INSUFFICIENT_JOURNAL_BROKERS
+    bench.append(data=b"", suspend=Suspend.NOW)
+    assert bench.row.suspend_level == 1
+    for disk in bench.world.disks.values():
+        disk.space_problem = ""
+    bench.world.run(SECOND)
+    bench.append()  # it resumes the journal
+    bench.world.run(3 * SECOND)
+    assert bench.append().resolution.status is Status.OK
+
+
 def test_appends_are_refused_until_the_store_is_back() -> None:
     bench = Bench(are_stores_down=True, stores=True)
     bench.world.run(30 * SECOND)

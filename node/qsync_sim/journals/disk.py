@@ -36,6 +36,7 @@ class Disk:
         slow_ns: additional time of each batch.
         is_failing: whether many writes fail.
         is_flush_failing: whether flushes fail, until the process ends.
+        space_problem: why the disk takes no further content, or "".
         is_busy: whether a batch with operations is under way.
         trace: a checksum of all calls of the file system: equal schedules have equal ones.
         on_stored: gets the token of each batch that is durable.
@@ -46,6 +47,7 @@ class Disk:
         self.slow_ns = 0
         self.is_failing = False
         self.is_flush_failing = False
+        self.space_problem = ""
         self.is_busy = False
         self.trace = 0
         self.on_stored: Callable[[int], None] = lambda token: None

@@ -47,6 +47,9 @@ class Process:
 
     def _tick(self) -> None:
         if self.is_alive:
+            problem = self.world.disks[self.name].space_problem
+            if problem != self.core.space_problem and not self.is_paused:
+                self.feed(ev.SpaceChanged(problem))
             self.step()
             self.world.after(TICK_NS, self._tick)
 

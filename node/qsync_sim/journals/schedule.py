@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from functools import partial
 
 from qsync_broker.requests import Append, Appended, Suspend
 from qsync_broker.states import State
@@ -25,12 +26,13 @@ JOURNALS = ("orders/eu", "orders/us", "audit/log")
 class Schedule:
     """One schedule: clients append while brokers, disks and connections fail."""
 
-    def __init__(self, seed: int, *, moves_stores: bool = False) -> None:
+    def __init__(self, seed: int, *, moves_stores: bool = False, fills_disks: bool = False) -> None:
         """Prepare a schedule.
 
         Args:
             seed: names the schedule.
             moves_stores: whether specifications replace the stores of journals meanwhile.
+            fills_disks: whether the disks of brokers are nearly full for a while.
         """
         count = 3 + seed % 3
         names = [f"broker-{letter}" for letter in "abcde"[:count]]
@@ -42,6 +44,8 @@ class Schedule:
         self.counts: Counter[str] = Counter()
         self.is_faulty = True
         self.moves_stores = moves_stores
+        self.fills_disks = fills_disks
+        self.full_ns: dict[str, int] = {}  # since when the disk of a broker is nearly full
         self.texts = 0
         self.is_done = 0
 
@@ -62,9 +66,13 @@ class Schedule:
         world.after(2 * SECOND, self._scale)
         if self.moves_stores:
             world.after(2 * SECOND, self._move_stores)
+        if self.fills_disks:
+            world.after(2 * SECOND, self._fill_disk)
         self.faults.start(SECOND)
         world.run(faults_ns)
         self.is_faulty = False
+        for name in self.names:
+            self._free_disk(name)
         self.faults.heal()
         world.run(6 * SECOND)
         self._check_available()
@@ -106,8 +114,13 @@ class Schedule:
         sizes = [rng.choice((1, 10, 300, 1500)) for _ in range(rng.randrange(0, 4))]
         pieces = [(f"<{self.texts}.{n}>".encode() * size)[:size] for n, size in enumerate(sizes)]
 
+        begun_ns, knows = world.now_ns, bool(process.core.space_problem)
+
         def done(result: Appended, is_proxied: bool) -> None:
             status = result.resolution.status
+            if knows and status is Status.OK and not result.error and not is_proxied:
+                has_space = self.full_ns.get(name, begun_ns + 1) > begun_ns
+                assert has_space, f"{name} appends although its disk is nearly full"
             if is_proxied:
                 self.counts["proxied"] += 1
                 if hops:
@@ -160,6 +173,21 @@ class Schedule:
             world.stores.replace(journal, f"file:///store-{self.counts['moved stores']}/")
         world.stores.delay_ns = rng.choice((0, 200, 1000)) * MS
         world.after(rng.randrange(200, 2000) * MS, self._move_stores)
+
+    def _fill_disk(self) -> None:
+        """Fill the disk of a broker, and free it again."""
+        if not self.is_faulty:
+            return
+        rng, world, name = self.rng, self.world, self.rng.choice(self.names)
+        world.disks[name].space_problem = "the disk is nearly full"
+        self.full_ns.setdefault(name, world.now_ns)
+        self.counts["filled disks"] += 1
+        world.after(rng.randrange(500, 4000) * MS, partial(self._free_disk, name))
+        world.after(rng.randrange(300, 3000) * MS, self._fill_disk)
+
+    def _free_disk(self, name: str) -> None:
+        self.world.disks[name].space_problem = ""
+        self.full_ns.pop(name, None)
 
     def _publish(self) -> None:
         """Commit some publications, then others some time later."""
@@ -215,11 +243,14 @@ def main() -> int:
     parser.add_argument(
         "--move-stores", action="store_true", help="replace the stores of journals meanwhile"
     )
+    parser.add_argument(
+        "--fill-disks", action="store_true", help="fill the disks of brokers meanwhile"
+    )
     arguments = parser.parse_args()
     first, _, last = (arguments.hunt or arguments.seeds).partition("..")
     seeds = range(int(first), int(last or first) + 1)
     if arguments.hunt:
-        return _hunt(seeds)
+        return _hunt(seeds, fills_disks=arguments.fill_disks)
     end_s = time.monotonic() + 60 * (arguments.minutes or 1e9)
     failed, run, counts = 0, 0, Counter[str]()
     reached: Counter[tuple[State, str]] = Counter()
@@ -227,7 +258,9 @@ def main() -> int:
         if run >= arguments.at_least and time.monotonic() > end_s:
             break
         run += 1
-        schedule = Schedule(seed, moves_stores=arguments.move_stores)
+        schedule = Schedule(
+            seed, moves_stores=arguments.move_stores, fills_disks=arguments.fill_disks
+        )
         try:
             counts += schedule.run()
         except AssertionError as error:
@@ -245,11 +278,11 @@ def main() -> int:
     return 1 if failed or (missing and arguments.all_pairs) else 0
 
 
-def _hunt(seeds: range) -> int:
+def _hunt(seeds: range, *, fills_disks: bool) -> int:
     """Run schedules until one finds a planted bug, which may fail in any way."""
     for seed in seeds:
         try:
-            Schedule(seed).run()
+            Schedule(seed, fills_disks=fills_disks).run()
         except Exception as error:  # noqa: BLE001  # see above
             sys.stdout.write(f"found by seed {seed}: {error or type(error).__name__}\n")
             return 0
