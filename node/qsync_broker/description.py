@@ -46,6 +46,7 @@ def describe(core: Broker, journal: JournalRow) -> dict[str, Any]:
         "fragments": len(all_parts(replica)),
         "stores": len(replica.settings.stores),
         "store_error": replica.store_error,
-        "append_error": replica.append_error or (NO_LEASE if core.is_fenced else ""),
+        "append_error": replica.append_error
+        or (NO_LEASE if core.is_fenced else core.space_problem),
         "is_head_known": replica.is_head_known,
     }

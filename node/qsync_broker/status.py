@@ -28,7 +28,9 @@ ACTIONS = {
     Status.JOURNAL_NOT_FOUND: "create the journal, or correct its name",
     Status.NO_JOURNAL_PRIMARY_BROKER: "retry; if it lasts, start the missing brokers",
     Status.NOT_JOURNAL_PRIMARY_BROKER: "retry",
-    Status.INSUFFICIENT_JOURNAL_BROKERS: "retry; if it lasts, start the missing brokers",
+    Status.INSUFFICIENT_JOURNAL_BROKERS: (
+        "retry; if it lasts, start the missing brokers, or free space on their disks"
+    ),
     Status.NOT_JOURNAL_BROKER: "retry",
     Status.OFFSET_NOT_YET_AVAILABLE: "wait for more bytes, or read from a smaller offset",
     Status.NOT_ALLOWED: "change the flags of the journal",

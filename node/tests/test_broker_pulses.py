@@ -84,6 +84,12 @@ async def test_successful_append_ends_the_report_of_a_failure(tmp_path: Path) ->
         assert (await report_of(nodes[0]))["append_error"] == ""
 
 
+async def test_broker_without_space_reports_it_at_once(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 1) as (node,):
+        node.server.core.space_problem = "the disk is nearly full"
+        assert (await report_of(node))["append_error"] == "the disk is nearly full"
+
+
 async def test_broker_without_a_lease_reports_that_it_accepts_no_appends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
