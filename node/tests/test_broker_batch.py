@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 import random
+import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from qsync_broker.server import BrokerServer
 from qsync_broker.status import Status
 
 JOURNAL = "a/journal"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def primary(nodes: list[Node]) -> Node:
@@ -223,6 +226,41 @@ async def test_batch_needs_the_token_of_an_append(tmp_path: Path) -> None:
                 else:
                     with pytest.raises(JournalError, match="HTTP status 401"):
                         await pipeline.append(b"content")
+
+
+# --- documentation --------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_example_of_the_page_appends_and_reads(tmp_path: Path) -> None:
+    path = DOCS / "examples" / "append.py"
+    assert path.read_text() in (DOCS / "journals.md").read_text()
+    example = runpy.run_path(str(path))
+    events = [b"event %d\n" % number for number in range(20)]
+    async with brokers(tmp_path) as nodes:
+        ledger = tmp_path / "ledger.jsonl"
+        offsets = await example["append"](nodes[1].url, JOURNAL, events, ledger)
+        assert len(ledger.read_text().splitlines()) == len(events)
+        found = await example["read"](primary(nodes).url, JOURNAL, min(offsets))
+        assert sorted(found.splitlines(keepends=True)) == sorted(events)
+
+
+def test_page_states_the_modules_of_public_classes() -> None:
+    page = (DOCS / "journals.md").read_text().partition("## Clients in Python")[2]
+    table, _, rest = page.partition("```python\n")
+    names: dict[str, Any] = {}
+    exec(rest.partition("```")[0], names)  # noqa: S102  # runs the documented imports
+    listed = re.findall(r"\| `(\w+)` \| `([\w.]+)` \|", table.partition("\n## ")[0])
+    assert len(listed) == 5
+    for name, module in listed:
+        assert names[name].__module__ == module
+
+
+def test_page_states_the_fields_of_a_batch() -> None:
+    page = (DOCS / "journals.md").read_text().partition("## Many small appends")[2]
+    request, answer = re.findall(r"\| --- \| --- \| --- \|\n((?:\|.*\n)+)", page)[:2]
+    assert set(re.findall(r"^\| `(\w+)` \|", request, re.MULTILINE)) == batches._FIELDS
+    assert len(answer.splitlines()) == len(batches.Outcome._fields)
 
 
 # --- format ---------------------------------------------------------------------------------------
