@@ -49,7 +49,7 @@ class LocalCluster:
         )
 
     def delete(self) -> None:
-        self.qsync("local", "delete", self.name)
+        self.qsync("local", "delete", self.name, "--yes")
 
     def status(self) -> dict[str, Any]:
         text = self.qsync("local", "status", self.name, "-o", "json")

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qsync_cli.consent import require_consent
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.journals import (
     BrokerOption,
@@ -11,7 +12,6 @@ from qsync_cli.journals import (
     JournalArgument,
     TokenOption,
     broker_access,
-    require_consent,
 )
 from qsync_cli.options import LocalOption, OutputOption
 

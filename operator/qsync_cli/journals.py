@@ -93,31 +93,6 @@ def ask_broker(
         raise Failure(FailureReason.INVALID, str(error)) from None
 
 
-def require_consent(
-    journal: str, consequence: str, question: str, remedy: str, *, is_given: bool
-) -> None:
-    """Report the consequence of a command, and ask the person at the terminal.
-
-    Args:
-        journal: name of the journal.
-        consequence: sentence about the loss that follows.
-        question: question on a terminal.
-        remedy: change of the command without a terminal.
-        is_given: whether the command itself gives consent.
-
-    Raises:
-        Failure: there is no consent.
-    """
-    from qsync_cli.output import warn
-
-    if not is_given and not sys.stdin.isatty():
-        text = f"{consequence} Nothing was changed: {remedy}"
-        raise Failure(FailureReason.REFUSED, text)
-    warn(consequence)
-    if not is_given and not typer.confirm(question, err=True):
-        raise Failure(FailureReason.REFUSED, f"{journal}: nothing was changed")
-
-
 def broker_access(
     broker: str | None, local: str | None, token: str, ca: Path | None
 ) -> "BrokerAccess":

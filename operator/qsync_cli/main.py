@@ -97,7 +97,7 @@ local_app.command("audits", epilog=_example("qsync local audits orders"))(audits
 local_app.command("report", epilog=_example("qsync local report orders"))(audits.report)
 local_app.command(
     "delete",
-    epilog=_example("qsync local delete orders", "qsync local delete orders --keep-data"),
+    epilog=_example("qsync local delete orders --yes", "qsync local delete orders --keep-data"),
 )(delete.delete)
 
 app.command(

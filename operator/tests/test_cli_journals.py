@@ -134,7 +134,7 @@ def test_audit_names_a_fragment_that_was_changed(home: Home, tmp_path: Path) -> 
     assert found["proofs"]["5"]["verdict"] == "Violated"
     assert [one["problem"] for one in found["violations"]] == ["fragment damaged"]
     assert paths[0].name in found["violations"][0]["file"]
-    home.do("local", "delete", "clicks")
+    home.do("local", "delete", "clicks", "--yes")
 
 
 def test_killed_brokers_lose_nothing(events: Home) -> None:

@@ -56,7 +56,7 @@ def test_every_example_becomes_ready_and_is_deleted_without_a_trace(
     for space in spec.get("spaces", []):
         assert connection.schema.get_space(space["name"]).name == space["name"]
     connection.close()
-    assert "deleted" in home.do("local", "delete", name)
+    assert "deleted" in home.do("local", "delete", name, "--yes")
     assert not (home.directory / name).exists()
     assert home.all_pids() == []
 
@@ -220,6 +220,9 @@ def test_deleted_with_its_data_kept_the_same_cluster_comes_back(orders: Home) ->
     connection.insert("orders", (7, "kept", None))
     connection.close()
     uuids = {name: member["uuid"] for name, member in orders.members("orders").items()}
+    said = orders.refuse("local", "delete", "orders")
+    assert "orders: its rows, and the bytes of its journals, are lost with it" in said
+    assert "add --yes to delete the cluster, or --keep-data to stop it only (Refused)" in said
     orders.do("local", "delete", "orders", "--keep-data")
     assert orders.all_pids() == []
     assert "(NotFound)" in orders.refuse("local", "status", "orders")

@@ -117,7 +117,7 @@ def test_a_cluster_comes_back_as_it_was(home: Home, tmp_path: Path) -> None:
         assert status["confirmedSignature"] > first - 5, "indexes continue"
         again.insert(COUNTED, [None, "y"])
         assert max(rows(again, COUNTED)) == 51, "the sequence continues"
-        home.do("local", "delete", name)
+        home.do("local", "delete", name, "--yes")
 
     new = f"file://{tmp_path}/second"
     spec = {"replicas": 3, "archive": {"url": new}, "bootstrap": {"fromArchive": {"url": url}}}

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from qsync_cli.consent import require_consent
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import NameArgument
 from qsync_cli.output import say
@@ -12,14 +13,21 @@ from qsync_cli.output import say
 KeepOption = Annotated[
     bool, typer.Option("--keep-data", help="Keep the data for the next apply of that name.")
 ]
+YesOption = Annotated[bool, typer.Option("--yes", help="Delete without a question, in a script.")]
 TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds to wait.", min=0)]
 POLL_S = 0.05
 
 
 def delete(
-    name: NameArgument, keep_data: KeepOption = False, timeout: TimeoutOption = 60.0
+    name: NameArgument,
+    keep_data: KeepOption = False,
+    yes: YesOption = False,
+    timeout: TimeoutOption = 60.0,
 ) -> None:
-    """Stop the processes of a cluster and delete its files."""
+    """Stop the processes of a cluster and delete its files.
+
+    The command asks, unless the data are kept.
+    """
     import time
 
     from qsync_cli.clusters import ensure_supervisor, load_cluster, store_of
@@ -33,9 +41,12 @@ def delete(
                 FailureReason.NOT_FOUND,
                 f"cluster {name} not found: `qsync local status` lists all clusters",
             )
+        _ask(name, is_given=yes)
         store.forget(keeps_data=False)
         say(f"retained data of {name} deleted")
         return
+    if not keep_data:
+        _ask(name, is_given=yes)
     with store.editing():
         cluster = load_cluster(store)
         cluster.metadata.deletion_timestamp = datetime.now(UTC).isoformat(timespec="seconds")
@@ -57,3 +68,9 @@ def delete(
             ensure_supervisor(store)
         time.sleep(POLL_S)
     say(f'qsynccluster.qsync.dev "{name}" deleted' + (", data retained" if keep_data else ""))
+
+
+def _ask(name: str, *, is_given: bool) -> None:
+    text = f"{name}: its rows, and the bytes of its journals, are lost with it."
+    remedy = "add --yes to delete the cluster, or --keep-data to stop it only"
+    require_consent(name, text, f"Delete {name}?", remedy, is_given=is_given)
