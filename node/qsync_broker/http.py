@@ -64,6 +64,9 @@ BODY_S = 30.0
 """Time in which the body of a batch, or the content of a small append, must arrive."""
 REVISION_S = 30.0
 """Time in which this broker must know the revision at which another one has forwarded a read."""
+MOVED_S = 5.0
+"""Time in which an append is forwarded again if its journal has moved meanwhile."""
+MOVED_PAUSE_S = 0.05
 REGISTERS_HEADER_MAX = 4 << 10
 """Size of registers in bytes above which an answer lacks them: clients refuse long headers."""
 PROXIED = "X-Qsync-Proxied"
@@ -191,11 +194,25 @@ class Gateway:
         if body == b"" and (append.union or append.subtract):
             text = "registers can be changed only if bytes are appended: send content"
             return refused(400, text)
+        deadline_s = self._server.loop.time() + MOVED_S
+        while True:
+            result, is_proxied = await self._append(request, append, body)
+            if not is_proxied:
+                return self._appended(request, append, result, has_content=body != b"")
+            may_repeat = body is not None and self._server.loop.time() < deadline_s
+            try:
+                return await self._proxy_put(
+                    request, result.resolution, body, may_repeat=may_repeat
+                )
+            except _MovedError:
+                await asyncio.sleep(MOVED_PAUSE_S)
+
+    async def _append(
+        self, request: web.Request, append: Append, body: bytes | None
+    ) -> tuple[Appended, bool]:
+        """Append a body, or the content that arrives; return whether another broker must do so."""
         if body is not None and self._server.groups.may_join(append, len(body)):
-            result, is_proxied = await self._server.groups.append(append, body).result()
-            if is_proxied:
-                return await self._proxy_put(request, result.resolution, body)
-            return self._appended(request, append, result, has_content=body != b"")
+            return await self._server.groups.append(append, body).result()
         call = self._server.append(append, APPEND_S)
         try:
             if body is not None:
@@ -204,13 +221,10 @@ class Gateway:
                 call.give(Finish())
             else:
                 await self._stream(request, call)
-            result, is_proxied = await asyncio.shield(call.result)
+            return await asyncio.shield(call.result)
         except asyncio.CancelledError:
             call.give(Break("the client broke off"))
             raise
-        if is_proxied:
-            return await self._proxy_put(request, result.resolution, body)
-        return self._appended(request, append, result, has_content=body != b"")
 
     async def post(self, request: web.Request) -> web.StreamResponse:
         """Carry out a batch of appends to a journal."""
@@ -297,20 +311,28 @@ class Gateway:
         return web.Response(status=HTTPStatus.NO_CONTENT, headers=headers)
 
     async def _proxy_put(
-        self, request: web.Request, resolution: Resolution, body: bytes | None
+        self,
+        request: web.Request,
+        resolution: Resolution,
+        body: bytes | None,
+        *,
+        may_repeat: bool = False,
     ) -> web.StreamResponse:
         async def content() -> AsyncIterator[bytes]:
             async for data in request.content.iter_chunked(CHUNK):
                 yield data
 
-        return await self._proxy(
-            request, resolution.broker, body if body is not None else content()
-        )
+        data = body if body is not None else content()
+        return await self._proxy(request, resolution.broker, data, may_repeat=may_repeat)
 
     async def _proxy(
-        self, request: web.Request, broker: BrokerId, data: Any = None
+        self, request: web.Request, broker: BrokerId, data: Any = None, *, may_repeat: bool = False
     ) -> web.StreamResponse:
-        """Forward a request to another broker, and its answer to the client."""
+        """Forward a request to another broker, and its answer to the client.
+
+        Raises:
+            _MovedError: the journal has moved to a third broker, and `may_repeat` is set.
+        """
         row = self._server.core.keys.brokers.get(broker)
         if row is None:
             text = f"a request to {_journal_of(request)} failed: its broker has left; retry"
@@ -334,6 +356,8 @@ class Gateway:
                 data=data,
                 ssl=tls.calling if tls is not None else True,
             ) as answer:
+                if may_repeat and answer.status == HTTPStatus.MISDIRECTED_REQUEST:
+                    raise _MovedError
                 kept = {
                     name: value
                     for name, value in answer.headers.items()
@@ -469,6 +493,10 @@ def _fragment_headers(part: Part) -> dict[str, str]:
     if part.remote is not None:
         headers["X-Fragment-Last-Modified"] = formatdate(part.remote.mod_time, usegmt=True)
     return headers
+
+
+class _MovedError(Exception):
+    """The broker of a forwarded append is not the primary any more, and has appended nothing."""
 
 
 class _HiddenError(Exception):

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -13,6 +14,8 @@ from ports import free_ports
 from qsync_broker import persister, reader, space
 from qsync_broker.batch import encode_items
 from qsync_broker.events import GapRead
+from qsync_broker.resolver import Resolution, resolve
+from qsync_broker.status import Status
 
 pytestmark = pytest.mark.asyncio
 
@@ -371,6 +374,34 @@ async def test_refused_head_request_has_no_body(tmp_path: Path) -> None:
         assert b"\r\nX-Write-Head: 0\r\n" in answer
         assert answer.endswith(b"\r\n\r\n"), "there is no body"
         writer.close()
+
+
+@pytest.mark.parametrize("headers", [{}, {"X-Suspend": "NOW"}])
+async def test_append_follows_its_journal_to_another_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
+) -> None:
+    """The primary may change while an append is forwarded, for example by a suspension."""
+    moved = 0
+
+    def moving(*arguments: Any, may_proxy: bool, **fields: Any) -> Resolution:
+        nonlocal moved
+        found = resolve(*arguments, may_proxy=may_proxy, **fields)
+        if may_proxy or not moved:
+            return found
+        moved -= 1
+        return found._replace(status=Status.NOT_JOURNAL_PRIMARY_BROKER)
+
+    monkeypatch.setattr("qsync_broker.append.resolve", moving)
+    async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        core = nodes[0].server.core
+        route = core.keys.route("a/journal")
+        primary = route.members[route.primary]
+        other = next(node for node in nodes if node.server.core.me != primary)
+        data = b"" if headers else b"content"
+        moved = 3  # not before: the broker appends for itself when it begins
+        answer = await http.put(f"{other.url}/a/journal", data=data, headers=headers)
+        assert answer.status == 204, await answer.text()
+        assert moved == 0
 
 
 async def test_long_registers_are_left_out_of_answers(tmp_path: Path) -> None:
