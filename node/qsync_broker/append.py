@@ -332,12 +332,13 @@ class AppendMachine:
                 replica.close_pipeline("no broker of the route has all acknowledged bytes")
                 resume = resumption_offset(journal, end)
                 return self._examine_loss(choice.end, resume, resume, pipeline.promised)
-            refusal = refusal_for_resumption(self.request, end)
+            has_stores = bool(replica.settings.stores)
+            refusal = refusal_for_resumption(self.request, end, has_stores=has_stores)
             replica.is_end_known = refusal is None
             if refusal is not None:
                 replica.close_pipeline("no broker of the route has all acknowledged bytes")
                 reason = f"no broker of the journal has all acknowledged bytes, known up to {end}"
-                return self._refuse(refusal, reason, head=end or None)
+                return self._refuse(refusal, reason, head=end if end and has_stores else None)
             # Nothing shows which publications the lost bytes contained (X6).
             registers = pack_registers(unpack_registers(choice.registers))
             choice = choice._replace(

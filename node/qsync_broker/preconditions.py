@@ -59,13 +59,17 @@ def is_idle(replica: "Replica", unix_s: int) -> bool:
     return replica.is_flushed and 0 < last_s <= unix_s - interval_s
 
 
-def refusal_for_resumption(request: Append, end: int) -> Status | None:
+def refusal_for_resumption(request: Append, end: int, *, has_stores: bool) -> Status | None:
     """Return the status for an append to a journal whose last bytes are missing (J3).
 
     Args:
         request: the append; it is allowed if its offset is the end.
         end: greatest end of all states and fragments that are known.
+        has_stores: whether the journal has stores. Without one, nothing shows where the lost bytes
+            ended: the journal continues after them only if a person accepts the loss.
     """
+    if not has_stores:
+        return Status.INDEX_HAS_GREATER_OFFSET
     if request.offset == end and end:
         return None
     return Status.WRONG_APPEND_OFFSET if request.offset else Status.INDEX_HAS_GREATER_OFFSET

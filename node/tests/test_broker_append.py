@@ -359,10 +359,18 @@ def test_head_is_unknown_if_no_broker_has_the_recorded_epoch() -> None:
     assert append.resolution.status is Status.INDEX_HAS_GREATER_OFFSET
 
 
-def test_resumed_head_has_registers_but_no_watermark() -> None:
-    """A former watermark may count publications whose bytes are lost: they would be skipped."""
+def lost_head(stores: tuple[str, ...]) -> Hand:
+    """Return a journal whose brokers lack bytes of its epoch."""
     hand = Hand()
     hand.put(hand.row._replace(epoch=3, ballot=3, route=Route((B, C), 0)))
+    replica = hand.replica_of_a
+    replica.settings = replica.settings._replace(stores=stores)
+    return hand
+
+
+def test_resumed_head_has_registers_but_no_watermark() -> None:
+    """A former watermark may count publications whose bytes are lost: they would be skipped."""
+    hand = lost_head(stores=("file:///store/",))
     append = begin(hand, offset=9)
     until(hand, append, State.RECV_PIPELINE_SYNC)
     registers = LabelSet.of([("lock", "mine")])
@@ -375,14 +383,26 @@ def test_resumed_head_has_registers_but_no_watermark() -> None:
 
 
 def test_explicit_offset_resumes_an_unknown_head() -> None:
-    hand = Hand()
-    hand.put(hand.row._replace(epoch=3, ballot=3, route=Route((B, C), 0)))
+    hand = lost_head(stores=("file:///store/",))
     append = begin(hand, offset=100)
     until(hand, append, State.RECV_PIPELINE_SYNC)
     hand.answer(promised(epoch=2, end=100, begin=40))
     hand.stored()
     append.advance()
     assert hand.sent[-1] == msg.Adopt(hand.row.ballot, 3, 100, b"", 1, False)
+
+
+def test_explicit_offset_resumes_no_journal_without_a_store() -> None:
+    """Lost offsets would get other bytes: only an accepted loss continues after them."""
+    hand = lost_head(stores=())
+    append = begin(hand, offset=100)
+    until(hand, append, State.RECV_PIPELINE_SYNC)
+    hand.answer(promised(epoch=2, end=100, begin=40))
+    hand.stored()
+    append.advance()
+    assert append.result is not None
+    assert append.resolution.status is Status.INDEX_HAS_GREATER_OFFSET
+    assert append.result.head is None
 
 
 def with_three_bytes(hand: Hand) -> Spool:
