@@ -3,7 +3,7 @@
 It performs the effects of the core with the code of `qsync_node.log` on a simulated disk. Each lane
 of the production's scheduler performs one task at a time, as the threads do: writes that queue up
 behind one another go to the disk together, and ballots, reads and checkpoints continue beside them.
-A task is taken at the beginning of its delay, as a thread takes it, and changes the disk at the end.
+A task is taken at the beginning of its delay, as a thread takes it, and has its effect at the end.
 A checkpoint takes long, and draws its rows while the state changes.
 """
 
