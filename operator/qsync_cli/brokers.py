@@ -96,11 +96,9 @@ def answering_broker(store: "Store") -> BrokerAccess:
     """
     found = local_access(store)
     if not found:
-        raise Failure(
-            FailureReason.NOT_READY,
-            f"no broker of {store.name} has started: set spec.journals.enabled, or read `qsync"
-            f" local events {store.name}`",
-        )
+        cause = _known_cause(store) or f"read `qsync local events {store.name}`"
+        text = f"no broker of {store.name} has started: {cause}"
+        raise Failure(FailureReason.NOT_READY, text)
     causes = []
     for access in found:
         try:
@@ -112,10 +110,21 @@ def answering_broker(store: "Store") -> BrokerAccess:
     others = [cause for cause in causes if isinstance(cause, OtherCluster)]
     if others:
         raise Failure(FailureReason.UNREACHABLE, str(others[0]))
-    raise Failure(
-        FailureReason.UNREACHABLE,
-        f"no broker of {store.name} is ready: {causes[0]}; read `qsync local status {store.name}`",
-    )
+    cause = _known_cause(store) or f"{causes[0]}; read `qsync local status {store.name}`"
+    raise Failure(FailureReason.UNREACHABLE, f"no broker of {store.name} is ready: {cause}")
+
+
+def _known_cause(store: "Store") -> str:
+    """Return why no broker serves, as the manifest and the supervisor's status state it, or ""."""
+    cluster = store.load_cluster()
+    if cluster is None:
+        return ""
+    if cluster.spec.journals is None or not cluster.spec.journals.enabled:
+        return "spec.journals.enabled is not set; set it to true, and apply the manifest"
+    if cluster.spec.hibernate:
+        return "the cluster hibernates; set spec.hibernate to false, and apply the manifest"
+    degraded = store.load_status().condition("Degraded")
+    return degraded.message if degraded is not None and degraded.status == "True" else ""
 
 
 def local_access(store: "Store") -> list[BrokerAccess]:
@@ -145,6 +154,10 @@ def _token(path: str) -> str:
     try:
         authorizer = Authorizer.of_text(Path(path).read_text())
     except (OSError, ValueError) as error:
-        text = f"spec.journals.authKeysFile {path} cannot be used: {error}"
-        raise Failure(FailureReason.INVALID, text) from None
+        cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise Failure(
+            FailureReason.INVALID,
+            f"spec.journals.authKeysFile {path} cannot be used: {cause}; write keys in Base64 to"
+            " this file, or correct the path",
+        ) from None
     return authorizer.sign(Capability.ALL, {}, TOKEN_S) if authorizer.keys else ""

@@ -35,11 +35,19 @@ def store_of(name: str) -> Store:
 def open_store(name: str) -> Store:
     store = store_of(name)
     if not store.exists():
-        raise Failure(
-            FailureReason.NOT_FOUND,
-            f"cluster {name} not found in {home()}: `qsync local status` lists all clusters",
-        )
+        raise absence_of(store)
     return store
+
+
+def absence_of(store: Store) -> Failure:
+    """Return the failure of a command for a cluster that does not exist."""
+    if (store.directory / "state.json").exists():
+        text = f"cluster {store.name} is deleted and its data is retained: apply its manifest"
+    else:
+        text = (
+            f"cluster {store.name} not found in {home()}: `qsync local status` lists all clusters"
+        )
+    return Failure(FailureReason.NOT_FOUND, text)
 
 
 def all_stores() -> list[Store]:

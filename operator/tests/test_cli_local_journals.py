@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
-from qsync_cli.brokers import BrokerAccess, OtherCluster, answering_broker
-from qsync_cli.failure import Failure
+from qsync_cli.brokers import BrokerAccess, OtherCluster, _token, answering_broker
+from qsync_cli.clusters import open_store
+from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.local import journals
 from qsync_cli.local.apply import with_journals
+from qsync_operator.models.cluster import QsyncCluster
 from qsync_operator.models.journals import QsyncJournal
+from qsync_operator.models.status import ClusterStatus, Condition
 from qsync_operator.platform.store import BrokerRecord, Declaration, State, Store
 
 
@@ -108,6 +111,53 @@ def test_broker_without_a_lease_is_passed_over(tmp_path: Path) -> None:
 def test_cluster_without_brokers_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Failure, match="no broker of orders has started"):
         answering_broker(store_with(tmp_path, {}))
+
+
+CAUSE = "the broker of orders-1 cannot listen: port 8081 is in use; stop the program that uses it"
+
+
+@pytest.mark.parametrize(
+    ("spec", "cause"),
+    [
+        ({}, "spec.journals.enabled is not set"),
+        ({"journals": {"enabled": False}}, "spec.journals.enabled is not set"),
+        ({"journals": {"enabled": True}, "hibernate": True}, "the cluster hibernates; set"),
+        ({"journals": {"enabled": True}}, CAUSE),
+    ],
+)
+def test_cause_that_the_cluster_knows_is_reported(
+    tmp_path: Path, spec: dict[str, Any], cause: str
+) -> None:
+    manifest = {
+        "apiVersion": "qsync.dev/v1alpha1",
+        "kind": "QsyncCluster",
+        "metadata": {"name": "orders"},
+        "spec": spec,
+    }
+    for ports in ({}, {"orders-0": 1}):
+        store = store_with(tmp_path, ports)
+        store.save_cluster(QsyncCluster.model_validate(manifest))
+        degraded = Condition(type="Degraded", status="True", reason="NotReady", message=CAUSE)
+        store.save_status(ClusterStatus(conditions=[degraded]))
+        with pytest.raises(Failure, match=f"no broker of orders .*: {cause}"):
+            answering_broker(store)
+
+
+def test_keys_that_vanished_are_reported_with_an_action(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match="No such file or directory; write keys in Base64") as found:
+        _token(str(tmp_path / "keys"))
+    assert found.value.reason == FailureReason.INVALID
+
+
+def test_deleted_cluster_with_retained_data_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QSYNC_HOME", str(tmp_path))
+    with pytest.raises(Failure, match="cluster orders not found in"):
+        open_store("orders")
+    store_with(tmp_path, {})
+    with pytest.raises(Failure, match="orders is deleted and its data is retained: apply its"):
+        open_store("orders")
 
 
 def declared(name: str, journal: str) -> QsyncJournal:

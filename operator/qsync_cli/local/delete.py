@@ -30,17 +30,14 @@ def delete(
     """
     import time
 
-    from qsync_cli.clusters import ensure_supervisor, load_cluster, store_of
+    from qsync_cli.clusters import absence_of, ensure_supervisor, load_cluster, store_of
     from qsync_operator.local_main import KEEP_DATA
     from qsync_operator.platform import processes
 
     store = store_of(name)
     if not store.exists():
         if keep_data or not (store.directory / "state.json").exists():
-            raise Failure(
-                FailureReason.NOT_FOUND,
-                f"cluster {name} not found: `qsync local status` lists all clusters",
-            )
+            raise absence_of(store)
         _ask(name, is_given=yes)
         store.forget(keeps_data=False)
         say(f"retained data of {name} deleted")
