@@ -130,6 +130,11 @@ class AppendMachine:
         if self.state not in TERMINAL:
             self._end(State.ERROR, error=reason)
 
+    def refuse(self, status: Status, reason: str) -> None:
+        """End the append, which has not begun to change anything, with a status."""
+        if self.state not in TERMINAL:
+            self._refuse(status, reason)
+
     def _go(self, state: State) -> bool:
         self.state = state
         return True

@@ -32,6 +32,7 @@ from qsync_broker.pulses import Pulses
 from qsync_broker.replica import Replica
 from qsync_broker.requests import Append, Break, Finish, Piece
 from qsync_broker.states import TERMINAL, State
+from qsync_broker.status import Status
 from qsync_node.format.journals import (
     BROKER_SPACE,
     PUBLISHER_SPACE,
@@ -310,7 +311,8 @@ class Broker:
         append = AppendMachine(self, event.number, event.request, event.deadline_ns)
         self._appends[event.number] = append
         if self.is_fenced:
-            append.fail("this broker has no lease; retry at another broker")
+            reason = f"broker {self.me.suffix} has no lease"
+            append.refuse(Status.NO_JOURNAL_PRIMARY_BROKER, reason)
         elif len(self._appends) > APPENDS_MAX:
             append.fail(f"the broker has {APPENDS_MAX} appends under way; retry later")
         else:

@@ -191,6 +191,10 @@ class Gateway:
             except TimeoutError:
                 text = f"the content did not arrive within {BODY_S:g} s: send it faster"
                 return refused(408, text, {"Connection": "close"})
+        if (body or (body is None and length)) and append.suspend >= Suspend.IF_FLUSHED:
+            if _journal_of(request) in self._server.core.keys.journals:
+                # Before the suspension: a refused request changes nothing.
+                return refused(403, explain(append, Status.NOT_ALLOWED))
         if body == b"" and (append.union or append.subtract):
             text = "registers can be changed only if bytes are appended: send content"
             return refused(400, text)

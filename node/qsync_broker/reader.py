@@ -18,7 +18,7 @@ from qsync_broker import events as ev
 from qsync_broker.index import RemoteFragment
 from qsync_broker.operations import SpoolKey
 from qsync_broker.replica import Part, Replica
-from qsync_broker.stores import StoreError
+from qsync_broker.stores import FragmentMissing, StoreError
 from qsync_broker.wholeness import partial_brokers
 from qsync_node.errors import QsyncError
 
@@ -146,7 +146,8 @@ class JournalReader:
             end: offset after the last wanted byte, 0 for the end of the fragment.
 
         Raises:
-            ReadError: the store or the disk failed, or the fragment is damaged. It is logged.
+            ReadError: the store or the disk failed, or the fragment is damaged or was deleted. It
+                is logged.
         """
         begin, end = offset, min(end or part.end, part.end)
         pieces = (
@@ -159,6 +160,11 @@ class JournalReader:
                 self._server.metrics.on_read(min(len(data), end - offset))
                 yield data[: end - offset]
                 offset += len(data)
+        except FragmentMissing as error:
+            self._server.feed(ev.GapRead(self.replica.journal))  # its stores are listed again
+            text = f"a read of {self.replica.journal} at {begin} failed: {error}; retry in a minute"
+            log.warning("%s", text)
+            raise ReadError(text) from None
         except (StoreError, OSError) as error:
             place = "store" if part.remote is not None else "disk of the broker"
             text = (

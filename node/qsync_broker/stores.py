@@ -34,6 +34,10 @@ class StoreError(QsyncError):
     """A store is unavailable or holds a damaged fragment; the text states the cause."""
 
 
+class FragmentMissing(StoreError):  # noqa: N818  # a fact about the store
+    """The store has the fragment no longer."""
+
+
 class FragmentStores:
     """The stores of all journals of a broker."""
 
@@ -150,7 +154,7 @@ class FragmentStores:
             return ""
 
     async def delete(self, fragment: RemoteFragment) -> None:
-        """Delete a persisted fragment.
+        """Delete a persisted fragment, unless it is deleted already.
 
         Raises:
             StoreError: the store is unavailable.
@@ -158,6 +162,8 @@ class FragmentStores:
         store = await self._open(fragment.store)
         try:
             await obstore.delete_async(store, fragment.path)
+        except FileNotFoundError:
+            return
         except (BaseError, OSError) as error:
             raise StoreError(
                 f"deleting {fragment.path} in {fragment.store} failed: {_cause(error)}"
@@ -217,7 +223,8 @@ class FragmentStores:
         """Return the bytes of a fragment from an offset of the journal on.
 
         Raises:
-            StoreError: the object is missing, damaged or incomplete.
+            FragmentMissing: the store has the object no longer.
+            StoreError: it is damaged or incomplete, or the store is unavailable.
         """
         store = await self._open(fragment.store)
         skip, left = offset - fragment.begin, fragment.end - offset
@@ -235,6 +242,8 @@ class FragmentStores:
                     if kept:
                         yield kept
             reader.finish()
+        except FileNotFoundError:
+            raise FragmentMissing(f"{fragment.store} has {fragment.path} no longer") from None
         except (BaseError, OSError, CodecError) as error:
             raise StoreError(
                 f"reading {fragment.path} from {fragment.store} failed: {_cause(error)}"

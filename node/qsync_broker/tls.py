@@ -26,7 +26,8 @@ from qsync_node.server.tlsconfig import TlsConfig
 
 log = logging.getLogger("qsync.broker")
 
-ALPN = ["h2", "http/1.1"]
+ALPN = ["http/1.1", "h2"]
+"""In this order: a client that offers both, as curl does, wants HTTP and not gRPC."""
 
 
 class BrokerTls:

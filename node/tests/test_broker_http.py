@@ -14,6 +14,7 @@ from ports import free_ports
 from qsync_broker import persister, reader, space
 from qsync_broker.batch import encode_items
 from qsync_broker.events import GapRead
+from qsync_broker.lease import Lease
 from qsync_broker.resolver import Resolution, resolve
 from qsync_broker.status import Status
 
@@ -414,6 +415,31 @@ async def test_long_registers_are_left_out_of_answers(tmp_path: Path) -> None:
         for node in nodes:
             answer = await http.put(f"{node.url}/a/journal", data=b"x")
             assert answer.status == 204, await answer.text()
+
+
+async def test_refused_suspension_suspends_nothing(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as nodes, aiohttp.ClientSession() as http:
+        assert (await http.put(f"{nodes[0].url}/a/journal", data=b"x")).status == 204
+        for node in nodes:
+            for content in (b"x", b"x" * 100_000):
+                url, headers = f"{node.url}/a/journal", {"X-Suspend": "NOW"}
+                assert (await http.put(url, data=content, headers=headers)).status == 403
+        assert nodes[0].server.core.keys.journals["a/journal"].suspend_level == 0
+        assert (await http.put(f"{nodes[0].url}/a/journal", data=b"x")).status == 204
+
+
+async def test_append_at_a_broker_without_a_lease_was_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with brokers(tmp_path, 1) as nodes, aiohttp.ClientSession() as http:
+        with monkeypatch.context() as fenced:
+            fenced.setattr(Lease, "is_over", True)
+            answer = await http.put(f"{nodes[0].url}/a/journal", data=b"x" * 100_000)
+        assert answer.status == 503
+        assert await answer.text() == (
+            "a/journal: NO_JOURNAL_PRIMARY_BROKER: broker broker-0 has no lease; retry; if it"
+            " lasts, start the missing brokers\n"
+        )
 
 
 REFUSED_CONTENT = (

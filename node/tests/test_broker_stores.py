@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from qsync_broker.codecs import PIECE, Codec, CodecError, compressor, decompressor
 from qsync_broker.fragments import content_name, parse_path, path_of
 from qsync_broker.index import LocalFragment, RemoteFragment
-from qsync_broker.stores import SPARE, FragmentStores, StoreError
+from qsync_broker.stores import SPARE, FragmentMissing, FragmentStores, StoreError
 
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
 
@@ -160,6 +160,43 @@ async def test_persisted_fragment_is_listed_and_read(tmp_path: Path, codec: Code
     for offset in (100, 101, 3000, 100 + len(CONTENT) - 1):
         found = b"".join([data async for data in stores.read(uploaded, offset)])
         assert found == CONTENT[offset - 100 :]
+
+
+@pytest.mark.asyncio
+async def test_deleted_fragment_is_reported_and_can_be_deleted_again(tmp_path: Path) -> None:
+    url, stores = f"file://{tmp_path}/store/", FragmentStores()
+    uploaded = await upload(stores, url, tmp_path, Codec.SNAPPY)
+    for _ in range(2):
+        await stores.delete(uploaded)
+    with pytest.raises(FragmentMissing, match=r"has a/journal/.* no longer"):
+        _ = [data async for data in stores.read(uploaded, 100)]
+
+
+@pytest.mark.asyncio
+async def test_read_of_a_pruned_fragment_lists_the_stores_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qsync_broker.persister.LIST_AGAIN_NS", 0)
+    folder = tmp_path / "store"
+    settings = {"length": 1024, "stores": [f"file://{folder}/"], "retention": "1h"}
+    async with brokers(tmp_path, 1, **settings) as nodes, aiohttp.ClientSession() as http:
+        url = f"{nodes[0].url}/a/journal"
+        for letter in b"ab":
+            assert (await http.put(url, data=bytes([letter]) * 2000)).status == 204
+        assert (await http.put(url)).status == 204  # completes the second fragment
+        replica = nodes[0].server.core.replica("a/journal")
+        assert replica is not None
+        async with asyncio.timeout(10):
+            while replica.completed or not replica.remote.covers(0, 4000):
+                await asyncio.sleep(0.01)
+        next(iter(folder.glob("a/journal/0000000000000000-*"))).unlink()
+        answer = await http.get(url)
+        assert answer.status == 503
+        assert "no longer; retry in a minute" in await answer.text()
+        async with asyncio.timeout(10):
+            while (answer := await http.get(url)).status != 206:
+                await asyncio.sleep(0.05)
+        assert await answer.read() == b"b" * 2000
 
 
 @pytest.mark.asyncio

@@ -82,7 +82,13 @@ async def test_grpc_and_https_share_the_port(tmp_path: Path, files: dict[str, st
 
 async def test_alpn_names_the_protocol(tmp_path: Path, files: dict[str, str]) -> None:
     async with secure(tmp_path, files, 1) as nodes:
-        for offered, chosen in ((["h2"], "h2"), (["http/1.1"], "http/1.1"), ([], None)):
+        both = ["h2", "http/1.1"]  # as curl offers them: it wants HTTP, and not gRPC
+        for offered, chosen in (
+            (["h2"], "h2"),
+            (["http/1.1"], "http/1.1"),
+            (both, "http/1.1"),
+            ([], None),
+        ):
             context = trusting(files)
             if offered:
                 context.set_alpn_protocols(offered)

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -451,6 +452,18 @@ def _unknown_key(given: Any, known: Any, field: str = "") -> str:
     return ""
 
 
+def expired(listed: "list[RemoteFragment]", before_s: float) -> "list[RemoteFragment]":
+    """Return the first fragments of a journal that were all persisted before a time.
+
+    Args:
+        listed: all fragments in their order; those that are not persisted have no store.
+        before_s: Unix time.
+    """
+    persisted = [fragment for fragment in listed if fragment.store]
+    # One that was merged is later than the fragments after it, which would leave a gap.
+    return list(takewhile(lambda one: one.mod_time < before_s, persisted[:-1]))
+
+
 def prune(
     selector: SelectorOption = "",
     dry_run: DryRunOption = False,
@@ -463,7 +476,8 @@ def prune(
     """Delete persisted fragments that are older than `fragment.retention` of their journal.
 
     The stores are accessed from this machine. Journals without a retention keep everything, and
-    each journal keeps its last fragment, which states its write head.
+    each journal keeps its last fragment, which states its write head. Fragments after one that is
+    kept are kept: a journal has no gap.
     """
     from qsync_broker.labels import parse_selector
     from qsync_broker.stores import FragmentStores
@@ -476,12 +490,10 @@ def prune(
             if retention_s <= 0 or not journal.brokers:
                 continue
             listed = await client.fragments(journal.spec.name)
-            persisted = [fragment for fragment in listed if fragment.store]
-            for fragment in persisted[:-1]:
-                if time.time() - fragment.mod_time > retention_s:
-                    count, size = count + 1, size + fragment.end - fragment.begin
-                    if not dry_run:
-                        await stores.delete(fragment)
+            for fragment in expired(listed, time.time() - retention_s):
+                count, size = count + 1, size + fragment.end - fragment.begin
+                if not dry_run:
+                    await stores.delete(fragment)
         return count, size
 
     count, size = ask_broker(broker, local, token, ca, work)

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from qsync_broker.index import RemoteFragment
 from qsync_cli.brokers import BrokerAccess, OtherCluster, _token, answering_broker
 from qsync_cli.clusters import open_store
 from qsync_cli.failure import Failure, FailureReason
+from qsync_cli.journals import expired
 from qsync_cli.local import journals
 from qsync_cli.local.apply import with_journals
 from qsync_operator.models.cluster import QsyncCluster
@@ -213,3 +215,22 @@ def test_declarations_of_an_earlier_version_count_as_declared(tmp_path: Path) ->
     one = declared("one", "orders/eu")
     (store.directory / "journals.json").write_text(json.dumps([one.document()]))
     assert store.load_journals() == [Declaration(one, "unchanged")]
+
+
+@pytest.mark.parametrize(
+    ("times", "count"),
+    [
+        ([1, 2, 3, 9, 9], 3),
+        ([1, 9, 3, 4, 9], 1),  # the second was merged later than the third was persisted
+        ([9, 1, 1], 0),
+        ([1, 1], 1),  # the last one states the write head
+        ([], 0),
+    ],
+)
+def test_prune_leaves_no_gap(times: list[int], count: int) -> None:
+    listed = [
+        RemoteFragment(10 * number, 10 * number + 10, bytes(20), 1, "file:///s/", "", time)
+        for number, time in enumerate(times)
+    ]
+    local = RemoteFragment(1000, 1010, bytes(20), 1, "", "", 0)
+    assert expired([*listed, local], 5) == listed[:count]
