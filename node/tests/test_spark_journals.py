@@ -1,5 +1,6 @@
 """Proof 5 of the audit: fragments of journals in a store, against a ledger of appends."""
 
+import hashlib
 import json
 import os
 import time
@@ -14,6 +15,7 @@ from journal_stores import CODECS, JOURNAL, Store, make_store
 from object_server import ObjectServer
 
 from qsync_broker.codecs import Codec
+from qsync_broker.ledger import Append
 from qsync_broker.spec import JournalSpec
 from qsync_node.archive.reading import load_archive
 from qsync_spark.audit.findings import INCOMPLETE, NOT_APPLICABLE, PASSED, Result
@@ -60,6 +62,11 @@ def prove(spark: "SparkSession", store: Store, lag_allowed_s: float = 0.0) -> Re
     prove_fragments(spark, store.specs(), [str(store.ledger)], lag_allowed_s, result)
     assert result.violation_count == len(result.violations)
     return result
+
+
+def acknowledged(begin: int, content: bytes) -> Append:
+    """Return the line of a ledger for content at an offset."""
+    return Append(JOURNAL, begin, begin + len(content), hashlib.sha1(content).digest(), time.time())
 
 
 def found(result: Result) -> list[tuple[str, str, int]]:
@@ -175,13 +182,15 @@ def lost_append(store: Store) -> list[tuple[str, str, int]]:
 
 
 def doubled_append(store: Store) -> list[tuple[str, str, int]]:
-    """Let the last fragment repeat an append."""
+    """Let the last fragment repeat an append before one that the ledger names."""
     one = store.fragments()[-1]
     again = next(a for a in store.appends() if one.begin <= a.begin < one.end)
+    last = b"the last append"
     content = store.content(one)
-    content += content[again.begin - one.begin : again.end - one.begin]
+    content += content[again.begin - one.begin : again.end - one.begin] + last
     store.path(one).unlink()
     path = store.put(one.begin, content, Codec.GZIP)
+    store.write([*store.appends(), acknowledged(one.begin + len(content) - len(last), last)])
     return [("append doubled", path.rpartition("/")[2], one.end)]
 
 
@@ -289,6 +298,19 @@ def test_deleted_fragments_are_explained_by_the_retention_only(
     assert len(result.notes) == 2
     store.describe(retention="3h")
     assert {code for code, *_ in found(prove(spark, store))} == {"append missing"}
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+def test_equal_append_outside_the_range_of_the_ledgers_is_no_finding(
+    spark: "SparkSession", store: Store, is_after: bool
+) -> None:
+    """A user appends a file again with a ledger, or again without one."""
+    content, begin = b"the same file", store.fragments()[-1].end
+    for offset in (begin, begin + len(content)):
+        store.put(offset, content, Codec.GZIP)
+    store.write([acknowledged(begin if is_after else begin + len(content), content)])
+    result = prove(spark, store)
+    assert (found(result), result.gaps) == ([], [])
 
 
 def test_second_attempt_after_an_unknown_outcome_is_not_doubled(

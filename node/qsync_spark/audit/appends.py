@@ -35,7 +35,6 @@ MISSING, NEWER, EXPIRED, UNLISTED, UNSTORED = -1, -2, -3, -4, -5
 """Numbers instead of a fragment's, for appends whose bytes are in no single fragment."""
 PLACED = pa.schema([*CHECKS, pa.field("journal", pa.string())])
 PLACED_SQL = sql_of(PLACED)
-_END = (1 << 63) - 1
 
 
 class Index(NamedTuple):
@@ -138,14 +137,15 @@ class Appends:
             frame.unpersist()
 
     def checks(self) -> "DataFrame":
-        """Return checks of appends, and of the ranges that no append covers.
+        """Return checks of appends, and of the ranges between them that no append covers.
 
-        Journals without acknowledged appends have no such ranges.
+        The ranges before the first and after the last append of a journal are left out: its writers
+        may have had no ledger then, and may honestly append the same content several times.
         """
         indexes = self._indexes
-        gaps = self._ordered.where("before < begin").select("journal", "before", "begin")
-        rest = self._ordered.groupBy("journal").agg({"end": "max"})
-        gaps = gaps.unionAll(rest.selectExpr("journal", "`max(end)`", f"{_END}L"))
+        # Only the first append of a journal has no end before it.
+        gaps = self._ordered.where("before > 0 and before < begin")
+        gaps = gaps.select("journal", "before", "begin")
         ranges = gaps.mapInArrow(lambda some: _cut(some, indexes), PLACED_SQL)
         return self._placed.where("fragment >= 0").unionAll(ranges).select(*CHECKS.names)
 
@@ -216,7 +216,8 @@ class Appends:
             one = fragments[row["fragment"]]
             text = (
                 f"{one.journal}: the bytes {row['begin']} to {row['end']} repeat the acknowledged"
-                f" append at {row['first']}, and no line of a ledger names them"
+                f" append at {row['first']}, and no line of a ledger names them; name the ledgers"
+                " of all writers"
             )
             violate(result, "append doubled", text, one.fragment.place, row["begin"])
 

@@ -14,7 +14,7 @@ Findings have these codes:
     fragments disagree         two sound fragments with different bytes at the same offsets
     append missing             an acknowledged append whose bytes are not all persisted
     append differs             other bytes at the offsets of an acknowledged append
-    append doubled             bytes of an acknowledged append at further offsets of the journal
+    append doubled             bytes of an acknowledged append again, between the appends of ledgers
     appends overlap            two acknowledged appends with a common offset
 """
 
