@@ -16,7 +16,7 @@ except that several may fail together. Appends of a batch are begun in their ord
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgpack
@@ -83,12 +83,34 @@ def encode_items(contents: Sequence[bytes | dict[str, Any]]) -> bytes:
     return b"".join(map(pack, contents))
 
 
-def decode_items(body: bytes, base: Append) -> list[Item]:
+def encode_item(value: bytes | dict[str, Any]) -> bytes:
+    """Return one append as it is in the body of a batch.
+
+    Raises:
+        ValueError: a broker would refuse a batch with this append.
+    """
+    try:
+        data: bytes = msgpack.packb(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"the append is invalid: {error}") from None
+    if type(value) is not bytes:
+        decode_items(data, Append(""), lambda _: "the append")
+    return data
+
+
+def _name_in_batch(number: int) -> str:
+    return f"append {number} of the batch"
+
+
+def decode_items(
+    body: bytes, base: Append, name_of: Callable[[int], str] = _name_in_batch
+) -> list[Item]:
     """Return the appends of a batch.
 
     Args:
         body: the body of the request.
         base: what all of them have in common.
+        name_of: function that returns the name of an append in errors by its number.
 
     Raises:
         ValueError: the body is invalid; the message names the append by its number.
@@ -115,10 +137,10 @@ def decode_items(body: bytes, base: Append) -> list[Item]:
             )
     except (ValueError, msgpack.UnpackException, TypeError) as error:
         cause = str(error) or "the bytes are no MessagePack"
-        raise ValueError(f"append {len(items)} of the batch is invalid: {cause}") from None
+        raise ValueError(f"{name_of(len(items))} is invalid: {cause}") from None
     # The position of the unpacker can be after the header of a value that is cut off.
     if end != len(body):
-        raise ValueError(f"append {len(items)} of the batch is incomplete")
+        raise ValueError(f"{name_of(len(items))} is incomplete")
     return items
 
 

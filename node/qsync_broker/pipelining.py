@@ -19,7 +19,7 @@ from qsync_broker.batch import (
     MEDIA_TYPE,
     Outcome,
     decode_outcomes,
-    encode_items,
+    encode_item,
 )
 from qsync_broker.client import Commit, JournalError
 from qsync_broker.labels import LabelSet
@@ -29,13 +29,12 @@ from qsync_broker.status import Status, refusal
 UNDER_WAY = 4
 """Number of batches under way."""
 BATCH_BYTES_AIM = 1 << 20
-OVERHEAD = 64
 TIMEOUT_S = 90.0
 
 
 class _Waiting(NamedTuple):
-    item: bytes | dict[str, Any]
-    size: int
+    data: bytes
+    content: bytes  # for the ledger
     result: "asyncio.Future[Commit]"
 
 
@@ -91,14 +90,16 @@ class AppendPipeline:
             conditions: `offset`, `check`, `union` and `subtract`, see `qsync_broker.batch`.
 
         Raises:
-            ValueError: the content is larger than a batch may be.
+            ValueError: the content is larger than a batch may be, or a condition is invalid.
         """
         if len(content) > BATCH_BYTES // 2:
             raise ValueError(f"an append of {len(content)} bytes is too large for a batch")
-        item = {"content": content, **conditions} if conditions else content
-        size = len(content) + (OVERHEAD + len(repr(conditions)) if conditions else OVERHEAD)
+        is_plain = type(content) is bytes and not conditions
+        # An invalid append would let the broker refuse all appends of its batch.
+        data = encode_item(content if is_plain else {"content": content, **conditions})
         result: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(item, size, result))
+        kept = bytes(content) if self._ledger is not None else b""
+        self._waiting.append(_Waiting(data, kept, result))
         if len(self._senders) < UNDER_WAY:
             task = asyncio.get_running_loop().create_task(self._send())
             self._senders.add(task)
@@ -111,12 +112,12 @@ class AppendPipeline:
             batch: list[_Waiting] = []
             size = 0
             while self._waiting and len(batch) < BATCH_APPENDS:
-                size += self._waiting[0].size
+                size += len(self._waiting[0].data)
                 if batch and size > BATCH_BYTES_AIM:
                     break
                 batch.append(self._waiting.popleft())
             try:
-                outcomes = await self._exchange(encode_items([one.item for one in batch]))
+                outcomes = await self._exchange(b"".join(one.data for one in batch))
                 if len(outcomes) != len(batch):
                     raise JournalError(f"{self._journal}: the answer has too few outcomes")
             except JournalError as error:
@@ -157,9 +158,8 @@ class AppendPipeline:
                     Append(self._journal, outcome.begin, outcome.end, outcome.sum, now_s)
                 )
             elif not outcome.status:
-                content = one.item if isinstance(one.item, bytes) else one.item["content"]
-                checksum = hashlib.sha1(content).digest()
-                appends.append(unknown_append(self._journal, len(content), checksum))
+                checksum = hashlib.sha1(one.content).digest()
+                appends.append(unknown_append(self._journal, len(one.content), checksum))
         await asyncio.to_thread(self._ledger.record, appends)
 
     def _resolve(self, result: "asyncio.Future[Commit]", outcome: Outcome) -> None:

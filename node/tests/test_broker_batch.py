@@ -209,6 +209,30 @@ async def test_refusals_of_a_batch_are_errors_of_the_appends(tmp_path: Path) -> 
             assert raised.value.status is None
 
 
+@pytest.mark.parametrize(
+    ("conditions", "cause"),
+    [
+        ({"union": "k=w"}, "the append is invalid: union: use a map of strings"),
+        ({"union": {"k": 1}}, "union: use a map of strings"),
+        ({"union": {"k": object()}}, "can not serialize 'object'"),
+        ({"subtract": {"k\n": "w"}}, "subtract: the name"),
+        ({"check": "a b"}, "the append is invalid: invalid selector"),
+        ({"offset": 1 << 80}, "the append is invalid"),
+        ({"offsets": 1}, "unknown field 'offsets'"),
+    ],
+)
+@pytest.mark.asyncio
+async def test_invalid_append_does_not_fail_the_others_of_its_batch(
+    tmp_path: Path, conditions: dict[str, Any], cause: str
+) -> None:
+    async with brokers(tmp_path, 1) as nodes, AppendPipeline(nodes[0].url, JOURNAL) as pipeline:
+        before = pipeline.append(b"before")
+        with pytest.raises(ValueError, match=cause):
+            await pipeline.append(b"content", **conditions)
+        after = pipeline.append(b"after", union={"k": "w"})
+        assert ((await before).end, (await after).end) == (6, 11)
+
+
 @pytest.mark.asyncio
 async def test_batch_needs_the_token_of_an_append(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
