@@ -60,12 +60,16 @@ class JournalError(QsyncError):
     """A request was refused, or its outcome is unknown; the text states the cause.
 
     Attributes:
-        status: status of the answer, or None for an error of gRPC.
+        status: status of the answer, or None for an error of gRPC or HTTP.
+        is_refused: whether the request was not carried out; otherwise, its outcome is unknown.
     """
 
-    def __init__(self, text: str, status: Status | None = None) -> None:
+    def __init__(
+        self, text: str, status: Status | None = None, *, is_refused: bool = False
+    ) -> None:
         super().__init__(text)
         self.status = status
+        self.is_refused = is_refused or status is not None
 
 
 class _BeyondHeadError(JournalError):

@@ -30,6 +30,8 @@ UNDER_WAY = 4
 """Number of batches under way."""
 BATCH_BYTES_AIM = 1 << 20
 TIMEOUT_S = 90.0
+_REFUSALS = {400, 401, 403, 404, 411, 413}
+"""Statuses of HTTP with which a broker refuses a batch before it begins any append."""
 
 
 class _Waiting(NamedTuple):
@@ -83,7 +85,7 @@ class AppendPipeline:
         """Append content as a whole, and return the future commit.
 
         Appends are begun in the order of the calls. The future fails with JournalError if the
-        append was refused; without a status, its outcome is unknown.
+        append was refused; without `is_refused`, its outcome is unknown.
 
         Args:
             content: the content, not empty.
@@ -116,23 +118,27 @@ class AppendPipeline:
                 if batch and size > BATCH_BYTES_AIM:
                     break
                 batch.append(self._waiting.popleft())
+            is_refused = False
             try:
                 outcomes = await self._exchange(b"".join(one.data for one in batch))
                 if len(outcomes) != len(batch):
-                    raise JournalError(f"{self._journal}: the answer has too few outcomes")
+                    raise JournalError("the answer has too few outcomes")
             except JournalError as error:
+                is_refused = error.is_refused
                 outcomes = [Outcome("", error=str(error))] * len(batch)
             try:
-                await self._record(batch, outcomes)
+                if not is_refused:
+                    await self._record(batch, outcomes)
             except AppendLedgerError as error:
                 for one in batch:
                     if not one.result.done():
                         one.result.set_exception(error)
                 continue
             for one, outcome in zip(batch, outcomes, strict=True):
-                self._resolve(one.result, outcome)
+                self._resolve(one.result, outcome, is_refused=is_refused)
 
     async def _exchange(self, body: bytes) -> list[Outcome]:
+        """Send a batch. Raises JournalError; its text does not begin with the journal."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=5)
             self._session = aiohttp.ClientSession(timeout=timeout)
@@ -141,11 +147,19 @@ class AppendPipeline:
                 received = await answer.read()
                 if answer.status != 200:
                     text = received.decode(errors="replace").strip()
-                    raise JournalError(f"{self._journal}: HTTP status {answer.status}: {text}")
+                    text = text.removeprefix(f"{self._journal}: ")
+                    raise JournalError(
+                        f"HTTP status {answer.status}: {text}",
+                        is_refused=answer.status in _REFUSALS,
+                    )
             return decode_outcomes(received)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             text = str(error) or type(error).__name__
-            raise JournalError(f"{self._journal}: the broker cannot be reached: {text}") from None
+            raise JournalError(
+                f"the broker cannot be reached: {text}",
+                # Without a connection, nothing was sent.
+                is_refused=isinstance(error, aiohttp.ClientConnectorError),
+            ) from None
 
     async def _record(self, batch: list[_Waiting], outcomes: list[Outcome]) -> None:
         """Write outcomes to the ledger, except refusals. Raises AppendLedgerError."""
@@ -162,7 +176,9 @@ class AppendPipeline:
                 appends.append(unknown_append(self._journal, len(one.content), checksum))
         await asyncio.to_thread(self._ledger.record, appends)
 
-    def _resolve(self, result: "asyncio.Future[Commit]", outcome: Outcome) -> None:
+    def _resolve(
+        self, result: "asyncio.Future[Commit]", outcome: Outcome, *, is_refused: bool
+    ) -> None:
         if result.done():
             return
         if outcome.status == "OK":
@@ -173,7 +189,8 @@ class AppendPipeline:
             text = outcome.error or refusal(self._journal, status)
             result.set_exception(JournalError(text, status))
         else:
-            result.set_exception(JournalError(f"{self._journal}: {outcome.error}"))
+            text = f"{self._journal}: {outcome.error}"
+            result.set_exception(JournalError(text, is_refused=is_refused))
 
 
 _NONE = LabelSet.of(())

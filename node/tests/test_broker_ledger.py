@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,21 @@ from qsync_broker.status import Status
 
 JOURNAL = "a/journal"
 SUM = hashlib.sha1(b"one").digest()
+
+
+@asynccontextmanager
+async def answering(answer: bytes) -> AsyncIterator[str]:
+    """Yield the URL of a server that answers each request so, and closes the connection."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().split(b"content-length:")[1].split()[0]))
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 def recorded(path: Path) -> list[Append]:
@@ -94,13 +111,37 @@ async def test_clients_record_appends_and_unknown_outcomes_but_no_refusals(tmp_p
             assert raised.value.status is Status.WRONG_APPEND_OFFSET
         assert {one[1:4] for one in recorded(path)} == {one[:3] for one in commits}
         assert all(one.journal == JOURNAL and one.time > 0 for one in recorded(path))
-    async with AppendPipeline(nodes[0].url, JOURNAL, ledger=ledger) as pipeline:
-        with pytest.raises(JournalError):
+    async with answering(b"") as url, AppendPipeline(url, JOURNAL, ledger=ledger) as pipeline:
+        with pytest.raises(JournalError) as lost:
             await pipeline.append(b"unknown")
+    assert not lost.value.is_refused
     last = recorded(path)[-1]
     assert not last.is_known
     assert (last.end - last.begin, last.sum) == (7, hashlib.sha1(b"unknown").digest())
     ledger.close()
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 411, 413, 500, 503, None])
+@pytest.mark.asyncio
+async def test_refused_batch_is_not_recorded_as_unknown(tmp_path: Path, status: int | None) -> None:
+    """None is a connection that is refused."""
+    path = tmp_path / "ledger"
+    ledger = AppendLedger(path)
+    text = f"{JOURNAL}: the cause".encode()
+    head = f"HTTP/1.1 {status} Error\r\nContent-Length: {len(text)}\r\n\r\n".encode()
+    async with answering(head + text) as url:
+        if status is None:
+            url = "http://127.0.0.1:1"
+        async with AppendPipeline(url, JOURNAL, ledger=ledger) as pipeline:
+            with pytest.raises(JournalError) as raised:
+                await pipeline.append(b"content", union={"k": "w"})
+    ledger.close()
+    is_refused = status is None or status < 500
+    assert (raised.value.is_refused, raised.value.status) == (is_refused, None)
+    assert len(recorded(path)) == (0 if is_refused else 1)
+    assert str(raised.value).count(JOURNAL) == 1
+    if status is not None:
+        assert str(raised.value) == f"{JOURNAL}: HTTP status {status}: the cause"
 
 
 @pytest.mark.asyncio
