@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from broker_servers import Node, brokers
+from broker_servers import Node, brokers, start_broker
 from ports import free_ports
 
 from qsync_broker import persister
@@ -24,6 +24,7 @@ from qsync_broker.rpc import service
 from qsync_broker.rpc.proxies import Proxies
 from qsync_broker.status import Status
 from qsync_node.format.journals import BrokerId, BrokerRow
+from qsync_sim.journals.world import Keys
 
 pytestmark = pytest.mark.asyncio
 
@@ -801,3 +802,18 @@ async def test_broker_that_was_killed_gets_requests_soon_after_its_return() -> N
     finally:
         await proxies.close()
         await server.stop(None)
+
+
+async def test_socket_of_a_killed_process_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    keys, ports = Keys(), free_ports(2)
+    node = await start_broker(tmp_path, "broker-0", ports, keys)
+    note = tmp_path / "broker-0" / "data" / "socket-folder"
+    await node.stop()
+    killed, other = Path(note.read_text()), tmp_path / "mine"
+    for folder in (killed, other):
+        folder.mkdir()
+    await (await start_broker(tmp_path, "broker-0", ports, keys)).stop()
+    assert not killed.exists()
+    note.write_text(str(other))
+    await (await start_broker(tmp_path, "broker-0", ports, keys)).stop()
+    assert other.exists(), "only such folders are removed"

@@ -13,6 +13,8 @@ from qsync_broker.server import BrokerServer
 
 RECEIVED_MAX = 4 << 20
 """Maximum size of a client's message in bytes."""
+PREFIX = "qsync-"
+"""Begin of the name of the socket's folder."""
 HANDSHAKE_MS = 15_000
 """Time in which a connection must send its settings after the preface."""
 IDLE_MS = 600_000
@@ -27,6 +29,21 @@ REQUESTS_MAX = 8192
 """Maximum number of requests under way; one more is refused with RESOURCE_EXHAUSTED."""
 
 
+def _socket_folder(data_dir: Path) -> Path:
+    """Create the folder of the socket, and remove that of a process that was killed.
+
+    It is outside of the broker's directory: paths of sockets are short, and the directory may be
+    deep. A file in the directory names it.
+    """
+    folder, note = Path(tempfile.mkdtemp(prefix=PREFIX)), data_dir / "socket-folder"
+    if note.exists():
+        former = Path(note.read_text())
+        if former.parent == folder.parent and former.name.startswith(PREFIX):
+            shutil.rmtree(former, ignore_errors=True)
+    note.write_text(str(folder))
+    return folder
+
+
 class RpcServer:
     """The gRPC server of one broker.
 
@@ -36,8 +53,7 @@ class RpcServer:
 
     def __init__(self, server: BrokerServer, authorizer: Authorizer) -> None:
         """Prepare the server; `start` opens its socket."""
-        # Paths of sockets are short, and the broker's directory may be deep.
-        self._folder = Path(tempfile.mkdtemp(prefix="qsync-"))
+        self._folder = _socket_folder(server.config.data_dir)
         self.socket_path = str(self._folder / "rpc")
         self.service = JournalService(server, authorizer)
         self._server = grpc.aio.server(
