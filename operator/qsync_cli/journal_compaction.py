@@ -42,8 +42,11 @@ def compact(
     command that runs after the grace period. Exit code 1 if a fragment is damaged.
     """
     from qsync_broker.labels import parse_selector
+    from qsync_cli.clusters import open_store
     from qsync_cli.local.jobs import run_job
     from qsync_cli.output import done, warn
+
+    _check_grace(grace)
 
     async def ask(client: "JournalClient") -> list[dict[str, Any]]:
         return [document_of(one) for one in await client.journals(parse_selector(selector))]
@@ -59,7 +62,8 @@ def compact(
         ]  # fmt: skip
         is_quiet = output in (Output.json, Output.yaml)
         module = "qsync_spark.journals.compaction"
-        run_job("compacting", module, words, is_quiet, result.exists, Path.cwd())
+        logs = open_store(local).directory / "compactions" if local is not None else None
+        run_job("compacting", module, words, is_quiet, result.exists, logs)
         found: dict[str, Any] = json.loads(result.read_text())
     for text in found["problems"]:
         warn(text)
@@ -67,6 +71,17 @@ def compact(
     done(fragments_sentence(found, verb), output, **found)
     if found["problems"]:
         raise Failure(FailureReason.FAILED, "some fragments are left as they are: run an audit")
+
+
+def _check_grace(text: str) -> None:
+    """Refuse a duration that the job does not accept."""
+    from qsync_operator.models.base import duration_ns
+
+    try:
+        duration_ns(text)
+    except ValueError:
+        cause = f"invalid --grace {text!r}: use a duration such as 24h, or 0s for none"
+        raise Failure(FailureReason.INVALID, cause) from None
 
 
 def fragments_sentence(found: dict[str, Any], verb: str) -> str:

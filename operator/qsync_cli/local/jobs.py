@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +13,18 @@ from qsync_cli.output import progress, step_of
 
 
 def run_job(  # what differs between jobs
-    what: str, module: str, words: list[str], is_quiet: bool, done: Callable[[], bool], folder: Path
+    what: str,
+    module: str,
+    words: list[str],
+    is_quiet: bool,
+    done: Callable[[], bool],
+    folder: Path | None,
 ) -> None:
     """Run `python -m module` with a progress bar. `done` returns whether its result exists.
 
     Raises:
         Failure: the job failed. The text is its last sentence, or names the file in `folder` with
-            its output.
+            its output. Without `folder`, the file is in a new temporary folder.
     """
     command = [sys.executable, "-m", module, "--progress", "--lifeline", *words]
     said: list[str] = []
@@ -53,7 +59,7 @@ def _step_of(line: str) -> tuple[float, str] | None:
         return None
 
 
-def _failure(what: str, code: int, said: list[str], folder: Path) -> Failure:
+def _failure(what: str, code: int, said: list[str], folder: Path | None) -> Failure:
     """Return the last output of the job in one sentence. A file contains all of it."""
     lines = [line for line in said if line]
     if any("No module named" in line for line in lines):
@@ -68,6 +74,7 @@ def _failure(what: str, code: int, said: list[str], folder: Path) -> Failure:
         )
     if code == 1 and lines and not any(line.startswith("Traceback") for line in lines):
         return Failure(FailureReason.FAILED, lines[-1])
+    folder = folder or Path(tempfile.mkdtemp(prefix="qsync-"))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"failure-{int(time.time())}.log"
     path.write_text("\n".join(said) + "\n")
