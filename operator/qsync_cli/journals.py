@@ -100,7 +100,8 @@ def broker_access(
     """Return the way to a broker.
 
     Raises:
-        Failure: no broker is given, or none of the cluster is ready.
+        Failure: no broker is given, none of the cluster is ready, or the file with the authorities
+            cannot be used.
     """
     from qsync_cli.brokers import BrokerAccess, answering_broker
 
@@ -108,10 +109,21 @@ def broker_access(
         from qsync_cli.clusters import open_store
 
         found = answering_broker(open_store(local))
-        return found._replace(token=token or found.token, ca=ca or found.ca)
-    if broker is None:
+        access = found._replace(token=token or found.token, ca=ca or found.ca)
+    elif broker is not None:
+        access = BrokerAccess(broker, token, ca)
+    else:
         raise Failure(FailureReason.INVALID, "no broker is given: use --local NAME or --broker URL")
-    return BrokerAccess(broker, token, ca)
+    try:
+        access.context()
+    except OSError as error:
+        cause = error.strerror or str(error)
+        raise Failure(
+            FailureReason.INVALID,
+            f"the authorities of the brokers in {access.ca} cannot be used: {cause}; set --ca or"
+            " BROKER_TRUSTED_CA_FILE to a file with PEM certificates",
+        ) from None
+    return access
 
 
 def listing(
@@ -162,7 +174,8 @@ def document_of(journal: "Listed") -> dict[str, Any]:
 def append(
     journal: JournalArgument,
     file: Annotated[
-        Path | None, typer.Argument(help="Content; without it, standard input.", show_default=False)
+        Path | None,
+        typer.Argument(help="Content; - or nothing for standard input.", show_default=False),
     ] = None,
     offset: Annotated[
         int, typer.Option("--offset", help="Offset at which it must begin.", min=0)
@@ -184,7 +197,7 @@ def append(
     from qsync_cli.output import done
 
     try:
-        stream = sys.stdin.buffer if file is None else file.open("rb")
+        stream = sys.stdin.buffer if file in (None, Path("-")) else file.open("rb")
     except OSError as error:
         cause = error.strerror or str(error)
         raise Failure(FailureReason.NOT_FOUND, f"{file} cannot be read: {cause}") from None
@@ -348,10 +361,10 @@ def edit(
         raise Failure(FailureReason.NOT_FOUND, text)
     text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
     edited = _edited(text)
-    if edited == text:
+    changes = _specs(edited, {one.spec.name: one for one in found}) if edited != text else []
+    if not changes:
         done("nothing was changed", output, changed=0)
         return
-    changes = _specs(edited, {one.spec.name: one for one in found})
 
     async def apply(client: "JournalClient") -> None:
         await client.apply(changes)
@@ -390,6 +403,10 @@ def _specs(text: str, known: "dict[str, Listed]") -> "list[tuple[JournalSpec, in
     except KeyError:
         text = "the edited text is invalid: a journal has no key `name`; restore it"
         raise Failure(FailureReason.INVALID, text) from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark is not None else 1
+        text = f"the edited text is invalid: line {line}: {error.problem}; correct this line"
+        raise Failure(FailureReason.INVALID, text) from None
     except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:
         cause = str(error).splitlines()[0]
         raise Failure(FailureReason.INVALID, f"the edited text is invalid: {cause}") from None
@@ -404,6 +421,12 @@ def _specs(text: str, known: "dict[str, Listed]") -> "list[tuple[JournalSpec, in
         )
         if found:
             raise Failure(FailureReason.INVALID, f"{name}: {found}")
+        if name not in known and revisions[name]:
+            raise Failure(
+                FailureReason.INVALID,
+                f"a journal cannot be renamed: {name} was not listed; restore the name, or set its"
+                " revision to 0 to create a journal",
+            )
         if name not in known or known[name].spec != spec:
             changes.append((spec, revisions[name]))
     return changes
@@ -424,7 +447,7 @@ def _is_equal(given: Any, known: Any) -> bool:
 def _difference(given: Any, known: Any, field: str = "") -> str:
     """Return the first field of an edited document that has no valid value, or ""."""
     if not isinstance(given, dict) or not isinstance(known, dict):
-        return "" if _is_equal(given, known) else f"{field}: {given!r} is invalid"
+        return "" if _is_equal(given, known) else f"{field}: {given!r} is invalid{_hint(field)}"
     inner = f"{field}." if field else ""
     for name in known:
         if name not in given:
@@ -434,6 +457,18 @@ def _difference(given: Any, known: Any, field: str = "") -> str:
         if found:
             return found
     return ""
+
+
+def _hint(field: str) -> str:
+    """Return the end of a sentence that lists the values of a field, if these are few."""
+    from qsync_broker.codecs import Codec
+    from qsync_broker.spec import Flags
+
+    values = {
+        "flags": [one.name for one in Flags if one],
+        "fragment.compression_codec": [one.name for one in Codec],
+    }.get(field)
+    return f"; use one of {', '.join(values)}" if values else ""
 
 
 def _unknown_key(given: Any, known: Any, field: str = "") -> str:
