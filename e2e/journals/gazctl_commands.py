@@ -1,6 +1,6 @@
 """An unmodified gazctl against a local cluster with three brokers.
 
-    python e2e/journals/gazctl_commands.py
+    .venv/bin/python e2e/journals/gazctl_commands.py
 
 Each command of `gazctl journals` runs as a user would run it. A broker is killed in between, and
 every byte that gazctl reported as appended must be read again. A second run uses TLS and tokens.
