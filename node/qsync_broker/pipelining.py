@@ -16,7 +16,9 @@ import aiohttp
 from qsync_broker.batch import (
     BATCH_APPENDS,
     BATCH_BYTES,
+    CHECKS_MAX,
     MEDIA_TYPE,
+    PAIRS_MAX,
     Outcome,
     decode_outcomes,
     encode_item,
@@ -37,6 +39,8 @@ _REFUSALS = {400, 401, 403, 404, 411, 413}
 class _Waiting(NamedTuple):
     data: bytes
     content: bytes  # for the ledger
+    check: str
+    pairs: int  # number of registers to set or to remove
     result: "asyncio.Future[Commit]"
 
 
@@ -100,8 +104,10 @@ class AppendPipeline:
         # An invalid append would let the broker refuse all appends of its batch.
         data = encode_item(content if is_plain else {"content": content, **conditions})
         result: asyncio.Future[Commit] = asyncio.get_running_loop().create_future()
+        check = conditions.get("check") or ""
+        pairs = sum(len(conditions.get(field) or ()) for field in ("union", "subtract"))
         kept = bytes(content) if self._ledger is not None else b""
-        self._waiting.append(_Waiting(data, kept, result))
+        self._waiting.append(_Waiting(data, kept, check, pairs, result))
         if len(self._senders) < UNDER_WAY:
             task = asyncio.get_running_loop().create_task(self._send())
             self._senders.add(task)
@@ -111,13 +117,7 @@ class AppendPipeline:
     async def _send(self) -> None:
         """Send batches until no append waits."""
         while self._waiting:
-            batch: list[_Waiting] = []
-            size = 0
-            while self._waiting and len(batch) < BATCH_APPENDS:
-                size += len(self._waiting[0].data)
-                if batch and size > BATCH_BYTES_AIM:
-                    break
-                batch.append(self._waiting.popleft())
+            batch = self._next_batch()
             is_refused = False
             try:
                 outcomes = await self._exchange(b"".join(one.data for one in batch))
@@ -136,6 +136,23 @@ class AppendPipeline:
                 continue
             for one, outcome in zip(batch, outcomes, strict=True):
                 self._resolve(one.result, outcome, is_refused=is_refused)
+
+    def _next_batch(self) -> list[_Waiting]:
+        """Remove the first appends that wait, as many as a broker accepts together."""
+        batch: list[_Waiting] = []
+        checks: set[str] = set()
+        size = checks_size = pairs = 0
+        while self._waiting and len(batch) < BATCH_APPENDS:
+            one = self._waiting[0]
+            size += len(one.data)
+            pairs += one.pairs
+            if one.check not in checks:
+                checks.add(one.check)
+                checks_size += len(one.check.encode())
+            if batch and (size > BATCH_BYTES_AIM or checks_size > CHECKS_MAX or pairs > PAIRS_MAX):
+                break
+            batch.append(self._waiting.popleft())
+        return batch
 
     async def _exchange(self, body: bytes) -> list[Outcome]:
         """Send a batch. Raises JournalError; its text does not begin with the journal."""

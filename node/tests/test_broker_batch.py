@@ -16,6 +16,7 @@ from broker_servers import Node, brokers
 from test_broker_rpc import Client
 
 from qsync_broker import batch as batches
+from qsync_broker import pipelining
 from qsync_broker.auth import Authorizer, Capability
 from qsync_broker.client import JournalError
 from qsync_broker.events import AppendBegun
@@ -231,6 +232,24 @@ async def test_invalid_append_does_not_fail_the_others_of_its_batch(
             await pipeline.append(b"content", **conditions)
         after = pipeline.append(b"after", union={"k": "w"})
         assert ((await before).end, (await after).end) == (6, 11)
+
+
+@pytest.mark.asyncio
+async def test_pipeline_splits_batches_with_many_conditions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker refuses a batch whose checks or registers are too many together."""
+    for module in (batches, pipelining):
+        monkeypatch.setattr(module, "CHECKS_MAX", 40)
+        monkeypatch.setattr(module, "PAIRS_MAX", 3)
+    async with (
+        brokers(tmp_path, 1) as nodes,
+        AppendPipeline(nodes[0].url, JOURNAL) as pipeline,
+    ):
+        checks = [pipeline.append(b"x", check=f"!absent{number}") for number in range(20)]
+        registers = [pipeline.append(b"x", union={"a": "b"}) for _ in range(20)]
+        commits = await asyncio.gather(*checks, *registers)
+        assert sorted(one.end for one in commits) == list(range(1, 41))
 
 
 @pytest.mark.asyncio
