@@ -10,6 +10,7 @@ from qsync_cli import output
 from qsync_cli.clusters import ensure_supervisor, is_settled, look
 from qsync_cli.failure import Failure, FailureReason
 from qsync_cli.options import Output
+from qsync_operator.platform.supervision import last_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from qsync_operator.platform.store import Store
 
 POLL_S = 0.1
+RESTARTS_MAX = 5
+"""Number of restarts of the supervisor after which waiting is useless."""
 HOPELESS = frozenset({"SchemaRefused", "FounderLost", "SplitBrain"})
 BLOCKED = frozenset({"PortInUse", "BrokerDown"})
 """Reasons that a person has to remove."""
@@ -28,7 +31,7 @@ BLOCKED_S = 3.0
 def wait_ready(store: "Store", timeout_s: float, is_quiet: bool) -> "QsyncCluster":
     """Wait until the cluster is Ready. Raises Failure when it is late or never will be."""
     begun_s = time.monotonic()
-    deadline_s = begun_s + timeout_s
+    deadline_s, restarts = begun_s + timeout_s, 0
     with _display(is_quiet) as show:
         while True:
             cluster = look(store)
@@ -43,7 +46,14 @@ def wait_ready(store: "Store", timeout_s: float, is_quiet: bool) -> "QsyncCluste
                     f"{sentence(cluster)}; check `qsync local status {cluster.name}` and "
                     f"`qsync local events {cluster.name}`",
                 )
-            ensure_supervisor(store)
+            restarts += ensure_supervisor(store)
+            if restarts > RESTARTS_MAX:
+                log = store.supervisor_log
+                cause = last_words(log.read_text(errors="replace")[-4096:])
+                raise Failure(
+                    FailureReason.FAILED,
+                    f"the supervisor of {cluster.name} ended {restarts} times: {cause}; read {log}",
+                )
             time.sleep(POLL_S)
 
 

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +16,15 @@ import pytest
 import tarantool
 import yaml
 from local_clusters import EXAMPLES, Home
+
+from qsync_cli import waiting
+from qsync_cli.failure import Failure, FailureReason
+from qsync_operator.models.manifest import parse_manifest
+from qsync_operator.platform.store import Store
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "node" / "tests"))
+
+from ports import free_port
 
 pytestmark = pytest.mark.timeout(240)
 THREE = EXAMPLES / "three-nodes.yaml"
@@ -37,12 +48,15 @@ def orders(home: Home) -> Home:
     "example", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: str(path.stem)
 )
 def test_every_example_becomes_ready_and_is_deleted_without_a_trace(
-    home: Home, example: Path
+    home: Home, example: Path, tmp_path: Path
 ) -> None:
-    documents = list(yaml.safe_load_all(example.read_text()))
+    # Other tests use the stated ports at the same time.
+    text = re.sub(r"port: 80\d0", f"port: {free_port(3)}", example.read_text())
+    documents = list(yaml.safe_load_all(text))
     cluster = next(document for document in documents if document["kind"] == "QsyncCluster")
     name, spec = cluster["metadata"]["name"], cluster["spec"]
-    home.do("local", "apply", "-f", example)
+    (tmp_path / example.name).write_text(text)
+    home.do("local", "apply", "-f", tmp_path / example.name)
     shown = home.status(name)
     roles = [member["role"] for member in shown["status"]["members"]]
     assert sorted(roles) == sorted(
@@ -195,6 +209,20 @@ def test_a_leader_that_hangs_is_succeeded_and_follows_when_it_wakes(orders: Home
     orders.until("orders", lambda s: s["phase"] == "Ready" and len(s["members"]) == 3)
     back = orders.members("orders")[old["name"]]
     assert (back["role"], back["pid"]) == ("follower", old["pid"])
+
+
+def test_a_supervisor_that_always_ends_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "orders")
+    store.directory.mkdir()
+    store.supervisor_log.write_text("Traceback\nAttributeError: a defect\n")
+    cluster = parse_manifest(THREE.read_text()).cluster
+    monkeypatch.setattr(waiting, "look", lambda _: cluster)
+    monkeypatch.setattr(waiting, "ensure_supervisor", lambda _: True)
+    with pytest.raises(Failure, match="ended 6 times: AttributeError: a defect; read") as raised:
+        waiting.wait_ready(store, 60, is_quiet=True)
+    assert raised.value.reason is FailureReason.FAILED
 
 
 def test_a_killed_supervisor_loses_nothing(orders: Home) -> None:
