@@ -419,14 +419,13 @@ async def test_watch_lists_again_after_changes(tmp_path: Path) -> None:
         watch = client.stub.List(pb.ListRequest(selector=selector(prefix="orders/"), watch=True))
 
         async def snapshot() -> tuple[int, list[str]]:
+            """Read as Gazette's client does, which expects an end also after an empty message."""
+            first = message = await watch.read()
             names: list[str] = []
-            revision = 0
-            while True:
-                message = await watch.read()
-                revision = revision or message.header.etcd.revision
-                if not message.journals:
-                    return revision, names
+            while message is first or message.journals:
                 names += [one.spec.name for one in message.journals]
+                message = await watch.read()
+            return first.header.etcd.revision, names
 
         async with asyncio.timeout(10):
             first, names = await snapshot()
@@ -439,7 +438,12 @@ async def test_watch_lists_again_after_changes(tmp_path: Path) -> None:
             await client.apply(pb.ApplyRequest.Change(expect_mod_revision=-1, delete="orders/07"))
             third, names = await snapshot()
             assert len(names) == 59
-            assert first < second < third
+            await client.apply(
+                *(pb.ApplyRequest.Change(expect_mod_revision=-1, delete=name) for name in names)
+            )
+            fourth, names = await snapshot()
+            assert names == []
+            assert first < second < third < fourth
         watch.cancel()
 
 

@@ -82,12 +82,18 @@ class Specifications(Servicer):
         return selected
 
     def _listing(self, rows: list[JournalRow], is_watch: bool) -> list[pb.ListResponse]:
-        """Return the messages of a snapshot; one without journals ends that of a watch."""
+        """Return the messages of a snapshot; one more without journals ends that of a watch.
+
+        A client adds the messages up to the last one to the first one. An empty snapshot therefore
+        has two: a client would wait for the end of one that consists of it.
+        """
         messages = []
         for begin in range(0, len(rows), LISTED_MAX):
             part = rows[begin : begin + LISTED_MAX]
             messages.append(pb.ListResponse(journals=[self._journal(row) for row in part]))
-        if is_watch or not messages:
+        if not messages:
+            messages.append(pb.ListResponse())
+        if is_watch:
             messages.append(pb.ListResponse())
         messages[0].header.CopyFrom(self._own_header())
         return messages
