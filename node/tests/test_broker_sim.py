@@ -316,7 +316,8 @@ def test_primary_without_lease_accepts_no_appends() -> None:
     bench.world.run(3 * SECOND)
     bench.begin(b"two", name=former)
     bench.world.run(SECOND)
-    assert "no lease" in bench.results[-1].error
+    assert bench.results[-1].resolution.status is Status.NO_JOURNAL_PRIMARY_BROKER
+    assert "no lease" in bench.results[-1].reason
 
 
 def test_client_that_breaks_off_leaves_no_bytes() -> None:
