@@ -338,7 +338,7 @@ def test_updated_cluster_takes_an_earlier_member_back(cluster: Cluster, tmp_path
 
 EARLIER_VERSION = """
 import os
-import qsync_node.server.peers as peers
+import qsync_node.peering.handshake as peers
 import qsync_node.server.session as session
 real = peers.peer_proof
 def unbound(secret, purpose, challenge, uuid, binding=b""):

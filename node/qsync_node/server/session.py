@@ -40,12 +40,13 @@ from qsync_node.format.greeting import encode_greeting
 from qsync_node.format.keys import Type
 from qsync_node.format.mp import BAD_MSGPACK, pack, unpack_bounded
 from qsync_node.format.proofs import marked_challenge
+from qsync_node.peering.handshake import HELLO
 
 if TYPE_CHECKING:
     from qsync_node.server.loop import NodeServer
     from qsync_node.server.peerlink import PeerLink
 
-HELLO = 80
+
 IN_FLIGHT_MAX = 4096
 REQUEST_BYTES_MAX = 4 << 20
 UNREAD_BYTES_MAX = 1 << 20
