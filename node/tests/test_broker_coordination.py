@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,12 @@ A = BrokerId("zone", "broker-a")
 JOURNAL = JournalRow("a/journal", {"replication": 3}, 0, 0, 0, 0, NO_ROUTE, 2, 2)
 BROKER = BrokerRow(A, "http://a", "a:1", 9, False, 60_000, "process", 1, 1, 1)
 NO_JOURNAL = Absent(JOURNAL_SPACE, ("a/journal",))
+
+
+@pytest.fixture(autouse=True)
+def causes(caplog: pytest.LogCaptureFixture) -> None:
+    """Show why a transaction is not known to be committed, if a test fails."""
+    caplog.set_level(logging.DEBUG, "qsync.broker")
 
 
 def enable(cluster: Cluster) -> Raw:
