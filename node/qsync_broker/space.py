@@ -51,8 +51,9 @@ async def watch_space(config: ServerConfig, feed: Callable[[SpaceChanged], None]
             found = known
         if found != known:
             known = found
-            log.warning("appends are refused: %s", found) if found else log.warning(
-                "appends are accepted: the disk has free space again"
-            )
+            if found:
+                log.warning("appends are refused: %s", found)
+            else:
+                log.warning("appends are accepted: the disk has free space again")
             feed(SpaceChanged(found))
         await asyncio.sleep(CHECK_S)

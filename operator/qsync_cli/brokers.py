@@ -148,16 +148,21 @@ def local_access(store: "Store") -> list[BrokerAccess]:
     ]
 
 
+def unusable_keys(path: str, error: OSError | ValueError) -> Failure:
+    """Return the failure of a command for a file of keys that cannot be used."""
+    cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return Failure(
+        FailureReason.INVALID,
+        f"spec.journals.authKeysFile {path} cannot be used: {cause}; write keys in Base64 to this"
+        " file, or correct the path",
+    )
+
+
 def _token(path: str) -> str:
     from qsync_broker.auth import Authorizer, Capability
 
     try:
         authorizer = Authorizer.of_text(Path(path).read_text())
     except (OSError, ValueError) as error:
-        cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise Failure(
-            FailureReason.INVALID,
-            f"spec.journals.authKeysFile {path} cannot be used: {cause}; write keys in Base64 to"
-            " this file, or correct the path",
-        ) from None
+        raise unusable_keys(path, error) from None
     return authorizer.sign(Capability.ALL, {}, TOKEN_S) if authorizer.keys else ""

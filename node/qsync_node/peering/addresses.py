@@ -83,8 +83,8 @@ class Redial:
     -----------------------------  -----------------------------------------------------------------
     an attempt fails               `RETRY_S`, doubled with each further failure, up to `RETRY_MAX_S`
     an open connection is lost     `RETRY_S`
-    none succeeds for              for ever, if another member has reported the address
-    `FORGET_AFTER_S`
+    no attempt has succeeded       `None`: an address that another member has reported is forgotten
+    within `FORGET_AFTER_S`
     """
 
     def __init__(self, now_s: float) -> None:

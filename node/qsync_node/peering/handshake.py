@@ -51,7 +51,7 @@ class HandshakeFailed(QsyncError):  # noqa: N818  # a decision: nothing is wrong
     """The other end is no member of the cluster, or refuses this one; the text is the cause."""
 
 
-class HelloRefused(QsyncError):  # noqa: N818  # as above
+class HelloRefused(QsyncError):  # noqa: N818  # a decision: nothing is wrong with this member
     """A HELLO is not accepted.
 
     Attributes:

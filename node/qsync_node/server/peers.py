@@ -7,6 +7,7 @@ its body.
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from qsync_node.format.frame import encode_error, encode_ok
@@ -146,7 +147,7 @@ class Peers:
 
     # --- connections --------------------------------------------------------------------------
 
-    def opening(self, name: str, certificate: Any) -> Opening:
+    def opening(self, name: str, certificate: Callable[[], bytes]) -> Opening:
         """Return the handshake of a connection to a member."""
         return Opening(self._me, name, os.urandom(16), self._own_address(), certificate)
 

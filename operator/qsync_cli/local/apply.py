@@ -220,6 +220,7 @@ def _check_begin(cluster: "QsyncCluster") -> None:
 def _check_keys(cluster: "QsyncCluster") -> None:
     """Refuse keys of tokens that brokers cannot use, before anything is stored."""
     from qsync_broker.keyfile import KeyFile
+    from qsync_cli.brokers import unusable_keys
 
     journals = cluster.spec.journals
     if journals is None or not journals.enabled or journals.auth_keys_file is None:
@@ -227,12 +228,7 @@ def _check_keys(cluster: "QsyncCluster") -> None:
     try:
         KeyFile(Path(journals.auth_keys_file))
     except (OSError, ValueError) as error:
-        cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise Failure(
-            FailureReason.INVALID,
-            f"spec.journals.authKeysFile {journals.auth_keys_file} cannot be used: {cause}; write"
-            " keys in Base64 to this file, or correct the path",
-        ) from error
+        raise unusable_keys(journals.auth_keys_file, error) from error
 
 
 def refusal_to_change(old: "QsyncCluster", new: "QsyncCluster") -> str:
