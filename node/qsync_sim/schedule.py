@@ -10,6 +10,9 @@ from qsync_sim.checker import Checker
 from qsync_sim.clients import Client
 from qsync_sim.model import held_by, is_held
 from qsync_sim.violation import Violation
+from qsync_sim.workloads import check as check_workloads
+from qsync_sim.workloads import make as make_workloads
+from qsync_sim.workloads.contents import check_indexes
 from qsync_sim.world import World
 
 OPERATIONS_MIN = 200
@@ -28,8 +31,12 @@ class Schedule:
         faults_limit: int | None = None,
         is_tracing: bool = False,
         frequent: Sequence[Callable[[World], None]] = (),
+        workloads: Sequence[str] | None = None,
     ) -> None:
-        """`frequent` are faults that happen more often than usual."""
+        """`frequent` are faults that happen more often than usual.
+
+        `workloads` are the names of those to run, None for those that the seed chooses.
+        """
         self.world = World(seed)
         if seed % 2:
             # Confirmations of an even seed stop after a few rows, those of an odd one at the end.
@@ -39,6 +46,7 @@ class Schedule:
         self.world.is_tracing = is_tracing
         self.faults_limit = faults_limit
         self.faults_done = 0
+        self.workloads = make_workloads(self.world, workloads)
         self._faults = [*faults.ALL, *((FREQUENT_WEIGHT, fault) for fault in frequent)]
 
     def run(self) -> World:
@@ -48,12 +56,18 @@ class Schedule:
         voters = rng.choice([3, 3, 3, 5])
         unconfirmed = rng.choice(["adopt", "adopt", "rollback"])
         timeout_ns = rng.choice([700, 700, 120]) * MILLISECOND
+        for workload in self.workloads:
+            world.base = replace(world.base, **workload.settings())
         world.bootstrap(voters, failover_unconfirmed=unconfirmed, synchro_timeout_ns=timeout_ns)
         if world.seed % 4 == 3:
             publishing.enable(world)
+        for workload in self.workloads:
+            workload.set_up()
         world.clients = [Client(world, number) for number in range(rng.choice([3, 5, 8]))]
         for client in world.clients:
             client.act()
+        for workload in self.workloads:
+            workload.start()
         count = rng.randrange(FAULTS_MIN, 3 * FAULTS_MIN)
         weights = [weight for weight, _ in self._faults]
         for _ in range(count):
@@ -69,6 +83,7 @@ class Schedule:
         self.end_faults()
         self.check_liveness()
         Checker(world).check()
+        check_workloads(world, self.workloads)
         self.check_states()
         return world
 
@@ -100,12 +115,21 @@ class Schedule:
         )
         for client in world.clients:
             client.is_stopped = True
-        world.run_for(35 * SECOND, lambda: all(c.waiting is None for c in world.clients))
-        if any(client.waiting is not None for client in world.clients):
+        for workload in self.workloads:
+            workload.stop()
+        world.run_for(35 * SECOND, self._is_idle)
+        if not self._is_idle():
             raise Violation("K1: a request was never answered")
         done = world.run_for(30 * SECOND, self._has_converged)
         if not done:
             raise Violation(f"E12: no agreement 30 s after the faults ended: {self._positions()}")
+
+    def _is_idle(self) -> bool:
+        """Return whether no request waits for its answer."""
+        clients = self.world.clients
+        return all(client.waiting is None for client in clients) and all(
+            workload.is_idle for workload in self.workloads
+        )
 
     def _members(self) -> "list[object]":
         leader = self.world.leader()
@@ -158,6 +182,7 @@ class Schedule:
         for shell in sorted(self.world.alive(), key=lambda one: bool(one.settings.spaces)):
             if shell not in self._members() or shell.node is None:
                 continue
+            check_indexes(shell.name, shell.node.database)
             held = held_by(shell.settings.spaces)
             bodies = list(shell.node.database.snapshot_bodies())
             keys = repr(sorted(shell.node.keys.items())).encode()

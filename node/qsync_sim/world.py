@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 
@@ -28,6 +28,9 @@ from qsync_sim.onlooker import Onlooker
 from qsync_sim.recorder import Recorder, Recording
 from qsync_sim.shell import Shell, content_of
 from qsync_sim.violation import Violation
+
+if TYPE_CHECKING:
+    from qsync_sim.workloads.base import Session
 
 ADMIN_SESSION = 7
 KEY_WINDOW_ROWS = 300  # so short that keys expire within a schedule
@@ -62,7 +65,8 @@ class World:
         self.onlooker = Onlooker(self)
         self.clients: list[Client] = []
         self.has_journal = False  # to which clients publish
-        self.clients_by_session: dict[int, Client] = {}
+        self.clients_by_session: dict[int, Client | Session] = {}
+        self.sessions: list[Session] = []  # of workloads
         self.history: list[Operation] = []
         self.counters: Counter[str] = Counter()
         self.ledger: dict[int, tuple[int, int, bytes, bool, int]] = {}
@@ -217,6 +221,8 @@ class World:
         self.network.on_stopped(shell, power_loss)
         for client in self.clients:
             client.on_member_stopped(shell)
+        for session in self.sessions:
+            session.on_member_stopped(shell)
 
     def on_restart_wanted(self, shell: Shell) -> None:
         """Restart a member because its core no longer trusts its memory (D4)."""

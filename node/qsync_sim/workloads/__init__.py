@@ -1,0 +1,52 @@
+"""Workloads of a schedule beside the basic clients: their requests and their checks.
+
+The seed determines which workloads a schedule has. About a third of the schedules have none: they
+are those that the seeds had before there were workloads.
+"""
+
+from collections.abc import Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+from qsync_sim.workloads.base import Workload
+from qsync_sim.workloads.indexes import Indexes
+from qsync_sim.workloads.order import Order
+from qsync_sim.workloads.tables import Tables
+
+if TYPE_CHECKING:
+    from qsync_sim.world import World
+
+ALL: tuple[type[Workload], ...] = (Indexes, Tables)
+NONE = 1 / 3
+"""The part of the schedules without a workload."""
+CHOSEN = 0.35
+"""Probability with which any other schedule has a workload."""
+
+
+def names_of(seed: int) -> list[str]:
+    """Return the names of the workloads that a seed chooses (swarm testing)."""
+    rng = Random(f"workloads of {seed}")
+    if rng.random() < NONE:
+        return []
+    chosen = [kind.name for kind in ALL if rng.random() < CHOSEN]
+    return chosen or [rng.choice(ALL).name]
+
+
+def make(world: "World", names: Sequence[str] | None) -> list[Workload]:
+    """Return the named workloads, or those of the seed if `names` is None."""
+    wanted = names_of(world.seed) if names is None else names
+    return [kind(world) for kind in ALL if kind.name in wanted]
+
+
+def check(world: "World", workloads: Sequence[Workload]) -> None:
+    """Compare the answers of all workloads with the order of confirmed rows.
+
+    Raises:
+        Violation: an answer breaks a rule.
+    """
+    if not workloads:
+        return
+    order = Order(world)
+    for workload in workloads:
+        workload.check(order)
+        world.count(f"workload {workload.name}")

@@ -1,0 +1,295 @@
+"""Sessions of workloads: each follows a script, sends one request at a time and records the answer.
+
+A script is a generator. It yields a `Request` to send, or a number of milliseconds to wait, and
+continues when the request is answered or its outcome is unknown. After the loss of a member the
+session connects to another one. A transaction is lost with its connection, so its next request gets
+the outcome `LOST` and is not sent.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from qsync_node.core import effects as fx
+from qsync_sim.clients import BEGIN, ROLLED_BACK, UNKNOWN
+from qsync_sim.violation import Violation
+
+if TYPE_CHECKING:
+    from qsync_sim.shell import Shell
+    from qsync_sim.workloads.order import Order
+    from qsync_sim.world import World
+
+MILLISECOND = 1_000_000
+GIVE_UP_MS = 30_000
+"""A client stops waiting after twice the deadline that a member has for its answer."""
+SESSIONS_FROM = 100_000
+"""Numbers of the sessions of workloads; the basic clients use smaller ones."""
+LOST = "lost"
+THINK_MS = (0, 2, 10, 40, 250, 900)
+_NAMES = {
+    "space": 0x10, "index": 0x11, "limit": 0x12, "offset": 0x13, "iterator": 0x14,
+    "fetch_position": 0x1F, "key": 0x20, "tuple": 0x21, "ops": 0x28, "after_position": 0x2E,
+    "after_tuple": 0x2F, "timeout": 0x56, "isolation": 0x59,
+}  # fmt: skip
+
+
+def body_of(**named: Any) -> bytes:
+    """Return the body of a request from its named fields."""
+    packed: bytes = msgpack.packb({_NAMES[name]: value for name, value in named.items()})
+    return packed
+
+
+@dataclass(slots=True)
+class Request:
+    """A request and its answer; `outcome` is empty until then."""
+
+    kind: str
+    type: int
+    body: bytes
+    tag: str = ""  # the unique value that identifies its row
+    user: str = "admin"
+    stream: int = 0
+    key: Any = None
+    note: Any = None  # for the check of its workload
+    member: str = ""
+    called_ns: int = 0
+    returned_ns: int = 0
+    outcome: str = ""
+    code: int = 0
+    reason: str = ""
+    index: int = 0
+    tuples: list[Any] = field(default_factory=list)
+    position: bytes | None = None
+    floor_index: int = 0  # the greatest index that any client had received before it
+    ceiling_index: int = 0  # the greatest confirmed anywhere when the answer came
+
+    @property
+    def fields(self) -> dict[int, Any]:
+        """Return the decoded body."""
+        decoded: dict[int, Any] = msgpack.unpackb(self.body, strict_map_key=False)
+        return decoded
+
+
+Script = Generator[Request | int, Request | None, None]
+
+
+class Session:
+    """A client of one workload."""
+
+    def __init__(self, world: "World", number: int, rng: Random, script: Script) -> None:
+        self.world = world
+        self.rng = rng
+        self.session = SESSIONS_FROM * number
+        self.script = script
+        self.member: Shell | None = None
+        self.waiting: Request | None = None
+        self.is_stopped = False
+        self._life = 0
+        self._sync = 0
+        self._streams: set[int] = set()  # of open transactions
+        world.sessions.append(self)
+        self._later(rng.choice(THINK_MS))
+
+    def disconnect(self) -> None:
+        """End the connection; the next request begins a new one."""
+        if self.member is not None and self.member.life == self._life:
+            self.member.step([fx.SessionClosed(self.session)])
+        self.member = None
+
+    def _later(self, milliseconds: int, answered: Request | None = None) -> None:
+        delay_ns = milliseconds * MILLISECOND + self.rng.randrange(100_000)
+        self.world.after(delay_ns, lambda: self._advance(answered))
+
+    def _advance(self, answered: Request | None) -> None:
+        if self.is_stopped:
+            return
+        try:
+            item = self.script.send(answered)
+        except StopIteration:
+            self.is_stopped = True
+            return
+        if isinstance(item, int):
+            self._later(item)
+        else:
+            self._send(item)
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def _connect(self) -> bool:
+        if self.member is not None and self.member.life == self._life and self.member.is_alive:
+            return True
+        alive = [
+            shell
+            for shell in self.world.shells.values()
+            if shell.is_alive and not shell.is_removed and not shell.settings.spaces
+        ]
+        if not alive:
+            return False
+        self.session += 1
+        self.member = self.rng.choice(alive)
+        self._life = self.member.life
+        self._streams.clear()
+        return True
+
+    def _send(self, request: Request) -> None:
+        if self.is_stopped:
+            return
+        if not self._connect():
+            self.world.after(50 * MILLISECOND, lambda: self._send(request))
+            return
+        if request.type == BEGIN:
+            self._streams.add(request.stream)
+        elif request.stream and request.stream not in self._streams:
+            request.outcome = LOST
+            self._later(0, request)
+            return
+        self._submit(request)
+
+    def _submit(self, request: Request) -> None:
+        world, member = self.world, self.member
+        assert member is not None
+        self._sync += 1
+        request.member = member.name
+        request.called_ns = world.now_ns
+        request.floor_index = world.told_index
+        self.waiting = request
+        life, session, sync = member.life, self.session, self._sync
+        sent = fx.Request(
+            session, sync, request.type, request.body, request.stream, request.user, request.key
+        )
+
+        def arrive() -> None:
+            if member.life == life:
+                member.step([sent])
+            else:
+                self._on_lost(session, sync)
+
+        world.clients_by_session[session] = self
+        world.after(self.rng.randrange(50_000, 400_000), arrive)
+        world.after(GIVE_UP_MS * MILLISECOND, lambda: self._give_up(session, sync))
+
+    def _give_up(self, session: int, sync: int) -> None:
+        if self.waiting is not None and (session, sync) == (self.session, self._sync):
+            self.world.count("gave_up")
+            self.disconnect()
+            self._on_lost(session, sync)
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def on_answer(self, answer: fx.Answer) -> None:
+        """Record the answer of the request that waits."""
+        request = self.waiting
+        if request is None or (answer.session, answer.sync) != (self.session, self._sync):
+            return
+        request.code, request.reason = answer.code, answer.reason
+        request.index = answer.log_index
+        request.tuples = [msgpack.unpackb(packed) for packed in answer.tuples]
+        request.position = answer.position
+        if answer.code == 0:
+            request.outcome = "committed"
+            self.world.told_index = max(self.world.told_index, answer.log_index)
+        elif answer.code in ROLLED_BACK:
+            request.outcome = "rolled back"
+        elif answer.code in UNKNOWN:
+            request.outcome = "unknown"
+        else:
+            request.outcome = "refused"
+        self._ended(request)
+
+    def on_member_stopped(self, shell: "Shell") -> None:
+        """Record an unknown outcome if the member had the request."""
+        if self.member is shell:
+            self._on_lost(self.session, self._sync)
+
+    def _on_lost(self, session: int, sync: int) -> None:
+        if (session, sync) != (self.session, self._sync):
+            return
+        self.member = None
+        if self.waiting is not None:
+            self.waiting.outcome = "unknown"
+            self._ended(self.waiting)
+
+    def _ended(self, request: Request) -> None:
+        request.returned_ns = self.world.now_ns
+        request.ceiling_index = self.world.confirmed_anywhere
+        self.waiting = None
+        if request.outcome == "unknown" and self.rng.random() < 0.5:
+            self.disconnect()
+        self._later(self.rng.choice(THINK_MS), request)
+
+
+class Workload:
+    """Requests of one kind in a schedule, and their check against the order of confirmed rows."""
+
+    name = ""
+    number = 0
+    """Determines the session numbers of the workload, which must be its own."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.rng = Random(f"{self.name} in {world.seed}")
+        self.sessions: list[Session] = []
+        self.requests: list[Request] = []
+        self.is_stopped = False
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of members that the workload needs."""
+        return {}
+
+    def set_up(self) -> None:
+        """Create the spaces and users of the sessions, before any fault."""
+
+    def scripts(self) -> list[Script]:
+        """Return the script of each session."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Start the sessions."""
+        for position, script in enumerate(self.scripts()):
+            rng = Random(self.rng.random())
+            self.sessions.append(Session(self.world, 10 * self.number + position, rng, script))
+
+    def stop(self) -> None:
+        """Let the sessions send nothing more."""
+        self.is_stopped = True
+        for session in self.sessions:
+            session.is_stopped = True
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no request waits for its answer."""
+        return all(session.waiting is None for session in self.sessions)
+
+    def check(self, order: "Order") -> None:
+        """Compare all answers with the order of confirmed rows.
+
+        Raises:
+            Violation: an answer breaks a rule.
+        """
+        raise NotImplementedError
+
+    def sent(self, request: Request) -> Request:
+        """Note a request that is about to be sent, and return it."""
+        self.requests.append(request)
+        return request
+
+    def until_beat(self, milliseconds: int) -> int:
+        """Return the milliseconds until all sessions that wait for this beat send at once."""
+        return milliseconds - self.world.now_ns // MILLISECOND % milliseconds
+
+    def new_tag(self) -> str:
+        """Return a value that no other request of the schedule has."""
+        return f"{self.name}-{len(self.requests)}-{self.rng.randrange(1_000_000)}"
+
+    def fail(self, request: Request, reason: str) -> None:
+        """Raise a violation that describes the request."""
+        raise Violation(
+            f"{reason}; {self.name}: {request.kind} {request.fields if request.body else ''} "
+            f"of {request.user} at {request.member}, "
+            f"{request.called_ns / 1e6:.3f} .. {request.returned_ns / 1e6:.3f} ms, answered "
+            f"{request.outcome} ({request.code} {request.reason}) index {request.index} "
+            f"{request.tuples}"
+        )

@@ -1,0 +1,156 @@
+"""The order of confirmed rows, replayed space by space without the engine.
+
+`Order` keeps every version of every space: its definition and its tuples after each row that
+changed one of them. The checks of workloads ask it for the version at an index, or for all versions
+between two indexes.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgpack
+
+from qsync_sim.model import DELETE, ROW_TYPES, UPDATE, UPSERT
+from qsync_sim.workloads.table import Index, Table, changed
+
+if TYPE_CHECKING:
+    from qsync_sim.world import World
+
+SPACES, INDEXES, SEQUENCES, SEQUENCE_DATA, SPACE_SEQUENCES = 280, 288, 284, 285, 340
+TRUNCATIONS, USERS, PRIVILEGES = 330, 304, 312
+_KEY_FIELDS = {INDEXES: (0, 1), PRIVILEGES: (1, 2, 3)}
+"""Fields of the primary keys of system spaces that are not the first one."""
+_NAMES = {SPACES: (2,), SEQUENCES: (2,), USERS: (2,), INDEXES: (0, 2)}
+"""Fields of the unique index of names."""
+
+
+class Row(NamedTuple):
+    """A confirmed row that changes a space."""
+
+    type: int
+    space: int
+    fields: dict[int, Any]
+
+
+class Order:
+    """All versions of all spaces."""
+
+    def __init__(self, world: "World") -> None:
+        self.last = world.confirmed_anywhere
+        self.rows: dict[int, Row] = {}
+        self.places: dict[str, list[int]] = {}
+        self._versions: dict[int, list[tuple[int, Table]]] = {}
+        for index in range(1, self.last + 1):
+            _, _, body, is_taken, row_type = world.ledger[index]
+            if is_taken and row_type in ROW_TYPES:
+                fields = msgpack.unpackb(body, strict_map_key=False)
+                self._take(index, Row(row_type, fields[0x10], fields))
+
+    def at(self, space: int, index: int) -> Table:
+        """Return a space after the row at `index`; an unknown one does not exist."""
+        versions = self._versions.get(space, [])
+        position = bisect_right(versions, index, key=lambda version: version[0])
+        return versions[position - 1][1] if position else _first(space)
+
+    def between(self, space: int, first: int, last: int) -> Iterator[Table]:
+        """Yield the versions that were current at `first` to `last`, the newest one first."""
+        versions = self._versions.get(space, [])
+        position = bisect_right(versions, last, key=lambda version: version[0])
+        for at, table in reversed(versions[:position]):
+            yield table
+            if at <= first:
+                return
+        yield _first(space)
+
+    # --- replay -------------------------------------------------------------------------------
+
+    def _take(self, index: int, row: Row) -> None:
+        self.rows[index] = row
+        table = self.at(row.space, index)
+        key = self._key_of(row, table)
+        old = table.rows.get(key)
+        new = _after(row, old)
+        rows = {**table.rows}
+        if new is None:
+            rows.pop(key, None)
+        else:
+            rows[key] = new
+        self._put(index, replace(table, rows=rows))
+        tag = _tag_of(row)
+        if tag:
+            self.places.setdefault(tag, []).append(index)
+        self._define(index, row.space, old, new)
+
+    def _key_of(self, row: Row, table: Table) -> tuple[Any, ...]:
+        if row.type in (UPDATE, DELETE):
+            return tuple(row.fields[0x20])
+        return table.key_of(row.fields[0x21])
+
+    def _put(self, index: int, table: Table) -> None:
+        self._versions.setdefault(table.id, []).append((index, table))
+
+    def _define(self, index: int, space: int, old: list[Any] | None, new: list[Any] | None) -> None:
+        """Change the definition of the space that a row of a system space describes."""
+        row = new if new is not None else old
+        if row is None or space not in (SPACES, INDEXES, TRUNCATIONS):
+            return
+        table = self.at(row[0], index)
+        if space == SPACES and new is None:
+            table = Table(row[0])
+        elif space == SPACES:
+            table = replace(table, exists=True, name=row[2], format=row[6])
+        elif space == TRUNCATIONS and new is not None:
+            table = replace(table, rows={})
+        elif space == INDEXES:
+            indexes = {**table.indexes}
+            indexes.pop(row[1], None)
+            if new is not None:
+                indexes[row[1]] = Index.of(row)
+            table = replace(table, indexes=indexes)
+            table = replace(table, rows={})
+            if 0 in indexes:
+                old_rows = self.at(row[0], index).rows
+                table = replace(
+                    table, rows={table.key_of(made): made for made in old_rows.values()}
+                )
+        self._put(index, table)
+
+
+def _first(space: int) -> Table:
+    """Return a space before the first row: only system spaces exist, here without their rows."""
+    if space >= 512:
+        return Table(space)
+    indexes = {0: Index("primary", True, _parts(_KEY_FIELDS.get(space, (0,))))}
+    if space in _NAMES:
+        indexes[2] = Index("name", True, _parts(_NAMES[space]))
+    return Table(space, exists=True, indexes=indexes)
+
+
+def _parts(fields: tuple[int, ...]) -> tuple[tuple[int, str], ...]:
+    return tuple((number, "any") for number in fields)
+
+
+def _after(row: Row, old: list[Any] | None) -> list[Any] | None:
+    """Return the tuple after a row, over the tuple before it."""
+    if row.type == DELETE:
+        return None
+    if row.type == UPDATE:
+        return None if old is None else changed(old, row.fields[0x21])
+    if row.type == UPSERT and old is not None:
+        return changed(old, row.fields[0x28])
+    made: list[Any] = row.fields[0x21]
+    return made
+
+
+def _tag_of(row: Row) -> str:
+    """Return the value that identifies the writer of a row, or an empty one."""
+    if row.type == DELETE:
+        return ""
+    field = _NAMES[row.space][-1] if row.space in _NAMES else 1
+    if row.type in (UPDATE, UPSERT):
+        ops = row.fields[0x21 if row.type == UPDATE else 0x28]
+        return next((str(op[2]) for op in ops if op[:2] == ["=", field]), "")
+    made = row.fields[0x21]
+    return made[field] if len(made) > field and isinstance(made[field], str) else ""

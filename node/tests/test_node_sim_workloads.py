@@ -1,0 +1,152 @@
+"""Workloads of the simulator: each runs alone, and its check refuses wrong answers."""
+
+from collections.abc import Callable
+
+import pytest
+
+from qsync_sim import workloads
+from qsync_sim.schedule import Schedule
+from qsync_sim.violation import Violation
+from qsync_sim.workloads.base import Request, Workload
+from qsync_sim.workloads.contents import check_indexes
+from qsync_sim.workloads.order import Order
+
+NAMES = [kind.name for kind in workloads.ALL]
+
+
+def finished(name: str, seed: int = 1) -> tuple[Workload, Order]:
+    """Return a workload after its schedule, and the order of that schedule."""
+    schedule = Schedule(seed, workloads=[name])
+    world = schedule.run()
+    (workload,) = schedule.workloads
+    return workload, Order(world)
+
+
+def refuses(name: str, change: Callable[[Request], bool], rule: str) -> None:
+    """Assert that the workload refuses the first request that the function changes."""
+    for seed in range(1, 20):
+        workload, order = finished(name, seed)
+        if any(change(request) for request in workload.requests):
+            with pytest.raises(Violation, match=rule):
+                workload.check(order)
+            return
+    pytest.fail("no request of this kind")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("seed", [1, 2, 4])
+def test_workload_alone_passes_and_checks_answers(name: str, seed: int) -> None:
+    schedule = Schedule(seed, workloads=[name])
+    schedule.run()
+    assert schedule.world.counters[f"workload {name}"] == 1
+    (workload,) = schedule.workloads
+    assert len(workload.requests) > 20
+    assert sum(request.outcome == "committed" for request in workload.requests) > 10
+
+
+def test_seeds_choose_subsets_and_a_third_has_none() -> None:
+    chosen = [workloads.names_of(seed) for seed in range(600)]
+    assert 150 < sum(not names for names in chosen) < 250
+    assert {name for names in chosen for name in names} == set(NAMES)
+
+
+def test_schedule_without_workloads_draws_nothing_for_them() -> None:
+    seed = next(seed for seed in range(20) if not workloads.names_of(seed))
+    one, other = Schedule(seed), Schedule(seed, workloads=())
+    one.run()
+    other.run()
+    assert one.world.ledger == other.world.ledger
+
+
+class TestIndexes:
+    """The check of secondary indexes, range scans and pages."""
+
+    def test_row_missing_from_a_linearizable_read(self) -> None:
+        def change(request: Request) -> bool:
+            is_scan = request.kind == "select" and request.fields.get(0x59) == 4
+            if is_scan and request.outcome == "committed" and len(request.tuples) > 1:
+                del request.tuples[0]
+                return True
+            return False
+
+        refuses("indexes", change, "R1/R2")
+
+    def test_dirty_read_of_a_value_that_was_never_written(self) -> None:
+        def change(request: Request) -> bool:
+            is_dirty = request.kind == "select" and request.fields.get(0x59) == 1
+            if is_dirty and request.outcome == "committed":
+                request.tuples = [[1, "never", 1, 1]]
+                return True
+            return False
+
+        refuses("indexes", change, "R1")
+
+    def test_duplicate_that_nothing_justifies(self) -> None:
+        def change(request: Request) -> bool:
+            if request.kind == "delete" and request.outcome == "committed" and not request.tuples:
+                request.code, request.outcome = 3, "refused"
+                return True
+            return False
+
+        refuses("indexes", change, "T8")
+
+    def test_refused_write_that_is_in_the_order(self) -> None:
+        def change(request: Request) -> bool:
+            if request.tag and request.outcome == "committed" and request.tuples:
+                request.code, request.outcome = 226, "refused"
+                return True
+            return False
+
+        refuses("indexes", change, "T6")
+
+    def test_static_row_on_two_pages(self) -> None:
+        workload, order = finished("indexes")
+        pages = next(pages for pages in workload.paginations if len(pages) > 2)  # type: ignore[attr-defined]
+        workload.requests.clear()
+        pages[1].tuples[0] = pages[0].tuples[0]
+        with pytest.raises(Violation, match="R1"):
+            workload.check(order)
+
+    def test_index_that_lacks_a_tuple(self) -> None:
+        schedule = Schedule(1, workloads=["indexes"])
+        world = schedule.run()
+        shell = next(shell for shell in world.alive() if shell.node is not None)
+        assert shell.node is not None
+        index = shell.node.database.space(601).indexes[1]
+        key, _ = next(iter(index.entries()))
+        index.put(key, None)
+        with pytest.raises(Violation, match="S1"):
+            check_indexes(shell.name, shell.node.database)
+
+
+class TestTables:
+    """The check of schema changes."""
+
+    def test_format_change_that_the_tuples_forbid(self) -> None:
+        def change(request: Request) -> bool:
+            if request.outcome == "refused" and request.code in (3, 23, 39):
+                if request.fields[0x10] in (280, 288):
+                    request.code, request.outcome = 0, "committed"
+                    return True
+            return False
+
+        refuses("tables", change, "P3")
+
+    def test_refusal_that_no_state_justifies(self) -> None:
+        def change(request: Request) -> bool:
+            if request.kind == "truncate" and request.outcome == "committed":
+                request.code, request.outcome = 42, "refused"
+                return True
+            return False
+
+        refuses("tables", change, "P3")
+
+    def test_write_to_a_space_that_does_not_exist(self) -> None:
+        def change(request: Request) -> bool:
+            if request.kind == "put" and request.code == 36:
+                request.code, request.outcome = 0, "committed"
+                request.tuples = [request.fields[0x21]]
+                return True
+            return False
+
+        refuses("tables", change, "T8")
