@@ -18,7 +18,8 @@
 (* A transaction may have an idempotency key. A leader that has a row with *)
 (* it, pending or confirmed, answers with the outcome of that row (T9).    *)
 (*                                                                         *)
-(* Snapshots are in Steps.tla. Leases and reads are not modelled.          *)
+(* Snapshots are in Steps.tla, linearizable reads in Reads.tla, and leases *)
+(* in LeaderLease.tla and BrokerLease.tla.                                 *)
 (***************************************************************************)
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 

@@ -1,4 +1,4 @@
-"""`make spec`: check the specifications `Qsync.tla` and `Steps.tla` with TLC.
+"""`make spec`: check the specifications in this folder with TLC.
 
     python node/spec/check.py JAR [--small] [MODEL ...]
 
@@ -11,13 +11,63 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
-from tlc import INVARIANTS, configuration, search
+from tlc import INVARIANTS, SWITCHES, configuration, search
 
 MODEL_S = 900
 """Time after which the search of a model counts as failed."""
+
+
+class Module(NamedTuple):
+    """A specification.
+
+    Attributes:
+        specification: name of the formula of all behaviours.
+        invariants: names of the invariants.
+        switches: constants that are TRUE or FALSE.
+        constraint: name of a constraint of all models, or "".
+        symmetry: name of a symmetry of all models, or "".
+        is_replication: whether it extends `Qsync.tla`, and has its constants.
+    """
+
+    specification: str
+    invariants: str
+    switches: tuple[str, ...]
+    constraint: str = ""
+    symmetry: str = ""
+    is_replication: bool = True
+
+
+MODULES = {
+    "Qsync": Module("Spec", f"TypeOK {INVARIANTS}", SWITCHES),
+    "Steps": Module("StepsSpec", f"StepsTypeOK {INVARIANTS}", (*SWITCHES, "WithSnapshots")),
+    "Reads": Module(
+        "ReadsSpec",
+        f"ReadsTypeOK {INVARIANTS} Linearizable",
+        (*SWITCHES, "ReadWithoutRound", "RoundBeforeRead", "ReadBeforePromote", "AnyRowProves"),
+        constraint="CanBeProven",
+    ),
+    "LeaderLease": Module(
+        "Spec",
+        "TypeOK EndsInTime IsKept",
+        ("CountFromReply", "RememberOneRound"),
+        symmetry="Symmetry",
+        is_replication=False,
+    ),
+    "BrokerLease": Module(
+        "Spec",
+        "TypeOK ServesWithItsRow",
+        (
+            "CountFromConfirmation", "RemoveWhilePending", "CountOnElection", "IgnoreProcess",
+            "SlowClock",
+        ),
+        is_replication=False,
+    ),
+}  # fmt: skip
 
 
 class Model(NamedTuple):
@@ -32,6 +82,7 @@ class Model(NamedTuple):
         violated: the invariant that a planted bug violates, "" for a sound model.
         is_scripted: whether the leader of term 1 writes the rows of `Script`.
         module: the specification.
+        bounds: further constants of the module.
         keys: number of idempotency keys.
         is_large: whether `--small` leaves it out.
     """
@@ -44,10 +95,16 @@ class Model(NamedTuple):
     violated: str = ""
     is_scripted: bool = False
     module: str = "Qsync"
+    bounds: Mapping[str, int] = MappingProxyType({})
     keys: int = 0
     is_large: bool = False
 
 
+ROUNDS = MappingProxyType({"RoundMax": 1})
+LEASE = MappingProxyType({"TimeMax": 5, "RoundMax": 3, "LeaseTime": 2})
+RENEWALS = MappingProxyType(
+    {"TimeMax": 4, "RenewalMax": 2, "ProcessMax": 2, "TermMax": 2, "LeaseTime": 2}
+)
 MODELS = {
     "elections": Model(3, 3, 3, "WithRestarts", is_led=False, is_large=True),
     "rollbacks": Model(3, 2, 3, "WithRollbacks WithConfirms WithRestarts", is_led=False),
@@ -78,14 +135,58 @@ MODELS = {
     "steps, votes for shorter logs": Model(
         3, 2, 3, "VoteForShorterLogs", module="Steps", violated="CommittedSurvives"
     ),
+    "reads": Model(3, 2, 3, "", module="Reads", bounds=ROUNDS),
+    "reads and older rounds": Model(3, 2, 2, "", module="Reads", bounds={"RoundMax": 2}),
+    "read without a round": Model(
+        3, 2, 2, "ReadWithoutRound", module="Reads", bounds=ROUNDS, violated="Linearizable"
+    ),
+    "round before the read": Model(
+        3, 2, 2, "RoundBeforeRead", module="Reads", bounds={"RoundMax": 2},
+        violated="Linearizable",
+    ),
+    "read before the PROMOTE": Model(
+        3, 2, 3, "ReadBeforePromote", module="Reads", bounds=ROUNDS, violated="Linearizable"
+    ),
+    "any confirmed row proves": Model(
+        3, 2, 3, "AnyRowProves", module="Reads", bounds=ROUNDS, violated="Linearizable"
+    ),
+    "lease of a leader": Model(3, 0, 0, "", module="LeaderLease", bounds=LEASE),
+    "lease from the reply": Model(
+        3, 0, 0, "CountFromReply", module="LeaderLease", bounds=LEASE, violated="EndsInTime"
+    ),
+    "one remembered round": Model(
+        3, 0, 0, "RememberOneRound", module="LeaderLease", bounds=LEASE, violated="IsKept"
+    ),
+    "lease of a broker": Model(0, 0, 0, "", False, module="BrokerLease", bounds=RENEWALS),
+    "lease from its confirmation": Model(
+        0, 0, 0, "CountFromConfirmation", False, module="BrokerLease", bounds=RENEWALS,
+        violated="ServesWithItsRow",
+    ),
+    "removed while a renewal waits": Model(
+        0, 0, 0, "RemoveWhilePending", False, module="BrokerLease", bounds=RENEWALS,
+        violated="ServesWithItsRow",
+    ),
+    "no period after an election": Model(
+        0, 0, 0, "CountOnElection", False, module="BrokerLease", bounds=RENEWALS,
+        violated="ServesWithItsRow",
+    ),
+    "lease of a former process": Model(
+        0, 0, 0, "IgnoreProcess", False, module="BrokerLease", bounds=RENEWALS,
+        violated="ServesWithItsRow",
+    ),
+    "a broker's clock is slow": Model(
+        0, 0, 0, "SlowClock", False, module="BrokerLease", bounds=RENEWALS,
+        violated="ServesWithItsRow",
+    ),
 }  # fmt: skip
 
 
 def settings_of(model: Model) -> str:
     """Return the file that configures TLC for a model."""
+    if not MODULES[model.module].is_replication:
+        return other_settings_of(model)
     nodes = [f"n{number + 1}" for number in range(model.nodes)]
-    is_fine = model.module == "Steps"
-    switches = set(model.switches.split())
+    module = MODULES[model.module]
     constants = {
         **{node: node for node in nodes},
         "Nodes": f"{{{', '.join(nodes)}}}",
@@ -94,16 +195,38 @@ def settings_of(model: Model) -> str:
         "LogMax": model.rows,
         "KeyMax": model.keys,
         "LedBy": nodes[0] if model.is_led else "NoVote",
-        **({"WithSnapshots": str("WithSnapshots" in switches).upper()} if is_fine else {}),
+        **model.bounds,
     }
     lines = [
         f"SYMMETRY {'Others' if model.is_led else 'Symmetry'}",
         *(["CONSTRAINT Scripted"] if model.is_scripted else []),
-        f"INVARIANTS {'StepsTypeOK' if is_fine else 'TypeOK'} {INVARIANTS}",
+        *([f"CONSTRAINT {module.constraint}"] if module.constraint else []),
+        f"INVARIANTS {module.invariants}",
         "CHECK_DEADLOCK FALSE",
     ]
-    specification = "StepsSpec" if is_fine else "Spec"
-    return configuration(specification, constants, switches - {"WithSnapshots"}, lines)
+    return configuration(
+        module.specification, constants, model.switches.split(), lines, module.switches
+    )
+
+
+def other_settings_of(model: Model) -> str:
+    """Return the file that configures TLC for a model of a module without the log of members."""
+    nodes = [f"n{number + 1}" for number in range(model.nodes)]
+    module = MODULES[model.module]
+    constants = {**{node: node for node in nodes}, **model.bounds}
+    if nodes:
+        constants["Nodes"] = f"{{{', '.join(nodes)}}}"
+    if model.is_led:
+        constants["Leader"] = nodes[0]
+    lines = [
+        *([f"SYMMETRY {module.symmetry}"] if module.symmetry else []),
+        *([f"CONSTRAINT {module.constraint}"] if module.constraint else []),
+        f"INVARIANTS {module.invariants}",
+        "CHECK_DEADLOCK FALSE",
+    ]
+    return configuration(
+        module.specification, constants, model.switches.split(), lines, module.switches
+    )
 
 
 def main() -> int:

@@ -38,17 +38,19 @@ def configuration(
     constants: Mapping[str, object],
     switches: Collection[str],
     lines: Sequence[str],
+    known: Collection[str] = SWITCHES,
 ) -> str:
     """Return the file that configures TLC.
 
     Args:
         specification: name of the formula of all behaviours.
         constants: values of constants, as TLA+ has them.
-        switches: constants of `SWITCHES` that are TRUE.
+        switches: constants that are TRUE.
         lines: further lines.
+        known: all constants of the module that are TRUE or FALSE.
     """
-    assert set(switches) <= set(SWITCHES), switches
-    given = {**constants, **{name: str(name in switches).upper() for name in SWITCHES}}
+    assert set(switches) <= set(known), switches
+    given = {**constants, **{name: str(name in switches).upper() for name in known}}
     values = [f"    {name} = {value}" for name, value in given.items()]
     return "\n".join([f"SPECIFICATION {specification}", "CONSTANTS", *values, *lines, ""])
 

@@ -19,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tlc import INVARIANTS, SPEC, configuration, search
+from tlc import INVARIANTS, SPEC, SWITCHES, configuration, search
 
 from qsync_node.core.node import Node
 from qsync_node.core.settings import MILLISECOND, SECOND
@@ -178,11 +178,11 @@ def compare(jar: Path, runs: Sequence[Sequence[Event]]) -> Refusal | None:
         "TermMax": max(event.get("term", 0) for event in every),
         "LogMax": 1 << 20,
         "KeyMax": 0,
-        "WithSnapshots": "TRUE",
         "LedBy": '""',
     }
     lines = [f"INVARIANTS StepsTypeOK {INVARIANTS}"]
-    settings = configuration("TraceSpec", constants, ["WithRollbacks"], lines)
+    switches = ["WithRollbacks", "WithSnapshots"]
+    settings = configuration("TraceSpec", constants, switches, lines, (*SWITCHES, "WithSnapshots"))
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "TraceData.tla"
         data.write_text(f"---- MODULE TraceData ----\nRuns == {to_tla(shown)}\n====\n")
