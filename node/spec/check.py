@@ -67,6 +67,17 @@ MODULES = {
         ),
         is_replication=False,
     ),
+    "Journals": Module(
+        "Spec",
+        "TypeOK VisibleSurvives RouteHasVisible OneValue",
+        (
+            "PromiseBeforeFlush", "AnyEpochChosen", "MissingAccepted", "AllAdoptAtOnce",
+            "AppendBeforeRecord", "PrimaryAlone", "AckBeforeFlush", "ProposedVisible",
+            "ForgetEpoch", "ConfirmRecovered",
+        ),
+        symmetry="Symmetry",
+        is_replication=False,
+    ),
 }  # fmt: skip
 
 
@@ -105,6 +116,9 @@ LEASE = MappingProxyType({"TimeMax": 5, "RoundMax": 3, "LeaseTime": 2})
 RENEWALS = MappingProxyType(
     {"TimeMax": 4, "RenewalMax": 2, "ProcessMax": 2, "TermMax": 2, "LeaseTime": 2}
 )
+APPENDS = MappingProxyType({"EpochMax": 2, "AppendMax": 2, "CrashMax": 2})
+ONE_CRASH = MappingProxyType({**APPENDS, "CrashMax": 1})
+THREE_EPOCHS = MappingProxyType({"EpochMax": 3, "AppendMax": 1, "CrashMax": 1})
 MODELS = {
     "elections": Model(3, 3, 3, "WithRestarts", is_led=False, is_large=True),
     "rollbacks": Model(3, 2, 3, "WithRollbacks WithConfirms WithRestarts", is_led=False),
@@ -178,6 +192,53 @@ MODELS = {
         0, 0, 0, "SlowClock", False, module="BrokerLease", bounds=RENEWALS,
         violated="ServesWithItsRow",
     ),
+    "appends": Model(
+        3, 0, 0, "", False, module="Journals", bounds=APPENDS,
+    ),
+    "appends in three epochs": Model(
+        3, 0, 0, "", False, module="Journals", bounds=THREE_EPOCHS,
+        is_large=True,
+    ),
+    "promise before the flush": Model(
+        3, 0, 0, "PromiseBeforeFlush", False, module="Journals", bounds=ONE_CRASH,
+        violated="RouteHasVisible",
+    ),
+    "any epoch chosen": Model(
+        3, 0, 0, "AnyEpochChosen", False, module="Journals", bounds=ONE_CRASH,
+        violated="RouteHasVisible",
+    ),
+    "missing bytes accepted": Model(
+        3, 0, 0, "MissingAccepted", False, module="Journals", bounds=ONE_CRASH,
+        violated="RouteHasVisible",
+    ),
+    "others adopt before the record": Model(
+        3, 0, 0, "AllAdoptAtOnce", False, module="Journals", bounds=ONE_CRASH,
+        violated="RouteHasVisible",
+    ),
+    "appends before the record": Model(
+        3, 0, 0, "AppendBeforeRecord", False, module="Journals", bounds=ONE_CRASH,
+        violated="RouteHasVisible",
+    ),
+    "primary alone acknowledges": Model(
+        3, 0, 0, "PrimaryAlone", False, module="Journals", bounds=ONE_CRASH,
+        violated="RouteHasVisible",
+    ),
+    "peer acknowledges before its flush": Model(
+        3, 0, 0, "AckBeforeFlush", False, module="Journals", bounds=ONE_CRASH,
+        violated="RouteHasVisible",
+    ),
+    "proposed bytes are visible": Model(
+        3, 0, 0, "ProposedVisible", False, module="Journals", bounds=ONE_CRASH,
+        violated="VisibleSurvives",
+    ),
+    "recovery confirms all bytes": Model(
+        3, 0, 0, "ConfirmRecovered", False, module="Journals", bounds=ONE_CRASH,
+        violated="RouteHasVisible",
+    ),
+    "recovery forgets the epoch": Model(
+        3, 0, 0, "ForgetEpoch", False, module="Journals", bounds=THREE_EPOCHS,
+        violated="VisibleSurvives", is_large=True,
+    ),
 }  # fmt: skip
 
 
@@ -247,7 +308,7 @@ def main() -> int:
         wrong += not is_right
         said = found.violated or "no violation"
         sys.stdout.write(
-            f"{name:30} {said:18} {found.states:>10,} states, depth {found.depth:>2},"
+            f"{name:34} {said:18} {found.states:>10,} states, depth {found.depth:>2},"
             f" {time.monotonic() - began:4.0f} s{'' if is_right else '  WRONG'}\n"
         )
         sys.stdout.flush()
