@@ -275,8 +275,8 @@ class Election:
     def _keep_index(self) -> int:
         """Return the index of the last row to keep.
 
-        That is the whole log, or the part before the first entry that provably never had a quorum
-        (E8, T7). A forced rollback keeps only confirmed rows (E11).
+        That is the whole log, or the part before the first transaction that provably never had a
+        quorum (E8, T7). A forced rollback keeps only confirmed rows (E11).
         """
         replica = self.replica
         limbo = replica.limbo
@@ -291,8 +291,15 @@ class Election:
             is_nacked = any(batch.first_index <= i <= batch.last_index for i in nacked.values())
             if not wants_rollback and not is_nacked:
                 continue
-            if self._possible_holders(batch.last_index, nacked) < self._least_quorum():
-                return batch.first_index - 1
+            if self._possible_holders(batch.last_index, nacked) >= self._least_quorum():
+                continue
+            # An entry from a file holds transactions that were written at once. They may have
+            # arrived separately: a quorum may hold the first of them only.
+            for first, last in entry.transactions():
+                if not wants_rollback and not any(first <= i <= last for i in nacked.values()):
+                    continue
+                if self._possible_holders(last, nacked) < self._least_quorum():
+                    return first - 1
         return replica.tail.last_index
 
     def _least_quorum(self) -> int:

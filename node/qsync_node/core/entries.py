@@ -9,6 +9,7 @@ per-owner LSN is not a position (L2). CONFIRM: everything up to the position is 
 the position is the last row kept. ROLLBACK: the position is the first row rolled back.
 """
 
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any
 
@@ -84,6 +85,14 @@ class Entry:
             if self.rows[position].is_commit:
                 return self.batch.first_index + position
         return self.batch.last_index
+
+    def transactions(self) -> Iterator[tuple[int, int]]:
+        """Yield the first and the last index of each transaction (L8)."""
+        first = self.batch.first_index
+        while first <= self.batch.last_index:
+            last = self.transaction_end(first)
+            yield first, last
+            first = last + 1
 
     def __repr__(self) -> str:
         return f"{self.kind.name}({self.batch.first_index}..{self.batch.last_index} t{self.term})"
