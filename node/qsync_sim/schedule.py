@@ -78,6 +78,8 @@ class Schedule:
                     world.trace.append(f"{world.now_ns / 1e6:10.3f} ---- {fault.__name__}")
                 fault(world)
                 self.faults_done += 1
+                for workload in self.workloads:
+                    workload.wake()
         world.run_for(SECOND)
         world.run_for(20 * SECOND, lambda: len(world.history) >= OPERATIONS_MIN)
         self.end_faults()

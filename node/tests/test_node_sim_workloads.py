@@ -10,6 +10,7 @@ from qsync_sim.violation import Violation
 from qsync_sim.workloads.base import Request, Workload
 from qsync_sim.workloads.contents import check_indexes
 from qsync_sim.workloads.order import Order
+from qsync_sim.workloads.transactions import Transactions
 
 NAMES = [kind.name for kind in workloads.ALL]
 
@@ -150,3 +151,93 @@ class TestTables:
             return False
 
         refuses("tables", change, "T8")
+
+
+class TestTransactions:
+    """The check of interactive transactions."""
+
+    def test_committed_after_its_timeout(self) -> None:
+        def change(request: Request) -> bool:
+            if request.kind == "commit" and request.code == 231:
+                request.code, request.outcome = 0, "committed"
+                return True
+            return False
+
+        refuses("transactions", change, "T6")
+
+    def test_read_that_does_not_hold_at_its_place(self) -> None:
+        for seed in range(1, 20):
+            workload, order = finished("transactions", seed)
+            assert isinstance(workload, Transactions)
+            committed = [one for one in workload.transactions if one.outcome == "committed"]
+            reads = [
+                statement
+                for one in committed
+                for statement in one.statements
+                if statement.kind == "select" and statement.tuples
+            ]
+            if reads:
+                reads[0].tuples[0][1] = "another value"
+                with pytest.raises(Violation, match=r"T8|R2"):
+                    workload.check(order)
+                return
+        pytest.fail("no read in a committed transaction")
+
+    def test_refused_transaction_with_a_row(self) -> None:
+        for seed in range(1, 20):
+            workload, order = finished("transactions", seed)
+            assert isinstance(workload, Transactions)
+            for one in workload.transactions:
+                tags = [request.tag for request in one.rows if request.tag]
+                if one.outcome == "committed" and tags and one.end is not None:
+                    one.end.outcome, one.end.code = "refused", 97
+                    with pytest.raises(Violation, match="T6"):
+                        workload.check(order)
+                    return
+        pytest.fail("no committed transaction")
+
+
+class TestSequences:
+    """The check of sequences."""
+
+    def test_value_that_was_not_next(self) -> None:
+        def change(request: Request) -> bool:
+            if request.kind == "draw" and request.outcome == "committed":
+                request.tuples[0][0] += 1
+                return True
+            return False
+
+        refuses("sequences", change, "T8")
+
+    def test_overflow_with_values_left(self) -> None:
+        def change(request: Request) -> bool:
+            if request.kind == "delete" and request.outcome == "committed" and not request.tuples:
+                request.outcome, request.code = "refused", 147
+                return True
+            return False
+
+        refuses("sequences", change, "T8")
+
+
+class TestKeys:
+    """The check of idempotency keys."""
+
+    def test_expiry_within_the_window(self) -> None:
+        def change(request: Request) -> bool:
+            if request.kind == "retry" and request.index <= request.floor_index:
+                is_young = request.ceiling_index - request.key[2] < 200
+                if request.outcome == "committed" and is_young:
+                    request.outcome, request.code = "unknown", 0x4002
+                    return True
+            return False
+
+        refuses("keys", change, "T9")
+
+    def test_retry_with_another_index(self) -> None:
+        def change(request: Request) -> bool:
+            if request.kind == "retry" and request.outcome == "committed":
+                request.index -= 1
+                return True
+            return False
+
+        refuses("keys", change, "T9")

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 
 from qsync_sim.workloads.base import Workload
 from qsync_sim.workloads.indexes import Indexes
+from qsync_sim.workloads.keys import Keys
 from qsync_sim.workloads.order import Order
+from qsync_sim.workloads.sequences import Sequences
 from qsync_sim.workloads.tables import Tables
+from qsync_sim.workloads.transactions import Transactions
 
 if TYPE_CHECKING:
     from qsync_sim.world import World
 
-ALL: tuple[type[Workload], ...] = (Indexes, Tables)
+ALL: tuple[type[Workload], ...] = (Indexes, Tables, Transactions, Sequences, Keys)
 NONE = 1 / 3
 """The part of the schedules without a workload."""
 CHOSEN = 0.35

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from qsync_node.core import effects as fx
+from qsync_sim import faults
 from qsync_sim.clients import BEGIN, ROLLED_BACK, UNKNOWN
 from qsync_sim.violation import Violation
 
@@ -28,6 +29,9 @@ GIVE_UP_MS = 30_000
 SESSIONS_FROM = 100_000
 """Numbers of the sessions of workloads; the basic clients use smaller ones."""
 LOST = "lost"
+STRIKES, STRIKES_MS = 2, (200, 6_000)
+"""Number of times when a workload lets members refuse rows, and between which times of it."""
+WAKE_MS = (0, 0, 5, 20, 50)
 THINK_MS = (0, 2, 10, 40, 250, 900)
 _NAMES = {
     "space": 0x10, "index": 0x11, "limit": 0x12, "offset": 0x13, "iterator": 0x14,
@@ -90,6 +94,9 @@ class Session:
         self._life = 0
         self._sync = 0
         self._streams: set[int] = set()  # of open transactions
+        self._pause = 0  # counts pauses
+        self._is_pausing = False
+        self._answered: Request | None = None  # before the pause
         world.sessions.append(self)
         self._later(rng.choice(THINK_MS))
 
@@ -100,12 +107,22 @@ class Session:
         self.member = None
 
     def _later(self, milliseconds: int, answered: Request | None = None) -> None:
-        delay_ns = milliseconds * MILLISECOND + self.rng.randrange(100_000)
-        self.world.after(delay_ns, lambda: self._advance(answered))
+        self._pause += 1
+        self._is_pausing = True
+        self._answered = answered
+        pause, delay_ns = self._pause, milliseconds * MILLISECOND + self.rng.randrange(100_000)
+        self.world.after(delay_ns, lambda: self._advance(pause))
 
-    def _advance(self, answered: Request | None) -> None:
-        if self.is_stopped:
+    def wake(self) -> None:
+        """Continue soon if the session pauses, so that its next request meets a fault."""
+        if self._is_pausing:
+            self._later(self.rng.choice(WAKE_MS), self._answered)
+
+    def _advance(self, pause: int) -> None:
+        if self.is_stopped or pause != self._pause:
             return
+        self._is_pausing = False
+        answered, self._answered = self._answered, None
         try:
             item = self.script.send(answered)
         except StopIteration:
@@ -251,6 +268,19 @@ class Workload:
         for position, script in enumerate(self.scripts()):
             rng = Random(self.rng.random())
             self.sessions.append(Session(self.world, 10 * self.number + position, rng, script))
+        for _ in range(STRIKES):
+            self.world.after(self.rng.randrange(*STRIKES_MS) * MILLISECOND, self._strike)
+
+    def _strike(self) -> None:
+        """Let most members refuse rows for a moment, so that requests are rolled back (T7)."""
+        if not self.is_stopped:
+            faults.nack_by_most(self.world)
+            self.wake()
+
+    def wake(self) -> None:
+        """Let the sessions that pause send soon: a fault begins."""
+        for session in self.sessions:
+            session.wake()
 
     def stop(self) -> None:
         """Let the sessions send nothing more."""

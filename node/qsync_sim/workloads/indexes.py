@@ -1,7 +1,7 @@
 """Secondary indexes, range scans and pages.
 
-Two sessions write and read a space with a unique secondary index, one that is not unique, and one
-of two parts. A third reads another space page by page, while its rows are changed and rows are
+Four sessions write and read a space with a unique secondary index, one that is not unique, and one
+of two parts. A fifth reads another space page by page, while its rows are changed and rows are
 inserted between its static ones.
 """
 
@@ -22,7 +22,7 @@ from qsync_sim.workloads.table import EQ, GE, GT, LE, LT, REQ
 SPACE, PAGED_SPACE = 600, 601
 KEYS, VALUES, GROUPS = 7, 5, 3
 STATIC_KEYS = range(0, 24, 2)
-WRITES, PAGINATIONS = 20, 3
+WRITES, PAGINATIONS = 11, 3
 PAGE, PAGES_MAX = 5, 8
 BEAT_MS = 100
 """The sessions often send at the same moment, so that their requests meet pending rows."""
@@ -59,14 +59,14 @@ class Indexes(Workload):
             self.world.insert(PAGED_SPACE, [key, f"first {key}", key % GROUPS])
 
     def scripts(self) -> list[Script]:
-        return [self._use(), self._use(), self._paginate()]
+        return [*(self._use() for _ in range(4)), self._paginate()]
 
     # --- requests -----------------------------------------------------------------------------
 
     def _use(self) -> Script:
         for _ in range(WRITES):
             if self.rng.random() < 0.7:
-                yield self.until_beat(BEAT_MS)
+                yield self.rng.choice([0, 300, 900]) + self.until_beat(BEAT_MS)
             choose = self._read if self.rng.random() < 0.4 else self._write
             yield self.sent(choose())
 

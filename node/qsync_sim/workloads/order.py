@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
-from qsync_sim.model import DELETE, ROW_TYPES, UPDATE, UPSERT
+from qsync_sim.model import DELETE, INSERT, REPLACE, ROW_TYPES, UPDATE, UPSERT
 from qsync_sim.workloads.table import Index, Table, changed
 
 if TYPE_CHECKING:
@@ -82,6 +82,35 @@ class Order:
         if tag:
             self.places.setdefault(tag, []).append(index)
         self._define(index, row.space, old, new)
+        if new is not None and row.type in (INSERT, REPLACE):
+            self._draw(index, row.space, new)
+
+    def _draw(self, index: int, space: int, new: list[Any]) -> None:
+        """Advance the sequence that fills a field of the space past the value of a new tuple."""
+        use = self.at(SPACE_SEQUENCES, index).rows.get((space,))
+        if use is None:
+            return
+        value, data = new[use[3]], self.at(SEQUENCE_DATA, index)
+        last = data.rows.get((use[1],))
+        _, _, _, step, least, greatest, *_, is_cyclic = self.at(SEQUENCES, index).rows[use[1],]
+        is_ahead = last is not None and (value <= last[1] if step > 0 else value >= last[1])
+        if not is_ahead or (is_cyclic and value in (least, greatest)):
+            rows = {**data.rows, (use[1],): [use[1], value]}
+            self._put(index, replace(data, rows=rows))
+
+    def next_value(self, sequence: int, index: int) -> int | None:
+        """Return the value that a row after `index` draws, or None if there is none left."""
+        row = self.at(SEQUENCES, index).rows[sequence,]
+        _, _, _, step, least, greatest, start, _, is_cyclic = row
+        last = self.at(SEQUENCE_DATA, index).rows.get((sequence,))
+        if last is None:
+            return int(start)
+        value = int(last[1] + step)
+        if least <= value <= greatest:
+            return value
+        if not is_cyclic:
+            return None
+        return int(least if step > 0 else greatest)
 
     def _key_of(self, row: Row, table: Table) -> tuple[Any, ...]:
         if row.type in (UPDATE, DELETE):
