@@ -7,6 +7,7 @@ import pytest
 from qsync_sim import workloads
 from qsync_sim.schedule import Schedule
 from qsync_sim.violation import Violation
+from qsync_sim.workloads.access import Access
 from qsync_sim.workloads.base import Request, Workload
 from qsync_sim.workloads.contents import check_indexes
 from qsync_sim.workloads.order import Order
@@ -241,3 +242,33 @@ class TestKeys:
             return False
 
         refuses("keys", change, "T9")
+
+
+class TestAccess:
+    """The check of privileges."""
+
+    def test_write_without_the_privilege(self) -> None:
+        def change(request: Request) -> bool:
+            if request.kind == "write" and request.outcome == "committed":
+                request.user = "unknown"
+                return True
+            return False
+
+        refuses("access", change, "P3")
+
+    def test_refusal_in_spite_of_the_privilege(self) -> None:
+        def change(request: Request) -> bool:
+            if request.kind == "write" and request.outcome == "refused" and request.code == 42:
+                request.user = "other"
+                return True
+            return False
+
+        refuses("access", change, "P3")
+
+    def test_log_in_with_an_old_password(self) -> None:
+        workload, order = finished("access")
+        assert isinstance(workload, Access)
+        user, _, index, may_log_in = workload.log_ins[-1]
+        workload.log_ins[-1] = (user, "another hash", index, may_log_in)
+        with pytest.raises(Violation, match="P3"):
+            workload.check(order)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
+from qsync_sim.workloads.access import Access
 from qsync_sim.workloads.base import Workload
 from qsync_sim.workloads.indexes import Indexes
 from qsync_sim.workloads.keys import Keys
@@ -19,7 +20,7 @@ from qsync_sim.workloads.transactions import Transactions
 if TYPE_CHECKING:
     from qsync_sim.world import World
 
-ALL: tuple[type[Workload], ...] = (Indexes, Tables, Transactions, Sequences, Keys)
+ALL: tuple[type[Workload], ...] = (Indexes, Tables, Transactions, Sequences, Keys, Access)
 NONE = 1 / 3
 """The part of the schedules without a workload."""
 CHOSEN = 0.35
