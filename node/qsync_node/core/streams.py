@@ -118,14 +118,13 @@ class Streams:
     def _make_room(self, stream: Stream, call: "Call") -> None:
         settings = self.node.settings
         wanted = len(call.body)
-        if call.type != Type.SELECT:
-            if stream.written_bytes + wanted > settings.transaction_bytes_max:
-                raise ClientError(
-                    ErrorCode.MEMORY_ISSUE,
-                    "the transaction is too large: it can write at most "
-                    f"{settings.transaction_bytes_max} bytes; commit in parts",
-                )
-            stream.written_bytes += wanted
+        written = 0 if call.type == Type.SELECT else wanted
+        if written and stream.written_bytes + written > settings.transaction_bytes_max:
+            raise ClientError(
+                ErrorCode.MEMORY_ISSUE,
+                "the transaction is too large: it can write at most "
+                f"{settings.transaction_bytes_max} bytes; commit in parts",
+            )
         is_too_much = self.held_bytes + wanted > settings.transactions_bytes_max
         if stream.is_strangers:
             is_too_much |= self._strangers_bytes + wanted > STRANGERS_BYTES_MAX
@@ -135,6 +134,8 @@ class Streams:
                 "the statement failed: open transactions hold too much memory; commit or "
                 "roll back some of them first",
             )
+        # A refused statement is no part of the transaction, so neither limit counts it.
+        stream.written_bytes += written
         self._hold(stream, wanted)
 
     def _hold(self, stream: Stream, size: int) -> None:
