@@ -3,9 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-from worlds import BEGIN, COMMIT, REPLACE, Driven, get, node_of, put
+from worlds import BEGIN, COMMIT, DELETE, REPLACE, Driven, get, node_of, put
 
 from qsync_node.errors import ErrorCode
+from qsync_sim.clients import build_body
+from qsync_sim.model import SPACE
 
 
 def set_limits(driven: Driven, **limits: Any) -> None:
@@ -28,3 +30,26 @@ def test_refused_statement_does_not_count_for_the_size_of_its_transaction() -> N
     assert driven.ask(leader, REPLACE, small, stream=1).code == 0
     assert driven.ask(leader, COMMIT, stream=1).code == 0
     assert len(driven.ask(leader, 1, get(1)).tuples) == 1
+
+
+def test_rows_can_be_deleted_at_the_memory_limit() -> None:
+    driven = Driven(3)
+    leader = driven.leader()
+    assert driven.ask(leader, REPLACE, put(1, "x" * 500)).code == 0
+    set_limits(driven, memory_bytes_max=node_of(leader).database.memory_bytes - 100)
+    assert driven.ask(leader, REPLACE, put(2, "y")).code == ErrorCode.MEMORY_ISSUE
+    deleted = driven.ask(leader, DELETE, build_body(SPACE, index=0, key=[1]))
+    assert deleted.code == 0
+    assert len(deleted.tuples) == 1
+    assert driven.ask(leader, REPLACE, put(2, "y")).code == 0
+
+
+def test_full_queue_refuses_a_delete_at_the_memory_limit() -> None:
+    driven = Driven(3)
+    leader = driven.leader()
+    driven.cut_off(leader)
+    driven.send(leader, REPLACE, put(1, "x"))
+    driven.run(5)
+    set_limits(driven, memory_bytes_max=1, limbo_entries_max=0)
+    refused = driven.ask(leader, DELETE, build_body(SPACE, index=0, key=[1]))
+    assert refused.code == ErrorCode.SYNC_QUEUE_FULL

@@ -371,10 +371,13 @@ class Clients:
     def is_refused(self, call: Call) -> bool:
         """Return whether a limit of the leader refused the call before logging (T11, D5).
 
-        The answer does not depend on pending rows, so it waits for none of them.
+        The answer does not depend on pending rows, so it waits for none of them. The memory limit
+        refuses no DELETE: it must be possible to delete rows until others fit again.
         """
         refusal = self._refusal
         if refusal is None:
+            return False
+        if refusal.code == ErrorCode.MEMORY_ISSUE and call.type == Type.DELETE:
             return False
         self.refuse(call, refusal.code, refusal.message)
         return True
@@ -405,12 +408,6 @@ class Clients:
                 "lead; retry",
             )
         node.registrar.check_open()
-        if settings.memory_bytes_max and node.database.memory_bytes > settings.memory_bytes_max:
-            raise ClientError(
-                ErrorCode.MEMORY_ISSUE,
-                "the write was not logged: the memory limit is reached; delete rows or "
-                "raise `memory`",
-            )
         full = limbo.bytes + self.commits.batch_bytes > settings.limbo_bytes_max
         if full or len(limbo) > settings.limbo_entries_max:
             raise ClientError(
@@ -423,6 +420,13 @@ class Clients:
                 ErrorCode.SYNC_QUEUE_FULL,
                 "the write was not logged: the quorum confirms transactions more slowly "
                 "than they arrive; retry later",
+            )
+        # The last check: it refuses no DELETE, which must pass all others.
+        if settings.memory_bytes_max and node.database.memory_bytes > settings.memory_bytes_max:
+            raise ClientError(
+                ErrorCode.MEMORY_ISSUE,
+                "the write was not logged: the memory limit is reached; delete rows or "
+                "raise `memory`",
             )
 
     # --- leadership ---------------------------------------------------------------------------

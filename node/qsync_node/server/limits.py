@@ -187,7 +187,7 @@ LIMITS: tuple[Limit, ...] = (
     Limit(
         "memory of the tuples",
         size(_SETTINGS.memory_bytes_max) if _SETTINGS.memory_bytes_max else "none",
-        f"{ErrorCode.MEMORY_ISSUE}; reads still work",
+        f"{ErrorCode.MEMORY_ISSUE}; reads and DELETE outside transactions still work",
         "`memory`",
     ),
     Limit(
