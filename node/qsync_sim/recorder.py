@@ -8,13 +8,13 @@ Watched are the few functions through which a replica changes its term, vote, ro
 index, and its messages about them. After each step, a `see` event has the whole observable state,
 so that a change which no event explains is found, too.
 
-Orders of an administrator that overrule a majority (E11), and rows that a member cannot apply (T7),
-are not in the specification. The first of them ends a recording.
+Orders of an administrator that overrule a majority (E11) are not in the specification. The first of
+them ends a recording.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from qsync_node.core import messages as msg
 from qsync_node.core.ballot import Ballot
@@ -23,6 +23,25 @@ from qsync_node.core.node import Node
 from qsync_node.core.stage import State
 
 Event = dict[str, Any]
+
+
+class Promises(NamedTuple):
+    """The parts of a ballot that the specification has.
+
+    Attributes:
+        term: the term.
+        vote: UUID of the member that has the vote, or "".
+        nacks: terms and indexes of refused rows.
+    """
+
+    term: int
+    vote: str
+    nacks: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, ballot: Ballot) -> "Promises":
+        """Return the parts of `ballot`."""
+        return cls(ballot.term, ballot.vote, tuple((one.term, one.index) for one in ballot.nacks))
 
 
 class Recording:
@@ -92,8 +111,8 @@ class Recorder:
         replica = node.replica
         self.note = partial(recording.note, node.uuid)
         self._tail = replica.tail
-        self._ballots: dict[int, tuple[int, str]] = {}
-        self._disk = replica.ballot.term, replica.ballot.vote
+        self._ballots: dict[int, Promises] = {}
+        self._disk = Promises.of(replica.ballot)
         self._round = -1
         self._seen: dict[str, Any] = {}
         tail = replica.tail
@@ -103,6 +122,7 @@ class Recorder:
             last_term=tail.last_term,
             term=replica.term,
             vote=recording.name(replica.ballot.vote),
+            nacks=self._disk.nacks,
             known=replica.limbo.confirmed_index,
         )
         for owner, name in (
@@ -142,6 +162,7 @@ class Recorder:
             "last": replica.tail.last_index,
             "last_term": replica.tail.last_term,
             "known": replica.limbo.confirmed_index,
+            "nacks": Promises.of(replica.ballot).nacks,
             "voters": [self.recording.name(uuid) for uuid in replica.voter_uuids()],
         }
         if seen != self._seen:
@@ -171,10 +192,14 @@ class Recorder:
     ) -> None:
         replica = self.node.replica
         before = replica.ballot
-        if ballot.forced_voters or ballot.nacks:
-            self.recording.stop("forced" if ballot.forced_voters else "nack")
+        if ballot.forced_voters:
+            self.recording.stop("forced")
         original(ballot, then)
-        self._ballots[replica.ballot_sequence] = ballot.term, ballot.vote
+        self._ballots[replica.ballot_sequence] = Promises.of(ballot)
+        if len(ballot.nacks) > len(before.nacks):
+            self.note("nack", last=ballot.nacks[-1].index)
+        elif ballot.nacks != before.nacks:
+            self.note("lift", nacks=Promises.of(ballot).nacks)
         if ballot.term == before.term and ballot.vote != before.vote:
             self.note("choose", candidate=self.recording.name(ballot.vote))
 
@@ -183,7 +208,8 @@ class Recorder:
         stored = self._ballots.get(sequence, self._disk)
         if stored != self._disk:
             self._disk = stored
-            self.note("stored", term=stored[0], vote=self.recording.name(stored[1]))
+            vote = self.recording.name(stored.vote)
+            self.note("stored", term=stored.term, vote=vote, nacks=stored.nacks)
         self._ballots = {one: kept for one, kept in self._ballots.items() if one > sequence}
         original(sequence)
 
@@ -204,6 +230,7 @@ class Recorder:
                     granted=message.is_granted,
                     last=message.last_index,
                     last_term=message.last_term,
+                    nack=message.nack_index,
                 )
         elif isinstance(message, msg.Ack):
             self.note(
@@ -211,6 +238,7 @@ class Recorder:
                 term=message.term,
                 last=message.log_index,
                 last_term=message.index_term,
+                nack=message.nack_index,
             )
         original(link, message)
 

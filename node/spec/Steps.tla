@@ -11,34 +11,48 @@
 (*   - Rows of a leader can arrive after its term. Its log, as it was when *)
 (*     it last led, stands for them.                                       *)
 (*   - A leader may confirm what a quorum holds in parts (G1).             *)
+(*   - A follower may refuse a row that it cannot apply (T7). What happens *)
+(*     to its state then is no part of the specification.                  *)
 (* `votes` holds all replies that were sent to a member. The invariants    *)
 (* are those of Qsync.tla.                                                 *)
 (***************************************************************************)
 EXTENDS Qsync
 
-CONSTANT
-    WithSnapshots   \* whether snapshots replace logs
+CONSTANTS
+    WithSnapshots,      \* whether snapshots replace logs
+    WithNacks,          \* whether followers refuse rows
+    CountRefused,       \* planted: the ACK of a refused row counts (against T7)
+    OlderNackProves     \* planted: a row that was acknowledged in full later counts as
+                        \* refused in the proof of lost rows (against T7)
 
 VARIABLES
-    disk,       \* the ballot on disk: term and vote (D2)
-    queued,     \* ballots that wait for the disk
+    nacks,      \* NACKs of a member: terms and indexes (T7)
+    refused,    \* history: NACKs that a member may have sent
+    disk,       \* the ballot on disk: term, vote and NACKs (D2, T7)
+    queued,     \* ballots that wait for the disk, oldest first
     stood,      \* vote requests: term, candidate, position of its log
     led,        \* led[t]: log of the leader of term t
     announced,  \* announced[t]: greatest index that it confirmed
     before,     \* before[n]: the log that a truncation or a snapshot replaces on disk, if any
     installed   \* index of the newest snapshot that replaced the log (S3)
 
-ballots == <<term, vote, disk, queued>>
+ballots == <<term, vote, nacks, refused, disk, queued>>
 elections == <<role, votes, stood>>
 logs == <<log, flushed, before, installed>>
 leaders == <<led, announced>>
 history == <<committed, discarded>>
 stepVars == <<ballots, elections, logs, leaders, history, confirmed, acks, split>>
 
-Ballot(n) == [term |-> term[n], vote |-> vote[n]]
+Ballot(n) == [term |-> term[n], vote |-> vote[n], nacks |-> nacks[n]]
 IsSettled(n) == disk[n] = Ballot(n)
-IsNewer(one, other) ==
-    one.term > other.term \/ (one.term = other.term /\ other.vote = NoVote /\ one.vote # NoVote)
+Queued(n) == {queued[n][i] : i \in DOMAIN queued[n]}
+Min1(S) == IF S = {} THEN 0 ELSE CHOOSE x \in S : \A y \in S : x <= y
+\* The first row that a member has refused in a term, or later.
+NackIn(n, t) == Min1({one[2] : one \in {x \in nacks[n] : x[1] >= t}})
+\* A decision that covers a refused row ends the refusal, from the decision on (T7).
+IsLifted(rows, nack, i) ==
+    \E d \in DOMAIN rows : /\ IsDecision(rows[d]) /\ d \notin Covered(rows)
+                          /\ rows[d].from <= nack /\ nack < d /\ d <= i
 Position(rows) == <<LastTerm(rows), Len(rows)>>
 IsAtLeast(one, other) == one[1] > other[1] \/ (one[1] = other[1] /\ one[2] >= other[2])
 IsPrefix(rows, others) == Len(rows) <= Len(others) /\ rows = SubSeq(others, 1, Len(rows))
@@ -48,8 +62,9 @@ IsReplacing(n) == before[n] # <<>>
 
 StepsInit ==
     /\ Init
+    /\ nacks = [n \in Nodes |-> {}] /\ refused = nacks
     /\ disk = [n \in Nodes |-> Ballot(n)]
-    /\ queued = [n \in Nodes |-> {}]
+    /\ queued = [n \in Nodes |-> <<>>]
     /\ stood = {}
     /\ led = [t \in 1..TermMax |-> IF t = 1 /\ LedBy # NoVote THEN log[LedBy] ELSE <<>>]
     /\ announced = [t \in 1..TermMax |-> IF t = 1 /\ LedBy # NoVote THEN confirmed[LedBy] ELSE 0]
@@ -62,8 +77,8 @@ StepsInit ==
 Decide(n, t, v) ==
     /\ term' = [term EXCEPT ![n] = t]
     /\ vote' = [vote EXCEPT ![n] = v]
-    /\ queued' = [queued EXCEPT ![n] = @ \union {[term |-> t, vote |-> v]}]
-    /\ UNCHANGED <<disk, votes, stood, logs, leaders, history, confirmed, acks, split>>
+    /\ queued' = [queued EXCEPT ![n] = Append(@, [term |-> t, vote |-> v, nacks |-> nacks[n]])]
+    /\ UNCHANGED <<nacks, refused, disk, votes, stood, logs, leaders, history, confirmed, acks, split>>
 
 StandUp(n) ==
     /\ term[n] < TermMax /\ role[n] # "leader" /\ n \in VotersOf(n)
@@ -87,10 +102,11 @@ Choose(n, c) ==
 
 \* A ballot is on disk, and with it all that were decided before it.
 StoreBallot(n, ballot) ==
-    /\ ballot \in queued[n]
+    /\ ballot \in Queued(n)
     /\ disk' = [disk EXCEPT ![n] = ballot]
-    /\ queued' = [queued EXCEPT ![n] = {one \in @ : IsNewer(one, ballot)}]
-    /\ UNCHANGED <<term, vote, elections, logs, leaders, history, confirmed, acks, split>>
+    /\ LET first == Min1({i \in DOMAIN queued[n] : queued[n][i] = ballot})
+       IN queued' = [queued EXCEPT ![n] = SubSeq(@, first + 1, Len(@))]
+    /\ UNCHANGED <<term, vote, nacks, refused, elections, logs, leaders, history, confirmed, acks, split>>
 
 \* A candidate asks for votes once its own is durable.
 Ask(n) ==
@@ -100,12 +116,15 @@ Ask(n) ==
 
 \* A reply is sent when the ballot is durable, whether it grants the vote or not
 \* (D2). Its position is this member's, or a later one: to the proof of lost rows,
-\* a greater position means that it may hold more (E8).
-Reply(n, c, isGranted, position) ==
+\* a greater position means that it may hold more (E8). It may name a row that it has
+\* refused, unless it has acknowledged rows of a later term since then (T7).
+Reply(n, c, isGranted, position, nack) ==
     /\ n # c /\ IsSettled(n) /\ IsAtLeast(position, Position(log[n]))
     /\ isGranted => vote[n] = c
+    /\ nack # 0 => \E one \in refused[n] :
+                       one[2] = nack /\ (one[1] >= position[1] \/ OlderNackProves)
     /\ votes' = [votes EXCEPT ![c] = @ \union {[term |-> term[n], node |-> n,
-                    isGranted |-> isGranted, position |-> position]}]
+                    isGranted |-> isGranted, position |-> position, nack |-> nack]}]
     /\ UNCHANGED <<ballots, role, stood, logs, leaders, history, confirmed, acks, split>>
 
 WasAsked(n, c) == \E one \in stood : one.term = term[n] /\ one.node = c
@@ -124,8 +143,12 @@ KeptBy(n, arrived) ==
         silent == voters \ {one.node : one \in counted}
         holders(i) == {one.node : one \in {x \in counted :
                             IsAtLeast(x.position, <<log[n][i].term, i>>)}}
+        own == NackIn(n, IF OlderNackProves THEN 0 ELSE LastTerm(log[n]))
+        isRefused(nack, i) == nack # 0 /\ nack <= i /\ ~IsLifted(log[n], nack, i)
+        without(i) == {one.node : one \in {x \in counted : isRefused(x.nack, i)}}
+                          \union (IF isRefused(own, i) THEN {n} ELSE {})
         least == (Cardinality(voters) - (IF ProveByOwnMajority THEN 0 ELSE 1)) \div 2 + 1
-        isLost(i) == Cardinality(holders(i) \union silent) < least
+        isLost(i) == Cardinality((holders(i) \union silent) \ without(i)) < least
         isChanging == \E i \in pending : log[n][i].kind = "config"
     IN {Len(log[n])} \union
        (IF WithRollbacks /\ ~isChanging
@@ -237,6 +260,25 @@ ForgetUnwritten(n) ==
     /\ UNCHANGED <<ballots, elections, flushed, before, installed, leaders, history, confirmed, acks,
                    split>>
 
+\* A follower refuses the row that it is about to append: it has not acknowledged it (T7).
+Refuse(n, index) ==
+    /\ role[n] # "leader" /\ IsMatched(n)
+    /\ index = Len(log[n]) + 1 /\ index <= Len(Source(n)) /\ index > acks[term[n]][n]
+    /\ \A one \in nacks[n] : one[1] = term[n] => one[2] > index
+    /\ nacks' = [nacks EXCEPT ![n] = @ \union {<<term[n], index>>}]
+    /\ refused' = [refused EXCEPT ![n] = @ \union {<<term[n], index>>}]
+    /\ queued' = [queued EXCEPT ![n] = Append(@, [Ballot(n) EXCEPT !.nacks = nacks'[n]])]
+    /\ UNCHANGED <<term, vote, disk, elections, logs, leaders, history, confirmed, acks, split>>
+
+\* NACKs of rows that are decided, or no more in the log, are forgotten.
+Forget(n, kept) ==
+    /\ kept # nacks[n]
+    /\ kept = {one \in nacks[n] : one[2] > confirmed[n] /\ (one \in kept \/ one[2] <= Len(log[n]))}
+    /\ nacks' = [nacks EXCEPT ![n] = kept]
+    /\ queued' = [queued EXCEPT ![n] = Append(@, [Ballot(n) EXCEPT !.nacks = kept])]
+    /\ UNCHANGED <<term, vote, refused, disk, elections, logs, leaders, history, confirmed, acks,
+                   split>>
+
 \* An ACK names what is durable and matched (T2, D1, D2).
 Acknowledge(n, index) ==
     /\ role[n] # "leader" /\ IsSettled(n) /\ IsMatched(n) /\ ~IsReplacing(n)
@@ -255,13 +297,18 @@ Learn(n, index) ==
     /\ UNCHANGED <<ballots, elections, logs, leaders, history, acks, split>>
 
 \* A leader confirms up to an index if a quorum holds that row, or a later one,
-\* of its own term (L2, T3, T5).
+\* of its own term (L2, T3, T5). A refused row does not count in its term, nor do those
+\* after it (T7).
 ConfirmTo(n, index) ==
     LET rows == log[n]
         covered == Covered(rows)
         decided == CoveredBy(rows, index, {})
         fresh == confirmed[n] + 1 .. index
-        holders(i) == {m \in Nodes \ {n} : acks[term[n]][m] >= i}
+        isRefused(m, i) ==
+            \E one \in refused[m] : /\ one[1] = term[n] /\ one[2] > confirmed[n] /\ one[2] <= i
+                                    /\ ~IsLifted(rows, one[2], i)
+        holders(i) == {m \in Nodes \ {n} : acks[term[n]][m] >= i
+                                              /\ (CountRefused \/ ~isRefused(m, i))}
                           \union (IF flushed[n] >= i THEN {n} ELSE {})
     IN /\ role[n] = "leader" /\ IsSettled(n) /\ index > confirmed[n] /\ index <= Len(rows)
        /\ index \notin covered \/ CountCovered
@@ -285,7 +332,7 @@ Reopen(n, rows, ballot, known) ==
        \/ rows = log[n]
        \/ ~IsReplacing(n) /\ IsPrefix(rows, log[n])
     /\ Len(rows) >= flushed[n]
-    /\ ballot \in {disk[n]} \union queued[n]
+    /\ ballot \in {disk[n]} \union Queued(n)
     /\ known >= Recorded(rows) /\ known <= Max({confirmed[n], Recorded(rows)})
     /\ ~IsReplacing(n) => known >= installed[n]
     /\ log' = [log EXCEPT ![n] = rows]
@@ -295,8 +342,11 @@ Reopen(n, rows, ballot, known) ==
     /\ confirmed' = [confirmed EXCEPT ![n] = known]
     /\ term' = [term EXCEPT ![n] = ballot.term]
     /\ vote' = [vote EXCEPT ![n] = ballot.vote]
+    /\ nacks' = [nacks EXCEPT ![n] = ballot.nacks]
+    /\ LET unsent == nacks[n] \union UNION {one.nacks : one \in Queued(n)}
+       IN refused' = [refused EXCEPT ![n] = (@ \ unsent) \union disk[n].nacks \union ballot.nacks]
     /\ disk' = [disk EXCEPT ![n] = ballot]
-    /\ queued' = [queued EXCEPT ![n] = {}]
+    /\ queued' = [queued EXCEPT ![n] = <<>>]
     /\ role' = [role EXCEPT ![n] = "follower"]
     /\ UNCHANGED <<votes, stood, leaders, history, acks, split>>
 
@@ -307,10 +357,11 @@ OnDisk(n) == {log[n]} \union {before[n][i] : i \in DOMAIN before[n]}
 
 Elect(n) ==
     \/ StandUp(n) \/ Ask(n)
-    \/ \E ballot \in queued[n] : StoreBallot(n, ballot)
+    \/ \E ballot \in Queued(n) : StoreBallot(n, ballot)
     \/ \E t \in 1..TermMax : Adopt(n, t)
     \/ \E c \in Nodes : Choose(n, c)
-    \/ \E c \in Nodes : WasAsked(n, c) /\ Reply(n, c, vote[n] = c, Position(log[n]))
+    \/ \E c \in Nodes : WasAsked(n, c) /\ Reply(n, c, vote[n] = c, Position(log[n]),
+                                            NackIn(n, IF OlderNackProves THEN 0 ELSE LastTerm(log[n])))
     \/ \E members \in SUBSET Nodes : \E arrived \in ChoicesOf(n, members) :
            \E kept \in KeptBy(n, arrived) : Win(n, arrived, kept)
 
@@ -325,6 +376,8 @@ WriteAny(n) ==
 Replicate(n) ==
     \/ Truncate(n) \/ Replaced(n)
     \/ \E i \in DOMAIN Source(n) : Extend(n, i)
+    \/ WithNacks /\ Refuse(n, Len(log[n]) + 1)
+    \/ WithNacks /\ Forget(n, {one \in nacks[n] : one[2] > confirmed[n] /\ one[2] <= Len(log[n])})
     \/ WithSnapshots /\ \E i \in DOMAIN Source(n) : i > Len(log[n]) /\ Install(n, i)
     \/ \E i \in DOMAIN log[n] : (i = Len(log[n]) /\ Flushing(n, i)) \/ Learn(n, i) \/ ConfirmTo(n, i)
     \/ term[n] > 0 /\ acks[term[n]][n] # flushed[n] /\ Acknowledge(n, flushed[n])
@@ -333,7 +386,7 @@ Fail(n) ==
     \/ StepDown(n) \/ ForgetUnwritten(n)
     \/ \E whole \in OnDisk(n) : \E last \in flushed[n] .. Len(whole) :
            LET rows == SubSeq(whole, 1, last)
-           IN \E ballot \in {disk[n]} \union queued[n] :
+           IN \E ballot \in {disk[n]} \union Queued(n) :
                   Reopen(n, rows, ballot, Max({Recorded(rows),
                              IF IsReplacing(n) /\ rows # log[n] THEN 0 ELSE installed[n]}))
 
@@ -344,7 +397,7 @@ StepsTypeOK ==
     \A n \in Nodes :
         /\ flushed[n] <= Len(log[n]) /\ confirmed[n] <= Len(log[n])
         /\ disk[n].term <= term[n]
-        /\ IsSettled(n) \/ Ballot(n) \in queued[n]
+        /\ IsSettled(n) \/ Ballot(n) \in Queued(n)
 
 StepsSpec == StepsInit /\ [][StepsNext]_stepVars
 =============================================================================

@@ -24,6 +24,7 @@ TraceInit ==
         IN /\ run = r /\ next = 2
            /\ term = [n \in Nodes |-> IF n \in members THEN 1 ELSE 0]
            /\ vote = [n \in Nodes |-> IF n \in members THEN begun.votes[n] ELSE NoVote]
+           /\ nacks = [n \in Nodes |-> {}] /\ refused = nacks
            /\ disk = [n \in Nodes |-> Ballot(n)]
            /\ role = [n \in Nodes |-> IF n = begun.at THEN "leader" ELSE "follower"]
            /\ votes = [n \in Nodes |-> {}]
@@ -34,7 +35,7 @@ TraceInit ==
            /\ committed = {} /\ discarded = {} /\ split = FALSE /\ stood = {}
            /\ led = [t \in 1..TermMax |-> IF t = 1 THEN First(begun) ELSE <<>>]
            /\ announced = [t \in 1..TermMax |-> IF t = 1 THEN 2 ELSE 0]
-           /\ queued = [n \in Nodes |-> {}]
+           /\ queued = [n \in Nodes |-> <<>>]
            /\ before = [n \in Nodes |-> <<>>]
            /\ installed = [n \in Nodes |-> 0]
 
@@ -43,23 +44,26 @@ See(e) ==
     /\ term[e.at] = e.term /\ vote[e.at] = e.vote
     /\ (role[e.at] = "leader") = e.leads
     /\ Position(log[e.at]) = <<e.last_term, e.last>>
-    /\ confirmed[e.at] = e.known
+    /\ confirmed[e.at] = e.known /\ nacks[e.at] = e.nacks
     /\ log[e.at] # <<>> => VotersOf(e.at) = e.voters
     /\ UNCHANGED stepVars
+
+BallotOf(e) == [term |-> e.term, vote |-> e.vote, nacks |-> e.nacks]
 
 Restarted(e) ==
     \E whole \in OnDisk(e.at) :
         /\ e.last <= Len(whole)
         /\ Position(SubSeq(whole, 1, e.last)) = <<e.last_term, e.last>>
-        /\ Reopen(e.at, SubSeq(whole, 1, e.last), [term |-> e.term, vote |-> e.vote], e.known)
+        /\ Reopen(e.at, SubSeq(whole, 1, e.last), BallotOf(e), e.known)
 
 Answered(e) ==
     /\ e.term = term[e.at]
-    /\ Reply(e.at, e.candidate, e.granted, <<e.last_term, e.last>>)
+    /\ Reply(e.at, e.candidate, e.granted, <<e.last_term, e.last>>, e.nack)
 
 Acknowledged(e) ==
     /\ e.term = term[e.at] /\ e.last <= Len(log[e.at])
     /\ e.last > 0 => log[e.at][e.last].term = e.last_term
+    /\ e.nack = NackIn(e.at, e.term)
     /\ Acknowledge(e.at, e.last)
 
 Extended(e) == Extend(e.at, e.last) /\ log'[e.at][e.last].term = e.last_term
@@ -82,8 +86,10 @@ Do(e) ==
       [] e.do = "change" -> WriteChange(e.at, e.others, e.voters)
       [] e.do = "stand" -> StandUp(e.at)
       [] e.do = "adopt" -> Adopt(e.at, e.term)
-      [] e.do = "stored" -> StoreBallot(e.at, [term |-> e.term, vote |-> e.vote])
+      [] e.do = "stored" -> StoreBallot(e.at, BallotOf(e))
       [] e.do = "ask" -> Ask(e.at) /\ Position(log[e.at]) = <<e.last_term, e.last>>
+      [] e.do = "nack" -> Refuse(e.at, e.last)
+      [] e.do = "lift" -> Forget(e.at, e.nacks)
       [] e.do = "choose" -> Choose(e.at, e.candidate)
       [] e.do = "reply" -> Answered(e)
       [] e.do = "win" -> Won(e)

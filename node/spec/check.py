@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tlc import INVARIANTS, SWITCHES, configuration, search
+from tlc import INVARIANTS, STEPS_SWITCHES, SWITCHES, configuration, search
 
 MODEL_S = 900
 """Time after which the search of a model counts as failed."""
@@ -44,7 +44,7 @@ class Module(NamedTuple):
 
 MODULES = {
     "Qsync": Module("Spec", f"TypeOK {INVARIANTS}", SWITCHES),
-    "Steps": Module("StepsSpec", f"StepsTypeOK {INVARIANTS}", (*SWITCHES, "WithSnapshots")),
+    "Steps": Module("StepsSpec", f"StepsTypeOK {INVARIANTS}", STEPS_SWITCHES),
     "Reads": Module(
         "ReadsSpec",
         f"ReadsTypeOK {INVARIANTS} Linearizable",

@@ -78,6 +78,10 @@ def unknown_row(event: Event) -> None:
     event["position"] += 1
 
 
+def another_refusal(event: Event) -> None:
+    event["nack"] = event["last"] + 1
+
+
 def dropped(event: Event) -> None:
     event["do"] = "dropped"
 
@@ -112,6 +116,10 @@ def is_decisive(events: list[Event], at: int, kind: str) -> bool:
         pytest.param("truncate", dropped, id="rows after others than the leader's"),
         pytest.param("adopt", dropped, id="term not adopted"),
         pytest.param("extend", dropped, id="rows from nowhere"),
+        pytest.param("acknowledge", another_refusal, id="ACK with a NACK that was not stored"),
+        pytest.param("reply", another_refusal, id="reply with a NACK that was not stored"),
+        pytest.param("nack", dropped, id="NACK that is not stored"),
+        pytest.param("lift", dropped, id="NACK of a decided row kept"),
     ],
 )
 def test_changed_run_is_refused(
@@ -143,8 +151,16 @@ BEGUN: Event = {
 }
 
 
+REFUSALS: dict[str, Event] = {
+    "reopen": {"nacks": []},
+    "stored": {"nacks": []},
+    "reply": {"nack": 0},
+    "acknowledge": {"nack": 0},
+}
+
+
 def one(action: str, node: str, **fields: Any) -> Event:
-    return {"do": action, "at": node, **fields}
+    return {"do": action, "at": node, **REFUSALS.get(action, {}), **fields}
 
 
 def stored(node: str, term: int, vote: str = "") -> Event:
@@ -176,7 +192,77 @@ FOUR_CONFIRMED = [
     one("flush", "n1", last=6),
     one("confirmed", "n1", last=6),
 ]
+ONE_REFUSED = [  # n3 refuses row 3, and n2 has not acknowledged it
+    one("rows", "n1", count=1),
+    one("flush", "n1", last=3),
+    one("nack", "n3", last=3),
+    one("extend", "n3", last=3, last_term=1),
+    one("flush", "n3", last=3),
+    one("stored", "n3", term=1, vote="n1", nacks=[(1, 3)]),
+    one("acknowledge", "n3", term=1, last=3, last_term=1, nack=3),
+]
+ROLLED_BACK = [
+    *ONE_REFUSED,
+    one("rollback", "n1", position=3),
+    one("flush", "n1", last=4),
+    one("extend", "n3", last=4, last_term=1),
+    one("flush", "n3", last=4),
+    one("acknowledge", "n3", term=1, last=4, last_term=1, nack=3),
+]
+REFUSER_LEADS = [  # n3 in term 2 by n2, without the row that it has refused
+    one("stand", "n3", term=2),
+    one("stored", "n3", term=2, vote="n3", nacks=[(1, 3)]),
+    one("ask", "n3", last=3, last_term=1),
+    one("adopt", "n2", term=2),
+    one("choose", "n2", candidate="n3"),
+    stored("n2", 2, "n3"),
+    one("reply", "n2", term=2, candidate="n3", granted=True, last=2, last_term=1),
+    one("win", "n3", kept=2, heard=["n2"]),
+]
+REFUSED_BY_TWO = [  # n2 has row 3, n3 refuses it, and both know term 2
+    *ONE_REFUSED,
+    one("extend", "n2", last=3, last_term=1),
+    one("flush", "n2", last=3),
+    one("stand", "n2", term=2),
+    stored("n2", 2, "n2"),
+    one("ask", "n2", last=3, last_term=1),
+    one("adopt", "n3", term=2),
+    one("choose", "n3", candidate="n2"),
+    one("stored", "n3", term=2, vote="n2", nacks=[(1, 3)]),
+]
 WRONG = {
+    "T7: ACK without the NACK of its row": [
+        *ONE_REFUSED,
+        acknowledged("n3", 3),
+    ],
+    "T7: ACK before the NACK is stored": [
+        *ONE_REFUSED[:-2],
+        one("acknowledge", "n3", term=1, last=3, last_term=1, nack=3),
+    ],
+    "T7: confirmed by the ACK of a refused row": [
+        *ONE_REFUSED,
+        one("confirmed", "n1", last=3),
+    ],
+    "T7: NACK of an acknowledged row": [
+        one("rows", "n1", count=1),
+        one("extend", "n3", last=3, last_term=1),
+        one("flush", "n3", last=3),
+        acknowledged("n3", 3),
+        one("nack", "n3", last=3),
+    ],
+    "T7: NACK of a pending row forgotten": [
+        *ONE_REFUSED,
+        one("lift", "n3", nacks=[]),
+    ],
+    "T7: NACK lost by a restart": [
+        *ONE_REFUSED,
+        one("reopen", "n3", last=3, last_term=1, term=1, vote="n1", known=2),
+    ],
+    "T7, E8: refused row rolled back although another voter may have it": [
+        *REFUSED_BY_TWO,
+        one("reply", "n3", term=2, candidate="n2", granted=True, last=3, last_term=1),
+        one("win", "n2", kept=2, heard=["n3"]),
+    ],
     "T2: ACK while the truncation is not on disk": [
         one("rows", "n1", count=1),
         *ELECTED,
@@ -246,7 +332,50 @@ WRONG = {
         one("reply", "n3", term=2, candidate="n2", granted=False, last=2, last_term=1),
     ],
 }
+PLANTED = {
+    "CountRefused": [
+        *ONE_REFUSED,
+        one("confirmed", "n1", last=3),
+        *REFUSER_LEADS,
+    ],
+    "OlderNackProves": [
+        *ONE_REFUSED,
+        one("yield", "n1"),
+        one("stand", "n1", term=2),
+        stored("n1", 2, "n1"),
+        one("ask", "n1", last=3, last_term=1),
+        one("adopt", "n3", term=2),
+        one("choose", "n3", candidate="n1"),
+        one("stored", "n3", term=2, vote="n1", nacks=[(1, 3)]),
+        one("reply", "n3", term=2, candidate="n1", granted=True, last=3, last_term=1, nack=3),
+        one("win", "n1", kept=3, heard=["n3"]),
+        one("flush", "n1", last=4),
+        one("extend", "n3", last=4, last_term=2),
+        one("flush", "n3", last=4),
+        acknowledged("n3", 4, last_term=2, term=2),
+        one("confirmed", "n1", last=4),
+        one("stand", "n3", term=3),
+        one("stored", "n3", term=3, vote="n3", nacks=[(1, 3)]),
+        one("ask", "n3", last=4, last_term=2),
+        one("adopt", "n2", term=3),
+        one("choose", "n2", candidate="n3"),
+        stored("n2", 3, "n3"),
+        one("reply", "n2", term=3, candidate="n3", granted=True, last=2, last_term=1),
+        one("win", "n3", kept=2, heard=["n2"]),
+    ],
+}
 RIGHT = {
+    "T7: refused row rolled back by the leader that refused it": [*ONE_REFUSED, *REFUSER_LEADS],
+    "T7: ROLLBACK of a refused row": [
+        *ROLLED_BACK,
+        one("confirmed", "n1", last=4),
+    ],
+    "T7: a crash before the NACK is stored, and an ACK in full": [
+        *ONE_REFUSED[:-2],
+        one("reopen", "n3", last=3, last_term=1, term=1, vote="n1", known=2),
+        acknowledged("n3", 3),
+        one("confirmed", "n1", last=3),
+    ],
     "a vote is on disk, and a newer term in memory": [
         *asked("n2", 2),
         one("adopt", "n3", term=2),
@@ -267,6 +396,16 @@ def test_wrong_run_is_refused_at_its_last_event(events: list[Event]) -> None:
     refusal = compare(JAR, [[BEGUN, *events]])
     assert refusal is not None
     assert (refusal.number, refusal.reason) == (len(events), "Deadlock"), refusal
+
+
+@pytest.mark.parametrize(("bug", "events"), PLANTED.items(), ids=PLANTED.keys())
+def test_committed_row_is_lost_with_planted_bug(bug: str, events: list[Event]) -> None:
+    refusal = compare(JAR, [[BEGUN, *events]], [bug])
+    assert refusal is not None
+    assert (refusal.number, refusal.reason) == (len(events), "CommittedSurvives"), refusal
+    sound = compare(JAR, [[BEGUN, *events]])
+    assert sound is not None
+    assert sound.reason == "Deadlock"
 
 
 @pytest.mark.parametrize("events", RIGHT.values(), ids=RIGHT.keys())

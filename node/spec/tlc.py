@@ -14,6 +14,7 @@ SWITCHES = (
     "RestoreOnConfirm", "CountInherited", "VoteForShorterLogs", "CountCovered",
     "ProveByOwnMajority", "ForgetPendingKeys",
 )  # fmt: skip
+STEPS_SWITCHES = (*SWITCHES, "WithSnapshots", "WithNacks", "CountRefused", "OlderNackProves")
 INVARIANTS = "OneLeaderPerTerm CommittedSurvives OneHistory OneOutcome OneRowPerKey NoSplitBrain"
 
 
