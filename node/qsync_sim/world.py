@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgpack
 
@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 ADMIN_SESSION = 7
 KEY_WINDOW_ROWS = 300  # so short that keys expire within a schedule
 NOP = 12
+
+
+class Receiver(Protocol):
+    """A client that receives the answers to its session."""
+
+    def on_answer(self, answer: fx.Answer) -> None: ...
 
 
 class World:
@@ -65,7 +71,7 @@ class World:
         self.onlooker = Onlooker(self)
         self.clients: list[Client] = []
         self.has_journal = False  # to which clients publish
-        self.clients_by_session: dict[int, Client | Session] = {}
+        self.clients_by_session: dict[int, Receiver] = {}
         self.sessions: list[Session] = []  # of workloads
         self.history: list[Operation] = []
         self.counters: Counter[str] = Counter()

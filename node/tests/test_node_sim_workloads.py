@@ -4,13 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
+from qsync_node.core import effects as fx
 from qsync_sim import workloads
 from qsync_sim.schedule import Schedule
 from qsync_sim.violation import Violation
 from qsync_sim.workloads.access import Access
 from qsync_sim.workloads.base import Request, Workload
 from qsync_sim.workloads.contents import check_indexes
+from qsync_sim.workloads.limits import Burst, Limits
 from qsync_sim.workloads.order import Order
+from qsync_sim.workloads.tables import Tables
 from qsync_sim.workloads.transactions import Transactions
 
 NAMES = [kind.name for kind in workloads.ALL]
@@ -153,6 +156,19 @@ class TestTables:
 
         refuses("tables", change, "T8")
 
+    def test_half_of_a_schema_transaction(self) -> None:
+        for seed in range(1, 20):
+            workload, order = finished("tables", seed)
+            assert isinstance(workload, Tables)
+            committed = [one for one in workload.created if one[2].outcome == "committed"]
+            if committed:
+                del order.places[committed[0][1].tag]
+                workload.requests.clear()
+                with pytest.raises(Violation, match="T8"):
+                    workload.check(order)
+                return
+        pytest.fail("no schema change in a transaction")
+
 
 class TestTransactions:
     """The check of interactive transactions."""
@@ -271,4 +287,44 @@ class TestAccess:
         user, _, index, may_log_in = workload.log_ins[-1]
         workload.log_ins[-1] = (user, "another hash", index, may_log_in)
         with pytest.raises(Violation, match="P3"):
+            workload.check(order)
+
+
+class TestLimits:
+    """The check of limits."""
+
+    def test_accepted_beyond_a_limit(self) -> None:
+        def change(request: Request) -> bool:
+            if request.kind == "large tuple" and request.outcome == "refused":
+                request.outcome, request.code = "committed", 0
+                return True
+            return False
+
+        refuses("limits", change, "T11")
+
+    def test_refusal_with_another_code(self) -> None:
+        def change(request: Request) -> bool:
+            if request.kind == "deep tuple" and request.code == 20:
+                request.code = 23
+                return True
+            return False
+
+        refuses("limits", change, "T6")
+
+    def test_transaction_refused_below_its_limit(self) -> None:
+        def change(request: Request) -> bool:
+            if request.kind == "write" and request.outcome == "committed":
+                request.outcome, request.code, request.reason = "refused", 2, "too large"
+                return True
+            return False
+
+        refuses("limits", change, "T6|T11")
+
+    def test_more_transactions_of_guests_than_allowed(self) -> None:
+        workload, order = finished("limits")
+        assert isinstance(workload, Limits)
+        burst = Burst("guest")
+        burst.answers = [fx.Answer(1, number, 0, "", [], 0) for number in range(101)]
+        workload.bursts = [burst]
+        with pytest.raises(Violation, match="T11"):
             workload.check(order)

@@ -12,6 +12,7 @@ from qsync_sim.workloads.access import Access
 from qsync_sim.workloads.base import Workload
 from qsync_sim.workloads.indexes import Indexes
 from qsync_sim.workloads.keys import Keys
+from qsync_sim.workloads.limits import Limits
 from qsync_sim.workloads.order import Order
 from qsync_sim.workloads.sequences import Sequences
 from qsync_sim.workloads.tables import Tables
@@ -20,7 +21,7 @@ from qsync_sim.workloads.transactions import Transactions
 if TYPE_CHECKING:
     from qsync_sim.world import World
 
-ALL: tuple[type[Workload], ...] = (Indexes, Tables, Transactions, Sequences, Keys, Access)
+ALL: tuple[type[Workload], ...] = (Indexes, Tables, Transactions, Sequences, Keys, Access, Limits)
 NONE = 1 / 3
 """The part of the schedules without a workload."""
 CHOSEN = 0.35

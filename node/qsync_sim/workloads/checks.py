@@ -38,6 +38,7 @@ CIRCUMSTANCES = frozenset(
         ErrorCode.NOT_LEADER,
         ErrorCode.SYNC_QUEUE_FULL,
         ErrorCode.DISK_FULL,
+        ErrorCode.MEMORY_ISSUE,  # only with the small limits of the workload `limits`
     }
 )
 """Codes with which any request may be refused; nothing of it was logged."""

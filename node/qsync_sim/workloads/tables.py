@@ -7,7 +7,7 @@ space has at its index of the order. A name is unique, so it identifies the row 
 
 from typing import Any
 
-from qsync_sim.clients import SELECT
+from qsync_sim.clients import BEGIN, COMMIT, ROLLBACK, SELECT
 from qsync_sim.model import DELETE, INSERT, REPLACE, UPDATE
 from qsync_sim.workloads.base import Request, Script, Workload, body_of
 from qsync_sim.workloads.checks import CIRCUMSTANCES, LINEARIZABLE, check_read, check_write
@@ -42,6 +42,10 @@ class Tables(Workload):
     name = "tables"
     number = 2
 
+    def __init__(self, world: Any) -> None:
+        super().__init__(world)
+        self.created: list[tuple[Request, Request, Request]] = []  # in transactions
+
     def scripts(self) -> list[Script]:
         return [self._define(IDS[0]), self._define(IDS[1]), self._use()]
 
@@ -52,10 +56,28 @@ class Tables(Workload):
         choices, weights = list(_CHOICES), list(_CHOICES.values())
         kind = "create"
         for _ in range(CHANGES):
-            for request in self._change(kind, space):
-                yield self.sent(request)
+            if kind == "create" and self.rng.random() < 0.5:
+                yield from self._create_at_once(space)
+            else:
+                for request in self._change(kind, space):
+                    yield self.sent(request)
             yield self.rng.choice([0, 100, 300])
             kind = "create" if kind == "drop" else self.rng.choices(choices, weights)[0]
+
+    def _create_at_once(self, space: int) -> Script:
+        """Create a space and its primary index in one transaction, as connectors do."""
+        stream = len(self.created) + 1
+        create, index = self._change("create", space)
+        create.stream = index.stream = stream
+        commit = Request("commit", COMMIT, b"", stream=stream)
+        self.created.append((create, index, commit))
+        for request in (Request("begin", BEGIN, b"", stream=stream), create, index, commit):
+            yield request
+            if request.outcome != "committed":
+                break
+        else:
+            return
+        yield Request("rollback", ROLLBACK, b"", stream=stream)
 
     def _change(self, kind: str, space: int) -> list[Request]:
         rng, name = self.rng, self.new_tag()
@@ -130,6 +152,25 @@ class Tables(Workload):
                 self._check_change(order, request)
             else:
                 check_write(self, order, request)
+        for create, index, commit in self.created:
+            self._check_created(order, create, index, commit)
+
+    def _check_created(
+        self, order: Order, create: Request, index: Request, commit: Request
+    ) -> None:
+        """Check that a space and its index are in the order together, or neither (T6, T8)."""
+        places = [order.places.get(one.tag, []) for one in (create, index)]
+        if commit.outcome == "committed":
+            if places != [[commit.index - 1], [commit.index]]:
+                self.fail(commit, f"T8: its rows are at {places}")
+            errors = self._errors(order, commit.index - 2, create)
+            if errors:
+                self.fail(create, f"P3: the order requires one of the errors {sorted(errors)}")
+            self.world.count("schema changes: transactions")
+        elif commit.outcome != "unknown" and any(places):
+            self.fail(commit, f"T6: its rows are at {places}")
+        elif bool(places[0]) != bool(places[1]):
+            self.fail(commit, f"T6: a part of it is in the order, at {places}")
 
     def _check_change(self, order: Order, request: Request) -> None:
         places = order.places.get(request.tag, []) if request.tag else []
