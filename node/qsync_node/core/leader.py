@@ -217,7 +217,11 @@ class Leader:
             )
             if is_impossible(len(voters), refusals, self.quorum()):
                 entry = next(e for e in replica.limbo.entries if e.batch.last_index >= index)
-                if entry.is_own and entry.kind is Kind.USER and not self._is_decision_in_flight():
+                if not entry.is_own and not self.is_confirmed:
+                    # Only a PROMOTE decides about inherited rows, and this term has written its own
+                    # one. It would never be confirmed, because the quorum never passes this row.
+                    replica.step_down("too many voters cannot apply an inherited row")
+                elif entry.is_own and entry.kind is Kind.USER and not self._is_decision_in_flight():
                     self.roll_back(entry, "too many voters cannot apply the row")
                 return
 

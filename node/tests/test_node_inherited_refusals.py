@@ -1,0 +1,42 @@
+"""Inherited rows that most members cannot apply: the next PROMOTE decides about them (T7, E12)."""
+
+from worlds import INSERT, REPLACE, Driven, node_of, put
+
+
+def with_inherited_row() -> Driven:
+    """Return a world whose leader inherited a row, which both followers refuse in its term."""
+    driven = Driven(3, seed=3)
+    leader, followers = driven.leader(), driven.followers()
+    for follower in followers:
+        driven.mute(leader, follower)
+        driven.world.command(follower, "configure", election_mode="voter")
+    driven.send(leader, REPLACE, put(1, "inherited"))
+    driven.run(5)
+    assert (
+        node_of(leader).replica.tail.durable_index > node_of(followers[0]).replica.tail.last_index
+    )
+    leader.stop(power_loss=False)
+    driven.world.network.heal()
+    leader.start()
+    driven.run(100)
+    for follower in followers:
+        node_of(follower).refuse_rows = True
+    node = node_of(leader)
+    driven.world.command(leader, "nominate", term=node.replica.term)
+    assert driven.run(300, lambda: node.replica.leader is not None)
+    return driven
+
+
+def test_writes_are_accepted_after_most_members_refused_an_inherited_row() -> None:
+    driven = with_inherited_row()
+    driven.run(300)
+    for shell in driven.world.alive():
+        node_of(shell).refuse_rows = False
+
+    def is_writable() -> bool:
+        found = driven.world.leader()
+        leader = node_of(found).replica.leader if found is not None else None
+        return leader is not None and leader.is_confirmed
+
+    assert driven.run(10_000, is_writable)
+    assert driven.ask(driven.leader(), INSERT, put(2, "later")).code == 0
