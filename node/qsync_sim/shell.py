@@ -3,11 +3,10 @@
 It performs the effects of the core with the code of `qsync_node.log` on a simulated disk. Each lane
 of the production's scheduler performs one task at a time, as the threads do: writes that queue up
 behind one another go to the disk together, and ballots, reads and checkpoints continue beside them.
-Here, a task is taken when its delay ends. A checkpoint takes long, and draws its rows while the
-state changes.
+A task is taken at the beginning of its delay, as a thread takes it, and has its effect at the end.
+A checkpoint takes long, and draws its rows while the state changes.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
@@ -54,7 +53,7 @@ class Shell:
         self.clock_offset_ns = world.rng.randrange(1, 10**12)
         self.wall_offset_s = 0.0
         self.scheduler = Scheduler()
-        self.busy: set[Lane] = set()
+        self.under_way: dict[Lane, Any] = {}  # the task of each lane that has one
         self.checkpoint: fx.WriteSnapshot | None = None  # under way
         self.disk_delay_ns = 200_000
         self.is_paused = False
@@ -129,7 +128,7 @@ class Shell:
                 recovered.first_available_index + 1,
             )
         self.scheduler = Scheduler(lambda: self.rng.random() < JOINED)
-        self.busy = set()
+        self.under_way = {}
         self.checkpoint = None
         self.fail_next_write = ""
         node.start(self.now_ns())
@@ -162,13 +161,12 @@ class Shell:
     def _lose_power(self) -> None:
         """Cut the power, possibly during a checkpoint and a log operation."""
         if self.checkpoint is not None and self.rng.random() < 0.3:
-            checkpoint = self.checkpoint
-            self._tear(self.scheduler.checkpoints, lambda: checkpoint)
+            self._tear(self.scheduler.checkpoints, self.checkpoint)
         log = self.scheduler.log
-        if log.has_task and log in self.busy and self.rng.random() < 0.7:
-            self._tear(log, log.next_task)
+        if log in self.under_way and self.rng.random() < 0.7:
+            self._tear(log, self.under_way[log])
 
-    def _tear(self, lane: Lane, take: Callable[[], Any]) -> None:
+    def _tear(self, lane: Lane, task: Any) -> None:
         """Cut the power at one of the disk calls of a task."""
         left = self.rng.randrange(6)
 
@@ -180,7 +178,7 @@ class Shell:
         assert self.storage is not None
         self.disk.on_call = hook
         with suppress(PowerLoss, DiskError):
-            lane.perform(self.storage, take())
+            lane.perform(self.storage, task)
         self.disk.on_call = None
 
     # --- steps --------------------------------------------------------------------------------
@@ -265,24 +263,23 @@ class Shell:
         return int(self.disk_delay_ns * (0.5 + self.rng.random()))
 
     def _run(self, lane: Lane) -> None:
-        """Perform the lane's next task after a delay, unless one is under way."""
-        if lane.has_task and lane not in self.busy:
+        """Take the lane's next task, unless one is under way, and perform it after a delay."""
+        if lane.has_task and lane not in self.under_way:
             self._perform_after(lane, self._delay())
 
     def _perform_after(self, lane: Lane, delay_ns: int) -> None:
-        self.busy.add(lane)
+        task = self.under_way[lane] = lane.next_task()
         life = self.life
 
         def done() -> None:
             if self.life == life and self.storage is not None:
-                self.busy.discard(lane)
-                self._perform_next(lane)
+                del self.under_way[lane]
+                self._perform(lane, task)
 
         self.world.after(delay_ns, done)
 
-    def _perform_next(self, lane: Lane) -> None:
+    def _perform(self, lane: Lane, task: Any) -> None:
         life = self.life
-        task = lane.next_task()
         outcome = lane.on_result(task, self._result_of(lane, task))
         if outcome.broken:
             self.world.on_restart_wanted(self)

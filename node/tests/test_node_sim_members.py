@@ -4,6 +4,7 @@ import pytest
 
 from qsync_node.core import effects as fx
 from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_node.log.scheduler import Seal
 from qsync_sim.clients import build_body
 from qsync_sim.model import SPACE
 from qsync_sim.shell import Shell
@@ -62,6 +63,7 @@ def test_an_anonymous_replica_gets_the_confirmed_part_of_a_joined_batch() -> Non
     world.network.cut(leader, anonymous)
     world.network.cut(anonymous, leader)
     leader.disk_delay_ns = 10 * MILLISECOND
+    leader.scheduler.log.submit(Seal())  # the disk is busy, so the writes wait and are joined
 
     def write(key: int) -> None:
         body = build_body(SPACE, tuple=[key, "joined", 0])
