@@ -20,6 +20,7 @@ from qsync_node.peering.addresses import (
     AddressBook,
     Redial,
 )
+from qsync_node.peering.dialling import Attempt, Dialling, superseded
 from qsync_node.peering.frames import (
     EMPTY_FRAME,
     FRAME_BYTES_MAX,
@@ -292,3 +293,64 @@ def test_reported_address_is_forgotten_and_a_configured_one_is_not() -> None:
     reached = Redial(0.0)
     reached.on_lost(late - 1)
     assert reached.on_failed(late, is_discovered=True) is not None
+
+
+# --- dialling -------------------------------------------------------------------------------------
+
+OWN = {"a": "h:1"}
+
+
+def dialling(**configured: str) -> Dialling:
+    made = Dialling(AddressBook("a"))
+    assert made.set_configured({"a": "h:1", **configured}, 0.0) == []
+    return made
+
+
+def names(attempts: list[Attempt]) -> list[str]:
+    return [attempt.name for attempt in attempts]
+
+
+def test_an_address_is_dialled_once_until_its_attempt_ends() -> None:
+    made = dialling(b="h:2")
+    assert made.next_s == 0.0
+    (attempt,) = made.due(0.0)
+    assert (attempt.name, attempt.address) == ("b", "h:2")
+    assert made.due(99.0) == []
+    assert made.next_s is None
+    made.on_failed(attempt, 1.0)
+    assert made.next_s == 1.0 + RETRY_S
+    assert made.due(1.0 + RETRY_S / 2) == []
+    assert made.due(1.0 + RETRY_S) == [attempt]
+    made.on_failed(attempt, 2.0)
+    assert made.next_s == 2.0 + 2 * RETRY_S
+    made.due(3.0)
+    made.on_lost(attempt, 9.0)
+    assert made.next_s == 9.0 + RETRY_S
+
+
+def test_changed_and_removed_addresses_are_given_up() -> None:
+    made = dialling(b="h:2", c="h:3", d="h:4")
+    old = {attempt.name: attempt for attempt in made.due(0.0)}
+    dropped = made.set_configured({"b": "h:9", "d": "h:4"}, 1.0)
+    assert dropped == [old["b"], old["c"]]
+    made.on_failed(old["b"], 1.0)  # of an address that is no longer its own
+    made.on_lost(old["c"], 1.0)
+    assert [(one.name, one.address) for one in made.due(1.0)] == [("b", "h:9")]
+
+
+def test_reported_addresses_are_dialled_until_they_are_forgotten() -> None:
+    made = dialling(b="h:2")
+    made.due(0.0)
+    assert made.discover({"c": "h:3", "b": "h:7"}, OWN, 1.0) == {"c": "h:3"}
+    (attempt,) = made.due(1.0)
+    assert attempt.name == "c"
+    made.on_failed(attempt, 2.0 + FORGET_AFTER_S)  # no attempt has succeeded
+    assert made.next_s is None
+    assert names(made.due(1e9)) == []
+    assert made.discover({"c": "h:3"}, OWN, 1e9) == {"c": "h:3"}
+
+
+def test_links_to_earlier_processes_are_superseded() -> None:
+    links = [Established("u1", 1, b"old", {}), Established("u1", 1, b"new", {}),
+             Established("u2", 1, b"old", {})]  # fmt: skip
+    assert superseded(links, Established("u1", 1, b"new", {})) == [links[0]]

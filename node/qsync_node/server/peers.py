@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from qsync_node.format.frame import encode_error, encode_ok
-from qsync_node.peering.addresses import AddressBook, Redial
+from qsync_node.peering.addresses import AddressBook
+from qsync_node.peering.dialling import HANDSHAKE_TIMEOUT_S, Attempt, Dialling, superseded
 from qsync_node.peering.frames import KEEPALIVE_S
 from qsync_node.peering.handshake import (
     Established,
@@ -27,8 +28,6 @@ from qsync_node.server.peerlink import PeerLink
 if TYPE_CHECKING:
     from qsync_node.server.loop import NodeServer
     from qsync_node.server.session import Session
-
-HANDSHAKE_TIMEOUT_S = 5.0
 
 
 class Dialer(asyncio.Protocol):
@@ -93,9 +92,11 @@ class Peers:
     def __init__(self, server: "NodeServer") -> None:
         self.server = server
         self._book = AddressBook(server.config.name)
+        self._dialling = Dialling(self._book)
         self._life = os.urandom(8)
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[Attempt, asyncio.Task[None]] = {}
         self._watch: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # of the next attempt
 
     @property
     def _me(self) -> Identity:
@@ -110,20 +111,21 @@ class Peers:
 
     def set_addresses(self, addresses: dict[str, str]) -> None:
         """Set the configured targets, name -> host:port, and stop dialling removed ones."""
-        before = self._book.targets
-        self._book.set_configured(addresses)
-        now = self._book.targets
-        for name in list(self._tasks):
-            if now.get(name) != before.get(name):
-                self._tasks.pop(name).cancel()
-        self._dial(now)
+        for attempt in self._dialling.set_configured(addresses, self.server.loop.time()):
+            task = self._tasks.pop(attempt, None)
+            if task is not None:
+                task.cancel()
+        self._dial()
 
-    def _dial(self, addresses: dict[str, str]) -> None:
-        for name, address in addresses.items():
-            if name not in self._tasks:
-                self._tasks[name] = asyncio.get_running_loop().create_task(
-                    self._keep_connected(name, address)
-                )
+    def _dial(self) -> None:
+        """Begin all attempts that are due, and return at the time of the next one."""
+        loop = self.server.loop
+        for attempt in self._dialling.due(loop.time()):
+            self._tasks[attempt] = loop.create_task(self._attempt(attempt))
+        if self._timer is not None:
+            self._timer.cancel()
+        next_s = self._dialling.next_s
+        self._timer = loop.call_at(next_s, self._dial) if next_s is not None else None
 
     def _own_address(self) -> dict[str, str]:
         """Return the name and address of this member; {} if others cannot use the address."""
@@ -140,10 +142,12 @@ class Peers:
 
     def _discover(self, reported: Any) -> None:
         """Dial the members that another member reports and that are not known yet."""
-        fresh = self._book.discover(reported, self._own_address())
+        now_s = self.server.loop.time()
+        fresh = self._dialling.discover(reported, self._own_address(), now_s)
         for name, address in fresh.items():
             self.server.log("peer_discovered", peer=name, address=address)
-        self._dial(fresh)
+        if fresh:
+            self._dial()
 
     # --- connections --------------------------------------------------------------------------
 
@@ -156,9 +160,8 @@ class Peers:
     ) -> PeerLink:
         """Begin a link, and close links to earlier processes of the same instance."""
         link = PeerLink(self.server, transport, found, is_mine)
-        for other in list(self.server.links.values()):
-            if other.uuid == link.uuid and other.life != link.life:
-                other.close("the peer was restarted")
+        for other in superseded(self.server.links.values(), found):
+            other.close("the peer was restarted")
         if self._watch is None:
             self._keep_alive()
         self._discover(found.known)
@@ -170,42 +173,38 @@ class Peers:
         self._watch = asyncio.get_running_loop().call_later(KEEPALIVE_S, self._keep_alive)
 
     def stop(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
+        for timer in (self._watch, self._timer):
+            if timer is not None:
+                timer.cancel()
         for task in self._tasks.values():
             task.cancel()
         self._tasks.clear()
 
-    async def _keep_connected(self, name: str, address: str) -> None:
-        loop = asyncio.get_running_loop()
-        redial = Redial(loop.time())
-        while True:
-            reason = await self._connect(name, address)
-            if reason:
-                self.server.log("link_lost", peer=name, address=address, reason=reason)
-                is_discovered = self._book.is_discovered(name)
-                pause_s = redial.on_failed(loop.time(), is_discovered=is_discovered)
-                if pause_s is None:
-                    self._book.forget(name)
-                    del self._tasks[name]
-                    return
-            else:
-                pause_s = redial.on_lost(loop.time())
-            await asyncio.sleep(pause_s)
+    async def _attempt(self, attempt: Attempt) -> None:
+        """Connect, wait until the link is lost, and arrange the next attempt."""
+        reason = await self._connect(attempt)
+        self._tasks.pop(attempt, None)
+        now_s = self.server.loop.time()
+        if reason:
+            self.server.log("link_lost", peer=attempt.name, address=attempt.address, reason=reason)
+            self._dialling.on_failed(attempt, now_s)
+        else:
+            self._dialling.on_lost(attempt, now_s)
+        self._dial()
 
-    async def _connect(self, name: str, address: str) -> str:
+    async def _connect(self, attempt: Attempt) -> str:
         """Connect, and wait until the link is lost.
 
         Returns:
             the reason of a failure to connect, or "" after a link was lost.
         """
-        loop = asyncio.get_running_loop()
+        loop = self.server.loop
         done: asyncio.Future[str] = loop.create_future()
         try:
-            host, port = split_address(address)
+            host, port = split_address(attempt.address)
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                 _, dialer = await loop.create_connection(
-                    lambda: Dialer(self, name, done),
+                    lambda: Dialer(self, attempt.name, done),
                     host,
                     port,
                     ssl=self.server.peer_tls,
