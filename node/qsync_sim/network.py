@@ -1,172 +1,252 @@
-"""The simulated network: each connection is ordered, independently of the others.
+"""The simulated network: TCP connections between machines.
 
-Every instance keeps one connection open to every other one it knows, so there are two between a
-pair, one opened by each end. Messages of one connection arrive in order after random delays; a cut
-holds them back in one direction, until it heals or the connection breaks and loses the messages in
-flight. The two ends notice a break at different times.
+A connection has two ends. What one end sends arrives at the other in order, after random delays. A
+cut holds everything back in one direction until it heals, as the retransmissions of TCP do. Each
+end closes by itself: the other one notices when the notice arrives, or by the silence.
+
+    what is sent        to                        result
+    ------------------  ------------------------  --------------------------------------------------
+    the first packet    a process that runs       it is accepted; the process sends its greeting
+                        no process                refused, once the answer arrives
+                        a machine without power   nothing: the attempt times out
+    data                an open end               received by the process
+                        an end that is gone       the answer closes the sender's end
+                        a machine without power   nothing, until the machine has power again
+
+The kernel accepts connections and closes those of a killed process. Everything else waits until the
+event loop of the process is free.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from qsync_node.core import effects as fx
-from qsync_node.core import messages as msg
-
 if TYPE_CHECKING:
+    from qsync_sim.peers import SimPeers
     from qsync_sim.shell import Shell
     from qsync_sim.world import World
 
 MILLISECOND = 1_000_000
+RETRANSMISSION_NS = 200 * MILLISECOND
+"""Pause before a lost packet is sent again; all that follows it waits."""
 
 
-class Connection:
-    """A connection from `ends[0]` to `ends[1]`; `numbers` are the link numbers of both ends."""
+class End:
+    """One end of a connection.
 
-    def __init__(self, opener: "Shell", other: "Shell", numbers: tuple[int, int]) -> None:
-        self.ends = (opener, other)
-        self.lives = (opener.life, other.life)
-        self.numbers = numbers
-        self.is_up = True
-        self.arrives_ns = [0, 0]
-        self.held: list[list[Any]] = [[], []]
+    Attributes:
+        peers: the process of this end.
+        other: the other end.
+        is_open: whether this end considers the connection open.
+        on_data: receives an item that has arrived.
+        on_closed: is called once, when the connection is closed by the other end or breaks.
+        number: number of the link in the core, 0 before the handshake has ended.
+    """
 
-    def side_of(self, shell: "Shell") -> int:
-        return 0 if self.ends[0] is shell else 1
+    __slots__ = ("arrives_ns", "held", "is_open", "number", "on_closed", "on_data", "other",
+                 "peers")  # fmt: skip
+
+    def __init__(self, peers: "SimPeers") -> None:
+        self.peers = peers
+        self.other: End
+        self.is_open = True
+        self.on_data: Callable[[Any], None] = _ignore
+        self.on_closed: Callable[[], None] = _nothing
+        self.number = 0
+        self.arrives_ns = 0
+        self.held: list[Callable[[], None]] = []
+
+    @property
+    def shell(self) -> "Shell":
+        return self.peers.shell
+
+
+def _ignore(item: Any) -> None:
+    """Receive data before the process has accepted the connection."""
+
+
+def _nothing() -> None:
+    """Be closed before the process has accepted the connection."""
 
 
 class Network:
-    """All connections and the pairs that cannot communicate."""
+    """All connections, and the directions that are cut."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
-        self.by_number: dict[tuple[str, int], Connection] = {}
-        self.open: dict[tuple[str, str], Connection] = {}
+        self.ends: dict[End, None] = {}
         self.cuts: set[tuple[str, str]] = set()
         self.latency_ns = 200_000
-        self._next = 1
-        self.wire_check = 0
+        self.loss = 0.0  # probability that a packet is lost
+        self._silent: dict[Shell, list[End]] = {}  # ends whose machine has lost power, by machine
 
     # --- connecting ---------------------------------------------------------------------------
 
-    def connect_all(self) -> None:
-        """Connect members that have no connection, as their retries do."""
-        shells = [shell for shell in self.world.shells.values() if shell.is_alive]
-        for opener in shells:
-            for other in shells:
-                if opener is not other and (opener.uuid, other.uuid) not in self.open:
-                    if not self.is_cut(opener, other) and not self.is_cut(other, opener):
-                        self._connect(opener, other)
+    def dial(self, peers: "SimPeers", target: "Shell", on_refused: Callable[[], None]) -> End:
+        """Open a connection from a process to a machine.
 
-    def is_cut(self, sender: "Shell", receiver: "Shell") -> bool:
-        return (sender.uuid, receiver.uuid) in self.cuts
+        Args:
+            peers: the process.
+            target: the machine.
+            on_refused: is called when no process listens there.
 
-    def _connect(self, opener: "Shell", other: "Shell") -> None:
-        numbers = (self._next, self._next + 1)
-        self._next += 2
-        connection = Connection(opener, other, numbers)
-        self.open[opener.uuid, other.uuid] = connection
-        self.by_number[opener.uuid, numbers[0]] = connection
-        self.by_number[other.uuid, numbers[1]] = connection
-        for side in (1, 0):
-            peer = connection.ends[1 - side]
-            up = fx.LinkUp(numbers[side], peer.uuid, side == 0, 1)
-            self._deliver(connection, side, up, self._delay())
+        Returns:
+            The opener's end, whose `on_data` receives the greeting first.
+        """
+        end = End(peers)
+        end.other = End(peers)  # until a process accepts
+        end.other.is_open = False
+        end.other.other = end
+        self.ends[end] = None
+        self._travel(end, target, partial(self._on_first_packet, end, target, on_refused))
+        return end
+
+    def _on_first_packet(self, end: End, target: "Shell", on_refused: Callable[[], None]) -> None:
+        if target.peers is not None:
+            other = End(target.peers)
+            other.other, end.other = end, other
+            other.arrives_ns = self.world.now_ns
+            self.ends[other] = None
+            if not end.is_open:
+                self._answer_gone(other)
+                return
+            target.run(partial(target.peers.accept, other))
+        elif target.has_power and end.is_open:
+            self._travel_back(end, target, partial(self._refuse, end, on_refused))
+
+    def _refuse(self, end: End, on_refused: Callable[[], None]) -> None:
+        if end.is_open:
+            self._forget(end)
+            end.shell.run_in(end.peers, on_refused)
+
+    # --- data ---------------------------------------------------------------------------------
+
+    def send(self, end: End, item: Any) -> None:
+        """Send an item from an end to the other one."""
+        if end.is_open:
+            other = end.other
+            self._travel(end, other.shell, partial(self._arrive, other, item), other)
+
+    def _arrive(self, end: End, item: Any) -> None:
+        if not end.is_open:
+            if end.shell.has_power:
+                self._answer_gone(end)
+            else:
+                self._silent.setdefault(end.shell, []).append(end)
+            return
+        end.shell.run_in(end.peers, partial(self._receive, end, item))
+
+    @staticmethod
+    def _receive(end: End, item: Any) -> None:
+        if end.is_open:
+            end.on_data(item)
+
+    def close(self, end: End) -> None:
+        """Close an end; the other one is told."""
+        if end.is_open:
+            self._forget(end)
+            self._answer_gone(end)
+
+    def _answer_gone(self, end: End) -> None:
+        """Tell the other end that this one is closed."""
+        other = end.other
+        self._travel(end, other.shell, partial(self._on_gone, other), other)
+
+    def _on_gone(self, end: End) -> None:
+        # The process reads first what arrived before.
+        end.shell.run_in(end.peers, partial(self._lose, end))
+
+    def _lose(self, end: End) -> None:
+        if end.is_open:
+            self._forget(end)
+            end.on_closed()
+
+    def _forget(self, end: End) -> None:
+        end.is_open = False
+        self.ends.pop(end, None)
+        end.held.clear()
+
+    def _travel(
+        self, sender: End, receiver: "Shell", arrive: Callable[[], None], end: End | None = None
+    ) -> None:
+        """Let something arrive, in the order of the connection, unless the direction is cut."""
+        end = end or sender.other
+        if self.is_cut(sender.shell, receiver):
+            end.held.append(partial(self._travel_now, end, arrive, 0))
+        else:
+            self._travel_now(end, arrive, sender.shell.lag_ns)
+
+    def _travel_back(self, end: End, sender: "Shell", arrive: Callable[[], None]) -> None:
+        if self.is_cut(sender, end.shell):
+            end.held.append(partial(self._travel_now, end, arrive, 0))
+        else:
+            self._travel_now(end, arrive, 0)
+
+    def _travel_now(self, end: End, arrive: Callable[[], None], lag_ns: int) -> None:
+        at_ns = max(self.world.now_ns + lag_ns + self._delay(), end.arrives_ns + 1)
+        end.arrives_ns = at_ns
+        self.world.at(at_ns, arrive)
 
     def _delay(self) -> int:
         rng = self.world.rng
         delay = int(self.latency_ns * (0.5 + rng.random()))
         if rng.random() < 0.01:
             delay += rng.randrange(20 * MILLISECOND)
+        pause = RETRANSMISSION_NS
+        while self.loss and rng.random() < self.loss:
+            self.world.count("packets lost")
+            delay += pause
+            pause *= 2
         return delay
 
-    # --- messages -----------------------------------------------------------------------------
-
-    def send(self, shell: "Shell", number: int, message: Any) -> None:
-        connection = self.by_number.get((shell.uuid, number))
-        if connection is None or not connection.is_up:
-            return
-        self.wire_check += 1
-        if self.wire_check % 16 == 0:
-            message = msg.decode(msg.encode(message))
-        side = 1 - connection.side_of(shell)
-        self.world.onlooker.on_send(shell, connection.ends[side].uuid, message)
-        if self.is_cut(shell, connection.ends[side]):
-            connection.held[side].append(message)
-            return
-        item = fx.Received(connection.numbers[side], message)
-        self._deliver(connection, side, item, self._delay())
-
-    def _deliver(self, connection: Connection, side: int, item: Any, delay: int) -> None:
-        at = max(self.world.now_ns + delay, connection.arrives_ns[side] + 1)
-        connection.arrives_ns[side] = at
-        shell, life = connection.ends[side], connection.lives[side]
-
-        def arrive() -> None:
-            if shell.life == life and connection.is_up:
-                shell.step([item])
-
-        self.world.at(at, arrive)
-
     # --- faults -------------------------------------------------------------------------------
+
+    def is_cut(self, sender: "Shell", receiver: "Shell") -> bool:
+        return (sender.uuid, receiver.uuid) in self.cuts
 
     def cut(self, sender: "Shell", receiver: "Shell") -> None:
         self.cuts.add((sender.uuid, receiver.uuid))
 
     def heal(self) -> None:
-        """End all cuts; held messages arrive in order if their connection still exists."""
+        """End all cuts; held packets arrive in order if their connection still exists."""
         self.cuts.clear()
-        for connection in list(self.open.values()):
-            for side in (0, 1):
-                held, connection.held[side] = connection.held[side], []
-                for message in held:
-                    item = fx.Received(connection.numbers[side], message)
-                    self._deliver(connection, side, item, self._delay())
+        for end in [one for pair in list(self.ends) for one in (pair, pair.other)]:
+            held, end.held = end.held, []
+            for arrive in held:
+                arrive()
 
-    def break_link(self, shell: "Shell", number: int) -> None:
-        connection = self.by_number.get((shell.uuid, number))
-        if connection is not None:
-            self.break_connection(connection)
-
-    def break_connection(self, connection: Connection) -> None:
-        """Break a connection. Each end notices at its own time, and messages in flight are lost."""
-        if not connection.is_up:
-            return
-        connection.is_up = False
-        self.open.pop((connection.ends[0].uuid, connection.ends[1].uuid), None)
-        for side in (0, 1):
-            shell, life = connection.ends[side], connection.lives[side]
-            number = connection.numbers[side]
-            self.by_number.pop((shell.uuid, number), None)
-            self._tell(shell, life, number, self._delay() * (1 + 5 * side))
-
-    def _tell(self, shell: "Shell", life: int, number: int, delay: int) -> None:
-        def gone() -> None:
-            if shell.life == life:
-                shell.step([fx.LinkDown(number)])
-
-        self.world.after(delay, gone)
+    def break_end(self, end: End) -> None:
+        """Break a connection. Each end notices at its own time, and data in flight is lost."""
+        for one, times in ((end, 1), (end.other, 6)):
+            if one.is_open:
+                self._forget(one)
+                gone = partial(one.shell.run_in, one.peers, one.on_closed)
+                self.world.after(self._delay() * times, gone)
 
     def break_some(self, probability: float) -> None:
-        for connection in list(self.open.values()):
-            if self.world.rng.random() < probability:
-                self.break_connection(connection)
+        for end in list(self.ends):
+            if end.is_open and end.number and self.world.rng.random() < probability / 2:
+                self.break_end(end)
 
     def break_cut_off(self) -> None:
         """Break all connections with a cut, as TCP does after its timeout."""
-        for connection in list(self.open.values()):
-            first, second = connection.ends
-            if self.is_cut(first, second) or self.is_cut(second, first):
-                self.break_connection(connection)
+        for end in list(self.ends):
+            if end.is_open and end.other.is_open:
+                first, second = end.shell, end.other.shell
+                if self.is_cut(first, second) or self.is_cut(second, first):
+                    self.break_end(end)
 
-    def on_stopped(self, shell: "Shell", is_silent: bool) -> None:
-        """Close the connections of a killed process; those of a dead machine remain for a time."""
-        for connection in list(self.open.values()):
-            if shell not in connection.ends:
-                continue
-            if is_silent and self.world.rng.random() < 0.5:
-                self._break_later(connection)
-            else:
-                self.break_connection(connection)
+    def on_stopped(self, peers: "SimPeers", has_power: bool) -> None:
+        """Close the ends of a process that has ended; a machine without power tells nobody."""
+        for end in [one for one in self.ends if one.peers is peers]:
+            self._forget(end)
+            if has_power:
+                self._answer_gone(end)
+            elif end.other.is_open:
+                self._silent.setdefault(end.shell, []).append(end)
 
-    def _break_later(self, connection: Connection) -> None:
-        delay = self.world.rng.randrange(3000 * MILLISECOND)
-        self.world.after(delay, lambda: self.break_connection(connection))
+    def on_power(self, shell: "Shell") -> None:
+        """Answer retransmitted data to connections from before the machine lost power."""
+        for end in self._silent.pop(shell, []):
+            delay_ns = self.world.rng.randrange(1000 * MILLISECOND)
+            self.world.after(delay_ns, partial(self._answer_gone, end))

@@ -7,6 +7,7 @@ A task is taken at the beginning of its delay, as a thread takes it, and has its
 A checkpoint takes long, and draws its rows while the state changes.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
@@ -23,6 +24,8 @@ from qsync_node.log.errors import CorruptionError, DiskError
 from qsync_node.log.scheduler import Lane, Scheduler
 from qsync_node.log.storage import Limits, Storage
 from qsync_sim.disk import PowerLoss, SimDisk
+from qsync_sim.eventloop import EventLoop
+from qsync_sim.peers import SimPeers
 
 if TYPE_CHECKING:
     from qsync_sim.world import World
@@ -56,9 +59,12 @@ class Shell:
         self.under_way: dict[Lane, Any] = {}  # the task of each lane that has one
         self.checkpoint: fx.WriteSnapshot | None = None  # under way
         self.disk_delay_ns = 200_000
-        self.is_paused = False
+        self.peers: SimPeers | None = None  # of the process that runs
+        self.has_power = True
+        self.loop = EventLoop(world, self._turn)
+        self.inputs: list[Any] = []  # of the next step
+        self.lag_ns = 0  # between the beginning of a step and its effects
         self.reads: dict[tuple[int, int], fx.Request] = {}  # not answered, by session and number
-        self.paused_inputs: list[Any] = []
         self.wake_at_ns = 0
         self.is_removed = False
         self.is_corrupt = False
@@ -68,6 +74,7 @@ class Shell:
         self.voters_before: tuple[str, ...] = ()  # the same, by its log
         self.disk_index = 0  # where the log on disk ended when this instance stopped
         self.disk_position = (0, 0)  # term and index of the last row then, at least
+        self._woken_life = 0  # to which `wake_at_ns` belongs
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -93,6 +100,8 @@ class Shell:
         """Start a process with the content of the disk."""
         assert self.node is None
         self.life += 1
+        self.has_power = True
+        self.world.network.on_power(self)
         self.disk.on_call = None
         try:
             self._start()
@@ -131,9 +140,12 @@ class Shell:
         self.under_way = {}
         self.checkpoint = None
         self.fail_next_write = ""
+        self.loop = EventLoop(self.world, self._turn)
+        self.inputs = []
         node.start(self.now_ns())
+        self.peers = SimPeers(self, Random(self.rng.random()))
         self.world.on_started(self)
-        self.step([])
+        self.run(partial(self.peers.start, self.world.addresses_for(self)))
 
     def stop(self, power_loss: bool) -> None:
         """Kill the process, or lose power and with it all unflushed data."""
@@ -148,15 +160,18 @@ class Shell:
         self.node = None
         self.storage = None
         self.life += 1
-        self.is_paused = False
-        self.paused_inputs.clear()
+        self.loop.end()
         self.reads.clear()
         self.disk.on_call = None
+        self.has_power = not power_loss
         if power_loss:
             self.disk.crash(self.rng)
         else:
             self.disk.kill()
-        self.world.on_stopped(self, power_loss)
+        if self.peers is not None:
+            self.world.network.on_stopped(self.peers, self.has_power)
+            self.peers = None
+        self.world.on_stopped(self)
 
     def _lose_power(self) -> None:
         """Cut the power, possibly during a checkpoint and a log operation."""
@@ -183,34 +198,66 @@ class Shell:
 
     # --- steps --------------------------------------------------------------------------------
 
+    @property
+    def is_paused(self) -> bool:
+        return self.loop.is_paused
+
+    def run(self, callback: Callable[[], None]) -> None:
+        """Let the event loop run `callback` once it is free, and then a step with its inputs."""
+        if self.node is not None:
+            self.loop.run(callback)
+
+    def run_in(self, peers: SimPeers, callback: Callable[[], None]) -> None:
+        """Run `callback` if the process of `peers` still runs."""
+        if self.peers is peers:
+            self.loop.run(callback)
+
+    def feed(self, item: Any) -> None:
+        """Append an input for the next step, from a callback of the event loop."""
+        self.inputs.append(item)
+
     def step(self, inputs: list[Any]) -> None:
-        """Feed inputs to the core and perform its effects."""
-        if self.node is None:
-            return
-        if self.is_paused:
-            self.paused_inputs += inputs
-            return
-        life = self.life
+        """Feed inputs to the core once the event loop is free, even if there are none."""
+        self.run(partial(self._feed_all, inputs))
+
+    def _feed_all(self, inputs: list[Any]) -> None:
         for item in inputs:
             if type(item) is fx.Request and item.type == Type.SELECT:
                 self.reads[item.session, item.sync] = item
-        self.term_before = self.node.replica.term
-        self.voters_before = self.node.replica.voter_uuids()
+        self.inputs += inputs
+        self.loop.is_step_due = True
+
+    def _turn(self) -> int:
+        """Perform a step of the core and its effects, and return the time of the step."""
+        inputs = self.inputs
+        if not inputs and not self.loop.is_step_due:
+            return 0
+        self.inputs, self.loop.is_step_due = [], False
+        life, node = self.life, self.node
+        assert node is not None
+        self.term_before = node.replica.term
+        self.voters_before = node.replica.voter_uuids()
         wall = 1e9 + self.world.now_ns / 1e9 + self.wall_offset_s
-        out = self.node.step(self.now_ns(), wall, inputs)
+        out = node.step(self.now_ns(), wall, inputs)
+        cost_ns = self.lag_ns = self.world.cost_of_step(self, inputs, out)
         for effect in out:
             if self.life != life:
-                return
+                return 0
             self._take(effect)
-        if self.node is not None and self.life == life:
-            self.world.onlooker.on_step(self, self.node)
-            self._sleep()
+        self.lag_ns = 0
+        if self.life == life:
+            self.world.onlooker.on_step(self, node)
+            self._sleep(node)
+        return cost_ns
 
-    def _sleep(self) -> None:
-        assert self.node is not None
-        wait = max(self.node.next_deadline_ns() - self.now_ns(), 100_000)
-        self.wake_at_ns = self.world.now_ns + wait
-        life, at = self.life, self.wake_at_ns
+    def _sleep(self, node: Node) -> None:
+        """Wake at the core's next deadline. A pending wake-up before it finds nothing due."""
+        wait = max(node.next_deadline_ns() - self.now_ns(), 100_000)
+        at = self.world.now_ns + wait
+        if self.world.now_ns < self.wake_at_ns <= at and self._woken_life == self.life:
+            return
+        self.wake_at_ns, self._woken_life = at, self.life
+        life = self.life
 
         def wake() -> None:
             if self.life == life and self.wake_at_ns == at:
@@ -221,7 +268,8 @@ class Shell:
     def _take(self, effect: Any) -> None:
         kind = type(effect)
         if kind is fx.Send:
-            self.world.network.send(self, effect.link, effect.message)
+            if self.peers is not None:
+                self.peers.send(effect.link, effect.message)
         elif kind is fx.Answer:
             self.reads.pop((effect.session, effect.sync), None)
             self.world.on_answer(self, effect)
@@ -230,7 +278,8 @@ class Shell:
         elif kind is fx.Report:
             self.world.on_report(self, effect)
         elif kind is fx.CloseLink:
-            self.world.network.break_link(self, effect.link)
+            if self.peers is not None:
+                self.peers.close(effect.link)
         elif kind is fx.Restart:
             self.world.on_restart_wanted(self)
         elif kind is fx.WriteSnapshot:
@@ -248,19 +297,15 @@ class Shell:
         self.world.after(100_000, lambda: self.step([request]) if self.life == life else None)
 
     def pause(self) -> None:
-        self.is_paused = True
+        self.loop.pause()
 
     def resume(self) -> None:
-        if not self.is_paused:
-            return
-        self.is_paused = False
-        inputs, self.paused_inputs = self.paused_inputs, []
-        self.step(inputs)
+        self.loop.resume()
 
     # --- disk ---------------------------------------------------------------------------------
 
     def _delay(self) -> int:
-        return int(self.disk_delay_ns * (0.5 + self.rng.random()))
+        return self.lag_ns + int(self.disk_delay_ns * (0.5 + self.rng.random()))
 
     def _run(self, lane: Lane) -> None:
         """Take the lane's next task, unless one is under way, and perform it after a delay."""

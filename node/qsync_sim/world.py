@@ -87,6 +87,8 @@ class World:
         self._admin_sync = 0
         self._admin_answers: dict[int, fx.Answer] = {}
         self._made = 0
+        self._by_address: dict[str, Shell] = {}
+        self._links = 0
         self.switchover_ns = 0
         self.checkpoint_delays = 1  # writes of the longest checkpoint
         self.ambushes: list[tuple[str, Callable[[Shell], None]]] = []
@@ -126,6 +128,7 @@ class World:
         chosen = replace(self.base, name=name, role=role, **settings)
         shell = Shell(self, name, self._uuid(), chosen)
         self.shells[shell.uuid] = shell
+        self._by_address[self.address_of(shell)] = shell
         return shell
 
     def bootstrap(self, voters: int, **settings: Any) -> None:
@@ -134,7 +137,6 @@ class World:
         shells[0].bootstrap(voters, KEY_WINDOW_ROWS)
         for shell in shells:
             shell.start()
-        self._keep_connecting()
         if not self.run_for(60 * SECOND, lambda: self._all_vote(voters)):
             raise Violation("liveness: the cluster did not form within 60 s")
         for space in (SPACE, ASYNC_SPACE):
@@ -151,9 +153,30 @@ class World:
         configuration = node.replica.limbo.confirmed_configuration
         return len(configuration.voters) >= voters and node.registrar.is_open()
 
-    def _keep_connecting(self) -> None:
-        self.network.connect_all()
-        self.after(20 * MILLISECOND + self.rng.randrange(20 * MILLISECOND), self._keep_connecting)
+    # --- addresses ----------------------------------------------------------------------------
+
+    def address_of(self, shell: Shell) -> str:
+        return f"{shell.name}:1"
+
+    def at_address(self, address: str) -> Shell:
+        return self._by_address[address]
+
+    def addresses_for(self, shell: Shell) -> dict[str, str]:
+        """Return the addresses that the configuration of a starting process names."""
+        return {
+            other.name: self.address_of(other)
+            for other in self.shells.values()
+            if not other.is_removed or other is shell
+        }
+
+    def next_link(self) -> int:
+        """Return an unused number for a link."""
+        self._links += 1
+        return self._links
+
+    def cost_of_step(self, shell: Shell, inputs: list[Any], effects: list[Any]) -> int:
+        """Return the time that a step takes in nanoseconds."""
+        return 0
 
     def leader(self) -> Shell | None:
         """Return the leader of the highest term, if it may answer clients."""
@@ -223,8 +246,7 @@ class World:
             self.recording.names[shell.uuid] = shell.name
             Recorder(self.recording, shell.node)
 
-    def on_stopped(self, shell: Shell, power_loss: bool) -> None:
-        self.network.on_stopped(shell, power_loss)
+    def on_stopped(self, shell: Shell) -> None:
         for client in self.clients:
             client.on_member_stopped(shell)
         for session in self.sessions:

@@ -1,0 +1,247 @@
+"""The connections of one simulated process: a driver of `qsync_node.peering` in virtual time.
+
+Handshakes and keep-alives pass through the network as bytes, and so does every 16th message of the
+core. The others pass as objects, which takes less time.
+"""
+
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from qsync_node.core import effects as fx
+from qsync_node.core import messages as msg
+from qsync_node.format.frame import FrameDecoder, encode_error, encode_ok
+from qsync_node.format.greeting import SALT_BYTES, encode_greeting
+from qsync_node.format.mp import unpack
+from qsync_node.peering.addresses import AddressBook
+from qsync_node.peering.dialling import HANDSHAKE_TIMEOUT_S, Attempt, Dialling, superseded
+from qsync_node.peering.frames import (
+    EMPTY_FRAME,
+    KEEPALIVE_S,
+    Beat,
+    Frames,
+    FrameTooLong,
+    KeepAlive,
+    encode_frames,
+)
+from qsync_node.peering.handshake import (
+    HELLO,
+    Established,
+    HandshakeFailed,
+    HelloRefused,
+    Identity,
+    Opening,
+    answer_hello,
+)
+from qsync_sim.network import End
+from qsync_sim.violation import Violation
+
+if TYPE_CHECKING:
+    from qsync_sim.shell import Shell
+
+SECRET = "secret"
+SECOND = 1_000_000_000
+ENCODED_EVERY = 16
+
+
+class Link:
+    """An authenticated connection."""
+
+    def __init__(self, end: End, found: Established) -> None:
+        self.end = end
+        self.uuid = found.uuid
+        self.life = found.life
+        self.frames = Frames()
+        self.keep_alive = KeepAlive()
+
+
+class SimPeers:
+    """The connections of one process run.
+
+    Attributes:
+        shell: the member.
+        links: open links by number.
+    """
+
+    def __init__(self, shell: "Shell", rng: Random) -> None:
+        self.shell = shell
+        self.links: dict[int, Link] = {}
+        self._world = shell.world
+        self._network = shell.world.network
+        self._rng = rng
+        self._own = {shell.name: shell.world.address_of(shell)}
+        self._book = AddressBook(shell.name)
+        self._dialling = Dialling(self._book)
+        self._identity = Identity(
+            shell.uuid, shell.world.replicaset_uuid, SECRET, rng.randbytes(8), False
+        )
+        self._dial_at_s: float | None = None
+        self._sent = 0
+
+    # --- dialling -----------------------------------------------------------------------------
+
+    def start(self, addresses: dict[str, str]) -> None:
+        """Dial the configured addresses, name -> address."""
+        self.set_addresses(addresses)
+        self._keep_alive()
+
+    def set_addresses(self, addresses: dict[str, str]) -> None:
+        self._dialling.set_configured(addresses, self._now_s())
+        self._dial()
+
+    def _now_s(self) -> float:
+        return self._world.now_ns / SECOND
+
+    def _dial(self) -> None:
+        for attempt in self._dialling.due(self._now_s()):
+            self._open(attempt)
+        next_s = self._dialling.next_s
+        if next_s is not None and next_s != self._dial_at_s:
+            self._dial_at_s = next_s
+            at_ns = int(next_s * SECOND) + 1000  # not before it is due, however it is rounded
+            self._world.at(at_ns, partial(self.shell.run_in, self, self._redial))
+
+    def _redial(self) -> None:
+        self._dial_at_s = None
+        self._dial()
+
+    def _open(self, attempt: Attempt) -> None:
+        target = self._world.at_address(attempt.address)
+        opening = Opening(self._identity, attempt.name, self._rng.randbytes(16), self._own, bytes)
+        failed = partial(self._on_failed, attempt)
+        end = self._network.dial(self, target, failed)
+        end.on_data = partial(self._on_handshake, end, attempt, opening)
+        end.on_closed = failed
+        timeout = partial(self.shell.run_in, self, partial(self._on_timeout, end, attempt))
+        self._world.after(int(HANDSHAKE_TIMEOUT_S * SECOND), timeout)
+
+    def _on_failed(self, attempt: Attempt) -> None:
+        self._world.count("attempts to connect failed")
+        self._dialling.on_failed(attempt, self._now_s())
+        self._dial()
+
+    def _on_timeout(self, end: End, attempt: Attempt) -> None:
+        if end.is_open and not end.number:
+            self._world.count("handshakes timed out")
+            self._network.close(end)
+            self._on_failed(attempt)
+
+    def _on_handshake(self, end: End, attempt: Attempt, opening: Opening, data: bytes) -> None:
+        try:
+            hello, found = opening.receive(data)
+        except HandshakeFailed:
+            self._network.close(end)
+            self._on_failed(attempt)
+            return
+        if hello:
+            self._network.send(end, hello)
+        if found is not None:
+            self._establish(end, found, attempt)
+
+    # --- accepting ----------------------------------------------------------------------------
+
+    def accept(self, end: End) -> None:
+        """Greet the opener of a connection."""
+        salt = self._rng.randbytes(SALT_BYTES)
+        end.on_data = partial(self._on_hello, end, salt)
+        self._network.send(end, encode_greeting(self.shell.uuid, salt))
+
+    def _on_hello(self, end: End, salt: bytes, data: bytes) -> None:
+        ((kind, sync, _, body),) = FrameDecoder(1 << 16).feed(data)
+        assert kind == HELLO, kind
+        try:
+            found, answer = answer_hello(
+                self._identity,
+                self._book.known(self._own),
+                unpack(body),
+                salt=salt,
+                binding=b"",
+                is_member=False,
+            )
+        except HelloRefused as refusal:
+            self._network.send(end, encode_error(sync, 1, int(refusal.code), str(refusal)))
+            self._network.close(end)
+            return
+        self._network.send(end, encode_ok(sync, 1, answer))
+        self._establish(end, found, None)
+
+    # --- links --------------------------------------------------------------------------------
+
+    def _establish(self, end: End, found: Established, attempt: Attempt | None) -> None:
+        number = end.number = self._world.next_link()
+        link = self.links[number] = Link(end, found)
+        end.on_data = partial(self._on_data, link)
+        end.on_closed = partial(self._on_lost, link, attempt)
+        self.shell.feed(fx.LinkUp(number, found.uuid, attempt is not None, found.level))
+        for other in superseded(self.links.values(), found):
+            self._world.count("links to earlier processes closed")
+            self._close(other)
+        if self._dialling.discover(found.known, self._own, self._now_s()):
+            self._world.count("members discovered")
+            self._dial()
+
+    def _on_lost(self, link: Link, attempt: Attempt | None) -> None:
+        if self.links.pop(link.end.number, None) is None:
+            return
+        self.shell.feed(fx.LinkDown(link.end.number))
+        if attempt is not None:
+            self._dialling.on_lost(attempt, self._now_s())
+            self._dial()
+
+    def _close(self, link: Link) -> None:
+        self._network.close(link.end)
+        link.end.on_closed()
+
+    def close(self, number: int) -> None:
+        """Close a link on behalf of the core."""
+        link = self.links.get(number)
+        if link is not None:
+            self._close(link)
+
+    def send(self, number: int, message: Any) -> None:
+        """Send a message of the core, if the link is open."""
+        link = self.links.get(number)
+        if link is None:
+            return
+        self._world.onlooker.on_send(self.shell, link.uuid, message)
+        link.keep_alive.on_sent()
+        self._sent += 1
+        item = message
+        if self._sent % ENCODED_EVERY == 0:
+            item = encode_frames([msg.encode(message)])
+        self._network.send(link.end, item)
+
+    def _on_data(self, link: Link, item: Any) -> None:
+        link.keep_alive.on_received()
+        if type(item) is not bytes:
+            self.shell.feed(fx.Received(link.end.number, item))
+            return
+        try:
+            messages = [msg.decode(one) for one in link.frames.feed(item)]
+        except (FrameTooLong, ValueError):
+            self._world.count("links closed because of garbage")
+            self._close(link)
+            return
+        for message in messages:
+            self.shell.feed(fx.Received(link.end.number, message))
+
+    def _keep_alive(self) -> None:
+        for link in list(self.links.values()):
+            beat = link.keep_alive.tick()
+            if beat is Beat.SILENT:
+                self._world.count("silent links closed")
+                self._close(link)
+            elif beat is Beat.SEND:
+                self._network.send(link.end, EMPTY_FRAME)
+        again = partial(self.shell.run_in, self, self._keep_alive)
+        self._world.after(int(KEEPALIVE_S * SECOND), again)
+
+    def check(self) -> None:
+        """Check that the core knows exactly the open links.
+
+        Raises:
+            Violation: it does not.
+        """
+        assert self.shell.node is not None
+        if set(self.shell.node.replica.links) != set(self.links):
+            raise Violation(f"P1: {self.shell.name} has links of which its core does not know")
