@@ -242,7 +242,9 @@ class Network:
             self._forget(end)
             if has_power:
                 self._answer_gone(end)
-            elif end.other.is_open:
+                continue
+            end.other.held.clear()  # the machine would have sent them again
+            if end.other.is_open:
                 self._silent.setdefault(end.shell, []).append(end)
 
     def on_power(self, shell: "Shell") -> None:

@@ -146,6 +146,7 @@ class Shell:
         self.peers = SimPeers(self, Random(self.rng.random()))
         self.world.on_started(self)
         self.run(partial(self.peers.start, self.world.addresses_for(self)))
+        self.step([])
 
     def stop(self, power_loss: bool) -> None:
         """Kill the process, or lose power and with it all unflushed data."""
