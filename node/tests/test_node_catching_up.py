@@ -74,12 +74,13 @@ def test_slow_quorum_never_rolls_back() -> None:
 
 
 def test_writes_are_refused_while_the_quorum_lags() -> None:
-    driven = Driven(3, synchro_timeout_ns=1000 * MILLISECOND)
+    lease_ns = 2500 * MILLISECOND  # longer than a write of these disks
+    driven = Driven(3, synchro_timeout_ns=1500 * MILLISECOND, election_timeout_ns=lease_ns)
     leader = driven.leader()
     for follower in driven.followers():
-        follower.disk_delay_ns = 900 * MILLISECOND
+        follower.disk_delay_ns = 1200 * MILLISECOND
     first = driven.send(leader, REPLACE, put(1, "x"))
-    driven.run(600)
+    driven.run(800)
     sync = driven.send(leader, REPLACE, put(2, "x"))
     refused = driven.answers[sync]  # immediately: it waits for no pending row
     assert refused.code == ErrorCode.SYNC_QUEUE_FULL
