@@ -78,7 +78,7 @@ def test_writes_are_refused_while_the_quorum_lags() -> None:
     driven = Driven(3, synchro_timeout_ns=1500 * MILLISECOND, election_timeout_ns=lease_ns)
     leader = driven.leader()
     for follower in driven.followers():
-        follower.disk_delay_ns = 1200 * MILLISECOND
+        follower.disk_delay_ns = 1000 * MILLISECOND
     first = driven.send(leader, REPLACE, put(1, "x"))
     driven.run(800)
     sync = driven.send(leader, REPLACE, put(2, "x"))
