@@ -8,6 +8,7 @@ from qsync_node.core.settings import MILLISECOND, SECOND, Settings
 from qsync_sim import faults, publishing
 from qsync_sim.checker import Checker
 from qsync_sim.clients import Client
+from qsync_sim.costs import machine_of
 from qsync_sim.model import held_by, is_held
 from qsync_sim.violation import Violation
 from qsync_sim.workloads import check as check_workloads
@@ -39,6 +40,7 @@ class Schedule:
         `workloads` are the names of those to run, None for those that the seed chooses.
         """
         self.world = World(seed)
+        self.world.machine = machine_of(seed)
         if seed % 2:
             # Confirmations of an even seed stop after a few rows, those of an odd one at the end.
             rows_max = Settings().confirm_rows_max

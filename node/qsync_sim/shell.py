@@ -239,8 +239,12 @@ class Shell:
         self.term_before = node.replica.term
         self.voters_before = node.replica.voter_uuids()
         wall = 1e9 + self.world.now_ns / 1e9 + self.wall_offset_s
+        machine = self.world.machine
+        machine.begin()
         out = node.step(self.now_ns(), wall, inputs)
-        cost_ns = self.lag_ns = self.world.cost_of_step(self, inputs, out)
+        cost_ns = self.lag_ns = machine.time_of(
+            len(inputs), len(out), is_checkpoint=self.checkpoint is not None
+        )
         for effect in out:
             if self.life != life:
                 return 0

@@ -22,6 +22,7 @@ from qsync_node.core.entries import Entry
 from qsync_node.core.node import Node
 from qsync_node.core.settings import MILLISECOND, SECOND, Settings
 from qsync_sim.clients import Client, Operation
+from qsync_sim.costs import INSTANT
 from qsync_sim.model import ASYNC_SPACE, INSERT, ROW_TYPES, SPACE, held_by, is_held
 from qsync_sim.network import Network
 from qsync_sim.onlooker import Onlooker
@@ -68,6 +69,7 @@ class World:
         self.replicaset_uuid = self._uuid()
         self.shells: dict[str, Shell] = {}
         self.network = Network(self)
+        self.machine = INSTANT
         self.onlooker = Onlooker(self)
         self.clients: list[Client] = []
         self.has_journal = False  # to which clients publish
@@ -173,10 +175,6 @@ class World:
         """Return an unused number for a link."""
         self._links += 1
         return self._links
-
-    def cost_of_step(self, shell: Shell, inputs: list[Any], effects: list[Any]) -> int:
-        """Return the time that a step takes in nanoseconds."""
-        return 0
 
     def leader(self) -> Shell | None:
         """Return the leader of the highest term, if it may answer clients."""

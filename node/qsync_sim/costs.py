@@ -1,0 +1,234 @@
+"""The time that a step of the core takes, in proportion to its work.
+
+A meter counts the work of the production code while it runs: functions of the engine through which
+all tuples, keys and rows pass are wrapped. A step takes a fixed time, and some time for each unit.
+`python -m qsync_sim.costs` measures these times on real steps of simulated schedules.
+
+A schedule has few tuples, so that every step would be short. Some schedules therefore stand for a
+database that is many times as large on a slow machine: each unit takes as long as `scale` units.
+Work without a bound then loses a lease in the simulation, as it does in production (G1).
+
+The interpreter runs one thread at a time. While a checkpoint is written, a step waits up to
+`SWITCH_NS` for the thread that encodes tuples.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial, wraps
+from random import Random
+from typing import Any
+
+from qsync_node.core import effects as fx
+from qsync_node.core import entries
+from qsync_node.core.engine import index
+
+SWITCH_NS = 5_000_000
+"""Interval after which CPython's running thread gives another one its turn."""
+UNITS = ("steps", "inputs", "effects", "puts", "tuples", "keys", "rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Times in nanoseconds, measured by `python -m qsync_sim.costs`.
+
+    Attributes:
+        steps: a step without inputs.
+        inputs: an input.
+        effects: an effect.
+        puts: a changed entry of an index.
+        tuples: a tuple that a read or a checkpoint draws.
+        keys: a key that an index sorts.
+        rows: a decoded row of the log.
+    """
+
+    steps: int = 14_000
+    inputs: int = 5_000
+    effects: int = 7_000
+    puts: int = 6_000
+    tuples: int = 2_000
+    keys: int = 2_000
+    rows: int = 17_000
+
+
+class Meter:
+    """Work units that this process has done since its begin, by kind."""
+
+    def __init__(self) -> None:
+        self.puts = 0
+        self.tuples = 0
+        self.keys = 0
+        self.rows = 0
+
+    def install(self) -> None:
+        """Wrap the functions through which the work passes."""
+        confirmed: Any = index.ConfirmedIndex
+        view: Any = index.ReadView
+        tree: Any = index.TreeIndex
+        decoding: Any = entries
+        confirmed.put = self._counted_put(confirmed.put)
+        confirmed._catch_up = self._counted_sort(confirmed._catch_up)
+        view.__iter__ = self._counted_tuples(view.__iter__)
+        tree.scan = self._counted_tuples(tree.scan)
+        decoding.decode_rows = self._counted_rows(decoding.decode_rows)
+
+    def _counted_put(self, put: Callable[..., None]) -> Callable[..., None]:
+        def counted(one: Any, key: Any, packed: bytes | None) -> None:
+            self.puts += 1
+            put(one, key, packed)
+
+        return counted
+
+    def _counted_tuples(self, draw: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+        @wraps(draw)
+        def counted(*arguments: Any) -> Iterator[Any]:
+            for drawn in draw(*arguments):
+                self.tuples += 1
+                yield drawn
+
+        return counted
+
+    def _counted_sort(self, sort: Callable[..., None]) -> Callable[..., None]:
+        def counted(one: Any) -> None:
+            self.keys += len(one._fresh) + len(one._stale)
+            sort(one)
+
+        return counted
+
+    def _counted_rows(self, decode: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(data: bytes) -> Any:
+            rows = decode(data)
+            self.rows += len(rows)
+            return rows
+
+        return counted
+
+    def read(self) -> tuple[int, int, int, int]:
+        """Return the units done: entries put, tuples drawn, keys sorted, rows decoded."""
+        return self.puts, self.tuples, self.keys, self.rows
+
+
+METER = Meter()
+METER.install()
+
+
+class Machine:
+    """The machine on which the processes of a schedule run."""
+
+    def __init__(self, costs: Costs | None, scale: int = 1) -> None:
+        """Measure the work of steps.
+
+        Args:
+            costs: the times; None for a machine on which steps take no time.
+            scale: number of units for which one unit stands.
+        """
+        self._costs = costs
+        self._scale = scale
+        self._rng = Random(scale)
+        self._before = METER.read()
+
+    def begin(self) -> None:
+        """Note the work done before a step."""
+        self._before = METER.read()
+
+    def time_of(self, inputs: int, effects: int, *, is_checkpoint: bool) -> int:
+        """Return the time of a step in nanoseconds.
+
+        Args:
+            inputs: number of its inputs.
+            effects: number of its effects.
+            is_checkpoint: whether another thread encodes a checkpoint.
+        """
+        costs = self._costs
+        if costs is None:
+            return 0
+        puts, tuples, keys, rows = (
+            now - before for now, before in zip(METER.read(), self._before, strict=True)
+        )
+        work = puts * costs.puts + tuples * costs.tuples + keys * costs.keys + rows * costs.rows
+        fixed = costs.steps + inputs * costs.inputs + effects * costs.effects
+        waiting = self._rng.randrange(SWITCH_NS) if is_checkpoint else 0
+        return fixed + work * self._scale + waiting
+
+
+INSTANT = Machine(None)
+
+SCALES = (1, 1, 30, 150)
+
+
+def machine_of(seed: int) -> Machine:
+    """Return the machine of a seed. A quarter of them takes no time, as in stories."""
+    rng = Random(f"machine of {seed}")
+    if rng.random() < 0.25:
+        return Machine(None)
+    return Machine(Costs(), rng.choice(SCALES))
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+class Stopwatch:
+    """Measures the CPU time of real steps and their units."""
+
+    def __init__(self) -> None:
+        self.samples: list[tuple[tuple[int, ...], int]] = []
+
+    def step(self, step: Callable[..., list[fx.Effect]], *arguments: Any) -> list[fx.Effect]:
+        """Perform a step and note its time."""
+        before, began = METER.read(), time.thread_time_ns()
+        out = step(*arguments)
+        took = time.thread_time_ns() - began
+        units = [now - then for now, then in zip(METER.read(), before, strict=True)]
+        self.samples.append(((1, len(arguments[2]), len(out), *units), took))
+        return out
+
+    def fitted(self) -> list[float]:
+        """Return the least-squares time of each unit in nanoseconds."""
+        size = len(UNITS)
+        matrix = [[0.0] * (size + 1) for _ in range(size)]
+        for units, took in self.samples:
+            for row in range(size):
+                if units[row]:
+                    for column in range(size):
+                        matrix[row][column] += units[row] * units[column]
+                    matrix[row][size] += units[row] * took
+        return solved(matrix)
+
+
+def solved(matrix: list[list[float]]) -> list[float]:
+    """Return the solution of linear equations, given as rows with their right side at the end."""
+    size = len(matrix)
+    for pivot in range(size):
+        best = max(range(pivot, size), key=lambda row: abs(matrix[row][pivot]))
+        matrix[pivot], matrix[best] = matrix[best], matrix[pivot]
+        head = matrix[pivot]
+        for row in range(size):
+            if row != pivot and head[pivot]:
+                factor = matrix[row][pivot] / head[pivot]
+                matrix[row] = [a - factor * b for a, b in zip(matrix[row], head, strict=True)]
+    return [matrix[row][size] / matrix[row][row] for row in range(size)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the times of all units, and print them."""
+    from qsync_node.core.node import Node  # noqa: PLC0415  # the schedule imports this module
+    from qsync_sim.schedule import Schedule  # noqa: PLC0415  # it imports this module, too
+
+    parser = argparse.ArgumentParser(prog="python -m qsync_sim.costs", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=40, help="number of schedules")
+    options = parser.parse_args(arguments)
+    stopwatch, step = Stopwatch(), Node.step
+    watched: Any = Node
+    watched.step = lambda node, *inputs: stopwatch.step(partial(step, node), *inputs)
+    for seed in range(options.seeds):
+        Schedule(seed).run()
+    for name, nanoseconds in zip(UNITS, stopwatch.fitted(), strict=True):
+        sys.stdout.write(f"{name:8} {nanoseconds / 1000:8.1f} us\n")
+    sys.stdout.write(f"{len(stopwatch.samples)} steps of {options.seeds} schedules\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
