@@ -1,12 +1,14 @@
 """Schedules of single members that once failed."""
 
+from dataclasses import replace
+
 import pytest
 
 from qsync_node.core import effects as fx
 from qsync_node.core.settings import MILLISECOND, SECOND
 from qsync_node.log.scheduler import Seal
 from qsync_sim.clients import build_body
-from qsync_sim.model import SPACE
+from qsync_sim.model import REPLACE, SPACE
 from qsync_sim.shell import Shell
 from qsync_sim.world import World
 
@@ -109,6 +111,49 @@ def test_no_member_receives_a_state_in_doubt() -> None:
     world.run_for(5 * SECOND, lambda: not node.replica.doubt.is_open)
     assert not node.replica.doubt.is_open
     assert node.checkpoint()
+
+
+def test_state_in_doubt_is_replaced_while_clients_write() -> None:
+    """Rows of the leader arrive during the transfer, which takes many chunks."""
+    world = World(6)
+    world.base = replace(world.base, relay_chunk_bytes=100)
+    world.bootstrap(3)
+    insert(world, 0, 60)
+    leader = world.leader()
+    assert leader is not None
+    follower = next(s for s in world.alive() if s is not leader)
+    node = follower.node
+    assert node is not None
+
+    def write(number: int) -> None:
+        body = build_body(SPACE, tuple=[number, "y", 0])
+        leader.step([fx.Request(55, number, REPLACE, body, 0, "admin", None)])
+        world.after(3 * MILLISECOND, lambda: write(number + 1))
+
+    write(1000)
+    world.run_for(100 * MILLISECOND)
+    node.replica.doubt.open(confirmed_of(follower))
+    assert world.run_for(3 * SECOND, lambda: not node.replica.doubt.is_open)
+    assert world.run_for(SECOND, lambda: confirmed_of(follower) == confirmed_of(leader))
+
+
+def test_long_transfer_of_a_state_holds_no_more_rows_than_the_queue_may() -> None:
+    world = World(6)
+    world.base = replace(world.base, limbo_bytes_max=4000)
+    world.bootstrap(3)
+    leader = world.leader()
+    assert leader is not None
+    follower = next(s for s in world.alive() if s is not leader)
+    node = follower.node
+    assert node is not None
+    replica = node.replica
+    replica.doubt.open(confirmed_of(follower))
+    assert world.run_for(3 * SECOND, lambda: replica.doubt.latest_index() is not None)
+    world.network.cut(follower, leader)  # the rest of the state is not asked for
+    insert(world, 0, 60)
+    world.run_for(200 * MILLISECOND)
+    assert replica.limbo.bytes < 8000
+    assert confirmed_of(follower) == confirmed_of(leader)
 
 
 def followed_by(shell: Shell) -> str:

@@ -464,6 +464,9 @@ class Applier:
         goal = self.announced_index
         if goal > replica.tail.last_index:
             goal = self.recorded_index
+        latest_index = replica.doubt.latest_index()
+        if latest_index is not None:
+            goal = min(goal, latest_index)
         if goal <= limbo.confirmed_index:
             return
         self.is_confirm_due = False

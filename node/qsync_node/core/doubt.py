@@ -8,6 +8,10 @@ by chunk. It installs the new state at exactly that index and writes a checkpoin
 restart begins after the row. The mark of divergence is stored in the ballot and ends when that
 checkpoint is durable.
 
+Rows after that index are not confirmed until the installation: otherwise the state would be too old
+on its arrival, again and again, for as long as clients write. Their bytes have the bound of the
+queue of unconfirmed transactions; beyond it the transfer begins again (T11).
+
 Between installation and checkpoint the state is correct, and confirmed rows are applied as usual.
 Before the installation they are not applied, and the replica sends no snapshot of its state.
 """
@@ -33,7 +37,8 @@ class Doubt:
         self.replica = replica
         self._transfer = TRANSFER_BASE
         self._loader: StateLoader | None = None
-        self._ready_index = 0
+        self._view_index = 0  # of the state in transfer, 0 without one
+        self._ready_index = 0  # the same, once the state has arrived
         self._asked_at_ns = 0
         self._sound_index = 0  # index at which this process installed another member's state
 
@@ -45,6 +50,16 @@ class Doubt:
     def is_state_wrong(self) -> bool:
         """Whether the state in memory lacks a confirmed row."""
         return self.replica.ballot.doubt_index > self._sound_index
+
+    def latest_index(self) -> int | None:
+        """Return the index after which no row may be confirmed now, or None."""
+        if not self._view_index:
+            return None
+        replica = self.replica
+        if replica.limbo.bytes > replica.settings.limbo_bytes_max:
+            self._begin_again()
+            return None
+        return max(self._view_index, replica.limbo.confirmed_index)
 
     def open(self, index: int) -> None:
         """Mark the state as divergent from row `index` on; from now on it is not served (T7)."""
@@ -70,7 +85,7 @@ class Doubt:
     def _begin_again(self) -> None:
         """Drop the loaded rows; the next request begins a new transfer."""
         self._transfer += 1
-        self._ready_index = 0
+        self._view_index = self._ready_index = 0
         if self._loader is not None:
             self.replica.machine.retire(self._loader.database)
             self._loader = None
@@ -91,8 +106,12 @@ class Doubt:
             return True
         if chunk.position != (loader.rows if loader is not None else 0):
             return True
+        if chunk.log_index < self.replica.limbo.confirmed_index:
+            self._begin_again()
+            return True
         if loader is None:
             loader = self._loader = self.replica.machine.new_loader()
+        self._view_index = chunk.log_index
         try:
             loader.add(chunk.bodies)
         except ClientError as error:
@@ -124,7 +143,8 @@ class Doubt:
         assert loader is not None, "T7: a complete transfer has a loader"
         replica.machine.install(loader)
         self._sound_index = index
-        self._ready_index = 0
+        self._view_index = self._ready_index = 0
+        replica.applier.is_confirm_due = True
         replica.machine.checkpoint()
 
     def on_state_replaced(self, index: int) -> None:
