@@ -6,10 +6,12 @@ from dataclasses import replace
 from qsync_node.core import effects as fx
 from qsync_node.core.settings import MILLISECOND, SECOND, Settings
 from qsync_sim import faults, publishing
+from qsync_sim.calm import Calm
 from qsync_sim.checker import Checker
 from qsync_sim.clients import Client
 from qsync_sim.costs import machine_of
 from qsync_sim.model import held_by, is_held
+from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
 from qsync_sim.workloads import check as check_workloads
 from qsync_sim.workloads import make as make_workloads
@@ -18,6 +20,8 @@ from qsync_sim.workloads.order import SEQUENCE_DATA
 from qsync_sim.world import World
 
 OPERATIONS_MIN = 200
+ROWS_BEHIND = 30
+"""Rows that a member may lack that follows a busy leader."""
 FAULTS_MIN = 5
 FREQUENT_WEIGHT = 20
 CHECKPOINT_DELAYS = 500
@@ -86,6 +90,7 @@ class Schedule:
         world.run_for(SECOND)
         world.run_for(20 * SECOND, lambda: len(world.history) >= OPERATIONS_MIN)
         self.end_faults()
+        Calm(world, self._is_caught_up).run()
         self.check_liveness()
         Checker(world).check()
         check_workloads(world, self.workloads)
@@ -95,6 +100,7 @@ class Schedule:
     def end_faults(self) -> None:
         """End all faults: every member that is not removed runs, connects and keeps time."""
         world = self.world
+        world.ambushes.clear()
         world.network.heal()
         world.network.latency_ns = 200_000
         for shell in list(world.shells.values()):
@@ -136,7 +142,7 @@ class Schedule:
             workload.is_idle for workload in self.workloads
         )
 
-    def _members(self) -> "list[object]":
+    def _members(self) -> list[Shell]:
         leader = self.world.leader()
         if leader is None or leader.node is None:
             return []
@@ -162,6 +168,19 @@ class Schedule:
             and shell.node.replica.limbo.confirmed_index == goal
             and not shell.node.replica.doubt.is_open
             for shell in members
+        )
+
+    def _is_caught_up(self) -> bool:
+        """Return whether all members follow the leader, and lack a few rows at most."""
+        leader = self.world.leader()
+        if leader is None or leader.node is None:
+            return False
+        goal = leader.node.replica.limbo.confirmed_index
+        return all(
+            shell.node is not None
+            and shell.node.replica.limbo.confirmed_index >= goal - ROWS_BEHIND
+            and not shell.node.replica.doubt.is_open
+            for shell in self._members()
         )
 
     def _positions(self) -> str:

@@ -84,6 +84,7 @@ class World:
         self.trace: list[str] = []
         self.is_tracing = False
         self.on_event: Callable[[Shell, fx.Report], None] | None = None
+        self.on_leadership: Callable[[str, str], None] | None = None
         self.recording: Recording | None = None
         self.on_story_answer: Callable[[fx.Answer], None] | None = None
         self._admin_sync = 0
@@ -286,6 +287,8 @@ class World:
             self.trace.append(f"{self.now_ns / 1e6:10.3f} {shell.name:4} {event} {shown}")
         if self.on_event is not None:
             self.on_event(shell, report)
+        if self.on_leadership is not None and event in ("leader", "step_down"):
+            self.on_leadership(shell.name, event)
         self._watch_switchover(event)
         if event == "rollback" and "too many" in fields["reason"]:
             self.count("anti-quorums")

@@ -1,0 +1,118 @@
+"""The calm end of a schedule: nothing fails, and the members do work that takes long.
+
+All members run, are connected, and have fast disks. They write checkpoints, and new members join,
+while clients work. Then no member may lose or take over the leadership (E4, G1), no request may be
+refused for another reason than its own, and each is answered within `ANSWER_NS` (E12).
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from qsync_node.errors import ErrorCode
+from qsync_sim.violation import Violation
+
+if TYPE_CHECKING:
+    from qsync_sim.clients import Operation
+    from qsync_sim.world import World
+
+MILLISECOND = 1_000_000
+SECOND = 1000 * MILLISECOND
+SETTLED_NS = 500 * MILLISECOND
+"""Time without a change of the leadership after which the members count as settled."""
+SETTLING_MAX_NS = 30 * SECOND
+ANSWER_NS = SECOND
+STEPS = 5
+STEP_NS = 400 * MILLISECOND
+JOINING = {1: "voter", 3: "anonymous"}
+"""Roles of the members that join, by step."""
+OWN_REASONS = frozenset(
+    {
+        ErrorCode.TUPLE_FOUND,
+        ErrorCode.TRANSACTION_CONFLICT,
+        ErrorCode.KEY_EXPIRED,
+    }
+)
+"""Errors that the content of a request causes, not the state of the cluster."""
+
+
+class Calm:
+    """The calm end of one schedule."""
+
+    def __init__(self, world: "World", is_caught_up: Callable[[], bool]) -> None:
+        """Watch a world in which all faults have ended.
+
+        Args:
+            world: the world.
+            is_caught_up: returns whether all members have almost all rows.
+        """
+        self._world = world
+        self._is_caught_up = is_caught_up
+        self._changed_ns = world.now_ns
+        self._is_calm = False
+        self._joining: set[str] = set()  # names of the members that have joined since then
+        world.on_leadership = self._on_leadership
+
+    def _on_leadership(self, name: str, event: str) -> None:
+        self._changed_ns = self._world.now_ns
+        if self._is_calm:
+            raise Violation(f"E4: {name} reports {event}, although nothing has failed")
+
+    def run(self) -> None:
+        """Let the members work.
+
+        Raises:
+            Violation: the leadership changed, or a request failed or waited too long.
+        """
+        world = self._world
+        if not world.run_for(SETTLING_MAX_NS, self._is_settled):
+            raise Violation(
+                f"E12: no settled leader {SETTLING_MAX_NS // SECOND} s after the faults"
+            )
+        self._is_calm = True
+        begin_ns = world.now_ns
+        for step in range(STEPS):
+            self._work(step)
+            world.run_for(STEP_NS)
+        self._is_calm = False
+        world.on_leadership = None
+        for operation in reversed(world.history):
+            if operation.called_ns < begin_ns:
+                break
+            self._check(operation)
+        world.count("calm ends")
+
+    def _is_settled(self) -> bool:
+        world = self._world
+        leader = world.leader()
+        if leader is None or world.now_ns - self._changed_ns < SETTLED_NS:
+            return False
+        return self._is_caught_up()
+
+    def _work(self, step: int) -> None:
+        """Give the members the work of one step."""
+        world = self._world
+        if step in JOINING:
+            shell = world.add(JOINING[step])
+            self._joining.add(shell.name)
+            shell.start()
+        for shell in world.alive():
+            world.command(shell, "snapshot")
+
+    def _check(self, operation: "Operation") -> None:
+        world = self._world
+        if operation.member in self._joining:
+            return
+        waited_ns = (operation.returned_ns or world.now_ns) - operation.called_ns
+        if waited_ns > ANSWER_NS:
+            raise Violation(
+                f"E12: {operation.kind} {operation.value} at {operation.member} waited "
+                f"{waited_ns / 1e6:.0f} ms, although nothing has failed"
+            )
+        if operation.outcome == "refused" and operation.code in OWN_REASONS:
+            return
+        if operation.outcome not in ("", "committed"):
+            raise Violation(
+                f"E12: {operation.kind} {operation.value} at {operation.member} was "
+                f"{operation.outcome} ({operation.code}), although nothing has failed"
+            )
+        world.count("requests in a calm end")
