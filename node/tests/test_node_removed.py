@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
-from worlds import Driven, node_of
+from worlds import REPLACE, SELECT, Driven, get, node_of, put
 
 from qsync_node.core import effects as fx
 from qsync_node.core import messages as msg
+from qsync_node.errors import ErrorCode
 
 LINK = 99_999
 
@@ -37,3 +38,28 @@ def test_removed_instance_cannot_raise_the_term(message: Any) -> None:
     driven.run(50)
     assert replica.term == term
     assert replica.leader is not None
+
+
+def test_clients_of_a_removed_member_are_refused() -> None:
+    driven = Driven(3)
+    leader, removed = driven.leader(), driven.followers()[0]
+    driven.world.command(leader, "unregister", uuid=removed.uuid)
+    assert driven.run(1000, lambda: node_of(removed).replica.is_removed(removed.uuid))
+    for kind, body in ((REPLACE, put(1, "x")), (SELECT, get(1)), (SELECT, get(1, 4))):
+        sync = driven.send(removed, kind, body)
+        assert driven.answers[sync].code == ErrorCode.UNKNOWN_REPLICA
+        assert "use another member" in driven.answers[sync].reason
+
+
+def test_leader_refuses_requests_that_a_removed_member_forwards() -> None:
+    driven = Driven(3)
+    leader, removed = driven.leader(), driven.followers()[0]
+    driven.mute(leader, removed)  # it does not receive the row of its removal
+    driven.world.command(leader, "unregister", uuid=removed.uuid)
+    assert driven.run(1000, lambda: node_of(leader).replica.is_removed(removed.uuid))
+    sync = driven.send(removed, REPLACE, put(1, "x"))
+    driven.run(20)
+    node_of(removed).replica.is_removed = lambda uuid: False  # type: ignore[method-assign]
+    driven.world.network.heal()
+    assert driven.run(500, lambda: sync in driven.answers)
+    assert driven.answers[sync].code == ErrorCode.UNKNOWN_REPLICA

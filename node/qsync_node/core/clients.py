@@ -25,6 +25,7 @@ from qsync_node.core.engine.build import NeedsBuildError
 from qsync_node.core.engine.publishing import procedure_of
 from qsync_node.core.engine.requests import decode_user_request
 from qsync_node.core.keys import check_key, digest_of
+from qsync_node.core.membership import REMOVED_REASON
 from qsync_node.core.procedures import call_fields
 from qsync_node.core.stepped_reads import TUPLE_WORK, SteppedReads
 from qsync_node.core.streams import Streams
@@ -133,6 +134,8 @@ class Clients:
         if call.type in CALL_TYPES and not is_write:
             node.procedures.on_call(call, name, arguments)
             return
+        if node.replica.is_removed(node.replica.uuid):
+            raise ClientError(ErrorCode.UNKNOWN_REPLICA, REMOVED_REASON)
         if call.type == Type.SELECT and not call.stream:
             call.request = decode_user_request(call.type, call.body)
             self._read(call)

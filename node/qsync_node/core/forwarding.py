@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qsync_node.core.calls import Call
 from qsync_node.core.effects import Request
+from qsync_node.core.membership import REMOVED_REASON
 from qsync_node.core.messages import Forward, ForwardClosed, ForwardReply
 from qsync_node.errors import ErrorCode
 from qsync_node.format.keys import Type
@@ -201,6 +202,13 @@ class Forwarding:
         elif type(message) is ForwardClosed:
             self.node.clients.streams.close((link, message.session))
             self.node.clients.stepped_reads.on_session_closed((link, message.session))
+
+    def refuse_removed(self, link: int, message: Forward) -> None:
+        """Refuse a request that a removed instance forwards: its client must not wait (K1)."""
+        code = int(ErrorCode.UNKNOWN_REPLICA)
+        self.node.replica.send(
+            link, ForwardReply(message.request, code, REMOVED_REASON, [], 0, b"")
+        )
 
     def reply(self, call: Call, code: int, reason: str, tuples: list[bytes], index: int) -> None:
         if call.link in self.node.replica.links:

@@ -23,6 +23,7 @@ STOCK_ROLE = "stock"
 """Role of a Tarantool replica, which knows no terms: it is registered and never votes (L7)."""
 LEVEL = 1
 """The feature level that this version announces (P2)."""
+REMOVED_REASON = "the member was removed from the cluster: use another member"
 
 
 @dataclass(frozen=True, slots=True)

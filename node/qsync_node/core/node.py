@@ -297,8 +297,8 @@ class Node:
     def _on_received(self, item: fx.Received) -> None:
         """Dispatch a peer's message; the connection identifies its sender (P1).
 
-        Messages of a removed instance are ignored, including their terms. Only its SUBSCRIBE is
-        answered: the refusal informs the instance that it was removed (M5).
+        Messages of a removed instance are ignored, including their terms. Its SUBSCRIBE and the
+        requests of its clients are refused, which informs both that it was removed (M5).
         """
         replica = self.replica
         link = replica.links.get(item.link)
@@ -309,7 +309,8 @@ class Node:
         if kind is msg.Subscribe:
             replica.relays.on_subscribe(item.link, uuid, message)
         elif replica.is_removed(uuid):
-            return
+            if kind is msg.Forward:
+                self.forwarding.refuse_removed(item.link, message)
         elif kind is msg.Rows:
             replica.applier.on_rows(item.link, message)
         elif kind is msg.Ack:
