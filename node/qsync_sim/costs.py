@@ -129,6 +129,11 @@ class Machine:
         self._rng = Random(scale)
         self._before = METER.read()
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether a step may take long enough for clients to notice."""
+        return self._scale > 1
+
     def begin(self) -> None:
         """Note the work done before a step."""
         self._before = METER.read()
@@ -155,7 +160,7 @@ class Machine:
 
 INSTANT = Machine(None)
 
-SCALES = (1, 1, 30, 150)
+SCALES = (1, 1, 10, 60)
 
 
 def machine_of(seed: int) -> Machine:
