@@ -35,6 +35,7 @@ CIRCUMSTANCES = frozenset(
         ErrorCode.READONLY,
         ErrorCode.TIMEOUT,
         ErrorCode.LOADING,
+        ErrorCode.UNKNOWN_REPLICA,
         ErrorCode.NOT_LEADER,
         ErrorCode.SYNC_QUEUE_FULL,
         ErrorCode.DISK_FULL,
