@@ -18,6 +18,7 @@ Commands (a member is n1, n2, ...; times are milliseconds):
   cut A B, heal, break           messages from A to B are held back; cuts end; cut connections break
   alone M                        cut M off from all others, both ways
   kill M, power M, start M       kill -9; power loss; a start on the same disk
+  power M untorn                 power loss before any write under way has begun
   refuse M, accept M             M cannot apply user rows; it can again
   failfsync M, full M, low M, space M
                                  the next flush fails; no space; little space; space again
@@ -162,7 +163,9 @@ class Story:
     def do_kill(self, name: str) -> None:
         self._stop(name, power_loss=False)
 
-    def do_power(self, name: str) -> None:
+    def do_power(self, name: str, how: str = "") -> None:
+        if how:
+            self.names[name].under_way.clear()
         self._stop(name, power_loss=True)
 
     def _stop(self, name: str, power_loss: bool) -> None:
