@@ -106,7 +106,7 @@ def archived_run(seed: int, folder: Path, *frequent: Callable[[World], None]) ->
         folder: The archive.
         frequent: Faults that must happen more often than usual.
     """
-    schedule = Schedule(seed, frequent=frequent, workloads=())
+    schedule = Schedule(seed, frequent=frequent, is_plain=True)
     archive = SimArchive(schedule.world, folder)
     world = schedule.run()
     archive.ship_all()
