@@ -24,6 +24,7 @@ from qsync_node.format.xlog import SECTOR_BYTES, ZERO_RUN_BYTES
 from qsync_node.log.errors import DiskError, DiskFull
 
 Fault = Literal["fail", "full", "short", "power", "power_after"]
+MIN_DAMAGED_BYTES = 64
 Hook = Callable[[str, str], Fault | None]
 
 
@@ -221,6 +222,7 @@ class SimDisk:
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
         self.life = 0
+        self.calls = 0  # that change something
         self.on_call: Hook | None = None
         self._root = _Directory()
         self._is_off = False
@@ -242,6 +244,7 @@ class SimDisk:
         """Begin a call that changes something; raise PowerLoss after a crash."""
         if self._is_off:
             raise PowerLoss
+        self.calls += 1
         fault = self.on_call(call, path) if self.on_call is not None else None
         if fault == "power":
             self._is_off = True
@@ -260,6 +263,19 @@ class SimDisk:
         if fault == "full":
             raise DiskFull(f"{call} {path}: no space")
         return fault
+
+    def damage(self, rng: Random) -> None:
+        """Change a bit of a file at rest, on the medium and thus in every later read.
+
+        The last quarter of a file is spared: damage there is a torn write to any reader (D7).
+        """
+        files = [inode for inode in _inodes(self._root) if len(inode.durable) >= MIN_DAMAGED_BYTES]
+        if files:
+            inode = rng.choice(files)
+            position = rng.randrange(len(inode.durable) * 3 // 4)
+            for content in (inode.durable, inode.seen):
+                if position < len(content):
+                    content[position] ^= 1 << rng.randrange(8)
 
     # -- FileSystem ------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Fault = Callable[["World"], None]
 
 
-def _pick(world: "World") -> "Shell | None":
+def pick(world: "World") -> "Shell | None":
     """Return a living member; the leader is as likely as all others together."""
     alive = [shell for shell in world.alive() if not shell.is_removed]
     leader = world.leader()
@@ -25,7 +25,7 @@ def _pick(world: "World") -> "Shell | None":
 
 def kill(world: "World") -> None:
     """Kill a process and start it again after a short or long time."""
-    shell = _pick(world)
+    shell = pick(world)
     if shell is not None:
         world.count("fault kill")
         shell.stop(power_loss=False)
@@ -34,7 +34,7 @@ def kill(world: "World") -> None:
 
 def power_loss(world: "World") -> None:
     """Cut a machine's power: unflushed data is lost or torn."""
-    shell = _pick(world)
+    shell = pick(world)
     if shell is not None:
         world.count("fault power loss")
         shell.stop(power_loss=True)
@@ -108,7 +108,7 @@ def slow_network(world: "World") -> None:
 
 
 def slow_disk(world: "World") -> None:
-    shell = _pick(world)
+    shell = pick(world)
     if shell is None:
         return
     world.count("fault slow disk")
@@ -121,14 +121,14 @@ def slow_disk(world: "World") -> None:
 
 
 def failed_fsync(world: "World") -> None:
-    shell = _pick(world)
+    shell = pick(world)
     if shell is not None:
         world.count("fault failed write")
         shell.fail_next_write = world.rng.choice(["fail", "short", "flush", "flush"])
 
 
 def full_disk(world: "World") -> None:
-    shell = _pick(world)
+    shell = pick(world)
     if shell is None:
         return
     world.count("fault full disk")
@@ -145,7 +145,7 @@ def full_disk(world: "World") -> None:
 
 def pause(world: "World") -> None:
     """Stop a process with SIGSTOP; its connections remain."""
-    shell = _pick(world)
+    shell = pick(world)
     if shell is None:
         return
     world.count("fault pause")
@@ -166,7 +166,7 @@ def clock(world: "World") -> None:
 
 def nack(world: "World") -> None:
     """Prevent a member from applying user rows for some time (T7)."""
-    shell = _pick(world)
+    shell = pick(world)
     if shell is None or shell.node is None:
         return
     world.count("fault nack")
@@ -197,7 +197,7 @@ def _apply_again(shell: "Shell") -> None:
 
 def nominate(world: "World") -> None:
     """Nominate a member as an operator that is wrong, late or repeats itself."""
-    shell = _pick(world)
+    shell = pick(world)
     if shell is None or shell.node is None:
         return
     world.count("fault nomination")
@@ -213,7 +213,7 @@ def demote(world: "World") -> None:
 
 
 def fence(world: "World") -> None:
-    shell = _pick(world)
+    shell = pick(world)
     if shell is None:
         return
     world.count("fault fence")
@@ -225,7 +225,7 @@ def fence(world: "World") -> None:
 
 
 def snapshot(world: "World") -> None:
-    shell = _pick(world)
+    shell = pick(world)
     if shell is not None:
         world.count("fault snapshot")
         world.command(shell, "snapshot")
@@ -252,21 +252,31 @@ def remove_member(world: "World") -> None:
         world.command(leader, "unregister", uuid=shell.uuid)
 
 
-def lose_disk(world: "World") -> None:
-    """Lose a disk: a new instance replaces the old one, which is unregistered (M6)."""
+def replaceable(world: "World") -> "Shell | None":
+    """Return a voter without whose disk nothing is lost: all others run, and one of them leads."""
     leader = world.leader()
     if leader is None or leader.node is None:
-        return
+        return None
     configuration = leader.node.replica.limbo.configuration
     alive = {shell.uuid for shell in world.alive() if not shell.is_removed}
     voters = [member.uuid for member in configuration.voters]
     if len(voters) < 3 or not alive.issuperset(voters):
-        return  # a second disk lost before the first is replaced may be the quorum's (E11)
+        return None  # a second disk lost before the first is replaced may be the quorum's (E11)
     shell = world.shells[world.rng.choice(voters)]
-    if shell is leader:
-        return
-    world.count("fault disk lost")
-    shell.stop(power_loss=True)
+    return None if shell is leader else shell
+
+
+def lose_disk(world: "World") -> None:
+    """Lose a disk: a new instance replaces the old one, which is unregistered (M6)."""
+    shell = replaceable(world)
+    if shell is not None:
+        world.count("fault disk lost")
+        shell.stop(power_loss=True)
+        replace_member(world, shell)
+
+
+def replace_member(world: "World", shell: "Shell") -> None:
+    """Add an instance, and unregister a member that never returns."""
     shell.is_removed = True
     world.add("voter").start()
 

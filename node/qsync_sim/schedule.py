@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from qsync_node.core import effects as fx
 from qsync_node.core.settings import MILLISECOND, SECOND, Settings
-from qsync_sim import faults, publishing
+from qsync_sim import decay, faults, orders, publishing
 from qsync_sim.calm import Calm
 from qsync_sim.checker import Checker
 from qsync_sim.clients import Client
@@ -24,6 +24,8 @@ ROWS_BEHIND = 30
 """Rows that a member may lack that follows a busy leader."""
 FAULTS_MIN = 5
 FREQUENT_WEIGHT = 20
+LOST_STARTS = 0.03
+"""Probability that the power is lost while a process starts."""
 CHECKPOINT_DELAYS = 500
 """Writes of the longest checkpoint (0.1 s). Rows are confirmed during a checkpoint."""
 
@@ -57,6 +59,7 @@ class Schedule:
             workloads = ()
         else:
             self.world.machine = machine_of(seed)
+            self.world.lost_starts = LOST_STARTS
         if seed % 2:
             # Confirmations of an even seed stop after a few rows, those of an odd one at the end.
             rows_max = Settings().confirm_rows_max
@@ -66,7 +69,8 @@ class Schedule:
         self.faults_limit = faults_limit
         self.faults_done = 0
         self.workloads = make_workloads(self.world, workloads)
-        self._faults = [*faults.ALL, *((FREQUENT_WEIGHT, fault) for fault in frequent)]
+        chosen = faults.ALL if is_plain else [*faults.ALL, *orders.ALL, *decay.ALL]
+        self._faults = [*chosen, *((FREQUENT_WEIGHT, fault) for fault in frequent)]
 
     def run(self) -> World:
         """Raises `Violation`, or AssertionError of the node, when a rule is broken."""
@@ -116,6 +120,8 @@ class Schedule:
         world.ambushes.clear()
         world.network.heal()
         world.network.latency_ns = 200_000
+        world.network.loss = 0.0
+        world.lost_starts = 0.0
         for shell in list(world.shells.values()):
             shell.disk_delay_ns = 200_000
             shell.disk.capacity_bytes = 1 << 62
@@ -128,6 +134,7 @@ class Schedule:
             shell.step([fx.SpaceLow(False)])
             world.command(shell, "unfence")
             world.command(shell, "configure", quorum="majority")
+            orders.stand_again(world, shell)
         world.network.break_cut_off()
 
     def check_liveness(self) -> None:

@@ -35,6 +35,8 @@ LIMITS = Limits(segment_bytes=8192)
 MILLISECOND = 1_000_000
 JOINED = 0.8
 """Probability with which a write joins the one before it."""
+STORAGE_CALLS = 6
+"""Disk calls of a task whose number is not known yet."""
 WRITES_AT_ONCE = 4
 """Of a checkpoint, between two looks at how slow the disk is."""
 
@@ -67,7 +69,7 @@ class Shell:
         self.reads: dict[tuple[int, int], fx.Request] = {}  # not answered, by session and number
         self.wake_at_ns = 0
         self.is_removed = False
-        self.is_corrupt = False
+        self.is_damaged = False  # a file at rest was changed
         self.fail_next_write = ""
         self.ballot_on_disk = b""
         self.term_before = 0  # when the step began whose effects are performed
@@ -106,20 +108,36 @@ class Shell:
         try:
             self._start()
         except CorruptionError as error:
-            self.world.fail(f"{self.name} does not start: {error}")
+            if not self.is_damaged:
+                self.world.fail(f"{self.name} does not start: {error}")
+            self._end_start()
+            self.world.on_refused_files(self)
+        except PowerLoss:
+            self.world.count("power lost during a start")
+            self._end_start()
+            self.has_power = False
+            self.disk.crash(self.rng)
+            self.world.after(500 * MILLISECOND, partial(self.world.start_again, self))
         except DiskError:
             # A full disk: the process reports it and exits, and its supervisor restarts it.
-            self.node = None
-            self.storage = None
-            self.disk.kill()
-            self.world.after(500 * MILLISECOND, lambda: self.world.start_again(self))
+            self._end_start()
+            self.world.after(500 * MILLISECOND, partial(self.world.start_again, self))
+
+    def _end_start(self) -> None:
+        self.node = None
+        self.storage = None
+        self.disk.on_call = None
+        self.disk.kill()
 
     def _start(self) -> None:
         disk = self.disk
+        if self.rng.random() < self.world.lost_starts:
+            disk.on_call = self._power_cut(STORAGE_CALLS)
         if not Storage.exists(disk, DIRECTORY):
             empty = Ballot(replicaset_uuid=self.world.replicaset_uuid)
             Storage.create(disk, DIRECTORY, self.uuid, LIMITS, empty.encode()).close()
         storage, recovered = Storage.open(disk, DIRECTORY, LIMITS)
+        disk.on_call = None
         self.storage = storage
         self.ballot_on_disk = recovered.ballot
         ballot = Ballot.decode(recovered.ballot)
@@ -174,28 +192,50 @@ class Shell:
             self.peers = None
         self.world.on_stopped(self)
 
+    def stop_cleanly(self) -> None:
+        """Finish all tasks except a checkpoint, and write the clean mark (D3)."""
+        storage = self.storage
+        if storage is None:
+            return
+        with suppress(DiskError):
+            lanes: list[Lane] = [self.scheduler.log, self.scheduler.ballots, self.scheduler.reads]
+            for lane in lanes:
+                task = self.under_way.pop(lane, None) or lane.next_task()
+                while task is not None:
+                    lane.perform(storage, task)
+                    task = lane.next_task()
+            if not storage.failed:
+                storage.clean_stop()
+        self.stop(power_loss=False)
+
     def _lose_power(self) -> None:
-        """Cut the power, possibly during a checkpoint and a log operation."""
+        """Cut the power during some of the tasks under way, each at any of its disk calls."""
         if self.checkpoint is not None and self.rng.random() < 0.3:
             self._tear(self.scheduler.checkpoints, self.checkpoint)
-        log = self.scheduler.log
-        if log in self.under_way and self.rng.random() < 0.7:
-            self._tear(log, self.under_way[log])
+        for lane, task in list(self.under_way.items()):
+            if self.rng.random() < 0.7:
+                self._tear(lane, task)
 
     def _tear(self, lane: Lane, task: Any) -> None:
         """Cut the power at one of the disk calls of a task."""
-        left = self.rng.randrange(6)
+        assert self.storage is not None
+        self.world.count(f"power lost during {type(task).__name__}")
+        calls = self.world.disk_calls.get(type(task), STORAGE_CALLS)
+        self.disk.on_call = self._power_cut(calls)
+        with suppress(PowerLoss, DiskError):
+            lane.perform(self.storage, task)
+        self.disk.on_call = None
+
+    def _power_cut(self, calls: int) -> Callable[[str, str], Any]:
+        """Return a hook that cuts the power at one of the next `calls` calls, or after them."""
+        left = self.rng.randrange(calls + 1)
 
         def hook(call: str, path: str) -> Any:
             nonlocal left
             left -= 1
             return "power" if left < 0 else None
 
-        assert self.storage is not None
-        self.disk.on_call = hook
-        with suppress(PowerLoss, DiskError):
-            lane.perform(self.storage, task)
-        self.disk.on_call = None
+        return hook
 
     # --- steps --------------------------------------------------------------------------------
 
@@ -382,12 +422,14 @@ class Shell:
             self._prepare_write(self.storage, task)
         elif type(task) is fx.WriteSnapshot:
             self.checkpoint = None
+        before = self.disk.calls
         try:
             result = lane.perform(self.storage, task)
         except DiskError as error:
             return error
         finally:
             self.disk.on_call = None
+        self.world.note_disk_calls(type(task), self.disk.calls - before)
         if type(task) is fx.StoreBallot:
             self.ballot_on_disk = task.data
         return result

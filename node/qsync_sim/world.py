@@ -21,6 +21,7 @@ from qsync_node.core import effects as fx
 from qsync_node.core.entries import Entry
 from qsync_node.core.node import Node
 from qsync_node.core.settings import MILLISECOND, SECOND, Settings
+from qsync_sim import faults
 from qsync_sim.clients import Client, Operation
 from qsync_sim.costs import INSTANT
 from qsync_sim.model import ASYNC_SPACE, INSERT, ROW_TYPES, SPACE, held_by, is_held
@@ -70,6 +71,8 @@ class World:
         self.shells: dict[str, Shell] = {}
         self.network = Network(self)
         self.machine = INSTANT
+        self.disk_calls: dict[type[Any], int] = {}  # the most of a task so far, by its type
+        self.lost_starts = 0.0  # probability that the power is lost during a start
         self.onlooker = Onlooker(self)
         self.clients: list[Client] = []
         self.has_journal = False  # to which clients publish
@@ -256,6 +259,16 @@ class World:
         self.count("restarts after a failed write")
         shell.stop(power_loss=False)
         self.after(self.rng.randrange(300 * MILLISECOND), lambda: self.start_again(shell))
+
+    def on_refused_files(self, shell: Shell) -> None:
+        """Replace a member that does not start because of a damaged file."""
+        self.count("damaged files refused")
+        faults.replace_member(self, shell)
+
+    def note_disk_calls(self, task: type[Any], calls: int) -> None:
+        """Note how many disk calls a task took, for power losses at any of them."""
+        if calls > self.disk_calls.get(task, 0):
+            self.disk_calls[task] = calls
 
     def start_again(self, shell: Shell) -> None:
         if not shell.is_alive and not shell.is_removed:

@@ -1,0 +1,77 @@
+"""Faults of disks and connections that do not stop a process at once."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from qsync_node.core import effects as fx
+from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_node.peering.frames import encode_frames
+from qsync_sim import faults
+
+if TYPE_CHECKING:
+    from qsync_sim.shell import Shell
+    from qsync_sim.world import World
+
+
+def lossy_network(world: "World") -> None:
+    """Lose packets: their connections wait for the retransmission."""
+    world.count("fault lossy network")
+    world.network.loss = world.rng.choice([0.02, 0.1, 0.3])
+
+    def end() -> None:
+        world.network.loss = 0.0
+
+    world.after(world.rng.randrange(2 * SECOND), end)
+
+
+def garbage(world: "World") -> None:
+    """Let a peer send a frame that is no message."""
+    ends = [end for end in world.network.ends if end.is_open and end.number]
+    if ends:
+        world.count("fault garbage")
+        content = world.rng.randbytes(world.rng.randrange(1, 40))
+        world.network.send(world.rng.choice(ends), encode_frames([content]))
+
+
+def low_disk(world: "World") -> None:
+    """Let the free space of a disk fall below its mark (D5)."""
+    shell = faults.pick(world)
+    if shell is None:
+        return
+    world.count("fault low disk")
+    end_ns = world.now_ns + world.rng.randrange(3 * SECOND)
+    _check_space(world, shell, shell.life, end_ns)
+
+
+def _check_space(world: "World", shell: "Shell", life: int, end_ns: int) -> None:
+    """Report the free space of a disk, as the server does regularly."""
+    if shell.life != life:
+        return
+    is_low = world.now_ns < end_ns
+    shell.step([fx.SpaceLow(is_low)])
+    if is_low:
+        world.after(250 * MILLISECOND, partial(_check_space, world, shell, life, end_ns))
+
+
+def bit_rot(world: "World") -> None:
+    """Change a bit in a file of a stopped member.
+
+    Either the process refuses the file, and a new instance replaces the member, or no rule may be
+    violated. The fault needs all other disks, like a lost disk.
+    """
+    shell = faults.replaceable(world)
+    if shell is None:
+        return
+    world.count("fault bit rot")
+    shell.stop(power_loss=False)
+    shell.disk.damage(world.rng)
+    shell.is_damaged = True
+    world.after(world.rng.randrange(300 * MILLISECOND), partial(world.start_again, shell))
+
+
+ALL: list[tuple[int, faults.Fault]] = [
+    (4, lossy_network),
+    (3, garbage),
+    (4, low_disk),
+    (3, bit_rot),
+]

@@ -1,0 +1,99 @@
+"""Orders of an administrator or of the operator, some of them at a bad moment."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_sim import faults
+
+if TYPE_CHECKING:
+    from qsync_sim.shell import Shell
+    from qsync_sim.world import World
+
+HANDOVER_NS = 300 * MILLISECOND
+
+
+def switchover(world: "World") -> None:
+    """Transfer the leadership to a member, or to any."""
+    leader = world.leader()
+    if leader is None:
+        return
+    target = world.rng.choice(["", *(shell.uuid for shell in world.alive() if shell is not leader)])
+    world.count(f"order switchover to {'a member' if target else 'any member'}")
+    world.command(leader, "switchover", target=target)
+
+
+def promote(world: "World") -> None:
+    """Let a member take over the leadership."""
+    shell = faults.pick(world)
+    if shell is not None:
+        world.count("order promote")
+        world.command(shell, "promote")
+
+
+def set_role(world: "World") -> None:
+    """Make a voter asynchronous, or the reverse."""
+    leader = world.leader()
+    if leader is None or leader.node is None:
+        return
+    configuration = leader.node.replica.limbo.configuration
+    members = [member for member in configuration.members if member.uuid != leader.uuid]
+    if members:
+        member = world.rng.choice(members)
+        role = "voter" if member.role == "async" else "async"
+        world.count(f"order role {role}")
+        world.command(leader, "set_role", uuid=member.uuid, role=role)
+
+
+def election_mode(world: "World") -> None:
+    """Change for some time whether a member stands in elections, and how soon."""
+    shell = faults.pick(world)
+    if shell is None:
+        return
+    mode = world.rng.choice(["manual", "voter", "candidate"])
+    world.count(f"order election mode {mode}")
+    world.command(shell, "configure", election_mode=mode, priority=world.rng.randrange(11))
+    world.after(world.rng.randrange(2 * SECOND), partial(stand_again, world, shell))
+
+
+def stand_again(world: "World", shell: "Shell") -> None:
+    """Let a member stand in elections as usual."""
+    if shell.is_alive:
+        world.command(shell, "configure", election_mode="candidate", priority=10)
+
+
+def stop(world: "World") -> None:
+    """Stop a process as SIGTERM does: it hands over the leadership and writes the clean mark."""
+    shell = faults.pick(world)
+    if shell is None or shell.is_paused:
+        return
+    world.count("order stop")
+    wait_ns = 0
+    if shell is world.leader():
+        world.command(shell, "demote")
+        wait_ns = world.rng.randrange(HANDOVER_NS)
+    world.after(wait_ns, partial(_end, world, shell, shell.life))
+
+
+def _end(world: "World", shell: "Shell", life: int) -> None:
+    if shell.life == life and not shell.is_paused:
+        shell.stop_cleanly()
+        world.after(world.rng.randrange(SECOND), partial(world.start_again, shell))
+
+
+def change_members_twice(world: "World") -> None:
+    """Remove a member and add one at once, while the members are divided."""
+    world.count("order two changes")
+    faults.partition(world)
+    faults.remove_member(world)
+    faults.add_member(world)
+
+
+ALL: list[tuple[int, faults.Fault]] = [
+    (4, switchover),
+    (3, promote),
+    (3, set_role),
+    (3, election_mode),
+    (5, stop),
+    (3, change_members_twice),
+]
