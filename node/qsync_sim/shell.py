@@ -350,7 +350,8 @@ class Shell:
     # --- disk ---------------------------------------------------------------------------------
 
     def _delay(self) -> int:
-        return self.lag_ns + int(self.disk_delay_ns * (0.5 + self.rng.random()))
+        spread = self.world.disk_spread
+        return self.lag_ns + int(self.disk_delay_ns * (1 + spread * (self.rng.random() - 0.5)))
 
     def _run(self, lane: Lane) -> None:
         """Take the lane's next task, unless one is under way, and perform it after a delay."""

@@ -87,6 +87,7 @@ class Story:
     def __init__(self, text: str) -> None:
         self.text = text
         self.world = World(1)
+        self.world.disk_spread = 0.0  # a story states how slow its disks are
         self.output: list[str] = []
         self.labels: dict[int, str] = {}
         self.unanswered: set[str] = set()

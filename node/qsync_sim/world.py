@@ -72,6 +72,7 @@ class World:
         self.network = Network(self)
         self.machine = INSTANT
         self.disk_calls: dict[type[Any], int] = {}  # the most of a task so far, by its type
+        self.disk_spread = 1.0  # of the time of a task, relative to the delay of its disk
         self.lost_starts = 0.0  # probability that the power is lost during a start
         self.onlooker = Onlooker(self)
         self.clients: list[Client] = []
