@@ -1,10 +1,10 @@
 """The simulated network: TCP connections between machines.
 
-A connection has two ends. What one end sends arrives at the other in order, after random delays. A
+A connection has two ends. The data of one end arrives at the other in order, after random delays. A
 cut holds everything back in one direction until it heals, as the retransmissions of TCP do. Each
 end closes by itself: the other one notices when the notice arrives, or by the silence.
 
-    what is sent        to                        result
+    packet              to                        result
     ------------------  ------------------------  --------------------------------------------------
     the first packet    a process that runs       it is accepted; the process sends its greeting
                         no process                refused, once the answer arrives
@@ -142,13 +142,13 @@ class Network:
             end.on_data(item)
 
     def close(self, end: End) -> None:
-        """Close an end; the other one is told."""
+        """Close an end, and let the other one know."""
         if end.is_open:
             self._forget(end)
             self._answer_gone(end)
 
     def _answer_gone(self, end: End) -> None:
-        """Tell the other end that this one is closed."""
+        """Send the other end the notice that this one is closed."""
         other = end.other
         self._travel(end, other.shell, partial(self._on_gone, other), other)
 
@@ -237,7 +237,7 @@ class Network:
                     self.break_end(end)
 
     def on_stopped(self, peers: "SimPeers", has_power: bool) -> None:
-        """Close the ends of a process that has ended; a machine without power tells nobody."""
+        """Close the ends of a process that has ended; a machine without power sends nothing."""
         for end in [one for one in self.ends if one.peers is peers]:
             self._forget(end)
             if has_power:

@@ -60,7 +60,7 @@ class Dialling:
         self._attempts: dict[str, Attempt] = {}
 
     def set_configured(self, addresses: dict[str, str], now_s: float) -> list[Attempt]:
-        """Replace the configured addresses, and return the attempts that must be given up."""
+        """Replace the configured addresses, and return the attempts that must be dropped."""
         self._book.set_configured(addresses)
         targets = self._book.targets
         dropped = [one for one in self._attempts.values() if targets.get(one.name) != one.address]
