@@ -29,6 +29,7 @@ OWN_REASONS = frozenset(
     {
         ErrorCode.TUPLE_FOUND,
         ErrorCode.TRANSACTION_CONFLICT,
+        ErrorCode.TRANSACTION_TIMEOUT,
         ErrorCode.KEY_EXPIRED,
     }
 )

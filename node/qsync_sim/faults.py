@@ -329,6 +329,8 @@ def ambush(world: "World") -> None:
     """Wait for an event, then strike the member that reported it, in the middle of its work."""
     event = world.rng.choice(EVENTS)
     strike = world.rng.choice([_kill_shell, _cut_power, _isolate, _slow_down, _partition_off])
+    if event == "rewind" and world.rng.random() < 0.5:
+        strike = _cut_power  # a truncation takes several disk calls
     world.count("fault ambush")
     world.ambushes.append((event, partial(strike, world)))
 

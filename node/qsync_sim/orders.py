@@ -38,8 +38,9 @@ def set_role(world: "World") -> None:
         return
     configuration = leader.node.replica.limbo.configuration
     members = [member for member in configuration.members if member.uuid != leader.uuid]
+    asynchronous = [member for member in members if member.role == "async"]
     if members:
-        member = world.rng.choice(members)
+        member = world.rng.choice(asynchronous or members)
         role = "voter" if member.role == "async" else "async"
         world.count(f"order role {role}")
         world.command(leader, "set_role", uuid=member.uuid, role=role)

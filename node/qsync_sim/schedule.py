@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from random import Random
 
 from qsync_node.core import effects as fx
 from qsync_node.core.settings import MILLISECOND, SECOND, Settings
@@ -24,6 +25,8 @@ ROWS_BEHIND = 30
 """Rows that a member may lack that follows a busy leader."""
 FAULTS_MIN = 5
 FREQUENT_WEIGHT = 20
+CALM_ENDS = 0.4
+"""The part of the schedules with a calm end, which takes as long as the rest."""
 LOST_STARTS = 0.03
 """Probability that the power is lost while a process starts."""
 CHECKPOINT_DELAYS = 500
@@ -108,14 +111,19 @@ class Schedule:
         self.end_faults()
         for workload in self.workloads:
             workload.stop()
-        has_small_limits = any(workload.name == "limits" for workload in self.workloads)
-        if not self.is_plain and not has_small_limits:
+        if self._ends_calmly():
             Calm(world, self._is_caught_up).run()
         self.check_liveness()
         Checker(world).check()
         check_workloads(world, self.workloads)
         self.check_states()
         return world
+
+    def _ends_calmly(self) -> bool:
+        """Return whether the schedule has a calm end. Small limits refuse requests in it, too."""
+        has_small_limits = any(workload.name == "limits" for workload in self.workloads)
+        is_chosen = Random(f"calm end of {self.world.seed}").random() < CALM_ENDS
+        return is_chosen and not self.is_plain and not has_small_limits
 
     def end_faults(self) -> None:
         """End all faults: every member that is not removed runs, connects and keeps time."""
