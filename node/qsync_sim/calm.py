@@ -94,6 +94,10 @@ class Calm:
         leader = world.leader()
         if leader is None or world.now_ns - self._changed_ns < SETTLED_NS:
             return False
+        assert leader.node is not None
+        term = leader.node.replica.leader
+        if term is None or term.switchover is not None:
+            return False  # writes wait for the end of a switchover (E9)
         return self._is_caught_up()
 
     def _work(self, step: int) -> None:

@@ -173,8 +173,8 @@ def load_manifests(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 LIVES_FROM, LIVES_MAX = 20, 60
-"""The first seed, and the number of seeds. Archives of earlier seeds have changed keys of snapshots and
-bits of replica ids where the tests of random damage expect one violation, and the audit names several."""
+"""The first seed, and the number of seeds. In archives of earlier seeds, random damage hits keys of
+snapshots and replica ids. There the tests expect one violation, and the audit names several."""
 
 
 def lives(

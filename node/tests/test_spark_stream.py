@@ -160,16 +160,16 @@ def test_retention_that_overtook_a_stream_is_reported(
     copy = Copy(folder, tmp_path / "copy", 1)
     whole = {uuid: list(manifest.files) for uuid, manifest in copy.manifests.items()}
     for manifest in copy.manifests.values():
-        manifest.files = manifest.files[:2]
+        manifest.files = [manifest.of_kind(SEGMENT)[0]]
         copy.save(manifest)
     stream = Stream(spark, copy.folder, tmp_path)
     stream.read()
     before = stream.seen()
-    for uuid, manifest in copy.manifests.items():
-        manifest.files = whole[uuid]
-        copy.save(manifest)
     end = max(entry.last_index for files in whole.values() for entry in files)
-    floor = end * 2 // 3
+    floor = (max(index for _, index in before) + end) // 2
+    for uuid, manifest in copy.manifests.items():
+        manifest.files = [entry for entry in whole[uuid] if entry.last_index > floor]
+        copy.save(manifest)
     (uuid, files) = next(iter(whole.items()))
     owner = copy.manifests[uuid].replicaset_uuid
     made = Compaction(f"{floor:020d}-1-0a1b2c3d", owner, floor, 1.0, 1.0, "Passed", files[0])
