@@ -20,7 +20,7 @@ SECOND = 1000 * MILLISECOND
 SETTLED_NS = 500 * MILLISECOND
 """Time without a change of the leadership after which the members count as settled."""
 SETTLING_MAX_NS = 30 * SECOND
-ANSWER_NS = SECOND
+ANSWER_NS = 2 * SECOND
 STEPS = 5
 STEP_NS = 400 * MILLISECOND
 JOINING = {1: "voter", 3: "anonymous"}

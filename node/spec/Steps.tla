@@ -144,7 +144,7 @@ KeptBy(n, arrived) ==
         holders(i) == {one.node : one \in {x \in counted :
                             IsAtLeast(x.position, <<log[n][i].term, i>>)}}
         own == NackIn(n, IF OlderNackProves THEN 0 ELSE LastTerm(log[n]))
-        isRefused(nack, i) == nack # 0 /\ nack <= i /\ ~IsLifted(log[n], nack, i)
+        isRefused(nack, i) == nack # 0 /\ nack = i /\ ~IsLifted(log[n], nack, i)
         without(i) == {one.node : one \in {x \in counted : isRefused(x.nack, i)}}
                           \union (IF isRefused(own, i) THEN {n} ELSE {})
         least == (Cardinality(voters) - (IF ProveByOwnMajority THEN 0 ELSE 1)) \div 2 + 1

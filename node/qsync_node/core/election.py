@@ -291,14 +291,15 @@ class Election:
             is_nacked = any(batch.first_index <= i <= batch.last_index for i in nacked.values())
             if not wants_rollback and not is_nacked:
                 continue
-            if self._possible_holders(batch.last_index, nacked) >= self._least_quorum():
+            holders = self._possible_holders(batch.first_index, batch.last_index, nacked)
+            if holders >= self._least_quorum():
                 continue
             # An entry from a file holds transactions that were written at once. They may have
             # arrived separately: a quorum may hold the first of them only.
             for first, last in entry.transactions():
                 if not wants_rollback and not any(first <= i <= last for i in nacked.values()):
                     continue
-                if self._possible_holders(last, nacked) < self._least_quorum():
+                if self._possible_holders(first, last, nacked) < self._least_quorum():
                     return first - 1
         return replica.tail.last_index
 
@@ -321,24 +322,26 @@ class Election:
             nacked[replica.uuid] = own
         return nacked
 
-    def _possible_holders(self, index: int, nacked: dict[str, int]) -> int:
-        """Return how many voters hold the row at `index` or may hold it.
+    def _possible_holders(self, first: int, last: int, nacked: dict[str, int]) -> int:
+        """Return how many voters hold the rows `first` to `last` or may hold them.
 
-        A voter that has not answered counts as a possible holder.
+        A voter that has not answered counts as a possible holder. A NACK of an earlier row does not
+        count: that row may be confirmed, and then the ACKs of its voter counted for later rows.
         """
         replica = self.replica
-        term = replica.tail.term_at(index)
+        term = replica.tail.term_at(last)
         decisions = effective(replica.limbo.decisions)
         holders = 0
         for uuid in replica.voter_uuids():
             nack = nacked.get(uuid)
-            if nack is not None and nack <= index and not is_lifted(nack, index, decisions):
-                continue
+            if nack is not None and first <= nack <= last:
+                if not is_lifted(nack, last, decisions):
+                    continue
             reply = self.replies.get(uuid)
             if uuid == replica.uuid or reply is None:
                 holders += 1
                 continue
-            holders += (reply.last_term, reply.last_index) >= (term, index)
+            holders += (reply.last_term, reply.last_index) >= (term, last)
         return holders
 
     # --- voter --------------------------------------------------------------------------------
