@@ -250,7 +250,7 @@ def run_range(
     )
     if total < len(jobs):
         sys.stdout.write(f"{len(jobs) - total} of {len(jobs)} not run: the time was over\n")
-    return 1 if failures or (missing and total >= 500) else 0
+    return 1 if failures or (missing and total >= 2000) else 0
 
 
 if __name__ == "__main__":
