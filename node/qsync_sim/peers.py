@@ -34,7 +34,6 @@ from qsync_node.peering.handshake import (
     answer_hello,
 )
 from qsync_sim.network import End
-from qsync_sim.violation import Violation
 
 if TYPE_CHECKING:
     from qsync_sim.shell import Shell
@@ -235,13 +234,3 @@ class SimPeers:
                 self._network.send(link.end, EMPTY_FRAME)
         again = partial(self.shell.run_in, self, self._keep_alive)
         self._world.after(int(KEEPALIVE_S * SECOND), again)
-
-    def check(self) -> None:
-        """Check that the core knows exactly the open links.
-
-        Raises:
-            Violation: it does not.
-        """
-        assert self.shell.node is not None
-        if set(self.shell.node.replica.links) != set(self.links):
-            raise Violation(f"P1: {self.shell.name} has links of which its core does not know")

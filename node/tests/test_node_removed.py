@@ -59,6 +59,7 @@ def test_leader_refuses_requests_that_a_removed_member_forwards() -> None:
     assert driven.run(1000, lambda: node_of(leader).replica.is_removed(removed.uuid))
     sync = driven.send(removed, REPLACE, put(1, "x"))
     driven.run(20)
+    # It does not know of its removal, even after the row has arrived.
     node_of(removed).replica.is_removed = lambda uuid: False  # type: ignore[method-assign]
     driven.world.network.heal()
     assert driven.run(500, lambda: sync in driven.answers)

@@ -6,6 +6,7 @@ session connects to another one. A transaction is lost with its connection, so i
 the outcome `LOST` and is not sent.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from random import Random
@@ -238,7 +239,7 @@ class Session:
         self._later(self.rng.choice(THINK_MS), request)
 
 
-class Workload:
+class Workload(ABC):
     """Requests of one kind in a schedule, and their check against the order of confirmed rows."""
 
     name = ""
@@ -256,12 +257,12 @@ class Workload:
         """Return the settings of members that the workload needs."""
         return {}
 
-    def set_up(self) -> None:
+    def set_up(self) -> None:  # noqa: B027  # many workloads need nothing
         """Create the spaces and users of the sessions, before any fault."""
 
+    @abstractmethod
     def scripts(self) -> list[Script]:
         """Return the script of each session."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Start the sessions."""
@@ -293,13 +294,13 @@ class Workload:
         """Return whether no request waits for its answer."""
         return all(session.waiting is None for session in self.sessions)
 
+    @abstractmethod
     def check(self, order: "Order") -> None:
         """Compare all answers with the order of confirmed rows.
 
         Raises:
             Violation: an answer breaks a rule.
         """
-        raise NotImplementedError
 
     def sent(self, request: Request) -> Request:
         """Note a request that is about to be sent, and return it."""
