@@ -98,6 +98,13 @@ def is_decisive(events: list[Event], at: int, kind: str) -> bool:
         return False
     if kind == "flush":  # others may confirm a row without this member, but not by its ACK
         return (after["do"], after["at"]) == ("acknowledge", event["at"])
+    if kind == "stored":  # a later ballot with the same vote allows the reply, too
+        ballot = ("stored", event["at"], event["term"], event["vote"])
+        return (after["do"], after["at"]) == ("reply", event["at"]) and ballot not in [
+            (earlier["do"], earlier["at"], earlier["term"], earlier["vote"])
+            for earlier in events[:at]
+            if earlier["do"] == "stored"
+        ]
     return kind != "win" or event["kept"] > events[0]["base"]
 
 
