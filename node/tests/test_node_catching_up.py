@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import pytest
 from worlds import REPLACE, Driven, node_of, put
 
 from qsync_node.core import effects as fx
-from qsync_node.core.settings import MILLISECOND
+from qsync_node.core.node import Node
+from qsync_node.core.settings import MILLISECOND, SECOND
 from qsync_node.errors import ErrorCode
 
 ROWS = 400
@@ -113,3 +115,20 @@ def test_step_runs_a_bounded_number_of_requests() -> None:
     assert {answer.code for answer in driven.answers.values()} == {0}
     assert max(batches) <= 20
     assert sum(batches) == ROWS
+
+
+def test_rows_without_a_confirmation_cost_no_second_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    driven = Driven(3, heartbeat_ns=SECOND, election_timeout_ns=10 * SECOND)
+    idle: list[str] = []
+    perform = Node.step
+
+    def step(node: Node, now_ns: int, wall_s: float, inputs: list[Any]) -> list[Any]:
+        out = perform(node, now_ns, wall_s, inputs)
+        if not inputs and not out:
+            idle.append(node.uuid)
+        return out
+
+    monkeypatch.setattr(Node, "step", step)
+    for key in range(20):
+        assert driven.ask(driven.leader(), REPLACE, put(key, "x")).code == 0
+    assert len(idle) < 20

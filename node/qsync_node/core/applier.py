@@ -376,7 +376,7 @@ class Applier:
         if message.batches:
             # The new rows go to disk first; rows that they confirm are applied meanwhile.
             self.announced_index = max(self.announced_index, message.confirmed_index)
-            self.is_confirm_due = True
+            self.is_confirm_due = self._goal() > replica.limbo.confirmed_index
         else:
             self._confirm_to(message.confirmed_index)
 
@@ -453,6 +453,12 @@ class Applier:
         self.announced_index = max(self.announced_index, announced_index)
         self._confirm()
 
+    def _goal(self) -> int:
+        """Return the index that messages or rows of the leader prove to be confirmed (T3)."""
+        if self.announced_index > self.replica.tail.last_index:
+            return self.recorded_index
+        return self.announced_index
+
     def _confirm(self) -> None:
         """Raise the confirmed index, with a bounded amount of work in each step (A4, T3, G1).
 
@@ -461,9 +467,7 @@ class Applier:
         """
         replica = self.replica
         limbo, settings = replica.limbo, replica.settings
-        goal = self.announced_index
-        if goal > replica.tail.last_index:
-            goal = self.recorded_index
+        goal = self._goal()
         latest_index = replica.doubt.latest_index()
         if latest_index is not None:
             goal = min(goal, latest_index)

@@ -164,6 +164,12 @@ class Clients:
         """Return whether further reads have to wait: half of a step is reserved for the queue."""
         return self._spent() >= self.node.settings.work_per_step // 2
 
+    def has_work_left(self) -> bool:
+        """Return whether requests wait for the budget of the next step only."""
+        if len(self.stepped_reads):
+            return True
+        return self.is_read_budget_spent() and (bool(self.queue) or self.node.reads.is_waiting)
+
     def _spent(self) -> int:
         return self._work + self.node.database.work
 

@@ -129,6 +129,11 @@ class LinearizableReads:
             else:
                 self._serve(call)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a read waits for a proof, for rows, or for the budget of a step."""
+        return bool(self.proofs or self.applying)
+
     def drop_answered(self) -> None:
         """Drop reads that were answered because their deadline passed."""
         self.applying = [(index, call) for index, call in self.applying if not call.done]

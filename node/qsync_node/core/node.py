@@ -211,9 +211,7 @@ class Node:
         leader = replica.leader
         if replica.applier.is_confirm_due or (leader is not None and leader.is_confirm_due):
             return replica.now_ns
-        if self.clients.is_read_budget_spent() or len(self.clients.stepped_reads):
-            return replica.now_ns
-        if self.builds.is_active:
+        if self.clients.has_work_left() or self.builds.is_active:
             return replica.now_ns
         horizon = replica.now_ns + replica.settings.heartbeat_ns // 2
         if leader is not None:
