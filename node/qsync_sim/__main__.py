@@ -6,6 +6,7 @@ import time
 import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import NamedTuple
 
 from qsync_sim.schedule import Schedule
 from qsync_sim.violation import Violation
@@ -122,6 +123,10 @@ MUST_HAPPEN = (
     "order election mode manual",
     "order election mode voter",
     "order stop",
+    "order force-confirm",
+    "order force-rollback",
+    "pending rows at force-confirm",
+    "pending rows at force-rollback",
     "order two changes",
     "fault low disk",
     "damaged files refused",
@@ -139,22 +144,44 @@ MUST_HAPPEN = (
 )
 
 
-def run_seed(seed: int, faults_limit: int | None = None) -> tuple[int, str, Counter[str]]:
-    """Run one schedule; return its seed, its failure or "", and its counters."""
+class Result(NamedTuple):
+    """The result of one schedule.
+
+    Attributes:
+        seed: its seed.
+        problem: its failure, or empty.
+        counters: events by name.
+        simulated_ns: the time that has passed in it.
+        cpu_ns: the time of the processor that it took.
+    """
+
+    seed: int
+    problem: str
+    counters: Counter[str]
+    simulated_ns: int
+    cpu_ns: int
+
+
+def run_seed(seed: int, faults_limit: int | None = None) -> Result:
+    """Run one schedule."""
+    began_ns = time.process_time_ns()
     schedule = Schedule(seed, faults_limit)
+    problem = ""
     try:
         schedule.run()
     except Violation as violation:
-        return seed, str(violation), schedule.world.counters
+        problem = str(violation)
     except Exception:  # noqa: BLE001  # an assertion of the node is a finding like any other
-        return seed, traceback.format_exc(limit=-6), schedule.world.counters
-    return seed, "", schedule.world.counters
+        problem = traceback.format_exc(limit=-6)
+    world = schedule.world
+    cpu_ns = time.process_time_ns() - began_ns
+    return Result(seed, problem, world.counters, world.now_ns, cpu_ns)
 
 
 def shrink(seed: int) -> int:
     """Return the smallest number of faults with which this seed still fails."""
     for limit in range(40):
-        if run_seed(seed, limit)[1]:
+        if run_seed(seed, limit).problem:
             return limit
     return 40
 
@@ -172,7 +199,7 @@ def show(seed: int, limit: int | None) -> None:
 def hunt(first: int, last: int) -> int:
     """Run seeds until one fails, and print their number."""
     for seed in range(first, last + 1):
-        problem = run_seed(seed)[1]
+        problem = run_seed(seed).problem
         if problem:
             reason = problem.strip().splitlines()[-1]
             sys.stdout.write(f"found by seed {seed}: {reason}\n")
@@ -215,6 +242,7 @@ def run_range(
     counters: Counter[str] = Counter()
     failures: list[tuple[int, str]] = []
     total = last - first + 1
+    simulated_ns = cpu_ns = 0
     started = time.monotonic()
     with ProcessPoolExecutor(workers) as pool:
         jobs = [pool.submit(run_seed, seed) for seed in range(first, last + 1)]
@@ -225,11 +253,13 @@ def run_range(
                 minutes = None
             if job.cancelled():
                 continue
-            seed, problem, seen = job.result()
-            counters += seen
-            if problem:
-                failures.append((seed, problem))
-                sys.stdout.write(f"seed {seed} failed: {problem}\n")
+            result = job.result()
+            counters += result.counters
+            simulated_ns += result.simulated_ns
+            cpu_ns += result.cpu_ns
+            if result.problem:
+                failures.append((result.seed, result.problem))
+                sys.stdout.write(f"seed {result.seed} failed: {result.problem}\n")
             if sys.stdout.isatty():
                 sys.stdout.write(f"\r{done}/{len(jobs)} schedules ")
                 sys.stdout.flush()
@@ -246,7 +276,8 @@ def run_range(
         sys.stdout.write(f"never happened: {', '.join(missing)}\n")
     sys.stdout.write(
         f"{total - len(failures)} passed, {len(failures)} failed\n"
-        f"in {time.monotonic() - started:.0f} s\n"
+        f"in {time.monotonic() - started:.0f} s: {total * 60e9 / cpu_ns:.0f} schedules per minute "
+        f"of processor time, {simulated_ns / cpu_ns:.1f} simulated hours per hour of it\n"
     )
     if total < len(jobs):
         sys.stdout.write(f"{len(jobs) - total} of {len(jobs)} not run: the time was over\n")

@@ -71,6 +71,8 @@ def build_body(space: int, **more: Any) -> bytes:
     return packed
 
 
+THINK_MS = (0, 0, 10, 60, 300)
+"""Pauses of a client after an answer. Requests take most of the time of a schedule."""
 PUBLISHES = 0.2
 """The part of requests outside of transactions that publish, if the world has a journal."""
 SCANS = 0.3
@@ -340,7 +342,7 @@ class Client:
             self._step_ended(operation)
         if operation.outcome in ("refused", "unknown") and self.rng.random() < 0.5:
             self._disconnect()
-        self._later(self.rng.choice([0, 0, 2, 20, 150]))
+        self._later(self.rng.choice(THINK_MS))
 
     def _step_ended(self, operation: Operation) -> None:
         """Process the answer to a request of a transaction, and update the plan."""

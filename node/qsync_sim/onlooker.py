@@ -35,6 +35,8 @@ class Onlooker:
     def __init__(self, world: "World") -> None:
         self.world = world
         self.refusals: dict[tuple[int, int], set[str]] = {}
+        self._voters: dict[str, tuple[str, ...]] = {}  # by which each live member counts
+        self._are_equal = True  # all live members count by the same voters
 
     # --- messages -----------------------------------------------------------------------------
 
@@ -125,7 +127,18 @@ class Onlooker:
 
     def on_step(self, shell: "Shell", node: "Node") -> None:
         self._check_pending_changes(shell, node)
-        self._check_majorities(shell, node)
+        self._note_voters(shell, node.replica.voter_uuids())
+        if not self._are_equal:
+            self._check_majorities(shell, node)
+
+    def on_stopped(self, shell: "Shell") -> None:
+        self._note_voters(shell, ())
+
+    def _note_voters(self, shell: "Shell", voters: tuple[str, ...]) -> None:
+        """Note by which voters a member counts; none for a stopped or new one."""
+        if self._voters.get(shell.uuid, ()) is not voters:
+            self._voters[shell.uuid] = voters
+            self._are_equal = len({one for one in self._voters.values() if one}) <= 1
 
     def _check_majorities(self, shell: "Shell", node: "Node") -> None:
         """Check that no two members could win or lead by disjoint majorities (M2)."""

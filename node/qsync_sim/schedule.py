@@ -11,6 +11,7 @@ from qsync_sim.calm import Calm
 from qsync_sim.checker import Checker
 from qsync_sim.clients import Client
 from qsync_sim.costs import machine_of
+from qsync_sim.disaster import Disaster
 from qsync_sim.model import held_by, is_held
 from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
@@ -27,6 +28,8 @@ FAULTS_MIN = 5
 FREQUENT_WEIGHT = 20
 CALM_ENDS = 0.4
 """The part of the schedules with a calm end, which takes as long as the rest."""
+DISASTERS = 0.2
+"""The part of the schedules in which a quorum is lost for good at last."""
 LOST_STARTS = 0.03
 """Probability that the power is lost while a process starts."""
 CHECKPOINT_DELAYS = 500
@@ -117,13 +120,24 @@ class Schedule:
         Checker(world).check()
         check_workloads(world, self.workloads)
         self.check_states()
+        if self._ends_in_disaster():
+            Disaster(world).strike()
+            self.check_convergence()
+            self.check_states()
         return world
+
+    def _ends_in_disaster(self) -> bool:
+        """Return whether the schedule ends in a disaster; small limits would refuse its writes."""
+        is_chosen = Random(f"disaster of {self.world.seed}").random() < DISASTERS
+        return is_chosen and not self.is_plain and not self._has_small_limits()
+
+    def _has_small_limits(self) -> bool:
+        return any(workload.name == "limits" for workload in self.workloads)
 
     def _ends_calmly(self) -> bool:
         """Return whether the schedule has a calm end. Small limits refuse requests in it, too."""
-        has_small_limits = any(workload.name == "limits" for workload in self.workloads)
         is_chosen = Random(f"calm end of {self.world.seed}").random() < CALM_ENDS
-        return is_chosen and not self.is_plain and not has_small_limits
+        return is_chosen and not self.is_plain and not self._has_small_limits()
 
     def end_faults(self) -> None:
         """End all faults: every member that is not removed runs, connects and keeps time."""
@@ -162,6 +176,11 @@ class Schedule:
         world.run_for(35 * SECOND, self._is_idle)
         if not self._is_idle():
             raise Violation("K1: a request was never answered")
+        self.check_convergence()
+
+    def check_convergence(self) -> None:
+        """Check that all members catch up within bounded time (E12)."""
+        world = self.world
         done = world.run_for(30 * SECOND, self._has_converged)
         if not done:
             raise Violation(f"E12: no agreement 30 s after the faults ended: {self._positions()}")

@@ -196,8 +196,7 @@ class World:
 
     def insert(self, space: int, fields: list[Any]) -> None:
         """Insert a row as the administrator and wait for it."""
-        body = b"\x82\x10\xce" + space.to_bytes(4, "big") + b"\x21" + msgpack.packb(fields)
-        self.change(INSERT, body)
+        self.change(INSERT, insert_body(space, fields))
 
     def change(self, row_type: int, body: bytes) -> None:
         """Send a request as the administrator until it succeeds or its key exists."""
@@ -222,16 +221,19 @@ class World:
         self, shell: Shell, make: Callable[[int], Any], wait_ns: int = 5 * SECOND
     ) -> fx.Answer | None:
         """Ask one instance and wait for its answer."""
-        self._admin_sync += 1
-        sync = self._admin_sync
-        shell.step([make(sync)])
+        sync = self.send(shell, make)
         self.run_for(wait_ns, lambda: sync in self._admin_answers)
         return self._admin_answers.get(sync)
 
+    def send(self, shell: Shell, make: Callable[[int], Any]) -> int:
+        """Send what `make` returns for the number of a new request, and return that number."""
+        self._admin_sync += 1
+        shell.step([make(self._admin_sync)])
+        return self._admin_sync
+
     def command(self, shell: Shell, verb: str, **arguments: Any) -> None:
         """Send an admin verb without waiting for its answer."""
-        self._admin_sync += 1
-        shell.step([fx.Command(ADMIN_SESSION, self._admin_sync, verb, arguments)])
+        self.send(shell, lambda sync: fx.Command(ADMIN_SESSION, sync, verb, arguments))
 
     # --- reports of shells ---------------------------------------------------------------------
 
@@ -250,6 +252,7 @@ class World:
             Recorder(self.recording, shell.node)
 
     def on_stopped(self, shell: Shell) -> None:
+        self.onlooker.on_stopped(shell)
         for client in self.clients:
             client.on_member_stopped(shell)
         for session in self.sessions:
@@ -372,6 +375,12 @@ class World:
                     f"L3: {shell.name} confirmed another row at {index}: "
                     f"{_shown(row)} instead of {_shown(seen)}"
                 )
+
+
+def insert_body(space: int, fields: list[Any]) -> bytes:
+    """Return the body of an INSERT."""
+    packed: bytes = msgpack.packb(fields)
+    return b"\x82\x10\xce" + space.to_bytes(4, "big") + b"\x21" + packed
 
 
 def _as_sent_to(

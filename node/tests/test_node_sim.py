@@ -13,14 +13,14 @@ from qsync_sim.world import World
 @pytest.mark.parametrize("first", range(0, 60, 10))
 def test_smoke(first: int) -> None:
     for seed in range(first, first + 10):
-        _, problem, _ = run_seed(seed)
+        problem = run_seed(seed).problem
         assert problem == "", f"python -m qsync_sim --show {seed}: {problem}"
 
 
 # Each of these seeds once found a bug; the history of the repository describes it.
 @pytest.mark.parametrize("seed", [4, 37, 179, 197, 1646, 1049, 1946, 3236, 3670, 7813, 5166, 99])
 def test_seed_that_once_failed(seed: int) -> None:
-    assert run_seed(seed)[1] == ""
+    assert run_seed(seed).problem == ""
 
 
 def test_same_seed_gives_the_same_schedule() -> None:
@@ -38,7 +38,7 @@ def test_same_seed_gives_the_same_schedule() -> None:
 
 
 def test_different_seeds_give_different_schedules() -> None:
-    assert run_seed(1)[2] != run_seed(2)[2]
+    assert run_seed(1).counters != run_seed(2).counters
 
 
 def test_a_schedule_is_no_less_than_promised() -> None:
@@ -65,7 +65,7 @@ def test_a_checkpoint_is_no_longer_slow_than_its_disk() -> None:
 def test_what_must_happen_is_counted_by_names_that_exist() -> None:
     seen: set[str] = set()
     for seed in range(25):
-        seen.update(run_seed(seed)[2])
+        seen.update(run_seed(seed).counters)
     # Rare events need hundreds of seeds; most events occur within these few.
     assert len(seen.intersection(MUST_HAPPEN)) >= 0.7 * len(MUST_HAPPEN)
 

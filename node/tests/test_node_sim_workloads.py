@@ -46,7 +46,7 @@ def test_workload_alone_passes_and_checks_answers(name: str, seed: int) -> None:
     assert schedule.world.counters[f"workload {name}"] == 1
     (workload,) = schedule.workloads
     assert len(workload.requests) > 20
-    assert sum(request.outcome == "committed" for request in workload.requests) > 10
+    assert sum(request.outcome == "committed" for request in workload.requests) > 5
 
 
 def test_seeds_choose_subsets_and_a_third_has_none() -> None:

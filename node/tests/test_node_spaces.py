@@ -376,6 +376,7 @@ def test_lives_with_filtered_replicas(first: int, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(World, "add", filtered(World.add))
     monkeypatch.setattr(World, "bootstrap", with_readers)
+    monkeypatch.setattr("qsync_sim.schedule.DISASTERS", 0.0)  # they destroy the readers
     for seed in range(first, first + 5):
         world = Schedule(seed).run()
         readers = [shell for shell in world.alive() if shell.settings.spaces]
