@@ -6,7 +6,7 @@ from random import Random
 
 from qsync_node.core import effects as fx
 from qsync_node.core.settings import MILLISECOND, SECOND, Settings
-from qsync_sim import decay, faults, orders, publishing
+from qsync_sim import archive_checks, archiving, decay, faults, orders, publishing
 from qsync_sim.calm import Calm
 from qsync_sim.checker import Checker
 from qsync_sim.clients import Client
@@ -28,6 +28,8 @@ FAULTS_MIN = 5
 FREQUENT_WEIGHT = 20
 CALM_ENDS = 0.4
 """The part of the schedules with a calm end, which takes as long as the rest."""
+ARCHIVES = 0.25
+"""The part of the schedules whose members archive their logs."""
 DISASTERS = 0.2
 """The part of the schedules in which a quorum is lost for good at last."""
 LOST_STARTS = 0.03
@@ -76,6 +78,9 @@ class Schedule:
         self.faults_done = 0
         self.workloads = make_workloads(self.world, workloads)
         chosen = faults.ALL if is_plain else [*faults.ALL, *orders.ALL, *decay.ALL]
+        if not is_plain and Random(f"archive of {seed}").random() < ARCHIVES:
+            self.world.archive = archiving.Archive(self.world)
+            chosen = [*chosen, *archiving.FAULTS]
         self._faults = [*chosen, *((FREQUENT_WEIGHT, fault) for fault in frequent)]
 
     def run(self) -> World:
@@ -117,6 +122,8 @@ class Schedule:
         if self._ends_calmly():
             Calm(world, self._is_caught_up).run()
         self.check_liveness()
+        archive_checks.check_progress(world, self._members())
+        archive_checks.check(world)
         Checker(world).check()
         check_workloads(world, self.workloads)
         self.check_states()
@@ -143,6 +150,7 @@ class Schedule:
         """End all faults: every member that is not removed runs, connects and keeps time."""
         world = self.world
         world.ambushes.clear()
+        archiving.end_faults(world)
         world.network.heal()
         world.network.latency_ns = 200_000
         world.network.loss = 0.0

@@ -21,8 +21,9 @@ from qsync_node.core.node import Node
 from qsync_node.core.settings import Settings
 from qsync_node.format.keys import Type
 from qsync_node.log.errors import CorruptionError, DiskError
-from qsync_node.log.scheduler import Lane, Scheduler
+from qsync_node.log.scheduler import ArchiveFloor, Lane, Scheduler, Seal
 from qsync_node.log.storage import Limits, Storage
+from qsync_sim.archiving import SimArchiver
 from qsync_sim.disk import PowerLoss, SimDisk
 from qsync_sim.eventloop import EventLoop
 from qsync_sim.peers import SimPeers
@@ -62,6 +63,7 @@ class Shell:
         self.checkpoint: fx.WriteSnapshot | None = None  # under way
         self.disk_delay_ns = 200_000
         self.peers: SimPeers | None = None  # of the process that runs
+        self.archiver: SimArchiver | None = None  # the same, if the world has an archive
         self.has_power = True
         self.loop = EventLoop(world, self._turn)
         self.inputs: list[Any] = []  # of the next step
@@ -163,13 +165,23 @@ class Shell:
         node.start(self.now_ns())
         self.peers = SimPeers(self, Random(self.rng.random()))
         self.world.on_started(self)
+        self._start_archiver(self.peers)
         self.run(partial(self.peers.start, self.world.addresses_for(self)))
         self.step([])
+
+    def _start_archiver(self, peers: SimPeers) -> None:
+        archive = self.world.archive
+        if archive is not None and self.settings.role != "anonymous":
+            self.allow(ArchiveFloor(0, 0))  # until the manifest lists the archived files
+            self.archiver = SimArchiver(archive, self, peers)
 
     def stop(self, power_loss: bool) -> None:
         """Kill the process, or lose power and with it all unflushed data."""
         if self.node is None:
             return
+        if self.archiver is not None:
+            self.archiver.on_stopped()
+            self.archiver = None
         if power_loss:
             self._lose_power()
         if self.storage is not None:
@@ -348,6 +360,21 @@ class Shell:
         self.loop.resume()
 
     # --- disk ---------------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> str:
+        """The data directory."""
+        return DIRECTORY
+
+    def seal(self) -> None:
+        """Begin a new segment, so that the rows before it can be archived."""
+        self.scheduler.log.submit(Seal())
+        self._run(self.scheduler.log)
+
+    def allow(self, floor: ArchiveFloor) -> None:
+        """Permit the removal of archived files only, and perform removals that waited (S5)."""
+        self.scheduler.log.allow(floor)
+        self._run(self.scheduler.log)
 
     def _delay(self) -> int:
         spread = self.world.disk_spread

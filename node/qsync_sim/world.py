@@ -22,6 +22,7 @@ from qsync_node.core.entries import Entry
 from qsync_node.core.node import Node
 from qsync_node.core.settings import MILLISECOND, SECOND, Settings
 from qsync_sim import faults
+from qsync_sim.archiving import Archive
 from qsync_sim.clients import Client, Operation
 from qsync_sim.costs import INSTANT
 from qsync_sim.model import ASYNC_SPACE, INSERT, ROW_TYPES, SPACE, held_by, is_held
@@ -75,6 +76,7 @@ class World:
         self.disk_spread = 1.0  # of the time of a task, relative to the delay of its disk
         self.lost_starts = 0.0  # probability that the power is lost during a start
         self.onlooker = Onlooker(self)
+        self.archive: Archive | None = None
         self.clients: list[Client] = []
         self.has_journal = False  # to which clients publish
         self.clients_by_session: dict[int, Receiver] = {}

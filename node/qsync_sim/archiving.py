@@ -1,0 +1,247 @@
+"""Archives in the simulation: the decisions of production, and a simulated store.
+
+A process takes note of the node's state twice a second, as the server does. A thread then performs
+one operation of `qsync_node.log.shipping` at a time. The store may be slow or refuse everything. A
+refused operation, or one under way when the process ends, may still have been carried out.
+"""
+
+import hashlib
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from qsync_node.core.settings import MILLISECOND, SECOND
+from qsync_node.format.compaction import Changes
+from qsync_node.format.describe import describe
+from qsync_node.format.manifest import FileEntry, Manifest, decode_manifest, encode_manifest
+from qsync_node.format.xlog import XlogError
+from qsync_node.log.archive import Contents
+from qsync_node.log.rewind import ROLLBACK_DIRECTORY
+from qsync_node.log.shipping import (
+    Describe,
+    ListFiles,
+    Load,
+    Operation,
+    PutFile,
+    PutManifest,
+    Sealing,
+    Shipping,
+    View,
+)
+from qsync_sim.violation import Violation
+
+if TYPE_CHECKING:
+    from qsync_sim.peers import SimPeers
+    from qsync_sim.shell import Shell
+    from qsync_sim.world import World
+
+DELAY_NS = 60 * MILLISECOND
+"""Longest time of an operation of a healthy store."""
+LOOK_NS = 500 * MILLISECOND
+SEAL_NS = 800 * MILLISECOND
+
+
+class StoreError(Exception):
+    """The store is not available, or a file cannot be read."""
+
+
+class Archive:
+    """The archive of all members, in memory.
+
+    Attributes:
+        files: content of each stored file, by instance and name.
+        manifests: the manifest of each instance, as stored.
+        reported: the greatest index that each instance has reported as archived.
+        is_available: whether operations succeed.
+        delay_ns: the longest time of an operation.
+    """
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.files: dict[tuple[str, str], bytes] = {}
+        self.manifests: dict[str, bytes] = {}
+        self.reported: dict[str, int] = {}
+        self.is_available = True
+        self.delay_ns = DELAY_NS
+
+    def manifest_of(self, shell: "Shell") -> Manifest:
+        """Return the stored manifest of an instance, or a new one."""
+        data = self.manifests.get(shell.uuid)
+        if data is None:
+            return Manifest(self.world.replicaset_uuid, shell.uuid, shell.name)
+        return decode_manifest(data, shell.name)
+
+    def put(self, shell: "Shell", operation: Operation) -> None:
+        """Carry out an operation that stores something."""
+        if isinstance(operation, PutFile):
+            data = shell.disk.read(operation.path)
+            if hashlib.sha256(data).hexdigest() != operation.entry.sha256:
+                raise Violation(f"S6: {shell.name} archives {operation.path} after it has changed")
+            self.files[shell.uuid, operation.entry.name] = data
+        elif isinstance(operation, PutManifest):
+            self.manifests[shell.uuid] = encode_manifest(operation.manifest)
+
+    def report(self, shell: "Shell", index: int) -> None:
+        """Take note of an index that an instance reports as archived."""
+        self.reported[shell.uuid] = max(self.reported.get(shell.uuid, 0), index)
+
+
+class SimArchiver:
+    """The archiver of one process run."""
+
+    def __init__(self, archive: Archive, shell: "Shell", peers: "SimPeers") -> None:
+        """Begin to archive.
+
+        Args:
+            archive: the store.
+            shell: the instance.
+            peers: the process run, which the archiver ends with.
+        """
+        self._archive = archive
+        self._world = archive.world
+        self._shell = shell
+        self._peers = peers
+        self._rng = Random(f"archiver {shell.name} {shell.life} of {archive.world.seed}")
+        self._shipping = Shipping()
+        self._sealing = Sealing(SEAL_NS)
+        self._under_way: Operation | None = None
+        self._look_later()
+
+    @property
+    def archived_index(self) -> int:
+        """The last index that this run has reported as archived."""
+        return self._shipping.archived_index
+
+    # --- the event loop -----------------------------------------------------------------------
+
+    def _look_later(self) -> None:
+        self._world.after(LOOK_NS, partial(self._shell.run_in, self._peers, self._look))
+
+    def _look(self) -> None:
+        shell = self._shell
+        assert shell.node is not None
+        assert shell.storage is not None
+        replica = shell.node.replica
+        if replica.has_origin and not shell.storage.failed:
+            segments = shell.storage.segments()
+            if self._sealing.is_due(segments[-1], self._world.now_ns, 0):
+                shell.seal()
+            starts = list(replica.tail.history.starts)
+            self._shipping.look(View(segments, replica.limbo.confirmed_index, starts))
+            self._continue()
+        self._look_later()
+
+    # --- the thread ---------------------------------------------------------------------------
+
+    def _continue(self) -> None:
+        """Begin the next operation, unless one is under way."""
+        if self._under_way is not None:
+            return
+        self._under_way = self._shipping.next_operation(self._world.now_ns / 1e9)
+        if self._under_way is not None:
+            delay_ns = self._rng.randrange(self._archive.delay_ns)
+            self._world.after(delay_ns, self._perform)
+
+    def _perform(self) -> None:
+        operation = self._under_way
+        if operation is None or self._shell.peers is not self._peers:
+            return
+        now_s = self._world.now_ns / 1e9
+        try:
+            result = self._result_of(operation)
+        except (StoreError, XlogError, FileNotFoundError):
+            self._world.count("archive operations failed")
+            self._shipping.on_failed(now_s)
+        else:
+            self._shipping.on_done(operation, result, now_s, now_s)
+            if self._shipping.floor is not None:
+                self._shell.allow(self._shipping.floor)
+            self._archive.report(self._shell, self._shipping.archived_index)
+        self._under_way = None
+        self._continue()
+
+    def _result_of(self, operation: Operation) -> Any:
+        archive, shell = self._archive, self._shell
+        if isinstance(operation, ListFiles):
+            return _contents(shell, operation)
+        if isinstance(operation, Describe):
+            return _describe(shell, operation)
+        is_lost = not archive.is_available
+        if not is_lost or self._rng.random() < 0.5:
+            archive.put(shell, operation)
+        if is_lost:
+            raise StoreError
+        if isinstance(operation, Load):
+            return archive.manifest_of(shell)
+        if isinstance(operation, (PutFile, PutManifest)):
+            self._world.count(f"archive {type(operation).__name__}")
+            return None
+        return Changes()
+
+    def on_stopped(self) -> None:
+        """End with the process: the store may still receive a file."""
+        if isinstance(self._under_way, (PutFile, PutManifest)) and self._rng.random() < 0.5:
+            self._world.count("archive operations interrupted")
+            if self._archive.is_available:
+                self._archive.put(self._shell, self._under_way)
+        self._under_way = None
+
+
+def _contents(shell: "Shell", operation: ListFiles) -> Contents:
+    disk, directory = shell.disk, shell.directory
+    folder = f"{directory}/{ROLLBACK_DIRECTORY}"
+    rollbacks = [f"{folder}/{name}" for name in disk.listdir(folder)]
+    return Contents(
+        operation.segments,
+        [f"{directory}/{name}" for name in disk.listdir(directory) if name.endswith(".snap")],
+        [(path, disk.size(path)) for path in rollbacks if path.endswith(".xlog")],
+    )
+
+
+def _describe(shell: "Shell", operation: Describe) -> FileEntry | None:
+    upload = operation.upload
+    if not shell.disk.exists(upload.path):
+        return None
+    return describe(shell.disk.read(upload.path), upload.kind, upload.source, operation.start_term)
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def refuse(world: "World") -> None:
+    """Let the store refuse everything for some time."""
+    archive = world.archive
+    if archive is None:
+        return
+    world.count("fault archive unavailable")
+    archive.is_available = False
+
+    def end() -> None:
+        archive.is_available = True
+
+    world.after(world.rng.randrange(4 * SECOND), end)
+
+
+def delay(world: "World") -> None:
+    """Let the operations of the store take long for some time."""
+    archive = world.archive
+    if archive is None:
+        return
+    world.count("fault archive slow")
+    archive.delay_ns = world.rng.randrange(20, 2000) * MILLISECOND
+
+    def end() -> None:
+        archive.delay_ns = DELAY_NS
+
+    world.after(world.rng.randrange(4 * SECOND), end)
+
+
+def end_faults(world: "World") -> None:
+    """Let the store work again."""
+    if world.archive is not None:
+        world.archive.is_available = True
+        world.archive.delay_ns = DELAY_NS
+
+
+FAULTS: list[tuple[int, Callable[["World"], None]]] = [(20, refuse), (12, delay)]

@@ -1,0 +1,150 @@
+"""The order of the archive's operations, and what follows from failures (S5, S6)."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from test_node_archive import SET_UUID, UUID, entry_of, rows_file
+
+from qsync_node.core.history import TermStart
+from qsync_node.format.compaction import Changes
+from qsync_node.format.manifest import FileEntry, Manifest
+from qsync_node.log.archive import Contents
+from qsync_node.log.scheduler import ArchiveFloor
+from qsync_node.log.shipping import (
+    RETRY_MAX_S,
+    TIDY_EVERY_S,
+    Describe,
+    ListFiles,
+    Load,
+    Operation,
+    ReadChanges,
+    Sealing,
+    Shipping,
+    View,
+)
+from qsync_node.log.storage import SegmentRange
+
+FIRST = SegmentRange("/d/00000000000000000000.xlog", 0, 3)
+SECOND = SegmentRange("/d/00000000000000000003.xlog", 3, 5)
+LAST = SegmentRange("/d/00000000000000000005.xlog", 5, 6)
+SEGMENTS = [FIRST, SECOND, LAST]
+VIEW = View(SEGMENTS, 6, [TermStart(1, 1, 1)])
+EMPTY = Manifest(SET_UUID, UUID, "n0")
+
+
+def described(path: str) -> FileEntry:
+    """Return the entry of a segment of `SEGMENTS`."""
+    one = next(segment for segment in SEGMENTS if segment.path == path)
+    name = path.rsplit("/", 1)[1]
+    return entry_of(rows_file(one.after_index + 1, one.last_index - one.after_index), name)
+
+
+def result_of(operation: Operation, snapshots: list[str]) -> Any:
+    match operation:
+        case Load():
+            return replace(EMPTY)
+        case ListFiles(segments):
+            return Contents(segments, snapshots, [])
+        case ReadChanges():
+            return Changes()
+        case Describe(upload, _):
+            return None if upload.path.endswith(".snap") else described(upload.path)
+    return None
+
+
+def one_pass(
+    shipping: Shipping, now_s: float = 0.0, fails: str = "", snapshots: list[str] | None = None
+) -> list[str]:
+    """Perform operations until none is due; return their names."""
+    done = []
+    while (operation := shipping.next_operation(now_s)) is not None:
+        name = type(operation).__name__
+        done.append(name)
+        if name == fails:
+            shipping.on_failed(now_s)
+        else:
+            shipping.on_done(operation, result_of(operation, snapshots or []), now_s, 7.0)
+    return done
+
+
+UPLOAD = ["Describe", "PutFile", "PutManifest"]
+OPENING = ["Load", "ListFiles", "ReadChanges"]
+
+
+def test_pass_uploads_all_sealed_segments_and_then_waits() -> None:
+    shipping = Shipping()
+    assert one_pass(shipping) == [], "nothing before the first view"
+    shipping.look(VIEW)
+    assert one_pass(shipping) == [*OPENING, *UPLOAD, *UPLOAD]
+    assert (shipping.archived_index, shipping.uploads, shipping.is_idle) == (5, 2, True)
+    assert shipping.floor == ArchiveFloor(5, None)
+    shipping.look(VIEW)
+    assert one_pass(shipping) == ["ListFiles"], "read once, tidied once per hour"
+    shipping.look(VIEW)
+    assert one_pass(shipping, TIDY_EVERY_S) == ["ListFiles", "ReadChanges"]
+
+
+def test_nothing_counts_before_its_manifest_is_stored() -> None:
+    shipping = Shipping()
+    shipping.look(VIEW)
+    assert one_pass(shipping, fails="PutManifest") == [*OPENING, *UPLOAD]
+    assert shipping.floor == ArchiveFloor(0, None)
+    assert shipping.manifest == EMPTY
+    assert not shipping.is_idle
+
+
+@pytest.mark.parametrize(
+    ("fails", "repeated"),
+    [
+        ("Load", OPENING),
+        ("ListFiles", ["ListFiles", "ReadChanges"]),
+        ("ReadChanges", ["ListFiles", "ReadChanges"]),
+        ("Describe", ["ListFiles"]),
+        ("PutFile", ["ListFiles"]),
+        ("PutManifest", ["ListFiles"]),
+    ],
+)
+def test_failed_pass_begins_again_with_a_new_view(fails: str, repeated: list[str]) -> None:
+    shipping = Shipping()
+    shipping.look(VIEW)
+    assert one_pass(shipping, fails=fails)[-1] == fails
+    assert one_pass(shipping, 0.9) == [], "during the pause"
+    assert one_pass(shipping, 1.0) == [], "the files may have changed"
+    shipping.look(VIEW)
+    assert one_pass(shipping, 1.0) == [*repeated, *UPLOAD, *UPLOAD]
+
+
+def test_pauses_double_until_a_pass_succeeds() -> None:
+    shipping = Shipping()
+    now_s, pauses = 0.0, []
+    for _ in range(7):
+        shipping.look(VIEW)
+        one_pass(shipping, now_s, fails="PutFile")
+        pauses.append(shipping.pause_s(now_s))
+        now_s += pauses[-1]
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, RETRY_MAX_S, RETRY_MAX_S]
+    shipping.look(VIEW)
+    one_pass(shipping, now_s)
+    shipping.look(View([*SEGMENTS, SegmentRange("/d/00000000000000000006.xlog", 6, 7)], 7, []))
+    assert one_pass(shipping, now_s, fails="Describe") == ["ListFiles", "Describe"]
+    assert shipping.pause_s(now_s) == 1.0
+
+
+def test_replaced_snapshot_is_left_out() -> None:
+    shipping = Shipping()
+    shipping.look(VIEW)
+    snapshots = ["/d/00000000000000000003.snap"]
+    done = one_pass(shipping, snapshots=snapshots)
+    assert done == [*OPENING, *UPLOAD, "Describe", *UPLOAD]
+    assert shipping.floor == ArchiveFloor(5, 3), "the segment begins with it"
+
+
+def test_segment_is_sealed_after_its_interval_or_for_an_index() -> None:
+    sealing = Sealing(10)
+    assert not sealing.is_due(SegmentRange("/d/1", 5, 5), 100, 9), "it has no rows"
+    assert not sealing.is_due(LAST, 100, 0)
+    assert not sealing.is_due(LAST, 109, 5), "the rows up to 5 are in the segments before it"
+    assert sealing.is_due(LAST, 109, 6)
+    assert sealing.is_due(LAST, 110, 0)
+    assert not sealing.is_due(SECOND, 110, 0), "another segment begins to wait"
