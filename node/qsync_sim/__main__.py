@@ -135,6 +135,8 @@ MUST_HAPPEN = (
     "archive operations interrupted",
     "archived segments checked",
     "archives complete",
+    "archives restored",
+    "clusters founded with a restored state",
     "damaged files refused",
     "power lost during WriteLog",
     "power lost during StoreBallot",

@@ -13,6 +13,7 @@ from qsync_sim.clients import Client
 from qsync_sim.costs import machine_of
 from qsync_sim.disaster import Disaster
 from qsync_sim.model import held_by, is_held
+from qsync_sim.restoring import check_restore
 from qsync_sim.shell import Shell
 from qsync_sim.violation import Violation
 from qsync_sim.workloads import check as check_workloads
@@ -124,6 +125,7 @@ class Schedule:
         self.check_liveness()
         archive_checks.check_progress(world, self._members())
         archive_checks.check(world)
+        check_restore(world)
         Checker(world).check()
         check_workloads(world, self.workloads)
         self.check_states()

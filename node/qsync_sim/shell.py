@@ -94,9 +94,19 @@ class Shell:
         bodies = Node.bootstrap_bodies(
             self.uuid, self.name, self.world.replicaset_uuid, voters, key_window_rows
         )
-        ballot = Ballot(replicaset_uuid=self.world.replicaset_uuid)
+        self.install_origin({}, bodies, 0)
+
+    def install_origin(self, vclock: dict[int, int], bodies: list[bytes], term: int) -> None:
+        """Write the first state of a cluster to the empty disk.
+
+        Args:
+            vclock: the state's vclock; empty unless it was restored.
+            bodies: its rows.
+            term: the term of its last row. A log is never ahead of the ballot (D2).
+        """
+        ballot = Ballot(term=term, replicaset_uuid=self.world.replicaset_uuid)
         storage = Storage.create(self.disk, DIRECTORY, self.uuid, LIMITS, ballot.encode())
-        storage.install_snapshot({}, bodies)
+        storage.install_snapshot(vclock, bodies)
         storage.close()
         self.disk.kill()
 

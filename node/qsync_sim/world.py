@@ -146,7 +146,7 @@ class World:
         shells[0].bootstrap(voters, KEY_WINDOW_ROWS)
         for shell in shells:
             shell.start()
-        if not self.run_for(60 * SECOND, lambda: self._all_vote(voters)):
+        if not self.run_for(60 * SECOND, lambda: self.all_vote(voters)):
             raise Violation("liveness: the cluster did not form within 60 s")
         for space in (SPACE, ASYNC_SPACE):
             options = {"is_sync": space == SPACE}
@@ -154,7 +154,8 @@ class World:
             parts = [[0, "unsigned"]]
             self.insert(288, [space, 0, "pk", "tree", {"unique": True}, parts])
 
-    def _all_vote(self, voters: int) -> bool:
+    def all_vote(self, voters: int) -> bool:
+        """Return whether a leader has at least `voters` voters, and accepts registrations."""
         leader = self.leader()
         if leader is None or leader.node is None:
             return False
