@@ -514,6 +514,9 @@ class Leader:
             # This member still leads its term: nothing was discarded, and writes continue (E9).
             self.switchover = None
             replica.report("switchover_ended", reason="deadline")
+            if replica.ballot.is_fenced and not replica.election.is_caretaker:
+                # It must not take writes, and the target did not take over (E10).
+                replica.step_down("this member was fenced, and its switchover did not end")
             return
         follower = self.followers.get(switchover.target_uuid)
         done = replica.limbo.confirmed_index == replica.tail.last_index

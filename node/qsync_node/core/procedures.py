@@ -76,8 +76,8 @@ class Procedures:
             "demote": lambda call, args: self.demote(call),
             "switchover": lambda call, args: self.switchover(call, str(args["target"])),
             "nominate": lambda call, args: self.nominate(int(args["term"])),
-            "fence": lambda call, args: self.fence(True),
-            "unfence": lambda call, args: self.fence(False),
+            "fence": lambda call, args: self.fence(call, True),
+            "unfence": lambda call, args: self.fence(call, False),
             "snapshot": lambda call, args: self.snapshot(call),
             "unregister": lambda call, args: self.unregister(call, str(args["uuid"])),
             "set_role": lambda call, args: self.set_role(
@@ -290,8 +290,8 @@ class Procedures:
             raise ClientError(ErrorCode.UNSUPPORTED, f"force failed: {reason}")
         return self._wait(call, "force", lambda: not read_only_reason(self.node))
 
-    def fence(self, is_fenced: bool) -> Any:
-        """Set the durable fence (E10).
+    def fence(self, call: Call, is_fenced: bool) -> Any:
+        """Set the fence, and answer once it is durable (E10).
 
         A fenced node hands over leadership, but still votes and acknowledges.
         """
@@ -304,7 +304,8 @@ class Procedures:
             targets = leader.successors(replica.now_ns)
             if not targets or leader.start_switchover(targets[0], SWITCHOVER_TIMEOUT_NS):
                 replica.step_down("this member was fenced")
-        return "fenced" if is_fenced else "unfenced"
+        replica.when_settled(lambda: self._answer(call, "fenced" if is_fenced else "unfenced"))
+        return _LATER
 
     def wait_writable(self, call: Call, arguments: list[Any]) -> Any:
         timeout = arguments[0] if arguments and is_number(arguments[0]) else 100
