@@ -488,11 +488,19 @@ class Clients:
         self.streams.close_link(link)
 
     def tick(self) -> None:
-        """Refuse requests that have waited too long for a leader: nothing of them was logged."""
+        """End streams and answer requests whose time is over."""
         self.streams.tick()
         self._expire()
         if not self.queue:
             self._closed.clear()
+
+    def refuse_old(self) -> None:
+        """Refuse requests that have waited too long for a leader: nothing of them was logged.
+
+        This follows `run_queue`. A request that an earlier leader has returned may be old, and
+        nevertheless run at once.
+        """
+        if not self.queue:
             return
         replica = self.node.replica
         oldest = replica.now_ns - 4 * replica.settings.election_timeout_ns
@@ -541,4 +549,6 @@ class Clients:
             )
         if leader.switchover is not None:
             return "the request was not logged: a switchover is in progress; retry"
-        return "the request was not logged: a rollback is in progress; retry"
+        if not leader.can_append():
+            return "the request was not logged: a rollback is in progress; retry"
+        return "the request was not logged: requests before it have not ended; retry"

@@ -195,6 +195,7 @@ class Node:
         self.builds.advance()
         self.leases.tick()
         self.clients.run_queue()
+        self.clients.refuse_old()
         self.clients.stepped_reads.advance()
         self.clients.commits.flush()
         self._consider_checkpoint()
